@@ -1,0 +1,64 @@
+# gnsqd from a clean clone: `make run` serves, `make test` proves it. Every target makes what it needs and may be repeated.
+#
+#   make run FLAGS="--mem-queue-size=500"     make test TESTS="tests/unit -k codec"     make PYTHON=python3.13 test
+
+PYTHON ?= python3
+FLAGS ?=
+TESTS ?=
+
+export PYTHON
+
+PEERS := tests/peers/bin/.built
+PYTEST = GNSQD_EXPECT_LANE=$$(cat $(1)/.lane) $(1)/bin/pytest $(TESTS)
+
+.PHONY: run test test-plain peers bench lint types format clean
+
+run:
+	@.ci/install .venv
+	@mkdir -p data
+	@exec .venv/bin/gnsqd --data-path=data $(FLAGS)
+
+# The installed package is tested, compiled where there is a C compiler.
+test:
+	@.ci/install .venv dev
+	@$(call PYTEST,.venv)
+
+# The same tests where no module is compiled.
+test-plain:
+	@CC=/bin/false .ci/install .venv-plain dev
+	@$(call PYTEST,.venv-plain)
+
+# The programs of the real NSQ that tests and benchmarks compare with; needs Go.
+peers: $(PEERS)
+
+$(PEERS): tests/peers/go.mod tests/peers/go.sum tests/peers/peers.go
+	@command -v go >/dev/null || { echo "make peers needs Go"; exit 1; }
+	@mkdir -p tests/peers/bin
+	cd tests/peers && go build -o bin/ $$(go list -e -tags peers -f '{{join .Imports " "}}' .)
+	@touch $@
+
+bench: $(PEERS)
+	@.ci/install .venv dev
+	@CC=/bin/false .ci/install .venv-plain dev
+	@.venv/bin/python tests/benchmarks $(FLAGS)
+
+lint:
+	@.ci/install .venv dev
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+types:
+	@.ci/install .venv dev
+	.venv/bin/mypy
+
+format:
+	@.ci/install .venv dev
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+# Everything that the other targets made, except ./data.
+clean:
+	rm -rf .venv .venv-plain build dist *.egg-info tests/peers/bin
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	find . -name __pycache__ -prune -exec rm -rf {} +
+	find gnsqd -name '*.so' -delete

@@ -1,0 +1,96 @@
+"""The `gnsqd` command: flags and config file, signals, exit codes; the daemon itself is `gnsqd.nsqd`.
+
+Exit codes: 0 for a clean exit, `--version` and `--help`; 1 for what keeps the daemon from starting or running;
+2 for a bad command line and after SIGQUIT. Everything but `--version` goes to stderr (NSQD-COMPAT 1.1, 9).
+"""
+
+import contextlib
+import gc
+import os
+import signal
+import sys
+import time
+from types import FrameType
+from typing import TextIO
+
+import gevent
+from gevent.util import print_run_info
+
+from gnsqd import config_file
+from gnsqd.errors import StartError
+from gnsqd.flags import BadValue, FlagError, HelpRequested, parse_flags, usage
+from gnsqd.log import Level, Logger
+from gnsqd.options import Options
+from gnsqd.version import version_string
+
+# Messages live briefly and in great numbers: collecting the young generation less often pays, and what start-up
+# made stays anyway.
+_YOUNG_GENERATION = 50_000
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the daemon until it is told to stop; the exit code."""
+    _reserve_standard_descriptors()
+    try:
+        flags = parse_flags(sys.argv[1:] if argv is None else argv)
+        if flags.get("version"):
+            _write(sys.stdout, f"{version_string()}\n")
+            return 0
+        path = flags.get("config")
+        return _run(config_file.resolve(flags, config_file.load(path) if path else {}))
+    except HelpRequested:
+        _write(sys.stderr, usage())
+        return 0
+    except FlagError as error:
+        _write(sys.stderr, f"{error}\n{usage()}")
+        return 2
+    except BadValue as error:
+        _write(sys.stderr, f"{time.strftime('%Y/%m/%d %H:%M:%S')} {error}\n")
+        return 1
+    except StartError as error:
+        # with nsqd's own prefix, whatever log-prefix says
+        Logger(Options().log_prefix, Level.FATAL).fatal("%s", error.line)
+        return 1
+
+
+def _run(options: Options) -> int:
+    from gnsqd.nsqd import NSQD  # here, because a mistake in a flag should not wait for the whole daemon to load
+
+    nsqd = NSQD(options, Logger(options.log_prefix, options.log_level))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup holds
+            gevent.signal_handler(number, nsqd.request_exit, 0)
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    # Python's own handler runs even while a greenlet spins, when a dump is wanted most
+    signal.signal(signal.SIGQUIT, _dump)
+    nsqd.start()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG_GENERATION, *gc.get_threshold()[1:])
+    nsqd.wait()
+    return nsqd.exit()
+
+
+def _dump(number: int, frame: FrameType | None) -> None:
+    print_run_info(file=sys.stderr)
+    os._exit(2)
+
+
+def _reserve_standard_descriptors() -> None:
+    """Keep files and sockets off descriptors 0 to 2 where one of these was closed, or log lines would land in them."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+
+
+def _write(stream: TextIO | None, text: str) -> None:
+    """Print, as far as the stream is open and takes it."""
+    if stream is not None:
+        with contextlib.suppress(OSError):
+            stream.write(text)
+            stream.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

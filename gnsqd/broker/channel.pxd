@@ -1,0 +1,34 @@
+cimport cython
+
+from gnsqd.broker.in_flight cimport Deferred, InFlight
+from gnsqd.broker.message cimport Message, message_from_payload
+
+cdef class Channel:
+    cdef public str topic_name
+    cdef public str name
+    cdef public bint ephemeral
+    cdef public dict clients
+    cdef public bint paused
+    cdef public bint exiting
+    cdef public long long message_count
+    cdef public long long requeue_count
+    cdef public long long timeout_count
+    cdef public bint blocked
+    cdef public object backend
+    cdef object _environment
+    cdef object _log
+    cdef object _options
+    cdef object _on_last_client
+    cdef Py_ssize_t _capacity
+    cdef object _memory
+    cdef InFlight _in_flight
+    cdef Deferred _deferred
+    cdef dict _waiting
+    cdef bint _backend_first
+
+    cpdef put_messages(self, list messages)
+    cdef _enqueue(self, list messages)
+    @cython.locals(message=Message, candidates=list, taken=list, depth=Py_ssize_t, backend_depth=Py_ssize_t, limit=Py_ssize_t, size=Py_ssize_t, now=cython.longlong)
+    cpdef list take(self, client, Py_ssize_t window, long long timeout, long long sample_rate)
+    cpdef finish(self, long long client_id, bytes id)
+    cpdef _wake_waiting(self, Py_ssize_t count)

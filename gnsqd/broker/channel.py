@@ -1,0 +1,356 @@
+"""A channel: one queue of a topic's messages, shared by its consumers.
+
+A message waits in memory, or on disk once memory is full; `take` gives some to a consumer and notes them in flight;
+FIN, REQ, TOUCH and the queue scan move them on from there. Nothing here yields to the hub but `wait_synced`, so every
+method is one step as far as other greenlets can see.
+
+Consumers that could take a message but found none stand in `_waiting`, in order; a put wakes as many as it brought
+messages for. Each takes its share of what is there, not all of it, so that several consumers of a busy channel get
+about as much each.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from random import random
+from time import monotonic_ns
+from typing import Protocol
+
+from gnsqd.broker.environment import Environment
+from gnsqd.broker.in_flight import Deferred, InFlight
+from gnsqd.broker.message import Message, message_from_payload
+from gnsqd.broker.names import is_ephemeral
+from gnsqd.errors import BrokerError, StorageError
+from gnsqd.storage.backend_queue import BackendQueue, DummyBackendQueue
+from gnsqd.storage.record import MIN_RECORD_SIZE
+
+# A consumer gets at most this much in one go, so that a large RDY starves nobody.
+MAX_TAKE = 256
+MAX_TAKE_BYTES = 256 * 1024
+
+
+@dataclass
+class ClientStats:
+    """One client as /stats shows it; the fields are the JSON keys of NSQD-COMPAT section 5.3, in order."""
+
+    client_id: str
+    hostname: str
+    version: str
+    remote_address: str
+    state: int
+    ready_count: int
+    in_flight_count: int
+    message_count: int
+    finish_count: int
+    requeue_count: int
+    connect_ts: int
+    sample_rate: int
+    deflate: bool
+    snappy: bool
+    user_agent: str
+    authed: bool = False
+    auth_identity: str = ""
+    auth_identity_url: str = ""
+    pub_counts: list[tuple[str, int]] = field(default_factory=list)
+    tls: bool = False
+    tls_cipher_suite: str = ""
+    tls_version: str = ""
+    tls_negotiated_protocol: str = ""
+    tls_negotiated_protocol_is_mutual: bool = False
+
+
+class Consumer(Protocol):
+    """What a channel asks of its clients."""
+
+    @property
+    def id(self) -> int: ...
+    def wake(self) -> None: ...  # there may be something to take, or to stop taking
+    def timed_out_message(self) -> None: ...  # one of its messages in flight went back to the queue
+    def emptied(self) -> None: ...  # all of its messages in flight are gone
+    def close(self) -> None: ...
+    def stats(self, topic_name: str = "") -> ClientStats: ...
+
+
+class Channel:
+    """Owns the queue, the messages in flight and deferred, and the list of consumers of one channel."""
+
+    def __init__(
+        self, topic_name: str, name: str, environment: Environment, on_last_client: "Callable[[Channel], None]"
+    ) -> None:
+        self.topic_name = topic_name
+        self.name = name
+        self.ephemeral = is_ephemeral(name)
+        self.clients: dict[int, Consumer] = {}
+        self.paused = False
+        self.exiting = False
+        self.message_count = 0
+        self.requeue_count = 0
+        self.timeout_count = 0
+        self.blocked = False  # memory is over its bound because the disk refused what did not fit
+        self._environment = environment
+        self._log = environment.log
+        self._options = environment.options
+        self._on_last_client = on_last_client
+        self._capacity = environment.options.mem_queue_size
+        self._memory: deque[Message] = deque()
+        self._in_flight = InFlight()
+        self._deferred = Deferred()
+        self._waiting: dict[int, Consumer] = {}
+        self._backend_first = False
+        self.backend: BackendQueue
+        if self.ephemeral:
+            self.backend = DummyBackendQueue(name)
+        else:
+            self.backend = environment.make_backend(f"{topic_name}:{name}")
+        environment.notify(self, not self.ephemeral)
+
+    @property
+    def depth(self) -> int:
+        """Messages waiting, in memory and on disk; not those in flight or deferred."""
+        return len(self._memory) + self.backend.depth
+
+    @property
+    def backend_depth(self) -> int:
+        return self.backend.depth
+
+    @property
+    def in_flight_count(self) -> int:
+        return len(self._in_flight)
+
+    @property
+    def deferred_count(self) -> int:
+        return len(self._deferred)
+
+    # From the topic
+
+    def put_messages(self, messages: list[Message]) -> None:
+        """Queue messages of this channel's own; BrokerError("exiting") if it is going away."""
+        if self.exiting:
+            raise BrokerError("exiting")
+        self.message_count += len(messages)
+        self._enqueue(messages)
+
+    def put_messages_deferred(self, messages: list[Message]) -> None:
+        """Hold each message back for the time it asks for."""
+        if self.exiting:
+            raise BrokerError("exiting")
+        self.message_count += len(messages)
+        now = monotonic_ns()
+        for message in messages:
+            self._deferred.push(message, now + message.deferred)
+
+    def _enqueue(self, messages: list[Message]) -> None:
+        count = len(messages)
+        room = self._capacity - len(self._memory)
+        if self.ephemeral:
+            room = max(room, len(self._waiting) - len(self._memory))
+        if count <= room:
+            self._memory.extend(messages)
+        else:
+            room = max(room, 0)
+            self._memory.extend(messages[:room])
+            self._overflow(messages[room:])
+        if self._waiting and not self.paused:
+            self._wake_waiting(count)
+
+    def _overflow(self, messages: list[Message]) -> None:
+        # What the disk refuses stays in memory and stops the topic's pump (`blocked`): publishers then meet the
+        # topic's own limits, and nothing that was acknowledged is lost.
+        try:
+            self.backend.put_many([message.payload() for message in messages])
+        except StorageError as error:
+            self._memory.extend(messages[error.written :])
+            self.blocked = True
+            self._environment.set_health(error)
+            self._log.error("CHANNEL(%s): failed to write message to backend - %s", self.name, error)
+        else:
+            self.blocked = False
+            self._environment.set_health(None)
+
+    def retry_overflow(self) -> None:
+        """Try again to write what the disk refused."""
+        excess = [self._memory.pop() for _ in range(len(self._memory) - self._capacity)]
+        self._overflow(excess[::-1])
+
+    # To and from consumers
+
+    def add_client(self, client: Consumer) -> None:
+        """BrokerError if the channel is going away or has as many consumers as max-channel-consumers allows."""
+        if self.exiting:
+            raise BrokerError("exiting")
+        limit = self._options.max_channel_consumers
+        if limit and len(self.clients) >= limit and client.id not in self.clients:
+            raise BrokerError(f"consumers for {self.topic_name}:{self.name} exceeds limit of {limit}")
+        self.clients[client.id] = client
+
+    def remove_client(self, client: Consumer) -> None:
+        """What it has in flight stays so until it times out."""
+        self.stop_waiting(client)
+        if self.clients.pop(client.id, None) is not None and not self.clients and self.ephemeral and not self.exiting:
+            self._on_last_client(self)
+
+    def take(self, client: Consumer, window: int, timeout: int, sample_rate: int) -> list[Message]:
+        """Up to `window` messages for `client`, noted in flight for `timeout` ns; [] makes it wait for more.
+
+        With a `sample_rate` of N > 0 only N % of the messages are given out, the rest are consumed silently.
+        """
+        memory = self._memory
+        backend_depth = self.backend.depth
+        depth = len(memory) + backend_depth
+        if not depth:
+            self._waiting[client.id] = client
+            return []
+        self._waiting.pop(client.id, None)
+        # Ceiling of an equal share for this client and everybody who waits.
+        limit = min(window, (depth + len(self._waiting)) // (len(self._waiting) + 1), MAX_TAKE)
+        if backend_depth and (self._backend_first or not memory):
+            candidates = self._read_backend(limit)
+            self._backend_first = False
+            if not candidates and not memory:
+                self._waiting[client.id] = client
+                return []
+        else:
+            candidates = []
+            size = 0
+            while memory and len(candidates) < limit and size < MAX_TAKE_BYTES:
+                message = memory.popleft()
+                size += len(message.frame)
+                candidates.append(message)
+            self._backend_first = True
+        if sample_rate:
+            candidates = [message for message in candidates if random() * 100 < sample_rate]
+        now = monotonic_ns()
+        taken = []
+        for message in candidates:
+            if self._in_flight.push(message, client.id, now, timeout):
+                taken.append(message)
+        if self._waiting:
+            self._wake_waiting(self.depth)
+        return taken
+
+    def _read_backend(self, limit: int) -> list[Message]:
+        payloads = self.backend.peek_many(limit, MAX_TAKE_BYTES)
+        messages = decode_payloads(payloads, self._log.error)
+        self.backend.advance(len(payloads))
+        return messages
+
+    def stop_waiting(self, client: Consumer) -> None:
+        """`client` takes nothing for now; if it was woken for something, the next in line is woken instead."""
+        self._waiting.pop(client.id, None)
+        if self._waiting and not self.paused:
+            self._wake_waiting(self.depth)
+
+    def _wake_waiting(self, count: int) -> None:
+        for client in list(self._waiting.values())[:count]:
+            del self._waiting[client.id]
+            client.wake()
+
+    def finish(self, client_id: int, id: bytes) -> None:
+        """FIN; BrokerError with the reason if `client_id` has no such message in flight."""
+        self._in_flight.pop(id, client_id)
+
+    def requeue(self, client_id: int, id: bytes, delay: int) -> None:
+        """REQ: back to the queue after `delay` ns; errors as `finish`."""
+        message = self._in_flight.pop(id, client_id)
+        self.requeue_count += 1
+        if delay > 0:
+            self._deferred.push(message, monotonic_ns() + delay)
+        else:
+            self._enqueue([message])
+
+    def touch(self, client_id: int, id: bytes, timeout: int) -> None:
+        """TOUCH: `timeout` ns from now, never beyond max-msg-timeout since its delivery; errors as `finish`."""
+        self._in_flight.touch(id, client_id, monotonic_ns() + timeout, self._options.max_msg_timeout)
+
+    # From the queue scan
+
+    def process_in_flight(self, now: int) -> bool:
+        """Put back what timed out by `now` (monotonic ns); whether there was anything."""
+        due = self._in_flight.pop_due(now)
+        for message in due:
+            self.timeout_count += 1
+            client = self.clients.get(message.client_id)
+            if client is not None:
+                client.timed_out_message()
+        return self._put_back(due)
+
+    def process_deferred(self, now: int) -> bool:
+        """Queue what is due by `now` (monotonic ns); whether there was anything."""
+        return self._put_back(self._deferred.pop_due(now))
+
+    def _put_back(self, due: list[Message]) -> bool:
+        if due:
+            self._enqueue(due)
+        return bool(due)
+
+    # From operators
+
+    def pause(self) -> None:
+        self._set_paused(True)
+
+    def unpause(self) -> None:
+        self._set_paused(False)
+
+    def _set_paused(self, paused: bool) -> None:
+        self.paused = paused
+        for client in self.clients.values():
+            client.wake()
+
+    def empty(self) -> None:
+        """Drop everything: waiting, in flight and deferred."""
+        self._in_flight = InFlight()
+        self._deferred = Deferred()
+        self._memory.clear()
+        self.blocked = False
+        for client in self.clients.values():
+            client.emptied()
+        self.backend.empty()
+
+    def delete(self) -> None:
+        """Drop everything, files included, and close the consumers' connections."""
+        self._exit("deleting")
+        self._environment.notify(self, not self.ephemeral)
+        try:
+            self.empty()
+        finally:
+            self.backend.delete()
+
+    def close(self) -> None:
+        """Write everything to disk: what waits, then what is in flight, then what is deferred."""
+        self._exit("closing")
+        if self._memory or self._in_flight or self._deferred:
+            self._log.info(
+                "CHANNEL(%s): flushing %d memory %d in-flight %d deferred messages to backend",
+                self.name,
+                len(self._memory),
+                len(self._in_flight),
+                len(self._deferred),
+            )
+        flush_to_backend([*self._memory, *self._in_flight, *self._deferred], self.backend, self._log.error)
+        self.backend.close()
+
+    def _exit(self, how: str) -> None:
+        self.exiting = True
+        self._log.info("CHANNEL(%s): %s", self.name, how)
+        for client in list(self.clients.values()):
+            client.close()
+
+
+def decode_payloads(payloads: Iterable[bytes], log_error: Callable[..., None]) -> list[Message]:
+    """The messages that a disk queue kept; what is too short to be one is logged and left out."""
+    messages = []
+    for payload in payloads:
+        if len(payload) < MIN_RECORD_SIZE:
+            log_error("failed to decode message - invalid message buffer size (%d)", len(payload))
+        else:
+            messages.append(message_from_payload(payload))
+    return messages
+
+
+def flush_to_backend(messages: list[Message], backend: BackendQueue, log_error: Callable[..., None]) -> None:
+    """Write `messages` to disk on the way out, a batch at a time."""
+    for first in range(0, len(messages), MAX_TAKE):
+        try:
+            backend.put_many([message.payload() for message in messages[first : first + MAX_TAKE]])
+        except StorageError as error:
+            log_error("failed to write message to backend - %s", error)

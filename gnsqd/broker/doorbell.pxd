@@ -1,0 +1,8 @@
+cdef class Doorbell:
+    cdef object _hub
+    cdef object _waiter
+    cdef bint _rung
+
+    cpdef ring(self)
+    cpdef wait(self, double timeout=*)
+    cpdef _wake(self)

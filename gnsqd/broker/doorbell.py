@@ -1,0 +1,54 @@
+"""The one thing a pump waits on.
+
+Go's `select` over many channels becomes a doorbell here: whatever may give a pump something to do (a message, a pause,
+a new channel, RDY, exit) rings, the pump wakes once and looks at everything there is. Ringing an already rung bell
+costs one comparison, so that it may stand in hot paths; no ring is ever lost; a wake-up without a cause can happen, so
+the pump looks rather than believes.
+"""
+
+from gevent import get_hub
+from greenlet import getcurrent, greenlet
+
+
+class Doorbell:
+    """One waiting greenlet at most, any number of ringers, all in the same thread."""
+
+    __slots__ = ("_hub", "_rung", "_waiter")
+
+    def __init__(self) -> None:
+        self._hub = get_hub()
+        self._rung = False
+        self._waiter: greenlet | None = None
+
+    def ring(self) -> None:
+        """Wake the waiter, or let its next wait return at once."""
+        if not self._rung:
+            self._rung = True
+            if self._waiter is not None:
+                self._hub.loop.run_callback(self._wake)
+
+    def wait(self, timeout: float = -1.0) -> None:
+        """Return once the bell was rung, or after `timeout` seconds (negative: no limit)."""
+        if not self._rung:
+            self._waiter = getcurrent()
+            if timeout < 0:
+                try:
+                    self._hub.switch()
+                finally:
+                    self._waiter = None
+            else:
+                timer = self._hub.loop.timer(timeout)
+                timer.start(self._wake)
+                try:
+                    self._hub.switch()
+                finally:
+                    self._waiter = None
+                    timer.stop()
+                    timer.close()
+        self._rung = False
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            waiter.switch()

@@ -1,0 +1,34 @@
+"""What topics and channels need from the rest of the daemon: plain callables, so that nothing here points upwards."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gevent import Greenlet
+
+from gnsqd.broker.guid import GuidFactory
+from gnsqd.log import Logger
+from gnsqd.options import Options
+from gnsqd.storage.backend_queue import BackendQueue
+
+Spawn = Callable[[str, Callable[[], None]], "Greenlet[..., None]"]
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Handed to every topic and channel.
+
+    make_backend(name)      opens the disk queue of that backend name
+    notify(thing, persist)  a topic or channel came or went; `persist`: nsqd.dat must say so. Never yields
+    set_health(error)       a disk write failed, or succeeded (None)
+    channels_to_precreate(topic)  names that nsqlookupd knows; may yield
+    spawn(name, body)       starts a greenlet whose death by a bug ends the daemon
+    """
+
+    options: Options
+    log: Logger
+    ids: GuidFactory
+    make_backend: Callable[[str], BackendQueue]
+    notify: Callable[[object, bool], None]
+    set_health: Callable[[Exception | None], None]
+    channels_to_precreate: Callable[[str], list[str]]
+    spawn: Spawn

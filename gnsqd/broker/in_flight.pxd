@@ -1,0 +1,25 @@
+cimport cython
+
+from gnsqd.broker.message cimport Message
+
+cdef class InFlight:
+    cdef dict _by_timeout
+    cdef dict _touched
+    cdef list _heap
+    cdef list _where
+
+    @cython.locals(messages=dict, others=dict)
+    cpdef bint push(self, Message message, long long client_id, long long now, long long timeout) except -1
+    @cython.locals(messages=dict, message=Message)
+    cpdef Message pop(self, bytes id, long long client_id)
+    @cython.locals(message=Message)
+    cpdef touch(self, bytes id, long long client_id, long long deadline, long long max_timeout)
+    @cython.locals(due=list, messages=dict, message=Message, first=Py_ssize_t)
+    cpdef list pop_due(self, long long now)
+
+cdef class Deferred:
+    cdef dict _messages
+    cdef list _heap
+
+    cpdef push(self, Message message, long long due)
+    cpdef list pop_due(self, long long now)

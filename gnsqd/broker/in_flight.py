@@ -1,0 +1,123 @@
+"""What a channel has given out, and what it holds back for a while.
+
+Nearly every message in flight is finished long before its time-out, so the usual path is two dict operations and no
+heap: messages with the same time-out expire in the order in which they were sent, so one insertion-ordered dict per
+distinct time-out is already sorted by deadline. Only what TOUCH moved goes to a heap, whose stale entries are skipped
+when they surface and swept when they outnumber the live ones.
+"""
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+
+from gnsqd.broker.message import Message
+from gnsqd.errors import BrokerError
+
+_SWEEP_FROM = 64
+
+
+class InFlight:
+    """The messages in flight of one channel, by id and by deadline (monotonic ns)."""
+
+    __slots__ = ("_by_timeout", "_heap", "_touched", "_where")
+
+    def __init__(self) -> None:
+        self._by_timeout: dict[int, dict[bytes, Message]] = {}
+        self._touched: dict[bytes, Message] = {}
+        self._heap: list[tuple[int, bytes]] = []
+        self._where: list[dict[bytes, Message]] = [self._touched]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._where))
+
+    def __iter__(self) -> Iterator[Message]:
+        for messages in self._where:
+            yield from messages.values()
+
+    def push(self, message: Message, client_id: int, now: int, timeout: int) -> bool:
+        """Note that `message` goes to `client_id` now. False if its id is in flight already."""
+        messages = self._by_timeout.get(timeout)
+        if messages is None:
+            messages = self._by_timeout[timeout] = {}
+            self._where.insert(0, messages)
+        if len(self._where) > 2 or self._touched:
+            for others in self._where:
+                if message.id in others:
+                    return False
+        if messages.setdefault(message.id, message) is not message:
+            return False
+        message.client_id = client_id
+        message.delivered_at = now
+        message.deadline = now + timeout
+        return True
+
+    def pop(self, id: bytes, client_id: int) -> Message:
+        """Take out what `client_id` has in flight as `id`; BrokerError if there is no such message or it isn't its."""
+        for messages in self._where:
+            message = messages.get(id)
+            if message is not None:
+                if message.client_id != client_id:
+                    raise BrokerError("client does not own message")
+                del messages[id]
+                return message
+        raise BrokerError("ID not in flight")
+
+    def touch(self, id: bytes, client_id: int, deadline: int, max_timeout: int) -> None:
+        """Move the deadline of a message, to `max_timeout` ns after its delivery at most; errors as `pop`."""
+        message = self.pop(id, client_id)
+        deadline = min(deadline, message.delivered_at + max_timeout)
+        message.deadline = deadline
+        self._touched[id] = message
+        heappush(self._heap, (deadline, id))
+        if len(self._heap) > 2 * len(self._touched) + _SWEEP_FROM:
+            self._heap = [(touched.deadline, touched.id) for touched in self._touched.values()]
+            heapify(self._heap)
+
+    def pop_due(self, now: int) -> list[Message]:
+        """Take out everything whose deadline is `now` or earlier."""
+        due: list[Message] = []
+        for timeout, messages in list(self._by_timeout.items()):
+            first = len(due)
+            for message in messages.values():
+                if message.deadline > now:
+                    break
+                due.append(message)
+            for message in due[first:]:
+                del messages[message.id]
+            if not messages:
+                del self._by_timeout[timeout]
+                self._where = [*self._by_timeout.values(), self._touched]
+        while self._heap and self._heap[0][0] <= now:
+            deadline, id = heappop(self._heap)
+            message_or_none = self._touched.get(id)
+            if message_or_none is not None and message_or_none.deadline == deadline:
+                due.append(self._touched.pop(id))
+        return due
+
+
+class Deferred:
+    """The messages that one channel holds back, by id and by due time (monotonic ns)."""
+
+    __slots__ = ("_heap", "_messages")
+
+    def __init__(self) -> None:
+        self._messages: dict[bytes, Message] = {}
+        self._heap: list[tuple[int, bytes]] = []
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._messages.values())
+
+    def push(self, message: Message, due: int) -> None:
+        """Hold `message` back until `due`. An id that is held back already stays as it is: it is the same message."""
+        if self._messages.setdefault(message.id, message) is message:
+            message.deadline = due
+            heappush(self._heap, (due, message.id))
+
+    def pop_due(self, now: int) -> list[Message]:
+        """Take out everything that is due at `now`, earliest first."""
+        due: list[Message] = []
+        while self._heap and self._heap[0][0] <= now:
+            due.append(self._messages.pop(heappop(self._heap)[1]))
+        return due

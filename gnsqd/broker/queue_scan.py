@@ -1,0 +1,96 @@
+"""The scan that finds timed-out and due messages.
+
+Looking at every channel every 100 ms would cost too much where there are thousands, so each round looks at a random
+few, and goes on at once with another few as long as many of those looked at had something to do: where messages time
+out, the scan works until they are through; elsewhere it costs next to nothing (the way Redis expires keys; NSQD-COMPAT
+section 3). A small pool of workers does the looking, so that a channel whose disk is slow holds up only one of them.
+"""
+
+from random import sample
+from time import monotonic, monotonic_ns
+
+from gevent import sleep
+from gevent.event import Event
+from gevent.queue import SimpleQueue
+
+from gnsqd.broker.channel import Channel
+from gnsqd.broker.environment import Spawn
+from gnsqd.broker.registry import Registry
+from gnsqd.log import Logger
+from gnsqd.options import Options
+
+_POOL_SHARE = 0.25
+_NS = 1e9
+
+
+class QueueScan:
+    """Owns the scan's loop and workers. `spawn` starts a greenlet whose death by a bug ends the daemon."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        options: Options,
+        log: Logger,
+        spawn: Spawn,
+    ) -> None:
+        self._registry = registry
+        self._options = options
+        self._log = log
+        self._spawn = spawn
+        self._work: SimpleQueue[Channel | None] = SimpleQueue()
+        self._results: SimpleQueue[bool] = SimpleQueue()
+        self._exit = Event()
+        self.pool_size = 0
+
+    def stop(self) -> None:
+        self._exit.set()
+
+    def queueScanLoop(self) -> None:
+        """Scan every queue-scan interval, resize the pool every refresh interval, until `stop`."""
+        options = self._options
+        self._resize_pool()
+        next_refresh = monotonic() + options.queue_scan_refresh_interval / _NS
+        while not self._exit.wait(options.queue_scan_interval / _NS):
+            if monotonic() >= next_refresh:
+                self._resize_pool()
+                next_refresh = monotonic() + options.queue_scan_refresh_interval / _NS
+            while self._scan() > options.queue_scan_dirty_percent and not self._exit.is_set():
+                sleep(0)
+        self._log.info("QUEUESCAN: closing")
+        for _ in range(self.pool_size):
+            self._work.put(None)
+
+    def _scan(self) -> float:
+        """Look at one random selection; the share of it that had something to do."""
+        channels = self._registry.channels()
+        count = min(self._options.queue_scan_selection_count, len(channels))
+        if not count:
+            return 0.0
+        for channel in sample(channels, count):
+            self._work.put(channel)
+        dirty = 0
+        for _ in range(count):
+            dirty += self._results.get()
+        return dirty / count
+
+    def _resize_pool(self) -> None:
+        size = int(len(self._registry.channels()) * _POOL_SHARE)
+        size = max(1, min(size, self._options.queue_scan_worker_pool_max))
+        for _ in range(self.pool_size, size):
+            self._spawn("queueScanWorker", self.queueScanWorker)
+        for _ in range(size, self.pool_size):
+            self._work.put(None)
+        self.pool_size = size
+
+    def queueScanWorker(self) -> None:
+        """Look at the channels it is handed, until it is handed None."""
+        while True:
+            channel = self._work.get()
+            if channel is None:
+                return
+            now = monotonic_ns()
+            dirty = False
+            if not channel.exiting:
+                dirty = channel.process_in_flight(now) | channel.process_deferred(now)
+                channel.backend.wait_synced()
+            self._results.put(dirty)

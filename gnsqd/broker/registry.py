@@ -1,0 +1,139 @@
+"""All topics of the daemon, what nsqd.dat says of them, and the daemon's health."""
+
+from time import time
+
+from gnsqd.broker.channel import Channel
+from gnsqd.broker.environment import Environment
+from gnsqd.broker.names import is_ephemeral, is_valid_name
+from gnsqd.broker.topic import Topic
+from gnsqd.errors import BrokerError
+from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
+
+
+class TopicNotFound(BrokerError):
+    """There is no topic of that name."""
+
+
+class Registry:
+    """Owns the topics by name. `loading` is true while they come from nsqd.dat, which then isn't written."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, Topic] = {}
+        self.loading = False
+        self.start_time = int(time())
+        self._environment: Environment | None = None
+        self._error: Exception | None = None
+
+    def attach(self, environment: Environment) -> None:
+        """Say what topics are made from; the environment in turn reports health here."""
+        self._environment = environment
+
+    def set_health(self, error: Exception | None) -> None:
+        """The last disk write failed with `error`, or succeeded (None)."""
+        self._error = error
+
+    @property
+    def healthy(self) -> bool:
+        return self._error is None
+
+    @property
+    def health(self) -> str:
+        return "OK" if self._error is None else f"NOK - {self._error}"
+
+    def get_topic(self, name: str) -> Topic:
+        """The topic of that name, new if there is none. A new one asks nsqlookupd for its channels: may yield."""
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = self._create(name)
+            if not self.loading:
+                self._precreate_channels(topic)
+                topic.start()
+        return topic
+
+    def _create(self, name: str) -> Topic:
+        environment = self._environment
+        assert environment is not None, "attach comes first"
+        topic = self.topics[name] = Topic(name, environment, self._delete_soon)
+        environment.log.info("TOPIC(%s): created", name)
+        return topic
+
+    def _precreate_channels(self, topic: Topic) -> None:
+        assert self._environment is not None
+        for name in self._environment.channels_to_precreate(topic.name):
+            if not is_ephemeral(name):
+                topic.get_channel(name)
+
+    def get_existing_topic(self, name: str) -> Topic:
+        topic = self.topics.get(name)
+        if topic is None:
+            raise TopicNotFound("topic does not exist")
+        return topic
+
+    def delete_existing_topic(self, name: str) -> None:
+        """Drop a topic with everything in it; TopicNotFound. May yield; meanwhile publishers get "exiting"."""
+        topic = self.get_existing_topic(name)
+        if topic.exiting:
+            return
+        try:
+            topic.delete()
+        finally:
+            self.topics.pop(name, None)
+
+    def _delete_soon(self, topic: Topic) -> None:
+        def delete() -> None:
+            if self.topics.get(topic.name) is topic and not topic.channels:
+                self.delete_existing_topic(topic.name)
+
+        assert self._environment is not None
+        self._environment.spawn(f"delete:{topic.name}", delete)
+
+    def channels(self) -> list[Channel]:
+        """Every channel of every topic."""
+        return [channel for topic in self.topics.values() for channel in topic.channels.values()]
+
+    # nsqd.dat
+
+    def metadata(self) -> list[TopicMetadata]:
+        """What nsqd.dat keeps: names and pause flags, nothing ephemeral."""
+        return [
+            TopicMetadata(
+                topic.name,
+                topic.paused,
+                [
+                    ChannelMetadata(channel.name, channel.paused)
+                    for channel in topic.channels.values()
+                    if not channel.ephemeral and not channel.exiting
+                ],
+            )
+            for topic in self.topics.values()
+            if not topic.ephemeral and not topic.exiting
+        ]
+
+    def load(self, topics: list[TopicMetadata]) -> None:
+        """Create what nsqd.dat lists; names that aren't valid are skipped with a warning."""
+        assert self._environment is not None
+        log = self._environment.log
+        self.loading = True
+        try:
+            for topic_metadata in topics:
+                if not is_valid_name(topic_metadata.name):
+                    log.warn("skipping creation of invalid topic %s", topic_metadata.name)
+                    continue
+                topic = self.get_topic(topic_metadata.name)
+                if topic_metadata.paused:
+                    topic.pause()
+                for channel_metadata in topic_metadata.channels:
+                    if not is_valid_name(channel_metadata.name):
+                        log.warn("skipping creation of invalid channel %s", channel_metadata.name)
+                        continue
+                    channel = topic.get_channel(channel_metadata.name)
+                    if channel_metadata.paused:
+                        channel.pause()
+                topic.start()
+        finally:
+            self.loading = False
+
+    def close(self) -> None:
+        """Write all topics to disk. May yield."""
+        for topic in list(self.topics.values()):
+            topic.close()

@@ -1,0 +1,33 @@
+cimport cython
+
+from gnsqd.broker.channel cimport Channel
+from gnsqd.broker.doorbell cimport Doorbell
+from gnsqd.broker.guid cimport GuidFactory
+from gnsqd.broker.message cimport Message, new_message
+
+cdef class Topic:
+    cdef public str name
+    cdef public bint ephemeral
+    cdef public dict channels
+    cdef public bint paused
+    cdef public bint exiting
+    cdef public long long message_count
+    cdef public long long message_bytes
+    cdef public object backend
+    cdef object _environment
+    cdef object _log
+    cdef GuidFactory _ids
+    cdef object _on_last_channel
+    cdef Py_ssize_t _capacity
+    cdef object _memory
+    cdef bint _backend_first
+    cdef bint _started
+    cdef Doorbell _doorbell
+    cdef object _pump
+
+    @cython.locals(now=cython.longlong)
+    cpdef Message new_message(self, bytes body, long long deferred=*)
+    @cython.locals(room=Py_ssize_t, message=Message)
+    cpdef put_messages(self, list messages)
+    @cython.locals(message=Message)
+    cdef _hand_over(self, list messages)

@@ -1,0 +1,253 @@
+"""A topic: where publishers put messages, and the pump that hands each to every channel.
+
+Messages wait in memory, or on disk once memory is full, until the pump takes them a batch at a time. A batch in hand
+never crosses a yield: between reading it and the last channel taking it nothing else runs, so emptying, deleting and
+counting need no locks and lose nothing.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from time import time_ns
+
+from gevent import sleep
+
+from gnsqd.broker.channel import MAX_TAKE_BYTES, Channel, decode_payloads, flush_to_backend
+from gnsqd.broker.doorbell import Doorbell
+from gnsqd.broker.environment import Environment
+from gnsqd.broker.message import Message, new_message
+from gnsqd.broker.names import is_ephemeral
+from gnsqd.errors import BrokerError, StorageError
+from gnsqd.storage.backend_queue import BackendQueue, DummyBackendQueue
+
+MAX_BATCH = 256
+RETRY_SECONDS = 1.0
+
+
+class ChannelNotFound(BrokerError):
+    """The topic has no channel of that name."""
+
+
+class Topic:
+    """Owns one topic's queue, its channels and their pump. It moves nothing before `start`."""
+
+    def __init__(self, name: str, environment: Environment, on_last_channel: "Callable[[Topic], None]") -> None:
+        self.name = name
+        self.ephemeral = is_ephemeral(name)
+        self.channels: dict[str, Channel] = {}
+        self.paused = False
+        self.exiting = False
+        self.message_count = 0
+        self.message_bytes = 0
+        self._environment = environment
+        self._log = environment.log
+        self._ids = environment.ids
+        self._on_last_channel = on_last_channel
+        self._capacity = environment.options.mem_queue_size
+        self._memory: deque[Message] = deque()
+        self._backend_first = False
+        self._started = False
+        self._doorbell = Doorbell()
+        self.backend: BackendQueue = DummyBackendQueue(name) if self.ephemeral else environment.make_backend(name)
+        self._pump = environment.spawn(f"messagePump:{name}", self.messagePump)
+        environment.notify(self, not self.ephemeral)
+
+    @property
+    def depth(self) -> int:
+        """Messages that no channel has yet, in memory and on disk."""
+        return len(self._memory) + self.backend.depth
+
+    @property
+    def backend_depth(self) -> int:
+        return self.backend.depth
+
+    def start(self) -> None:
+        """Let messages move: all channels that must not miss any are there."""
+        self._started = True
+        self._doorbell.ring()
+
+    # From publishers
+
+    def new_message(self, body: bytes, deferred: int = 0) -> Message:
+        """A message of this topic, not yet put; `deferred` is the ns to hold it back in every channel."""
+        now = time_ns()
+        return new_message(self._ids.next_id(now), now, body, deferred)
+
+    def put_messages(self, messages: list[Message]) -> None:
+        """Queue what was just published; BrokerError("exiting") or StorageError if that can't be.
+
+        After a StorageError those that came before the failing one stay queued. Call `commit` before telling the
+        publisher that they are kept.
+        """
+        if self.exiting:
+            raise BrokerError("exiting")
+        failure = None
+        room = self._capacity - len(self._memory)
+        if len(messages) <= room:
+            self._memory.extend(messages)
+        elif not self._capacity and self._flowing and (self.ephemeral or messages[0].deferred):
+            # Without a memory queue a delay would be lost on disk, and an ephemeral topic has no disk: hand over.
+            self._hand_over(messages)
+        else:
+            room = max(room, 0)
+            self._memory.extend(messages[:room])
+            failure = self._write_to_backend(messages[room:])
+            if failure is not None:
+                messages = messages[: room + failure.written]
+        self.message_count += len(messages)
+        for message in messages:
+            self.message_bytes += message.body_size()
+        self._doorbell.ring()
+        if failure is not None:
+            raise failure
+
+    def _write_to_backend(self, messages: list[Message]) -> StorageError | None:
+        try:
+            self.backend.put_many([message.payload() for message in messages])
+        except StorageError as error:
+            self._environment.set_health(error)
+            self._log.error("TOPIC(%s) ERROR: failed to write message to backend - %s", self.name, error)
+            return error
+        self._environment.set_health(None)
+        return None
+
+    def commit(self) -> None:
+        """Return when what was put is kept as surely as the options promise. May yield."""
+        self.backend.wait_synced()
+
+    # Channels
+
+    def get_channel(self, name: str) -> Channel:
+        """The channel of that name, new if there is none yet."""
+        channel = self.channels.get(name)
+        if channel is None:
+            channel = self.channels[name] = Channel(self.name, name, self._environment, self._delete_soon)
+            self._log.info("TOPIC(%s): new channel(%s)", self.name, name)
+            self._doorbell.ring()
+        return channel
+
+    def get_existing_channel(self, name: str) -> Channel:
+        channel = self.channels.get(name)
+        if channel is None:
+            raise ChannelNotFound("channel does not exist")
+        return channel
+
+    def delete_existing_channel(self, name: str) -> None:
+        """Drop a channel with all its messages; ChannelNotFound. The last one takes an ephemeral topic with it."""
+        channel = self.get_existing_channel(name)
+        if channel.exiting:
+            return
+        self._log.info("TOPIC(%s): deleting channel %s", self.name, name)
+        try:
+            channel.delete()
+        finally:
+            self.channels.pop(name, None)
+        if self.ephemeral and not self.channels and not self.exiting:
+            self._on_last_channel(self)
+
+    def _delete_soon(self, channel: Channel) -> None:
+        def delete() -> None:
+            if self.channels.get(channel.name) is channel and not channel.clients:
+                self.delete_existing_channel(channel.name)
+
+        self._environment.spawn(f"delete:{self.name}:{channel.name}", delete)
+
+    # The pump
+
+    @property
+    def _flowing(self) -> bool:
+        return self._started and not self.paused and bool(self.channels)
+
+    def messagePump(self) -> None:
+        """Hand every message to every channel, until exit."""
+        while not self.exiting:
+            blocked = [channel for channel in self.channels.values() if channel.blocked]
+            for channel in blocked:
+                channel.retry_overflow()
+            if any(channel.blocked for channel in blocked):
+                self._doorbell.wait(RETRY_SECONDS)
+            elif self._flowing and self._pump_batch():
+                for channel in list(self.channels.values()):
+                    channel.backend.wait_synced()
+                if self.depth:
+                    sleep(0)
+            else:
+                self._doorbell.wait()
+        self._log.info("TOPIC(%s): closing ... messagePump", self.name)
+
+    def _pump_batch(self) -> bool:
+        memory = self._memory
+        if self.backend.depth and (self._backend_first or not memory):
+            payloads = self.backend.peek_many(MAX_BATCH, MAX_TAKE_BYTES)
+            self._hand_over(decode_payloads(payloads, self._log.error))
+            self.backend.advance(len(payloads))
+            self._backend_first = False
+            return bool(payloads)
+        self._backend_first = True
+        if len(memory) <= MAX_BATCH:
+            batch = list(memory)
+            memory.clear()
+        else:
+            batch = [memory.popleft() for _ in range(MAX_BATCH)]
+        if batch:
+            self._hand_over(batch)
+        return bool(batch)
+
+    def _hand_over(self, messages: list[Message]) -> None:
+        deferred = [message for message in messages if message.deferred]
+        if deferred:
+            messages = [message for message in messages if not message.deferred]
+        copied = False
+        for channel in self.channels.values():
+            if channel.exiting:
+                continue
+            if copied:
+                messages = [message.copy() for message in messages]
+                deferred = [message.copy() for message in deferred]
+            copied = True
+            if messages:
+                channel.put_messages(messages)
+            if deferred:
+                channel.put_messages_deferred(deferred)
+
+    # From operators
+
+    def pause(self) -> None:
+        """Keep messages here; publishers go on."""
+        self.paused = True
+
+    def unpause(self) -> None:
+        self.paused = False
+        self._doorbell.ring()
+
+    def empty(self) -> None:
+        """Drop what no channel has yet."""
+        self._memory.clear()
+        self.backend.empty()
+
+    def delete(self) -> None:
+        """Drop the topic, its channels and all their messages, files included. May yield."""
+        self._stop_pump("deleting")
+        self._environment.notify(self, not self.ephemeral)
+        try:
+            for channel in list(self.channels.values()):
+                del self.channels[channel.name]
+                channel.delete()
+            self.empty()
+        finally:
+            self.backend.delete()
+
+    def close(self) -> None:
+        """Write everything to disk, channel by channel, then what no channel has yet. May yield."""
+        self._stop_pump("closing")
+        for channel in list(self.channels.values()):
+            channel.close()
+        if self._memory:
+            self._log.info("TOPIC(%s): flushing %d memory messages to backend", self.name, len(self._memory))
+        flush_to_backend(list(self._memory), self.backend, self._log.error)
+        self.backend.close()
+
+    def _stop_pump(self, how: str) -> None:
+        self.exiting = True
+        self._log.info("TOPIC(%s): %s", self.name, how)
+        self._doorbell.ring()
+        self._pump.join()

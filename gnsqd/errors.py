@@ -1,0 +1,41 @@
+"""The bases of everything gnsqd raises on purpose; each layer derives its own from these.
+
+- NSQError: everything raised on purpose; str() is the text for people
+  - StartError: the daemon cannot start; one FATAL line, exit 1
+  - BrokerError: a topic or channel refuses; carries a reason, no wire or HTTP code
+  - StorageError: trouble with the disk
+"""
+
+
+class NSQError(Exception):
+    """Raised on purpose, as opposed to a defect."""
+
+
+class StartError(NSQError):
+    """The daemon cannot start. `line` is the text of the FATAL line: `{prefix} - {text}`, or the text alone when
+    `prefix` is empty (NSQD-COMPAT 1.4)."""
+
+    def __init__(self, text: str, prefix: str = "failed to instantiate nsqd") -> None:
+        super().__init__(text)
+        self.prefix = prefix
+
+    @property
+    def line(self) -> str:
+        return f"{self.prefix} - {self}" if self.prefix else str(self)
+
+
+class BrokerError(NSQError):
+    """A topic or channel refuses. `reason` is what clients see behind `failed `: `exiting`, `ID not in flight`."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class StorageError(NSQError):
+    """Reading or writing below the data path failed. `written` counts the messages of a batch that are in the queue
+    nevertheless."""
+
+    def __init__(self, text: str, written: int = 0) -> None:
+        super().__init__(text)
+        self.written = written

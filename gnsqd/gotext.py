@@ -1,0 +1,407 @@
+"""Go's text forms, where clients, logs or files depend on them: quoting, numbers, durations, JSON.
+
+Everything here follows the documentation and the observed output of Go's strconv, time, fmt and encoding/json.
+Parsers raise ValueError with the text Go's error has. Text that was not valid UTF-8 travels as surrogate escapes.
+"""
+
+import enum
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from json.encoder import encode_basestring
+from typing import Any
+
+_ESCAPES = {
+    "\a": r"\a", "\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\v": r"\v", "\\": r"\\", '"': r"\"",
+}  # fmt: skip
+
+
+def quote(value: str | bytes) -> str:
+    """A Go string literal, as `%q` prints it; bytes that are not UTF-8 show as `\\xff`."""
+    text = value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")
+    return '"' + "".join(map(_quote_character, text)) + '"'
+
+
+def _quote_character(character: str) -> str:
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    if character.isprintable():
+        return character
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that was not UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    if code < 0x20 or code == 0x7F:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+class NumberError(ValueError):
+    """strconv's error; `reason` is `invalid syntax` or `value out of range`."""
+
+    def __init__(self, function: str, text: str, reason: str) -> None:
+        super().__init__(f"strconv.{function}: parsing {quote(text)}: {reason}")
+        self.reason = reason
+
+
+_INT64 = range(-(1 << 63), 1 << 63)
+_INT32 = range(-(1 << 31), 1 << 31)
+
+_DECIMAL = re.compile(r"[+-]?[0-9]+")
+# The literal forms that flags take: underscores between digits, base by prefix, a leading zero is octal.
+_LITERALS = [
+    (re.compile(r"([+-]?)0[xX]((?:_?[0-9a-fA-F])+)"), 16),
+    (re.compile(r"([+-]?)0[bB]((?:_?[01])+)"), 2),
+    (re.compile(r"([+-]?)0[oO]?((?:_?[0-7])+)"), 8),
+    (re.compile(r"([+-]?)(0|[1-9](?:_?[0-9])*)"), 10),
+]
+
+
+def parse_int(text: str) -> int:
+    """A decimal int64, as config values write it."""
+    if not _DECIMAL.fullmatch(text):
+        raise NumberError("ParseInt", text, "invalid syntax")
+    return _int64(text, text, 10)
+
+
+def parse_int_literal(text: str) -> int:
+    """An int64 in the syntax of Go's literals, as flags take it: `0x10`, `1_000`, `010` (octal)."""
+    for pattern, base in _LITERALS:
+        if match := pattern.fullmatch(text):
+            return _int64(text, match[1] + match[2].replace("_", ""), base)
+    raise NumberError("ParseInt", text, "invalid syntax")
+
+
+def _int64(text: str, digits: str, base: int) -> int:
+    # int() refuses thousands of digits, which only leading zeros could make a valid number
+    value = int(digits, base) if len(digits) <= 1000 else _INT64.stop
+    if value not in _INT64:
+        raise NumberError("ParseInt", text, "value out of range")
+    return value
+
+
+_DIGITS = "[0-9](?:_?[0-9])*"
+_FLOAT = re.compile(rf"[+-]?(?:{_DIGITS}\.?(?:{_DIGITS})?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?")
+_NOT_FINITE = re.compile(r"[+-]?(?:inf|infinity)|nan", re.IGNORECASE)
+
+
+def parse_float(text: str) -> float:
+    """A decimal float64. Go's hexadecimal floats are the one form left out."""
+    if _NOT_FINITE.fullmatch(text):
+        return float(text)
+    if not _FLOAT.fullmatch(text):
+        raise NumberError("ParseFloat", text, "invalid syntax")
+    value = float(text)
+    if math.isinf(value):
+        raise NumberError("ParseFloat", text, "value out of range")
+    return value
+
+
+_BOOLS = dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True)
+_BOOLS |= dict.fromkeys(("0", "f", "F", "false", "FALSE", "False"), False)
+
+
+def parse_bool(text: str) -> bool:
+    if text not in _BOOLS:
+        raise NumberError("ParseBool", text, "invalid syntax")
+    return _BOOLS[text]
+
+
+_UNITS = {"ns": 1, "us": 10**3, "\u00b5s": 10**3, "\u03bcs": 10**3, "ms": 10**6, "s": 10**9}
+_UNITS |= {"m": 60 * 10**9, "h": 3600 * 10**9}
+_DURATION_PART = re.compile(r"(?=[0-9.])([0-9]*)\.?([0-9]*)([^0-9.]*)")
+
+
+def parse_duration(text: str) -> int:
+    """Nanoseconds of a duration such as `1h30m` or `1.5ms`; a number without a unit only if it is 0."""
+    invalid = ValueError(f"time: invalid duration {_quote_ascii(text)}")
+    rest = text[1:] if text[:1] in ("-", "+") else text
+    if rest == "0":
+        return 0
+    if not rest:
+        raise invalid
+    total = 0
+    while rest:
+        part = _DURATION_PART.match(rest)
+        if part is None or not (part[1] or part[2]) or int(part[1] or 0) > 1 << 63:
+            raise invalid
+        if not part[3]:
+            raise ValueError(f"time: missing unit in duration {_quote_ascii(text)}")
+        if part[3] not in _UNITS:
+            raise ValueError(f"time: unknown unit {_quote_ascii(part[3])} in duration {_quote_ascii(text)}")
+        unit = _UNITS[part[3]]
+        total += int(part[1] or 0) * unit + _fraction(part[2], unit)
+        if total > 1 << 63:
+            raise invalid
+        rest = rest[part.end() :]
+    if text[0] == "-":
+        return -total
+    if total not in _INT64:
+        raise invalid
+    return total
+
+
+def _fraction(digits: str, unit: int) -> int:
+    """`0.{digits}` of a unit, through a float and dropping digits that exceed an int64, as Go does."""
+    value, scale = 0, 1.0
+    for digit in digits:
+        longer = value * 10 + int(digit)
+        if longer >= _INT64.stop:
+            break
+        value = longer
+        scale *= 10
+    return int(value * (unit / scale))
+
+
+def _quote_ascii(text: str) -> str:
+    """The time package's own quoting: everything outside ASCII as bytes."""
+    out = []
+    for byte in text.encode("utf-8", "surrogateescape"):
+        character = chr(byte)
+        if byte >= 0x80 or byte < 0x20:
+            out.append(f"\\x{byte:02x}")
+        else:
+            out.append("\\" + character if character in '"\\' else character)
+    return '"' + "".join(out) + '"'
+
+
+def format_duration(nanoseconds: int) -> str:
+    """A duration as Go prints it: `1m0s`, `250ms`, `638.68698ms`."""
+    sign, rest = ("-", -nanoseconds) if nanoseconds < 0 else ("", nanoseconds)
+    if rest == 0:
+        return "0s"
+    for unit, size in (("ns", 1), ("\u00b5s", 10**3), ("ms", 10**6)):
+        if rest < size * 1000:
+            return f"{sign}{_with_fraction(rest, size)}{unit}"
+    minutes, rest = divmod(rest, 60 * 10**9)
+    hours, minutes = divmod(minutes, 60)
+    large = f"{hours}h{minutes}m" if hours else f"{minutes}m" if minutes else ""
+    return f"{sign}{large}{_with_fraction(rest, 10**9)}s"
+
+
+def _with_fraction(value: int, size: int) -> str:
+    whole, fraction = divmod(value, size)
+    places = len(str(size)) - 1
+    return f"{whole}.{fraction:0{places}d}".rstrip("0") if fraction else str(whole)
+
+
+def format_float(value: float) -> str:
+    """A float as `%v` prints it: shortest digits, exponent form from 1e+06 on and below 1e-04."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    if value == 0 or 1e-4 <= abs(value) < 1e6:
+        return _fixed(value)
+    mantissa, exponent = _scientific(value).split("e")
+    return f"{mantissa}e{exponent[0]}{exponent[1:]:0>2}"
+
+
+def _fixed(value: float) -> str:
+    return format(Decimal(repr(value)), "f").removesuffix(".0")
+
+
+def _scientific(value: float) -> str:
+    return format(Decimal(repr(value)).normalize(), "e")
+
+
+def format_value(value: object) -> str:
+    """A decoded TOML value as `%v` prints it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return format_float(value)
+    if isinstance(value, list):
+        return f"[{' '.join(map(format_value, value))}]"
+    if isinstance(value, dict):
+        return f"map[{' '.join(f'{key}:{format_value(value[key])}' for key in sorted(value))}]"
+    return str(value)
+
+
+_TYPES = {bool: "bool", int: "int64", float: "float64", str: "string", list: "[]interface {}"}
+_TYPES |= {dict: "map[string]interface {}"}
+
+
+def type_name(value: object) -> str:
+    """The Go type of a decoded TOML value, as `%T` prints it; what is left are dates and times."""
+    return _TYPES.get(type(value), "time.Time")
+
+
+_HTML = {"<": r"\u003c", ">": r"\u003e", "&": r"\u0026", "\u2028": r"\u2028", "\u2029": r"\u2029"}
+_HTML_CHARACTERS = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
+
+
+def dumps(value: object) -> str:
+    """JSON as Go's encoder writes it: no spaces, `<`, `>` and `&` escaped, floats in their shortest form.
+
+    Takes str, int, float, bool, None, and lists, tuples and dicts with str keys of these; keys keep their order.
+    Raises TypeError for other types, ValueError for NaN and infinities.
+    """
+    parts: list[str] = []
+    _dump(value, parts.append)
+    # these characters occur in strings only
+    return _HTML_CHARACTERS.sub(lambda match: _HTML.get(match[0], r"\ufffd"), "".join(parts))
+
+
+def _dump(value: object, write: Callable[[str], None]) -> None:
+    if isinstance(value, str):
+        write(encode_basestring(value))
+    elif value is None:
+        write("null")
+    elif isinstance(value, bool):
+        write("true" if value else "false")
+    elif isinstance(value, int):
+        write(int.__repr__(value))
+    elif isinstance(value, float):
+        write(_json_float(value))
+    elif isinstance(value, dict):
+        separator = "{"
+        for key, item in value.items():
+            write(separator)
+            write(encode_basestring(key))
+            write(":")
+            _dump(item, write)
+            separator = ","
+        write("}" if value else "{}")
+    elif isinstance(value, list | tuple):
+        separator = "["
+        for item in value:
+            write(separator)
+            _dump(item, write)
+            separator = ","
+        write("]" if value else "[]")
+    else:
+        raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _json_float(value: float) -> str:
+    if not math.isfinite(value):
+        raise ValueError(f"json: unsupported value: {format_float(value)}")
+    return _fixed(value) if value == 0 or 1e-6 <= abs(value) < 1e21 else _scientific(value)
+
+
+class Kind(enum.Enum):
+    """Go types a JSON field may be declared with; the value is what errors call them."""
+
+    STR = "string"
+    INT64 = "int"
+    INT32 = "int32"
+    BOOL = "bool"
+
+
+@dataclass(frozen=True)
+class ListOf:
+    """A field that holds a list of objects with these fields."""
+
+    fields: "Fields"
+
+
+Fields = Mapping[str, Kind | ListOf]
+
+
+def decode_object(data: bytes, fields: Fields) -> dict[str, Any]:
+    """Decode one JSON object into declared fields, by the rules of Go's decoder.
+
+    Keys match in any case and come back as declared; of several that match, the later one wins. Unknown keys are
+    ignored, null counts as absent (for the whole body and for elements of a list, as an empty object). Raises
+    ValueError for anything that is not JSON, for a value of another type, and for an integer out of range.
+    """
+    text = data.decode("utf-8", "surrogateescape")
+    try:
+        # numbers keep their text (1.0 is no integer), objects their duplicate keys
+        parsed = json.loads(
+            text, object_pairs_hook=_Object, parse_int=_Number, parse_float=_Number, parse_constant=_refuse_constant
+        )
+    except json.JSONDecodeError as error:
+        raise ValueError(_syntax_error(text, error)) from None
+    except RecursionError:
+        raise ValueError("exceeded max depth") from None
+    return _object(parsed, fields, "")
+
+
+class _Object(list[tuple[str, Any]]):
+    pass
+
+
+class _Number(str):
+    pass
+
+
+def _refuse_constant(name: str) -> None:  # NaN and infinities, which Python's parser takes
+    raise ValueError(f"invalid literal {name}")
+
+
+def _object(parsed: object, fields: Fields, path: str) -> dict[str, Any]:
+    if parsed is None:
+        return {}
+    if not isinstance(parsed, _Object):
+        raise _mismatch(parsed, path, "struct")
+    names = {_fold(name): name for name in fields}
+    values: dict[str, Any] = {}
+    for key, item in parsed:
+        name = names.get(_fold(key))
+        if name is None:
+            continue
+        kind, where = fields[name], f"{path}.{name}" if path else name
+        if isinstance(kind, ListOf):
+            values[name] = _list(item, kind, where)
+        elif item is not None:
+            values[name] = _scalar(item, kind, where)
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _list(item: object, kind: ListOf, path: str) -> list[dict[str, Any]] | None:
+    if item is None:
+        return None
+    if not isinstance(item, list) or isinstance(item, _Object):
+        raise _mismatch(item, path, "list")
+    return [_object(element, kind.fields, path) for element in item]
+
+
+def _scalar(item: object, kind: Kind, path: str) -> str | int | bool:
+    if isinstance(item, _Number):
+        bounds = {Kind.INT64: _INT64, Kind.INT32: _INT32}.get(kind)
+        try:
+            if bounds is not None and (number := parse_int(item)) in bounds:
+                return number
+        except NumberError:
+            pass
+        raise _mismatch(item, path, kind.value, f"number {item}" if bounds else "number")
+    if isinstance(item, bool) and kind is Kind.BOOL:
+        return item
+    if isinstance(item, str) and kind is Kind.STR:
+        return _LONE_SURROGATE.sub("\ufffd", item)
+    raise _mismatch(item, path, kind.value)
+
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def _fold(key: str) -> str:
+    """Go's simple case folding, exact for names of ASCII letters (`long s` is the one letter lower() leaves out)."""
+    return key.replace("\u017f", "s").lower()
+
+
+def _mismatch(item: object, path: str, wanted: str, found: str = "") -> ValueError:
+    found = found or (
+        "object" if isinstance(item, _Object)
+        else "array" if isinstance(item, list)
+        else "bool" if isinstance(item, bool)
+        else "number" if isinstance(item, _Number)
+        else "string"
+    )  # fmt: skip
+    target = f"struct field {path}" if path else "value"
+    return ValueError(f"json: cannot unmarshal {found} into Go {target} of type {wanted}")
+
+
+def _syntax_error(text: str, error: json.JSONDecodeError) -> str:
+    rest = text[error.pos :].strip(" \t\r\n")
+    if error.msg.startswith("Unterminated") or any(word.startswith(rest) for word in ("true", "false", "null", "-")):
+        return "unexpected end of JSON input"
+    return f"invalid character {_quote_rune(rest[0])} at offset {error.pos}"
+
+
+def _quote_rune(character: str) -> str:
+    return {"'": r"'\''", '"': "'\"'"}.get(character) or f"'{quote(character)[1:-1]}'"

@@ -1,0 +1,86 @@
+"""Log lines in the shape of Go's log package: `{prefix}YYYY/MM/DD HH:MM:SS.ffffff LEVEL: text`, local time, on stderr.
+
+Each line is one write to the file descriptor, so lines of different greenlets never interleave, and a stderr that
+is closed or full drops the line instead of stopping the daemon.
+"""
+
+import contextlib
+import enum
+import os
+import sys
+import time
+from typing import Self, TextIO
+
+
+class Level(enum.IntEnum):
+    """Severities, with nsqd's numbers (`/config/log_level` shows them)."""
+
+    DEBUG = 1
+    INFO = 2
+    WARN = 3
+    ERROR = 4
+    FATAL = 5
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The level of a name as `--log-level` takes it, in any case; ValueError with nsqd's words otherwise."""
+        for level in cls:
+            if level.name.lower() == text.lower():
+                return level
+        raise ValueError(f"invalid log level '{text}' (debug, info, warn, error, fatal)")
+
+    @property
+    def word(self) -> str:
+        """The word in a log line; the flag says `warn`, the line `WARNING`."""
+        return "WARNING" if self is Level.WARN else self.name
+
+
+class Logger:
+    """Writes lines of at least `level` to one stream; `level` may be changed at any time."""
+
+    def __init__(self, prefix: str, level: Level, stream: TextIO | None = None) -> None:
+        self.prefix = prefix
+        self.level = level
+        self._stream = sys.stderr if stream is None else stream
+        self._second = -1
+        self._date = ""
+
+    def debug(self, format: str, *args: object) -> None:
+        if self.level <= Level.DEBUG:
+            self._output(Level.DEBUG, format, args)
+
+    def info(self, format: str, *args: object) -> None:
+        if self.level <= Level.INFO:
+            self._output(Level.INFO, format, args)
+
+    def warn(self, format: str, *args: object) -> None:
+        if self.level <= Level.WARN:
+            self._output(Level.WARN, format, args)
+
+    def error(self, format: str, *args: object) -> None:
+        if self.level <= Level.ERROR:
+            self._output(Level.ERROR, format, args)
+
+    def fatal(self, format: str, *args: object) -> None:
+        """Logs only: leaving is the caller's business."""
+        self._output(Level.FATAL, format, args)
+
+    def _output(self, level: Level, format: str, args: tuple[object, ...]) -> None:
+        second, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
+        if second != self._second:
+            self._second = second
+            self._date = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(second))
+        text = format % args if args else format
+        self._write(f"{self.prefix}{self._date}.{nanoseconds // 1000:06d} {level.word}: {text}\n")
+
+    def _write(self, line: str) -> None:
+        if self._stream is None:  # stderr was closed before Python started
+            return
+        # OSError: closed, full or broken; ValueError: the stream object was closed
+        with contextlib.suppress(OSError, ValueError):
+            try:
+                descriptor = self._stream.fileno()
+            except OSError:  # a stream in memory
+                self._stream.write(line)
+            else:
+                os.write(descriptor, line.encode("utf-8", "backslashreplace"))

@@ -1,0 +1,204 @@
+"""The daemon: builds the parts, hands each the callables it needs of the others, and orders start and exit.
+
+Start (NSQD-COMPAT 1.4): lock the data path, check the options, bind the sockets, load nsqd.dat, write it, then begin
+to accept. Exit (section 3): close the listeners and the clients, write nsqd.dat, flush every queue to disk, unlock.
+Every long-lived greenlet is spawned here, by name; one that dies of a defect is logged and ends the daemon by its
+clean exit, with code 1.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from traceback import format_exc
+
+from gevent import Greenlet
+from gevent.event import Event
+from gevent.lock import RLock
+
+from gnsqd.broker.channel import Channel
+from gnsqd.broker.doorbell import Doorbell
+from gnsqd.broker.environment import Environment
+from gnsqd.broker.guid import GuidFactory
+from gnsqd.broker.queue_scan import QueueScan
+from gnsqd.broker.registry import Registry
+from gnsqd.broker.topic import Topic
+from gnsqd.errors import StartError, StorageError
+from gnsqd.log import Logger
+from gnsqd.options import OPTIONS, TLS_NOT_REQUIRED, Options, validate
+from gnsqd.storage import metadata
+from gnsqd.storage.dirlock import DirLock
+from gnsqd.storage.diskqueue import DiskQueue
+from gnsqd.storage.record import MIN_RECORD_SIZE
+from gnsqd.storage.syncer import Syncer
+from gnsqd.version import lane, version_string
+from gnsqd.wire.listener import is_unix_path, listen
+from gnsqd.wire.protocol_v2 import ProtocolV2
+from gnsqd.wire.tcp import TCPServer
+from gnsqd.wire.tls import build_context
+
+METADATA_FILE = "nsqd.dat"
+
+
+class NSQD:
+    """One daemon. `start`, then `wait`, then `exit`; `request_exit` ends the waiting from anywhere."""
+
+    def __init__(self, options: Options, log: Logger) -> None:
+        self._options = options
+        self._log = log
+        self._exit_code = 0
+        self._exit_requested = Event()
+        self._exiting = False
+        self._greenlets: set[Greenlet[..., None]] = set()
+        self._lock = DirLock(options.data_path)
+        self._syncer = Syncer()
+        self._metadata_path = os.path.join(options.data_path, METADATA_FILE)
+        self._metadata_lock = RLock()
+        self._metadata_bell = Doorbell()
+        self._registry = Registry()
+        self._queue_scan = QueueScan(self._registry, options, log, self._spawn)
+
+    # Start
+
+    def start(self) -> None:
+        """Bring everything up; StartError."""
+        options = self._options
+        self._lock.acquire()
+        validate(options)
+        tls_context = build_context(options)
+        if options.tls_required != TLS_NOT_REQUIRED and tls_context is None:
+            raise StartError("cannot require TLS client connections without TLS key and cert")
+        self._log.info(version_string())
+        self._log.info("ID: %d", options.node_id)
+        self._log.info("lane: %s", lane())
+        self._warn_of_pending_options()
+        self._registry.attach(self._environment())
+
+        tcp_listener = listen(options.tcp_address)
+        http_listener = listen(options.http_address) if options.http_address else None
+        protocol = ProtocolV2(self._registry, options, self._log, tls_context)
+        self._tcp_server = TCPServer(tcp_listener, protocol, options, self._log)
+        self._http_server = self._build_http_server(http_listener) if http_listener is not None else None
+
+        self._load_metadata()
+        self._spawn("tcpServer", self._tcp_server.serve)
+        if self._http_server is not None:
+            self._spawn("httpServer", self._http_server.serve)
+        self._spawn("queueScanLoop", self._queue_scan.queueScanLoop)
+        self._spawn("syncLoop", self._syncer.syncLoop)
+        self._spawn("persistLoop", self.persist_loop)
+
+    def _warn_of_pending_options(self) -> None:
+        for option in OPTIONS:
+            if option.pending and getattr(self._options, option.name) != option.default:
+                self._log.warn("--%s: %s", option.flag, option.pending)
+
+    def _environment(self) -> Environment:
+        return Environment(
+            options=self._options,
+            log=self._log,
+            ids=GuidFactory(self._options.node_id),
+            make_backend=self._make_backend,
+            notify=self._notify,
+            set_health=self._registry.set_health,
+            channels_to_precreate=lambda topic_name: [],
+            spawn=self._spawn,
+        )
+
+    def _make_backend(self, name: str) -> DiskQueue:
+        options = self._options
+        return DiskQueue(
+            name,
+            data_path=options.data_path,
+            max_bytes_per_file=options.max_bytes_per_file,
+            min_msg_size=MIN_RECORD_SIZE,
+            max_msg_size=options.max_msg_size + MIN_RECORD_SIZE,
+            sync_every=options.sync_every,
+            sync_timeout=options.sync_timeout,
+            log=self._log,
+            syncer=self._syncer,
+        )
+
+    def _load_metadata(self) -> None:
+        try:
+            self._registry.load(metadata.load(self._metadata_path))
+        except StorageError as error:
+            raise StartError(str(error), prefix="failed to load metadata") from error
+        try:
+            self.persist_metadata()
+        except StorageError as error:
+            raise StartError(str(error), prefix="failed to persist metadata") from error
+
+    # nsqd.dat
+
+    def _notify(self, changed: Topic | Channel, persist: bool) -> None:
+        if persist and not self._registry.loading:
+            self._metadata_bell.ring()
+
+    def persist_metadata(self) -> None:
+        """Write nsqd.dat as things are now; StorageError. Yields."""
+        with self._metadata_lock:
+            self._log.info("NSQ: persisting topic/channel metadata to %s", self._metadata_path)
+            metadata.save(self._metadata_path, self._registry.metadata())
+
+    def persist_loop(self) -> None:
+        """Write nsqd.dat after every creation and deletion; those that come together share one write."""
+        while not self._exiting:
+            self._metadata_bell.wait()
+            try:
+                self.persist_metadata()
+            except StorageError as error:
+                self._log.error("failed to persist metadata - %s", error)
+
+    # Greenlets
+
+    def _spawn(self, name: str, body: Callable[[], None]) -> Greenlet[..., None]:
+        greenlet = Greenlet(self._supervise, name, body)
+        greenlet.name = name
+        self._greenlets.add(greenlet)
+        greenlet.rawlink(self._greenlets.discard)
+        greenlet.start()
+        return greenlet
+
+    def _supervise(self, name: str, body: Callable[[], None]) -> None:
+        try:
+            body()
+        except Exception:
+            self._log.fatal("greenlet %s died\n%s", name, format_exc())
+            self.request_exit(1)
+
+    # Exit
+
+    def request_exit(self, code: int) -> None:
+        """Ask for the clean exit; the first worse code than 0 stays."""
+        self._exit_code = self._exit_code or code
+        self._exit_requested.set()
+
+    def wait(self) -> int:
+        """Return once an exit was asked for."""
+        self._exit_requested.wait()
+        return self._exit_code
+
+    def exit(self) -> int:
+        """Stop everything, flush everything to disk; the exit code."""
+        self._exiting = True
+        self._tcp_server.close()
+        self._tcp_server.close_clients()
+        if self._http_server is not None:
+            self._http_server.close()
+        try:
+            self.persist_metadata()
+        except StorageError as error:
+            self._log.error("failed to persist metadata - %s", error)
+        self._log.info("NSQ: closing topics")
+        self._registry.close()
+        self._log.info("NSQ: stopping subsystems")
+        self._queue_scan.stop()
+        self._metadata_bell.ring()
+        self._syncer.stop()
+        self._lock.release()
+        for address in (self._options.tcp_address, self._options.http_address):
+            if address and is_unix_path(address):
+                with suppress(OSError):
+                    os.unlink(address)
+        self._log.info("NSQ: bye")
+        return self._exit_code

@@ -1,0 +1,208 @@
+"""The statistics: one table of what is counted, and the snapshot that /stats shows.
+
+STAT_FIELDS says for topics and channels what every number is called, what it means and where it stands; /stats and
+Prometheus are made from it. Nothing is kept here: a snapshot reads the broker's plain counters when somebody asks.
+"""
+
+import gc
+import resource
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from enum import Enum
+from math import floor
+from operator import attrgetter
+from time import perf_counter_ns
+from typing import Any
+
+from gnsqd.broker.channel import Channel, ClientStats, Consumer
+from gnsqd.broker.registry import Registry
+from gnsqd.broker.topic import Topic
+
+
+class Kind(Enum):
+    """COUNTER only grows, GAUGE goes both ways."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+
+
+@dataclass(frozen=True)
+class StatField:
+    """One number. `name` is its key in /stats, `metric` its name in Prometheus without prefix and `_total`."""
+
+    name: str
+    metric: str
+    kind: Kind
+    help: str
+    getter: Callable[[Any], int]
+
+
+def _counter(name: str, metric: str, help: str) -> StatField:
+    return StatField(name, metric, Kind.COUNTER, help, attrgetter(name))
+
+
+def _gauge(name: str, metric: str, help: str) -> StatField:
+    return StatField(name, metric, Kind.GAUGE, help, attrgetter(name))
+
+
+# In the order of /stats (NSQD-COMPAT 5.3).
+STAT_FIELDS: dict[str, tuple[StatField, ...]] = {
+    "topic": (
+        _gauge("depth", "depth", "Messages that no channel has yet, in memory and on disk."),
+        _gauge("backend_depth", "backend_depth", "Messages that no channel has yet, on disk."),
+        _counter("message_count", "messages", "Messages published since the daemon started."),
+        _counter("message_bytes", "message_bytes", "Bytes of the messages published since the daemon started."),
+        _gauge("paused", "paused", "Whether the topic is paused (1) or not (0)."),
+    ),
+    "channel": (
+        _gauge("depth", "depth", "Messages waiting, in memory and on disk; neither in flight nor deferred."),
+        _gauge("backend_depth", "backend_depth", "Messages waiting on disk."),
+        _gauge("in_flight_count", "in_flight", "Messages sent to a client that has not finished them yet."),
+        _gauge("deferred_count", "deferred", "Messages held back until their time comes."),
+        _counter("message_count", "messages", "Messages put into the channel since the daemon started."),
+        _counter("requeue_count", "requeues", "Messages that clients gave back."),
+        _counter("timeout_count", "timeouts", "Messages taken back because a client did not answer in time."),
+        StatField("client_count", "clients", Kind.GAUGE, "Clients subscribed.", lambda channel: len(channel.clients)),
+        _gauge("paused", "paused", "Whether the channel is paused (1) or not (0)."),
+    ),
+}
+
+Row = dict[str, Any]
+
+_OMITTED_WHEN_UNSET = ("authed", "auth_identity", "auth_identity_url", "pub_counts")
+_CLIENT_KEYS = tuple(field.name for field in fields(ClientStats))
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Topics and producers as /stats shows them: rows whose keys are in its order. None shows as null."""
+
+    topics: list[Row] | None
+    producers: list[Row] | None
+
+
+def snapshot(
+    registry: Registry,
+    producers: Callable[[], Iterable[Consumer]],
+    topic_name: str = "",
+    channel_name: str = "",
+    include_clients: bool = True,
+) -> Snapshot:
+    """The present state, of one topic or of the channels of one name if asked for (NSQD-COMPAT 5.3)."""
+    topics: Sequence[Topic]
+    if not topic_name:
+        topics = sorted(registry.topics.values(), key=attrgetter("name"))
+    elif topic_name in registry.topics:
+        topics = [registry.topics[topic_name]]
+    else:
+        return Snapshot(None, None)
+    rows = []
+    for topic in topics:
+        if channel_name:
+            channels = [topic.channels[channel_name]] if channel_name in topic.channels else []
+            if not channels:
+                continue
+        else:
+            channels = sorted(topic.channels.values(), key=attrgetter("name"))
+        rows.append(_topic_row(topic, [_channel_row(channel, topic_name, include_clients) for channel in channels]))
+    publishing = [client_row(client.stats(topic_name)) for client in producers()] if include_clients else []
+    return Snapshot(rows, publishing or None)
+
+
+def _topic_row(topic: Topic, channels: list[Row]) -> Row:
+    row = {"topic_name": topic.name, "channels": channels}
+    for field in STAT_FIELDS["topic"]:
+        row[field.name] = field.getter(topic)
+    row["e2e_processing_latency"] = _no_latency()
+    return row
+
+
+def _channel_row(channel: Channel, topic_name: str, include_clients: bool) -> Row:
+    row: Row = {"channel_name": channel.name}
+    for field in STAT_FIELDS["channel"]:
+        if field.name == "paused":
+            clients = channel.clients.values()
+            row["clients"] = [client_row(client.stats(topic_name)) for client in clients] if include_clients else None
+        row[field.name] = field.getter(channel)
+    row["e2e_processing_latency"] = _no_latency()
+    return row
+
+
+def _no_latency() -> Row:
+    """What there is without --e2e-processing-latency-percentile."""
+    return {"count": 0, "percentiles": None}
+
+
+def client_row(stats: ClientStats) -> Row:
+    row = {}
+    for key in _CLIENT_KEYS:
+        value = getattr(stats, key)
+        if value or key not in _OMITTED_WHEN_UNSET:
+            row[key] = value
+    if stats.pub_counts:
+        row["pub_counts"] = [{"topic": topic, "count": count} for topic, count in stats.pub_counts]
+    return row
+
+
+class MemoryStats:
+    """Owns the record of the garbage collector's pauses, from `start` to `stop`.
+
+    The names are those of Go's runtime; what CPython and Linux have that comes closest stands behind them:
+
+        heap_objects          blocks the interpreter's allocator has given out
+        heap_in_use_bytes     resident memory that is not shared with files
+        heap_idle_bytes       memory reserved for data that is not resident
+        heap_released_bytes   how far resident memory is below its peak
+        gc_pause_usec_*       of the last 256 collections
+        next_gc_bytes         0: collections start by number of objects, not of bytes
+        gc_total_runs         collections of all generations
+    """
+
+    def __init__(self) -> None:
+        self._pauses: deque[int] = deque(maxlen=256)
+        self._started = 0
+
+    def start(self) -> None:
+        gc.callbacks.append(self._on_collection)
+
+    def stop(self) -> None:
+        gc.callbacks.remove(self._on_collection)
+
+    def _on_collection(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._started = perf_counter_ns()
+        else:
+            self._pauses.append(perf_counter_ns() - self._started)
+
+    def row(self) -> Row:
+        """The `memory` object of /stats."""
+        data, resident = _memory_bytes()
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        pauses = sorted(self._pauses)
+        return {
+            "heap_objects": sys.getallocatedblocks(),
+            "heap_idle_bytes": max(data - resident, 0),
+            "heap_in_use_bytes": resident,
+            "heap_released_bytes": max(peak - resident, 0),
+            "gc_pause_usec_100": _percentile(100, pauses) // 1000,
+            "gc_pause_usec_99": _percentile(99, pauses) // 1000,
+            "gc_pause_usec_95": _percentile(95, pauses) // 1000,
+            "next_gc_bytes": 0,
+            "gc_total_runs": sum(generation["collections"] for generation in gc.get_stats()),
+        }
+
+
+def _memory_bytes() -> tuple[int, int]:
+    """Bytes reserved for data and stacks, and bytes resident without files (proc(5), statm)."""
+    page = resource.getpagesize()
+    with open("/proc/self/statm", "rb", buffering=0) as statm:
+        _, resident, shared, _, _, data, _ = map(int, statm.read().split())
+    return data * page, (resident - shared) * page
+
+
+def _percentile(percent: int, ordered: list[int]) -> int:
+    if not ordered:
+        return 0
+    return ordered[min(floor(percent / 100 * len(ordered) + 0.5), len(ordered) - 1)]

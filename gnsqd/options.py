@@ -1,0 +1,307 @@
+"""The one table of options: every flag of nsqd, its config key, default and help text.
+
+The table is the body of `Options`: a field is a row, `OPTIONS` lists them in order of declaration. The parser and
+the usage text (`flags`), the config file (`config_file`) and `/config/:opt` read it and define nothing themselves.
+Facts: NSQD-COMPAT 1.2 to 1.4.
+"""
+
+import dataclasses
+import enum
+import hashlib
+import socket
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from gnsqd.errors import StartError
+from gnsqd.gotext import format_float
+from gnsqd.log import Level
+
+MILLISECOND = 1_000_000
+SECOND = 1_000 * MILLISECOND
+MINUTE = 60 * SECOND
+
+TLS_NOT_REQUIRED = 0
+TLS_REQUIRED_EXCEPT_HTTP = 1
+TLS_REQUIRED = 2
+
+TLS_VERSIONS = {"tls1.0": 769, "tls1.1": 770, "tls1.2": 771, "tls1.3": 772}
+
+_IGNORED = "accepted and ignored"
+
+
+class Kind(enum.Enum):
+    """What a value is, and how flags and config file write it. Durations are nanoseconds."""
+
+    STRING = enum.auto()
+    INT = enum.auto()
+    DURATION = enum.auto()
+    BOOL = enum.auto()
+    STRINGS = enum.auto()
+    FLOATS = enum.auto()
+    LOG_LEVEL = enum.auto()
+    TLS_REQUIRED = enum.auto()
+    TLS_VERSION = enum.auto()
+    FRACTION = enum.auto()  # internal rows only
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One row of the table.
+
+    `name` is the attribute of `Options`, `flag` the command line name, `cfg` the key in the config file and in
+    `/config/`; an empty `flag` or `cfg` means not settable there. `field` is the name that nsqd's messages about bad
+    config values use. `reload` marks what `PUT /config/:opt` may change. `pending` says, for a feature that is not
+    there yet, what the flag does meanwhile.
+    """
+
+    name: str
+    kind: Kind
+    default: Any
+    flag: str = ""
+    cfg: str = ""
+    field: str = ""
+    reload: bool = False
+    help: str = ""
+    pending: str = ""
+
+
+def _row(
+    kind: Kind,
+    default: Any,
+    help: str,
+    *,
+    flag: str | None = None,
+    cfg: str | None = None,
+    field: str = "",
+    reload: bool = False,
+    pending: str = "",
+) -> Any:
+    """A field of `Options` carrying the row's columns; `flag` and `cfg` default to forms of the attribute's name."""
+    columns = {"kind": kind, "default": default, "flag": flag, "cfg": cfg, "field": field}
+    columns |= {"reload": reload, "help": help, "pending": pending}
+    factory: Callable[[], Any] = (lambda: list(default)) if isinstance(default, list) else (lambda: default)
+    return dataclasses.field(default_factory=factory, metadata=columns)
+
+
+_HOSTNAME = socket.gethostname()
+
+
+def _default_node_id(hostname: str) -> int:
+    return zlib.crc32(hashlib.md5(hostname.encode(), usedforsecurity=False).digest()) % 1024
+
+
+@dataclasses.dataclass(kw_only=True)
+class Options:
+    """The values the daemon runs with: `Options()` holds the defaults, keywords override them."""
+
+    version: bool = _row(Kind.BOOL, False, "print version string", cfg="")
+    config: str = _row(Kind.STRING, "", "path to config file", cfg="")
+    log_level: Level = _row(
+        Kind.LOG_LEVEL, Level.INFO, "set log verbosity: debug, info, warn, error, or fatal", reload=True
+    )
+    log_prefix: str = _row(Kind.STRING, "[nsqd] ", "log message prefix")
+    verbose: bool = _row(Kind.BOOL, False, "[deprecated] has no effect, use --log-level", cfg="")
+    node_id: int = _row(
+        Kind.INT,
+        _default_node_id(_HOSTNAME),
+        "unique part for message IDs, (int) in range [0,1024) (default is hash of hostname)",
+        cfg="id",
+        field="ID",
+    )
+    worker_id: bool = _row(Kind.BOOL, False, "[deprecated] use --node-id", cfg="")
+
+    tcp_address: str = _row(
+        Kind.STRING,
+        "0.0.0.0:4150",
+        "address to listen on for TCP clients (<addr>:<port> for TCP/IP or <path> for unix socket)",
+    )
+    http_address: str = _row(
+        Kind.STRING,
+        "0.0.0.0:4151",
+        "address to listen on for HTTP clients (<addr>:<port> for TCP/IP or <path> for unix socket)",
+    )
+    https_address: str = _row(
+        Kind.STRING, "0.0.0.0:4152", "<addr>:<port> to listen on for HTTPS clients", pending=_IGNORED
+    )
+    broadcast_address: str = _row(
+        Kind.STRING,
+        _HOSTNAME,
+        "address that will be registered with lookupd (defaults to the OS hostname)",
+        pending="shown by /info, not registered",
+    )
+    broadcast_tcp_port: int = _row(
+        Kind.INT,
+        0,
+        "TCP port that will be registered with lookupd (defaults to the TCP port that this nsqd is listening on)",
+        pending="shown by /info, not registered",
+    )
+    broadcast_http_port: int = _row(
+        Kind.INT,
+        0,
+        "HTTP port that will be registered with lookupd (defaults to the HTTP port that this nsqd is listening on)",
+        pending="shown by /info, not registered",
+    )
+    nsqlookupd_tcp_addresses: list[str] = _row(
+        Kind.STRINGS,
+        [],
+        "lookupd TCP address (may be given multiple times)",
+        flag="lookupd-tcp-address",
+        reload=True,
+        pending=_IGNORED,
+    )
+    auth_http_addresses: list[str] = _row(
+        Kind.STRINGS,
+        [],
+        "<addr>:<port> or a full url to query auth server (may be given multiple times)",
+        flag="auth-http-address",
+        pending=_IGNORED,
+    )
+    http_client_connect_timeout: int = _row(Kind.DURATION, 2 * SECOND, "timeout for HTTP connect", pending=_IGNORED)
+    http_client_request_timeout: int = _row(Kind.DURATION, 5 * SECOND, "timeout for HTTP request", pending=_IGNORED)
+
+    data_path: str = _row(Kind.STRING, "", "path to store disk-backed messages")
+    mem_queue_size: int = _row(Kind.INT, 10_000, "number of messages to keep in memory (per topic/channel)")
+    max_bytes_per_file: int = _row(Kind.INT, 100 * 1024 * 1024, "number of bytes per diskqueue file before rolling")
+    sync_every: int = _row(Kind.INT, 2500, "number of messages per diskqueue fsync")
+    sync_timeout: int = _row(Kind.DURATION, 2 * SECOND, "duration of time per diskqueue fsync")
+
+    queue_scan_worker_pool_max: int = _row(
+        Kind.INT, 4, "max concurrency for checking in-flight and deferred message timeouts"
+    )
+    queue_scan_selection_count: int = _row(
+        Kind.INT, 20, "number of channels to check per cycle (every 100ms) for in-flight and deferred timeouts"
+    )
+    queue_scan_interval: int = _row(Kind.DURATION, 100 * MILLISECOND, "", flag="", cfg="")
+    queue_scan_refresh_interval: int = _row(Kind.DURATION, 5 * SECOND, "", flag="", cfg="")
+    queue_scan_dirty_percent: float = _row(Kind.FRACTION, 0.25, "", flag="", cfg="")
+
+    msg_timeout: int = _row(Kind.DURATION, MINUTE, "default duration to wait before auto-requeing a message")
+    max_msg_timeout: int = _row(Kind.DURATION, 15 * MINUTE, "maximum duration before a message will timeout")
+    max_msg_size: int = _row(Kind.INT, 1024 * 1024, "maximum size of a single message in bytes")
+    max_req_timeout: int = _row(Kind.DURATION, 60 * MINUTE, "maximum requeuing timeout for a message")
+    max_body_size: int = _row(Kind.INT, 5 * 1024 * 1024, "maximum size of a single command body")
+    client_timeout: int = _row(Kind.DURATION, MINUTE, "", flag="", cfg="")
+
+    max_heartbeat_interval: int = _row(
+        Kind.DURATION, MINUTE, "maximum client configurable duration of time between client heartbeats"
+    )
+    max_rdy_count: int = _row(Kind.INT, 2500, "maximum RDY count for a client")
+    max_output_buffer_size: int = _row(
+        Kind.INT, 64 * 1024, "maximum client configurable size (in bytes) for a client output buffer"
+    )
+    max_output_buffer_timeout: int = _row(
+        Kind.DURATION, 30 * SECOND, "maximum client configurable duration of time between flushing to a client"
+    )
+    min_output_buffer_timeout: int = _row(
+        Kind.DURATION, 25 * MILLISECOND, "minimum client configurable duration of time between flushing to a client"
+    )
+    output_buffer_timeout: int = _row(
+        Kind.DURATION, 250 * MILLISECOND, "default duration of time between flushing data to clients"
+    )
+    max_channel_consumers: int = _row(
+        Kind.INT, 0, "maximum channel consumer connection count per nsqd instance (default 0, i.e., unlimited)"
+    )
+
+    statsd_address: str = _row(
+        Kind.STRING, "", "UDP <addr>:<port> of a statsd daemon for pushing stats", pending=_IGNORED
+    )
+    statsd_interval: int = _row(Kind.DURATION, MINUTE, "duration between pushing to statsd", pending=_IGNORED)
+    statsd_mem_stats: bool = _row(Kind.BOOL, True, "toggle sending memory and GC stats to statsd", pending=_IGNORED)
+    statsd_prefix: str = _row(
+        Kind.STRING, "nsq.%s", "prefix used for keys sent to statsd (%s for host replacement)", pending=_IGNORED
+    )
+    statsd_udp_packet_size: int = _row(
+        Kind.INT, 508, "the size in bytes of statsd UDP packets", field="StatsdUDPPacketSize", pending=_IGNORED
+    )
+    statsd_exclude_ephemeral: bool = _row(
+        Kind.BOOL, False, "Skip ephemeral topics and channels when sending stats to statsd", pending=_IGNORED
+    )
+
+    e2e_processing_latency_percentiles: list[float] = _row(
+        Kind.FLOATS,
+        [],
+        "message processing time percentiles (as float (0, 1.0]) to track (can be specified multiple times or comma "
+        "separated '1.0,0.99,0.95', default none)",
+        flag="e2e-processing-latency-percentile",
+        pending=_IGNORED,
+    )
+    e2e_processing_latency_window_time: int = _row(
+        Kind.DURATION,
+        10 * MINUTE,
+        "calculate end to end latency quantiles for this duration of time (ie: 60s would only show quantile "
+        "calculations from the past 60 seconds)",
+        pending=_IGNORED,
+    )
+
+    tls_cert: str = _row(Kind.STRING, "", "path to certificate file")
+    tls_key: str = _row(Kind.STRING, "", "path to key file")
+    tls_client_auth_policy: str = _row(
+        Kind.STRING, "", "client certificate auth policy ('require' or 'require-verify')"
+    )
+    tls_root_ca_file: str = _row(Kind.STRING, "", "path to certificate authority file", field="TLSRootCAFile")
+    tls_required: int = _row(
+        Kind.TLS_REQUIRED,
+        TLS_NOT_REQUIRED,
+        "require TLS for client connections (true, false, tcp-https)",
+        pending="no effect on HTTP",
+    )
+    tls_min_version: int = _row(
+        Kind.TLS_VERSION,
+        TLS_VERSIONS["tls1.0"],
+        "minimum SSL/TLS version acceptable ('ssl3.0', 'tls1.0', 'tls1.1', 'tls1.2' or 'tls1.3')",
+    )
+
+    deflate: bool = _row(
+        Kind.BOOL, True, "enable deflate feature negotiation (client compression)", field="DeflateEnabled"
+    )
+    max_deflate_level: int = _row(
+        Kind.INT, 6, "max deflate compression level a client can negotiate (> values == > nsqd CPU usage)"
+    )
+    snappy: bool = _row(
+        Kind.BOOL, True, "enable snappy feature negotiation (client compression)", field="SnappyEnabled"
+    )
+
+
+_ACRONYMS = {word.lower(): word for word in ("TCP", "HTTP", "HTTPS", "TLS", "E2E")} | {"nsqlookupd": "NSQLookupd"}
+
+
+def _option(field: "dataclasses.Field[Any]") -> Option:
+    columns = dict(field.metadata)
+    if columns["flag"] is None:
+        columns["flag"] = field.name.replace("_", "-")
+    if columns["cfg"] is None:
+        columns["cfg"] = field.name
+    if not columns["field"]:
+        columns["field"] = "".join(_ACRONYMS.get(word, word.capitalize()) for word in field.name.split("_"))
+    return Option(name=field.name, **columns)
+
+
+OPTIONS: tuple[Option, ...] = tuple(_option(field) for field in dataclasses.fields(Options))
+
+
+def validate(options: Options) -> None:
+    """Refuses values the daemon cannot run with (StartError), and lets an auth policy turn TLS on.
+
+    The first four are the real daemon's checks and texts (NSQD-COMPAT 1.4, rows 2, 3, 4, 8); the rest crash or wedge
+    it later (0.1, item 16).
+    """
+    if not 1 <= options.max_deflate_level <= 9:
+        raise StartError("--max-deflate-level must be [1,9]")
+    if not 0 <= options.node_id < 1024:
+        raise StartError("--node-id must be [0,1024)")
+    if options.tls_client_auth_policy and options.tls_required == TLS_NOT_REQUIRED:
+        options.tls_required = TLS_REQUIRED
+    for percentile in options.e2e_processing_latency_percentiles:
+        if not 0 < percentile <= 1:
+            raise StartError(f"invalid E2E processing latency percentile: {format_float(percentile)}")
+    if options.mem_queue_size < 0:
+        raise StartError("--mem-queue-size must be >= 0")
+    if options.sync_timeout <= 0:
+        raise StartError("--sync-timeout must be > 0")
+    if options.output_buffer_timeout <= 0:
+        raise StartError("--output-buffer-timeout must be > 0")
+    if options.queue_scan_selection_count < 0:
+        raise StartError("--queue-scan-selection-count must be >= 0")
+    if options.statsd_address and options.statsd_interval <= SECOND:
+        raise StartError("--statsd-interval must be > 1s")

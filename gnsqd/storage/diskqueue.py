@@ -1,0 +1,404 @@
+"""The disk queue: files of at most max-bytes-per-file each, written at one end and read at the other (NSQD-COMPAT 4).
+
+Positions are a file number and bytes into that file. A file is *finished* when writing has moved on to the next one;
+its size is then its end. Reading consumes files: a finished file is deleted with its last record. What cannot be read
+is set aside as `.bad` with the rest of its file.
+
+Everything runs on the hub's thread and nothing that moves records yields. Only fsync happens in the Syncer's threads,
+in three steps: note the positions, fsync the files written to and a new meta file (thread), rename that over the old
+meta file (hub again). Writing goes on meanwhile, and meta never tells of records that are not safe on disk. One thing
+cannot wait: a change of file numbers is written to meta at once, without fsync. Otherwise meta would, after a kill,
+name a write file that has a successor, and the real nsqd would overwrite the records in there.
+"""
+
+import os
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+
+from gevent import Greenlet, spawn
+
+from gnsqd.errors import StorageError
+from gnsqd.log import Logger
+from gnsqd.storage.files import path_error, rename_file, sync_path, write_file
+from gnsqd.storage.opening import SHORTAGES, QueueFiles, open_queue
+from gnsqd.storage.record import Meta, frame_records
+from gnsqd.storage.record_reader import RecordReader
+from gnsqd.storage.syncer import Syncer
+
+
+class DiskQueue:
+    """A BackendQueue in the files `{name}.diskqueue.*` of `data_path`; StorageError if that can't be listed.
+
+    Sizes are in bytes, those of messages without the length before each record; `sync_every` is in operations.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        data_path: str,
+        max_bytes_per_file: int,
+        min_msg_size: int,
+        max_msg_size: int,
+        sync_every: int,
+        log: Logger,
+        syncer: Syncer,
+    ) -> None:
+        self.name = name
+        self._files = QueueFiles(name, data_path, min_msg_size, max_msg_size)
+        self._max_bytes_per_file = max_bytes_per_file
+        self._sync_every = sync_every
+        # A sync runs while the other half of the operations that may be unsynced comes in.
+        self._sync_at = max(1, sync_every // 2)
+        self._log = log
+        self._syncer = syncer
+
+        self._opening = open_queue(self._files, log)
+        self._depth, self._read_file, self._read_pos, self._write_file, self._write_pos = self._opening.meta
+        self._safe_write_pos = self._write_pos  # how far meta may tell of the write file
+        self._reader: RecordReader | None = None
+        self._read_end = 0  # of the file being read, if it is finished
+        self._peeked_ends: list[int] = []  # positions behind the records of the last peek_many
+        self._write_descriptor = -1
+
+        self._unsynced_files: set[int] = set()
+        self._operations = 0
+        self._synced_operations = 0
+        self._meta_changes = 0  # those the hub made, past a sync that may be under way
+        self._sync: Greenlet[[], bool] | None = None
+        self._closed = False
+        self._deleted = False
+        if self._opening.recovered:
+            self._note(1)
+        self._check_tail()
+
+    @property
+    def depth(self) -> int:
+        # With a wrong depth in meta the count may reach 0 early, and the rest would never be asked for.
+        return self._depth if self._depth > 0 else int(self._readable())
+
+    def _readable(self) -> bool:
+        return self._read_file < self._write_file or self._read_pos < self._write_pos
+
+    # Writing
+
+    def put_many(self, payloads: Sequence[bytes]) -> None:
+        if self._closed:
+            raise StorageError("exiting")
+        min_size, max_size = self._files.min_size, self._files.max_size
+        first = 0  # of those that go to the present write file together
+        pos = self._write_pos
+        try:
+            for i, payload in enumerate(payloads):
+                size = len(payload)
+                if not min_size <= size <= max_size:
+                    self._append(payloads[first:i])
+                    first = i
+                    raise StorageError(
+                        f"invalid message write size ({size}) minMsgSize={min_size} maxMsgSize={max_size}"
+                    )
+                if pos > 0 and pos + 4 + size > self._max_bytes_per_file:
+                    self._append(payloads[first:i])
+                    first = i
+                    self._roll()
+                    pos = 0
+                pos += 4 + size
+            self._append(payloads[first:])
+        except StorageError as error:
+            error.written = first
+            raise
+
+    def _append(self, payloads: Sequence[bytes]) -> None:
+        """Write all of them to the present write file; StorageError if none could be written."""
+        if not payloads:
+            return
+        path = self._files.path(self._write_file)
+        operation = "open"
+        try:
+            if self._write_descriptor < 0:
+                self._write_descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+                self._log.info("DISKQUEUE(%s): writeOne() opened %s", self.name, path)
+            operation = "write"
+            records = memoryview(frame_records(payloads))
+            written = 0
+            while written < len(records):
+                written += os.pwrite(self._write_descriptor, records[written:], self._write_pos + written)
+        except OSError as error:
+            self._undo_append()
+            raise StorageError(path_error(operation, path, error)) from error
+        self._write_pos += written
+        self._depth += len(payloads)
+        self._unsynced_files.add(self._write_file)
+        self._note(len(payloads))
+
+    def _undo_append(self) -> None:
+        if self._write_descriptor >= 0:
+            with suppress(OSError):  # should this fail too, the next write goes over the torn record
+                os.ftruncate(self._write_descriptor, self._write_pos)
+        self._close_write_file()
+
+    def _roll(self) -> None:
+        """Finish the write file and go on in the next one."""
+        read_all = not self._readable()
+        if self._read_file == self._write_file:
+            self._read_end = self._write_pos
+        self._start_write_file(self._write_file + 1)
+        if read_all:
+            self._finish_read_file()
+        self._change_meta()
+
+    def _start_write_file(self, number: int) -> None:
+        self._close_write_file()
+        self._write_file = number
+        self._write_pos = self._safe_write_pos = 0
+
+    def _close_write_file(self) -> None:
+        if self._write_descriptor >= 0:
+            with suppress(OSError):
+                os.close(self._write_descriptor)
+            self._write_descriptor = -1
+
+    # Reading
+
+    def peek_many(self, limit: int, max_bytes: int) -> list[bytes]:
+        self._peeked_ends = []
+        while self._readable():
+            try:
+                reader = self._reader or self._open_reader()
+                end = self._read_end if self._read_file < self._write_file else self._write_pos
+                if self._read_pos != end:
+                    payloads, self._peeked_ends = reader.read(self._read_pos, end, limit, max_bytes)
+                    return payloads
+            except (OSError, StorageError) as error:
+                self._log_read_error(error)
+                if isinstance(error, OSError) and error.errno in SHORTAGES:
+                    break
+                self._abandon_read_file(missing=isinstance(error, FileNotFoundError))
+            else:
+                self._finish_read_file()
+                self._change_meta()
+            self._check_tail()
+        return []
+
+    def _open_reader(self) -> RecordReader:
+        self._reader = reader = self._files.open_reader(self._read_file)
+        self._log.info("DISKQUEUE(%s): readOne() opened %s", self.name, self._files.path(self._read_file))
+        is_short = self._read_file == self._opening.short_file
+        self._read_end = self._opening.promised_end if is_short else reader.file_size()
+        return reader
+
+    def _log_read_error(self, error: OSError | StorageError) -> None:
+        path = self._files.path(self._read_file)
+        text = path_error("read" if self._reader else "open", path, error) if isinstance(error, OSError) else str(error)
+        self._log.error("DISKQUEUE(%s) reading at %d of %s - %s", self.name, self._read_pos, path, text)
+
+    def _abandon_read_file(self, missing: bool) -> None:
+        """Go on in the next file; what is left of this one stays in `.bad`."""
+        number = self._read_file
+        self._close_reader()
+        self._unsynced_files.discard(number)
+        if number == self._write_file:
+            self._start_write_file(number + 1)
+        self._read_pos = 0
+        if missing:
+            self._read_file = self._next_existing_file(number)
+        else:
+            self._read_file = number + 1
+            path = self._files.path(number)
+            self._log.warn("DISKQUEUE(%s) jump to next file and saving bad file as %s.bad", self.name, path)
+            try:
+                os.rename(path, f"{path}.bad")
+            except OSError:
+                self._log.error("DISKQUEUE(%s) failed to rename bad diskqueue file %s to %s.bad", self.name, path, path)
+        self._change_meta()
+
+    def _next_existing_file(self, number: int) -> int:
+        """Where to read on behind a missing file: after damage to meta, millions may be missing in a row."""
+        try:
+            numbers = self._files.numbers()
+        except StorageError:
+            return number + 1
+        return min((existing for existing in numbers if number < existing < self._write_file), default=self._write_file)
+
+    def advance(self, count: int) -> None:
+        if count > len(self._peeked_ends):
+            raise ValueError(f"cannot consume {count} records of {len(self._peeked_ends)}")
+        if not count:
+            return
+        self._read_pos = self._peeked_ends[count - 1]
+        del self._peeked_ends[:count]
+        self._depth -= count
+        self._note(count)
+        if self._read_file < self._write_file and self._read_pos == self._read_end:
+            self._finish_read_file()
+            self._change_meta()
+        self._check_tail()
+
+    def _finish_read_file(self) -> None:
+        """All of a finished file has been read."""
+        path = self._files.path(self._read_file)
+        self._close_reader()
+        self._unsynced_files.discard(self._read_file)
+        self._read_file += 1
+        self._read_pos = 0
+        try:
+            os.unlink(path)
+        except OSError as error:
+            text = path_error("remove", path, error)
+            self._log.error("DISKQUEUE(%s) failed to Remove(%s) - %s", self.name, path, text)
+
+    def _close_reader(self) -> None:
+        self._peeked_ends = []
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _check_tail(self) -> None:
+        """At the tail the depth is 0; if meta was wrong about it, that shows here."""
+        if self._readable() or not self._depth:
+            return
+        if self._depth < 0:
+            text = "DISKQUEUE(%s) negative depth at tail (%d), metadata corruption, resetting 0..."
+        else:
+            text = "DISKQUEUE(%s) positive depth at tail (%d), data loss, resetting 0..."
+        self._log.error(text, self.name, self._depth)
+        self._depth = 0
+        self._note(1)
+
+    # Syncing
+
+    def _note(self, operations: int) -> None:
+        self._operations += operations
+        self._syncer.note(self)
+        if self._operations - self._synced_operations >= self._sync_at:
+            self.start_sync()
+
+    def wait_synced(self) -> None:
+        while self._operations - self._synced_operations > self._sync_every:
+            if not self.start_sync().get():
+                break  # a disk that can't sync does not stop the queue; it has been logged
+
+    def start_sync(self) -> "Greenlet[[], bool]":
+        """The sync that is under way, or a new one; see `Syncable`."""
+        if self._sync is None or self._sync.ready():
+            self._sync = spawn(self._run_sync)
+            self._sync.name = f"sync:{self.name}"
+        return self._sync
+
+    def _run_sync(self) -> bool:
+        while self._operations != self._synced_operations:
+            try:
+                self._sync_once()
+            except StorageError as error:
+                self._log.error("DISKQUEUE(%s) failed to sync - %s", self.name, error)
+                return False
+            if self._operations - self._synced_operations < self._sync_at:
+                break
+        return True
+
+    def _sync_once(self) -> None:
+        operations, meta_changes, meta = self._operations, self._meta_changes, self._meta(self._write_pos)
+        numbers, self._unsynced_files = self._unsynced_files, set()
+        temporary = self._temporary_path()
+        try:
+            paths = [self._files.path(number) for number in numbers]
+            self._syncer.run(_make_durable, paths, temporary, meta.format())
+            if meta.write_file == self._write_file:
+                self._safe_write_pos = meta.write_pos
+            if meta_changes == self._meta_changes:
+                rename_file(temporary, self._files.meta_path)
+            else:
+                os.unlink(temporary)
+        except StorageError:
+            self._unsynced_files |= numbers
+            raise
+        self._synced_operations = max(operations, self._synced_operations)
+        if self._operations == self._synced_operations:
+            self._syncer.forget(self)
+
+    def _change_meta(self) -> None:
+        """Tell of new file numbers at once; the sync that follows makes it durable."""
+        self._write_meta()
+        self._note(1)
+        self.start_sync()
+
+    def _write_meta(self) -> None:
+        self._meta_changes += 1
+        temporary = self._temporary_path()
+        try:
+            write_file(temporary, self._meta(self._safe_write_pos).format(), sync=False)
+            rename_file(temporary, self._files.meta_path)
+        except StorageError as error:
+            self._log.error("DISKQUEUE(%s) failed to sync - %s", self.name, error)
+
+    def _meta(self, write_pos: int) -> Meta:
+        return Meta(self.depth, self._read_file, self._read_pos, self._write_file, write_pos)
+
+    def _temporary_path(self) -> str:
+        return f"{self._files.meta_path}.{random.getrandbits(63)}.tmp"
+
+    # The end
+
+    def empty(self) -> None:
+        if self._closed:
+            raise StorageError("exiting")
+        self._log.info("DISKQUEUE(%s): emptying", self.name)
+        self._remove_files()
+
+    def delete(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._log.info("DISKQUEUE(%s): deleting", self.name)
+        self._remove_files()
+
+    def _remove_files(self) -> None:
+        self._close_reader()
+        paths = [self._files.path(number) for number in self._numbers()] + [self._files.meta_path]
+        self._start_write_file(self._write_file + 1)
+        self._read_file, self._read_pos, self._depth = self._write_file, 0, 0
+        self._unsynced_files.clear()
+        self._synced_operations = self._operations
+        self._meta_changes += 1  # a sync that is under way must not bring the meta file back
+        self._syncer.forget(self)
+        failure = None
+        for path in paths:
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                failure = StorageError(path_error("remove", path, error))
+                self._log.error("DISKQUEUE(%s) failed to remove file - %s", self.name, failure)
+        if failure is not None:
+            raise failure
+
+    def _numbers(self) -> Sequence[int]:
+        """Of the files that may hold what has not been read."""
+        numbers = range(self._read_file, self._write_file + 1)
+        if len(numbers) < 1000:
+            return numbers
+        return [number for number in self._files.numbers() if number in numbers]
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._log.info("DISKQUEUE(%s): closing", self.name)
+        if self._sync is not None:
+            self._sync.join()
+        while self._operations != self._synced_operations and self.start_sync().get():
+            pass
+        if not os.path.exists(self._files.meta_path):
+            self._write_meta()
+        self._close_reader()
+        self._close_write_file()
+        self._syncer.forget(self)
+
+
+def _make_durable(paths: list[str], temporary: str, meta: bytes) -> None:
+    """fsync the data files, those that were read and deleted meanwhile excepted, and then write a new meta file."""
+    for path in paths:
+        sync_path(path)
+    write_file(temporary, meta, sync=True)

@@ -1,0 +1,68 @@
+"""File operations whose failures are StorageErrors with the text that Go prints."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from gnsqd.errors import StorageError
+
+
+def path_error(operation: str, path: str, error: OSError) -> str:
+    """`open /data/x: no such file or directory`."""
+    return f"{operation} {path}: {(error.strerror or str(error)).lower()}"
+
+
+@contextmanager
+def failing_as_go(operation: str, path: str) -> Iterator[None]:
+    """Turns an OSError into a StorageError."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(path_error(operation, path, error)) from error
+
+
+def write_file(path: str, data: bytes, sync: bool) -> None:
+    """Create a file of mode 0600 with this content, fsynced if `sync`; if that fails, there is no such file."""
+    with failing_as_go("open", path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with failing_as_go("write", path):
+            written = os.write(descriptor, data)
+            while written < len(data):
+                written += os.write(descriptor, data[written:])
+        if sync:
+            with failing_as_go("sync", path):
+                os.fsync(descriptor)
+    except StorageError:
+        with suppress(OSError):
+            os.unlink(path)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def rename_file(source: str, target: str) -> None:
+    """Replace `target`; if that fails, `source` is removed."""
+    try:
+        os.rename(source, target)
+    except OSError as error:
+        with suppress(OSError):
+            os.unlink(source)
+        text = (error.strerror or str(error)).lower()
+        raise StorageError(f"rename {source} {target}: {text}") from error
+
+
+def sync_path(path: str) -> None:
+    """fsync a file or a directory; nothing happens if it does not exist."""
+    try:
+        with failing_as_go("open", path):
+            descriptor = os.open(path, os.O_RDONLY)
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return
+        raise
+    try:
+        with failing_as_go("sync", path):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,131 @@
+"""Where a disk queue begins to read and to write when it is opened: what its meta file says, mended where it is wrong.
+
+The real nsqd starts an empty queue when there is no meta file or an unreadable one, and so overwrites what the data
+files hold. Here every data file is read from its beginning: records may come twice, but none is lost. Like there,
+writing goes on in a new file when the write file is longer than meta says, because meta is older than the last
+records; also when it is shorter, because writing behind its end would leave a hole in it.
+"""
+
+import errno
+import os
+from contextlib import suppress
+from typing import NamedTuple
+
+from gnsqd.errors import StorageError
+from gnsqd.log import Logger
+from gnsqd.storage.files import failing_as_go, path_error
+from gnsqd.storage.record import Meta, data_file_name, data_file_number, meta_file_name
+from gnsqd.storage.record_reader import RecordReader
+
+# Not the files' fault: trying again later may help.
+SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
+class QueueFiles:
+    """The names of a queue's files, and the sizes that its records may have."""
+
+    def __init__(self, name: str, data_path: str, min_size: int, max_size: int) -> None:
+        self.name = name
+        self.meta_path = os.path.join(data_path, meta_file_name(name))
+        self._data_path = data_path
+        self.min_size = min_size
+        self.max_size = max_size
+
+    def path(self, number: int) -> str:
+        return os.path.join(self._data_path, data_file_name(self.name, number))
+
+    def numbers(self) -> list[int]:
+        """The numbers of all data files there are, ascending; StorageError."""
+        with failing_as_go("open", self._data_path):
+            names = os.listdir(self._data_path)
+        return sorted(number for name in names if (number := data_file_number(self.name, name)) is not None)
+
+    def open_reader(self, number: int) -> RecordReader:
+        """OSError if there is no such file, or it can't be opened."""
+        return RecordReader(self.path(number), self.min_size, self.max_size)
+
+
+class Opening(NamedTuple):
+    """Positions to start from. `short_file` ends before the position that meta told of, `promised_end`."""
+
+    meta: Meta
+    recovered: bool = False
+    short_file: int = -1
+    promised_end: int = 0
+
+
+def open_queue(files: QueueFiles, log: Logger) -> Opening:
+    """Log what is wrong and go on; StorageError only where going on could destroy data: the files can't be listed."""
+    try:
+        with open(files.meta_path, "rb") as file:
+            meta = Meta.parse(file.read(200))
+        if meta.read_position > meta.write_position:
+            raise StorageError(f"read position {meta.read_position} > write position {meta.write_position}")
+    except FileNotFoundError:
+        return _recover(files, log)
+    except (OSError, StorageError) as error:
+        text = path_error("open", files.meta_path, error) if isinstance(error, OSError) else str(error)
+        log.error("DISKQUEUE(%s) failed to retrieveMetaData - %s", files.name, text)
+        if isinstance(error, OSError) and error.errno in SHORTAGES:
+            raise StorageError(text) from error
+        return _recover(files, log)
+    return _check_write_file(files, meta, log)
+
+
+def _recover(files: QueueFiles, log: Logger) -> Opening:
+    numbers = files.numbers()
+    if not numbers:
+        return Opening(Meta())
+    depth = sum(_count_records(files, number) for number in numbers)
+    log.warn(
+        "DISKQUEUE(%s) no usable metadata, reading all %d messages in %d files from %s on",
+        files.name,
+        depth,
+        len(numbers),
+        files.path(numbers[0]),
+    )
+    return Opening(Meta(depth, numbers[0], 0, numbers[-1] + 1, 0), recovered=True)
+
+
+def _count_records(files: QueueFiles, number: int) -> int:
+    count = pos = 0
+    with suppress(OSError, StorageError):  # reading the file for good will tell
+        reader = files.open_reader(number)
+        try:
+            end = reader.file_size()
+            while pos < end:
+                ends = reader.read(pos, end, 1000, 1 << 20)[1]
+                count += len(ends)
+                pos = ends[-1]
+        finally:
+            reader.close()
+    return count
+
+
+def _check_write_file(files: QueueFiles, meta: Meta, log: Logger) -> Opening:
+    path = files.path(meta.write_file)
+    try:
+        size = os.stat(path).st_size
+    except FileNotFoundError:
+        size = 0
+    except OSError as error:
+        raise StorageError(path_error("stat", path, error)) from error
+    if size == meta.write_pos:
+        return Opening(meta)
+    log.warn(
+        "DISKQUEUE(%s) %s metadata writePos %d %s file size of %d, skipping to new file",
+        files.name,
+        path,
+        meta.write_pos,
+        "<" if meta.write_pos < size else ">",
+        size,
+    )
+    next_file = max(meta.write_file, *files.numbers()[-1:]) + 1
+    skipped = meta._replace(write_file=next_file, write_pos=0)
+    if size > meta.write_pos:
+        return Opening(skipped)
+    if meta.read_position < meta.write_position:
+        return Opening(skipped, short_file=meta.write_file, promised_end=meta.write_pos)
+    with suppress(OSError):  # everything in it had been read
+        os.unlink(path)
+    return Opening(Meta(0, next_file, 0, next_file, 0))

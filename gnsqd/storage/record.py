@@ -1,0 +1,87 @@
+"""Bytes and names of a disk queue (NSQD-COMPAT 4.2 to 4.4), without any I/O.
+
+A data file is a row of records, each an int32 length and that many bytes of payload. A payload is a message: int64
+timestamp in ns, uint16 attempts, 16 bytes of id, body. All integers are big-endian. Beside the data files lies a meta
+file, five numbers in text: how many records there are, and where reading and writing go on.
+"""
+
+import re
+from collections.abc import Sequence
+from struct import Struct
+from typing import NamedTuple, Self
+
+from gnsqd.errors import StorageError
+
+MIN_RECORD_SIZE = 26  # bytes of a payload with an empty body
+LENGTH = Struct(">i")
+_HEAD = Struct(">qH16s")
+# A meta file that was cut short in its last number cannot be told from a whole one; the real nsqd takes it, too.
+_META = re.compile(rb"([+-]?\d{1,18})\n(\d{1,18}),(\d{1,18})\n(\d{1,18}),(\d{1,18})(?!\d)")
+
+
+def encode_record(timestamp: int, attempts: int, id: bytes, body: bytes) -> bytes:
+    """The payload of a message; `timestamp` in ns, `id` of 16 bytes, `attempts` up to 65535."""
+    return _HEAD.pack(timestamp, attempts, id) + body
+
+
+def decode_record(payload: bytes) -> tuple[int, int, bytes, bytes]:
+    """(timestamp in ns, attempts, id, body) of a payload; StorageError if it is shorter than 26 bytes."""
+    if len(payload) < MIN_RECORD_SIZE:
+        raise StorageError(f"invalid message buffer size ({len(payload)})")
+    timestamp, attempts, id = _HEAD.unpack_from(payload)
+    return timestamp, attempts, id, payload[MIN_RECORD_SIZE:]
+
+
+def frame_records(payloads: Sequence[bytes]) -> bytes:
+    """What a data file holds for these payloads."""
+    parts = []
+    for payload in payloads:
+        parts.append(LENGTH.pack(len(payload)))
+        parts.append(payload)
+    return b"".join(parts)
+
+
+class Meta(NamedTuple):
+    """What the meta file says. Positions are (file number, bytes), of the next record to read and to write."""
+
+    depth: int = 0
+    read_file: int = 0
+    read_pos: int = 0
+    write_file: int = 0
+    write_pos: int = 0
+
+    @classmethod
+    def parse(cls, text: bytes) -> Self:
+        """Read the text of a meta file, or of its beginning; StorageError if it isn't one."""
+        match = _META.match(text)
+        if match is None:
+            raise StorageError("expected integer")
+        return cls(*map(int, match.groups()))
+
+    @property
+    def read_position(self) -> tuple[int, int]:
+        return self.read_file, self.read_pos
+
+    @property
+    def write_position(self) -> tuple[int, int]:
+        return self.write_file, self.write_pos
+
+    def format(self) -> bytes:
+        return b"%d\n%d,%d\n%d,%d\n" % self
+
+
+def meta_file_name(queue: str) -> str:
+    return f"{queue}.diskqueue.meta.dat"
+
+
+def data_file_name(queue: str, number: int) -> str:
+    return f"{queue}.diskqueue.{number:06d}.dat"
+
+
+def data_file_number(queue: str, name: str) -> int | None:
+    """The number of a data file of that queue; None if `name` isn't the name of one."""
+    head = f"{queue}.diskqueue."
+    digits = name[len(head) : -len(".dat")]
+    if name.startswith(head) and digits.isdecimal() and name == data_file_name(queue, int(digits)):
+        return int(digits)
+    return None

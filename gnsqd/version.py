@@ -1,0 +1,25 @@
+"""Who we are: the nsqd release we stand in for, and our own version and build.
+
+Clients and tools read `NSQD_VERSION` everywhere; our own version only appears inside the parentheses of
+`version_string`, in the start log line and in the build metric. `VERSION` is the only place that says it: the
+packaging reads it from here, so it stays a plain literal.
+"""
+
+import importlib.machinery
+import importlib.util
+import platform
+
+VERSION = "0.1.0"
+NSQD_VERSION = "1.3.0"
+
+
+def version_string() -> str:
+    """The line `--version` prints, in the shape of the real daemon's `nsqd v1.3.0 (built w/go1.19.8)`."""
+    return f"nsqd v{NSQD_VERSION} (built w/gnsqd-{VERSION}-py{platform.python_version()})"
+
+
+def lane() -> str:
+    """`compiled` when the hot modules are extension modules, else `plain`; looked up without importing them."""
+    spec = importlib.util.find_spec("gnsqd.broker.channel")
+    compiled = spec is not None and isinstance(spec.loader, importlib.machinery.ExtensionFileLoader)
+    return "compiled" if compiled else "plain"

@@ -1,0 +1,280 @@
+"""What stands behind each row of ROUTES: one method per endpoint.
+
+The checks of every method come in the real daemon's order, because a client sees the first that fails (NSQD-COMPAT
+5.2); publishing therefore creates the topic before it looks at the messages.
+"""
+
+import socket
+from collections.abc import Callable, Iterable
+from time import monotonic_ns
+
+from gnsqd.broker.channel import Channel, Consumer
+from gnsqd.broker.message import Message
+from gnsqd.broker.names import is_valid_name
+from gnsqd.broker.registry import Registry, TopicNotFound
+from gnsqd.broker.topic import ChannelNotFound, Topic
+from gnsqd.errors import BrokerError, StorageError
+from gnsqd.gotext import parse_int
+from gnsqd.log import Logger
+from gnsqd.observe.stats import MemoryStats, snapshot
+from gnsqd.options import MILLISECOND, Options
+from gnsqd.version import NSQD_VERSION
+from gnsqd.web.http11 import Request
+from gnsqd.web.routes import Content, HTTPError, parse_query
+from gnsqd.web.stats_page import stats_page
+from gnsqd.wire.codec import CodecError, split_messages
+
+_BOOLS = {"true": True, "1": True, "false": False, "0": False}
+
+
+class API:
+    """The endpoints of one daemon.
+
+    tcp_port, http_port  where it listens, -1 on a unix socket
+    producers()          the clients that have published
+    persist_metadata()   write nsqd.dat now; StorageError
+    render_metrics(accept)  the Prometheus page and its content type
+    """
+
+    def __init__(
+        self,
+        *,
+        options: Options,
+        registry: Registry,
+        log: Logger,
+        tcp_port: int,
+        http_port: int,
+        memory: MemoryStats,
+        producers: Callable[[], Iterable[Consumer]],
+        persist_metadata: Callable[[], None],
+        render_metrics: Callable[[str], tuple[bytes, str]],
+    ) -> None:
+        self._options = options
+        self._registry = registry
+        self._log = log
+        self._tcp_port = tcp_port
+        self._http_port = http_port
+        self._memory = memory
+        self._producers = producers
+        self._persist_metadata = persist_metadata
+        self._render_metrics = render_metrics
+        self._started = monotonic_ns()
+
+    # About the daemon
+
+    def ping(self, request: Request) -> str:
+        if not self._registry.healthy:
+            raise HTTPError(500, self._registry.health)
+        return self._registry.health
+
+    def info(self, request: Request) -> dict[str, object]:
+        options = self._options
+        return {
+            "version": NSQD_VERSION,
+            "broadcast_address": options.broadcast_address,
+            "hostname": socket.gethostname(),
+            "http_port": self._http_port,
+            "tcp_port": self._tcp_port,
+            "start_time": self._registry.start_time,
+            "max_heartbeat_interval": options.max_heartbeat_interval,
+            "max_output_buffer_size": options.max_output_buffer_size,
+            "max_output_buffer_timeout": options.max_output_buffer_timeout,
+            "max_deflate_level": options.max_deflate_level,
+        }
+
+    def stats(self, request: Request) -> str | dict[str, object]:
+        parameters = self._parameters(request)
+        include_clients = _BOOLS.get(parameters.get("include_clients", ""), True)
+        stats = snapshot(
+            self._registry,
+            self._producers,
+            parameters.get("topic", ""),
+            parameters.get("channel", ""),
+            include_clients,
+        )
+        memory = self._memory.row() if _BOOLS.get(parameters.get("include_mem", ""), True) else None
+        registry = self._registry
+        if parameters.get("format") != "json":
+            return stats_page(stats, memory, registry.health, registry.start_time, monotonic_ns() - self._started)
+        answer = {
+            "version": NSQD_VERSION,
+            "health": registry.health,
+            "start_time": registry.start_time,
+            "topics": stats.topics,
+            "memory": memory,
+            "producers": stats.producers,
+        }
+        if memory is None:
+            del answer["memory"]
+        return answer
+
+    def metrics(self, request: Request) -> Content:
+        accept = request.headers.get(b"accept", b"").decode("latin-1")
+        return Content(*self._render_metrics(accept))
+
+    # Publishing
+
+    def pub(self, request: Request) -> str:
+        if request.too_big:
+            raise HTTPError(413, "MSG_TOO_BIG")
+        if request.broken:
+            raise HTTPError(500, "INTERNAL_ERROR")
+        if not request.body:
+            raise HTTPError(400, "MSG_EMPTY")
+        parameters = self._parameters(request)
+        topic = self._get_topic(parameters)
+        deferred = self._parse_defer(parameters["defer"]) if "defer" in parameters else 0
+        self._put(topic, [topic.new_message(request.body, deferred)])
+        return "OK"
+
+    def _parse_defer(self, text: str) -> int:
+        try:
+            deferred = parse_int(text) * MILLISECOND
+        except ValueError:
+            deferred = -1
+        if not 0 <= deferred <= self._options.max_req_timeout:
+            raise HTTPError(400, "INVALID_DEFER")
+        return deferred
+
+    def mpub(self, request: Request) -> str:
+        if request.too_big and request.announced:
+            raise HTTPError(413, "BODY_TOO_BIG")
+        parameters = self._parameters(request)
+        topic = self._get_topic(parameters)
+        bodies = self._split_binary(request) if self._wants_binary(parameters) else self._split_lines(request)
+        self._put(topic, [topic.new_message(body) for body in bodies])
+        return "OK"
+
+    def _wants_binary(self, parameters: dict[str, str]) -> bool:
+        value = parameters.get("binary", "false")
+        if value not in _BOOLS:
+            self._log.warn("deprecated value '%s' used for /mpub binary param", value)
+        return _BOOLS.get(value, True)
+
+    def _split_binary(self, request: Request) -> list[bytes]:
+        try:
+            return split_messages(request.body, self._options.max_body_size, self._options.max_msg_size)
+        except CodecError as error:
+            raise HTTPError(413, error.code.removeprefix("E_")) from error
+
+    def _split_lines(self, request: Request) -> list[bytes]:
+        lines = request.body.split(b"\n")
+        if request.too_big or request.broken:
+            lines.pop()  # its end is missing
+        if any(len(line) > self._options.max_msg_size for line in lines):
+            raise HTTPError(413, "MSG_TOO_BIG")
+        if request.too_big:
+            raise HTTPError(413, "BODY_TOO_BIG")
+        if request.broken:
+            raise HTTPError(500, "INTERNAL_ERROR")
+        return [line for line in lines if line]
+
+    def _put(self, topic: Topic, messages: list[Message]) -> None:
+        try:
+            topic.put_messages(messages)
+            topic.commit()
+        except (BrokerError, StorageError) as error:
+            raise HTTPError(503, "EXITING") from error
+
+    # Topics
+
+    def create_topic(self, request: Request) -> None:
+        self._get_topic(self._parameters(request))
+
+    def delete_topic(self, request: Request) -> None:
+        name = _required(self._parameters(request), "topic")
+        try:
+            self._registry.delete_existing_topic(name)
+        except TopicNotFound as error:
+            raise HTTPError(404, "TOPIC_NOT_FOUND") from error
+
+    def empty_topic(self, request: Request) -> None:
+        name = _required(self._parameters(request), "topic")
+        if not is_valid_name(name):
+            raise HTTPError(400, "INVALID_TOPIC")
+        self._operate(request, self._get_existing_topic(name).empty)
+
+    def pause_topic(self, request: Request) -> None:
+        topic = self._get_existing_topic(_required(self._parameters(request), "topic"))
+        self._operate(request, topic.pause, self._persist_metadata)
+
+    def unpause_topic(self, request: Request) -> None:
+        topic = self._get_existing_topic(_required(self._parameters(request), "topic"))
+        self._operate(request, topic.unpause, self._persist_metadata)
+
+    # Channels
+
+    def create_channel(self, request: Request) -> None:
+        topic, name = self._get_topic_and_channel_name(request)
+        topic.get_channel(name)
+
+    def delete_channel(self, request: Request) -> None:
+        topic, name = self._get_topic_and_channel_name(request)
+        try:
+            topic.delete_existing_channel(name)
+        except ChannelNotFound as error:
+            raise HTTPError(404, "CHANNEL_NOT_FOUND") from error
+
+    def empty_channel(self, request: Request) -> None:
+        self._operate(request, self._get_existing_channel(request).empty)
+
+    def pause_channel(self, request: Request) -> None:
+        self._operate(request, self._get_existing_channel(request).pause, self._persist_metadata)
+
+    def unpause_channel(self, request: Request) -> None:
+        self._operate(request, self._get_existing_channel(request).unpause, self._persist_metadata)
+
+    # What they share
+
+    def _parameters(self, request: Request) -> dict[str, str]:
+        try:
+            parameters = parse_query(request.query)
+            if request.broken:
+                raise ValueError("unexpected EOF")
+        except ValueError as error:
+            self._log.error("failed to parse request params - %s", error)
+            raise HTTPError(400, "INVALID_REQUEST") from error
+        return parameters
+
+    def _get_topic(self, parameters: dict[str, str]) -> Topic:
+        name = _required(parameters, "topic")
+        if not is_valid_name(name):
+            raise HTTPError(400, "INVALID_TOPIC")
+        return self._registry.get_topic(name)
+
+    def _get_existing_topic(self, name: str) -> Topic:
+        try:
+            return self._registry.get_existing_topic(name)
+        except TopicNotFound as error:
+            raise HTTPError(404, "TOPIC_NOT_FOUND") from error
+
+    def _get_topic_and_channel_name(self, request: Request) -> tuple[Topic, str]:
+        parameters = self._parameters(request)
+        topic_name = _required(parameters, "topic")
+        if not is_valid_name(topic_name):
+            raise HTTPError(400, "INVALID_ARG_TOPIC")
+        channel_name = _required(parameters, "channel")
+        if not is_valid_name(channel_name):
+            raise HTTPError(400, "INVALID_ARG_CHANNEL")
+        return self._get_existing_topic(topic_name), channel_name
+
+    def _get_existing_channel(self, request: Request) -> Channel:
+        topic, name = self._get_topic_and_channel_name(request)
+        try:
+            return topic.get_existing_channel(name)
+        except ChannelNotFound as error:
+            raise HTTPError(404, "CHANNEL_NOT_FOUND") from error
+
+    def _operate(self, request: Request, *steps: Callable[[], None]) -> None:
+        try:
+            for step in steps:
+                step()
+        except StorageError as error:
+            self._log.error("failure in %s - %s", request.path, error)
+            raise HTTPError(500, "INTERNAL_ERROR") from error
+
+
+def _required(parameters: dict[str, str], name: str) -> str:
+    if name not in parameters:
+        raise HTTPError(400, f"MISSING_ARG_{name.upper()}")
+    return parameters[name]

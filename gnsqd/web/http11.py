@@ -1,0 +1,330 @@
+"""HTTP/1.0 and 1.1 seen from the server, without any I/O: requests out of bytes, responses into bytes.
+
+`RequestReader` is fed with what arrives, in whatever pieces, and gives the requests that are complete. httptools finds
+their parts; what becomes of a body is decided here, as soon as the head is in. Each route says how much body it takes.
+A longer one is dropped while it arrives, and the request is answered as `too_big` when it has ended; one that is longer
+by more than DISCARD_LIMIT is answered at once and is the connection's last. Go's server, which clients are used to,
+does the same.
+
+What is no HTTP is answered with Go's words, as `refusal`, and ends the connection. httptools is stricter than Go here
+and there (an unknown method, two lengths for one body), never more lenient.
+"""
+
+from collections.abc import Callable
+from email.utils import formatdate
+from re import compile as regex
+from time import time
+from urllib.parse import unquote
+
+from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
+
+MAX_SILENCE = 65536  # bytes that bring neither a request nor a body any further: a head, chunk sizes, trailers
+DISCARD_LIMIT = 256 * 1024
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+REASONS = {
+    200: "OK",
+    301: "Moved Permanently",
+    307: "Temporary Redirect",
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    413: "Request Entity Too Large",
+    417: "Expectation Failed",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    501: "Not Implemented",
+    503: "Service Unavailable",
+    505: "HTTP Version Not Supported",
+}
+
+_BAD_ESCAPE = regex("%(?![0-9a-fA-F]{2})")
+
+
+class Request:
+    """One request. `headers` has lower-case names, the values of repeated ones joined by commas.
+
+    announced   the body's length was in the head
+    too_big     the body is longer than its route takes; `body` is its beginning
+    broken      the body ended or went wrong too early
+    """
+
+    __slots__ = (
+        "announced",
+        "body",
+        "broken",
+        "buffer",
+        "expects",
+        "headers",
+        "http10",
+        "keep_alive",
+        "limit",
+        "method",
+        "path",
+        "query",
+        "received",
+        "target",
+        "too_big",
+    )
+
+    def __init__(self) -> None:
+        self.method = ""
+        self.target = ""  # path and query as they came
+        self.path = ""  # decoded
+        self.query = ""
+        self.headers: dict[bytes, bytes] = {}
+        self.http10 = False
+        self.keep_alive = True
+        self.expects = False  # the client sends the body once it was told to continue
+        self.limit = 0
+        self.body = b""
+        self.buffer = bytearray()  # collects a body that comes in more than one piece
+        self.received = 0
+        self.announced = False
+        self.too_big = False
+        self.broken = False
+
+
+class _Stop(Exception):
+    """Raised from a callback of the parser: nothing that follows counts."""
+
+
+class RequestReader:
+    """One connection's requests. `body_limit(request)` is asked when a head is in: how many bytes of body are wanted.
+
+    After `done` nothing more is to be read: the connection closes once everything given so far is answered, with
+    `refusal` as the last thing sent.
+    """
+
+    def __init__(self, body_limit: Callable[[Request], int]) -> None:
+        self.done = False
+        self.refusal = b""
+        self._body_limit = body_limit
+        self._parser = HttpRequestParser(self)
+        self._request: Request | None = None
+        self._ready: list[Request] = []
+        self._silence = 0
+        self._progress = False
+
+    def feed(self, data: bytes) -> list[Request]:
+        """The requests that `data` completes, in order."""
+        self._progress = False
+        while data:
+            try:
+                self._parser.feed_data(data)
+                break
+            except HttpParserUpgrade as upgrade:
+                data = self._decline_upgrade() + data[upgrade.args[0] :]
+            except HttpParserCallbackError as error:
+                if isinstance(error.__context__, _Stop):
+                    break
+                raise
+            except HttpParserError:
+                self._malformed()
+                break
+        self._silence = 0 if self._progress else self._silence + len(data)
+        if self._silence > MAX_SILENCE and not self.done:
+            self._refuse(431)
+        ready = self._ready
+        self._ready = []
+        return ready
+
+    def feed_eof(self) -> list[Request]:
+        """The client sends no more: gives the request that was cut off inside its body, if any."""
+        if self._request is not None and not self.done:
+            self._malformed()
+        self.done = True
+        ready = self._ready
+        self._ready = []
+        return ready
+
+    @property
+    def idle(self) -> bool:
+        """Nothing of a next request has arrived."""
+        return self._request is None
+
+    @property
+    def in_body(self) -> bool:
+        """A head is complete, its body not."""
+        return self._request is not None and bool(self._request.method)
+
+    def take_interim(self) -> bytes:
+        """What to send before the rest of the request can be expected."""
+        request = self._request
+        if request is None or not request.expects or request.received:
+            return b""
+        request.expects = False
+        return CONTINUE
+
+    def _decline_upgrade(self) -> bytes:
+        # Go's server ignores an offer to switch protocols, which Java's client makes with every first request; llhttp
+        # stops there, body or not. So it gets the same head again, without the offer.
+        request = self._ready.pop()
+        self._parser = HttpRequestParser(self)
+        lines = [b"%s: %s\r\n" % header for header in request.headers.items() if header[0] != b"upgrade"]
+        version = b"1.0" if request.http10 else b"1.1"
+        return b"%s %s HTTP/%s\r\n%s\r\n" % (request.method.encode(), request.target.encode(), version, b"".join(lines))
+
+    def _malformed(self) -> None:
+        if self.done:
+            return
+        request = self._request
+        if request is None or not request.method:
+            self._refuse(400)
+        else:
+            request.broken = True
+            self._answer_now(request)
+
+    def _refuse(self, status: int, why: str = "", text: str = "") -> None:
+        """End the connection with one of the answers that Go's server gives by itself."""
+        line = f"{status} {REASONS[status]}{why}"
+        self.refusal = (
+            f"HTTP/1.1 {line}\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n{text or line}"
+        ).encode()
+        self.done = True
+
+    def _answer_now(self, request: Request) -> None:
+        request.keep_alive = False
+        self._finish(request)
+
+    def _finish(self, request: Request) -> None:
+        self._request = None
+        if request.buffer:
+            request.body = bytes(request.buffer)
+        self._ready.append(request)
+        self.done = not request.keep_alive
+
+    # Called by the parser
+
+    def on_message_begin(self) -> None:
+        self._request = Request()
+        self._progress = True
+
+    def on_url(self, part: bytes) -> None:
+        assert self._request is not None
+        self._request.target += part.decode("ascii")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        assert self._request is not None
+        headers = self._request.headers
+        name = name.lower()
+        headers[name] = headers[name] + b", " + value if name in headers else value
+
+    def on_headers_complete(self) -> None:
+        request = self._request
+        assert request is not None
+        parser = self._parser
+        self._progress = True
+        request.method = parser.get_method().decode()
+        headers = request.headers
+        version = parser.get_http_version()
+        request.http10 = version == "1.0"
+        if version == "1.1":
+            self._check_host(headers.get(b"host"))
+        elif not request.http10:
+            self._stop(505 if version == "2.0" else 400, ": unsupported protocol version" if version == "2.0" else "")
+        if parser.should_upgrade() and request.method != "CONNECT":
+            return
+        request.keep_alive = parser.should_keep_alive() and request.method != "CONNECT"
+        self._locate(request)
+        if b"expect" in headers:
+            if headers[b"expect"].lower() != b"100-continue":
+                self._stop(417)
+            request.expects = not request.http10
+        if b"transfer-encoding" in headers:
+            if headers[b"transfer-encoding"].lower() != b"chunked":
+                self._stop(501, text="Unsupported transfer encoding")
+            request.limit = self._body_limit(request)
+        elif b"content-length" in headers:
+            length = int(headers[b"content-length"])
+            request.announced = True
+            request.limit = self._body_limit(request)
+            request.too_big = length > request.limit
+            if request.too_big and (length > DISCARD_LIMIT or request.expects):
+                self._answer_now(request)
+                raise _Stop
+
+    def _check_host(self, host: bytes | None) -> None:
+        if host is None:
+            self._stop(400, ": missing required Host header")
+        elif b"," in host:
+            self._stop(400)
+        elif b" " in host:
+            self._stop(400, ": malformed Host header")
+
+    def _locate(self, request: Request) -> None:
+        """Split the target into path and query; a proxy's absolute form loses its host."""
+        path, _, request.query = request.target.partition("?")
+        if not path.startswith("/") and "://" in path:
+            path = "/" + path.partition("://")[2].partition("/")[2]
+        if "%" in path:
+            if _BAD_ESCAPE.search(path):
+                self._stop(400)
+            path = unquote(path)
+        request.path = path
+
+    def _stop(self, status: int, why: str = "", text: str = "") -> None:
+        self._refuse(status, why, text)
+        raise _Stop
+
+    def on_body(self, data: bytes) -> None:
+        request = self._request
+        assert request is not None
+        self._progress = True
+        room = request.limit - request.received
+        request.received += len(data)
+        if len(data) > room:
+            request.too_big = True
+            if request.received > request.limit + DISCARD_LIMIT:
+                self._answer_now(request)
+                raise _Stop
+            data = data[: max(room, 0)]
+        if not request.body:
+            request.body = data
+        else:
+            if not request.buffer:
+                request.buffer += request.body
+            request.buffer += data
+
+    def on_message_complete(self) -> None:
+        request = self._request
+        assert request is not None
+        self._progress = True
+        self._finish(request)
+
+
+class _Date:
+    """The Date header, made once a second."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._line = b""
+
+    def line(self) -> bytes:
+        second = int(time())
+        if second != self._second:
+            self._second = second
+            self._line = b"Date: %s\r\n" % formatdate(second, usegmt=True).encode()
+        return self._line
+
+
+_date = _Date()
+
+
+def render(request: Request, status: int, body: bytes, headers: bytes = b"") -> bytes:
+    """A response: `headers` are whole lines; Date, Content-Length and Connection are added. HEAD gets no body."""
+    if request.http10:
+        version, connection = b"1.0", b"Connection: keep-alive\r\n" if request.keep_alive else b""
+    else:
+        version, connection = b"1.1", b"" if request.keep_alive else b"Connection: close\r\n"
+    head = b"HTTP/%s %d %s\r\n%s%sContent-Length: %d\r\n%s\r\n" % (
+        version,
+        status,
+        REASONS[status].encode(),
+        headers,
+        _date.line(),
+        len(body),
+        connection,
+    )
+    return head if request.method == "HEAD" else head + body

@@ -1,0 +1,199 @@
+"""The table of endpoints, and the way from a request to its row and back to a response.
+
+ROUTES says what there is; `Router` finds the row of a request, calls the method of the API that it names and renders
+what that returns or raises, by the row's style (NSQD-COMPAT 5.1). What no row matches is answered here too: redirects
+for a slash too many or the wrong case, OPTIONS, 405 and 404.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from html import escape
+from posixpath import normpath
+from re import compile as regex
+from time import monotonic_ns
+from traceback import format_exc
+from typing import NamedTuple
+from urllib.parse import unquote_plus
+
+from gnsqd.errors import NSQError
+from gnsqd.gotext import dumps, format_duration, quote
+from gnsqd.log import Logger
+from gnsqd.options import Options
+from gnsqd.web.http11 import Request, render
+
+
+class HTTPError(NSQError):
+    """An answer other than 200; `code` is the text that clients compare, such as MISSING_ARG_TOPIC."""
+
+    def __init__(self, status: int, code: str) -> None:
+        super().__init__(code)
+        self.status = status
+        self.code = code
+
+
+class Content(NamedTuple):
+    """An answer that brings its own Content-Type."""
+
+    body: bytes
+    content_type: str
+
+
+class Style(Enum):
+    """How an answer is dressed. PLAIN: as it is. V1: with X-Nsq-Content-Type, errors as `{"message":"CODE"}`."""
+
+    PLAIN = 0
+    V1 = 1
+
+
+@dataclass(frozen=True)
+class Route:
+    """One endpoint. `handler` is a method of the API; `body` names the option that limits the body it reads, if it
+    reads one. Handlers return text, None for an empty answer, Content, or what is to become JSON."""
+
+    method: str
+    path: str
+    handler: str
+    style: Style = Style.V1
+    body: str = ""
+    logged: bool = True
+
+
+ROUTES = (
+    Route("GET", "/ping", "ping", Style.PLAIN),
+    Route("GET", "/info", "info"),
+    Route("GET", "/stats", "stats"),
+    Route("GET", "/metrics", "metrics", Style.PLAIN),
+    Route("POST", "/pub", "pub", body="max_msg_size", logged=False),
+    Route("POST", "/mpub", "mpub", body="max_body_size", logged=False),
+    Route("POST", "/topic/create", "create_topic"),
+    Route("POST", "/topic/delete", "delete_topic"),
+    Route("POST", "/topic/empty", "empty_topic"),
+    Route("POST", "/topic/pause", "pause_topic"),
+    Route("POST", "/topic/unpause", "unpause_topic"),
+    Route("POST", "/channel/create", "create_channel"),
+    Route("POST", "/channel/delete", "delete_channel"),
+    Route("POST", "/channel/empty", "empty_channel"),
+    Route("POST", "/channel/pause", "pause_channel"),
+    Route("POST", "/channel/unpause", "unpause_channel"),
+)
+
+Handler = Callable[[Request], object]
+
+_V1 = b"X-Nsq-Content-Type: nsq; version=1.0\r\n"
+_TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
+_JSON = b"Content-Type: application/json; charset=utf-8\r\n"
+_HTML = b"Content-Type: text/html; charset=utf-8\r\n"
+_V1_TEXT = _V1 + _TEXT
+_V1_JSON = _V1 + _JSON
+
+
+class Router:
+    """Owns the way to the methods of one `api`. `respond` never raises for what a handler does."""
+
+    def __init__(self, api: object, options: Options, log: Logger, routes: tuple[Route, ...] = ROUTES) -> None:
+        self._options = options
+        self._log = log
+        self._endpoints: dict[str, dict[str, tuple[Route, Handler]]] = {}
+        self._fixed: dict[str, dict[str, str]] = {}
+        for route in routes:
+            self._endpoints.setdefault(route.method, {})[route.path] = (route, getattr(api, route.handler))
+            self._fixed.setdefault(route.method, {})[_fold(route.path)] = route.path
+
+    def body_limit(self, request: Request) -> int:
+        """How many bytes of body the request's endpoint reads."""
+        endpoint = self._endpoints.get(request.method, {}).get(request.path)
+        if endpoint is None or not endpoint[0].body:
+            return 0
+        limit: int = getattr(self._options, endpoint[0].body)
+        return limit
+
+    def respond(self, request: Request, remote_address: str) -> bytes:
+        """The response to send. May yield."""
+        endpoint = self._endpoints.get(request.method, {}).get(request.path)
+        if endpoint is None:
+            return self._respond_unrouted(request, remote_address)
+        route, handler = endpoint
+        started = monotonic_ns()
+        status = 200
+        try:
+            result = handler(request)
+        except HTTPError as error:
+            status = error.status
+            result = error
+        except Exception:
+            self._log.error("panic in HTTP handler - %s", format_exc())
+            status = 500
+            result = HTTPError(500, "INTERNAL_ERROR")
+        if route.logged:
+            self._log_request(request, remote_address, status, started)
+        return _dress(request, status, result, route.style)
+
+    def _log_request(self, request: Request, remote_address: str, status: int, started: int) -> None:
+        elapsed = format_duration(monotonic_ns() - started)
+        self._log.info("%d %s %s (%s) %s", status, request.method, request.target, remote_address, elapsed)
+
+    def _respond_unrouted(self, request: Request, remote_address: str) -> bytes:
+        fixed = self._fixed.get(request.method, {}).get(_fold(request.path))
+        if fixed is not None:
+            return _redirect(request, fixed)
+        allowed = self._allowed(request.path)
+        if request.method == "OPTIONS" and (allowed or request.path == "*"):
+            return render(request, 200, b"", allowed)
+        error = HTTPError(405, "METHOD_NOT_ALLOWED") if allowed else HTTPError(404, "NOT_FOUND")
+        self._log_request(request, remote_address, error.status, monotonic_ns())
+        return _dress(request, error.status, error, Style.V1, allowed)
+
+    def _allowed(self, path: str) -> bytes:
+        methods = {method for method, paths in self._endpoints.items() if path in paths or path == "*"}
+        return b"Allow: %s\r\n" % ", ".join(sorted({*methods, "OPTIONS"})).encode() if methods else b""
+
+
+def _fold(path: str) -> str:
+    """What paths have in common that redirect to each other."""
+    return normpath("/" + path.lstrip("/")).lower()
+
+
+def _redirect(request: Request, path: str) -> bytes:
+    location = f"{path}?{request.query}" if request.query else path
+    headers = b"Location: %s\r\n" % location.encode()
+    if request.method != "GET":
+        return render(request, 307, b"", headers)
+    link = escape(location).replace("&quot;", "&#34;").replace("&#x27;", "&#39;")
+    return render(request, 301, f'<a href="{link}">Moved Permanently</a>.\n\n'.encode(), headers + _HTML)
+
+
+def _dress(request: Request, status: int, result: object, style: Style, headers: bytes = b"") -> bytes:
+    v1 = style is Style.V1
+    if isinstance(result, str):
+        return render(request, status, result.encode(), _V1_TEXT if v1 else _TEXT)
+    if isinstance(result, HTTPError):
+        if v1:
+            return render(request, status, dumps({"message": result.code}).encode(), headers + _V1_JSON)
+        return render(request, status, result.code.encode(), _TEXT)
+    if isinstance(result, Content):
+        return render(request, status, result.body, b"Content-Type: %s\r\n" % result.content_type.encode())
+    if result is None:
+        return render(request, status, b"", _V1)
+    return render(request, status, dumps(result).encode(), _V1_JSON)
+
+
+_BAD_ESCAPE = regex("%(?![0-9a-fA-F]{2}).{0,2}")
+
+
+def parse_query(query: str) -> dict[str, str]:
+    """The parameters of a query by name; of several the first counts. ValueError for bad escapes and semicolons."""
+    parameters: dict[str, str] = {}
+    for part in query.split("&"):
+        if ";" in part:
+            raise ValueError("invalid semicolon separator in query")
+        if not part:
+            continue
+        name, _, value = part.partition("=")
+        if "%" in part or "+" in part:
+            bad = _BAD_ESCAPE.search(name) or _BAD_ESCAPE.search(value)
+            if bad is not None:
+                raise ValueError(f"invalid URL escape {quote(bad[0])}")
+            name, value = unquote_plus(name), unquote_plus(value)
+        parameters.setdefault(name, value)
+    return parameters

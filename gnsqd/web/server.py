@@ -1,0 +1,133 @@
+"""The HTTP server: a listening socket, and one greenlet for every connection.
+
+A connection receives, lets its RequestReader find the requests in that, has the router answer them in order, and sends
+the answers together. Receiving goes through the hub and a long batch of answers is cut short by a turn for everybody
+else, so that no client starves the others, however much it pipelines. Between requests a connection may idle for as
+long as it likes, as with Go's server; once a request has begun it has to get on.
+"""
+
+import errno
+import socket
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+from traceback import format_exc
+from typing import Any
+
+from gevent import Timeout, sleep
+from gevent.socket import socket as GeventSocket
+
+from gnsqd.log import Logger
+from gnsqd.web.http11 import RequestReader
+from gnsqd.web.routes import Router
+from gnsqd.wire.connection import Connection, format_address
+from gnsqd.wire.stream import StreamError
+
+REQUEST_TIMEOUT = 60.0  # seconds for a head, and for each next piece of a body
+SEND_TIMEOUT = 60.0
+LINGER_SECONDS = 0.5
+BATCH_BYTES = 16384  # of answers, before others get their turn
+
+_ACCEPT_PAUSE_SECONDS = 0.1
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class HTTPServer:
+    """Owns the listener and the connections that came by it. `spawn(name, body)` starts a greenlet."""
+
+    def __init__(
+        self, listener: GeventSocket, router: Router, log: Logger, spawn: Callable[[str, Callable[[], None]], object]
+    ) -> None:
+        self._listener = listener
+        self._router = router
+        self._log = log
+        self._spawn = spawn
+        self._closed = False
+        self._receiving: set[Connection] = set()
+
+    def serve(self) -> None:
+        """Accept connections until `close`. OSError if the listener breaks."""
+        address = format_address(self._listener.getsockname())
+        self._log.info("HTTP: listening on %s", address)
+        while not self._closed:
+            try:
+                accepted, peer = self._listener.accept()
+            except OSError as error:
+                if self._closed:
+                    break
+                if error.errno == errno.ECONNABORTED:
+                    continue
+                if error.errno not in _OUT_OF_RESOURCES:
+                    raise
+                self._log.warn("http: Accept error: %s; retrying in %dms", error, _ACCEPT_PAUSE_SECONDS * 1000)
+                sleep(_ACCEPT_PAUSE_SECONDS)
+                continue
+            remote_address = format_address(peer)
+            self._spawn(f"http:{remote_address}", partial(self._handle, accepted, remote_address))
+            sleep(0)
+        self._log.info("HTTP: closing %s", address)
+
+    def close(self) -> None:
+        """Stop accepting and end the connections; a request being answered still gets its answer."""
+        self._closed = True
+        self._listener.close()
+        for connection in list(self._receiving):
+            connection.shutdown()
+
+    def _handle(self, accepted: GeventSocket, remote_address: str) -> None:
+        sock = _plain_socket(accepted)
+        connection = Connection(sock, remote_address)
+        connection.write_timeout = SEND_TIMEOUT
+        try:
+            self._converse(connection)
+            self._linger(connection, sock)
+        except (OSError, StreamError):
+            pass  # the client is gone or too slow: as with Go's server, nobody wants to know
+        except Exception:
+            self._log.error("http: serving %s - %s", remote_address, format_exc())
+        finally:
+            connection.close()
+
+    def _converse(self, connection: Connection) -> None:
+        reader = RequestReader(self._router.body_limit)
+        while not (reader.done or self._closed):
+            self._receiving.add(connection)
+            try:
+                data = connection.receive()
+            finally:
+                self._receiving.discard(connection)
+            requests = reader.feed(data) if data else reader.feed_eof()
+            answers = []
+            size = 0
+            for request in requests:
+                answer = self._router.respond(request, connection.remote_address)
+                answers.append(answer)
+                size += len(answer)
+                if size >= BATCH_BYTES:
+                    connection.send(b"".join(answers))
+                    answers.clear()
+                    size = 0
+                    sleep(0)
+            answers.append(reader.refusal or reader.take_interim())
+            if any(answers):
+                connection.send(b"".join(answers))
+            if reader.idle:
+                connection.read_deadline = 0.0
+            elif reader.in_body or not connection.read_deadline:
+                connection.read_deadline = monotonic() + REQUEST_TIMEOUT
+
+    def _linger(self, connection: Connection, sock: socket.socket) -> None:
+        """Let the client read the last answer before what it still sends makes the kernel reset the connection."""
+        sock.shutdown(socket.SHUT_WR)
+        with Timeout(LINGER_SECONDS, False):
+            while connection.receive():
+                pass
+
+
+def _plain_socket(accepted: Any) -> socket.socket:
+    """The standard library's socket on the same file: Connection does its own waiting."""
+    plain = socket.socket(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
+    if plain.family != socket.AF_UNIX:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return plain

@@ -1,0 +1,75 @@
+"""The text form of /stats, to the byte (NSQD-COMPAT 5.3), out of the same rows as the JSON."""
+
+import time
+
+from gnsqd.gotext import format_duration
+from gnsqd.observe.stats import Row, Snapshot
+from gnsqd.version import version_string
+
+_SECOND = 1_000_000_000
+
+_TOPIC = "[%(topic_name)-15s] depth: %(depth)-5d be-depth: %(backend_depth)-5d msgs: %(message_count)-8d"
+_CHANNEL = (
+    "[%(channel_name)-25s] depth: %(depth)-5d be-depth: %(backend_depth)-5d inflt: %(in_flight_count)-4d"
+    " def: %(deferred_count)-4d re-q: %(requeue_count)-5d timeout: %(timeout_count)-5d msgs: %(message_count)-8d"
+)
+_CONSUMER = (
+    "state: %(state)d inflt: %(in_flight_count)-4d rdy: %(ready_count)-4d fin: %(finish_count)-8d"
+    " re-q: %(requeue_count)-8d msgs: %(message_count)-8d"
+)
+
+
+def stats_page(stats: Snapshot, memory: Row | None, health: str, start_time: int, uptime: int) -> str:
+    """`start_time` in unix seconds, `uptime` in ns."""
+    lines = [version_string(), f"start_time {_rfc3339(start_time)}", f"uptime {format_duration(uptime)}"]
+    lines += ["", f"Health: {health}"]
+    if memory is not None:
+        lines += ["", "Memory:"]
+        lines += [f"   {name:<25}\t{value}" for name, value in memory.items()]
+    lines += ["", "Topics:" if stats.topics else "Topics: None"]
+    for number, topic in enumerate(stats.topics or []):
+        if number:
+            lines.append("")
+        lines.append(f"{_paused(topic)}{_TOPIC % topic} e2e%: {_latency(topic)}")
+        for channel in topic["channels"]:
+            lines.append(f"   {_paused(channel)}{_CHANNEL % channel} e2e%: {_latency(channel)}")
+            lines += [f"        {_client(client)}" for client in channel["clients"] or []]
+    lines += ["", "Producers:" if stats.producers else "Producers: None"]
+    lines += [f"   {_client(client)}" for client in stats.producers or []]
+    return "\n".join(lines) + "\n"
+
+
+def _paused(row: Row) -> str:
+    return "*P " if row["paused"] else "   "
+
+
+def _rfc3339(seconds: int) -> str:
+    local = time.localtime(seconds)
+    zone = time.strftime("%z", local)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", local) + (f"{zone[:3]}:{zone[3:]}" if local.tm_gmtoff else "Z")
+
+
+def _latency(row: Row) -> str:
+    values = [percentile["value"] for percentile in row["e2e_processing_latency"]["percentiles"] or []]
+    return ", ".join(map(_nanoseconds, values))
+
+
+def _nanoseconds(value: int) -> str:
+    for size, unit in ((_SECOND, "s"), (1_000_000, "ms"), (1_000, "us")):
+        if value > size:
+            return f"{value / size:.1f}{unit}"
+    return f"{value:.1f}ns"
+
+
+def _client(client: Row) -> str:
+    port = client["remote_address"].rpartition(":")[2] if ":" in client["remote_address"] else ""
+    name = f"{client['hostname']}:{port} {client['user_agent']}"
+    if "pub_counts" in client:
+        counts = client["pub_counts"]
+        total = sum(entry["count"] for entry in counts)
+        topics = ",".join(f"{entry['topic']}={entry['count']}" for entry in counts)
+        doing = f"msgs: {total:<8} topics: {topics}"
+    else:
+        doing = _CONSUMER % client
+    connected = max(int(time.time() - client["connect_ts"]), 0) * _SECOND
+    return f"[{client['version']} {name:<21}] {doing} connected: {format_duration(connected)}"

@@ -1,0 +1,270 @@
+"""A client of protocol V2 as the broker and the statistics see it: its settings, its RDY window, its output buffer."""
+
+import socket
+from time import monotonic, time
+from typing import Any
+
+from gevent import get_hub
+
+from gnsqd.broker.channel import Channel, ClientStats
+from gnsqd.broker.doorbell import Doorbell
+from gnsqd.broker.message import Message
+from gnsqd.broker.topic import Topic
+from gnsqd.options import Options
+from gnsqd.wire.codec import Decoder
+from gnsqd.wire.connection import Connection
+from gnsqd.wire.tls import TLSLayer
+
+STATE_INIT = 0
+STATE_SUBSCRIBED = 3
+STATE_CLOSING = 4
+
+DEFAULT_OUTPUT_BUFFER_SIZE = 16384
+
+_MS = 1_000_000
+_NS = 1e9
+
+
+class ClientV2:
+    """Owns one connection's state. Durations are ns; 0 switches a heartbeat or a buffer timeout off."""
+
+    def __init__(self, id: int, sock: socket.socket, remote_address: str, options: Options) -> None:
+        self.id = id
+        self.connection = Connection(sock, remote_address)
+        self.remote_address = remote_address
+        self.decoder = Decoder()
+        self.state = STATE_INIT
+        self.exiting = False
+        self.connect_time = int(time())
+
+        host = "" if remote_address.startswith("@") else remote_address.rpartition(":")[0].strip("[]")
+        self.client_id = host
+        self.hostname = host
+        self.user_agent = ""
+        self.heartbeat_interval = options.client_timeout // 2
+        self.output_buffer_size = DEFAULT_OUTPUT_BUFFER_SIZE
+        self.output_buffer_timeout = options.output_buffer_timeout
+        self.sample_rate = 0
+        self.msg_timeout = options.msg_timeout
+        self.tls: TLSLayer | None = None
+        self.deflate = False
+        self.snappy = False
+
+        self.channel: Channel | None = None
+        self.ready_count = 0
+        self.in_flight_count = 0
+        self.message_count = 0
+        self.finish_count = 0
+        self.requeue_count = 0
+        self.pub_counts: dict[str, int] = {}
+        self.uncommitted: set[Topic] = set()
+
+        # What messagePump works with: the first IDENTIFY sets it, later ones don't reach it (NSQD-COMPAT 2.4).
+        self.identified = False
+        self.delivers_from: Channel | None = None
+        self.delivery_msg_timeout = self.msg_timeout
+        self.delivery_sample_rate = 0
+        self.heartbeat_due = False
+        self._heartbeat_timer: Any = None
+        self._flush_interval = 0.0
+        self._next_flush = 0.0
+
+        self.doorbell = Doorbell()
+        self._replies: list[bytes] = []
+        self._output: list[bytes] = []
+        self._output_size = 0
+
+    def __str__(self) -> str:
+        return self.remote_address
+
+    # Settings
+
+    def start_tickers(self) -> None:
+        """Heartbeats and buffer flushes tick from now on, at the intervals that are set."""
+        if self._heartbeat_timer is not None:
+            self._heartbeat_timer.close()
+            self._heartbeat_timer = None
+        self.heartbeat_due = False
+        if self.heartbeat_interval:
+            seconds = self.heartbeat_interval / _NS
+            self._heartbeat_timer = get_hub().loop.timer(seconds, seconds)
+            self._heartbeat_timer.start(self._on_heartbeat)
+        self._flush_interval = self.output_buffer_timeout / _NS
+        self._next_flush = monotonic() + self._flush_interval
+        self.set_deadlines()
+
+    def set_deadlines(self) -> None:
+        """The client must send a command within two heartbeats from now, and take what it is sent within one."""
+        if self.heartbeat_interval:
+            self.connection.read_deadline = monotonic() + 2 * self.heartbeat_interval / _NS
+            self.connection.write_timeout = self.heartbeat_interval / _NS
+        else:
+            self.connection.read_deadline = 0.0
+            self.connection.write_timeout = None
+
+    def _on_heartbeat(self) -> None:
+        self.heartbeat_due = True
+        self.doorbell.ring()
+
+    def identify(self) -> None:
+        """Let the settings take effect on delivery, the first time."""
+        self.set_deadlines()
+        if not self.identified:
+            self.identified = True
+            self.delivery_msg_timeout = self.msg_timeout
+            self.delivery_sample_rate = self.sample_rate
+            self.start_tickers()
+            self.doorbell.ring()
+
+    # The RDY window
+
+    def window(self) -> int:
+        """How many more messages it may be sent now."""
+        channel = self.delivers_from
+        if channel is None or channel.paused:
+            return 0
+        return self.ready_count - self.in_flight_count
+
+    def set_ready_count(self, count: int) -> None:
+        if count != self.ready_count:
+            self.ready_count = count
+            self.doorbell.ring()
+
+    def finished_message(self) -> None:
+        self.finish_count += 1
+        self._left_flight()
+
+    def requeued_message(self) -> None:
+        self.requeue_count += 1
+        self._left_flight()
+
+    def timed_out_message(self) -> None:
+        self._left_flight()
+
+    def _left_flight(self) -> None:
+        self.in_flight_count -= 1
+        if self.in_flight_count + 1 >= self.ready_count:
+            self.doorbell.ring()
+
+    def emptied(self) -> None:
+        self.in_flight_count = 0
+        self.doorbell.ring()
+
+    def wake(self) -> None:
+        self.doorbell.ring()
+
+    def start_close(self) -> None:
+        """CLS: nothing more is sent, what is in flight may still be finished."""
+        self.set_ready_count(0)
+        self.state = STATE_CLOSING
+
+    def published(self, topic: Topic, count: int) -> None:
+        self.pub_counts[topic.name] = self.pub_counts.get(topic.name, 0) + count
+        self.uncommitted.add(topic)
+
+    # Output
+
+    def reply(self, frame: bytes) -> None:
+        """Answer a command; leaves with the others of its batch, once what they acknowledge is kept."""
+        self._replies.append(frame)
+
+    def send_replies(self) -> None:
+        """Commit what the batch published and send its answers. May yield."""
+        if self.uncommitted:
+            topics = list(self.uncommitted)
+            self.uncommitted.clear()
+            for topic in topics:
+                topic.commit()
+        if self._replies:
+            self._output += self._replies
+            self._replies.clear()
+            self.flush()
+        if self.channel is not self.delivers_from:
+            self.delivers_from = self.channel
+            self.doorbell.ring()
+
+    def send_messages(self, messages: list[Message]) -> None:
+        """Put message frames into the output buffer, which is sent when it is full. May yield then."""
+        self.in_flight_count += len(messages)
+        self.message_count += len(messages)
+        output = self._output
+        size = self._output_size
+        for message in messages:
+            frame = message.next_delivery()
+            output.append(frame)
+            size += len(frame)
+        self._output_size = size
+        if size >= self.output_buffer_size:
+            self.flush()
+
+    def send_now(self, frame: bytes) -> None:
+        """Send a frame with everything that is buffered before it. May yield."""
+        self._output.append(frame)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what is buffered. May yield; OSError, StreamError or TimeoutError if it can't be sent."""
+        output = self._output
+        if output:
+            data = output[0] if len(output) == 1 else b"".join(output)
+            output.clear()
+            self._output_size = 0
+            self.connection.send(data)
+
+    @property
+    def buffered(self) -> bool:
+        return bool(self._output)
+
+    def seconds_to_flush(self) -> float:
+        """How long buffered messages may stay: until the next tick of a ticker that runs all the time, so 0 if one
+        has passed since the last that was used. A timeout of 0 never lets them wait."""
+        if self._flush_interval <= 0:
+            return 0.0
+        return max(self._next_flush - monotonic(), 0.0)
+
+    def use_flush_tick(self) -> None:
+        """A tick has been used; the next one is a whole number of intervals away."""
+        if self._flush_interval > 0:
+            missed = (monotonic() - self._next_flush) // self._flush_interval
+            self._next_flush += (missed + 1) * self._flush_interval
+
+    # The end
+
+    def close(self) -> None:
+        """End the connection; its greenlets notice and clean up."""
+        self.exiting = True
+        self.connection.shutdown()
+        self.doorbell.ring()
+
+    def stop_tickers(self) -> None:
+        if self._heartbeat_timer is not None:
+            self._heartbeat_timer.close()
+            self._heartbeat_timer = None
+
+    def stats(self, topic_name: str = "") -> ClientStats:
+        """As /stats shows it; of its publishing only one topic, `topic_name` if given."""
+        names = [topic_name] if topic_name else list(self.pub_counts)[:1]
+        stats = ClientStats(
+            client_id=self.client_id,
+            hostname=self.hostname,
+            version="V2",
+            remote_address=self.remote_address,
+            state=self.state,
+            ready_count=self.ready_count,
+            in_flight_count=self.in_flight_count,
+            message_count=self.message_count,
+            finish_count=self.finish_count,
+            requeue_count=self.requeue_count,
+            connect_ts=self.connect_time,
+            sample_rate=self.sample_rate,
+            deflate=self.deflate,
+            snappy=self.snappy,
+            user_agent=self.user_agent,
+            pub_counts=[(name, self.pub_counts[name]) for name in names if name in self.pub_counts],
+        )
+        if self.tls is not None:
+            stats.tls = True
+            stats.tls_cipher_suite = self.tls.cipher_suite
+            stats.tls_version = self.tls.version
+            stats.tls_negotiated_protocol_is_mutual = True
+        return stats

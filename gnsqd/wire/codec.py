@@ -1,0 +1,250 @@
+"""The bytes of protocol V2, without any I/O (NSQD-COMPAT sections 2.1 and 2.4).
+
+A client sends `  V2` and then commands: a line of words, for some of them followed by an int32 size and that many
+bytes. `feed` the decoder with what arrives, in whatever pieces, and ask it for the next command; None means that more
+bytes are needed first. The real daemon answers some mistakes before the body is there, so a command comes out as soon
+as its line is in, with its size and body where they came along and None where they didn't; `size`, `body` and
+`messages` then ask for the rest.
+
+Bytes that wait for more are kept in pieces and joined once, when enough are there: a large body that arrives in many
+segments costs no more than its length.
+"""
+
+from enum import Enum
+from struct import Struct
+
+from gnsqd.errors import NSQError
+
+MAGIC_V2 = b"  V2"
+MAX_LINE = 16384  # with the line feed
+
+FRAME_TYPE_RESPONSE = 0
+FRAME_TYPE_ERROR = 1
+
+_FRAME_HEAD = Struct(">ii")
+
+
+class Tail(Enum):
+    """What follows a command's line."""
+
+    NOTHING = 0
+    BODY = 1  # int32 size, body
+    MESSAGES = 2  # int32 size, int32 count, count x { int32 size, body }
+
+
+# Every command of the protocol; HANDLERS in protocol_v2 has the same keys.
+GRAMMAR: dict[bytes, Tail] = {
+    b"IDENTIFY": Tail.BODY,
+    b"AUTH": Tail.BODY,
+    b"SUB": Tail.NOTHING,
+    b"PUB": Tail.BODY,
+    b"MPUB": Tail.MESSAGES,
+    b"DPUB": Tail.BODY,
+    b"RDY": Tail.NOTHING,
+    b"FIN": Tail.NOTHING,
+    b"REQ": Tail.NOTHING,
+    b"TOUCH": Tail.NOTHING,
+    b"NOP": Tail.NOTHING,
+    b"CLS": Tail.NOTHING,
+}
+
+_HAS_SIZE = {name for name, tail in GRAMMAR.items() if tail is not Tail.NOTHING}
+_HAS_BODY = {name for name, tail in GRAMMAR.items() if tail is Tail.BODY}
+
+
+class CodecError(NSQError):
+    """Bytes that make no sense: `code` is the E_ code, `reason` the text that follows the command's name."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(f"{code} {reason}")
+        self.code = code
+        self.reason = reason
+
+
+class LineTooLong(NSQError):
+    """A command line of more than 16384 bytes."""
+
+
+def frame(frame_type: int, data: bytes) -> bytes:
+    """int32 size, int32 type, data."""
+    return _FRAME_HEAD.pack(4 + len(data), frame_type) + data
+
+
+class Command:
+    """One command: `params[0]` is its name; `size` and `body` are None while they haven't arrived."""
+
+    __slots__ = ("body", "params", "size")
+
+    def __init__(self, params: list[bytes]) -> None:
+        self.params = params
+        self.size: int | None = None
+        self.body: bytes | None = None
+
+
+def _int32(buffer: bytes, at: int) -> int:
+    size = buffer[at] << 24 | buffer[at + 1] << 16 | buffer[at + 2] << 8 | buffer[at + 3]
+    return size - (1 << 32) if size >= 1 << 31 else size
+
+
+class Decoder:
+    """One direction of one connection, from the client to the daemon."""
+
+    __slots__ = ("_bodies", "_buffer", "_count", "_length", "_pieces", "_pieces_length", "_position", "_total")
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._position = 0
+        self._length = 0
+        self._pieces: list[bytes] = []
+        self._pieces_length = 0
+        self._count = -1
+        self._bodies: list[bytes] = []
+        self._total = 0
+
+    def feed(self, data: bytes) -> None:
+        """Add what was received."""
+        if self._position == self._length and not self._pieces:
+            self._buffer = data
+            self._position = 0
+            self._length = len(data)
+        else:
+            self._pieces.append(data)
+            self._pieces_length += len(data)
+
+    @property
+    def buffered(self) -> int:
+        """How many bytes are waiting to be decoded."""
+        return self._length - self._position + self._pieces_length
+
+    def take_rest(self) -> bytes:
+        """All bytes not decoded yet: after an upgrade they belong to the upgraded stream."""
+        self._join()
+        rest = self._buffer[self._position :]
+        self._buffer = b""
+        self._position = self._length = 0
+        return rest
+
+    def _join(self) -> None:
+        if self._pieces:
+            self._pieces.insert(0, self._buffer[self._position :])
+            self._buffer = b"".join(self._pieces)
+            self._position = 0
+            self._length = len(self._buffer)
+            self._pieces.clear()
+            self._pieces_length = 0
+
+    def _has(self, count: int) -> bool:
+        """Whether the next `count` bytes are there, and then contiguous in the buffer."""
+        if self._length - self._position >= count:
+            return True
+        if self.buffered < count:
+            return False
+        self._join()
+        return True
+
+    def magic(self) -> bytes | None:
+        """The first four bytes of a connection."""
+        return self._take(4)
+
+    def _take(self, count: int) -> bytes | None:
+        if not self._has(count):
+            return None
+        start = self._position
+        self._position = start + count
+        return self._buffer[start : self._position]
+
+    def next_command(self) -> Command | None:
+        """The next command; LineTooLong if there can't be one any more."""
+        end = self._buffer.find(b"\n", self._position)
+        if end < 0:
+            if self._pieces:
+                self._join()
+                end = self._buffer.find(b"\n", self._position)
+            if end < 0:
+                if self._length - self._position >= MAX_LINE:
+                    raise LineTooLong("bufio: buffer full")
+                if self._position == self._length:
+                    self._buffer = b""
+                    self._position = self._length = 0
+                return None
+        start = self._position
+        if end - start >= MAX_LINE:
+            raise LineTooLong("bufio: buffer full")
+        self._position = end + 1
+        if end > start and self._buffer[end - 1] == 13:
+            end -= 1
+        command = Command(self._buffer[start:end].split(b" "))
+        name = command.params[0]
+        if name in _HAS_SIZE:
+            command.size = self.size()
+            if command.size is not None and name in _HAS_BODY:
+                known = command.size
+                if 0 < known <= self._length - self._position:
+                    start = self._position
+                    self._position = start + known
+                    command.body = self._buffer[start : self._position]
+        return command
+
+    def size(self) -> int | None:
+        """The int32 that follows a command line."""
+        if not self._has(4):
+            return None
+        start = self._position
+        self._position = start + 4
+        return _int32(self._buffer, start)
+
+    def body(self, size: int) -> bytes | None:
+        """The `size` bytes of a command's body."""
+        return self._take(size)
+
+    def messages(self, max_body_size: int, max_msg_size: int) -> list[bytes] | None:
+        """The bodies of an MPUB, from the count on; CodecError as soon as they can't be right.
+
+        The inner sizes decide where it ends, not the size in front, as in the real daemon; but their sum is bounded.
+        """
+        if self._count < 0:
+            count = self.size()
+            if count is None:
+                return None
+            if count <= 0 or count > (max_body_size - 4) // 5:
+                raise CodecError("E_BAD_BODY", f"invalid message count {count}")
+            self._count = count
+        bodies = self._bodies
+        while len(bodies) < self._count:
+            if not self._has(4):
+                return None
+            size = _int32(self._buffer, self._position)
+            if size <= 0:
+                raise CodecError("E_BAD_MESSAGE", f"invalid message({len(bodies)}) body size {size}")
+            if size > max_msg_size:
+                raise CodecError("E_BAD_MESSAGE", f"message too big {size} > {max_msg_size}")
+            if self._total + size > max_body_size:
+                raise CodecError("E_BAD_BODY", f"body too big {self._total + size} > {max_body_size}")
+            if not self._has(4 + size):
+                return None
+            start = self._position + 4
+            self._position = start + size
+            bodies.append(self._buffer[start : self._position])
+            self._total += size
+        self._count = -1
+        self._bodies = []
+        self._total = 0
+        return bodies
+
+    def messages_cut_off(self) -> CodecError:
+        """What to say when the stream ends where `messages` needed more."""
+        if self._count < 0:
+            return CodecError("E_BAD_BODY", "failed to read message count")
+        if self.buffered < 4:
+            return CodecError("E_BAD_MESSAGE", f"failed to read message({len(self._bodies)}) body size")
+        return CodecError("E_BAD_MESSAGE", "failed to read message body")
+
+
+def split_messages(data: bytes, max_body_size: int, max_msg_size: int) -> list[bytes]:
+    """The bodies in a whole binary /mpub: int32 count, count x { int32 size, body }; CodecError."""
+    decoder = Decoder()
+    decoder.feed(data)
+    bodies = decoder.messages(max_body_size, max_msg_size)
+    if bodies is None:
+        raise decoder.messages_cut_off()
+    return bodies

@@ -1,0 +1,24 @@
+cdef class Connection:
+    cdef public str remote_address
+    cdef public double read_deadline
+    cdef public object write_timeout
+    cdef object _stream
+    cdef bint _upgraded
+    cdef bytes _unread
+    cdef object _socket
+    cdef str _local_address
+    cdef object _hub
+    cdef object _readable
+    cdef bint _armed
+    cdef object _reader
+    cdef object _timer
+    cdef bint _expired
+    cdef object _sending
+
+    cpdef bytes receive(self)
+    cdef _receive(self)
+    cdef _wait_readable(self)
+    cpdef _on_readable(self)
+    cpdef _on_timer(self)
+    cpdef send(self, bytes data)
+    cdef _send(self, bytes data)

@@ -1,0 +1,191 @@
+"""One client's socket: waiting, receiving, sending, and the stream layers in between.
+
+The socket is non-blocking. Receiving always goes through the hub first, so that however much one client sends, every
+other one gets its turn after 64 KB; the watcher for that stays armed from one wait to the next and disarms itself when
+it fires with nobody waiting. Sending tries the socket first and waits only if it is full. The read deadline costs a
+timer that fires at most once per deadline: it looks whether the deadline has moved, and sleeps again.
+
+Two greenlets share a connection, IOLoop (which alone receives) and messagePump; sends take turns. `shutdown` makes
+both fail or see the end, and IOLoop then closes.
+"""
+
+import socket
+from time import monotonic
+from typing import Any
+
+from gevent import get_hub, sleep
+from gevent.lock import BoundedSemaphore
+from gevent.socket import wait_write
+from greenlet import getcurrent, greenlet
+
+from gnsqd.wire.listener import format_address
+from gnsqd.wire.stream import Layer, Stream
+from gnsqd.wire.tls import TLSError, TLSLayer
+
+RECEIVE_SIZE = 65536
+_READ = 1
+
+
+class Connection:
+    """Owns the socket. `read_deadline` is monotonic seconds, 0 for none; `write_timeout` seconds, None for none."""
+
+    def __init__(self, sock: socket.socket, remote_address: str) -> None:
+        sock.setblocking(False)
+        self.remote_address = remote_address
+        self.read_deadline = 0.0
+        self.write_timeout: float | None = None
+        self._stream = Stream()
+        self._upgraded = False
+        self._unread = b""
+        self._socket = sock
+        self._local_address = format_address(sock.getsockname())
+        self._hub = get_hub()
+        self._readable = self._hub.loop.io(sock.fileno(), _READ)
+        self._armed = False
+        self._reader: greenlet | None = None
+        self._timer: Any = None
+        self._expired = False
+        self._sending = BoundedSemaphore(1)
+
+    def receive(self) -> bytes:
+        """What the client sent, unwrapped; b"" at its end. TimeoutError past the read deadline, OSError, StreamError."""
+        stream = self._stream
+        if self._unread:
+            data, self._unread = self._unread, b""
+            return data
+        while True:
+            if self._upgraded and stream.pending:
+                sleep(0)
+                data = stream.decode(b"")
+            else:
+                data = self._receive()
+                if not data:
+                    return b""
+                if self._upgraded:
+                    data = stream.decode(data)
+            if data or stream.eof:
+                return data
+
+    def _receive(self) -> bytes:
+        while True:
+            self._wait_readable()
+            try:
+                return self._socket.recv(RECEIVE_SIZE)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise OSError(f"{self._describe('read')}: {error.strerror}") from error
+
+    def _wait_readable(self) -> None:
+        if not self._armed:
+            self._readable.start(self._on_readable)
+            self._armed = True
+        if self.read_deadline and self._timer is None:
+            self._start_timer(self.read_deadline - monotonic())
+        self._reader = getcurrent()
+        try:
+            self._hub.switch()
+        finally:
+            self._reader = None
+        if self._expired:
+            raise TimeoutError(f"{self._describe('read')}: i/o timeout")
+
+    def _on_readable(self) -> None:
+        reader = self._reader
+        if reader is None:
+            self._readable.stop()
+            self._armed = False
+        else:
+            self._reader = None
+            reader.switch()
+
+    def _start_timer(self, seconds: float) -> None:
+        self._timer = self._hub.loop.timer(max(seconds, 0.0))
+        self._timer.start(self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer.close()
+        self._timer = None
+        if not self.read_deadline:
+            return
+        left = self.read_deadline - monotonic()
+        if left > 0:
+            self._start_timer(left)
+            return
+        self._expired = True
+        reader = self._reader
+        if reader is not None:
+            self._reader = None
+            reader.switch()
+
+    def send(self, data: bytes) -> None:
+        """Wrap and send all of `data`; TimeoutError past the write timeout, OSError, StreamError."""
+        with self._sending:
+            if self._upgraded:
+                data = self._stream.encode(data)
+            self._send(data)
+
+    def _send(self, data: bytes) -> None:
+        try:
+            sent = self._socket.send(data)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(data):
+            self._send_slowly(memoryview(data)[sent:])
+
+    def _send_slowly(self, rest: memoryview) -> None:
+        deadline = None if self.write_timeout is None else monotonic() + self.write_timeout
+        while rest:
+            left = None if deadline is None else max(deadline - monotonic(), 0.0)
+            wait_write(self._socket.fileno(), left, TimeoutError(f"{self._describe('write')}: i/o timeout"))
+            try:
+                rest = rest[self._socket.send(rest) :]
+            except BlockingIOError:
+                continue
+
+    def handshake(self, layer: TLSLayer, received: bytes) -> None:
+        """Let `layer` shake hands, beginning with what was `received` already, and put it on; errors as `receive`.
+
+        On failure nothing but TLS's own alert is sent.
+        """
+        try:
+            with self._sending:
+                reply = layer.handshake(received)
+                while True:
+                    if reply:
+                        self._send(reply)
+                    if layer.established:
+                        break
+                    data = self._receive()
+                    if not data:
+                        raise OSError("EOF")
+                    reply = layer.handshake(data)
+        except TLSError as error:
+            self._send(error.alert)
+            raise
+        self.push(layer)
+
+    def push(self, layer: Layer, received: bytes = b"") -> None:
+        """Everything goes through `layer` from now on, beginning with what was `received` already."""
+        self._stream.push(layer)
+        self._upgraded = True
+        if received:
+            self._unread = layer.decode(received)
+
+    def _describe(self, what: str) -> str:
+        return f"{what} tcp {self._local_address}->{self.remote_address}"
+
+    def shutdown(self) -> None:
+        """End both directions; whoever waits on this connection notices."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # the client was faster
+
+    def close(self) -> None:
+        self._readable.stop()
+        self._readable.close()
+        if self._timer is not None:
+            self._timer.close()
+            self._timer = None
+        self._socket.close()

@@ -1,0 +1,103 @@
+"""Addresses: what `--tcp-address` and `--http-address` may be, listening on them, and how they are shown.
+
+An address is `host:port`, else the path of a unix socket. No host, and `0.0.0.0`, mean every interface, IPv6 included,
+as in Go. Errors have Go's words (NSQD-COMPAT section 1.4, row 10).
+"""
+
+import os
+import socket
+from typing import Any
+
+import gevent.socket
+
+from gnsqd.errors import StartError
+
+_BACKLOG = 4096
+_MAPPED = "::ffff:"
+
+
+def split_host_port(address: str) -> tuple[str, str] | None:
+    """(host, port) of `host:port` or `[v6]:port`; None if it isn't one, hence a path."""
+    host, colon, port = address.rpartition(":")
+    if not colon:
+        return None
+    if host.startswith("[") and host.endswith("]"):
+        return host[1:-1], port
+    if ":" in host or "[" in host or "]" in host:
+        return None
+    return host, port
+
+
+def is_unix_path(address: str) -> bool:
+    return split_host_port(address) is None
+
+
+def listen(address: str) -> gevent.socket.socket:
+    """A listening socket; StartError."""
+    host_port = split_host_port(address)
+    try:
+        if host_port is None:
+            return _listen_unix(address)
+        return _listen_tcp(address, *host_port)
+    except StartError as error:
+        raise StartError(f"listen ({address}) failed - {error}") from error
+
+
+def _listen_unix(path: str) -> gevent.socket.socket:
+    listener = gevent.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(path)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise StartError(f"listen unix {path}: bind: {_reason(error)}") from error
+    return listener
+
+
+def _listen_tcp(address: str, host: str, port: str) -> gevent.socket.socket:
+    number = _port_number(port)
+    if host in ("", "0.0.0.0", "::") and socket.has_dualstack_ipv6():
+        bind_address: Any
+        family, bind_address = socket.AF_INET6, ("::", number)
+    else:
+        try:
+            found = socket.getaddrinfo(host or "0.0.0.0", number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except socket.gaierror as error:
+            raise StartError(f"listen tcp: lookup {host}: no such host") from error
+        family, bind_address = found[0][0], found[0][4]
+    listener = gevent.socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(bind_address[0] != "::"))
+        listener.bind(bind_address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise StartError(f"listen tcp {address}: bind: {_reason(error)}") from error
+    return listener
+
+
+def _port_number(port: str) -> int:
+    if port.isascii() and port.isdigit():
+        if len(port) > 5 or int(port) > 65535:
+            raise StartError(f"listen tcp: address {port}: invalid port")
+        return int(port)
+    try:
+        return socket.getservbyname(port, "tcp") if port else 0
+    except OSError as error:
+        raise StartError(f"listen tcp: lookup tcp/{port}: unknown port") from error
+
+
+def _reason(error: OSError) -> str:
+    text = os.strerror(error.errno) if error.errno else str(error)
+    return text[:1].lower() + text[1:]
+
+
+def format_address(address: Any) -> str:
+    """A socket address as Go prints it: `127.0.0.1:4150`, `[::1]:4150`, `@` for an unnamed unix socket."""
+    if isinstance(address, tuple):
+        host, port = address[:2]
+        host = host.removeprefix(_MAPPED)
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return str(address) if address else "@"

@@ -1,0 +1,582 @@
+"""Protocol V2: what each command does, and the two greenlets of a client (NSQD-COMPAT section 2).
+
+IOLoop receives, executes every command that is complete, then sends all their answers at once; messagePump takes
+messages from the client's channel, and sends heartbeats. A handler checks what the real daemon checks, in its order,
+and asks for the size and body of its command when it needs them; if they haven't arrived, the batch so far is answered
+first. A handler's result is the answer; a refusal is a ClientError, after which the connection ends unless it says
+otherwise.
+"""
+
+from collections.abc import Callable
+from traceback import format_exc
+from typing import Any
+
+from gevent import Greenlet, Timeout, sleep
+from OpenSSL.SSL import Context
+
+from gnsqd.broker.channel import Channel
+from gnsqd.broker.names import is_valid_name
+from gnsqd.broker.registry import Registry
+from gnsqd.errors import BrokerError, NSQError, StorageError
+from gnsqd.gotext import Kind, decode_object, dumps, quote
+from gnsqd.log import Level, Logger
+from gnsqd.options import TLS_NOT_REQUIRED, Options
+from gnsqd.version import NSQD_VERSION
+from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_INIT, STATE_SUBSCRIBED, ClientV2
+from gnsqd.wire.codec import FRAME_TYPE_ERROR, FRAME_TYPE_RESPONSE, CodecError, Command, LineTooLong, frame
+from gnsqd.wire.stream import DeflateLayer, SnappyLayer, StreamError
+from gnsqd.wire.tls import TLSLayer
+
+MESSAGE_ID_LENGTH = 16
+DEFAULT_DEFLATE_LEVEL = 6
+TLS_HANDSHAKE_SECONDS = 5.0
+EPHEMERAL_RETRY_SECONDS = 0.1
+
+_MS = 1_000_000
+_OK = frame(FRAME_TYPE_RESPONSE, b"OK")
+_CLOSE_WAIT = frame(FRAME_TYPE_RESPONSE, b"CLOSE_WAIT")
+_HEARTBEAT = frame(FRAME_TYPE_RESPONSE, b"_heartbeat_")
+
+IDENTIFY_FIELDS = {
+    "client_id": Kind.STR,
+    "hostname": Kind.STR,
+    "heartbeat_interval": Kind.INT64,
+    "output_buffer_size": Kind.INT64,
+    "output_buffer_timeout": Kind.INT64,
+    "feature_negotiation": Kind.BOOL,
+    "tls_v1": Kind.BOOL,
+    "deflate": Kind.BOOL,
+    "deflate_level": Kind.INT64,
+    "snappy": Kind.BOOL,
+    "sample_rate": Kind.INT32,
+    "user_agent": Kind.STR,
+    "msg_timeout": Kind.INT64,
+}
+
+
+class ClientError(NSQError):
+    """A command is refused: an error frame `code text`, and the end of the connection if `fatal`."""
+
+    def __init__(self, code: str, text: str | bytes, cause: Exception | None = None, *, fatal: bool = True) -> None:
+        raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+        self.data = code.encode() + b" " + raw
+        self.cause = cause
+        self.fatal = fatal
+        super().__init__(self.data.decode("utf-8", "backslashreplace"))
+
+
+class Disconnected(NSQError):
+    """The stream ended, or broke, where a command needed it."""
+
+
+class ProtocolV2:
+    """Serves clients against one registry. `tls_context` is None without a certificate."""
+
+    def __init__(self, registry: Registry, options: Options, log: Logger, tls_context: Context | None) -> None:
+        self._registry = registry
+        self._options = options
+        self._log = log
+        self._tls_context = tls_context
+
+    # IOLoop
+
+    def IOLoop(self, client: ClientV2) -> None:
+        """Serve `client` until its connection ends. Raises only what is a defect."""
+        pump = Greenlet(self.messagePump, client)
+        pump.name = f"messagePump:{client}"
+        pump.start()
+        try:
+            self._serve(client)
+        except (OSError, StreamError, LineTooLong) as error:  # TimeoutError is an OSError
+            self._log.error("client(%s) - failed to read command - %s", client, error)
+        except Disconnected as error:
+            self._log.error("client(%s) - %s", client, error)
+        finally:
+            self._log.info("PROTOCOL(V2): [%s] exiting ioloop", client)
+            client.exiting = True
+            client.doorbell.ring()
+            if client.channel is not None:
+                client.channel.remove_client(client)
+            client.connection.shutdown()
+            pump.join()
+
+    def _serve(self, client: ClientV2) -> None:
+        decoder = client.decoder
+        while not client.exiting:
+            done = 0
+            command = decoder.next_command()
+            while command is not None:
+                if not self._execute(client, command):
+                    client.send_replies()
+                    return
+                done += 1
+                command = decoder.next_command()
+            client.send_replies()
+            if done:
+                client.set_deadlines()
+            data = client.connection.receive()
+            if not data:
+                return
+            decoder.feed(data)
+
+    def _execute(self, client: ClientV2, command: Command) -> bool:
+        """Execute one command; whether the connection goes on."""
+        params = command.params
+        if self._log.level <= Level.DEBUG:
+            self._log.debug("PROTOCOL(V2): [%s] [%s]", client, b" ".join(params).decode("utf-8", "replace"))
+        try:
+            handler = HANDLERS.get(params[0])
+            if self._options.tls_required != TLS_NOT_REQUIRED and client.tls is None and params[0] != b"IDENTIFY":
+                raise ClientError("E_INVALID", b"cannot %b in current state (TLS required)" % params[0])
+            if handler is None:
+                raise ClientError("E_INVALID", b"invalid command " + params[0])
+            answer = handler(self, client, command)
+            if answer is not None:
+                client.reply(answer)
+        except ClientError as error:
+            cause = f" - {error.cause}" if error.cause is not None else ""
+            self._log.error("[%s] - %s%s", client, error, cause)
+            client.reply(frame(FRAME_TYPE_ERROR, error.data))
+            if error.fatal:
+                self._log.error("client(%s) - %s", client, error)
+                return False
+        return True
+
+    # messagePump
+
+    def messagePump(self, client: ClientV2) -> None:
+        """Send messages and heartbeats to `client` until it exits; a client that can't be sent to is closed."""
+        try:
+            while not client.exiting:
+                self._pump(client)
+        except (OSError, StreamError) as error:
+            if not client.exiting:
+                self._log.error("PROTOCOL(V2): [%s] messagePump error - %s", client, error)
+            client.close()
+        except Exception:
+            self._log.error("PROTOCOL(V2): [%s] messagePump died\n%s", client, format_exc())
+            client.close()
+        finally:
+            self._log.info("PROTOCOL(V2): [%s] exiting messagePump", client)
+
+    def _pump(self, client: ClientV2) -> None:
+        if client.heartbeat_due:
+            client.heartbeat_due = False
+            client.send_now(_HEARTBEAT)
+        channel = client.delivers_from
+        window = client.window()
+        if channel is None or window <= 0:
+            if channel is not None:
+                channel.stop_waiting(client)
+            client.flush()
+            client.doorbell.wait()
+            return
+        messages = channel.take(client, window, client.delivery_msg_timeout, client.delivery_sample_rate)
+        if messages:
+            client.send_messages(messages)
+            if client.window() > 0:
+                sleep(0)
+        elif channel.depth and client.delivery_sample_rate:
+            sleep(0)  # all of this turn's messages were left out
+        elif client.buffered:
+            left = client.seconds_to_flush()
+            if left > 0:
+                client.doorbell.wait(left)
+            else:
+                client.use_flush_tick()
+                client.flush()
+        else:
+            client.doorbell.wait()
+
+    # Sizes and bodies
+
+    def _more(self, client: ClientV2) -> None:
+        """Receive more of the command at hand; Disconnected if there is no more."""
+        client.send_replies()
+        try:
+            data = client.connection.receive()
+        except (OSError, StreamError) as error:
+            raise Disconnected(str(error)) from error
+        if not data:
+            raise Disconnected("EOF")
+        client.decoder.feed(data)
+
+    def _size(self, client: ClientV2, command: Command, code: str, what: str) -> int:
+        try:
+            while command.size is None:
+                command.size = client.decoder.size()
+                if command.size is None:
+                    self._more(client)
+        except Disconnected as error:
+            raise ClientError(code, f"{what} failed to read {_noun(code)} size", error) from error
+        return command.size
+
+    def _body(self, client: ClientV2, command: Command, size: int, code: str, what: str) -> bytes:
+        body = command.body
+        try:
+            while body is None:
+                body = client.decoder.body(size)
+                if body is None:
+                    self._more(client)
+        except Disconnected as error:
+            raise ClientError(code, f"{what} failed to read {_noun(code)}", error) from error
+        return body
+
+    def _command_body(self, client: ClientV2, command: Command, name: str) -> bytes:
+        """The body of IDENTIFY and AUTH."""
+        size = self._size(client, command, "E_BAD_BODY", name)
+        limit = self._options.max_body_size
+        if size > limit:
+            raise ClientError("E_BAD_BODY", f"{name} body too big {size} > {limit}")
+        if size <= 0:
+            raise ClientError("E_BAD_BODY", f"{name} invalid body size {size}")
+        return self._body(client, command, size, "E_BAD_BODY", name)
+
+    def _message_body(self, client: ClientV2, command: Command, name: str) -> bytes:
+        """The body of PUB and DPUB."""
+        size = self._size(client, command, "E_BAD_MESSAGE", name)
+        if size <= 0:
+            raise ClientError("E_BAD_MESSAGE", f"{name} invalid message body size {size}")
+        limit = self._options.max_msg_size
+        if size > limit:
+            raise ClientError("E_BAD_MESSAGE", f"{name} message too big {size} > {limit}")
+        return self._body(client, command, size, "E_BAD_MESSAGE", name)
+
+    # IDENTIFY and AUTH
+
+    def IDENTIFY(self, client: ClientV2, command: Command) -> bytes | None:
+        _require_state(client, "IDENTIFY", STATE_INIT)
+        body = self._command_body(client, command, "IDENTIFY")
+        try:
+            fields = decode_object(body, IDENTIFY_FIELDS)
+        except ValueError as error:
+            raise ClientError("E_BAD_BODY", "IDENTIFY failed to decode JSON body", error) from error
+        self._log.info("[%s] IDENTIFY: %s", client, fields)
+        self._apply(client, fields)
+        if not fields.get("feature_negotiation"):
+            client.identify()
+            return _OK
+        options = self._options
+        tls = self._tls_context if fields.get("tls_v1") else None
+        deflate = options.deflate and fields.get("deflate", False)
+        snappy = options.snappy and fields.get("snappy", False)
+        level = DEFAULT_DEFLATE_LEVEL
+        if deflate and fields.get("deflate_level", 0) > 0:
+            level = fields["deflate_level"]
+        level = min(level, options.max_deflate_level)
+        if deflate and snappy:
+            raise ClientError("E_IDENTIFY_FAILED", "cannot enable both deflate and snappy compression")
+        client.identify()
+        negotiated = {
+            "max_rdy_count": options.max_rdy_count,
+            "version": NSQD_VERSION,
+            "max_msg_timeout": options.max_msg_timeout // _MS,
+            "msg_timeout": client.msg_timeout // _MS,
+            "tls_v1": tls is not None,
+            "deflate": deflate,
+            "deflate_level": level,
+            "max_deflate_level": options.max_deflate_level,
+            "snappy": snappy,
+            "sample_rate": client.sample_rate,
+            "auth_required": False,
+            "output_buffer_size": client.output_buffer_size,
+            "output_buffer_timeout": client.output_buffer_timeout // _MS,
+        }
+        answer = frame(FRAME_TYPE_RESPONSE, dumps(negotiated).encode())
+        if not (tls or deflate or snappy):
+            return answer
+        client.reply(answer)
+        client.send_replies()
+        self._upgrade(client, tls, level if deflate else 0, snappy)
+        return None
+
+    def _apply(self, client: ClientV2, fields: dict[str, Any]) -> None:
+        """Check and take over an IDENTIFY's settings, in the real daemon's order."""
+        options = self._options
+        client.client_id = fields.get("client_id", "")
+        client.hostname = fields.get("hostname", "")
+        client.user_agent = fields.get("user_agent", "")
+
+        interval = fields.get("heartbeat_interval", 0)
+        if interval == -1:
+            client.heartbeat_interval = 0
+        elif 1000 <= interval <= options.max_heartbeat_interval // _MS:
+            client.heartbeat_interval = interval * _MS
+        elif interval != 0:
+            raise ClientError("E_BAD_BODY", f"IDENTIFY heartbeat interval ({interval}) is invalid")
+
+        timeout = fields.get("output_buffer_timeout", 0)
+        shortest, longest = options.min_output_buffer_timeout // _MS, options.max_output_buffer_timeout // _MS
+        if timeout == -1:
+            client.output_buffer_timeout = 0
+        elif timeout != 0:
+            if not shortest <= timeout <= longest:
+                raise ClientError("E_BAD_BODY", f"IDENTIFY output buffer timeout ({timeout}) is invalid")
+            client.output_buffer_timeout = timeout * _MS
+
+        size = fields.get("output_buffer_size", 0)
+        if size == -1:
+            client.output_buffer_size = 1
+            client.output_buffer_timeout = 0
+        elif 64 <= size <= options.max_output_buffer_size:
+            client.output_buffer_size = size
+        elif size != 0:
+            raise ClientError("E_BAD_BODY", f"IDENTIFY output buffer size ({size}) is invalid")
+
+        rate = fields.get("sample_rate", 0)
+        if not 0 <= rate <= 99:
+            raise ClientError("E_BAD_BODY", f"IDENTIFY sample rate ({rate}) is invalid")
+        client.sample_rate = rate
+
+        msg_timeout = fields.get("msg_timeout", 0)
+        if 1000 <= msg_timeout <= options.max_msg_timeout // _MS:
+            client.msg_timeout = msg_timeout * _MS
+        elif msg_timeout != 0:
+            raise ClientError("E_BAD_BODY", f"IDENTIFY msg timeout ({msg_timeout}) is invalid")
+
+    def _upgrade(self, client: ClientV2, tls: Context | None, deflate_level: int, snappy: bool) -> None:
+        """TLS, then snappy or deflate; each is confirmed by an OK inside the new layer."""
+        connection = client.connection
+        if tls is not None:
+            self._log.info("PROTOCOL(V2): [%s] upgrading connection to TLS", client)
+            layer = TLSLayer(tls)
+            try:
+                with Timeout(TLS_HANDSHAKE_SECONDS, TimeoutError("i/o timeout")):
+                    connection.handshake(layer, client.decoder.take_rest())
+            except (OSError, StreamError) as error:
+                # Unlike the real daemon, no error frame: it would be plain bytes in a stream the client takes for TLS.
+                raise Disconnected(f"E_IDENTIFY_FAILED IDENTIFY failed {error}") from error
+            client.tls = layer
+            client.send_now(_OK)
+        if snappy or deflate_level:
+            rest = client.decoder.take_rest()
+            if snappy:
+                self._log.info("PROTOCOL(V2): [%s] upgrading connection to snappy", client)
+                connection.push(SnappyLayer(), rest)
+                client.snappy = True
+            else:
+                self._log.info("PROTOCOL(V2): [%s] upgrading connection to deflate (level %d)", client, deflate_level)
+                connection.push(DeflateLayer(deflate_level), rest)
+                client.deflate = True
+            client.send_now(_OK)
+
+    def AUTH(self, client: ClientV2, command: Command) -> bytes | None:
+        _require_state(client, "AUTH", STATE_INIT)
+        if len(command.params) != 1:
+            raise ClientError("E_INVALID", "AUTH invalid number of parameters")
+        self._command_body(client, command, "AUTH")
+        raise ClientError("E_AUTH_DISABLED", "AUTH disabled")
+
+    # Consuming
+
+    def SUB(self, client: ClientV2, command: Command) -> bytes | None:
+        _require_state(client, "SUB", STATE_INIT)
+        if not client.heartbeat_interval:
+            raise ClientError("E_INVALID", "cannot SUB with heartbeats disabled")
+        params = command.params
+        if len(params) < 3:
+            raise ClientError("E_INVALID", "SUB insufficient number of parameters")
+        topic_name = _topic_name(params[1], "SUB")
+        channel_name = params[2].decode("latin-1")
+        if not is_valid_name(channel_name):
+            raise ClientError("E_BAD_CHANNEL", f"SUB channel name {quote(params[2])} is not valid")
+        client.channel = self._subscribe(client, topic_name, channel_name)
+        client.state = STATE_SUBSCRIBED
+        return _OK
+
+    def _subscribe(self, client: ClientV2, topic_name: str, channel_name: str) -> Channel:
+        # The last client of an ephemeral channel may be leaving right now: then the channel is made anew once.
+        for last_try in (False, True):
+            topic = self._registry.get_topic(topic_name)
+            channel = topic.get_channel(channel_name)
+            going = (channel.exiting and channel.ephemeral) or (topic.exiting and topic.ephemeral)
+            if not going:
+                try:
+                    channel.add_client(client)
+                except BrokerError as error:
+                    raise ClientError("E_SUB_FAILED", f"SUB failed {error.reason}", error) from error
+                return channel
+            if not last_try:
+                sleep(EPHEMERAL_RETRY_SECONDS)
+        raise ClientError("E_SUB_FAILED", "SUB failed to deleted topic/channel")
+
+    def RDY(self, client: ClientV2, command: Command) -> bytes | None:
+        if client.state == STATE_CLOSING:
+            self._log.info("PROTOCOL(V2): [%s] ignoring RDY after CLS in state ClientStateV2Closing", client)
+            return None
+        _require_state(client, "RDY", STATE_SUBSCRIBED)
+        params = command.params
+        count = 1
+        if len(params) > 1:
+            count = _number(params[1], "RDY could not parse count ")
+        if count > self._options.max_rdy_count:
+            raise ClientError("E_INVALID", f"RDY count {count} out of range 0-{self._options.max_rdy_count}")
+        client.set_ready_count(count)
+        return None
+
+    def FIN(self, client: ClientV2, command: Command) -> bytes | None:
+        channel = _subscribed_channel(client, "FIN")
+        id = _message_id(command, "FIN", 2)
+        try:
+            channel.finish(client.id, id)
+        except BrokerError as error:
+            raise _refused("E_FIN_FAILED", "FIN", id, error) from error
+        client.finished_message()
+        return None
+
+    def REQ(self, client: ClientV2, command: Command) -> bytes | None:
+        channel = _subscribed_channel(client, "REQ")
+        id = _message_id(command, "REQ", 3)
+        delay = _number(command.params[2], "REQ could not parse timeout ") * _MS
+        longest = self._options.max_req_timeout
+        if delay > longest:
+            self._log.info(
+                "PROTOCOL(V2): [%s] REQ timeout %d out of range 0-%d. Setting to %d", client, delay, longest, longest
+            )
+            delay = longest
+        try:
+            channel.requeue(client.id, id, delay)
+        except BrokerError as error:
+            raise _refused("E_REQ_FAILED", "REQ", id, error) from error
+        client.requeued_message()
+        return None
+
+    def TOUCH(self, client: ClientV2, command: Command) -> bytes | None:
+        channel = _subscribed_channel(client, "TOUCH")
+        id = _message_id(command, "TOUCH", 2)
+        try:
+            channel.touch(client.id, id, client.msg_timeout)
+        except BrokerError as error:
+            raise _refused("E_TOUCH_FAILED", "TOUCH", id, error) from error
+        return None
+
+    def CLS(self, client: ClientV2, command: Command) -> bytes | None:
+        _require_state(client, "CLS", STATE_SUBSCRIBED)
+        client.start_close()
+        return _CLOSE_WAIT
+
+    def NOP(self, client: ClientV2, command: Command) -> bytes | None:
+        return None
+
+    # Publishing
+
+    def PUB(self, client: ClientV2, command: Command) -> bytes | None:
+        topic_name = _publish_topic(command, "PUB", 2)
+        body = self._message_body(client, command, "PUB")
+        return self._publish(client, topic_name, [body], 0, "PUB")
+
+    def DPUB(self, client: ClientV2, command: Command) -> bytes | None:
+        topic_name = _publish_topic(command, "DPUB", 3)
+        delay = _number(command.params[2], "DPUB could not parse timeout ")
+        longest = self._options.max_req_timeout // _MS
+        if delay > longest:
+            raise ClientError("E_INVALID", f"DPUB timeout {delay} out of range 0-{longest}")
+        body = self._message_body(client, command, "DPUB")
+        return self._publish(client, topic_name, [body], delay * _MS, "DPUB")
+
+    def MPUB(self, client: ClientV2, command: Command) -> bytes | None:
+        topic_name = _publish_topic(command, "MPUB", 2)
+        self._registry.get_topic(topic_name)
+        size = self._size(client, command, "E_BAD_BODY", "MPUB")
+        limit = self._options.max_body_size
+        if size <= 0:
+            raise ClientError("E_BAD_BODY", f"MPUB invalid body size {size}")
+        if size > limit:
+            raise ClientError("E_BAD_BODY", f"MPUB body too big {size} > {limit}")
+        bodies = self._bodies(client)
+        return self._publish(client, topic_name, bodies, 0, "MPUB")
+
+    def _bodies(self, client: ClientV2) -> list[bytes]:
+        options = self._options
+        decoder = client.decoder
+        try:
+            while True:
+                bodies = decoder.messages(options.max_body_size, options.max_msg_size)
+                if bodies is not None:
+                    return bodies
+                self._more(client)
+        except CodecError as error:
+            raise ClientError(error.code, f"MPUB {error.reason}") from error
+        except Disconnected as error:
+            cut_off = decoder.messages_cut_off()
+            raise ClientError(cut_off.code, f"MPUB {cut_off.reason}", error) from error
+
+    def _publish(self, client: ClientV2, topic_name: str, bodies: list[bytes], deferred: int, name: str) -> bytes:
+        topic = self._registry.get_topic(topic_name)
+        try:
+            topic.put_messages([topic.new_message(body, deferred) for body in bodies])
+        except (BrokerError, StorageError) as error:
+            raise ClientError(f"E_{name}_FAILED", f"{name} failed {error}", error) from error
+        client.published(topic, len(bodies))
+        return _OK
+
+
+HANDLERS: dict[bytes, Callable[[ProtocolV2, ClientV2, Command], bytes | None]] = {
+    b"FIN": ProtocolV2.FIN,
+    b"RDY": ProtocolV2.RDY,
+    b"REQ": ProtocolV2.REQ,
+    b"PUB": ProtocolV2.PUB,
+    b"MPUB": ProtocolV2.MPUB,
+    b"DPUB": ProtocolV2.DPUB,
+    b"NOP": ProtocolV2.NOP,
+    b"TOUCH": ProtocolV2.TOUCH,
+    b"SUB": ProtocolV2.SUB,
+    b"CLS": ProtocolV2.CLS,
+    b"IDENTIFY": ProtocolV2.IDENTIFY,
+    b"AUTH": ProtocolV2.AUTH,
+}
+
+
+def _noun(code: str) -> str:
+    return "message body" if code == "E_BAD_MESSAGE" else "body"
+
+
+def _require_state(client: ClientV2, name: str, state: int) -> None:
+    if client.state != state:
+        raise ClientError("E_INVALID", f"cannot {name} in current state")
+
+
+def _subscribed_channel(client: ClientV2, name: str) -> Channel:
+    if client.channel is None:
+        raise ClientError("E_INVALID", f"cannot {name} in current state")
+    return client.channel
+
+
+def _topic_name(raw: bytes, name: str) -> str:
+    topic_name = raw.decode("latin-1")
+    if not is_valid_name(topic_name):
+        # The real daemon puts the code into MPUB's text a second time.
+        twice = "E_BAD_TOPIC " if name == "MPUB" else ""
+        raise ClientError("E_BAD_TOPIC", f"{twice}{name} topic name {quote(raw)} is not valid")
+    return topic_name
+
+
+def _publish_topic(command: Command, name: str, words: int) -> str:
+    if len(command.params) < words:
+        raise ClientError("E_INVALID", f"{name} insufficient number of parameters")
+    return _topic_name(command.params[1], name)
+
+
+def _message_id(command: Command, name: str, words: int) -> bytes:
+    if len(command.params) < words:
+        raise ClientError("E_INVALID", f"{name} insufficient number of params")
+    id = command.params[1]
+    if len(id) != MESSAGE_ID_LENGTH:
+        raise ClientError("E_INVALID", "invalid message ID")
+    return id
+
+
+def _number(raw: bytes, error_text: str) -> int:
+    """Decimal digits; none at all are 0."""
+    digits = raw.lstrip(b"0")
+    if not digits:
+        return 0
+    if not digits.isdigit():
+        raise ClientError("E_INVALID", error_text.encode() + raw)
+    if len(digits) > 20:
+        raise ClientError("E_INVALID", error_text.encode() + raw)
+    return int(digits)
+
+
+def _refused(code: str, name: str, id: bytes, error: BrokerError) -> ClientError:
+    return ClientError(code, b"%b %b failed %b" % (name.encode(), id, error.reason.encode()), error, fatal=False)

@@ -1,0 +1,181 @@
+"""What stands between a client's socket and the codec: nothing at first, then the layers negotiated by IDENTIFY.
+
+A `Stream` is a stack of layers, TLS below deflate or snappy, and does no I/O: `decode` takes what the socket received
+and gives what the codec may read, `encode` takes frames and gives what to send. Every `encode` ends with a flush, so
+that the peer can read all of it at once. Every `decode` gives a bounded amount: a layer that has more says `pending`,
+and the caller drains it by `decode(b"")` before it receives again. That makes a decompression bomb as slow to read as
+the bytes it expands to, and the codec's size limits cut it off.
+
+Deflate is raw RFC 1951 in both directions, each flush a sync flush. Snappy is the framing format
+(https://github.com/google/snappy/blob/main/framing_format.txt): the boundaries of chunks are found here, so that they
+may be split anywhere; what is in a whole chunk, and its CRC-32C, is the library's business. Facts: NSQD-COMPAT 2.6.
+"""
+
+import zlib
+from typing import Protocol
+
+import cramjam
+
+from gnsqd.errors import NSQError
+
+MAX_CHUNK = 256 * 1024  # bytes: a compressing layer decodes at most this much in one call
+
+
+class StreamError(NSQError):
+    """The peer sent what its layer cannot be; the connection is lost. Worded like the errors of Go's packages."""
+
+
+class Layer(Protocol):
+    """One transformation of the byte stream. Neither method yields, so greenlets may share a layer as long as what
+    they encode is sent in the order of encoding."""
+
+    @property
+    def pending(self) -> bool:
+        """`decode(b"")` may give more."""
+
+    @property
+    def ended(self) -> bool:
+        """The peer ended the stream inside this layer; whatever follows is ignored."""
+
+    def decode(self, data: bytes) -> bytes:
+        """Raw bytes as received to plain ones, b"" when more are needed. StreamError for garbage."""
+
+    def encode(self, data: bytes) -> bytes:
+        """Plain bytes to raw ones that let the peer read all of `data`."""
+
+
+class Stream:
+    """The layers of one connection. Without any, bytes pass as they are."""
+
+    def __init__(self) -> None:
+        self._layers: list[Layer] = []
+
+    def push(self, layer: Layer) -> None:
+        """Put `layer` between the codec and the layers so far."""
+        self._layers.append(layer)
+
+    @property
+    def pending(self) -> bool:
+        return any(layer.pending for layer in self._layers)
+
+    @property
+    def ended(self) -> bool:
+        return any(layer.ended for layer in self._layers)
+
+    def decode(self, data: bytes) -> bytes:
+        for layer in self._layers:
+            data = layer.decode(data)
+        return data
+
+    def encode(self, data: bytes) -> bytes:
+        for layer in reversed(self._layers):
+            data = layer.encode(data)
+        return data
+
+
+class DeflateLayer:
+    """Raw deflate. `level` is 1 to 9 and concerns what we send; the peer chooses its own."""
+
+    def __init__(self, level: int) -> None:
+        self._compress = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
+        self._decompress = zlib.decompressobj(-zlib.MAX_WBITS)
+        self.pending = False
+        self.ended = False
+
+    def decode(self, data: bytes) -> bytes:
+        if self.ended:
+            return b""
+        try:
+            plain = self._decompress.decompress(self._decompress.unconsumed_tail + data, MAX_CHUNK)
+        except zlib.error as error:
+            raise StreamError("flate: corrupt input") from error
+        self.ended = self._decompress.eof
+        # A full chunk may leave output inside zlib even when it has consumed all input.
+        self.pending = len(plain) == MAX_CHUNK and not self.ended
+        return plain
+
+    def encode(self, data: bytes) -> bytes:
+        if not data:
+            return b""
+        return self._compress.compress(data) + self._compress.flush(zlib.Z_SYNC_FLUSH)
+
+
+_SNAPPY_IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
+_SNAPPY_BLOCK = 65536  # uncompressed bytes in a chunk, at most
+_SNAPPY_MAX_LENGTH = 4 + 32 + _SNAPPY_BLOCK + _SNAPPY_BLOCK // 6  # CRC, and a block that compresses as badly as can be
+_SNAPPY_MAX_RATIO = 22  # a three-byte copy gives at most 64 bytes
+
+
+class SnappyLayer:
+    """Snappy's framing format.
+
+    The library's one-shot functions handle whole framed streams only. So each call makes one: encoding cuts off the
+    identifier after the first time, decoding puts one before the whole chunks at hand. That measured as fast as the
+    library's block format with a CRC-32C from elsewhere, keeps no buffers between calls, and needs no second library.
+    """
+
+    ended = False  # the format has no end
+
+    def __init__(self) -> None:
+        self._unread = b""  # begins with a chunk's header
+        self._skip = 0  # bytes still to come of a chunk that is to be skipped
+        self._identified = False
+        self._sent_identifier = False
+        self.pending = False
+
+    def decode(self, data: bytes) -> bytes:
+        chunks = self._take_chunks(data)
+        if not chunks:
+            return b""
+        try:
+            return bytes(cramjam.snappy.decompress(b"".join((_SNAPPY_IDENTIFIER, *chunks))))
+        except cramjam.DecompressionError as error:
+            raise StreamError(str(error)) from error
+
+    def _take_chunks(self, data: bytes) -> list[bytes]:
+        """The next whole chunks, as many as surely decode to no more than MAX_CHUNK bytes, without padding."""
+        if self._skip:
+            skipped = min(self._skip, len(data))
+            self._skip -= skipped
+            data = data[skipped:]
+        unread = self._unread + data
+        chunks = []
+        size = start = 0
+        self.pending = False
+        while len(unread) - start >= 4:
+            kind = unread[start]
+            length = int.from_bytes(unread[start + 1 : start + 4], "little")
+            end = start + 4 + length
+            self._check_header(kind, length)
+            if 0x80 <= kind <= 0xFE:
+                self._skip = max(0, end - len(unread))
+            elif end > len(unread):
+                break
+            else:
+                size += min(_SNAPPY_BLOCK, _SNAPPY_MAX_RATIO * length)
+                if size > MAX_CHUNK:
+                    self.pending = True
+                    break
+                chunks.append(unread[start:end])
+            start = end
+        self._unread = unread[start:]
+        return chunks
+
+    def _check_header(self, kind: int, length: int) -> None:
+        """Refuses, before it is waited for, a chunk that nobody may send."""
+        if not self._identified and kind != 0xFF:
+            raise StreamError("snappy: corrupt input (no stream identifier)")
+        self._identified = True
+        if 0x02 <= kind <= 0x7F:
+            raise StreamError(f"snappy: unsupported input (chunk type {kind})")
+        if length > _SNAPPY_MAX_LENGTH and not 0x80 <= kind <= 0xFE:
+            raise StreamError(f"snappy: unsupported input (chunk length {length})")
+
+    def encode(self, data: bytes) -> bytes:
+        if not data:
+            return b""
+        framed = memoryview(cramjam.snappy.compress(data))
+        if self._sent_identifier:
+            return bytes(framed[len(_SNAPPY_IDENTIFIER) :])
+        self._sent_identifier = True
+        return bytes(framed)

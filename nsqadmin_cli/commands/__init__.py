@@ -1,0 +1,1 @@
+"""The commands of gnsqadmin, one module per group."""

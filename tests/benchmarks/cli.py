@@ -1,0 +1,83 @@
+"""The command line: which lanes and rows, how often, how long, and in what form the result comes."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import report
+from benchmarks.harness import run_row
+from benchmarks.lanes import BenchmarkError, Lane
+from benchmarks.rows import ROWS
+from daemons import PEERS
+
+ROW_NAMES = [row.name for row in ROWS]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 0, 1 with one line on stderr when a comparison is not possible, 130 on Ctrl-C."""
+    arguments = parser().parse_args(argv)
+    try:
+        lanes = find_lanes(arguments)
+        results = [
+            run_row(row, lanes, arguments.runs, arguments.seconds, say)
+            for row in ROWS
+            if row.name in (arguments.rows or ROW_NAMES)
+        ]
+        print((report.markdown if arguments.markdown else report.text)(results, arguments.seconds))
+        if arguments.json:
+            report.write_json(arguments.json, results, arguments.seconds)
+    except (BenchmarkError, OSError) as error:
+        say(f"benchmarks: {error}")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(prog="python tests/benchmarks", description="Compare gnsqd with the real nsqd.")
+    result.add_argument("--runs", type=positive, default=5, metavar="N", help="of each row and daemon (%(default)s)")
+    result.add_argument("--seconds", type=positive, default=3, metavar="N", help="length of a run (%(default)s)")
+    result.add_argument("--rows", nargs="+", choices=ROW_NAMES, metavar="NAME", help=f"of {', '.join(ROW_NAMES)} (all)")
+    result.add_argument("--json", type=Path, metavar="FILE", help="write every run to FILE")
+    result.add_argument("--markdown", action="store_true", help="print the table in Markdown")
+    result.add_argument("--real", default=str(PEERS / "nsqd"), metavar="CMD", help="the real nsqd (%(default)s)")
+    result.add_argument("--compiled", default=".venv/bin/gnsqd", metavar="CMD", help="ours, compiled (%(default)s)")
+    result.add_argument("--plain", default=".venv-plain/bin/gnsqd", metavar="CMD", help="ours, plain (%(default)s)")
+    return result
+
+
+def positive(text: str) -> int:
+    if (number := int(text)) <= 0:
+        raise ValueError(text)
+    return number
+
+
+def find_lanes(arguments: argparse.Namespace) -> list[Lane]:
+    """The real nsqd and each of ours that is there and built as its name says; tells which is left out, and why."""
+    try:
+        lanes = [Lane.parse("nsqd", arguments.real)]
+    except BenchmarkError as error:
+        raise BenchmarkError(f"{error} (make peers builds it)") from None
+    for build, command in (("compiled", arguments.compiled), ("plain", arguments.plain)):
+        try:
+            lane = Lane.parse(f"gnsqd {build}", command)
+        except BenchmarkError as error:
+            say(f"without gnsqd {build}: {error}")
+            continue
+        try:
+            found = lane.build()
+        except AssertionError as error:  # from tests/daemons.py
+            raise BenchmarkError(f"{lane.name}: {error}") from error
+        if found not in (build, None):
+            say(f"without {lane.name}: {command} is {found}")
+            continue
+        lanes.append(lane)
+    if len(lanes) == 1:
+        raise BenchmarkError("nothing to compare nsqd with")
+    return lanes
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

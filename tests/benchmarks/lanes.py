@@ -1,0 +1,63 @@
+"""The daemons under comparison, each a lane: a name and a command line.
+
+A running one is `daemons.Daemon`, as in the tests: free ports, data of its own, and a log file that it writes a few
+lines to. Its CPU time comes from /proc, so the benchmarks want Linux.
+"""
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from daemons import Daemon
+
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+class BenchmarkError(Exception):
+    """A comparison or a run that cannot be; str() is the text for people."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    name: str
+    command: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, name: str, command: str) -> "Lane":
+        """The lane behind a shell-quoted command line; BenchmarkError if its program is not there."""
+        words = shlex.split(command)
+        program = shutil.which(words[0]) if words else None
+        if program is None:
+            raise BenchmarkError(f"no such program: {command}")
+        # A daemon runs in its data directory, so a relative path would lead nowhere.
+        return cls(name, (os.path.abspath(program), *words[1:]))
+
+    @contextlib.contextmanager
+    def running(self, *flags: str) -> Iterator[Daemon]:
+        """A fresh daemon of this lane; AssertionError if it does not serve."""
+        with tempfile.TemporaryDirectory(prefix="gnsqd-bench-") as directory:
+            daemon = Daemon(self.command, Path(directory) / "data", *flags)
+            try:
+                yield daemon.start()
+            finally:
+                # Not by SIGTERM: a clean exit would write a million queued messages to disk, and nobody reads them.
+                daemon.kill()
+
+    def build(self) -> str | None:
+        """How the lane's program says it was built, `compiled` or `plain`; None from the real nsqd."""
+        with self.running() as daemon:
+            _, _, body = daemon.http("GET", "/metrics")
+        found = re.search(rb'^gnsqd_build_info\{.*lane="(\w+)"', body, re.MULTILINE)
+        return found[1].decode() if found else None
+
+
+def cpu_seconds(daemon: Daemon) -> float:
+    """User and system time of all threads of `daemon` so far, in steps of a clock tick (proc(5), stat, 14 and 15)."""
+    fields = Path(f"/proc/{daemon.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND

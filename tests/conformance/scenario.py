@@ -1,0 +1,248 @@
+"""One day in the life of a client library: the plan, the run and the verdict, the same for every library.
+
+A driver is a program that uses one library. It reads the plan, a JSON file named by its argument, runs one writer and
+four readers against the daemon, and prints what happens as JSON arrays, one a line, with the time in seconds:
+
+    ["sent", time, body, delay]                         before each try to publish; delay in ms, 0 for PUB and MPUB
+    ["received", time, reader, id, body, attempts]
+    ["finished", time, reader, id, body]
+    ["requeued", time, reader, id, body, delay]
+    ["touched", time, reader, id, body]
+    ["restart"]                                         now is the time to restart the daemon
+    ["done"]                                            every message was finished on every channel
+
+After "done" it keeps its connections until its standard input closes. The daemon is restarted with messages published,
+queued, in flight and deferred; a driver publishes again what was not acknowledged.
+"""
+
+import json
+import subprocess
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from daemons import Daemon, eventually
+
+MSG_TIMEOUT = 4.0  # seconds; a daemon for scenarios is started with this --msg-timeout
+DEADLINE = 90.0
+
+# Channel to readers; the writer's topic has the first two channels, the slow topic the last.
+READERS = {"shared": ("shared-1", "shared-2"), "copy": ("copy-1",), "slow": ("slow-1",)}
+
+Event = list[Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a driver has to do. Bodies are the decimal numbers from 0 to count - 1, and `slow` on the slow topic."""
+
+    address: str
+    topic: str
+    slow_topic: str
+    count: int
+    # What to publish, in order: {"verb": "pub" | "mpub" | "dpub", "bodies", "delay"}. After the first act comes a pause
+    # until the slow message is finished; after the second the restart, and the third goes on without waiting for it.
+    acts: list[list[dict[str, Any]]]
+    requeue: dict[str, int]  # by every channel's first reader of the body, once: the delay in ms
+    backoff: list[str]  # those of them that the reader backs off from
+    slow_body: str = "slow"
+    touch_every: float = 0.5  # seconds
+    slow_for: float = MSG_TIMEOUT * 1.25  # seconds from receiving the slow message to finishing it
+    readers: dict[str, tuple[str, ...]] = field(default_factory=lambda: READERS)
+
+
+def plan(address: str, count: int) -> Plan:
+    """A plan for `count` messages, a multiple of 100: 40 % go each by its own PUB, 50 % by MPUBs of 50, 10 % by DPUB."""
+    units: list[dict[str, Any]] = []
+    for start in range(0, count, 100):
+        bodies = [str(number) for number in range(start, start + 100)]
+        units += [{"verb": "pub", "bodies": [body], "delay": 0} for body in bodies[:40]]
+        units += [{"verb": "mpub", "bodies": bodies[40:90], "delay": 0}]
+        units += [{"verb": "dpub", "bodies": [body], "delay": 300} for body in bodies[90:]]
+    requeued = [str(number) for number in range(5, count, 97)]
+    return Plan(
+        address=address,
+        topic="work",
+        slow_topic="slow_work",
+        count=count,
+        acts=[units[: len(units) // 3], units[len(units) // 3 : -len(units) // 3], units[-len(units) // 3 :]],
+        requeue=dict.fromkeys(requeued, 250),
+        backoff=requeued[1::5],
+    )
+
+
+@dataclass(frozen=True)
+class Story:
+    """What a driver saw, and from when to when the daemon was on its way down and up again."""
+
+    plan: Plan
+    events: list[Event]
+    down: float
+    up: float
+
+
+def run(driver: Sequence[str], daemon: Daemon, count: int, directory: Path) -> Story:
+    """Runs `driver` against `daemon`; AssertionError if it fails, or when messages are left over in the end."""
+    host, port = daemon.tcp_address
+    the_plan = plan(f"{host}:{port}", count)
+    path = directory / "plan.json"
+    path.write_text(json.dumps(asdict(the_plan)), encoding="utf-8")
+    create_channels(daemon, the_plan)
+    events: list[Event] = []
+    down = up = 0.0
+    with (directory / "driver.log").open("w+", encoding="utf-8") as log:
+        process = subprocess.Popen(
+            [*driver, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+        watchdog = threading.Timer(DEADLINE, process.kill)
+        watchdog.start()
+        try:
+            for event in read_events(process):
+                if event == ["restart"]:
+                    down = time.time()
+                    print("XXX", [(c["channel_name"], c["depth"], c["in_flight_count"], c["deferred_count"]) for t in daemon.stats()["topics"] for c in t["channels"]], [t["depth"] for t in daemon.stats()["topics"]])
+                    daemon.restart(same_ports=True)
+                    up = time.time()
+                elif event == ["done"]:
+                    eventually(lambda: left_over(daemon, the_plan) == 0, "every message is finished")
+                    break
+                else:
+                    events.append(event)
+            process.communicate(timeout=DEADLINE)
+        finally:
+            watchdog.cancel()
+            process.kill()
+            process.wait()
+        log.seek(0)
+        assert process.returncode == 0, f"driver exited with {process.returncode}:\n{log.read()}"
+    dup = defaultdict(int)
+    for e in events:
+        if e[0]=="received": dup[(channel_of(e[2]), e[3])]+=1
+    print("XXX", {k: sum(e[0]==k for e in events) for k in ("sent","received","finished","requeued")}, up-down, sum(v>1 for v in dup.values()), sum(e[1]>up for e in events))
+    return Story(the_plan, events, down, up)
+
+
+def read_events(process: subprocess.Popen[str]) -> Iterator[Event]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        event: Event = json.loads(line)
+        yield event
+
+
+def create_channels(daemon: Daemon, the_plan: Plan) -> None:
+    """A topic's messages go to the channels that exist, so they are there before the first message."""
+    for channel in READERS:
+        for path in (f"/topic/create?topic={topic_of(the_plan, channel)}",
+                     f"/channel/create?topic={topic_of(the_plan, channel)}&channel={channel}"):  # fmt: skip
+            status, _, body = daemon.http("POST", path)
+            assert status == 200, (path, status, body)
+
+
+def topic_of(the_plan: Plan, channel: str) -> str:
+    return the_plan.slow_topic if channel == "slow" else the_plan.topic
+
+
+def left_over(daemon: Daemon, the_plan: Plan) -> int:
+    """Messages queued, in flight or deferred anywhere."""
+    return sum(
+        stats["depth"] + stats["in_flight_count"] + stats["deferred_count"]
+        for stats in (daemon.channel_stats(topic_of(the_plan, channel), channel) for channel in READERS)
+    )
+
+
+def check(story: Story) -> None:
+    """The verdict: AssertionError unless the daemon and the library kept every promise in `story`."""
+    check_nothing_lost(story)
+    check_nothing_finished_comes_back(story)
+    check_delays(story)
+    check_requeues(story)
+    check_touch(story)
+
+
+def by_kind(story: Story, kind: str) -> list[Event]:
+    return [event for event in story.events if event[0] == kind]
+
+
+def channel_of(reader: str) -> str:
+    return reader.rpartition("-")[0]
+
+
+def check_nothing_lost(story: Story) -> None:
+    finished = defaultdict(set)
+    receivers = set()
+    for _, _, reader, _, body in by_kind(story, "finished"):
+        finished[channel_of(reader)].add(body)
+        receivers.add(reader)
+    everything = {str(number) for number in range(story.plan.count)}
+    assert finished["shared"] == everything
+    assert finished["copy"] == everything
+    assert finished["slow"] == {story.plan.slow_body}
+    assert receivers == {reader for readers in READERS.values() for reader in readers}
+
+
+def check_nothing_finished_comes_back(story: Story) -> None:
+    finished: dict[tuple[str, str], float] = {}
+    for kind, when, reader, *rest in story.events:
+        if kind in ("received", "finished"):
+            message = (channel_of(reader), rest[0])
+            if kind == "finished":
+                finished[message] = when
+            elif message in finished:
+                # nsqd answers no FIN, so one that was under way when the connection broke is nobody's promise.
+                assert near_restart(story, finished[message], finished[message]), (message, finished[message], when)
+
+
+def check_delays(story: Story) -> None:
+    """No deferred message before its time; but the real nsqd forgets delays on a restart (NSQD-COMPAT.md section 0.1)."""
+    sent: dict[str, tuple[float, int]] = {}
+    for _, when, body, delay in by_kind(story, "sent"):
+        sent.setdefault(body, (when, delay))
+    early = []
+    seen = set()
+    for _, when, reader, _, body, _ in by_kind(story, "received"):
+        if (channel_of(reader), body) in seen or channel_of(reader) == "slow":
+            continue
+        seen.add((channel_of(reader), body))
+        start, delay = sent[body]
+        if when < start + delay / 1000 and not near_restart(story, start, start + delay / 1000):
+            early.append((body, reader, when - start))
+    assert not early
+    assert any(delay for _, delay in sent.values())
+
+
+def check_requeues(story: Story) -> None:
+    """A requeued message is back after its delay and no sooner, one attempt older."""
+    waiting: dict[tuple[str, str], tuple[float, int]] = {}
+    back = 0
+    for kind, when, reader, *rest in story.events:
+        if kind == "requeued":
+            waiting[channel_of(reader), rest[0]] = (when, rest[2])
+        elif kind == "received" and (requeued := waiting.pop((channel_of(reader), rest[0]), None)):
+            start, delay = requeued
+            if not near_restart(story, start, start + delay / 1000):
+                assert when >= start + delay / 1000, (rest, when - start)
+                assert rest[2] == 2, rest
+                back += 1
+    assert not waiting
+    assert back > 0
+
+
+def check_touch(story: Story) -> None:
+    """Touching kept the slow message in flight past its timeout: it came once."""
+    received = [event for event in by_kind(story, "received") if event[2] == "slow-1"]
+    finished = [event for event in by_kind(story, "finished") if event[2] == "slow-1"]
+    assert len(received) == len(finished) == 1
+    assert finished[0][1] - received[0][1] > MSG_TIMEOUT
+    assert by_kind(story, "touched")
+
+
+def near_restart(story: Story, start: float, end: float) -> bool:
+    """Whether the time from `start` to `end` touches the restart or the second before or after it.
+
+    Before: what was on its way. After: what the client still read from the old connection's buffer.
+    """
+    return start <= story.up + 1 and end >= story.down - 1

@@ -1,0 +1,110 @@
+"""Fixtures that every test may use: daemons, ours and the real one, behind the same names.
+
+`nsqd`, `nsqd_factory` and `daemon_command` run a test once with gnsqd and once with the real nsqd (marker `peer`), so
+that one assertion judges both; `gnsqd` and `gnsqd_factory` are for what only ours has. A test fails when its gnsqd
+printed a traceback or did not obey SIGTERM, and shows the logs of its daemons when it fails for any reason.
+"""
+
+import os
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from daemons import PEERS, Daemon, export_source_tree, own_command
+
+DaemonFactory = Callable[..., Daemon]
+
+_DAEMONS = pytest.StashKey[list[Daemon]]()
+_LOG_SHOWN = 20_000  # characters of each log in a failure report
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    export_source_tree()
+
+
+def _missing(reason: str) -> NoReturn:
+    if os.environ.get("GNSQD_REQUIRE_PEERS") == "1":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+def _find_peer(name: str) -> Path:
+    path = PEERS / name
+    if not path.exists():
+        _missing(f"{name} is not built (make peers)")
+    return path
+
+
+@pytest.fixture
+def peer_binary() -> Callable[[str], Path]:
+    """Path of a program of the real NSQ by name; skips the test where it is not built."""
+    return _find_peer
+
+
+@pytest.fixture(params=["gnsqd", pytest.param("nsqd", marks=pytest.mark.peer)])
+def daemon_command(request: pytest.FixtureRequest) -> list[str]:
+    """How to start the daemon under test: the argv before the flags."""
+    return own_command() if request.param == "gnsqd" else [str(_find_peer("nsqd"))]
+
+
+def _factory(request: pytest.FixtureRequest, command: list[str], tmp_path: Path) -> Iterator[DaemonFactory]:
+    """Daemons of one test: each call starts one on a data path of its own, or on the `data_path` given."""
+    daemons = request.node.stash.setdefault(_DAEMONS, [])
+    mine: list[Daemon] = []
+
+    def start(*flags: str, data_path: Path | None = None) -> Daemon:
+        daemon = Daemon(command, data_path or tmp_path / f"daemon-{len(daemons)}", *flags)
+        daemons.append(daemon)
+        mine.append(daemon)
+        return daemon.start()
+
+    yield start
+    complaints = []
+    for daemon in mine:
+        try:
+            daemon.close()
+        except AssertionError as error:
+            complaints.append(str(error))
+        complaints += [
+            f"traceback in {log.name}" for log in daemon.logs if "Traceback (most" in log.read_text("utf-8", "replace")
+        ]
+    assert not complaints, "\n".join(complaints)
+
+
+@pytest.fixture
+def nsqd_factory(request: pytest.FixtureRequest, daemon_command: list[str], tmp_path: Path) -> Iterator[DaemonFactory]:
+    """Start daemons of the kind under test: `nsqd_factory("--mem-queue-size=0")`; closed at the end of the test."""
+    yield from _factory(request, daemon_command, tmp_path)
+
+
+@pytest.fixture
+def nsqd(nsqd_factory: DaemonFactory) -> Daemon:
+    """A running daemon of the kind under test, default flags."""
+    return nsqd_factory()
+
+
+@pytest.fixture
+def gnsqd_factory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DaemonFactory]:
+    """Start gnsqd daemons; closed at the end of the test."""
+    yield from _factory(request, own_command(), tmp_path)
+
+
+@pytest.fixture
+def gnsqd(gnsqd_factory: DaemonFactory) -> Daemon:
+    """A running gnsqd, default flags."""
+    return gnsqd_factory()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        for daemon in item.stash.get(_DAEMONS, []):
+            for log in daemon.logs:
+                text = log.read_text("utf-8", "replace")[-_LOG_SHOWN:]
+                report.sections.append((f"{log.name}: {' '.join([*daemon.command, *daemon.flags])}", text))
+    return report

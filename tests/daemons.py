@@ -1,0 +1,278 @@
+"""Daemons for tests: start one as a subprocess on free ports, talk HTTP to it, read its log, stop it.
+
+Works for gnsqd and for the real nsqd alike, because both take the same flags and print the same
+`TCP: listening on {address}` lines: they are told port 0, and the port they got is read from their log.
+Nothing here imports gnsqd.
+"""
+
+import http.client
+import importlib.util
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+DEADLINE = 30.0  # seconds; generous, for noisy machines: no test measures time with it
+
+PEERS = Path(__file__).parent / "peers" / "bin"
+
+Address = tuple[str, int] | str  # (host, port), or the path of a unix socket
+
+T = TypeVar("T")
+
+
+class StartFailed(AssertionError):
+    """The daemon exited, or did not answer in time, instead of serving; the text ends with its log."""
+
+
+def eventually(condition: Callable[[], T | None], what: str = "condition", timeout: float = DEADLINE) -> T:
+    """Call `condition` until its result is true and return that; AssertionError after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while not (result := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} not met within {timeout} s: last result {result!r}")
+        time.sleep(0.01)
+    return result
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that was free a moment ago, for the tests that must know it beforehand."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def own_command() -> list[str]:
+    """How to start gnsqd: `$GNSQD_BIN` when set, else the package that this interpreter imports.
+
+    `-P` keeps the working directory off the path, so that a source tree cannot stand in for the installed package.
+    """
+    if binary := os.environ.get("GNSQD_BIN"):
+        return shlex.split(binary)
+    return [sys.executable, "-P", "-m", "gnsqd"]
+
+
+def export_source_tree() -> None:
+    """Let child processes import gnsqd where this one does, when that is a source tree and no installed package."""
+    spec = importlib.util.find_spec("gnsqd")
+    if spec is None or not spec.submodule_search_locations:
+        return
+    parent = Path(spec.submodule_search_locations[0]).resolve().parent
+    if parent.name != "site-packages":
+        os.environ["PYTHONPATH"] = str(parent)
+
+
+class Daemon:
+    """One nsqd, ours or the real one, on one data path; `with` stops it. Restarting gives a new process and log.
+
+    `command` is the argv prefix; `flags` follow those that choose free ports and the data path, and so win over them.
+    """
+
+    def __init__(self, command: Sequence[str], data_path: Path, *flags: str) -> None:
+        self.command = list(command)
+        self.data_path = data_path
+        self.flags = flags
+        self.logs: list[Path] = []
+        self.tcp_address: Address = ("", 0)
+        self.http_address: Address = ("", 0)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> "Daemon":
+        """Start and wait until it serves; StartFailed otherwise."""
+        assert self.process is None or self.process.poll() is not None, "still running"
+        self.data_path.mkdir(parents=True, exist_ok=True)
+        self.logs.append(self.data_path.with_name(f"{self.data_path.name}-{len(self.logs)}.log"))
+        flags = [
+            "--tcp-address=127.0.0.1:0",
+            "--http-address=127.0.0.1:0",
+            f"--data-path={self.data_path}",
+            *self.flags,
+        ]
+        with self.logs[-1].open("wb") as log:
+            self.process = subprocess.Popen(
+                [*self.command, *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.data_path,
+            )
+        try:
+            self.tcp_address = self._wait_listening("TCP", flags)
+            if last_flag(flags, "http-address"):
+                self.http_address = self._wait_listening("HTTP", flags)
+                self._wait(self._answers)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def _wait(self, condition: Callable[[], T | None]) -> T:
+        assert self.process is not None
+
+        def met_or_dead() -> T | None:
+            # The exit is looked at first: a log line of a daemon that died right after printing it counts for nothing.
+            if self.process is not None and (code := self.process.poll()) is not None:
+                raise StartFailed(f"{self.command} exited with {code}:\n{self.log()}")
+            return condition()
+
+        try:
+            return eventually(met_or_dead, "serving")
+        except StartFailed:
+            raise
+        except AssertionError as error:
+            raise StartFailed(f"{self.command}: {error}\n{self.log()}") from None
+
+    def _wait_listening(self, protocol: str, flags: Sequence[str]) -> Address:
+        """The address a listener really has: from its flag when that tells it, else from the log."""
+        wanted = last_flag(flags, f"{protocol.lower()}-address") or ""
+        host, colon, port = wanted.rpartition(":")
+        if not colon:
+            return wanted
+        if port != "0":
+            return host, int(port)
+        line = re.compile(rf"\b{protocol}: listening on (\S+):(\d+)$", re.MULTILINE)
+        found = self._wait(lambda: line.search(self.log()))
+        return found[1].strip("[]"), int(found[2])
+
+    def _answers(self) -> bool:
+        try:
+            self.http("GET", "/ping")
+        except OSError:
+            return False
+        return True
+
+    def http(
+        self, method: str, path: str, body: bytes | str | None = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, http.client.HTTPMessage, bytes]:
+        """One request on a connection of its own: status, headers (names in any case), body."""
+        connection = _HTTPConnection(self.http_address)
+        try:
+            connection.request(method, path, body, headers or {})
+            response = connection.getresponse()
+            return response.status, response.headers, response.read()
+        finally:
+            connection.close()
+
+    def stats(self, topic: str | None = None, channel: str | None = None) -> dict[str, Any]:
+        """`/stats?format=json`, of one topic (and channel) if given."""
+        query = "".join(f"&{key}={value}" for key, value in (("topic", topic), ("channel", channel)) if value)
+        status, _, body = self.http("GET", f"/stats?format=json{query}")
+        assert status == 200, (status, body)
+        answer: dict[str, Any] = json.loads(body)
+        return answer
+
+    def channel_stats(self, topic: str, channel: str) -> dict[str, Any]:
+        """The statistics of one channel; {} while it does not exist."""
+        for found in self.stats(topic, channel)["topics"]:
+            for entry in found["channels"] or []:
+                if entry["channel_name"] == channel:
+                    result: dict[str, Any] = entry
+                    return result
+        return {}
+
+    def log(self) -> str:
+        """What the current (or last) process printed so far."""
+        return self.logs[-1].read_text("utf-8", "replace") if self.logs else ""
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def send_signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        """Wait for the process to exit and return its exit code (negative: the signal that killed it)."""
+        assert self.process is not None
+        try:
+            return self.process.wait(DEADLINE)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.command} did not exit within {DEADLINE} s:\n{self.log()}") from None
+
+    def terminate(self) -> int:
+        """A clean exit by SIGTERM; returns the exit code."""
+        self.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is written, the data path stays as it is."""
+        if self.running:
+            self.send_signal(signal.SIGKILL)
+            self.wait()
+
+    def restart(self, *flags: str, same_ports: bool = False) -> "Daemon":
+        """Stop (cleanly, if it still runs) and start again on the same data path.
+
+        New `flags` replace the old ones, no flags keep them. `same_ports` is for clients that have to reconnect.
+        """
+        if self.running:
+            self.terminate()
+        self.flags = flags or self.flags
+        if same_ports:
+            for name, address in (("tcp", self.tcp_address), ("http", self.http_address)):
+                if isinstance(address, tuple) and address[1]:
+                    self.flags = (*self.flags, f"--{name}-address={address[0]}:{address[1]}")
+        return self.start()
+
+    def close(self) -> None:
+        """End the process if it runs: cleanly, by force if it does not obey (then AssertionError)."""
+        try:
+            if self.running:
+                self.send_signal(signal.SIGCONT)
+                self.terminate()
+        finally:
+            self.kill()
+
+    def __enter__(self) -> "Daemon":
+        return self if self.running else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def last_flag(flags: Sequence[str], name: str) -> str | None:
+    """The value of the last `-name=value` or `--name=value`."""
+    values = [value for flag, _, value in (flag.partition("=") for flag in flags) if flag.lstrip("-") == name]
+    return values[-1] if values else None
+
+
+class _HTTPConnection(http.client.HTTPConnection):
+    """http.client on an Address, so on unix sockets too."""
+
+    def __init__(self, address: Address) -> None:
+        host, port = ("localhost", 0) if isinstance(address, str) else address
+        super().__init__(host, port or None, timeout=DEADLINE)
+        self._address = address
+
+    def connect(self) -> None:
+        self.sock = open_socket(self._address, DEADLINE)
+
+
+def open_socket(address: Address, timeout: float) -> socket.socket:
+    """A connected stream socket."""
+    if isinstance(address, tuple):
+        sock = socket.create_connection(address, timeout)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(timeout)
+    sock.connect(address)
+    return sock

@@ -1,0 +1,170 @@
+"""The layers of the source tree, read from its import statements (and from the cimports of .pxd files).
+
+Every import counts, inside a function or under TYPE_CHECKING too: what a module only mentions it still depends on.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# From the top. A module may import its own unit and the units of the layers below its own; the last layer's units
+# may import each other.
+LAYERS = (
+    ("gnsqd.__main__",),
+    ("gnsqd.nsqd",),
+    ("gnsqd.web",),
+    ("gnsqd.wire", "gnsqd.cluster", "gnsqd.observe.statsd", "gnsqd.observe.prometheus"),
+    ("gnsqd.observe.stats",),
+    ("gnsqd.broker",),
+    ("gnsqd.storage",),
+    ("gnsqd.options", "gnsqd.errors", "gnsqd.log", "gnsqd.quantile", "gnsqd.gotext", "gnsqd.version"),
+)
+LEVELS = {unit: level for level, units in enumerate(LAYERS) for unit in units}
+
+# Packages that only hold others: they are imported with whatever is in them, so they import nothing.
+HOLDERS = ("gnsqd", "gnsqd.observe")
+
+# All of gnsqd that programs beside the daemon may import: it needs no gevent.
+SHARED = ("gnsqd.wire.codec", "gnsqd.storage.record", "gnsqd.version")
+
+CIMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+)?cimport\s+([\w., ]+)", re.MULTILINE)
+
+Graph = dict[str, set[str]]
+
+
+def modules(top: str) -> dict[str, Path]:
+    """Dotted name -> file of every module and .pxd under the directory `top`."""
+    found = {}
+    for path in sorted([*(ROOT / top).rglob("*.py"), *(ROOT / top).rglob("*.pxd")]):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name + (":pxd" if path.suffix == ".pxd" else "")] = path
+    return found
+
+
+def imports(path: Path, name: str) -> Iterator[str]:
+    """Dotted names that `path` may import, those of imported attributes too."""
+    text = path.read_text("utf-8")
+    if path.suffix == ".pxd":
+        for source, names in CIMPORT.findall(text):
+            yield from [source] if source else names.replace(" ", "").split(",")
+        return
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name} imports relatively"
+            assert node.module is not None
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def graph(*tops: str) -> Graph:
+    """Module -> the modules of these trees that it imports. A .pxd counts with its module."""
+    files = {name: path for top in tops for name, path in modules(top).items()}
+    edges: Graph = {}
+    for key, path in files.items():
+        name = key.removesuffix(":pxd")
+        found = {imported for imported in imports(path, name) if imported in files}
+        # `from package import module` names both, and it is the module that is meant.
+        found -= {one for one in found if any(other.startswith(f"{one}.") for other in found)}
+        edges.setdefault(name, set()).update(found - {name})
+    return edges
+
+
+def unit_of(module: str) -> str | None:
+    return next((unit for unit in LEVELS if module == unit or module.startswith(f"{unit}.")), None)
+
+
+def violations(edges: Graph) -> list[str]:
+    """What in `edges` breaks the rule of LAYERS, a line each."""
+    found = []
+    for module, imported in edges.items():
+        unit = unit_of(module)
+        if unit is None:
+            if module not in HOLDERS:
+                found.append(f"{module} is in no layer")
+            elif imported:
+                found.append(f"{module} imports {', '.join(sorted(imported))}")
+            continue
+        for other in imported:
+            target = unit_of(other)
+            if target is None or target == unit:
+                continue
+            if LEVELS[target] > LEVELS[unit] or LEVELS[target] == LEVELS[unit] == len(LAYERS) - 1:
+                continue
+            found.append(f"{module} imports {other}")
+    return found
+
+
+def test_nothing_in_gnsqd_imports_upwards_or_sideways() -> None:
+    assert violations(graph("gnsqd")) == []
+
+
+@pytest.mark.parametrize(
+    "edges",
+    [
+        {"gnsqd.storage.record": {"gnsqd.broker.message"}},
+        {"gnsqd.wire.tcp": {"gnsqd.cluster.auth"}},
+        {"gnsqd.observe.stats": {"gnsqd.observe.prometheus"}},
+        {"gnsqd.options": {"gnsqd.nsqd"}},
+        {"gnsqd.observe": {"gnsqd.observe.stats"}},
+        {"gnsqd.common": set()},
+    ],
+    ids=["upwards", "sideways", "upwards in one package", "from the bottom", "holder", "no layer"],
+)
+def test_the_rule_sees(edges: Graph) -> None:
+    assert len(violations(edges)) == 1
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    try:
+        TopologicalSorter(graph("gnsqd", "nsqadmin_cli", "contrib")).prepare()
+    except CycleError as error:
+        pytest.fail(f"circular import: {' > '.join(reversed(error.args[1]))}")
+
+
+@pytest.mark.parametrize("top", ["nsqadmin_cli", "contrib"])
+def test_beside_the_daemon_only_its_shared_modules_are_imported(top: str) -> None:
+    foreign = {
+        f"{name} imports {imported}"
+        for name, found in graph("gnsqd", top).items()
+        for imported in found
+        if not name.startswith("gnsqd") and imported.startswith("gnsqd") and imported not in SHARED
+    }
+    assert foreign == set()
+
+
+@pytest.mark.parametrize("module", SHARED)
+def test_shared_modules_import_without_gevent(module: str) -> None:
+    blocked = "import sys; sys.modules.update(gevent=None, greenlet=None); import importlib"
+    code = f"{blocked}; importlib.import_module({module!r})"
+    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+def test_only_main_may_monkey_patch() -> None:
+    patching = {
+        name
+        for top in ("gnsqd", "nsqadmin_cli", "contrib")
+        for name, path in modules(top).items()
+        if any(imported.startswith("gevent.monkey") for imported in imports(path, name))
+    }
+    assert patching <= {"gnsqd.__main__"}
+
+
+def test_only_render_imports_rich() -> None:
+    importing = {
+        name
+        for name, path in modules("nsqadmin_cli").items()
+        if any(imported.split(".")[0] == "rich" for imported in imports(path, name))
+    }
+    assert importing <= {"nsqadmin_cli.render"}

@@ -1,0 +1,98 @@
+"""What a user gets by installing: the package whole, its commands, and the hot modules compiled or plain.
+
+`make test` and `make test-plain` say in $GNSQD_EXPECT_LANE which of the two they installed; without it (pytest on the
+source tree) the tests of the installation are skipped.
+"""
+
+import importlib
+import importlib.machinery
+import importlib.metadata
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gnsqd
+from gnsqd.version import VERSION, lane
+
+ROOT = Path(__file__).resolve().parents[2]
+EXPECTED_LANE = os.environ.get("GNSQD_EXPECT_LANE")
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+EXTENSIONS: list[dict[str, Any]] = PYPROJECT["tool"]["setuptools"]["ext-modules"]
+HOT_MODULES = [row["name"] for row in EXTENSIONS]
+
+installed = pytest.mark.skipif(EXPECTED_LANE is None, reason="not an installation (make test)")
+
+
+def source(module: str, suffix: str) -> Path:
+    return ROOT / Path(*module.split(".")).with_suffix(suffix)
+
+
+def test_every_typed_module_is_an_optional_extension() -> None:
+    typed = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in (ROOT / "gnsqd").rglob("*.pxd")}
+    assert typed <= set(HOT_MODULES)
+    for row in EXTENSIONS:
+        assert row["sources"] == [str(source(row["name"], ".py").relative_to(ROOT))]
+        assert source(row["name"], ".py").exists()
+        assert row["optional"] is True
+
+
+def test_no_hot_module_needs_cython_at_run_time() -> None:
+    for module in HOT_MODULES:
+        assert not re.search(r"^\s*(import|from) cython\b", source(module, ".py").read_text("utf-8"), re.MULTILINE)
+
+
+@installed
+def test_the_tests_judge_the_installed_package() -> None:
+    assert ROOT / "gnsqd" not in Path(gnsqd.__file__).parents
+    assert importlib.metadata.version("gnsqd") == VERSION
+
+
+@installed
+def test_the_installed_files_are_those_of_the_source_tree() -> None:
+    def content(base: Path) -> dict[Path, bytes]:
+        files = [path for suffix in ("*.py", "*.pxd", "py.typed") for path in base.rglob(suffix)]
+        return {path.relative_to(base): path.read_bytes() for path in files}
+
+    for package in ("gnsqd", "nsqadmin_cli"):
+        there = importlib.import_module(package).__file__
+        assert there is not None
+        theirs, ours = content(Path(there).parent), content(ROOT / package)
+        assert sorted(theirs) == sorted(ours)
+        assert [path for path in ours if theirs[path] != ours[path]] == []
+
+
+@installed
+def test_the_lane_is_the_expected_one() -> None:
+    assert lane() == EXPECTED_LANE
+
+
+@installed
+@pytest.mark.parametrize("module", HOT_MODULES)
+def test_hot_classes_are_extension_types_in_the_compiled_lane_alone(module: str) -> None:
+    loaded = importlib.import_module(module)
+    compiled = EXPECTED_LANE == "compiled"
+    assert isinstance(loaded.__loader__, importlib.machinery.ExtensionFileLoader) == compiled
+    declarations = source(module, ".pxd")
+    text = declarations.read_text("utf-8") if declarations.exists() else ""
+    for name in re.findall(r"^cdef class (\w+)", text, re.MULTILINE):
+        # Extension types are not made on the heap, classes of Python code are (Py_TPFLAGS_HEAPTYPE).
+        assert bool(getattr(loaded, name).__flags__ & 1 << 9) != compiled, name
+
+
+@installed
+def test_both_commands_are_installed() -> None:
+    commands = {entry.name: entry for entry in importlib.metadata.distribution("gnsqd").entry_points}
+    assert sorted(commands) == ["gnsqadmin", "gnsqd"]
+    for entry in commands.values():
+        assert callable(entry.load())
+
+
+@installed
+def test_nothing_but_our_packages_is_installed() -> None:
+    files = importlib.metadata.files("gnsqd") or []
+    tops = {path.parts[0] for path in files if path.parts[0] != ".." and not path.parts[0].endswith(".dist-info")}
+    assert tops == {"gnsqd", "nsqadmin_cli"}

@@ -1,0 +1,303 @@
+"""The compressing layers and their stack. References: zlib itself, vectors by hand, NSQD-COMPAT 2.6, the real nsqd."""
+
+import random
+import struct
+import tracemalloc
+import zlib
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnsqd.wire.stream import MAX_CHUNK, DeflateLayer, Layer, SnappyLayer, Stream, StreamError
+
+OK_FRAME = bytes.fromhex("00 00 00 06 00 00 00 00 4f 4b")
+DEFLATED_OK = bytes.fromhex("62 60 60 60 63 60 60 60 f0 f7 06 00 00 00 ff ff 00 00 00 ff ff")
+IDENTIFIER = bytes.fromhex("ff 06 00 00 73 4e 61 50 70 59")
+FRAMED_OK = IDENTIFIER + bytes.fromhex("01 0e 00 00 26 98 2b cf") + OK_FRAME
+
+# By hand from the format description: 64 bytes, literal "a", copy of 63 bytes from 1 back.
+A64 = bytes.fromhex("40 00 61 fa 01 00")
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C bit by bit (polynomial 0x1EDC6F41, reflected)."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def chunk(kind: int, payload: bytes, plain: bytes | None = None) -> bytes:
+    """One chunk of the framing format; with `plain`, its masked checksum comes before the payload."""
+    if plain is not None:
+        crc = crc32c(plain)
+        masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+        payload = struct.pack("<I", masked) + payload
+    return bytes([kind]) + len(payload).to_bytes(3, "little") + payload
+
+
+def plain_chunk(data: bytes) -> bytes:
+    return chunk(0x01, data, data)
+
+
+def drain(layer: Layer | Stream, data: bytes) -> bytes:
+    pieces = [layer.decode(data)]
+    while layer.pending:
+        pieces.append(layer.decode(b""))
+    return b"".join(pieces)
+
+
+def raw_deflate(*parts: bytes, finish: bool = False) -> bytes:
+    compress = zlib.compressobj(6, zlib.DEFLATED, -15)
+    flushed = b"".join(compress.compress(part) + compress.flush(zlib.Z_SYNC_FLUSH) for part in parts)
+    return flushed + (compress.flush() if finish else b"")
+
+
+LAYERS: list[Callable[[], Layer]] = [lambda: DeflateLayer(6), SnappyLayer]
+layers = pytest.mark.parametrize("make_layer", LAYERS, ids=["deflate", "snappy"])
+
+
+def test_stream_without_layers_passes_the_same_object() -> None:
+    stream = Stream()
+    data = b"PUB test\n"
+    assert stream.decode(data) is data
+    assert stream.encode(data) is data
+    assert not stream.pending
+    assert not stream.ended
+
+
+def test_later_layers_are_nearer_to_the_codec() -> None:
+    stream = Stream()
+    stream.push(DeflateLayer(1))
+    stream.push(SnappyLayer())
+    assert zlib.decompressobj(-15).decompress(stream.encode(OK_FRAME)) == FRAMED_OK
+    assert stream.decode(raw_deflate(FRAMED_OK)) == OK_FRAME
+
+
+def test_stream_is_pending_while_any_layer_is() -> None:
+    stream = Stream()
+    stream.push(DeflateLayer(1))
+    stream.push(SnappyLayer())
+    many = IDENTIFIER + plain_chunk(b"x") + chunk(0x01, b"y" * 1000, b"y" * 1000) * 2000
+    assert drain(stream, raw_deflate(many)) == b"x" + b"y" * 2_000_000
+
+
+def test_snappy_of_the_first_frame_is_byte_for_byte_nsqds() -> None:
+    assert SnappyLayer().encode(OK_FRAME) == FRAMED_OK
+
+
+def test_snappy_identifier_is_sent_once() -> None:
+    layer = SnappyLayer()
+    assert layer.encode(OK_FRAME) + layer.encode(OK_FRAME) == FRAMED_OK + FRAMED_OK[len(IDENTIFIER) :]
+
+
+def test_snappy_chunks_hold_at_most_64_kib() -> None:
+    data = random.Random(1).randbytes(65536 * 2 + 1)
+    rest = SnappyLayer().encode(data)[len(IDENTIFIER) :]
+    sizes = []
+    while rest:
+        assert rest[0] == 0x01, "random bytes do not compress"
+        length = int.from_bytes(rest[1:4], "little")
+        sizes.append(length - 4)
+        rest = rest[4 + length :]
+    assert sizes == [65536, 65536, 1]
+
+
+@pytest.mark.parametrize("level", [1, 6, 9])
+def test_each_deflate_flush_is_readable_at_once(level: int) -> None:
+    layer, inflate = DeflateLayer(level), zlib.decompressobj(-15)
+    for data in (OK_FRAME, b"a", b"body" * 50_000, OK_FRAME):
+        raw = layer.encode(data)
+        assert raw.endswith(b"\0\0\xff\xff")
+        assert inflate.decompress(raw) == data
+
+
+def test_deflate_level_is_used() -> None:
+    text = b" ".join(random.Random(5).choices([b"topic", b"channel", b"requeue", b"depth"], k=5000))
+    sizes = {level: len(DeflateLayer(level).encode(text)) for level in (1, 6, 9)}
+    for level, size in sizes.items():
+        compress = zlib.compressobj(level, zlib.DEFLATED, -15)
+        assert size == len(compress.compress(text) + compress.flush(zlib.Z_SYNC_FLUSH))
+    assert len(set(sizes.values())) == 3
+
+
+@layers
+def test_encoding_nothing_sends_nothing(make_layer: Callable[[], Layer]) -> None:
+    assert make_layer().encode(b"") == b""
+
+
+@pytest.mark.parametrize(
+    ("make_layer", "raw", "plain"),
+    [
+        pytest.param(LAYERS[0], DEFLATED_OK, OK_FRAME, id="nsqd-deflate"),
+        pytest.param(
+            LAYERS[0], raw_deflate(b"PUB t\n", b"", b"x" * 700, b"y"), b"PUB t\n" + b"x" * 700 + b"y", id="deflate"
+        ),
+        pytest.param(SnappyLayer, FRAMED_OK, OK_FRAME, id="nsqd-snappy"),
+        pytest.param(
+            SnappyLayer,
+            IDENTIFIER
+            + plain_chunk(b"PUB t\n")
+            + chunk(0x80, b"later version")
+            + chunk(0x00, A64, b"a" * 64)
+            + chunk(0xFE, b"\0" * 9)
+            + chunk(0xFE, b"")
+            + plain_chunk(b"")
+            + plain_chunk(b"z"),
+            b"PUB t\n" + b"a" * 64 + b"z",
+            id="snappy",
+        ),
+        pytest.param(SnappyLayer, FRAMED_OK + FRAMED_OK, OK_FRAME * 2, id="identifier-each-time-as-pynsq"),
+    ],
+)
+def test_bytes_may_be_split_anywhere(make_layer: Callable[[], Layer], raw: bytes, plain: bytes) -> None:
+    for position in range(len(raw) + 1):
+        layer = make_layer()
+        assert drain(layer, raw[:position]) + drain(layer, raw[position:]) == plain, position
+    layer = make_layer()
+    assert b"".join(drain(layer, raw[i : i + 1]) for i in range(len(raw))) == plain
+
+
+bodies = st.lists(st.binary(max_size=300) | st.integers(1, 200_000).map(lambda n: b"ab" * n), min_size=1, max_size=5)
+
+
+@layers
+@settings(max_examples=50, deadline=None)
+@given(bodies=bodies, seed=st.integers(0, 2**32))
+def test_what_was_encoded_so_far_is_decoded_whatever_the_split(
+    make_layer: Callable[[], Layer], bodies: list[bytes], seed: int
+) -> None:
+    sender, receiver = make_layer(), make_layer()
+    randomness = random.Random(seed)
+    for body in bodies:
+        raw = sender.encode(body)
+        received = []
+        while raw:
+            size = randomness.choice([1, 3, 100, 5000, 70_000])
+            received.append(drain(receiver, raw[:size]))
+            raw = raw[size:]
+        assert b"".join(received) == body
+
+
+def test_deflate_ends_with_the_last_block() -> None:
+    layer = DeflateLayer(6)
+    assert layer.decode(raw_deflate(b"NOP\n", finish=True) + b"whatever") == b"NOP\n"
+    assert layer.ended
+    assert not layer.pending
+    assert layer.decode(b"whatever") == b""
+
+
+@pytest.mark.parametrize(
+    ("make_layer", "raw", "text"),
+    [
+        pytest.param(LAYERS[0], b"PUB test\n\0\0\0\1a", "flate: corrupt input", id="no-deflate"),
+        pytest.param(LAYERS[0], raw_deflate(b"a") + b"\x07", "flate: corrupt input", id="reserved-block"),
+        pytest.param(SnappyLayer, b"PUB test\n", "snappy: corrupt input", id="no-snappy"),
+        pytest.param(SnappyLayer, plain_chunk(b"a"), "snappy: corrupt input", id="no-identifier"),
+        pytest.param(SnappyLayer, chunk(0xFE, b"a"), "snappy: corrupt input", id="padding-first"),
+        pytest.param(SnappyLayer, chunk(0xFF, b"sNaPpX"), "snappy: corrupt input", id="other-identifier"),
+        pytest.param(SnappyLayer, IDENTIFIER + chunk(0x02, b"a"), "snappy: unsupported input", id="reserved-02"),
+        pytest.param(SnappyLayer, IDENTIFIER + chunk(0x7F, b"a"), "snappy: unsupported input", id="reserved-7f"),
+        pytest.param(SnappyLayer, IDENTIFIER + chunk(0x01, b"a", b"b"), "snappy: corrupt input", id="checksum-plain"),
+        pytest.param(SnappyLayer, IDENTIFIER + chunk(0x00, A64, b"b"), "snappy: corrupt input", id="checksum-block"),
+        pytest.param(SnappyLayer, IDENTIFIER + chunk(0x01, b"abc"), "snappy: corrupt input", id="no-checksum"),
+        pytest.param(SnappyLayer, IDENTIFIER + chunk(0x00, b"abcd"), "snappy: corrupt input", id="no-block"),
+        pytest.param(
+            SnappyLayer, IDENTIFIER + chunk(0x00, A64[:-1], b"a" * 64), "snappy: corrupt input", id="cut-block"
+        ),
+        pytest.param(
+            SnappyLayer, IDENTIFIER + chunk(0x01, b"a" * 65537, b""), "snappy: corrupt input", id="65537-plain"
+        ),
+        pytest.param(
+            SnappyLayer,
+            IDENTIFIER + chunk(0x00, b"\x81\x80\x04" + A64[1:], b""),
+            "snappy: corrupt input",
+            id="65537-block",
+        ),
+        pytest.param(
+            SnappyLayer,
+            IDENTIFIER + chunk(0x00, b"\xff\xff\xff\xff\x0f" + A64[1:], b""),
+            "snappy: corrupt input",
+            id="4-gib-block",
+        ),
+        pytest.param(
+            SnappyLayer, IDENTIFIER + b"\x00\xcf\x2a\x01", "snappy: unsupported input", id="too-long-by-header"
+        ),
+        pytest.param(
+            SnappyLayer, IDENTIFIER + b"\xff\xff\xff\xff", "snappy: unsupported input", id="endless-identifier"
+        ),
+    ],
+)
+def test_garbage_is_a_stream_error(make_layer: Callable[[], Layer], raw: bytes, text: str) -> None:
+    with pytest.raises(StreamError, match=f"^{text}"):
+        make_layer().decode(raw)
+
+
+@layers
+def test_damaged_streams_raise_nothing_but_stream_errors(make_layer: Callable[[], Layer]) -> None:
+    raw = make_layer().encode(b"".join(b'{"id": %d}' % number for number in range(2000)))
+    randomness = random.Random(7)
+    failures = 0
+    for _ in range(300):
+        damaged = bytearray(raw)
+        for _ in range(randomness.choice([1, 1, 5, 50])):
+            damaged[randomness.randrange(len(damaged))] = randomness.randrange(256)
+        try:
+            drain(make_layer(), bytes(damaged))
+        except StreamError:
+            failures += 1
+    assert failures > 100
+
+
+def test_padding_of_any_length_is_dropped_not_buffered() -> None:
+    layer = SnappyLayer()
+    layer.decode(IDENTIFIER + b"\xfe\xff\xff\xff")
+    tracemalloc.start()
+    try:
+        left = 0xFFFFFF
+        while left:
+            size = min(left, 60_000)
+            assert layer.decode(b"\0" * size) == b""
+            left -= size
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+    assert layer.decode(plain_chunk(b"NOP\n")) == b"NOP\n"
+
+
+def snappy_bomb() -> bytes:
+    zeros = bytes.fromhex("80 80 04 00 00") + bytes.fromhex("fe 01 00") * 1023 + bytes.fromhex("fa 01 00")
+    return IDENTIFIER + chunk(0x00, zeros, bytes(65536)) * 400
+
+
+@pytest.mark.parametrize(
+    ("make_layer", "bomb", "size"),
+    [
+        pytest.param(LAYERS[0], lambda: raw_deflate(bytes(1 << 26)), 1 << 26, id="deflate"),
+        pytest.param(SnappyLayer, snappy_bomb, 400 * 65536, id="snappy"),
+    ],
+)
+def test_a_bomb_unfolds_in_bounded_pieces(
+    make_layer: Callable[[], Layer], bomb: Callable[[], bytes], size: int
+) -> None:
+    raw = bomb()
+    assert len(raw) * 20 < size
+    layer = make_layer()
+    total = 0
+    tracemalloc.start()
+    try:
+        for start in range(0, len(raw), 65536):
+            total += len(layer.decode(raw[start : start + 65536]))
+            while layer.pending:
+                piece = layer.decode(b"")
+                assert len(piece) <= MAX_CHUNK
+                total += len(piece)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert total == size
+    assert peak < 4 * MAX_CHUNK

@@ -1,0 +1,190 @@
+"""Upgraded connections to Go's implementations: our layers as the client of the real nsqd, and as the server of to_nsq."""
+
+import json
+import random
+import socket
+import ssl
+import struct
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from certificates import issue
+from daemons import DEADLINE, Daemon
+from gnsqd.options import Options
+from gnsqd.wire.stream import DeflateLayer, SnappyLayer, Stream
+from gnsqd.wire.tls import TLSLayer, build_context
+from nsq_client import RESPONSE, Client, Frame
+
+pytestmark = pytest.mark.peer
+
+UPGRADES = [
+    {"snappy": True},
+    {"deflate": True, "deflate_level": 6},
+    {"tls_v1": True},
+    {"tls_v1": True, "snappy": True},
+    {"tls_v1": True, "deflate": True, "deflate_level": 1},
+]
+upgrades = pytest.mark.parametrize(
+    "upgrade", UPGRADES, ids=["+".join(name for name in names if name != "deflate_level") for names in UPGRADES]
+)
+
+OK_FRAME = b"\0\0\0\x06\0\0\0\0OK"
+
+
+def push_compression(stream: Stream, upgrade: dict[str, Any]) -> bool:
+    if upgrade.get("snappy"):
+        stream.push(SnappyLayer())
+    elif upgrade.get("deflate"):
+        stream.push(DeflateLayer(upgrade["deflate_level"]))
+    else:
+        return False
+    return True
+
+
+class UpgradedClient(Client):
+    """The client for tests on TLS from the standard library and on our compressing layers."""
+
+    stream = Stream()
+
+    def upgrade(self, upgrade: dict[str, Any]) -> None:
+        """IDENTIFY and switch as negotiated, expecting `OK` inside each layer."""
+        self.stream = Stream()
+        frame = self.identify(feature_negotiation=True, **upgrade)
+        answer = json.loads(frame.data)
+        assert {name: answer[name] for name in upgrade} == upgrade
+        assert not self.buffer
+        if upgrade.get("tls_v1"):
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            self.sock = context.wrap_socket(self.sock)
+            assert self.frame() == Frame(RESPONSE, b"OK")
+        if push_compression(self.stream, upgrade):
+            assert self.frame() == Frame(RESPONSE, b"OK")
+
+    def send(self, data: bytes) -> None:
+        self.sock.sendall(self.stream.encode(data))
+
+    def _receive(self, deadline: float) -> None:
+        if not self.stream.pending:
+            self.sock.settimeout(max(deadline - time.monotonic(), 0.001))
+            data = self.sock.recv(65536)
+            assert data, "closed by the daemon"
+            self.buffer += self.stream.decode(data)
+        else:
+            self.buffer += self.stream.decode(b"")
+
+
+@upgrades
+def test_bodies_pass_the_real_nsqd_both_ways(
+    upgrade: dict[str, Any], peer_binary: Callable[[str], Path], tmp_path: Path
+) -> None:
+    cert, key = issue("server").write(tmp_path / "server")
+    flags = [f"--tls-cert={cert}", f"--tls-key={key}", "--https-address="]
+    randomness = random.Random(3)
+    bodies = [randomness.randbytes(size) for size in (1, 100, 16384, 65535, 65536, 65537, 1 << 20)]
+    bodies += [b"a" * (1 << 20), b"b"]
+    with Daemon([str(peer_binary("nsqd"))], tmp_path / "data", *flags) as daemon:
+        with UpgradedClient(daemon.tcp_address) as client:
+            client.upgrade(upgrade)
+            for body in bodies:
+                client.publish("test", body)
+            client.publish("test", *bodies[:4])
+            client.subscribe("test", "channel", rdy=1)
+            for expected in bodies + bodies[:4]:
+                message = client.message()
+                assert message.body == expected
+                client.command(b"FIN " + message.id)
+
+
+class Server:
+    """The IDENTIFY of an nsqd with one connection, then bytes through the negotiated layers; blocking."""
+
+    def __init__(self, options: Options, upgrade: dict[str, Any]) -> None:
+        self.options = options
+        self.upgrade = upgrade
+        self.stream = Stream()
+        self.plain = b""
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(DEADLINE)
+        self.address = "{}:{}".format(*self._listener.getsockname())
+
+    def accept(self) -> None:
+        """Take the connection and answer IDENTIFY with every upgrade and its `OK`."""
+        self.sock, _ = self._listener.accept()
+        self.sock.settimeout(DEADLINE)
+        assert self.read(4) == b"  V2"
+        assert self.line() == b"IDENTIFY"
+        wanted = json.loads(self.read(struct.unpack(">i", self.read(4))[0]))
+        assert {name: wanted[name] for name in self.upgrade} == self.upgrade
+        answer = json.dumps(
+            {"max_rdy_count": 2500, "version": "1.3.0", "max_deflate_level": 6, **self.upgrade}
+        ).encode()
+        self.send(struct.pack(">ii", len(answer) + 4, RESPONSE) + answer)
+        assert not self.plain
+        if self.upgrade.get("tls_v1"):
+            context = build_context(self.options)
+            assert context is not None
+            layer = TLSLayer(context)
+            while not layer.established:
+                self.sock.sendall(layer.handshake(self.sock.recv(65536)))
+            assert layer.version == "TLS1.3"
+            self.stream.push(layer)
+            self.send(OK_FRAME)
+        if push_compression(self.stream, self.upgrade):
+            self.send(OK_FRAME)
+
+    def send(self, data: bytes) -> None:
+        self.sock.sendall(self.stream.encode(data))
+
+    def receive(self) -> None:
+        if self.stream.pending:
+            self.plain += self.stream.decode(b"")
+        else:
+            data = self.sock.recv(65536)
+            assert data, "closed by the client"
+            self.plain += self.stream.decode(data)
+
+    def read(self, size: int) -> bytes:
+        while len(self.plain) < size:
+            self.receive()
+        data, self.plain = self.plain[:size], self.plain[size:]
+        return data
+
+    def line(self) -> bytes:
+        while b"\n" not in self.plain:
+            self.receive()
+        line, _, self.plain = self.plain.partition(b"\n")
+        return line
+
+    def close(self) -> None:
+        self.sock.close()
+        self._listener.close()
+
+
+@upgrades
+def test_go_client_publishes_through_our_layers(
+    upgrade: dict[str, Any], peer_binary: Callable[[str], Path], tmp_path: Path
+) -> None:
+    cert, key = issue("server").write(tmp_path / "server")
+    server = Server(Options(tls_cert=cert, tls_key=key), upgrade)
+    randomness = random.Random(4)
+    bodies = [b"a", b"b" * 300_000, bytes(randomness.choices(range(0x20, 0x7F), k=200_000)), b"c"]
+    settings = {**upgrade, **({"tls_insecure_skip_verify": True} if "tls_v1" in upgrade else {})}
+    command = [str(peer_binary("to_nsq")), f"--nsqd-tcp-address={server.address}", "--topic=test"]
+    command += [f"--producer-opt={name},{str(value).lower()}" for name, value in settings.items()]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as client:
+        assert client.stdin is not None
+        server.accept()
+        client.stdin.write(b"\n".join(bodies) + b"\n")
+        client.stdin.close()
+        for expected in bodies:
+            assert server.line() == b"PUB test"
+            assert server.read(struct.unpack(">i", server.read(4))[0]) == expected
+            server.send(OK_FRAME)
+        server.close()
+        client.wait(DEADLINE)
