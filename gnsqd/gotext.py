@@ -329,6 +329,9 @@ class _Number(str):
     pass
 
 
+_JSON_TYPES: dict[type, str] = {_Object: "object", list: "array", bool: "bool", _Number: "number", str: "string"}
+
+
 def _refuse_constant(name: str) -> None:  # NaN and infinities, which Python's parser takes
     raise ValueError(f"invalid literal {name}")
 
@@ -372,11 +375,8 @@ def _scalar(item: object, kind: Kind, path: str) -> str | int | bool:
     if isinstance(item, bool) and kind is Kind.BOOL:
         return item
     if isinstance(item, str) and kind is Kind.STR:
-        return _LONE_SURROGATE.sub("\ufffd", item)
+        return re.sub("[\ud800-\udfff]", "\ufffd", item)
     raise _mismatch(item, path, kind.value)
-
-
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def _fold(key: str) -> str:
@@ -385,15 +385,8 @@ def _fold(key: str) -> str:
 
 
 def _mismatch(item: object, path: str, wanted: str, found: str = "") -> ValueError:
-    found = found or (
-        "object" if isinstance(item, _Object)
-        else "array" if isinstance(item, list)
-        else "bool" if isinstance(item, bool)
-        else "number" if isinstance(item, _Number)
-        else "string"
-    )  # fmt: skip
     target = f"struct field {path}" if path else "value"
-    return ValueError(f"json: cannot unmarshal {found} into Go {target} of type {wanted}")
+    return ValueError(f"json: cannot unmarshal {found or _JSON_TYPES[type(item)]} into Go {target} of type {wanted}")
 
 
 def _syntax_error(text: str, error: json.JSONDecodeError) -> str:

@@ -8,30 +8,32 @@ clean exit, with code 1.
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from traceback import format_exc
 
 from gevent import Greenlet
 from gevent.event import Event
 from gevent.lock import RLock
 
-from gnsqd.broker.channel import Channel
 from gnsqd.broker.doorbell import Doorbell
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.guid import GuidFactory
 from gnsqd.broker.queue_scan import QueueScan
 from gnsqd.broker.registry import Registry
-from gnsqd.broker.topic import Topic
 from gnsqd.errors import StartError, StorageError
 from gnsqd.log import Logger
+from gnsqd.observe.prometheus import Metrics
+from gnsqd.observe.stats import MemoryStats
 from gnsqd.options import OPTIONS, TLS_NOT_REQUIRED, Options, validate
 from gnsqd.storage import metadata
 from gnsqd.storage.dirlock import DirLock
 from gnsqd.storage.diskqueue import DiskQueue
 from gnsqd.storage.record import MIN_RECORD_SIZE
 from gnsqd.storage.syncer import Syncer
-from gnsqd.version import lane, version_string
-from gnsqd.wire.listener import is_unix_path, listen
+from gnsqd.version import VERSION, lane, version_string
+from gnsqd.web.handlers import API
+from gnsqd.web.routes import Router
+from gnsqd.web.server import HTTPServer
+from gnsqd.wire.listener import Listener
 from gnsqd.wire.protocol_v2 import ProtocolV2
 from gnsqd.wire.tcp import TCPServer
 from gnsqd.wire.tls import build_context
@@ -55,6 +57,7 @@ class NSQD:
         self._metadata_lock = RLock()
         self._metadata_bell = Doorbell()
         self._registry = Registry()
+        self._memory = MemoryStats()
         self._queue_scan = QueueScan(self._registry, options, log, self._spawn)
 
     # Start
@@ -69,23 +72,40 @@ class NSQD:
             raise StartError("cannot require TLS client connections without TLS key and cert")
         self._log.info(version_string())
         self._log.info("ID: %d", options.node_id)
-        self._log.info("lane: %s", lane())
+        self._log.info("gnsqd v%s (%s)", VERSION, lane())
         self._warn_of_pending_options()
         self._registry.attach(self._environment())
 
-        tcp_listener = listen(options.tcp_address)
-        http_listener = listen(options.http_address) if options.http_address else None
+        tcp_listener = Listener(options.tcp_address)
+        http_listener = Listener(options.http_address) if options.http_address else None
         protocol = ProtocolV2(self._registry, options, self._log, tls_context)
         self._tcp_server = TCPServer(tcp_listener, protocol, options, self._log)
-        self._http_server = self._build_http_server(http_listener) if http_listener is not None else None
+        self._http_server: HTTPServer | None = None
+        if http_listener is not None:
+            api = self._build_api(tcp_listener.port, http_listener.port)
+            self._http_server = HTTPServer(http_listener, Router(api, options, self._log), self._log, self._spawn)
 
         self._load_metadata()
+        self._memory.start()
         self._spawn("tcpServer", self._tcp_server.serve)
         if self._http_server is not None:
             self._spawn("httpServer", self._http_server.serve)
         self._spawn("queueScanLoop", self._queue_scan.queueScanLoop)
         self._spawn("syncLoop", self._syncer.syncLoop)
         self._spawn("persistLoop", self.persist_loop)
+
+    def _build_api(self, tcp_port: int, http_port: int) -> API:
+        return API(
+            options=self._options,
+            registry=self._registry,
+            log=self._log,
+            tcp_port=tcp_port,
+            http_port=http_port,
+            memory=self._memory,
+            producers=self._tcp_server.producers,
+            persist_metadata=self.persist_metadata,
+            render_metrics=Metrics(self._registry).render,
+        )
 
     def _warn_of_pending_options(self) -> None:
         for option in OPTIONS:
@@ -130,7 +150,7 @@ class NSQD:
 
     # nsqd.dat
 
-    def _notify(self, changed: Topic | Channel, persist: bool) -> None:
+    def _notify(self, changed: object, persist: bool) -> None:
         if persist and not self._registry.loading:
             self._metadata_bell.ring()
 
@@ -138,12 +158,14 @@ class NSQD:
         """Write nsqd.dat as things are now; StorageError. Yields."""
         with self._metadata_lock:
             self._log.info("NSQ: persisting topic/channel metadata to %s", self._metadata_path)
-            metadata.save(self._metadata_path, self._registry.metadata())
+            metadata.save(self._metadata_path, self._registry.metadata(), self._syncer)
 
     def persist_loop(self) -> None:
         """Write nsqd.dat after every creation and deletion; those that come together share one write."""
-        while not self._exiting:
+        while True:
             self._metadata_bell.wait()
+            if self._exiting:
+                return  # `exit` has written it, and the topics are going
             try:
                 self.persist_metadata()
             except StorageError as error:
@@ -151,7 +173,7 @@ class NSQD:
 
     # Greenlets
 
-    def _spawn(self, name: str, body: Callable[[], None]) -> Greenlet[..., None]:
+    def _spawn(self, name: str, body: Callable[[], None]) -> "Greenlet[..., None]":
         greenlet = Greenlet(self._supervise, name, body)
         greenlet.name = name
         self._greenlets.add(greenlet)
@@ -182,7 +204,6 @@ class NSQD:
         """Stop everything, flush everything to disk; the exit code."""
         self._exiting = True
         self._tcp_server.close()
-        self._tcp_server.close_clients()
         if self._http_server is not None:
             self._http_server.close()
         try:
@@ -196,9 +217,5 @@ class NSQD:
         self._metadata_bell.ring()
         self._syncer.stop()
         self._lock.release()
-        for address in (self._options.tcp_address, self._options.http_address):
-            if address and is_unix_path(address):
-                with suppress(OSError):
-                    os.unlink(address)
         self._log.info("NSQ: bye")
         return self._exit_code

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from gevent.hub import Hub
+from hypothesis import settings
 
 from daemons import PEERS, Daemon, export_source_tree, own_command
 
@@ -18,6 +20,14 @@ DaemonFactory = Callable[..., Daemon]
 
 _DAEMONS = pytest.StashKey[list[Daemon]]()
 _LOG_SHOWN = 20_000  # characters of each log in a failure report
+
+
+# pytest.fail(), a time-out among them, reaches the waiting test from whatever greenlet it strikes.
+Hub.SYSTEM_ERROR = (*Hub.SYSTEM_ERROR, pytest.fail.Exception)
+
+# How long one example takes says nothing on a busy machine.
+settings.register_profile("gnsqd", settings(), deadline=None)
+settings.load_profile("gnsqd")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -112,7 +112,7 @@ def snapshot(
 
 
 def _topic_row(topic: Topic, channels: list[Row]) -> Row:
-    row = {"topic_name": topic.name, "channels": channels}
+    row: Row = {"topic_name": topic.name, "channels": channels}
     for field in STAT_FIELDS["topic"]:
         row[field.name] = field.getter(topic)
     row["e2e_processing_latency"] = _no_latency()

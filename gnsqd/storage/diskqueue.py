@@ -30,7 +30,8 @@ from gnsqd.storage.syncer import Syncer
 class DiskQueue:
     """A BackendQueue in the files `{name}.diskqueue.*` of `data_path`; StorageError if that can't be listed.
 
-    Sizes are in bytes, those of messages without the length before each record; `sync_every` is in operations.
+    Sizes are in bytes, those of messages without the length before each record; `sync_every` is in operations,
+    `sync_timeout` in ns.
     """
 
     def __init__(
@@ -42,10 +43,12 @@ class DiskQueue:
         min_msg_size: int,
         max_msg_size: int,
         sync_every: int,
+        sync_timeout: int,
         log: Logger,
         syncer: Syncer,
     ) -> None:
         self.name = name
+        self.sync_timeout = sync_timeout
         self._files = QueueFiles(name, data_path, min_msg_size, max_msg_size)
         self._max_bytes_per_file = max_bytes_per_file
         self._sync_every = sync_every
@@ -202,7 +205,11 @@ class DiskQueue:
             self._start_write_file(number + 1)
         self._read_pos = 0
         if missing:
-            self._read_file = self._next_existing_file(number)
+            try:
+                later = self._files.existing_between(number + 1, self._write_file)
+            except StorageError:
+                later = [number + 1]
+            self._read_file = min(later, default=self._write_file)
         else:
             self._read_file = number + 1
             path = self._files.path(number)
@@ -212,14 +219,6 @@ class DiskQueue:
             except OSError:
                 self._log.error("DISKQUEUE(%s) failed to rename bad diskqueue file %s to %s.bad", self.name, path, path)
         self._change_meta()
-
-    def _next_existing_file(self, number: int) -> int:
-        """Where to read on behind a missing file: after damage to meta, millions may be missing in a row."""
-        try:
-            numbers = self._files.numbers()
-        except StorageError:
-            return number + 1
-        return min((existing for existing in numbers if number < existing < self._write_file), default=self._write_file)
 
     def advance(self, count: int) -> None:
         if count > len(self._peeked_ends):
@@ -287,14 +286,19 @@ class DiskQueue:
         return self._sync
 
     def _run_sync(self) -> bool:
-        while self._operations != self._synced_operations:
-            try:
+        try:
+            while self._operations != self._synced_operations:
                 self._sync_once()
-            except StorageError as error:
-                self._log.error("DISKQUEUE(%s) failed to sync - %s", self.name, error)
-                return False
-            if self._operations - self._synced_operations < self._sync_at:
-                break
+                if self._operations - self._synced_operations < self._sync_at:
+                    break
+        except StorageError as error:
+            self._log.error("DISKQUEUE(%s) failed to sync - %s", self.name, error)
+            return False
+        finally:
+            if self._operations == self._synced_operations:
+                self._syncer.forget(self)
+            elif not self._closed:
+                self._syncer.note(self)
         return True
 
     def _sync_once(self) -> None:
@@ -309,13 +313,12 @@ class DiskQueue:
             if meta_changes == self._meta_changes:
                 rename_file(temporary, self._files.meta_path)
             else:
-                os.unlink(temporary)
+                with suppress(OSError):
+                    os.unlink(temporary)
         except StorageError:
             self._unsynced_files |= numbers
             raise
         self._synced_operations = max(operations, self._synced_operations)
-        if self._operations == self._synced_operations:
-            self._syncer.forget(self)
 
     def _change_meta(self) -> None:
         """Tell of new file numbers at once; the sync that follows makes it durable."""
@@ -355,7 +358,7 @@ class DiskQueue:
 
     def _remove_files(self) -> None:
         self._close_reader()
-        paths = [self._files.path(number) for number in self._numbers()] + [self._files.meta_path]
+        numbers = self._files.existing_between(self._read_file, self._write_file)
         self._start_write_file(self._write_file + 1)
         self._read_file, self._read_pos, self._depth = self._write_file, 0, 0
         self._unsynced_files.clear()
@@ -363,7 +366,7 @@ class DiskQueue:
         self._meta_changes += 1  # a sync that is under way must not bring the meta file back
         self._syncer.forget(self)
         failure = None
-        for path in paths:
+        for path in [*map(self._files.path, numbers), self._files.meta_path]:
             try:
                 os.unlink(path)
             except FileNotFoundError:
@@ -373,13 +376,6 @@ class DiskQueue:
                 self._log.error("DISKQUEUE(%s) failed to remove file - %s", self.name, failure)
         if failure is not None:
             raise failure
-
-    def _numbers(self) -> Sequence[int]:
-        """Of the files that may hold what has not been read."""
-        numbers = range(self._read_file, self._write_file + 1)
-        if len(numbers) < 1000:
-            return numbers
-        return [number for number in self._files.numbers() if number in numbers]
 
     def close(self) -> None:
         if self._closed:

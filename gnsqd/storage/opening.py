@@ -36,9 +36,17 @@ class QueueFiles:
 
     def numbers(self) -> list[int]:
         """The numbers of all data files there are, ascending; StorageError."""
-        with failing_as_go("open", self._data_path):
-            names = os.listdir(self._data_path)
+        directory = self._data_path or "."
+        with failing_as_go("open", directory):
+            names = os.listdir(directory)
         return sorted(number for name in names if (number := data_file_number(self.name, name)) is not None)
+
+    def existing_between(self, first: int, last: int) -> list[int]:
+        """The numbers from `first` to `last` of which there are files; StorageError."""
+        if last - first < 1000:
+            return [number for number in range(first, last + 1) if os.path.lexists(self.path(number))]
+        # After damage to meta, millions may be missing in between.
+        return [number for number in self.numbers() if first <= number <= last]
 
     def open_reader(self, number: int) -> RecordReader:
         """OSError if there is no such file, or it can't be opened."""

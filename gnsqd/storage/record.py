@@ -16,7 +16,8 @@ MIN_RECORD_SIZE = 26  # bytes of a payload with an empty body
 LENGTH = Struct(">i")
 _HEAD = Struct(">qH16s")
 # A meta file that was cut short in its last number cannot be told from a whole one; the real nsqd takes it, too.
-_META = re.compile(rb"([+-]?\d{1,18})\n(\d{1,18}),(\d{1,18})\n(\d{1,18}),(\d{1,18})(?!\d)")
+_META = re.compile(rb"([+-]?\d{1,18})\n(\d{1,18}),(\d{1,18})\n(\d{1,18}),(\d{1,18})(?:\n|\Z)")
+_META_BEGINNING = re.compile(rb"[+-]?\d*(?:\n\d*(?:,\d*(?:\n\d*,?)?)?)?")
 
 
 def encode_record(timestamp: int, attempts: int, id: bytes, body: bytes) -> bytes:
@@ -52,10 +53,10 @@ class Meta(NamedTuple):
 
     @classmethod
     def parse(cls, text: bytes) -> Self:
-        """Read the text of a meta file, or of its beginning; StorageError if it isn't one."""
+        """Read the text of a meta file, or its beginning; StorageError, in Go's words, if it isn't one."""
         match = _META.match(text)
         if match is None:
-            raise StorageError("expected integer")
+            raise StorageError("EOF" if _META_BEGINNING.fullmatch(text) else "expected integer")
         return cls(*map(int, match.groups()))
 
     @property

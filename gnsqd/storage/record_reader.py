@@ -63,7 +63,7 @@ class RecordReader:
             body = offset + 4
             if body > available:
                 return LENGTH.size
-            (size,) = unpack_length(buffer, offset)
+            size: int = unpack_length(buffer, offset)[0]
             if not min_size <= size <= max_size:
                 raise StorageError(f"invalid message read size ({size})")
             room -= size

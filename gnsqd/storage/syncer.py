@@ -1,13 +1,16 @@
-"""Keeps fsync off the hub, which it would stop: a thread pool of storage's own, and the tick of `--sync-timeout`.
+"""Keeps fsync off the hub, which it would stop: a thread pool of storage's own, and the timer of `--sync-timeout`.
 
 One Syncer serves all queues of a daemon. A queue with unsynced operations is noted here and forgotten once it is
 synced, so idle queues cost nothing.
 """
 
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Any, Protocol, TypeVar
 
-from gevent import Greenlet, joinall, sleep
+from gevent import Greenlet
+from gevent.event import Event
+from gevent.lock import Semaphore
 from gevent.threadpool import ThreadPool
 
 from gnsqd.errors import StorageError
@@ -17,29 +20,27 @@ THREADS = 4
 T = TypeVar("T")
 
 
-def _outcome(function: Callable[..., T], args: tuple[Any, ...]) -> T | StorageError:
-    try:
-        return function(*args)
-    except StorageError as error:  # gevent would print a traceback of it
-        return error
-
-
 class Syncable(Protocol):
-    """A queue that can be synced."""
+    """A queue that can be synced; `sync_timeout` in ns, the same for all queues of a Syncer."""
+
+    sync_timeout: int
 
     def start_sync(self) -> "Greenlet[[], bool]":
         """A greenlet that makes durable what the queue holds; it ends with whether that worked. Never yields."""
 
 
 class Syncer:
-    """Owns the threads. `sync_timeout` is in ns."""
+    """Owns the threads, and the times at which queues are to be synced."""
 
-    def __init__(self, sync_timeout: int) -> None:
-        self._interval = sync_timeout / 1e9
+    def __init__(self) -> None:
         self._threads = ThreadPool(THREADS)
-        self._unsynced: dict[Syncable, None] = {}
+        self._deadlines: dict[Syncable, int] = {}  # in order, because all have the same timeout
+        self._bell = Event()
+        # One thread is left to queues that wait for their own sync.
+        self._slots = Semaphore(THREADS - 1)
+        self._stopped = False
 
-    def run(self, function: Callable[..., T], *args: Any) -> T:
+    def run(self, function: Callable[..., T], *args: object) -> T:
         """What `function` returns, or the StorageError it raises, called in a thread. Yields."""
         result: T | StorageError = self._threads.apply(_outcome, (function, args))
         if isinstance(result, StorageError):
@@ -47,23 +48,46 @@ class Syncer:
         return result
 
     def note(self, queue: Syncable) -> None:
-        """`queue` has unsynced operations. Never yields."""
-        self._unsynced[queue] = None
+        """`queue` has unsynced operations: sync it within its `sync_timeout`. Never yields."""
+        if queue not in self._deadlines:
+            if not self._deadlines:
+                self._bell.set()
+            self._deadlines[queue] = monotonic_ns() + queue.sync_timeout
 
     def forget(self, queue: Syncable) -> None:
         """`queue` is synced, or gone. Never yields."""
-        self._unsynced.pop(queue, None)
+        self._deadlines.pop(queue, None)
 
     def syncLoop(self) -> None:
-        """Sync whatever has been written or read in the last `sync_timeout`, for ever."""
-        while True:
-            sleep(self._interval)
-            queues = list(self._unsynced)
-            # As many as there are threads, so that a busy queue's own sync does not wait behind all the others.
-            for first in range(0, len(queues), THREADS):
-                joinall([queue.start_sync() for queue in queues[first : first + THREADS]])
+        """Sync every noted queue at its time, until `stop`."""
+        while not self._stopped:
+            self._bell.clear()
+            self._bell.wait(self._sync_due())
 
-    def close(self) -> None:
-        """Wait for what is under way and end the threads. Yields."""
+    def _sync_due(self) -> float | None:
+        """Start what is due; seconds until the next is, None if there is no next."""
+        while self._deadlines:
+            queue, deadline = next(iter(self._deadlines.items()))
+            if (left := deadline - monotonic_ns()) > 0:
+                return left / 1e9
+            self._slots.acquire()
+            self.forget(queue)
+            queue.start_sync().rawlink(self._free_slot)
+        return None
+
+    def _free_slot(self, _: "Greenlet[[], bool]") -> None:
+        self._slots.release()
+
+    def stop(self) -> None:
+        """End syncLoop, wait for what is under way and end the threads. Yields."""
+        self._stopped = True
+        self._bell.set()
         self._threads.join()
         self._threads.kill()
+
+
+def _outcome(function: Callable[..., T], args: tuple[Any, ...]) -> T | StorageError:
+    try:
+        return function(*args)
+    except StorageError as error:  # gevent would print a traceback of it
+        return error

@@ -121,7 +121,7 @@ class API:
             raise HTTPError(500, "INTERNAL_ERROR")
         if not request.body:
             raise HTTPError(400, "MSG_EMPTY")
-        parameters = self._parameters(request)
+        parameters = self._query(request)
         topic = self._get_topic(parameters)
         deferred = self._parse_defer(parameters["defer"]) if "defer" in parameters else 0
         self._put(topic, [topic.new_message(request.body, deferred)])
@@ -139,7 +139,7 @@ class API:
     def mpub(self, request: Request) -> str:
         if request.too_big and request.announced:
             raise HTTPError(413, "BODY_TOO_BIG")
-        parameters = self._parameters(request)
+        parameters = self._query(request)
         topic = self._get_topic(parameters)
         bodies = self._split_binary(request) if self._wants_binary(parameters) else self._split_lines(request)
         self._put(topic, [topic.new_message(body) for body in bodies])
@@ -179,7 +179,7 @@ class API:
     # Topics
 
     def create_topic(self, request: Request) -> None:
-        self._get_topic(self._parameters(request))
+        self._get_topic(self._query(request))
 
     def delete_topic(self, request: Request) -> None:
         name = _required(self._parameters(request), "topic")
@@ -226,14 +226,19 @@ class API:
 
     # What they share
 
-    def _parameters(self, request: Request) -> dict[str, str]:
+    def _query(self, request: Request) -> dict[str, str]:
         try:
-            parameters = parse_query(request.query)
-            if request.broken:
-                raise ValueError("unexpected EOF")
+            return parse_query(request.query)
         except ValueError as error:
             self._log.error("failed to parse request params - %s", error)
             raise HTTPError(400, "INVALID_REQUEST") from error
+
+    def _parameters(self, request: Request) -> dict[str, str]:
+        """For endpoints that read a body and make nothing of it."""
+        parameters = self._query(request)
+        if request.broken:
+            self._log.error("failed to parse request params - unexpected EOF")
+            raise HTTPError(400, "INVALID_REQUEST")
         return parameters
 
     def _get_topic(self, parameters: dict[str, str]) -> Topic:

@@ -115,6 +115,8 @@ class RequestReader:
                 self._parser.feed_data(data)
                 break
             except HttpParserUpgrade as upgrade:
+                if self.done:  # CONNECT
+                    break
                 data = self._decline_upgrade() + data[upgrade.args[0] :]
             except HttpParserCallbackError as error:
                 if isinstance(error.__context__, _Stop):

@@ -6,21 +6,19 @@ else, so that no client starves the others, however much it pipelines. Between r
 long as it likes, as with Go's server; once a request has begun it has to get on.
 """
 
-import errno
 import socket
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
 from traceback import format_exc
-from typing import Any
 
 from gevent import Timeout, sleep
-from gevent.socket import socket as GeventSocket
 
 from gnsqd.log import Logger
 from gnsqd.web.http11 import RequestReader
 from gnsqd.web.routes import Router
-from gnsqd.wire.connection import Connection, format_address
+from gnsqd.wire.connection import Connection
+from gnsqd.wire.listener import Listener
 from gnsqd.wire.stream import StreamError
 
 REQUEST_TIMEOUT = 60.0  # seconds for a head, and for each next piece of a body
@@ -28,15 +26,16 @@ SEND_TIMEOUT = 60.0
 LINGER_SECONDS = 0.5
 BATCH_BYTES = 16384  # of answers, before others get their turn
 
-_ACCEPT_PAUSE_SECONDS = 0.1
-_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-
 
 class HTTPServer:
     """Owns the listener and the connections that came by it. `spawn(name, body)` starts a greenlet."""
 
     def __init__(
-        self, listener: GeventSocket, router: Router, log: Logger, spawn: Callable[[str, Callable[[], None]], object]
+        self,
+        listener: Listener,
+        router: Router,
+        log: Logger,
+        spawn: Callable[[str, Callable[[], None]], object],
     ) -> None:
         self._listener = listener
         self._router = router
@@ -47,25 +46,10 @@ class HTTPServer:
 
     def serve(self) -> None:
         """Accept connections until `close`. OSError if the listener breaks."""
-        address = format_address(self._listener.getsockname())
-        self._log.info("HTTP: listening on %s", address)
-        while not self._closed:
-            try:
-                accepted, peer = self._listener.accept()
-            except OSError as error:
-                if self._closed:
-                    break
-                if error.errno == errno.ECONNABORTED:
-                    continue
-                if error.errno not in _OUT_OF_RESOURCES:
-                    raise
-                self._log.warn("http: Accept error: %s; retrying in %dms", error, _ACCEPT_PAUSE_SECONDS * 1000)
-                sleep(_ACCEPT_PAUSE_SECONDS)
-                continue
-            remote_address = format_address(peer)
-            self._spawn(f"http:{remote_address}", partial(self._handle, accepted, remote_address))
-            sleep(0)
-        self._log.info("HTTP: closing %s", address)
+        self._listener.serve("HTTP", self._log, self._spawn_connection)
+
+    def _spawn_connection(self, sock: socket.socket, remote_address: str) -> None:
+        self._spawn(f"http:{remote_address}", partial(self._handle, sock, remote_address))
 
     def close(self) -> None:
         """Stop accepting and end the connections; a request being answered still gets its answer."""
@@ -74,8 +58,7 @@ class HTTPServer:
         for connection in list(self._receiving):
             connection.shutdown()
 
-    def _handle(self, accepted: GeventSocket, remote_address: str) -> None:
-        sock = _plain_socket(accepted)
+    def _handle(self, sock: socket.socket, remote_address: str) -> None:
         connection = Connection(sock, remote_address)
         connection.write_timeout = SEND_TIMEOUT
         try:
@@ -122,12 +105,3 @@ class HTTPServer:
         with Timeout(LINGER_SECONDS, False):
             while connection.receive():
                 pass
-
-
-def _plain_socket(accepted: Any) -> socket.socket:
-    """The standard library's socket on the same file: Connection does its own waiting."""
-    plain = socket.socket(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
-    if plain.family != socket.AF_UNIX:
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return plain

@@ -48,7 +48,7 @@ class Connection:
         self._sending = BoundedSemaphore(1)
 
     def receive(self) -> bytes:
-        """What the client sent, unwrapped; b"" at its end. TimeoutError past the read deadline, OSError, StreamError."""
+        """What the client sent, unwrapped; b"" at its end. TimeoutError past the deadline, OSError, StreamError."""
         stream = self._stream
         if self._unread:
             data, self._unread = self._unread, b""
@@ -63,7 +63,7 @@ class Connection:
                     return b""
                 if self._upgraded:
                     data = stream.decode(data)
-            if data or stream.eof:
+            if data or stream.ended:
                 return data
 
     def _receive(self) -> bytes:

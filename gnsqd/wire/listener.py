@@ -4,16 +4,24 @@ An address is `host:port`, else the path of a unix socket. No host, and `0.0.0.0
 as in Go. Errors have Go's words (NSQD-COMPAT section 1.4, row 10).
 """
 
+import errno
 import os
 import socket
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import gevent.socket
+from gevent import sleep
 
 from gnsqd.errors import StartError
+from gnsqd.log import Logger
 
 _BACKLOG = 4096
 _MAPPED = "::ffff:"
+_KEEPALIVE_SECONDS = 15
+_ACCEPT_PAUSE_SECONDS = 0.1
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def split_host_port(address: str) -> tuple[str, str] | None:
@@ -28,19 +36,58 @@ def split_host_port(address: str) -> tuple[str, str] | None:
     return host, port
 
 
-def is_unix_path(address: str) -> bool:
-    return split_host_port(address) is None
+class Listener:
+    """Owns one listening socket; StartError if it can't listen on `address`.
+
+    `port` is -1 for a unix socket.
+    """
+
+    def __init__(self, address: str) -> None:
+        host_port = split_host_port(address)
+        try:
+            self._socket = _listen_unix(address) if host_port is None else _listen_tcp(address, *host_port)
+        except StartError as error:
+            raise StartError(f"listen ({address}) failed - {error}") from error
+        self._unix_path = address if host_port is None else ""
+        self._closed = False
+        name = self._socket.getsockname()
+        self.address = format_address(name)
+        self.port = -1 if host_port is None else int(name[1])
+
+    def serve(self, kind: str, log: Logger, handle: Callable[[socket.socket, str], None]) -> None:
+        """Hand each client's socket and address to `handle`, until `close`. OSError if the listener breaks."""
+        log.info("%s: listening on %s", kind, self.address)
+        while not self._closed:
+            try:
+                accepted, peer = self._socket.accept()
+            except OSError as error:
+                if error.errno in _OUT_OF_RESOURCES:
+                    log.warn("%s: temporary Accept() failure - %s", kind, error)
+                    sleep(_ACCEPT_PAUSE_SECONDS)
+                elif not self._closed and error.errno != errno.ECONNABORTED:
+                    raise
+            else:
+                handle(_plain_socket(accepted), format_address(peer))
+                sleep(0)
+        log.info("%s: closing %s", kind, self.address)
+
+    def close(self) -> None:
+        self._closed = True
+        self._socket.close()
+        if self._unix_path:
+            with suppress(OSError):
+                os.unlink(self._unix_path)
 
 
-def listen(address: str) -> gevent.socket.socket:
-    """A listening socket; StartError."""
-    host_port = split_host_port(address)
-    try:
-        if host_port is None:
-            return _listen_unix(address)
-        return _listen_tcp(address, *host_port)
-    except StartError as error:
-        raise StartError(f"listen ({address}) failed - {error}") from error
+def _plain_socket(accepted: gevent.socket.socket) -> socket.socket:
+    """The standard library's socket on the same file: a Connection does its own waiting."""
+    plain = socket.socket(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
+    if plain.family != socket.AF_UNIX:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_SECONDS)
+    return plain
 
 
 def _listen_unix(path: str) -> gevent.socket.socket:

@@ -9,7 +9,6 @@ otherwise.
 
 from collections.abc import Callable
 from traceback import format_exc
-from typing import Any
 
 from gevent import Greenlet, Timeout, sleep
 from OpenSSL.SSL import Context
@@ -17,56 +16,24 @@ from OpenSSL.SSL import Context
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.names import is_valid_name
 from gnsqd.broker.registry import Registry
-from gnsqd.errors import BrokerError, NSQError, StorageError
-from gnsqd.gotext import Kind, decode_object, dumps, quote
+from gnsqd.errors import BrokerError, StorageError
+from gnsqd.gotext import quote
 from gnsqd.log import Level, Logger
-from gnsqd.options import TLS_NOT_REQUIRED, Options
-from gnsqd.version import NSQD_VERSION
+from gnsqd.options import MILLISECOND, TLS_NOT_REQUIRED, Options
 from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_INIT, STATE_SUBSCRIBED, ClientV2
 from gnsqd.wire.codec import FRAME_TYPE_ERROR, FRAME_TYPE_RESPONSE, CodecError, Command, LineTooLong, frame
-from gnsqd.wire.stream import DeflateLayer, SnappyLayer, StreamError
+from gnsqd.wire.errors import ClientError, Disconnected
+from gnsqd.wire.identify import apply_settings, negotiate, negotiated, parse_identify
+from gnsqd.wire.stream import DeflateLayer, Layer, SnappyLayer, StreamError
 from gnsqd.wire.tls import TLSLayer
 
 MESSAGE_ID_LENGTH = 16
-DEFAULT_DEFLATE_LEVEL = 6
 TLS_HANDSHAKE_SECONDS = 5.0
 EPHEMERAL_RETRY_SECONDS = 0.1
 
-_MS = 1_000_000
 _OK = frame(FRAME_TYPE_RESPONSE, b"OK")
 _CLOSE_WAIT = frame(FRAME_TYPE_RESPONSE, b"CLOSE_WAIT")
 _HEARTBEAT = frame(FRAME_TYPE_RESPONSE, b"_heartbeat_")
-
-IDENTIFY_FIELDS = {
-    "client_id": Kind.STR,
-    "hostname": Kind.STR,
-    "heartbeat_interval": Kind.INT64,
-    "output_buffer_size": Kind.INT64,
-    "output_buffer_timeout": Kind.INT64,
-    "feature_negotiation": Kind.BOOL,
-    "tls_v1": Kind.BOOL,
-    "deflate": Kind.BOOL,
-    "deflate_level": Kind.INT64,
-    "snappy": Kind.BOOL,
-    "sample_rate": Kind.INT32,
-    "user_agent": Kind.STR,
-    "msg_timeout": Kind.INT64,
-}
-
-
-class ClientError(NSQError):
-    """A command is refused: an error frame `code text`, and the end of the connection if `fatal`."""
-
-    def __init__(self, code: str, text: str | bytes, cause: Exception | None = None, *, fatal: bool = True) -> None:
-        raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
-        self.data = code.encode() + b" " + raw
-        self.cause = cause
-        self.fatal = fatal
-        super().__init__(self.data.decode("utf-8", "backslashreplace"))
-
-
-class Disconnected(NSQError):
-    """The stream ended, or broke, where a command needed it."""
 
 
 class ProtocolV2:
@@ -247,118 +214,47 @@ class ProtocolV2:
     def IDENTIFY(self, client: ClientV2, command: Command) -> bytes | None:
         _require_state(client, "IDENTIFY", STATE_INIT)
         body = self._command_body(client, command, "IDENTIFY")
-        try:
-            fields = decode_object(body, IDENTIFY_FIELDS)
-        except ValueError as error:
-            raise ClientError("E_BAD_BODY", "IDENTIFY failed to decode JSON body", error) from error
-        self._log.info("[%s] IDENTIFY: %s", client, fields)
-        self._apply(client, fields)
-        if not fields.get("feature_negotiation"):
-            client.identify()
-            return _OK
-        options = self._options
-        tls = self._tls_context if fields.get("tls_v1") else None
-        deflate = options.deflate and fields.get("deflate", False)
-        snappy = options.snappy and fields.get("snappy", False)
-        level = DEFAULT_DEFLATE_LEVEL
-        if deflate and fields.get("deflate_level", 0) > 0:
-            level = fields["deflate_level"]
-        level = min(level, options.max_deflate_level)
-        if deflate and snappy:
-            raise ClientError("E_IDENTIFY_FAILED", "cannot enable both deflate and snappy compression")
+        identify = parse_identify(body)
+        self._log.info("[%s] IDENTIFY: %s", client, identify)
+        apply_settings(client, identify, self._options)
         client.identify()
-        negotiated = {
-            "max_rdy_count": options.max_rdy_count,
-            "version": NSQD_VERSION,
-            "max_msg_timeout": options.max_msg_timeout // _MS,
-            "msg_timeout": client.msg_timeout // _MS,
-            "tls_v1": tls is not None,
-            "deflate": deflate,
-            "deflate_level": level,
-            "max_deflate_level": options.max_deflate_level,
-            "snappy": snappy,
-            "sample_rate": client.sample_rate,
-            "auth_required": False,
-            "output_buffer_size": client.output_buffer_size,
-            "output_buffer_timeout": client.output_buffer_timeout // _MS,
-        }
-        answer = frame(FRAME_TYPE_RESPONSE, dumps(negotiated).encode())
-        if not (tls or deflate or snappy):
+        if not identify.feature_negotiation:
+            return _OK
+        tls_context = self._tls_context if identify.tls_v1 else None
+        upgrades = negotiate(identify, self._options)
+        answer = frame(FRAME_TYPE_RESPONSE, negotiated(client, upgrades, tls_context is not None, self._options))
+        if tls_context is None and not upgrades.deflate and not upgrades.snappy:
             return answer
         client.reply(answer)
         client.send_replies()
-        self._upgrade(client, tls, level if deflate else 0, snappy)
+        if tls_context is not None:
+            self._upgrade_tls(client, tls_context)
+        if upgrades.snappy:
+            self._log.info("PROTOCOL(V2): [%s] upgrading connection to snappy", client)
+            self._upgrade(client, SnappyLayer())
+            client.snappy = True
+        elif upgrades.deflate:
+            level = upgrades.deflate_level
+            self._log.info("PROTOCOL(V2): [%s] upgrading connection to deflate (level %d)", client, level)
+            self._upgrade(client, DeflateLayer(level))
+            client.deflate = True
         return None
 
-    def _apply(self, client: ClientV2, fields: dict[str, Any]) -> None:
-        """Check and take over an IDENTIFY's settings, in the real daemon's order."""
-        options = self._options
-        client.client_id = fields.get("client_id", "")
-        client.hostname = fields.get("hostname", "")
-        client.user_agent = fields.get("user_agent", "")
+    def _upgrade_tls(self, client: ClientV2, context: Context) -> None:
+        self._log.info("PROTOCOL(V2): [%s] upgrading connection to TLS", client)
+        layer = TLSLayer(context)
+        try:
+            with Timeout(TLS_HANDSHAKE_SECONDS, TimeoutError("i/o timeout")):
+                client.connection.handshake(layer, client.decoder.take_rest())
+        except (OSError, StreamError) as error:
+            # Unlike the real daemon, no error frame: it would be plain bytes in a stream the client takes for TLS.
+            raise Disconnected(f"E_IDENTIFY_FAILED IDENTIFY failed {error}") from error
+        client.tls = layer
+        client.send_now(_OK)
 
-        interval = fields.get("heartbeat_interval", 0)
-        if interval == -1:
-            client.heartbeat_interval = 0
-        elif 1000 <= interval <= options.max_heartbeat_interval // _MS:
-            client.heartbeat_interval = interval * _MS
-        elif interval != 0:
-            raise ClientError("E_BAD_BODY", f"IDENTIFY heartbeat interval ({interval}) is invalid")
-
-        timeout = fields.get("output_buffer_timeout", 0)
-        shortest, longest = options.min_output_buffer_timeout // _MS, options.max_output_buffer_timeout // _MS
-        if timeout == -1:
-            client.output_buffer_timeout = 0
-        elif timeout != 0:
-            if not shortest <= timeout <= longest:
-                raise ClientError("E_BAD_BODY", f"IDENTIFY output buffer timeout ({timeout}) is invalid")
-            client.output_buffer_timeout = timeout * _MS
-
-        size = fields.get("output_buffer_size", 0)
-        if size == -1:
-            client.output_buffer_size = 1
-            client.output_buffer_timeout = 0
-        elif 64 <= size <= options.max_output_buffer_size:
-            client.output_buffer_size = size
-        elif size != 0:
-            raise ClientError("E_BAD_BODY", f"IDENTIFY output buffer size ({size}) is invalid")
-
-        rate = fields.get("sample_rate", 0)
-        if not 0 <= rate <= 99:
-            raise ClientError("E_BAD_BODY", f"IDENTIFY sample rate ({rate}) is invalid")
-        client.sample_rate = rate
-
-        msg_timeout = fields.get("msg_timeout", 0)
-        if 1000 <= msg_timeout <= options.max_msg_timeout // _MS:
-            client.msg_timeout = msg_timeout * _MS
-        elif msg_timeout != 0:
-            raise ClientError("E_BAD_BODY", f"IDENTIFY msg timeout ({msg_timeout}) is invalid")
-
-    def _upgrade(self, client: ClientV2, tls: Context | None, deflate_level: int, snappy: bool) -> None:
-        """TLS, then snappy or deflate; each is confirmed by an OK inside the new layer."""
-        connection = client.connection
-        if tls is not None:
-            self._log.info("PROTOCOL(V2): [%s] upgrading connection to TLS", client)
-            layer = TLSLayer(tls)
-            try:
-                with Timeout(TLS_HANDSHAKE_SECONDS, TimeoutError("i/o timeout")):
-                    connection.handshake(layer, client.decoder.take_rest())
-            except (OSError, StreamError) as error:
-                # Unlike the real daemon, no error frame: it would be plain bytes in a stream the client takes for TLS.
-                raise Disconnected(f"E_IDENTIFY_FAILED IDENTIFY failed {error}") from error
-            client.tls = layer
-            client.send_now(_OK)
-        if snappy or deflate_level:
-            rest = client.decoder.take_rest()
-            if snappy:
-                self._log.info("PROTOCOL(V2): [%s] upgrading connection to snappy", client)
-                connection.push(SnappyLayer(), rest)
-                client.snappy = True
-            else:
-                self._log.info("PROTOCOL(V2): [%s] upgrading connection to deflate (level %d)", client, deflate_level)
-                connection.push(DeflateLayer(deflate_level), rest)
-                client.deflate = True
-            client.send_now(_OK)
+    def _upgrade(self, client: ClientV2, layer: Layer) -> None:
+        client.connection.push(layer, client.decoder.take_rest())
+        client.send_now(_OK)
 
     def AUTH(self, client: ClientV2, command: Command) -> bytes | None:
         _require_state(client, "AUTH", STATE_INIT)
@@ -427,7 +323,7 @@ class ProtocolV2:
     def REQ(self, client: ClientV2, command: Command) -> bytes | None:
         channel = _subscribed_channel(client, "REQ")
         id = _message_id(command, "REQ", 3)
-        delay = _number(command.params[2], "REQ could not parse timeout ") * _MS
+        delay = _number(command.params[2], "REQ could not parse timeout ") * MILLISECOND
         longest = self._options.max_req_timeout
         if delay > longest:
             self._log.info(
@@ -468,11 +364,11 @@ class ProtocolV2:
     def DPUB(self, client: ClientV2, command: Command) -> bytes | None:
         topic_name = _publish_topic(command, "DPUB", 3)
         delay = _number(command.params[2], "DPUB could not parse timeout ")
-        longest = self._options.max_req_timeout // _MS
+        longest = self._options.max_req_timeout // MILLISECOND
         if delay > longest:
             raise ClientError("E_INVALID", f"DPUB timeout {delay} out of range 0-{longest}")
         body = self._message_body(client, command, "DPUB")
-        return self._publish(client, topic_name, [body], delay * _MS, "DPUB")
+        return self._publish(client, topic_name, [body], delay * MILLISECOND, "DPUB")
 
     def MPUB(self, client: ClientV2, command: Command) -> bytes | None:
         topic_name = _publish_topic(command, "MPUB", 2)

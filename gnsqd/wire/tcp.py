@@ -1,37 +1,29 @@
-"""The TCP listener of protocol V2: accepts clients, reads their magic, serves each in a greenlet of its own."""
+"""The TCP server of protocol V2: reads each client's magic and serves it in a greenlet of its own."""
 
-import errno
 import socket
 from traceback import format_exc
-from typing import Any
 
-import gevent.socket
-from gevent import Greenlet, sleep, spawn
+from gevent import Greenlet, joinall
 
 from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.wire.client_v2 import ClientV2
 from gnsqd.wire.codec import FRAME_TYPE_ERROR, MAGIC_V2, frame
-from gnsqd.wire.listener import format_address
+from gnsqd.wire.listener import Listener
 from gnsqd.wire.protocol_v2 import ProtocolV2
 from gnsqd.wire.stream import StreamError
 
-KEEPALIVE_SECONDS = 15
-_ACCEPT_PAUSE_SECONDS = 0.1
-_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-
 
 class TCPServer:
-    """Owns the listening socket and the clients that came by it, by id."""
+    """Owns the clients that came by one listener, by id."""
 
-    def __init__(self, listener: gevent.socket.socket, protocol: ProtocolV2, options: Options, log: Logger) -> None:
+    def __init__(self, listener: Listener, protocol: ProtocolV2, options: Options, log: Logger) -> None:
         self.clients: dict[int, ClientV2] = {}
         self._listener = listener
         self._protocol = protocol
         self._options = options
         self._log = log
         self._last_id = 0
-        self._closed = False
         self._greenlets: set[Greenlet[..., None]] = set()
 
     def producers(self) -> list[ClientV2]:
@@ -40,43 +32,26 @@ class TCPServer:
 
     def serve(self) -> None:
         """Accept clients until `close`. OSError if the listener breaks."""
-        address = format_address(self._listener.getsockname())
-        self._log.info("TCP: listening on %s", address)
-        while True:
-            try:
-                accepted, peer = self._listener.accept()
-            except OSError as error:
-                if self._closed:
-                    break
-                if error.errno == errno.ECONNABORTED:
-                    continue
-                if error.errno not in _OUT_OF_RESOURCES:
-                    raise
-                self._log.warn("temporary Accept() failure - %s", error)
-                sleep(_ACCEPT_PAUSE_SECONDS)
-                continue
-            greenlet = spawn(self._handle, accepted, format_address(peer))
-            greenlet.name = f"IOLoop:{format_address(peer)}"
-            self._greenlets.add(greenlet)
-            greenlet.rawlink(self._greenlets.discard)
-        self._log.info("TCP: closing %s", address)
+        self._listener.serve("TCP", self._log, self._spawn)
 
     def close(self) -> None:
-        """Stop accepting."""
-        self._closed = True
+        """Stop accepting, end every connection, and return when all are gone. Yields."""
         self._listener.close()
-
-    def close_clients(self) -> None:
-        """End every connection and return when all are gone. Yields."""
         for client in list(self.clients.values()):
             client.close()
-        for greenlet in list(self._greenlets):
-            greenlet.join()
+        joinall(list(self._greenlets))
 
-    def _handle(self, accepted: gevent.socket.socket, address: str) -> None:
+    def _spawn(self, sock: socket.socket, address: str) -> None:
+        greenlet = Greenlet(self._handle, sock, address)
+        greenlet.name = f"IOLoop:{address}"
+        self._greenlets.add(greenlet)
+        greenlet.rawlink(self._greenlets.discard)
+        greenlet.start()
+
+    def _handle(self, sock: socket.socket, address: str) -> None:
         self._log.info("TCP: new client(%s)", address)
         self._last_id += 1
-        client = ClientV2(self._last_id, _plain_socket(accepted), address, self._options)
+        client = ClientV2(self._last_id, sock, address, self._options)
         self.clients[client.id] = client
         try:
             if self._read_magic(client):
@@ -99,23 +74,13 @@ class TCPServer:
                     return False
                 client.decoder.feed(data)
                 magic = client.decoder.magic()
-            self._log.info("CLIENT(%s): desired protocol magic '%s'", client, magic.decode("utf-8", "replace"))
+            shown = magic.decode("utf-8", "backslashreplace")
+            self._log.info("CLIENT(%s): desired protocol magic '%s'", client, shown)
             if magic == MAGIC_V2:
                 client.start_tickers()
                 return True
             client.send_now(frame(FRAME_TYPE_ERROR, b"E_BAD_PROTOCOL"))
-            self._log.error("client(%s) bad protocol magic '%s'", client, magic.decode("utf-8", "replace"))
+            self._log.error("client(%s) bad protocol magic '%s'", client, shown)
         except (OSError, StreamError) as error:
             self._log.error("failed to read protocol version - %s", error)
         return False
-
-
-def _plain_socket(accepted: Any) -> socket.socket:
-    """The standard library's socket on the same file: Connection does its own waiting."""
-    plain = socket.socket(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
-    if plain.family != socket.AF_UNIX:
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_SECONDS)
-    return plain

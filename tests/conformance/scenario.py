@@ -104,7 +104,6 @@ def run(driver: Sequence[str], daemon: Daemon, count: int, directory: Path) -> S
             for event in read_events(process):
                 if event == ["restart"]:
                     down = time.time()
-                    print("XXX", [(c["channel_name"], c["depth"], c["in_flight_count"], c["deferred_count"]) for t in daemon.stats()["topics"] for c in t["channels"]], [t["depth"] for t in daemon.stats()["topics"]])
                     daemon.restart(same_ports=True)
                     up = time.time()
                 elif event == ["done"]:
@@ -119,10 +118,6 @@ def run(driver: Sequence[str], daemon: Daemon, count: int, directory: Path) -> S
             process.wait()
         log.seek(0)
         assert process.returncode == 0, f"driver exited with {process.returncode}:\n{log.read()}"
-    dup = defaultdict(int)
-    for e in events:
-        if e[0]=="received": dup[(channel_of(e[2]), e[3])]+=1
-    print("XXX", {k: sum(e[0]==k for e in events) for k in ("sent","received","finished","requeued")}, up-down, sum(v>1 for v in dup.values()), sum(e[1]>up for e in events))
     return Story(the_plan, events, down, up)
 
 

@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # may import each other.
 LAYERS = (
     ("gnsqd.__main__",),
+    ("gnsqd.config_file",),
+    ("gnsqd.flags",),
     ("gnsqd.nsqd",),
     ("gnsqd.web",),
     ("gnsqd.wire", "gnsqd.cluster", "gnsqd.observe.statsd", "gnsqd.observe.prometheus"),

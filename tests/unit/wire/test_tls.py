@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
-
-from certificates import Identity, issue
 from OpenSSL import SSL
 
+from certificates import Identity, issue
 from gnsqd.options import TLS_VERSIONS, Options
 from gnsqd.wire.stream import StreamError
 from gnsqd.wire.tls import TLSError, TLSLayer, build_context
@@ -59,8 +58,9 @@ class Peer:
         ca: Identity | None = None,
         resume: "Peer | None" = None,
     ) -> None:
+        session = None
         if resume:
-            context = resume.tls.context
+            context, session = resume.tls.context, resume.tls.session
         else:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             context.check_hostname = ca is not None
@@ -74,8 +74,9 @@ class Peer:
             if ca:
                 context.load_verify_locations(cadata=ca.cert_pem.decode())
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        session = resume.tls.session if resume else None
-        self.tls = context.wrap_bio(self.incoming, self.outgoing, server_hostname="localhost", session=session)
+        self.tls: ssl.SSLObject = context.wrap_bio(
+            self.incoming, self.outgoing, server_hostname="localhost", session=session
+        )
 
     def handshake(self, layer: TLSLayer, step: int = 1 << 20) -> None:
         """Shake hands with `layer`, which gets `step` bytes at a time; ssl.SSLError or TLSError if one refuses."""
@@ -192,7 +193,7 @@ def test_tls13_suites_are_shown_by_number(options: Options, suite: str, number: 
 @pytest.mark.parametrize(("minimum", "below"), [("tls1.1", "tls1.0"), ("tls1.2", "tls1.1"), ("tls1.3", "tls1.2")])
 def test_min_version_refuses_what_is_below(options: Options, minimum: str, below: str) -> None:
     options.tls_min_version = TLS_VERSIONS[minimum]
-    with pytest.raises(TLSError, match="^tls: client offered only unsupported versions$"):
+    with pytest.raises(TLSError, match=r"^tls: client offered only unsupported versions$"):
         Peer(below).handshake(new_layer(options))
     layer = new_layer(options)
     Peer(minimum).handshake(layer)
@@ -262,9 +263,9 @@ def test_our_close_notify_ends_the_peers_stream(established: tuple[TLSLayer, Pee
 def test_damaged_record_is_a_stream_error_and_ends_both_directions(established: tuple[TLSLayer, Peer]) -> None:
     layer, peer = established
     raw = peer.write(b"NOP\n")
-    with pytest.raises(StreamError, match="^tls: "):
+    with pytest.raises(StreamError, match=r"^tls: "):
         layer.decode(raw[:-1] + bytes([raw[-1] ^ 1]))
-    with pytest.raises(StreamError, match="^tls: "):
+    with pytest.raises(StreamError, match=r"^tls: "):
         layer.encode(OK_FRAME)
 
 
@@ -272,7 +273,7 @@ def test_damaged_record_is_a_stream_error_and_ends_both_directions(established: 
     "garbage", [b"PUB test\n", b"GET /ping HTTP/1.1\r\n", b"\0" * 100], ids=["pub", "http", "zeros"]
 )
 def test_no_plain_bytes_answer_what_is_no_handshake(options: Options, garbage: bytes) -> None:
-    with pytest.raises(TLSError, match="^tls: first record does not look like a TLS handshake$") as caught:
+    with pytest.raises(TLSError, match=r"^tls: first record does not look like a TLS handshake$") as caught:
         new_layer(options).handshake(garbage)
     assert caught.value.alert == b""
 
@@ -332,7 +333,7 @@ class TestClientCertificates:
     @pytest.mark.parametrize("policy", ["require", "require-verify"])
     def test_both_policies_refuse_no_certificate(self, verifying: Options, version: str, policy: str) -> None:
         verifying.tls_client_auth_policy = policy
-        with pytest.raises(TLSError, match="^tls: client didn't provide a certificate$"):
+        with pytest.raises(TLSError, match=r"^tls: client didn't provide a certificate$"):
             Peer(version).handshake(new_layer(verifying))
 
     def test_require_verify_takes_what_an_authority_signed(
@@ -343,14 +344,14 @@ class TestClientCertificates:
         assert layer.peer_common_name == "signed"
 
     def test_require_verify_refuses_others(self, verifying: Options, unsigned: tuple[str, str], version: str) -> None:
-        with pytest.raises(TLSError, match="^tls: failed to verify client certificate$"):
+        with pytest.raises(TLSError, match=r"^tls: failed to verify client certificate$"):
             Peer(version, identity=unsigned).handshake(new_layer(verifying))
 
     def test_require_verify_refuses_expired(
         self, verifying: Options, authority: Identity, tmp_path: Path, version: str
     ) -> None:
         expired = issue("expired", authority, expired=True).write(tmp_path / "expired")
-        with pytest.raises(TLSError, match="^tls: failed to verify client certificate$"):
+        with pytest.raises(TLSError, match=r"^tls: failed to verify client certificate$"):
             Peer(version, identity=expired).handshake(new_layer(verifying))
 
     def test_an_intermediate_may_be_the_root(

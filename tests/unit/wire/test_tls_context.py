@@ -33,12 +33,11 @@ def pem_files(tmp_path: Path) -> Path:
     issue("other").write(tmp_path / "other")
     issue("ed25519", key=ed25519.Ed25519PrivateKey.generate()).write(tmp_path / "ed25519")
     issue("rsa", key=rsa.generate_private_key(65537, 2048)).write(tmp_path / "rsa")
-    traditional = server.key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, no_password)
+    sec1 = server.key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, no_password)
     files = {
         "both.pem": server.cert_pem + server.key_pem,
         # As `openssl ecparam -genkey` writes it; the block names P-256.
-        "parameters.key": b"-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n"
-        + traditional,
+        "parameters.key": b"-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n" + sec1,
         "encrypted.key": server.key.private_bytes(Encoding.PEM, pkcs8, BestAvailableEncryption(b"x")),
         "x25519.key": x25519.X25519PrivateKey.generate().private_bytes(Encoding.PEM, pkcs8, no_password),
         "garbage.pem": b"garbage\n",
@@ -97,8 +96,10 @@ def tls_flags(files: dict[str, str], directory: Path) -> dict[str, str]:
 
 @start_cases
 def test_start_with_certificate_files(pem_files: Path, files: dict[str, str], line: str | None) -> None:
-    flags = {f"tls_{name}": value for name, value in tls_flags(files, pem_files).items()}
-    assert start_error(Options(**flags)) == (line and line.format(pem_files))
+    options = Options()
+    for name, value in tls_flags(files, pem_files).items():
+        setattr(options, f"tls_{name}", value)
+    assert start_error(options) == (line and line.format(pem_files))
 
 
 @pytest.mark.peer

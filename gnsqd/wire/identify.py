@@ -1,0 +1,146 @@
+"""IDENTIFY: what a client says of itself and asks for, and what it gets (NSQD-COMPAT section 2.4)."""
+
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+from gnsqd.gotext import Kind, decode_object, dumps, format_value
+from gnsqd.options import MILLISECOND, Options
+from gnsqd.version import NSQD_VERSION
+from gnsqd.wire.client_v2 import ClientV2
+from gnsqd.wire.errors import ClientError
+
+DEFAULT_DEFLATE_LEVEL = 6
+
+
+@dataclass
+class Identify:
+    """The body of an IDENTIFY; what it leaves out is empty, 0 or false. Times are ms."""
+
+    client_id: str = ""
+    hostname: str = ""
+    heartbeat_interval: int = 0
+    output_buffer_size: int = 0
+    output_buffer_timeout: int = 0
+    feature_negotiation: bool = False
+    tls_v1: bool = False
+    deflate: bool = False
+    deflate_level: int = 0
+    snappy: bool = False
+    sample_rate: int = 0
+    user_agent: str = ""
+    msg_timeout: int = 0
+
+    def __str__(self) -> str:
+        """As the real daemon logs it."""
+        shown = (
+            f"{_LABELS.get(field.name) or _label(field.name)}:{format_value(getattr(self, field.name))}"
+            for field in fields(self)
+        )
+        return f"{{{' '.join(shown)}}}"
+
+
+_KINDS = {
+    field.name: {str: Kind.STR, bool: Kind.BOOL, int: Kind.INT64}[type(field.default)] for field in fields(Identify)
+} | {"sample_rate": Kind.INT32}
+_LABELS = {"client_id": "ClientID", "tls_v1": "TLSv1"}
+
+
+def _label(name: str) -> str:
+    return name.title().replace("_", "")
+
+
+class Upgrades(NamedTuple):
+    """Which compression the client gets; `deflate_level` is told even without deflate."""
+
+    deflate: bool
+    deflate_level: int
+    snappy: bool
+
+
+def parse_identify(body: bytes) -> Identify:
+    """ClientError for what is not a JSON object, or has a field of another type."""
+    try:
+        return Identify(**decode_object(body, _KINDS))
+    except ValueError as error:
+        raise ClientError("E_BAD_BODY", "IDENTIFY failed to decode JSON body", error) from error
+
+
+def apply_settings(client: ClientV2, identify: Identify, options: Options) -> None:
+    """Take over what is in range, in the real daemon's order; ClientError at the first that isn't."""
+    client.client_id = identify.client_id
+    client.hostname = identify.hostname
+    client.user_agent = identify.user_agent
+
+    interval = identify.heartbeat_interval
+    if interval == -1:
+        client.heartbeat_interval = 0
+    elif 1000 <= interval <= options.max_heartbeat_interval // MILLISECOND:
+        client.heartbeat_interval = interval * MILLISECOND
+    elif interval != 0:
+        raise _invalid("heartbeat interval", interval)
+
+    timeout = identify.output_buffer_timeout
+    shortest = options.min_output_buffer_timeout // MILLISECOND
+    longest = options.max_output_buffer_timeout // MILLISECOND
+    if timeout == -1:
+        client.output_buffer_timeout = 0
+    elif timeout != 0:
+        if not shortest <= timeout <= longest:
+            raise _invalid("output buffer timeout", timeout)
+        client.output_buffer_timeout = timeout * MILLISECOND
+
+    size = identify.output_buffer_size
+    if size == -1:
+        client.output_buffer_size = 1
+        client.output_buffer_timeout = 0
+    elif 64 <= size <= options.max_output_buffer_size:
+        client.output_buffer_size = size
+    elif size != 0:
+        raise _invalid("output buffer size", size)
+
+    if not 0 <= identify.sample_rate <= 99:
+        raise _invalid("sample rate", identify.sample_rate)
+    client.sample_rate = identify.sample_rate
+
+    timeout = identify.msg_timeout
+    if 1000 <= timeout <= options.max_msg_timeout // MILLISECOND:
+        client.msg_timeout = timeout * MILLISECOND
+    elif timeout != 0:
+        raise _invalid("msg timeout", timeout)
+
+
+def _invalid(what: str, value: int) -> ClientError:
+    return ClientError("E_BAD_BODY", f"IDENTIFY {what} ({value}) is invalid")
+
+
+def negotiate(identify: Identify, options: Options) -> Upgrades:
+    """The compression that both sides want; ClientError if that is two."""
+    deflate = options.deflate and identify.deflate
+    snappy = options.snappy and identify.snappy
+    if deflate and snappy:
+        raise ClientError("E_IDENTIFY_FAILED", "cannot enable both deflate and snappy compression")
+    level = DEFAULT_DEFLATE_LEVEL
+    if deflate and identify.deflate_level > 0:
+        level = identify.deflate_level
+    return Upgrades(deflate, min(level, options.max_deflate_level), snappy)
+
+
+def negotiated(client: ClientV2, upgrades: Upgrades, tls: bool, options: Options) -> bytes:
+    """The answer to feature negotiation; clients see the keys in this order."""
+    return dumps(
+        {
+            "max_rdy_count": options.max_rdy_count,
+            "version": NSQD_VERSION,
+            "max_msg_timeout": options.max_msg_timeout // MILLISECOND,
+            "msg_timeout": client.msg_timeout // MILLISECOND,
+            "tls_v1": tls,
+            "deflate": upgrades.deflate,
+            "deflate_level": upgrades.deflate_level,
+            "max_deflate_level": options.max_deflate_level,
+            "snappy": upgrades.snappy,
+            "sample_rate": client.sample_rate,
+            "auth_required": False,
+            "output_buffer_size": client.output_buffer_size,
+            "output_buffer_timeout": client.output_buffer_timeout // MILLISECOND,
+        }
+    ).encode()

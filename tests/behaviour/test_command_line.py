@@ -1,0 +1,350 @@
+"""Flags, config file, exit codes and signals: the same words and codes from gnsqd and the real nsqd."""
+
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from daemons import DEADLINE, Daemon, eventually, open_socket, own_command
+
+DaemonFactory = Callable[..., Daemon]
+Result = subprocess.CompletedProcess[str]
+Run = Callable[..., Result]
+
+DATE = r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d"
+FATAL = rf"\[nsqd\] {DATE}\.\d{{6}} FATAL: "
+
+
+def call(command: list[str], directory: Path, *flags: str) -> Result:
+    return subprocess.run([*command, *flags], cwd=directory, capture_output=True, text=True, timeout=DEADLINE)
+
+
+@pytest.fixture
+def run(daemon_command: list[str], tmp_path: Path) -> Run:
+    """Run the daemon to its end, with `flags`, in an empty directory."""
+    return lambda *flags: call(daemon_command, tmp_path, *flags)
+
+
+@pytest.fixture
+def run_own(tmp_path: Path) -> Run:
+    """Run gnsqd to its end, for what only it does."""
+    return lambda *flags: call(own_command(), tmp_path, *flags)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Callable[[str], str]:
+    """Write a config file; the flag that names it."""
+
+    def write(text: str) -> str:
+        path = tmp_path / "nsqd.cfg"
+        path.write_text(text)
+        return f"--config={path}"
+
+    return write
+
+
+def refusal(result: Result) -> str:
+    """The text behind the last FATAL line of a daemon that did not start."""
+    assert result.returncode == 1, result
+    line = result.stderr.splitlines()[-1]
+    match = re.fullmatch(FATAL + "(.*)", line)
+    assert match, result.stderr
+    return match[1]
+
+
+# Help and version
+
+
+def test_usage_text_is_that_of_nsqd(run_own: Run, tmp_path: Path, peer_binary: Callable[[str], Path]) -> None:
+    real = call([str(peer_binary("nsqd"))], tmp_path, "--help")
+    ours = run_own("--help")
+    assert re.sub(r" \[not available yet in gnsqd: [^]]*\]$", "", ours.stderr, flags=re.MULTILINE) == real.stderr
+
+
+@pytest.mark.parametrize("flag", ["-h", "-help", "--help", "--help=x"])
+def test_help_is_usage_on_stderr_and_exit_0(run: Run, flag: str) -> None:
+    result = run("--mem-queue-size=5", flag, "--bogus")
+    lines = result.stderr.splitlines()
+    assert (result.returncode, result.stdout, lines[0]) == (0, "", "Usage of nsqd:")
+    assert "  -mem-queue-size int" in lines
+    assert "    \tnumber of messages to keep in memory (per topic/channel) (default 10000)" in lines
+
+
+def test_version_is_one_line_on_stdout(run: Run) -> None:
+    result = run("--version", "--node-id=5000", "--config=/nonexistent")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert re.fullmatch(r"nsqd v1\.3\.0 \(built w/[^)]+\)\n", result.stdout)
+
+
+# Errors of the command line
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--bogus"], "flag provided but not defined: -bogus"),
+        (["-bogus=1"], "flag provided but not defined: -bogus"),
+        (["--mem-queue-size"], "flag needs an argument: -mem-queue-size"),
+        (["--mem-queue-size=abc"], 'invalid value "abc" for flag -mem-queue-size: parse error'),
+        (["--mem-queue-size="], 'invalid value "" for flag -mem-queue-size: parse error'),
+        (["-mem-queue-size", "08"], 'invalid value "08" for flag -mem-queue-size: parse error'),
+        (["--mem-queue-size=1\n2"], r'invalid value "1\n2" for flag -mem-queue-size: parse error'),
+        (
+            ["--mem-queue-size=99999999999999999999"],
+            'invalid value "99999999999999999999" for flag -mem-queue-size: value out of range',
+        ),
+        (["--msg-timeout=60"], 'invalid value "60" for flag -msg-timeout: parse error'),
+        (["--version=yes"], 'invalid boolean value "yes" for -version: parse error'),
+        (
+            ["--tls-required=Maybe"],
+            'invalid boolean value "Maybe" for -tls-required: strconv.ParseBool: parsing "maybe": invalid syntax',
+        ),
+        (
+            ["--log-level=trace"],
+            "invalid value \"trace\" for flag -log-level: invalid log level 'trace' (debug, info, warn, error, fatal)",
+        ),
+        (
+            ["--tls-min-version=SSL3.0"],
+            'invalid value "SSL3.0" for flag -tls-min-version: unknown tlsVersionOption "ssl3.0"',
+        ),
+        (["---x"], "bad flag syntax: ---x"),
+        (["--=x"], "bad flag syntax: --=x"),
+        (["-=x"], "bad flag syntax: -=x"),
+        (["--version", "--bogus"], "flag provided but not defined: -bogus"),
+    ],
+)
+def test_bad_flag_is_one_line_then_usage_and_exit_2(run: Run, flags: list[str], line: str) -> None:
+    result = run(*flags)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"{line}\nUsage of nsqd:\n  -auth-http-address value\n")
+
+
+@pytest.mark.parametrize("text", ["abc", "", "1,x"])
+def test_percentile_that_is_no_number_is_a_dated_line_and_exit_1(run: Run, text: str) -> None:
+    result = run(f"--e2e-processing-latency-percentile={text}")
+    assert result.returncode == 1
+    assert re.fullmatch(rf"{DATE} Could not parse: {text.split(',')[-1]}\n", result.stderr)
+
+
+@pytest.mark.parametrize("end", ["word", "-", "--", "--worker-id 5"])
+def test_flags_after_the_first_word_are_ignored(run: Run, end: str) -> None:
+    result = run("--node-id=5000", *end.split(), "--node-id=5", "--bogus")
+    assert refusal(result) == "failed to instantiate nsqd - --node-id must be [0,1024)"
+
+
+# Checks at start
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--data-path=/nonexistent"], "failed to lock data-path: open /nonexistent: no such file or directory"),
+        (["--max-deflate-level=0"], "--max-deflate-level must be [1,9]"),
+        (["--max-deflate-level=10", "--node-id=-1"], "--max-deflate-level must be [1,9]"),
+        (["--node-id=0x400"], "--node-id must be [0,1024)"),
+        (["--e2e-processing-latency-percentile=.5,1.5,2.5"], "invalid E2E processing latency percentile: 2.5"),
+        (["--e2e-processing-latency-percentile=0"], "invalid E2E processing latency percentile: 0"),
+        (["--tls-required"], "cannot require TLS client connections without TLS key and cert"),
+        (
+            ["--tls-client-auth-policy=require"],
+            "cannot require TLS client connections without TLS key and cert",
+        ),
+    ],
+)
+def test_value_refused_at_start_is_one_fatal_line_and_exit_1(run: Run, flags: list[str], text: str) -> None:
+    result = run("--log-prefix=other ", "--log-level=fatal", *flags)
+    assert refusal(result) == f"failed to instantiate nsqd - {text}"
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--mem-queue-size=-1",
+        "--sync-timeout=0",
+        "--output-buffer-timeout=0",
+        "--queue-scan-selection-count=-1",
+    ],
+)
+def test_value_that_crashes_nsqd_is_one_fatal_line_and_exit_1(run_own: Run, flag: str) -> None:
+    result = run_own("--log-level=fatal", flag)
+    name = flag.partition("=")[0]
+    assert re.fullmatch(rf"failed to instantiate nsqd - {name} must be >=? 0", refusal(result))
+    assert result.stderr.count("\n") == 1
+
+
+# Config file
+
+
+def test_missing_config_file_is_a_fatal_line(run: Run) -> None:
+    result = run("--config=/nonexistent.cfg", "--log-prefix=other ")
+    expected = "failed to load config file /nonexistent.cfg - open /nonexistent.cfg: no such file or directory"
+    assert refusal(result) == expected
+
+
+def test_directory_as_config_file_is_a_fatal_line(run: Run, tmp_path: Path) -> None:
+    expected = f"failed to load config file {tmp_path} - read {tmp_path}: is a directory"
+    assert refusal(run(f"--config={tmp_path}")) == expected
+
+
+def test_config_file_that_is_no_toml_is_a_fatal_line(run: Run, config: Callable[[str], str], tmp_path: Path) -> None:
+    text = refusal(run(config("mem_queue_size = = 5\n")))
+    assert text.startswith(f"failed to load config file {tmp_path}/nsqd.cfg - toml: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ('log_level = "trace"', "failed parsing log_level trace"),
+        ("log_level = 2", "failed parsing log_level 2"),
+        ("tls_required = 2", "failed parsing tls_required 2"),
+        ('tls_required = "no"', "failed parsing tls_required no"),
+        ('tls_min_version = "bogus"', "failed parsing tls_min_version bogus"),
+        ("tls_min_version = 1.2", "failed parsing tls_min_version 1.2"),
+        ('tls_min_version = ["tls1.2"]', "failed parsing tls_min_version [tls1.2]"),
+    ],
+)
+def test_bad_special_config_value_is_a_fatal_line(run: Run, config: Callable[[str], str], line: str, text: str) -> None:
+    flags = ["--log-level=info", "--tls-required=false", "--tls-min-version=tls1.2"]
+    assert refusal(run(config(line), *flags)) == text
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("mem_queue_size = 1.5", "1.5 (10000) for field MemQueueSize - invalid int64 value type float64"),
+        ("mem_queue_size = true", "true (10000) for field MemQueueSize - invalid int64 value type bool"),
+        (
+            'max_rdy_count = "x"',
+            'x (2500) for field MaxRdyCount - strconv.ParseInt: parsing "x": invalid syntax',
+        ),
+        (
+            'max_rdy_count = "0x10"',
+            '0x10 (2500) for field MaxRdyCount - strconv.ParseInt: parsing "0x10": invalid syntax',
+        ),
+        ("id = []", "[] (ID) for field ID - invalid int64 value type []interface {}"),
+        ("msg_timeout = 1.5", "1.5 (1m0s) for field MsgTimeout - invalid time.Duration value type float64"),
+        ('msg_timeout = "60"', '60 (1m0s) for field MsgTimeout - time: missing unit in duration "60"'),
+        ('msg_timeout = "1d"', '1d (1m0s) for field MsgTimeout - time: unknown unit "d" in duration "1d"'),
+        (
+            'deflate = "yes"',
+            'yes (true) for field DeflateEnabled - strconv.ParseBool: parsing "yes": invalid syntax',
+        ),
+        ("snappy = 1.0", "1 (true) for field SnappyEnabled - invalid bool value type float64"),
+        (
+            "statsd_exclude_ephemeral = {}",
+            "map[] (false) for field StatsdExcludeEphemeral - invalid bool value type map[string]interface {}",
+        ),
+        (
+            'e2e_processing_latency_percentiles = "1.0,x"',
+            '1.0,x ([]) for field E2EProcessingLatencyPercentiles - strconv.ParseFloat: parsing "x": invalid syntax',
+        ),
+    ],
+)
+def test_config_value_that_cannot_be_coerced_is_a_dated_line_and_exit_1(
+    run: Run, config: Callable[[str], str], line: str, text: str
+) -> None:
+    result = run(config(line))
+    assert result.returncode == 1
+    expected = re.escape(f" ERROR: Resolve failed to coerce value {text}\n").replace(r"\(ID\)", r"\(\d+\)")
+    assert re.fullmatch(DATE + expected, result.stderr)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "e2e_processing_latency_percentiles = [1, 0.5]",
+        'e2e_processing_latency_percentiles = ["0.5"]',
+        "nsqlookupd_tcp_addresses = [4160]",
+        "auth_http_addresses = [true]",
+    ],
+)
+def test_list_that_crashes_nsqd_is_one_fatal_line_and_exit_1(
+    run_own: Run, config: Callable[[str], str], line: str
+) -> None:
+    result = run_own(config(line))
+    assert refusal(result).startswith(f"failed parsing {line.split()[0]} ")
+    assert result.stderr.count("\n") == 1
+
+
+NODE_ID = "failed to instantiate nsqd - --node-id must be [0,1024)"
+DEFLATE_LEVEL = "failed to instantiate nsqd - --max-deflate-level must be [1,9]"
+PERCENTILE = "failed to instantiate nsqd - invalid E2E processing latency percentile: "
+
+
+@pytest.mark.parametrize(
+    ("lines", "flags", "text"),
+    [
+        ("max_deflate_level = 0", [], DEFLATE_LEVEL),
+        ('max_deflate_level = "0"', [], DEFLATE_LEVEL),
+        ("max_deflate_level = 0\nid = 1024", ["--max-deflate-level=6"], NODE_ID),
+        ("max_deflate_level = 0\nid = 1024", ["--node-id=5"], DEFLATE_LEVEL),
+        ("max_deflate_level = 1.5\nid = 1024", ["--max-deflate-level=6"], NODE_ID),
+        ("node_id = 5\nworker_id = 5\nbogus = 1\n[table]\nid = 5", ["--node-id=1024"], NODE_ID),
+        ("e2e_processing_latency_percentiles = [1.5, 2.5]", [], f"{PERCENTILE}1.5"),
+        ('e2e_processing_latency_percentiles = "0.5, 2.5"', [], f"{PERCENTILE}2.5"),
+        (
+            "e2e_processing_latency_percentiles = [0.5, 3.5]",
+            ["--e2e-processing-latency-percentile=1.5,2.5"],
+            f"{PERCENTILE}2.5",
+        ),
+    ],
+)
+def test_flag_wins_over_config_key_wins_over_default(
+    run: Run, config: Callable[[str], str], lines: str, flags: list[str], text: str
+) -> None:
+    assert refusal(run(config(lines), *flags)) == text
+
+
+def test_values_of_the_config_file_take_effect(nsqd_factory: DaemonFactory, config: Callable[[str], str]) -> None:
+    daemon = nsqd_factory(
+        config('log_prefix = "[mine] "\nlog_level = "warn"\ntls_min_version = ""\nid = 7'), "--log-level=info"
+    )
+    assert re.search(rf"^\[mine\] {DATE}\.\d{{6}} INFO: ID: 7$", daemon.log(), re.MULTILINE)
+
+
+# Signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_is_a_clean_exit(nsqd: Daemon, number: signal.Signals) -> None:
+    nsqd.send_signal(number)
+    assert nsqd.wait() == 0
+    assert nsqd.log().rstrip().endswith("INFO: NSQ: bye")
+
+
+def test_hangup_is_a_clean_exit(gnsqd: Daemon) -> None:
+    gnsqd.send_signal(signal.SIGHUP)
+    assert gnsqd.wait() == 0
+    assert gnsqd.log().rstrip().endswith("INFO: NSQ: bye")
+
+
+def test_user_signals_are_ignored(nsqd: Daemon) -> None:
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE):
+        nsqd.send_signal(number)
+    assert nsqd.http("GET", "/ping")[0] == 200
+    assert nsqd.terminate() == 0
+
+
+def test_quit_prints_what_everything_waits_for_and_exits_2(nsqd: Daemon) -> None:
+    nsqd.send_signal(signal.SIGQUIT)
+    assert nsqd.wait() == 2
+    assert "queueScanLoop" in nsqd.log()
+
+
+def test_daemon_with_closed_standard_streams_serves(tmp_path: Path) -> None:
+    address = str(tmp_path / "tcp.sock")
+    flags = [f"--tcp-address={address}", "--http-address=", f"--data-path={tmp_path}"]
+    with subprocess.Popen(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *own_command(), *flags]) as process:
+        try:
+            eventually(lambda: process.poll() is not None or Path(address).exists())
+            with open_socket(address, DEADLINE) as client:
+                client.sendall(b"  V2PUB t\n\x00\x00\x00\x01x")
+                assert client.recv(100) == b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
+        finally:
+            process.terminate()
+        assert process.wait(DEADLINE) == 0
+    assert (tmp_path / "nsqd.dat").read_text().startswith('{"topics":[{"name":"t"')

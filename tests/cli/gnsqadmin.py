@@ -1,0 +1,114 @@
+"""Running `gnsqadmin` as users do, as a process with pipes or on a terminal of some size; and nodes that misbehave."""
+
+import fcntl
+import os
+import pty
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from daemons import DEADLINE
+
+COMMAND = [sys.executable, "-P", "-m", "nsqadmin_cli"]
+
+
+class Result(NamedTuple):
+    """What a run left: exit code and what it printed. A terminal gets both streams in `out`."""
+
+    code: int
+    out: str
+    err: str
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """This process' environment without what changes how programs print, and with `variables`."""
+    told = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+    kept = {name: value for name, value in os.environ.items() if name not in told}
+    return kept | {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"} | variables
+
+
+def gnsqadmin(*args: str, **variables: str) -> Result:
+    """Run with pipes; `variables` are added to the environment."""
+    done = subprocess.run(
+        [*COMMAND, *args],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        env=environment(**variables),
+        timeout=DEADLINE,
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def on_terminal(columns: int, *args: str, **variables: str) -> Result:
+    """Run on a terminal of `columns` columns; `variables` are added to the environment."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    process = subprocess.Popen([*COMMAND, *args], stdin=slave, stdout=slave, stderr=slave, env=environment(**variables))
+    os.close(slave)
+    output = b""
+    with os.fdopen(master, "rb", buffering=0) as screen:
+        try:
+            while data := screen.read(65536):
+                output += data
+        except OSError:  # how Linux reports the end of a terminal
+            pass
+    return Result(process.wait(DEADLINE), output.decode().replace("\r\n", "\n"), "")
+
+
+class FakeNode:
+    """A server on a loopback port that reads one request per connection, then sends `answer` or calls it.
+
+    With `hangs`, connections stay open afterwards, until the end of the `with` block.
+    """
+
+    def __init__(self, answer: bytes | Callable[[socket.socket], None] = b"", *, hangs: bool = False) -> None:
+        self.asked = threading.Event()
+        self._answer = answer
+        self._over = threading.Event()
+        self._hangs = hangs
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
+
+    def _talk(self, connection: socket.socket) -> None:
+        with connection:
+            request = b""
+            while not request.endswith(b"\r\n\r\n") and (data := connection.recv(65536)):
+                request += data
+            self.asked.set()
+            try:
+                if isinstance(self._answer, bytes):
+                    connection.sendall(self._answer)
+                else:
+                    self._answer(connection)
+            except OSError:
+                return  # the other side has gone
+            if self._hangs:
+                self._over.wait(DEADLINE)
+
+    def __enter__(self) -> "FakeNode":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+def http_answer(body: bytes, status: str = "200 OK", content_type: str = "application/json") -> bytes:
+    """A whole HTTP answer."""
+    return f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body

@@ -1,0 +1,206 @@
+"""Nodes that hang, lie or are something else: one plain error line that says what was wrong, whatever they do."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from typing import Any
+
+import pytest
+
+from cli.gnsqadmin import COMMAND, FakeNode, environment, gnsqadmin, http_answer
+from daemons import DEADLINE
+
+NOT_JSON = "answered something that is not JSON; is this the HTTP address of an nsqd?"
+NOT_HTTP = "does not answer in HTTP; is this the TCP address of an nsqd?"
+NOT_NSQD = "answered JSON that is not an nsqd's:"
+
+
+def node(**changes: Any) -> dict[str, Any]:
+    """What an nsqd without topics says."""
+    return {"version": "1.3.0", "health": "OK", "start_time": 1, "topics": [], "producers": None} | changes
+
+
+def topic(**changes: Any) -> dict[str, Any]:
+    counts = dict.fromkeys(("depth", "backend_depth", "message_count", "message_bytes"), 0)
+    return {"topic_name": "t", "channels": [], **counts, "paused": False} | changes
+
+
+def as_json(document: object) -> bytes:
+    return http_answer(json.dumps(document).encode())
+
+
+def without(key: str, document: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name != key}
+
+
+BAD_ANSWERS = {
+    "nothing": (b"", NOT_HTTP),
+    "no HTTP": (b"\0\0\0\x12\0\0\0\x01E_BAD_PROTOCOL\n", NOT_HTTP),
+    "cut short": (
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{}",
+        "closed the connection in the middle of its answer",
+    ),
+    "cut chunk": (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+        "does not answer in proper HTTP (IncompleteRead)",
+    ),
+    "many headers": (
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200,
+        "does not answer in proper HTTP (HTTPException)",
+    ),
+    "HTML": (http_answer(b"<html>\x1b[31m</html>"), NOT_JSON),
+    "bytes": (http_answer(b"\xff\xfe\xfd"), NOT_JSON),
+    "deep JSON": (http_answer(b"[" * 100_000), NOT_JSON),
+    "nsqlookupd": (
+        http_answer(b'{"message":"NOT_FOUND"}', "404 Not Found"),
+        "answered HTTP 404 (NOT_FOUND)",
+    ),
+    "TLS required": (
+        http_answer(b'{"message": "TLS_REQUIRED", "https_port": 4152}', "403 Forbidden"),
+        "answered HTTP 403 (TLS_REQUIRED)",
+    ),
+    "HTTPS": (
+        http_answer(b"Client sent an HTTP request to an HTTPS server.\n", "400 Bad Request", "text/plain"),
+        "answered HTTP 400 (Client sent an HTTP request to an HTTPS server.)",
+    ),
+    "control bytes": (
+        http_answer(b'{"message":"a\\u001b[2J\\nb"}', "500 X"),
+        r"answered HTTP 500 (a\x1b[2J\nb)",
+    ),
+    "redirect": (
+        http_answer(b"<html>", "301 Moved Permanently", "text/html"),
+        "answered HTTP 301 (Moved Permanently)",
+    ),
+    "list": (as_json([]), f"{NOT_NSQD} the document is no JSON object"),
+    "other JSON": (as_json({"status_code": 200}), f'{NOT_NSQD} the document has no "version"'),
+    "no topics": (as_json(without("topics", node())), f'{NOT_NSQD} the document has no "topics"'),
+    "topics": (as_json(node(topics={})), f'{NOT_NSQD} "topics" of the document is no list'),
+    "depth": (as_json(node(topics=[topic(depth=True)])), f'{NOT_NSQD} "depth" of a topic is no count'),
+    "huge depth": (as_json(node(topics=[topic(depth=10**4000)])), f'{NOT_NSQD} "depth" of a topic is no count'),
+    "channel": (
+        as_json(node(topics=[topic(channels=[{}])])),
+        f"{NOT_NSQD} a channel of topic 't' has no \"channel_name\"",
+    ),
+}
+
+
+@pytest.mark.parametrize("answer, reason", BAD_ANSWERS.values(), ids=BAD_ANSWERS)
+def test_a_bad_answer_is_one_line_of_error(answer: bytes, reason: str) -> None:
+    with FakeNode(answer) as bad:
+        result = gnsqadmin("stats", "--nsqd-http-address", bad.address)
+        assert result == (1, "", f"Error: nsqd at {bad.address}: {reason}\n")
+
+
+def test_a_host_without_a_name_is_one_line_of_error() -> None:
+    code, out, err = gnsqadmin("stats", "--nsqd-http-address=no-such-host.invalid:4151")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("Error: nsqd at no-such-host.invalid:4151: cannot resolve the host name: ")
+
+
+def test_a_hanging_node_is_given_up_after_the_timeout_and_the_others_are_shown() -> None:
+    with FakeNode(hangs=True) as hanging, FakeNode(as_json(node(topics=[topic()]))) as fine:
+        result = gnsqadmin(
+            "stats", "--timeout=0.3", f"--nsqd-http-address={hanging.address}", f"--nsqd-http-address={fine.address}"
+        )
+    assert result.code == 1
+    assert result.err == f"Error: nsqd at {hanging.address}: no complete answer within 0.3 s\n"
+    assert f"t                 {fine.address}" in result.out
+
+
+def test_a_node_that_drips_bytes_is_given_up_after_the_timeout() -> None:
+    def drip(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+        while True:
+            connection.sendall(b" ")
+            time.sleep(0.05)
+
+    with FakeNode(drip) as dripping:
+        result = gnsqadmin("stats", "--timeout=0.5", "--nsqd-http-address", dripping.address)
+        assert result == (1, "", f"Error: nsqd at {dripping.address}: no complete answer within 0.5 s\n")
+
+
+def test_an_endless_answer_is_given_up() -> None:
+    def pour(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:
+            connection.sendall(b" " * 1_000_000)
+
+    with FakeNode(pour) as pouring:
+        result = gnsqadmin("stats", "--timeout=25", "--nsqd-http-address", pouring.address)
+        assert result == (1, "", f"Error: nsqd at {pouring.address}: answered more than 64 MiB\n")
+
+
+def test_nodes_are_asked_at_the_same_time() -> None:
+    with FakeNode(hangs=True) as first, FakeNode(hangs=True) as second:
+        command = ["stats", f"--nsqd-http-address={first.address}", f"--nsqd-http-address={second.address}"]
+        process = subprocess.Popen([*COMMAND, *command], env=environment())
+        try:
+            assert first.asked.wait(DEADLINE)
+            assert second.asked.wait(4), "the second node was not asked before the first had its 5 s"
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_an_unhealthy_node_is_shown_as_such() -> None:
+    with FakeNode(as_json(node(health="NOK - disk \x1b[5m full"))) as ill:
+        code, out, err = gnsqadmin("stats", "--nsqd-http-address", ill.address)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0].endswith(r"NOK - disk \x1b[5m full")
+    assert "healthy" not in out
+
+
+def test_unknown_keys_are_ignored_and_go_nulls_are_empty_lists() -> None:
+    with FakeNode(as_json(node(new=1, topics=[topic(new=[], channels=None)]))) as newer:
+        code, out, err = gnsqadmin("stats", "--json", "--nsqd-http-address", newer.address)
+    assert (code, err) == (0, "")
+    assert json.loads(out)["nodes"][0]["topics"] == [topic()]
+
+
+@pytest.mark.parametrize("name", ["\x1b]0;owned\x07", "[bold red]x[/]", ":pile_of_poo:", "a\nb", "\u202eabc", "\ud800"])
+@pytest.mark.parametrize("option", [[], ["--json"]])
+def test_hostile_names_are_shown_harmlessly(name: str, option: list[str]) -> None:
+    escaped = name.encode("unicode_escape", "surrogatepass").decode()
+    with FakeNode(as_json(node(topics=[topic(topic_name=name)]))) as hostile:
+        code, out, err = gnsqadmin("stats", "--nsqd-http-address", hostile.address, *option)
+    assert (code, err) == (0, "")
+    assert all(char == "\n" or char.isprintable() for char in out)
+    if option:
+        assert json.loads(out)["totals"]["topics"][0]["topic_name"] == name
+    else:
+        assert out.splitlines()[4].split("  ")[0] == escaped
+
+
+def test_wide_characters_keep_the_columns_straight() -> None:
+    topics = [topic(topic_name="日本語"), topic(topic_name="abcdef")]
+    with FakeNode(as_json(node(topics=topics))) as foreign:
+        lines = gnsqadmin("stats", "--nsqd-http-address", foreign.address).out.splitlines()
+    wide, narrow = (next(line for line in lines if name in line) for name in ("日本語", "abcdef"))
+    assert wide.replace("日本語", "abcdef") == narrow
+
+
+def test_control_c_ends_it_at_once_and_quietly() -> None:
+    with FakeNode(hangs=True) as hanging:
+        command = [*COMMAND, "stats", "--timeout=3600", "--nsqd-http-address", hanging.address]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment())
+        assert hanging.asked.wait(DEADLINE)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 130
+    assert err.strip() == b""
+
+
+@pytest.mark.parametrize("option", [[], ["--json"]])
+def test_a_reader_that_goes_away_ends_it_quietly(option: list[str]) -> None:
+    with FakeNode(as_json(node(topics=[topic()]))) as fine:
+        reader, writer = os.pipe()
+        os.close(reader)
+        command = [*COMMAND, "stats", "--nsqd-http-address", fine.address, *option]
+        process = subprocess.Popen(command, stdout=writer, stderr=subprocess.PIPE, env=environment())
+        os.close(writer)
+        _, err = process.communicate(timeout=DEADLINE)
+    assert err == b""
+    assert process.returncode == 1
