@@ -73,12 +73,15 @@ def _run(options: Options) -> int:
 
 
 def _dump(number: int, frame: FrameType | None) -> None:
-    print_run_info(file=sys.stderr)
-    os._exit(2)
+    try:
+        gc.unfreeze()  # gevent finds the greenlets among the collector's objects
+        print_run_info(file=sys.stderr)
+    finally:
+        os._exit(2)
 
 
 def _reserve_standard_descriptors() -> None:
-    """Keep files and sockets off descriptors 0 to 2 where one of these was closed, or log lines would land in them."""
+    """Keep files and sockets off descriptors 0 to 2 where these were closed: C code prints its complaints there."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)

@@ -85,6 +85,8 @@ def ask_all(
 ) -> dict[Address, T | NodeError]:
     """`question(address, timeout)` for every node at once: what it returned or the NodeError it raised, in order.
 
+    A node named twice is asked once, or its counts would double.
+
     One that takes more than `timeout` seconds counts as a NodeError; its thread is left to itself.
     """
     deadline = time.monotonic() + timeout

@@ -1,10 +1,11 @@
 """The `gnsqadmin` command line: the group of all commands, and how a run ends.
 
-Exit codes are in `options.ExitCode`. A user's mistake is a line on stderr, never a traceback; so are Ctrl-C and a
-reader that went away (`| head`), which click turns into `Abort` and into a quiet exit.
+Exit codes are in `options.ExitCode`. A user's mistake is a line on stderr, never a traceback. Ctrl-C and a reader that
+went away (`| head`) end the run without a word; click makes an `Abort` of the one and an exit with 1 of the other.
 """
 
 import io
+import os
 import sys
 from typing import NoReturn
 
@@ -43,4 +44,8 @@ def main() -> NoReturn:
         status = error.exit_code
     except click.Abort:
         status = ExitCode.INTERRUPTED
+    except OSError as error:  # of standard output, such as a full disk: those of nodes are NodeErrors
+        click.echo(f"Error: cannot write the output: {error.strerror}", err=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left in the buffer
+        status = ExitCode.FAILED
     sys.exit(status)

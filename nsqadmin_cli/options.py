@@ -22,10 +22,9 @@ class ExitCode(enum.IntEnum):
 
 def _addresses(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> tuple[Address, ...]:
     try:
-        addresses = [Address.parse(text) for text in texts]
+        return tuple(Address.parse(text) for text in texts)
     except ValueError as error:
         raise click.BadParameter(str(error), ctx, param) from None
-    return tuple(dict.fromkeys(addresses))  # a node named twice is asked once, or its totals would count double
 
 
 def _seconds(ctx: click.Context, param: click.Parameter, seconds: float) -> float:

@@ -5,7 +5,6 @@ headings, else with shortened numbers, at last by folding names. Elsewhere nothi
 """
 
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,8 +54,7 @@ class Column:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for cell in self.cells:
-            padding = " " * (options.max_width - cell_len(cell.text))
-            yield Segment(padding + cell.text if self.right else cell.text + padding, cell.style)
+            yield Segment(cell.text.rjust(options.max_width) if self.right else cell.text, cell.style)
             yield Segment.line()
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
@@ -137,7 +135,7 @@ _FORMS = (
 def show_stats(answers: Mapping[Address, NodeStats | NodeError], totals: Totals) -> None:
     """Print the nodes, then a table of their topics and channels, if there are any, on standard output."""
     console = Console(color_system=None if os.environ.get("NO_COLOR") else "auto")
-    width = console.width if sys.stdout.isatty() else _UNLIMITED
+    width = console.width if console.file.isatty() else _UNLIMITED
     console.width = _UNLIMITED  # rich cuts nothing: what is still too wide is for the terminal to wrap
     console.print(_nodes_table(answers))
     if totals.topics:

@@ -98,7 +98,7 @@ class Daemon:
             f"--data-path={self.data_path}",
             *self.flags,
         ]
-        with self.logs[-1].open("wb") as log:
+        with self.logs[-1].open("ab") as log:
             self.process = subprocess.Popen(
                 [*self.command, *flags],
                 stdin=subprocess.DEVNULL,

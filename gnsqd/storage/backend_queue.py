@@ -33,7 +33,7 @@ class BackendQueue(Protocol):
         """Return once at most sync-every operations are unsynced. May yield: call it between batches."""
 
     def empty(self) -> None:
-        """Drop everything; StorageError if files could not be removed, and the queue is empty nevertheless."""
+        """Drop everything; StorageError if files could not be removed."""
 
     def delete(self) -> None:
         """Drop everything and stop; errors as `empty`. Later calls of `put_many` fail with "exiting"."""

@@ -72,8 +72,8 @@ class DiskQueue:
         self._sync: Greenlet[[], bool] | None = None
         self._closed = False
         self._deleted = False
-        if self._opening.recovered:
-            self._note(1)
+        if self._opening.mended:
+            self._change_meta()
         self._check_tail()
 
     @property
@@ -166,7 +166,7 @@ class DiskQueue:
 
     def peek_many(self, limit: int, max_bytes: int) -> list[bytes]:
         self._peeked_ends = []
-        while self._readable():
+        while self._readable() and not self._closed:
             try:
                 reader = self._reader or self._open_reader()
                 end = self._read_end if self._read_file < self._write_file else self._write_pos

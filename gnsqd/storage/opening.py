@@ -54,10 +54,12 @@ class QueueFiles:
 
 
 class Opening(NamedTuple):
-    """Positions to start from. `short_file` ends before the position that meta told of, `promised_end`."""
+    """Positions to start from; `mended` if they are not those in the meta file. `short_file` ends before the position
+    that meta told of, `promised_end`.
+    """
 
     meta: Meta
-    recovered: bool = False
+    mended: bool = True
     short_file: int = -1
     promised_end: int = 0
 
@@ -83,7 +85,7 @@ def open_queue(files: QueueFiles, log: Logger) -> Opening:
 def _recover(files: QueueFiles, log: Logger) -> Opening:
     numbers = files.numbers()
     if not numbers:
-        return Opening(Meta())
+        return Opening(Meta(), mended=False)
     depth = sum(_count_records(files, number) for number in numbers)
     log.warn(
         "DISKQUEUE(%s) no usable metadata, reading all %d messages in %d files from %s on",
@@ -92,7 +94,7 @@ def _recover(files: QueueFiles, log: Logger) -> Opening:
         len(numbers),
         files.path(numbers[0]),
     )
-    return Opening(Meta(depth, numbers[0], 0, numbers[-1] + 1, 0), recovered=True)
+    return Opening(Meta(depth, numbers[0], 0, numbers[-1] + 1, 0))
 
 
 def _count_records(files: QueueFiles, number: int) -> int:
@@ -119,7 +121,7 @@ def _check_write_file(files: QueueFiles, meta: Meta, log: Logger) -> Opening:
     except OSError as error:
         raise StorageError(path_error("stat", path, error)) from error
     if size == meta.write_pos:
-        return Opening(meta)
+        return Opening(meta, mended=False)
     log.warn(
         "DISKQUEUE(%s) %s metadata writePos %d %s file size of %d, skipping to new file",
         files.name,
@@ -128,7 +130,7 @@ def _check_write_file(files: QueueFiles, meta: Meta, log: Logger) -> Opening:
         "<" if meta.write_pos < size else ">",
         size,
     )
-    next_file = max(meta.write_file, *files.numbers()[-1:]) + 1
+    next_file = max([meta.write_file, *files.numbers()]) + 1
     skipped = meta._replace(write_file=next_file, write_pos=0)
     if size > meta.write_pos:
         return Opening(skipped)

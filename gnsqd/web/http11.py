@@ -6,8 +6,9 @@ A longer one is dropped while it arrives, and the request is answered as `too_bi
 by more than DISCARD_LIMIT is answered at once and is the connection's last. Go's server, which clients are used to,
 does the same.
 
-What is no HTTP is answered with Go's words, as `refusal`, and ends the connection. httptools is stricter than Go here
-and there (an unknown method, two lengths for one body), never more lenient.
+What is no HTTP is answered with Go's words, as `refusal`, and ends the connection. httptools is stricter than Go where
+two servers could read a request differently (two lengths for one body, lines without a carriage return) and does not
+know methods that no standard names.
 """
 
 from collections.abc import Callable
@@ -224,8 +225,10 @@ class RequestReader:
         request.http10 = version == "1.0"
         if version == "1.1":
             self._check_host(headers.get(b"host"))
+        elif version == "2.0":
+            self._stop(505, ": unsupported protocol version")
         elif not request.http10:
-            self._stop(505 if version == "2.0" else 400, ": unsupported protocol version" if version == "2.0" else "")
+            self._stop(400)
         if parser.should_upgrade() and request.method != "CONNECT":
             return
         request.keep_alive = parser.should_keep_alive() and request.method != "CONNECT"

@@ -83,8 +83,6 @@ class DeflateLayer:
         self.ended = False
 
     def decode(self, data: bytes) -> bytes:
-        if self.ended:
-            return b""
         try:
             plain = self._decompress.decompress(self._decompress.unconsumed_tail + data, MAX_CHUNK)
         except zlib.error as error:

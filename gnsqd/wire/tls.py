@@ -61,6 +61,7 @@ _REASONS = {
 
 
 _RECORD = 16384  # bytes of plaintext in a TLS record, at most
+_SLICE = 65536  # bytes encoded in one go: a memory BIO keeps the memory of the largest amount it ever held
 
 
 class TLSError(StreamError):
@@ -114,8 +115,6 @@ class TLSLayer:
 
     def decode(self, data: bytes) -> bytes:
         self.pending = False
-        if self.ended:
-            return b""
         if data:
             self._connection.bio_write(data)
         records = []
@@ -131,7 +130,13 @@ class TLSLayer:
         return b"".join(records)
 
     def encode(self, data: bytes) -> bytes:
-        """As in Layer. What TLS itself has to tell the peer since the last call goes with it."""
+        """As in Layer; StreamError when our direction is over. What TLS itself has to tell the peer goes with it."""
+        if len(data) <= _SLICE:
+            return self._encode(data)
+        view = memoryview(data)
+        return b"".join([self._encode(view[start : start + _SLICE]) for start in range(0, len(data), _SLICE)])
+
+    def _encode(self, data: bytes | memoryview) -> bytes:
         if data:
             try:
                 self._connection.sendall(data)
@@ -140,8 +145,9 @@ class TLSLayer:
         return self._outgoing(len(data) + len(data) // 64 + 1024)
 
     def close_notify(self) -> bytes:
-        """The bytes that end our direction of an established connection."""
-        self._connection.shutdown()
+        """The bytes that end our direction: close_notify, or the alert of a connection that has failed."""
+        with contextlib.suppress(SSL.Error):
+            self._connection.shutdown()
         return self._outgoing()
 
     def _outgoing(self, expected: int = _RECORD) -> bytes:
@@ -152,11 +158,13 @@ class TLSLayer:
         return b"".join(pieces)
 
 
-def _text(error: SSL.Error) -> str:
+def _text(error: SSL.Error | crypto.Error) -> str:
     """The reason of an OpenSSL error, as Go's crypto/tls words it where it has an equal."""
-    reasons = [reason for _, _, reason in error.args[0]] if error.args and isinstance(error.args[0], list) else []
-    reason = reasons[-1] if reasons else "unexpected end of stream"
-    return f"tls: {_REASONS.get(reason, reason)}"
+    match error.args:
+        case ([*_, (_, _, reason)],):
+            return f"tls: {_REASONS.get(reason, reason)}"
+        case _:  # nothing new: an earlier error has ended the connection
+            return "tls: connection has failed"
 
 
 def build_context(options: Options) -> SSL.Context | None:
@@ -176,7 +184,7 @@ def build_context(options: Options) -> SSL.Context | None:
         raise StartError(f"failed to build TLS config - {text}") from error
     except ValueError as error:
         raise StartError(f"failed to build TLS config - {error}") from error
-    except SSL.Error as error:
+    except (SSL.Error, crypto.Error) as error:
         raise StartError(f"failed to build TLS config - {_text(error)}") from error
 
 
@@ -191,9 +199,9 @@ def _build_context(options: Options) -> SSL.Context:
         names.append("@SECLEVEL=0")
     context.set_cipher_list(":".join(names).encode())
     context.set_tls13_ciphersuites(":".join(name for _, name, _ in _TLS13_CIPHER_SUITES).encode())
-    context.set_options(SSL.OP_CIPHER_SERVER_PREFERENCE | SSL.OP_NO_RENEGOTIATION)
+    context.set_options(SSL.OP_CIPHER_SERVER_PREFERENCE)
     context.set_mode(SSL.MODE_RELEASE_BUFFERS)  # 34 KB less for every idle connection
-    # Sessions live in tickets only. Without an id OpenSSL refuses to resume those that carry a client certificate.
+    # As in Go, sessions live in tickets only. Those that carry a client certificate need an id to be resumed.
     context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
     context.set_session_id(b"gnsqd")
     _use_key_pair(context, options.tls_cert, options.tls_key)

@@ -322,6 +322,13 @@ def test_hangup_is_a_clean_exit(gnsqd: Daemon) -> None:
     assert gnsqd.log().rstrip().endswith("INFO: NSQ: bye")
 
 
+def test_hangup_ignored_from_the_start_stays_ignored(daemon_command: list[str], tmp_path: Path) -> None:
+    with Daemon(["nohup", *daemon_command], tmp_path / "data") as daemon:
+        daemon.send_signal(signal.SIGHUP)
+        assert daemon.http("GET", "/ping")[0] == 200
+        assert daemon.running
+
+
 def test_user_signals_are_ignored(nsqd: Daemon) -> None:
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE):
         nsqd.send_signal(number)
@@ -344,6 +351,8 @@ def test_daemon_with_closed_standard_streams_serves(tmp_path: Path) -> None:
             with open_socket(address, DEADLINE) as client:
                 client.sendall(b"  V2PUB t\n\x00\x00\x00\x01x")
                 assert client.recv(100) == b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
+            streams = [Path(f"/proc/{process.pid}/fd/{number}") for number in (0, 1, 2)]
+            assert {str(stream.readlink()) for stream in streams if stream.is_symlink()} <= {"/dev/null"}
         finally:
             process.terminate()
         assert process.wait(DEADLINE) == 0

@@ -27,7 +27,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class RowResult:
-    """The runs of a row: lane name to measurements in the order of the turns. The first lane is what others are compared to."""
+    """The runs of a row: lane name to measurements in the order of the turns. The first lane is the base."""
 
     row: Row
     runs: dict[str, list[Measurement]]

@@ -26,7 +26,7 @@ def markdown(results: Sequence[RowResult], seconds: float) -> str:
 
 def cells(results: Sequence[RowResult]) -> list[tuple[str, ...]]:
     """A line per row and lane, in the order of HEADINGS."""
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for result in results:
         for lane in result.runs:
             first = lane == next(iter(result.runs))
@@ -53,8 +53,8 @@ def spilled(result: RowResult, lane: str) -> bool:
 def notes(results: Sequence[RowResult], seconds: float) -> list[str]:
     turns = max(len(runs) for result in results for runs in result.runs.values())
     lines = [
-        f"Medians of {turns} interleaved runs of {seconds:g} s, each with a fresh daemon; a ratio is to the first daemon "
-        f"in the same turn. {len(os.sched_getaffinity(0))} CPUs, Python {platform.python_version()}."
+        f"Medians of {turns} interleaved runs of {seconds:g} s, each with a fresh daemon; a ratio is to the first "
+        f"daemon in the same turn. {len(os.sched_getaffinity(0))} CPUs, Python {platform.python_version()}."
     ]
     if any(spilled(result, lane) for result in results for lane in result.runs):
         lines += ["", "† more messages than the memory queue holds: some went to disk."]

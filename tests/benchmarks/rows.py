@@ -102,10 +102,9 @@ ROWS = (
 
 def run_program(daemon: Daemon, name: str, load: Load, *flags: str) -> Measurement:
     """Runs one of nsq's bench programs against `daemon`; BenchmarkError if it fails."""
-    host, port = daemon.tcp_address
     command = [
         str(PEERS / name),
-        f"--nsqd-tcp-address={host}:{port}",
+        "--nsqd-tcp-address={}:{}".format(*daemon.tcp_address),
         f"--runfor={load.seconds:g}s",
         f"--size={BODY_SIZE}",
         f"--topic={TOPIC}",

@@ -193,6 +193,22 @@ def test_control_c_ends_it_at_once_and_quietly() -> None:
     assert err.strip() == b""
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+@pytest.mark.parametrize("option", [[], ["--json"]])
+def test_a_full_disk_is_one_line_of_error(option: list[str]) -> None:
+    with FakeNode(as_json(node(topics=[topic()]))) as fine, open("/dev/full", "wb") as full:
+        command = [*COMMAND, "stats", "--nsqd-http-address", fine.address, *option]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=DEADLINE)
+    assert (done.returncode, done.stderr) == (1, b"Error: cannot write the output: No space left on device\n")
+
+
+def test_a_closed_standard_output_is_no_failure() -> None:
+    with FakeNode(as_json(node(topics=[topic()]))) as fine:
+        shell = ["sh", "-c", '"$@" >&-', "sh", *COMMAND, "stats", "--nsqd-http-address", fine.address]
+        done = subprocess.run(shell, stderr=subprocess.PIPE, env=environment(), timeout=DEADLINE)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 @pytest.mark.parametrize("option", [[], ["--json"]])
 def test_a_reader_that_goes_away_ends_it_quietly(option: list[str]) -> None:
     with FakeNode(as_json(node(topics=[topic()]))) as fine:

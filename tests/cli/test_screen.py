@@ -1,6 +1,7 @@
 """What the table looks like: on terminals of several widths, in a pipe, with and without colour."""
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -62,6 +63,27 @@ def test_a_narrow_terminal_has_short_headings_and_rounded_numbers(nodes: list[st
     table = [line.split() for line in on_terminal(80, *arguments(nodes[:1]), NO_COLOR="1").out.splitlines()]
     assert " ".join(table[2]) == "topic / channel depth mem disk inflt def req t-o msgs clients"
     assert ["archive", "1.23M", "10.0k", "1.22M", "0", "0", "0", "3", "9.87M", "0"] in table
+
+
+def test_rounded_numbers_promise_no_more_than_there_is() -> None:
+    depths = {9_999: "9,999", 10_000: "10.0k", 99_999: "99.9k", 999_999: "999k", 1_000_000: "1.00M", 2**63: "9.22E"}
+    channels = [{"channel_name": f"c{depth}", **counts(depth=depth)} for depth in depths]
+    document = {"version": "1.3.0", "health": "OK", "start_time": 1}
+    topics = [{"topic_name": "t", "channels": channels, **counts()}]
+    with FakeNode(http_answer(json.dumps(document | {"topics": topics}).encode())) as node:
+        lines = on_terminal(80, *arguments([node.address]), NO_COLOR="1").out.splitlines()
+    table = {words[0]: words[1] for words in map(str.split, lines) if len(words) > 1}
+    assert {depth: table[f"c{depth}"] for depth in depths} == depths
+
+
+@pytest.mark.parametrize(
+    "age, shown", [(-100, "0s"), (65, "1m "), (3605, "1h 0m"), (93_784, "1d 2h"), (400 * 86_400, "400d 0h")]
+)
+def test_uptime_is_shown_in_its_two_largest_units(age: int, shown: str) -> None:
+    document = {"version": "1.3.0", "health": "OK", "start_time": int(time.time()) - age, "topics": []}
+    with FakeNode(http_answer(json.dumps(document).encode())) as node:
+        line = gnsqadmin(*arguments([node.address])).out.splitlines()[0]
+    assert f" up {shown}" in line
 
 
 @pytest.mark.parametrize("variables", [{}, {"COLUMNS": "40"}])

@@ -22,9 +22,7 @@ class Driver:
 
     def run(self) -> None:
         plan = self.plan
-        consumers = [
-            self.consumer(channel, reader) for channel, names in plan["readers"].items() for reader in names
-        ]
+        consumers = [self.consumer(channel, reader) for channel, names in plan["readers"].items() for reader in names]
         producer = gnsq.Producer(plan["address"], max_backoff_duration=0.2)
         producer.start()
         self.publish(producer, plan["slow_topic"], {"verb": "pub", "bodies": [plan["slow_body"]], "delay": 0})

@@ -56,7 +56,7 @@ class Plan:
 
 
 def plan(address: str, count: int) -> Plan:
-    """A plan for `count` messages, a multiple of 100: 40 % go each by its own PUB, 50 % by MPUBs of 50, 10 % by DPUB."""
+    """`count`, a multiple of 100: 40 % go by a PUB each, 50 % by MPUBs of 50, 10 % by DPUB."""
     units: list[dict[str, Any]] = []
     for start in range(0, count, 100):
         bodies = [str(number) for number in range(start, start + 100)]
@@ -87,8 +87,7 @@ class Story:
 
 def run(driver: Sequence[str], daemon: Daemon, count: int, directory: Path) -> Story:
     """Runs `driver` against `daemon`; AssertionError if it fails, or when messages are left over in the end."""
-    host, port = daemon.tcp_address
-    the_plan = plan(f"{host}:{port}", count)
+    the_plan = plan("{}:{}".format(*daemon.tcp_address), count)
     path = directory / "plan.json"
     path.write_text(json.dumps(asdict(the_plan)), encoding="utf-8")
     create_channels(daemon, the_plan)
@@ -192,7 +191,7 @@ def check_nothing_finished_comes_back(story: Story) -> None:
 
 
 def check_delays(story: Story) -> None:
-    """No deferred message before its time; but the real nsqd forgets delays on a restart (NSQD-COMPAT.md section 0.1)."""
+    """No deferred message before its time; but the real nsqd forgets delays on a restart (NSQD-COMPAT.md, 0.1)."""
     sent: dict[str, tuple[float, int]] = {}
     for _, when, body, delay in by_kind(story, "sent"):
         sent.setdefault(body, (when, delay))

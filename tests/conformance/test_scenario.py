@@ -1,10 +1,10 @@
-"""Third-party client libraries live through the same scenario (scenario.py): nothing lost, nothing finished comes back."""
+"""Third-party client libraries live through scenario.py: nothing is lost, and nothing finished comes back."""
 
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest

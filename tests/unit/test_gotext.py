@@ -113,6 +113,7 @@ def test_bool_forms() -> None:
 DURATIONS = [
     (0, "0s"),
     (1, "1ns"),
+    (1000, "1\u00b5s"),
     (1100, "1.1\u00b5s"),
     (2_200_000, "2.2ms"),
     (638_686_980, "638.68698ms"),
@@ -146,6 +147,7 @@ def test_duration_text(nanoseconds: int, text: str) -> None:
         ("30m1h", 5_400_000_000_000),
         ("0.9223372036854775808h", 3_320_413_933_267),
         ("0.3333333333333333333h", 1_200_000_000_000),
+        (f"0.{'1' * 400}s", 111_111_111),
     ],
 )
 def test_duration_forms(text: str, expected: int) -> None:
@@ -165,6 +167,7 @@ def test_duration_forms(text: str, expected: int) -> None:
         ("1 s", 'time: unknown unit " s" in duration "1 s"'),
         ('1\u00e9"', r'time: unknown unit "\xc3\xa9\"" in duration "1\xc3\xa9\""'),
         ("9223372036854775808ns", 'time: invalid duration "9223372036854775808ns"'),
+        ("-2562047h47m16.854775809s", 'time: invalid duration "-2562047h47m16.854775809s"'),
         ("9999999999h", 'time: invalid duration "9999999999h"'),
     ],
 )

@@ -90,6 +90,7 @@ def test_every_pending_option_says_so_in_the_usage_text() -> None:
         (["--log-level=WaRn"], {"log_level": Level.WARN}),
         (["--tls-required"], {"tls_required": 2}),
         (["--tls-required=TCP-HTTPS"], {"tls_required": 1}),
+        (["--tls-required=tRUE"], {"tls_required": 2}),
         (["--tls-required=False"], {"tls_required": 0}),
         (["--tls-min-version=TLS1.2", "--tls-min-version="], {"tls_min_version": 771}),
     ],

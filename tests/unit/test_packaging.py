@@ -45,6 +45,13 @@ def test_no_hot_module_needs_cython_at_run_time() -> None:
         assert not re.search(r"^\s*(import|from) cython\b", source(module, ".py").read_text("utf-8"), re.MULTILINE)
 
 
+def test_no_stale_extension_module_in_the_tree_hides_its_source() -> None:
+    for built in (ROOT / "gnsqd").rglob("*.so"):
+        for suffix in (".py", ".pxd"):
+            origin = built.with_name(built.name.split(".")[0] + suffix)
+            assert not origin.exists() or origin.stat().st_mtime <= built.stat().st_mtime, f"remove the stale {built}"
+
+
 @installed
 def test_the_tests_judge_the_installed_package() -> None:
     assert ROOT / "gnsqd" not in Path(gnsqd.__file__).parents

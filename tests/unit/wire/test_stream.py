@@ -116,6 +116,11 @@ def test_each_deflate_flush_is_readable_at_once(level: int) -> None:
         assert inflate.decompress(raw) == data
 
 
+def test_deflate_keeps_its_dictionary_across_flushes() -> None:
+    layer, body = DeflateLayer(6), random.Random(2).randbytes(1000)
+    assert len(layer.encode(body)) > 1000 > 10 * len(layer.encode(body))
+
+
 def test_deflate_level_is_used() -> None:
     text = b" ".join(random.Random(5).choices([b"topic", b"channel", b"requeue", b"depth"], k=5000))
     sizes = {level: len(DeflateLayer(level).encode(text)) for level in (1, 6, 9)}
@@ -160,6 +165,13 @@ def test_bytes_may_be_split_anywhere(make_layer: Callable[[], Layer], raw: bytes
         assert drain(layer, raw[:position]) + drain(layer, raw[position:]) == plain, position
     layer = make_layer()
     assert b"".join(drain(layer, raw[i : i + 1]) for i in range(len(raw))) == plain
+
+
+def test_deflate_gives_all_there_is_where_a_full_chunk_meets_the_end_of_input() -> None:
+    raw = raw_deflate(bytes(MAX_CHUNK + 600))
+    for end in range(len(raw) - 20, len(raw) + 1):
+        expected = zlib.decompressobj(-15).decompress(raw[:end])
+        assert len(drain(DeflateLayer(6), raw[:end])) == len(expected), end
 
 
 bodies = st.lists(st.binary(max_size=300) | st.integers(1, 200_000).map(lambda n: b"ab" * n), min_size=1, max_size=5)

@@ -172,21 +172,26 @@ def test_every_cipher_suite_is_shown_by_its_name_or_number(
     assert len(seen) == count, seen
 
 
-@pytest.mark.parametrize(
-    ("suite", "number"), [("TLS_AES_256_GCM_SHA384", 4866), ("TLS_CHACHA20_POLY1305_SHA256", 4867)]
-)
-def test_tls13_suites_are_shown_by_number(options: Options, suite: str, number: int) -> None:
-    context = build_context(options)
-    assert context is not None
-    client = SSL.Context(SSL.TLS_CLIENT_METHOD)
-    client.set_tls13_ciphersuites(suite.encode())
-    peer, layer = SSL.Connection(client, None), TLSLayer(context)
+def openssl_handshake(options: Options, client: SSL.Context) -> tuple[TLSLayer, SSL.Connection]:
+    """With pyOpenSSL as the peer, which shows more than the standard library does."""
+    layer, peer = new_layer(options), SSL.Connection(client, None)
     peer.set_connect_state()
     while not layer.established:
         with contextlib.suppress(SSL.WantReadError):
             peer.do_handshake()
         if reply := layer.handshake(peer.bio_read(65536)):
             peer.bio_write(reply)
+    peer.do_handshake()
+    return layer, peer
+
+
+@pytest.mark.parametrize(
+    ("suite", "number"), [("TLS_AES_256_GCM_SHA384", 4866), ("TLS_CHACHA20_POLY1305_SHA256", 4867)]
+)
+def test_tls13_suites_are_shown_by_number(options: Options, suite: str, number: int) -> None:
+    client = SSL.Context(SSL.TLS_CLIENT_METHOD)
+    client.set_tls13_ciphersuites(suite.encode())
+    layer, _ = openssl_handshake(options, client)
     assert layer.cipher_suite == f"Unknown {number}"
 
 
@@ -239,6 +244,19 @@ def test_bodies_of_any_size_pass_both_ways(established: tuple[TLSLayer, Peer], s
     assert received == body
 
 
+def test_an_answer_of_tls_itself_goes_with_the_next_bytes(options: Options) -> None:
+    client = SSL.Context(SSL.TLS_CLIENT_METHOD)
+    client.set_max_proto_version(SSL.TLS1_2_VERSION)
+    layer, peer = openssl_handshake(options, client)
+    assert peer.renegotiate()
+    with pytest.raises(SSL.WantReadError):
+        peer.do_handshake()
+    assert layer.decode(peer.bio_read(65536)) == b""
+    peer.bio_write(layer.encode(b""))
+    with pytest.raises(SSL.Error, match="no renegotiation"):
+        peer.recv(1)
+
+
 def test_encoding_nothing_sends_nothing(established: tuple[TLSLayer, Peer]) -> None:
     layer, _ = established
     assert layer.encode(b"") == b""
@@ -265,8 +283,10 @@ def test_damaged_record_is_a_stream_error_and_ends_both_directions(established: 
     raw = peer.write(b"NOP\n")
     with pytest.raises(StreamError, match=r"^tls: "):
         layer.decode(raw[:-1] + bytes([raw[-1] ^ 1]))
-    with pytest.raises(StreamError, match=r"^tls: "):
+    with pytest.raises(StreamError, match=r"^tls: connection has failed$"):
         layer.encode(OK_FRAME)
+    with pytest.raises(ssl.SSLError, match="ALERT_BAD_RECORD_MAC"):
+        peer.read(layer.close_notify())
 
 
 @pytest.mark.parametrize(
@@ -294,6 +314,27 @@ def test_chain_of_the_certificate_file_is_sent(options: Options, authority: Iden
     layer = new_layer(options)
     Peer(ca=authority).handshake(layer)
     assert layer.established
+
+
+def test_chain_may_be_longer_than_a_record(options: Options, authority: Identity, tmp_path: Path) -> None:
+    chain = [issue(f"intermediate {number}", authority, authority=True) for number in range(80)]
+    assert sum(len(link.certificate.tbs_certificate_bytes) for link in chain) > 16384
+    options.tls_cert, options.tls_key = issue("server", authority).write(tmp_path / "chain", *chain)
+    layer = new_layer(options)
+    Peer(ca=authority).handshake(layer)
+    assert layer.established
+
+
+def test_sessions_are_kept_by_clients_alone(options: Options) -> None:
+    context = build_context(options)
+    assert context is not None
+    unused = Peer("tls1.2")
+    unused.tls.context.options |= ssl.OP_NO_TICKET
+    first, layer = Peer(resume=unused), TLSLayer(context)  # a cache would forget the session with the layer
+    first.handshake(layer)
+    again = Peer(resume=first)
+    again.handshake(TLSLayer(context))
+    assert not again.tls.session_reused
 
 
 @pytest.mark.parametrize("version", ["tls1.2", "tls1.3"])
@@ -342,6 +383,14 @@ class TestClientCertificates:
         layer = new_layer(verifying)
         Peer(version, identity=signed).handshake(layer)
         assert layer.peer_common_name == "signed"
+
+    def test_authorities_are_named_to_the_client(self, verifying: Options, authority: Identity, version: str) -> None:
+        identity, client = issue("signed", authority), SSL.Context(SSL.TLS_CLIENT_METHOD)
+        client.set_max_proto_version(TLS_VERSIONS[version])
+        client.use_certificate(identity.certificate)
+        client.use_privatekey(identity.key)
+        _, peer = openssl_handshake(verifying, client)
+        assert [name.CN for name in peer.get_client_ca_list()] == ["authority"]
 
     def test_require_verify_refuses_others(self, verifying: Options, unsigned: tuple[str, str], version: str) -> None:
         with pytest.raises(TLSError, match=r"^tls: failed to verify client certificate$"):

@@ -1,0 +1,45 @@
+"""Daemons that live as long as a module, for the many tests that only talk to one, and names of their own for each."""
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from daemons import PEERS, Daemon, own_command
+
+_numbers = itertools.count()
+
+
+def _peer_command() -> list[str]:
+    if not (PEERS / "nsqd").exists():
+        if os.environ.get("GNSQD_REQUIRE_PEERS") == "1":
+            pytest.fail("nsqd is not built (make peers)", pytrace=False)
+        pytest.skip("nsqd is not built (make peers)")
+    return [str(PEERS / "nsqd")]
+
+
+@pytest.fixture(scope="module", params=["gnsqd", pytest.param("nsqd", marks=pytest.mark.peer)])
+def module_factory(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Daemon]]:
+    """Start daemons of the kind under test that run until the end of the module: `module_factory(*flags)`."""
+    command = own_command() if request.param == "gnsqd" else _peer_command()
+    daemons: list[Daemon] = []
+
+    def start(*flags: str) -> Daemon:
+        path: Path = tmp_path_factory.mktemp("module") / "data"
+        daemons.append(Daemon(command, path, *flags))
+        return daemons[-1].start()
+
+    yield start
+    for daemon in daemons:
+        daemon.close()
+        assert "Traceback (most" not in daemon.log(), daemon.log()
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic name that no other test uses."""
+    return f"topic{next(_numbers)}"

@@ -1,0 +1,396 @@
+"""IDENTIFY: its fields and ranges, its answer to the byte, and the settings it makes (NSQD-COMPAT 2.1, 2.4, 2.5)."""
+
+import json
+import struct
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from daemons import Daemon, eventually
+from nsq_client import ERROR, HEARTBEAT, MESSAGE, RESPONSE, Client, Frame, sized, split_frames
+
+DEFAULT_ANSWER = (
+    b'{"max_rdy_count":2500,"version":"1.3.0","max_msg_timeout":900000,"msg_timeout":60000,"tls_v1":false,'
+    b'"deflate":false,"deflate_level":6,"max_deflate_level":6,"snappy":false,"sample_rate":0,"auth_required":false,'
+    b'"output_buffer_size":16384,"output_buffer_timeout":250}'
+)
+
+
+@pytest.fixture(scope="module")
+def nsqd(module_factory: Callable[..., Daemon]) -> Daemon:
+    return module_factory()
+
+
+@pytest.fixture
+def client(nsqd: Daemon) -> Client:
+    return Client(nsqd.tcp_address)
+
+
+@pytest.fixture
+def publisher(nsqd: Daemon) -> Client:
+    return Client(nsqd.tcp_address)
+
+
+def bad_body(text: str) -> list[Frame]:
+    return [Frame(ERROR, b"E_BAD_BODY IDENTIFY " + text.encode())]
+
+
+def test_answer_has_every_key_in_order(client: Client) -> None:
+    assert client.identify(feature_negotiation=True) == (RESPONSE, DEFAULT_ANSWER)
+
+
+def test_answer_without_negotiation_is_ok_and_upgrades_nothing(client: Client, topic: str) -> None:
+    assert client.identify(tls_v1=True, deflate=True, snappy=True) == (RESPONSE, b"OK")
+    client.publish(topic, b"in clear")
+
+
+def test_answer_tells_the_options_and_what_was_asked_for(nsqd_factory: Callable[..., Daemon]) -> None:
+    nsqd = nsqd_factory(
+        "--max-rdy-count=7", "--max-msg-timeout=30s", "--msg-timeout=2s", "--max-deflate-level=3", "--deflate=false",
+        "--snappy=false", "--output-buffer-timeout=100ms",
+    )  # fmt: skip
+    asked = {"deflate": True, "deflate_level": 9, "snappy": True, "tls_v1": True}
+    with Client(nsqd.tcp_address) as client:
+        assert client.identify(feature_negotiation=True, **asked).data == (
+            b'{"max_rdy_count":7,"version":"1.3.0","max_msg_timeout":30000,"msg_timeout":2000,"tls_v1":false,'
+            b'"deflate":false,"deflate_level":3,"max_deflate_level":3,"snappy":false,"sample_rate":0,'
+            b'"auth_required":false,"output_buffer_size":16384,"output_buffer_timeout":100}'
+        )
+
+
+def test_both_compressions_at_once_are_refused(client: Client) -> None:
+    client.command(b"IDENTIFY", b'{"feature_negotiation":true,"deflate":true,"snappy":true}')
+    text = b"E_IDENTIFY_FAILED cannot enable both deflate and snappy compression"
+    assert split_frames(client.recv_until_closed()) == [Frame(ERROR, text)]
+
+
+REFUSED_FIELDS = [
+    ("heartbeat_interval", [-2, 1, 999, 60001], "heartbeat interval ({}) is invalid"),
+    ("output_buffer_timeout", [-2, 1, 24, 30001], "output buffer timeout ({}) is invalid"),
+    ("output_buffer_size", [-2, 1, 63, 65537], "output buffer size ({}) is invalid"),
+    ("sample_rate", [-1, 100, 2**31 - 1, -(2**31)], "sample rate ({}) is invalid"),
+    ("msg_timeout", [-1, 1, 999, 900001, 2**63 - 1], "msg timeout ({}) is invalid"),
+]
+
+
+@pytest.mark.parametrize("field, values, text", REFUSED_FIELDS, ids=[row[0] for row in REFUSED_FIELDS])
+def test_value_out_of_range_is_refused_and_the_connection_closes(
+    nsqd: Daemon, field: str, values: list[int], text: str
+) -> None:
+    for value in values:
+        with Client(nsqd.tcp_address) as client:
+            client.command(b"IDENTIFY", json.dumps({field: value}).encode())
+            assert split_frames(client.recv_until_closed()) == bad_body(text.format(value))
+
+
+ACCEPTED_FIELDS = [
+    ({"heartbeat_interval": 1000}, {}),
+    ({"heartbeat_interval": 60000}, {}),
+    ({"heartbeat_interval": -1}, {}),
+    ({"output_buffer_size": 64}, {"output_buffer_size": 64}),
+    ({"output_buffer_size": 65536}, {"output_buffer_size": 65536}),
+    ({"output_buffer_size": -1}, {"output_buffer_size": 1, "output_buffer_timeout": 0}),
+    ({"output_buffer_size": -1, "output_buffer_timeout": 500}, {"output_buffer_size": 1, "output_buffer_timeout": 0}),
+    ({"output_buffer_timeout": 25}, {"output_buffer_timeout": 25}),
+    ({"output_buffer_timeout": 30000}, {"output_buffer_timeout": 30000}),
+    ({"output_buffer_timeout": -1}, {"output_buffer_timeout": 0}),
+    ({"sample_rate": 99}, {"sample_rate": 99}),
+    ({"msg_timeout": 1000}, {"msg_timeout": 1000}),
+    ({"msg_timeout": 900000}, {"msg_timeout": 900000}),
+    ({"deflate_level": 1}, {"deflate_level": 6}),
+    (dict.fromkeys(["heartbeat_interval", "output_buffer_size", "output_buffer_timeout", "msg_timeout"], 0), {}),
+    (dict.fromkeys(["client_id", "heartbeat_interval", "output_buffer_size", "deflate", "sample_rate"]), {}),
+    ({"unknown": [1, {"x": None}], "": 1}, {}),
+]
+
+
+@pytest.mark.parametrize("fields, changed", ACCEPTED_FIELDS)
+def test_value_in_range_is_taken_over(client: Client, fields: dict[str, object], changed: dict[str, int]) -> None:
+    answer = json.loads(client.identify(feature_negotiation=True, **fields).data)
+    assert answer == json.loads(DEFAULT_ANSWER) | changed
+
+
+# Bodies that are no JSON object with the right types.
+NOT_DECODED = [
+    b"x", b"{", b"[]", b'"x"', b"1", b"true", b"{}x", b'{"sample_rate":1.5}', b'{"heartbeat_interval":"1000"}',
+    b'{"feature_negotiation":1}', b'{"client_id":5}', b'{"sample_rate":2147483648}', b'{"msg_timeout":9223372036854775808}',
+    b'{"output_buffer_size":1e3}', b'{"client_id":"\x01"}', b"{'client_id':'x'}", b"\xff", b" ",
+]  # fmt: skip
+
+
+def test_body_that_is_no_object_of_the_right_types_is_refused(nsqd: Daemon) -> None:
+    for body in NOT_DECODED:
+        with Client(nsqd.tcp_address) as client:
+            client.command(b"IDENTIFY", body)
+            assert split_frames(client.recv_until_closed()) == bad_body("failed to decode JSON body"), body
+
+
+def test_keys_match_in_any_case_and_null_is_no_value(nsqd: Daemon) -> None:
+    for body, rate in (
+        (b'{"FEATURE_NEGOTIATION":true,"Sample_Rate":7}', 7),
+        (b' {"feature_negotiation":true,"sample_rate":7,"sample_rate":8}\n', 8),
+        (b'{"feature_negotiation":true,"sample_rate":7,"sample_rate":null}', 7),
+    ):
+        with Client(nsqd.tcp_address) as client:
+            client.command(b"IDENTIFY", body)
+            assert json.loads(client.response())["sample_rate"] == rate, body
+    with Client(nsqd.tcp_address) as client:
+        client.command(b"IDENTIFY", b"null")
+        assert client.response() == b"OK"
+
+
+def test_size_of_the_body_is_checked_before_it_is_read(nsqd_factory: Callable[..., Daemon]) -> None:
+    address = nsqd_factory("--max-body-size=1000").tcp_address
+    for size, text in ((1001, "body too big 1001 > 1000"), (0, "invalid body size 0"), (-9, "invalid body size -9")):
+        with Client(address) as client:
+            client.send(b"IDENTIFY\n" + struct.pack(">i", size))
+            assert split_frames(client.recv_until_closed()) == bad_body(text)
+    with Client(address) as client:
+        client.command(b"IDENTIFY ignored words", b'{"client_id":"x"}'.ljust(1000))
+        assert client.response() == b"OK"
+
+
+def test_second_identify_overwrites_the_first(client: Client, nsqd: Daemon, topic: str) -> None:
+    client.identify(client_id="one", hostname="host", user_agent="agent/1", msg_timeout=5000)
+    answer = json.loads(client.identify(client_id="two", feature_negotiation=True, sample_rate=3).data)
+    assert (answer["msg_timeout"], answer["sample_rate"]) == (5000, 3)
+    client.subscribe(topic, "c")
+    stats = nsqd.channel_stats(topic, "c")["clients"][0]
+    assert [stats[key] for key in ("client_id", "hostname", "user_agent", "sample_rate")] == ["two", "", "", 3]
+
+
+def test_client_that_never_identified_is_called_by_its_address(client: Client, nsqd: Daemon, topic: str) -> None:
+    client.subscribe(topic, "c")
+    stats = nsqd.channel_stats(topic, "c")["clients"][0]
+    host, port = client.sock.getsockname()
+    assert [stats[key] for key in ("client_id", "hostname", "user_agent")] == [host, host, ""]
+    assert (stats["remote_address"], stats["version"], stats["state"]) == (f"{host}:{port}", "V2", 3)
+
+
+def test_sub_with_heartbeats_disabled_is_refused(client: Client) -> None:
+    assert client.identify(heartbeat_interval=-1).data == b"OK"
+    client.command(b"SUB t c")
+    expected = [Frame(ERROR, b"E_INVALID cannot SUB with heartbeats disabled")]
+    assert split_frames(client.recv_until_closed()) == expected
+
+
+# Heartbeats, with the shortest interval there is; the cases wait side by side.
+
+
+def frames_until_closed(client: Client) -> list[tuple[float, Frame]]:
+    """Each frame with the seconds since now at which it came; the last one is an empty error: the end."""
+    began = time.monotonic()
+    seen = []
+    try:
+        while True:
+            frame = client.frame()
+            seen.append((time.monotonic() - began, frame))
+    except ConnectionError:
+        return [*seen, (time.monotonic() - began, Frame(ERROR, b""))]
+
+
+def test_heartbeats_come_each_interval_and_silence_of_two_closes_the_connection(nsqd: Daemon, topic: str) -> None:
+    def connect() -> Client:
+        client = Client(nsqd.tcp_address)
+        assert client.identify(heartbeat_interval=1000).data == b"OK"
+        return client
+
+    def silent() -> None:
+        with connect() as client:
+            seen = frames_until_closed(client)
+            # Both are due at 2.0 s: the second heartbeat may win or lose against the close.
+            assert [frame for _, frame in seen[:-1]] in ([Frame(RESPONSE, HEARTBEAT)], [Frame(RESPONSE, HEARTBEAT)] * 2)
+            assert seen[0][0] > 0.8
+            assert 1.8 < seen[-1][0] < 4
+            address = "{}:{}".format(*client.sock.getsockname())
+            text = f"ERROR: client({address}) - failed to read command - read tcp "
+            eventually(lambda: text in nsqd.log())
+            assert f"->{address}: i/o timeout" in nsqd.log()
+
+    def answering(line: bytes, *before: bytes) -> None:
+        with connect() as client:
+            for command in before:
+                client.command(command)
+                client.response()
+            for _ in range(4):
+                assert client.response() == HEARTBEAT
+                client.command(line)
+            client.publish(topic, b"still here")
+
+    def stuck_in_a_body() -> None:
+        with connect() as client:
+            client.send(b"PUB t\n\x00\x00\x00\x64")
+            for _ in range(3):
+                assert client.nothing_arrives(0.3)
+                client.send(b"x")
+            frames = [frame for _, frame in frames_until_closed(client)]
+            assert frames[-2] == Frame(ERROR, b"E_BAD_MESSAGE PUB failed to read message body")
+
+    def without_heartbeats() -> None:
+        with Client(nsqd.tcp_address) as client:
+            client.identify(heartbeat_interval=-1)
+            assert client.nothing_arrives(2.5)
+            client.command(b"NOP")
+            client.publish(topic, b"still here")
+
+    subscribe = f"SUB {topic} c".encode()
+    with ThreadPoolExecutor(8) as pool:
+        cases = [pool.submit(silent), pool.submit(without_heartbeats), pool.submit(stuck_in_a_body)]
+        cases += [pool.submit(answering, b"NOP"), pool.submit(answering, b"RDY 0", subscribe)]
+        cases += [pool.submit(answering, b"NOP", subscribe, b"CLS")]
+        for case in cases:
+            case.result()
+
+
+def test_heartbeats_cannot_be_switched_on_by_a_later_identify(client: Client) -> None:
+    """Later ones change the deadlines only: no heartbeat comes, and silence still closes the connection."""
+    client.identify(heartbeat_interval=-1)
+    client.identify(heartbeat_interval=1000)
+    assert [frame for _, frame in frames_until_closed(client)][:-1] == []
+
+
+# Output buffering
+
+
+def buffering(nsqd: Daemon, topic: str, rdy: int, **fields: int) -> Client:
+    client = Client(nsqd.tcp_address)
+    assert client.identify(**fields).data == b"OK"
+    client.subscribe(topic, "c", rdy=rdy)
+    eventually(lambda: nsqd.channel_stats(topic, "c")["clients"][0]["ready_count"] == rdy)
+    return client
+
+
+LONG = {"output_buffer_timeout": 30000}  # no message of these tests leaves by the clock
+
+
+def test_message_that_fills_the_window_is_sent_at_once(nsqd: Daemon, publisher: Client, topic: str) -> None:
+    with buffering(nsqd, topic, 1, **LONG) as client:
+        for body in (b"a", b"b"):
+            publisher.publish(topic, body)
+            message = client.message(timeout=10)
+            assert message.body == body
+            client.command(b"FIN " + message.id)
+
+
+def test_messages_wait_in_the_buffer_until_the_window_is_full(nsqd: Daemon, publisher: Client, topic: str) -> None:
+    with buffering(nsqd, topic, 3, **LONG) as client:
+        publisher.publish(topic, b"0")
+        publisher.publish(topic, b"1")
+        assert client.nothing_arrives(0.5)
+        publisher.publish(topic, b"2")
+        assert [client.message(timeout=10).body for _ in range(3)] == [b"0", b"1", b"2"]
+
+
+def test_buffered_message_leaves_with_the_next_answer(nsqd: Daemon, publisher: Client, topic: str) -> None:
+    with buffering(nsqd, topic, 10, **LONG) as client:
+        publisher.publish(topic, b"buffered")
+        assert client.nothing_arrives(0.5)
+        client.command(f"PUB other-{topic}".encode(), b"x")
+        assert client.message().body == b"buffered"
+        assert client.response() == b"OK"
+
+
+@pytest.mark.parametrize("how", ["RDY 0", "pause"])
+def test_client_that_stops_taking_gets_what_is_buffered(nsqd: Daemon, publisher: Client, topic: str, how: str) -> None:
+    with buffering(nsqd, topic, 10, **LONG) as client:
+        publisher.publish(topic, b"buffered")
+        assert client.nothing_arrives(0.5)
+        if how == "pause":
+            nsqd.http("POST", f"/channel/pause?topic={topic}&channel=c")
+        else:
+            client.command(how.encode())
+        assert client.message(timeout=10).body == b"buffered"
+
+
+def test_full_buffer_is_sent(nsqd: Daemon, publisher: Client, topic: str) -> None:
+    with buffering(nsqd, topic, 100, output_buffer_size=64, **LONG) as client:
+        for _ in range(5):
+            publisher.publish(topic, b"x" * 200)
+        # The real daemon's buffer may keep the end of the last message, so that one isn't asked for.
+        assert [client.message(timeout=10).body for _ in range(4)] == [b"x" * 200] * 4
+
+
+def test_buffered_message_leaves_with_the_flush_tick(nsqd: Daemon, publisher: Client, topic: str) -> None:
+    client = Client(nsqd.tcp_address)
+    began = time.monotonic()
+    client.identify(output_buffer_timeout=2000)
+    client.subscribe(topic, "c", rdy=10)
+    publisher.publish(topic, b"buffered")
+    assert client.message(timeout=20).body == b"buffered"
+    assert 1.9 < time.monotonic() - began < 10
+
+
+def test_by_default_a_buffered_message_waits_for_a_quarter_second_at_most(
+    nsqd: Daemon, publisher: Client, topic: str
+) -> None:
+    with buffering(nsqd, topic, 10) as client:
+        for _ in range(3):
+            publisher.publish(topic, b"x")
+            assert client.message(timeout=5)
+
+
+def test_unbuffered_client_gets_every_message_at_once(nsqd: Daemon, publisher: Client, topic: str) -> None:
+    with buffering(nsqd, topic, 10, output_buffer_size=-1) as client:
+        for body in (b"a", b"b"):
+            publisher.publish(topic, body)
+            assert client.message(timeout=10).body == body
+
+
+def test_buffer_without_a_timeout_strands_no_message(gnsqd: Daemon, topic: str) -> None:
+    """Mended (DESIGN 5, item 2): the real daemon flushes it with the next heartbeat, after up to 30 s."""
+    with buffering(gnsqd, topic, 10, output_buffer_timeout=-1) as client, Client(gnsqd.tcp_address) as publisher:
+        publisher.publish(topic, b"x")
+        assert client.message(timeout=10).body == b"x"
+
+
+def drained(nsqd: Daemon, topic: str) -> dict[str, object]:
+    def stats() -> dict[str, object] | None:
+        found = nsqd.channel_stats(topic, "c")
+        return found if found["depth"] == 0 and found["message_count"] else None
+
+    return eventually(stats)
+
+
+def test_sample_rate_gives_about_that_share_of_the_messages(nsqd_factory: Callable[..., Daemon], topic: str) -> None:
+    nsqd = nsqd_factory("--max-rdy-count=20000", "--mem-queue-size=20000")
+    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as publisher:
+        answer = client.identify(feature_negotiation=True, sample_rate=42)
+        assert json.loads(answer.data)["sample_rate"] == 42
+        client.subscribe(topic, "c", rdy=20000)
+        publisher.publish(topic, *[b"x"] * 10000)
+        stats = drained(nsqd, topic)
+        assert 3700 < int(str(stats["in_flight_count"])) < 4700  # item 25 of NSQD-COMPAT 10
+        assert stats["message_count"] == 10000
+        received = [client.message(timeout=10) for _ in range(int(str(stats["in_flight_count"])))]
+        assert {message.attempts for message in received} == {1}
+
+
+def test_sample_rate_of_1_gives_one_in_a_hundred(gnsqd_factory: Callable[..., Daemon], topic: str) -> None:
+    """Mended (DESIGN 5, item 15): the real daemon gives N + 1 %."""
+    nsqd = gnsqd_factory("--max-rdy-count=20000", "--mem-queue-size=20000")
+    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as publisher:
+        client.identify(sample_rate=1)
+        client.subscribe(topic, "c", rdy=20000)
+        publisher.publish(topic, *[b"x"] * 20000)
+        assert 120 < int(str(drained(nsqd, topic)["in_flight_count"])) < 290  # 200, give or take six deviations
+
+
+def test_sampling_client_goes_on_after_a_message_it_was_not_given(nsqd: Daemon, publisher: Client, topic: str) -> None:
+    with Client(nsqd.tcp_address) as client:
+        client.identify(sample_rate=50)
+        client.subscribe(topic, "c", rdy=100)
+        for _ in range(20):
+            publisher.publish(topic, b"x")
+            eventually(lambda: nsqd.channel_stats(topic, "c")["depth"] == 0, timeout=10)
+        assert {client.frame(timeout=10).type for _ in range(2)} == {MESSAGE}
+
+
+def test_heartbeat_interval_may_reach_the_option(nsqd_factory: Callable[..., Daemon]) -> None:
+    address = nsqd_factory("--max-heartbeat-interval=5m").tcp_address
+    with Client(address) as client:
+        assert client.identify(heartbeat_interval=300000).data == b"OK"
+    with Client(address) as client:
+        client.send(b"IDENTIFY\n" + sized(b'{"heartbeat_interval":300001}'))
+        assert split_frames(client.recv_until_closed()) == bad_body("heartbeat interval (300001) is invalid")

@@ -1,0 +1,425 @@
+"""Commands, states and errors of protocol V2, row by row (NSQD-COMPAT 2.1 to 2.4), judged on ours and on the real
+nsqd. A row that is refused is sent without what would follow it, so an answer that waits for a body fails here."""
+
+import json
+import re
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from daemons import Daemon, eventually
+from nsq_client import ERROR, MESSAGE, RESPONSE, Client, Frame, mpub_body, parse_message, sized, split_frames
+
+LIMITS = ["--max-msg-size=100", "--max-body-size=1000", "--max-rdy-count=50", "--max-channel-consumers=2"]
+ID = b"0123456789abcdef"
+SUB = b"SUB errors c\n"
+CLOSING = SUB + b"CLS\n"
+
+
+@pytest.fixture(scope="module")
+def nsqd(module_factory: Callable[..., Daemon]) -> Daemon:
+    return module_factory(*LIMITS)
+
+
+@pytest.fixture
+def client(nsqd: Daemon) -> Client:
+    return Client(nsqd.tcp_address)
+
+
+def int32(number: int) -> bytes:
+    return struct.pack(">i", number)
+
+
+def frames(*expected: bytes) -> list[Frame]:
+    return [Frame(ERROR if data.startswith(b"E_") else RESPONSE, data) for data in expected]
+
+
+def invalid_state(command: str) -> bytes:
+    return f"E_INVALID cannot {command} in current state".encode()
+
+
+# What is sent, and all that comes back before the connection closes.
+REFUSED: list[tuple[bytes, list[bytes]]] = [
+    # 2.1, 2.2: words and states
+    (b"ASDF\n", [b"E_INVALID invalid command ASDF"]),
+    (b"ASDF a b\r\n", [b"E_INVALID invalid command ASDF"]),
+    (b"\n", [b"E_INVALID invalid command "]),
+    (b"\r\n", [b"E_INVALID invalid command "]),
+    (b" NOP\n", [b"E_INVALID invalid command "]),
+    (b"pub t\n", [b"E_INVALID invalid command pub"]),
+    (b"PUB\tt\n", [b"E_INVALID invalid command PUB\tt"]),
+    (b"N\xff\x00P\n", [b"E_INVALID invalid command N\xff\x00P"]),
+    (b"RDY 1\n", [invalid_state("RDY")]),
+    (b"RDY x\n", [invalid_state("RDY")]),
+    (b"FIN %b\n" % ID, [invalid_state("FIN")]),
+    (b"FIN\n", [invalid_state("FIN")]),
+    (b"REQ %b 0\n" % ID, [invalid_state("REQ")]),
+    (b"TOUCH %b\n" % ID, [invalid_state("TOUCH")]),
+    (b"CLS\n", [invalid_state("CLS")]),
+    (SUB + b"IDENTIFY\n", [b"OK", invalid_state("IDENTIFY")]),
+    (SUB + b"AUTH\n", [b"OK", invalid_state("AUTH")]),
+    (SUB + b"SUB errors d\n", [b"OK", invalid_state("SUB")]),
+    (CLOSING + b"CLS\n", [b"OK", b"CLOSE_WAIT", invalid_state("CLS")]),
+    (CLOSING + b"SUB errors c\n", [b"OK", b"CLOSE_WAIT", invalid_state("SUB")]),
+    (CLOSING + b"IDENTIFY\n", [b"OK", b"CLOSE_WAIT", invalid_state("IDENTIFY")]),
+    (CLOSING + b"AUTH\n", [b"OK", b"CLOSE_WAIT", invalid_state("AUTH")]),
+    # SUB
+    (b"SUB\n", [b"E_INVALID SUB insufficient number of parameters"]),
+    (b"SUB t\n", [b"E_INVALID SUB insufficient number of parameters"]),
+    (b"SUB t$ c$\n", [b'E_BAD_TOPIC SUB topic name "t$" is not valid']),
+    (b"SUB t c:d\n", [b'E_BAD_CHANNEL SUB channel name "c:d" is not valid']),
+    (b"SUB t \n", [b'E_BAD_CHANNEL SUB channel name "" is not valid']),
+    (b"SUB  c\n", [b'E_BAD_TOPIC SUB topic name "" is not valid']),
+    (b'SUB a"\\\x01\xff\xc3\xa9\t c\n', [b'E_BAD_TOPIC SUB topic name "a\\"\\\\\\x01\\xff\xc3\xa9\\t" is not valid']),
+    (b"SUB %b c\n" % (b"t" * 65), [b'E_BAD_TOPIC SUB topic name "%b" is not valid' % (b"t" * 65)]),
+    (b"SUB t#eph c\n", [b'E_BAD_TOPIC SUB topic name "t#eph" is not valid']),
+    (b"SUB t c#ephemeral#ephemeral\n", [b'E_BAD_CHANNEL SUB channel name "c#ephemeral#ephemeral" is not valid']),
+    (b"SUB #ephemeral c\n", [b'E_BAD_TOPIC SUB topic name "#ephemeral" is not valid']),
+    # PUB
+    (b"PUB\n", [b"E_INVALID PUB insufficient number of parameters"]),
+    (b"PUB t:x\n", [b'E_BAD_TOPIC PUB topic name "t:x" is not valid']),
+    (b"PUB t\n" + int32(0), [b"E_BAD_MESSAGE PUB invalid message body size 0"]),
+    (b"PUB t\n" + int32(-1), [b"E_BAD_MESSAGE PUB invalid message body size -1"]),
+    (b"PUB t\n" + int32(101), [b"E_BAD_MESSAGE PUB message too big 101 > 100"]),
+    (b"PUB t\n" + int32(2**31 - 1), [b"E_BAD_MESSAGE PUB message too big 2147483647 > 100"]),
+    # MPUB
+    (b"MPUB\n", [b"E_INVALID MPUB insufficient number of parameters"]),
+    (b"MPUB t:x\n", [b'E_BAD_TOPIC E_BAD_TOPIC MPUB topic name "t:x" is not valid']),
+    (b"MPUB t\n" + int32(0), [b"E_BAD_BODY MPUB invalid body size 0"]),
+    (b"MPUB t\n" + int32(-7), [b"E_BAD_BODY MPUB invalid body size -7"]),
+    (b"MPUB t\n" + int32(1001), [b"E_BAD_BODY MPUB body too big 1001 > 1000"]),
+    (b"MPUB t\n" + int32(4) + int32(0), [b"E_BAD_BODY MPUB invalid message count 0"]),
+    (b"MPUB t\n" + int32(4) + int32(-1), [b"E_BAD_BODY MPUB invalid message count -1"]),
+    (b"MPUB t\n" + int32(4) + int32(200), [b"E_BAD_BODY MPUB invalid message count 200"]),
+    (
+        b"MPUB t\n" + int32(99) + int32(3) + sized(b"a") + int32(0),
+        [b"E_BAD_MESSAGE MPUB invalid message(1) body size 0"],
+    ),
+    (b"MPUB t\n" + int32(99) + int32(3) + int32(-2), [b"E_BAD_MESSAGE MPUB invalid message(0) body size -2"]),
+    (b"MPUB t\n" + int32(999) + int32(3) + int32(101), [b"E_BAD_MESSAGE MPUB message too big 101 > 100"]),
+    # DPUB
+    (b"DPUB\n", [b"E_INVALID DPUB insufficient number of parameters"]),
+    (b"DPUB t\n", [b"E_INVALID DPUB insufficient number of parameters"]),
+    (b"DPUB t:x 1\n", [b'E_BAD_TOPIC DPUB topic name "t:x" is not valid']),
+    (b"DPUB t 1s\n", [b"E_INVALID DPUB could not parse timeout 1s"]),
+    (b"DPUB t -1\n", [b"E_INVALID DPUB could not parse timeout -1"]),
+    (b"DPUB t \xb9\n", [b"E_INVALID DPUB could not parse timeout \xb9"]),
+    (b"DPUB t 3600001\n", [b"E_INVALID DPUB timeout 3600001 out of range 0-3600000"]),
+    (
+        b"DPUB t 18446744073709551615\n",
+        [b"E_INVALID DPUB timeout 18446744073709551615 out of range 0-3600000"],
+    ),
+    (b"DPUB t 1\n" + int32(0), [b"E_BAD_MESSAGE DPUB invalid message body size 0"]),
+    (b"DPUB t 1\n" + int32(101), [b"E_BAD_MESSAGE DPUB message too big 101 > 100"]),
+    # RDY
+    (SUB + b"RDY x\n", [b"OK", b"E_INVALID RDY could not parse count x"]),
+    (SUB + b"RDY -1\n", [b"OK", b"E_INVALID RDY could not parse count -1"]),
+    (SUB + b"RDY +1\n", [b"OK", b"E_INVALID RDY could not parse count +1"]),
+    (SUB + b"RDY 51\n", [b"OK", b"E_INVALID RDY count 51 out of range 0-50"]),
+    # FIN, REQ, TOUCH
+    (SUB + b"FIN\n", [b"OK", b"E_INVALID FIN insufficient number of params"]),
+    (SUB + b"TOUCH\n", [b"OK", b"E_INVALID TOUCH insufficient number of params"]),
+    (SUB + b"REQ %b\n" % ID, [b"OK", b"E_INVALID REQ insufficient number of params"]),
+    (SUB + b"FIN \n", [b"OK", b"E_INVALID invalid message ID"]),
+    (SUB + b"FIN %b0\n" % ID, [b"OK", b"E_INVALID invalid message ID"]),
+    (SUB + b"TOUCH 0123456789abcde\n", [b"OK", b"E_INVALID invalid message ID"]),
+    (SUB + b"REQ short x\n", [b"OK", b"E_INVALID invalid message ID"]),
+    (SUB + b"REQ %b x\n" % ID, [b"OK", b"E_INVALID REQ could not parse timeout x"]),
+    (SUB + b"REQ %b -1\n" % ID, [b"OK", b"E_INVALID REQ could not parse timeout -1"]),
+    # AUTH; IDENTIFY has a module of its own
+    (b"AUTH x\n", [b"E_INVALID AUTH invalid number of parameters"]),
+    (b"AUTH \n", [b"E_INVALID AUTH invalid number of parameters"]),
+    (b"AUTH\n" + int32(1001), [b"E_BAD_BODY AUTH body too big 1001 > 1000"]),
+    (b"AUTH\n" + int32(0), [b"E_BAD_BODY AUTH invalid body size 0"]),
+    (b"AUTH\n" + int32(-3), [b"E_BAD_BODY AUTH invalid body size -3"]),
+    (b"AUTH\n" + sized(b"secret"), [b"E_AUTH_DISABLED AUTH disabled"]),
+]
+
+
+@pytest.mark.parametrize("sent, answers", REFUSED)
+def test_refused_command_is_answered_in_its_words_and_the_connection_closes(
+    client: Client, sent: bytes, answers: list[bytes]
+) -> None:
+    client.send(sent)
+    assert split_frames(client.recv_until_closed()) == frames(*answers)
+
+
+# What is sent before the client closes its half, and all that comes back.
+CUT_OFF: list[tuple[bytes, list[bytes]]] = [
+    (b"", []),
+    (b"NO", []),
+    (b"IDENTIFY\n", [b"E_BAD_BODY IDENTIFY failed to read body size"]),
+    (b"IDENTIFY\n\x00\x00\x00", [b"E_BAD_BODY IDENTIFY failed to read body size"]),
+    (b"IDENTIFY\n" + int32(2) + b"{", [b"E_BAD_BODY IDENTIFY failed to read body"]),
+    (b"AUTH\n\x00", [b"E_BAD_BODY AUTH failed to read body size"]),
+    (b"AUTH\n" + int32(3) + b"ab", [b"E_BAD_BODY AUTH failed to read body"]),
+    (b"PUB t\n", [b"E_BAD_MESSAGE PUB failed to read message body size"]),
+    (b"PUB t\n\x00\x00", [b"E_BAD_MESSAGE PUB failed to read message body size"]),
+    (b"PUB t\n" + int32(9), [b"E_BAD_MESSAGE PUB failed to read message body"]),
+    (b"PUB t\n" + int32(9) + b"12345678", [b"E_BAD_MESSAGE PUB failed to read message body"]),
+    (b"DPUB t 1\n\x00", [b"E_BAD_MESSAGE DPUB failed to read message body size"]),
+    (b"DPUB t 1\n" + int32(3) + b"ab", [b"E_BAD_MESSAGE DPUB failed to read message body"]),
+    (b"MPUB t\n\x00", [b"E_BAD_BODY MPUB failed to read body size"]),
+    (b"MPUB t\n" + int32(50), [b"E_BAD_BODY MPUB failed to read message count"]),
+    (b"MPUB t\n" + int32(50) + b"\x00\x00\x00", [b"E_BAD_BODY MPUB failed to read message count"]),
+    (b"MPUB t\n" + int32(50) + int32(2), [b"E_BAD_MESSAGE MPUB failed to read message(0) body size"]),
+    (
+        b"MPUB t\n" + int32(50) + int32(2) + sized(b"a") + b"\x00\x00",
+        [b"E_BAD_MESSAGE MPUB failed to read message(1) body size"],
+    ),
+    (
+        b"MPUB t\n" + int32(50) + int32(2) + sized(b"a") + int32(5) + b"1234",
+        [b"E_BAD_MESSAGE MPUB failed to read message body"],
+    ),
+    (b"PUB t\n" + sized(b"a") + b"NOP\nPUB t\n" + sized(b"b") + b"FI", [b"OK", b"OK"]),
+]
+
+
+@pytest.mark.parametrize("sent, answers", CUT_OFF)
+def test_stream_that_ends_inside_a_command_is_told_what_is_missing(
+    client: Client, sent: bytes, answers: list[bytes]
+) -> None:
+    client.send(sent)
+    client.sock.shutdown(socket.SHUT_WR)
+    assert split_frames(client.recv_until_closed()) == frames(*answers)
+
+
+@pytest.mark.parametrize("magic", [b"  V1", b"V2  ", b"GET ", b"\x00\x00\x00\x00"])
+def test_other_magic_is_a_bad_protocol(nsqd: Daemon, magic: bytes) -> None:
+    with Client(nsqd.tcp_address, magic=magic) as client:
+        assert split_frames(client.recv_until_closed()) == [Frame(ERROR, b"E_BAD_PROTOCOL")]
+
+
+def test_stream_that_ends_inside_the_magic_closes_without_a_frame(nsqd: Daemon) -> None:
+    with Client(nsqd.tcp_address, magic=b"  V") as client:
+        client.sock.shutdown(socket.SHUT_WR)
+        assert client.recv_until_closed() == b""
+    eventually(lambda: "failed to read protocol version - " in nsqd.log())
+
+
+def test_magic_and_commands_may_come_byte_by_byte(nsqd: Daemon, topic: str) -> None:
+    with Client(nsqd.tcp_address, magic=b"") as client:
+        stream = b"  V2PUB %b\r\n" % topic.encode() + sized(b"one") + b"MPUB %b\n" % topic.encode()
+        for byte in stream + sized(mpub_body(b"two", b"three")):
+            client.send(bytes([byte]))
+        assert [client.response(), client.response()] == [b"OK", b"OK"]
+    assert nsqd.stats(topic)["topics"][0]["message_count"] == 3
+
+
+def test_line_may_be_16384_bytes_long_and_no_longer(nsqd: Daemon, topic: str) -> None:
+    command = f"SUB {topic} c ".encode()
+    with Client(nsqd.tcp_address) as client:
+        client.send(command.ljust(16383, b"x") + b"\n")
+        assert client.response() == b"OK"
+    with Client(nsqd.tcp_address) as client:
+        client.send(command.ljust(16384, b"x") + b"\n")
+        assert client.recv_until_closed() == b""
+
+
+def test_answers_to_what_came_before_a_line_too_long_still_arrive(nsqd: Daemon, topic: str) -> None:
+    with Client(nsqd.tcp_address) as client:
+        client.send(b"PUB %b\n" % topic.encode() + sized(b"kept") + b"x" * 16384)
+        assert client.response() == b"OK"
+        assert client.recv_until_closed() == b""
+    assert nsqd.stats(topic)["topics"][0]["message_count"] == 1
+
+
+def test_answers_to_what_came_before_a_refused_command_still_arrive(client: Client, nsqd: Daemon, topic: str) -> None:
+    client.send(b"PUB %b\n" % topic.encode() + sized(b"kept") + b"FIN\n")
+    assert split_frames(client.recv_until_closed()) == frames(b"OK", invalid_state("FIN"))
+    assert nsqd.stats(topic)["topics"][0]["message_count"] == 1
+
+
+def test_pipelined_commands_are_answered_in_order(client: Client, topic: str) -> None:
+    name = topic.encode()
+    client.send(
+        b"NOP\nPUB %b\n" % name + sized(b"a") + b"MPUB %b\n" % name + sized(mpub_body(b"b", b"c")) + b"NOP\n"
+        b"DPUB %b 0\n" % name + sized(b"d") + b"SUB %b c\n" % name + b"CLS\nNOP\nPUB %b\n" % name + sized(b"e")
+    )
+    assert [client.response() for _ in range(6)] == [b"OK", b"OK", b"OK", b"OK", b"CLOSE_WAIT", b"OK"]
+
+
+def test_sizes_at_their_limits_are_taken(client: Client, nsqd: Daemon, topic: str) -> None:
+    name = topic.encode()
+    client.publish(topic, b"x" * 100)
+    client.publish(topic, *[b"x" * 100] * 9, b"x" * 52)  # together 1000 bytes
+    client.publish(topic, *[b"x"] * 199)
+    client.command(b"DPUB %b 3600000" % name, b"x" * 100)
+    assert client.response() == b"OK"
+    client.command(b"DPUB %b " % name, b"an empty number is 0")
+    assert client.response() == b"OK"
+    assert nsqd.stats(topic)["topics"][0]["message_count"] == 1 + 10 + 199 + 2
+
+
+def test_names_may_use_all_their_characters_and_64_of_them(nsqd: Daemon) -> None:
+    names = ["test", "test-with_period.", "test#ephemeral", "0", "-", "t" * 64, "t" * 54 + "#ephemeral"]
+    for name in names:
+        with Client(nsqd.tcp_address) as client:
+            client.subscribe(name, name)
+
+
+def test_failing_mpub_creates_its_topic_and_failing_pub_does_not(nsqd: Daemon) -> None:
+    for line in (b"PUB failing-pub\n", b"DPUB failing-dpub 0\n", b"MPUB failing-mpub\n"):
+        with Client(nsqd.tcp_address) as client:
+            client.send(line + int32(0))
+            client.recv_until_closed()
+    names = {entry["topic_name"] for entry in nsqd.stats()["topics"]}
+    assert "failing-mpub" in names
+    assert not names & {"failing-pub", "failing-dpub"}
+
+
+def test_mpub_that_fails_queues_nothing(client: Client, nsqd: Daemon, topic: str) -> None:
+    client.send(b"MPUB %b\n" % topic.encode() + int32(99) + int32(3) + sized(b"a") + sized(b"b") + int32(0))
+    client.recv_until_closed()
+    assert nsqd.stats(topic)["topics"][0]["message_count"] == 0
+
+
+def test_inner_sizes_of_an_mpub_decide_where_it_ends(client: Client, nsqd: Daemon, topic: str) -> None:
+    for outer in (1, 900):
+        client.send(b"MPUB %b\n" % topic.encode() + int32(outer) + mpub_body(b"a", b"b") + b"PUB %b\n" % topic.encode())
+        client.send(sized(b"c"))
+        assert [client.response(), client.response()] == [b"OK", b"OK"]
+    assert nsqd.stats(topic)["topics"][0]["message_count"] == 6
+
+
+def test_inner_sizes_of_an_mpub_may_not_exceed_max_body_size_together(
+    gnsqd_factory: Callable[..., Daemon], topic: str
+) -> None:
+    """Mended (DESIGN 5, item 24): the real daemon reads up to count x max-msg-size bytes."""
+    with Client(gnsqd_factory(*LIMITS).tcp_address) as client:
+        client.send(b"MPUB %b\n" % topic.encode() + int32(8) + int32(11) + sized(b"x" * 100) * 10 + int32(1))
+        assert split_frames(client.recv_until_closed()) == frames(b"E_BAD_BODY MPUB body too big 1001 > 1000")
+
+
+def test_numbers_beyond_64_bits_are_invalid(gnsqd_factory: Callable[..., Daemon]) -> None:
+    """Mended (DESIGN 5, item 18): the real daemon takes them modulo 2**64."""
+    address = gnsqd_factory(*LIMITS).tcp_address
+    for line, error in (
+        (b"RDY 18446744073709551616", b"E_INVALID RDY count 18446744073709551616 out of range 0-50"),
+        (b"RDY 9223372036854775808", b"E_INVALID RDY count 9223372036854775808 out of range 0-50"),
+        (b"RDY 100000000000000000000000", b"E_INVALID RDY could not parse count 100000000000000000000000"),
+        (b"DPUB t 18446744073709551617", b"E_INVALID DPUB timeout 18446744073709551617 out of range 0-3600000"),
+    ):
+        with Client(address) as client:
+            client.send(SUB + line + b"\n")
+            assert split_frames(client.recv_until_closed()) == frames(b"OK", error)
+
+
+def test_failed_fin_req_and_touch_do_not_close(client: Client, topic: str) -> None:
+    client.subscribe(topic, "c")
+    for command in (b"FIN %b", b"TOUCH %b", b"REQ %b 0", b"REQ %b 99999999999", b"FIN %b extra words"):
+        client.command(command % ID)
+        name = command.split()[0]
+        assert client.error() == b"E_%b_FAILED %b %b failed ID not in flight" % (name, name, ID)
+    client.command(b"FIN \xff\x00\"'\\56789abcdef")
+    assert client.error() == b"E_FIN_FAILED FIN \xff\x00\"'\\56789abcdef failed ID not in flight"
+    client.publish(topic, b"still here")
+
+
+def test_message_of_another_client_is_not_finished_requeued_or_touched(nsqd: Daemon, topic: str) -> None:
+    with Client(nsqd.tcp_address) as owner, Client(nsqd.tcp_address) as other:
+        owner.subscribe(topic, "c", rdy=1)
+        owner.publish(topic, b"mine")
+        id = owner.message().id
+        other.subscribe(topic, "c")
+        for command in (b"FIN %b", b"TOUCH %b", b"REQ %b 0"):
+            other.command(command % id)
+            name = command.split()[0]
+            assert other.error() == b"E_%b_FAILED %b %b failed client does not own message" % (name, name, id)
+        owner.command(b"FIN " + id)
+        eventually(lambda: nsqd.channel_stats(topic, "c")["in_flight_count"] == 0)
+
+
+def test_consumers_beyond_max_channel_consumers_are_refused(nsqd: Daemon, topic: str) -> None:
+    with Client(nsqd.tcp_address) as one, Client(nsqd.tcp_address) as two, Client(nsqd.tcp_address) as three:
+        one.subscribe(topic, "c")
+        two.subscribe(topic, "c")
+        three.command(f"SUB {topic} c".encode())
+        text = f"E_SUB_FAILED SUB failed consumers for {topic}:c exceeds limit of 2"
+        assert split_frames(three.recv_until_closed()) == frames(text.encode())
+        one.close()
+        eventually(lambda: nsqd.channel_stats(topic, "c")["client_count"] == 1)
+        with Client(nsqd.tcp_address) as four:
+            four.subscribe(topic, "c")
+
+
+def test_rdy_without_a_number_is_1_and_with_an_empty_one_0(client: Client, nsqd: Daemon, topic: str) -> None:
+    def ready_count() -> int:
+        count: int = nsqd.channel_stats(topic, "c")["clients"][0]["ready_count"]
+        return count
+
+    client.subscribe(topic, "c", rdy=50)
+    eventually(lambda: ready_count() == 50)
+    client.command(b"RDY")
+    eventually(lambda: ready_count() == 1)
+    client.command(b"RDY ")
+    eventually(lambda: ready_count() == 0)
+    client.command(b"RDY 007 extra")
+    eventually(lambda: ready_count() == 7)
+    assert nsqd.channel_stats(topic, "c")["clients"][0]["state"] == 3
+
+
+def test_cls_stops_delivery_and_lets_what_is_in_flight_be_finished(client: Client, nsqd: Daemon, topic: str) -> None:
+    client.subscribe(topic, "c", rdy=4)
+    client.publish(topic, b"0", b"1", b"2", b"3")
+    ids = [client.message().id for _ in range(4)]
+    client.command(b"CLS")
+    assert client.response() == b"CLOSE_WAIT"
+    for line in (b"RDY 10", b"FIN " + ids[0], b"REQ %b 0" % ids[1], b"TOUCH " + ids[2], b"NOP"):
+        client.command(line)
+    client.publish(topic, b"4")
+    stats = eventually(lambda: (found := nsqd.channel_stats(topic, "c"))["depth"] == 2 and found)
+    assert (stats["in_flight_count"], stats["requeue_count"]) == (2, 1)
+    assert [stats["clients"][0][key] for key in ("state", "ready_count", "finish_count")] == [4, 0, 1]
+    assert client.nothing_arrives(0.3)
+
+
+def test_failing_disk_is_named_and_shown_by_ping_until_a_write_succeeds(
+    nsqd_factory: Callable[..., Daemon], topic: str
+) -> None:
+    nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=1")  # a file for each message
+    with Client(nsqd.tcp_address) as client:
+        client.publish(topic, b"before")
+        obstacle = nsqd.data_path / f"{topic}.diskqueue.000001.dat"
+        obstacle.mkdir()
+        reason = f"open {obstacle}: is a directory"
+        for command, body in ((b"PUB", b"x"), (b"MPUB", mpub_body(b"x")), (b"DPUB", b"x")):
+            with Client(nsqd.tcp_address) as other:
+                other.command(b"%b %b 0" % (command, topic.encode()), body)
+                expected = b"E_%b_FAILED %b failed %b" % (command, command, reason.encode())
+                assert split_frames(other.recv_until_closed()) == frames(expected)
+        status, _, answer = nsqd.http("GET", "/ping")
+        assert (status, answer) == (500, f"NOK - {reason}".encode())
+        assert nsqd.stats(topic)["health"] == f"NOK - {reason}"
+        obstacle.rmdir()
+        client.publish(topic, b"after")
+        assert nsqd.http("GET", "/ping")[0] == 200
+        assert nsqd.stats(topic)["topics"][0]["message_count"] == 2
+
+
+def test_recorded_session_is_repeated_byte_for_byte_but_for_ids_and_timestamps(
+    nsqd_factory: Callable[..., Daemon],
+) -> None:
+    path = Path(__file__).parents[1] / "golden" / "wire" / "session.json"
+    steps = json.loads(path.read_text())
+    address = nsqd_factory().tcp_address
+    clients = {name: Client(address, magic=b"") for name in ("consumer", "producer")}
+    ids: dict[bytes, bytes] = {}  # as recorded -> as in this run
+    for step in steps:
+        client, data = clients[step["conn"]], bytes.fromhex(step["hex"])
+        if step["dir"] == "C":
+            client.send(re.sub(rb"[0-9a-f]{16}", lambda match: ids[match[0]], data))
+            continue
+        expected, got = split_frames(data)[0], client.frame()
+        if expected.type == MESSAGE and got.type == MESSAGE:
+            recorded, live = parse_message(expected.data), parse_message(got.data)
+            assert ids.setdefault(recorded.id, live.id) == live.id
+            assert re.fullmatch(rb"[0-9a-f]{16}", live.id)
+            assert (live.attempts, live.body) == (recorded.attempts, recorded.body)
+        else:
+            assert got == (expected.type, re.sub(rb"[0-9a-f]{16}", lambda match: ids[match[0]], expected.data))
+    assert clients["producer"].recv_until_closed() == b""
+    assert clients["consumer"].nothing_arrives(0.1)

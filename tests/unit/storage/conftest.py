@@ -1,0 +1,50 @@
+"""Disk queues for the tests of this directory, opened by keyword and closed at the end."""
+
+import io
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gnsqd.log import Level, Logger
+from gnsqd.storage.diskqueue import DiskQueue
+from gnsqd.storage.syncer import Syncer
+
+OpenQueue = Callable[..., DiskQueue]
+
+
+@pytest.fixture
+def syncer() -> Iterator[Syncer]:
+    syncer = Syncer()
+    yield syncer
+    syncer.stop()
+
+
+@pytest.fixture
+def log_stream() -> io.StringIO:
+    """What the queues of a test have logged."""
+    return io.StringIO()
+
+
+@pytest.fixture
+def open_queue(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Iterator[OpenQueue]:
+    """`open_queue(max_bytes_per_file=100)`; records may be of any size up to 1000 bytes unless told otherwise."""
+    queues: list[DiskQueue] = []
+
+    def open(name: str = "q", data_path: Path = tmp_path, **settings: int) -> DiskQueue:
+        defaults = dict(max_bytes_per_file=1 << 20, min_msg_size=0, max_msg_size=1000, sync_every=2500)
+        queue = DiskQueue(
+            name,
+            data_path=os.fspath(data_path),
+            sync_timeout=3600 * 10**9,
+            log=Logger("", Level.DEBUG, log_stream),
+            syncer=syncer,
+            **defaults | settings,
+        )
+        queues.append(queue)
+        return queue
+
+    yield open
+    for queue in queues:
+        queue.close()

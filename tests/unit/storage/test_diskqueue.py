@@ -1,0 +1,349 @@
+"""What a healthy disk queue does, and what it leaves on disk (NSQD-COMPAT 4.2 to 4.6)."""
+
+import errno
+import io
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from gevent import get_hub
+
+from gnsqd.errors import StorageError
+from gnsqd.storage.diskqueue import DiskQueue
+from gnsqd.storage.record_reader import BUFFER_SIZE
+
+OpenQueue = Callable[..., DiskQueue]
+
+ALL = 1_000_000
+
+
+def record(payload: bytes) -> bytes:
+    return struct.pack(">i", len(payload)) + payload
+
+
+def files(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+def drain(queue: DiskQueue, limit: int = ALL, max_bytes: int = ALL) -> list[bytes]:
+    drained = []
+    while payloads := queue.peek_many(limit, max_bytes):
+        drained += payloads
+        queue.advance(len(payloads))
+    return drained
+
+
+def test_unused_queue_leaves_a_meta_file_of_zeros(open_queue: OpenQueue, tmp_path: Path) -> None:
+    queue = open_queue("t:c")
+    assert files(tmp_path) == {}
+    queue.close()
+    assert files(tmp_path) == {"t:c.diskqueue.meta.dat": b"0\n0,0\n0,0\n"}
+
+
+def test_files_hold_what_was_put_and_what_was_read(open_queue: OpenQueue, tmp_path: Path) -> None:
+    queue = open_queue("t:c")
+    queue.put_many([b"one", b"three"])
+    queue.put_many([b""])
+    assert queue.peek_many(1, ALL) == [b"one"]
+    queue.advance(1)
+    queue.close()
+    assert files(tmp_path) == {
+        "t:c.diskqueue.000000.dat": record(b"one") + record(b"three") + record(b""),
+        "t:c.diskqueue.meta.dat": b"2\n0,7\n0,20\n",
+    }
+    assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
+
+
+def test_reading_goes_on_where_it_stopped(open_queue: OpenQueue) -> None:
+    queue = open_queue()
+    queue.put_many([b"a", b"b", b"c"])
+    queue.peek_many(3, ALL)
+    queue.advance(1)
+    queue.close()
+    queue = open_queue()
+    assert queue.depth == 2
+    assert drain(queue) == [b"b", b"c"]
+    assert queue.depth == 0
+
+
+def test_peeking_consumes_nothing(open_queue: OpenQueue) -> None:
+    queue = open_queue()
+    queue.put_many([b"a", b"b", b"c"])
+    assert queue.peek_many(2, ALL) == [b"a", b"b"]
+    assert queue.peek_many(ALL, ALL) == [b"a", b"b", b"c"]
+    queue.advance(2)
+    assert queue.depth == 1
+    with pytest.raises(ValueError, match="cannot consume 2 records of 1"):
+        queue.advance(2)
+    assert queue.peek_many(ALL, ALL) == [b"c"]
+
+
+def test_peek_keeps_to_the_bytes_but_gives_at_least_one(open_queue: OpenQueue) -> None:
+    queue = open_queue()
+    queue.put_many([b"12345", b"67890", b"x" * 100, b"y"])
+    assert queue.peek_many(ALL, 10) == [b"12345", b"67890"]
+    assert queue.peek_many(ALL, 9) == [b"12345"]
+    queue.advance(1)
+    queue.advance(0)
+    assert drain(queue, max_bytes=1) == [b"67890", b"x" * 100, b"y"]
+
+
+def test_reader_sees_what_is_written_to_the_file_it_reads(open_queue: OpenQueue) -> None:
+    queue = open_queue()
+    queue.put_many([b"a"])
+    assert queue.peek_many(ALL, ALL) == [b"a"]
+    queue.put_many([b"b"])
+    queue.advance(1)
+    assert queue.peek_many(ALL, ALL) == [b"b"]
+    queue.advance(1)
+    assert queue.peek_many(ALL, ALL) == []
+    queue.put_many([b"c"])
+    assert queue.peek_many(ALL, ALL) == [b"c"]
+
+
+@pytest.mark.parametrize("size", [100, 70_000, 3 * BUFFER_SIZE])
+def test_records_across_buffers_come_back_whole(open_queue: OpenQueue, size: int) -> None:
+    queue = open_queue(max_bytes_per_file=1 << 30, max_msg_size=1 << 20)
+    payloads = [i.to_bytes(2) * (size // 2 + i % 7) for i in range(200_000 // size + 3)]
+    queue.put_many(payloads)
+    assert queue.peek_many(ALL, 10 * ALL) == payloads
+    queue.advance(1)
+    assert drain(queue, limit=2, max_bytes=10 * ALL) == payloads[1:]
+
+
+# Rolling
+
+
+def test_file_may_be_filled_to_the_byte(open_queue: OpenQueue, tmp_path: Path) -> None:
+    queue = open_queue(max_bytes_per_file=20)
+    queue.put_many([b"123456", b"123456"])
+    assert (tmp_path / "q.diskqueue.000000.dat").stat().st_size == 20
+    queue.put_many([b""])
+    queue.close()
+    assert files(tmp_path) == {
+        "q.diskqueue.000000.dat": record(b"123456") * 2,
+        "q.diskqueue.000001.dat": record(b""),
+        "q.diskqueue.meta.dat": b"3\n0,0\n1,4\n",
+    }
+
+
+def test_record_that_would_pass_the_limit_begins_a_file(open_queue: OpenQueue, tmp_path: Path) -> None:
+    queue = open_queue(max_bytes_per_file=20)
+    queue.put_many([b"123456", b"1234567", b"x" * 100, b"y"])
+    queue.close()
+    assert files(tmp_path) == {
+        "q.diskqueue.000000.dat": record(b"123456"),
+        "q.diskqueue.000001.dat": record(b"1234567"),
+        "q.diskqueue.000002.dat": record(b"x" * 100),
+        "q.diskqueue.000003.dat": record(b"y"),
+        "q.diskqueue.meta.dat": b"4\n0,0\n3,5\n",
+    }
+
+
+def test_file_is_deleted_when_its_last_record_is_consumed(open_queue: OpenQueue, tmp_path: Path) -> None:
+    queue = open_queue(max_bytes_per_file=20)
+    queue.put_many([b"1", b"2", b"3", b"4", b"5"])
+    assert queue.peek_many(ALL, ALL) == [b"1", b"2", b"3", b"4"]
+    queue.advance(3)
+    assert (tmp_path / "q.diskqueue.000000.dat").exists()
+    queue.advance(1)
+    assert not (tmp_path / "q.diskqueue.000000.dat").exists()
+    assert drain(queue) == [b"5"]
+    queue.close()
+    assert files(tmp_path) == {"q.diskqueue.000001.dat": record(b"5"), "q.diskqueue.meta.dat": b"0\n1,5\n1,5\n"}
+
+
+def test_caught_up_reader_leaves_no_bad_file_when_the_writer_rolls(
+    open_queue: OpenQueue, tmp_path: Path, log_stream: io.StringIO
+) -> None:
+    """The real nsqd renames the file it has read to .bad here (NSQD-COMPAT 0.1 item 4)."""
+    queue = open_queue(max_bytes_per_file=20)
+    for payload in [b"123456", b"123457", b"123458", b"123459", b"x" * 50, b"y"]:
+        queue.put_many([payload])
+        assert drain(queue) == [payload]
+    queue.close()
+    assert files(tmp_path) == {"q.diskqueue.000003.dat": record(b"y"), "q.diskqueue.meta.dat": b"0\n3,5\n3,5\n"}
+    assert "ERROR" not in log_stream.getvalue()
+
+
+def test_batch_read_before_a_roll_is_consumed_after_it(open_queue: OpenQueue, tmp_path: Path) -> None:
+    queue = open_queue(max_bytes_per_file=20)
+    queue.put_many([b"1", b"2"])
+    assert queue.peek_many(ALL, ALL) == [b"1", b"2"]
+    queue.put_many([b"123456789", b"4"])
+    queue.advance(2)
+    assert not (tmp_path / "q.diskqueue.000000.dat").exists()
+    assert drain(queue) == [b"123456789", b"4"]
+    assert queue.depth == 0
+
+
+# Sizes
+
+
+def test_wrong_size_is_refused_and_what_came_before_it_is_kept(open_queue: OpenQueue) -> None:
+    queue = open_queue(min_msg_size=26, max_msg_size=30)
+    for size in (25, 31):
+        with pytest.raises(StorageError) as raised:
+            queue.put_many([b"a" * 26, b"b" * 30, b"c" * size, b"d" * 26])
+        assert str(raised.value) == f"invalid message write size ({size}) minMsgSize=26 maxMsgSize=30"
+        assert raised.value.written == 2
+    assert drain(queue) == [b"a" * 26, b"b" * 30] * 2
+
+
+# Failing writes
+
+
+class FullDisk:
+    """Replaces os.pwrite: `room` bytes go to disk, then it is full."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+        self.room = room
+        self._pwrite = os.pwrite
+        monkeypatch.setattr(os, "pwrite", self.pwrite)
+
+    def pwrite(self, descriptor: int, data: memoryview, pos: int) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = self._pwrite(descriptor, data[: self.room], pos)
+        self.room -= written
+        return written
+
+
+def test_full_disk_leaves_no_torn_record(
+    open_queue: OpenQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = open_queue(max_bytes_per_file=20)
+    disk = FullDisk(monkeypatch, room=27)
+    queue.put_many([b"1"])
+    with pytest.raises(StorageError) as raised:
+        queue.put_many([b"2", b"3", b"4", b"5", b"6"])
+    path = tmp_path / "q.diskqueue.000001.dat"
+    assert str(raised.value) == f"write {path}: no space left on device"
+    assert raised.value.written == 3
+    assert queue.depth == 4
+    assert path.read_bytes() == b""
+    disk.room = 1 << 20
+    queue.put_many([b"7"])
+    assert drain(queue) == [b"1", b"2", b"3", b"4", b"7"]
+
+
+def test_short_write_is_continued(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, data, pos: pwrite(descriptor, data[:3], pos))
+    queue = open_queue()
+    queue.put_many([b"first", b"second"])
+    assert drain(queue) == [b"first", b"second"]
+
+
+def test_write_file_that_cannot_be_opened_is_an_error(open_queue: OpenQueue, tmp_path: Path) -> None:
+    queue = open_queue()
+    path = tmp_path / "q.diskqueue.000000.dat"
+    path.mkdir()
+    with pytest.raises(StorageError) as raised:
+        queue.put_many([b"1"])
+    assert str(raised.value) == f"open {path}: is a directory"
+    assert (raised.value.written, queue.depth) == (0, 0)
+    path.rmdir()
+    queue.put_many([b"2"])
+    assert drain(queue) == [b"2"]
+
+
+# Emptying, deleting, closing
+
+
+def test_empty_removes_the_files_and_goes_on_in_the_next(open_queue: OpenQueue, tmp_path: Path) -> None:
+    queue = open_queue(max_bytes_per_file=20)
+    queue.put_many([b"123456"] * 5)
+    queue.start_sync().get()
+    queue.peek_many(1, ALL)
+    queue.empty()
+    assert files(tmp_path) == {}
+    assert queue.depth == 0
+    assert queue.peek_many(ALL, ALL) == []
+    queue.put_many([b"after"])
+    queue.close()
+    assert files(tmp_path) == {"q.diskqueue.000003.dat": record(b"after"), "q.diskqueue.meta.dat": b"1\n3,0\n3,9\n"}
+    assert drain(open_queue()) == [b"after"]
+
+
+def test_empty_keeps_files_set_aside_and_those_of_other_queues(open_queue: OpenQueue, tmp_path: Path) -> None:
+    kept = ["q.diskqueue.000000.dat.bad", "q2.diskqueue.000000.dat", "q:c.diskqueue.000000.dat"]
+    for name in kept:
+        (tmp_path / name).write_bytes(b"")
+    queue = open_queue()
+    queue.put_many([b"1"])
+    queue.empty()
+    assert sorted(files(tmp_path)) == sorted(kept)
+
+
+def test_delete_leaves_nothing_and_refuses_messages(open_queue: OpenQueue, tmp_path: Path) -> None:
+    queue = open_queue(max_bytes_per_file=20)
+    queue.put_many([b"123456"] * 5)
+    queue.delete()
+    assert files(tmp_path) == {}
+    assert queue.depth == 0
+    with pytest.raises(StorageError, match="^exiting$") as raised:
+        queue.put_many([b"1"])
+    assert raised.value.written == 0
+    with pytest.raises(StorageError, match="^exiting$"):
+        queue.empty()
+    assert queue.peek_many(ALL, ALL) == []
+    queue.close()
+    get_hub().join(timeout=0.1)
+    assert files(tmp_path) == {}
+
+
+def test_empty_tells_of_files_that_stay(open_queue: OpenQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = open_queue()
+    queue.put_many([b"1"])
+
+    def refuse(path: str) -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        with pytest.raises(StorageError, match=r"^remove .*: permission denied$"):
+            queue.empty()
+    assert queue.depth == 0
+    queue.put_many([b"2"])
+    assert drain(queue) == [b"2"]
+
+
+def test_closed_queue_takes_and_gives_nothing(open_queue: OpenQueue) -> None:
+    queue = open_queue()
+    queue.put_many([b"1"])
+    queue.close()
+    with pytest.raises(StorageError, match="^exiting$"):
+        queue.put_many([b"2"])
+    assert queue.peek_many(ALL, ALL) == []
+
+
+def test_no_descriptor_stays_open(open_queue: OpenQueue) -> None:
+    open_queue("warm up").close()
+    before = len(os.listdir("/dev/fd"))
+    for end in (DiskQueue.close, DiskQueue.delete, DiskQueue.empty):
+        for _ in range(3):
+            queue = open_queue(max_bytes_per_file=50)
+            queue.put_many([b"123456"] * 20)
+            queue.peek_many(ALL, ALL)
+            queue.advance(5)
+            queue.peek_many(ALL, ALL)
+            end(queue)
+        assert len(os.listdir("/dev/fd")) == before
+
+
+def test_opened_files_are_logged(open_queue: OpenQueue, tmp_path: Path, log_stream: io.StringIO) -> None:
+    queue = open_queue("t:c")
+    queue.put_many([b"1"])
+    drain(queue)
+    queue.empty()
+    queue.close()
+    lines = [line.split(" ", 2)[2] for line in log_stream.getvalue().splitlines()]
+    assert lines == [
+        f"INFO: DISKQUEUE(t:c): writeOne() opened {tmp_path}/t:c.diskqueue.000000.dat",
+        f"INFO: DISKQUEUE(t:c): readOne() opened {tmp_path}/t:c.diskqueue.000000.dat",
+        "INFO: DISKQUEUE(t:c): emptying",
+        "INFO: DISKQUEUE(t:c): closing",
+    ]

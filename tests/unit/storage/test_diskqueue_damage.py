@@ -1,0 +1,345 @@
+"""Opening and reading a disk queue whose files are not what they should be (NSQD-COMPAT 4.5 and 4.6).
+
+Texts of log lines are those of the real nsqd; where this queue mends what the real one loses, the test says so.
+"""
+
+import errno
+import io
+import os
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gnsqd.errors import StorageError
+from gnsqd.storage.diskqueue import DiskQueue
+
+OpenQueue = Callable[..., DiskQueue]
+
+ALL = 1_000_000
+
+
+def record(payload: bytes) -> bytes:
+    return struct.pack(">i", len(payload)) + payload
+
+
+def write_queue(path: Path, meta: str | None, *contents: bytes | None) -> None:
+    """A queue by hand: the text of its meta file and the contents of its data files, None for none."""
+    if meta is not None:
+        (path / "q.diskqueue.meta.dat").write_text(meta)
+    for number, content in enumerate(contents):
+        if content is not None:
+            (path / f"q.diskqueue.{number:06d}.dat").write_bytes(content)
+
+
+def drain(queue: DiskQueue) -> list[bytes]:
+    drained = []
+    while payloads := queue.peek_many(ALL, ALL):
+        drained += payloads
+        queue.advance(len(payloads))
+    return drained
+
+
+@pytest.fixture
+def complaints(log_stream: io.StringIO, tmp_path: Path) -> Iterator[Callable[[], list[str]]]:
+    """The WARN and ERROR lines so far, `$D` for the directory; they must contain no other path."""
+
+    def complaints() -> list[str]:
+        lines = [line.split(" ", 2)[2] for line in log_stream.getvalue().splitlines()]
+        return [line.replace(str(tmp_path), "$D") for line in lines if not line.startswith("INFO")]
+
+    yield complaints
+
+
+Complaints = Callable[[], list[str]]
+
+
+# Opening
+
+
+def test_write_file_longer_than_meta_is_read_to_its_end(
+    open_queue: OpenQueue, tmp_path: Path, complaints: Complaints
+) -> None:
+    write_queue(tmp_path, "1\n0,0\n0,5\n", record(b"1") + record(b"2"))
+    queue = open_queue()
+    assert queue.depth == 1
+    queue.put_many([b"3"])
+    assert (tmp_path / "q.diskqueue.000001.dat").read_bytes() == record(b"3")
+    assert drain(queue) == [b"1", b"2", b"3"]
+    assert queue.depth == 0
+    assert complaints() == [
+        "WARNING: DISKQUEUE(q) $D/q.diskqueue.000000.dat metadata writePos 5 < file size of 10, skipping to new file",
+        "ERROR: DISKQUEUE(q) negative depth at tail (-1), metadata corruption, resetting 0...",
+    ]
+
+
+def test_depth_never_hides_what_can_be_read(open_queue: OpenQueue, tmp_path: Path) -> None:
+    """The real nsqd reports 0 and then negative depths here."""
+    write_queue(tmp_path, "1\n0,0\n0,15\n", record(b"1") + record(b"2") + record(b"3"))
+    queue = open_queue()
+    depths = []
+    while queue.peek_many(1, ALL):
+        depths.append(queue.depth)
+        queue.advance(1)
+    assert depths == [1, 1, 1]
+    assert queue.depth == 0
+
+
+def test_write_file_shorter_than_meta_gets_no_hole(
+    open_queue: OpenQueue, tmp_path: Path, complaints: Complaints
+) -> None:
+    """The real nsqd writes at the position in meta, and loses what it wrote behind the hole."""
+    write_queue(tmp_path, "2\n0,0\n0,12\n", record(b"1"))
+    queue = open_queue()
+    queue.put_many([b"2"])
+    assert drain(queue) == [b"1", b"2"]
+    queue.close()
+    assert (tmp_path / "q.diskqueue.000000.dat.bad").read_bytes() == record(b"1")
+    assert (tmp_path / "q.diskqueue.meta.dat").read_text() == "0\n1,5\n1,5\n"
+    assert complaints() == [
+        "WARNING: DISKQUEUE(q) $D/q.diskqueue.000000.dat metadata writePos 12 > file size of 5, skipping to new file",
+        "ERROR: DISKQUEUE(q) reading at 5 of $D/q.diskqueue.000000.dat - EOF",
+        "WARNING: DISKQUEUE(q) jump to next file and saving bad file as $D/q.diskqueue.000000.dat.bad",
+        "ERROR: DISKQUEUE(q) positive depth at tail (1), data loss, resetting 0...",
+    ]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"torn"])
+def test_short_write_file_that_had_been_read_is_dropped(
+    open_queue: OpenQueue, tmp_path: Path, complaints: Complaints, content: bytes | None
+) -> None:
+    write_queue(tmp_path, "0\n0,12\n0,12\n", content)
+    queue = open_queue()
+    assert (queue.depth, drain(queue)) == (0, [])
+    queue.put_many([b"1"])
+    assert drain(queue) == [b"1"]
+    queue.close()
+    assert sorted(os.listdir(tmp_path)) == ["q.diskqueue.000001.dat", "q.diskqueue.meta.dat"]
+    assert len(complaints()) == 1
+
+
+def test_write_file_behind_meta_is_not_overwritten(open_queue: OpenQueue, tmp_path: Path) -> None:
+    write_queue(tmp_path, "1\n0,0\n0,5\n", record(b"1") + record(b"2"), record(b"3"))
+    queue = open_queue()
+    queue.put_many([b"4"])
+    assert drain(queue) == [b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("meta, depth", [("7\n0,5\n0,5\n", 7), ("-7\n0,5\n0,5\n", -7)])
+def test_wrong_depth_of_an_empty_queue_is_corrected_at_once(
+    open_queue: OpenQueue, tmp_path: Path, complaints: Complaints, meta: str, depth: int
+) -> None:
+    write_queue(tmp_path, meta, record(b"1"))
+    queue = open_queue()
+    assert queue.depth == 0
+    assert len(complaints()) == 1
+    assert f"depth at tail ({depth})" in complaints()[0]
+    queue.close()
+    assert (tmp_path / "q.diskqueue.meta.dat").read_text() == "0\n0,5\n0,5\n"
+
+
+@pytest.mark.parametrize(
+    "meta, error",
+    [
+        (None, None),
+        ("garbage\n", "expected integer"),
+        ("", "EOF"),
+        ("3\n2,0\n1,5\n", "read position (2, 0) > write position (1, 5)"),
+    ],
+)
+def test_without_meta_every_file_is_read(
+    open_queue: OpenQueue, tmp_path: Path, complaints: Complaints, meta: str | None, error: str | None
+) -> None:
+    """The real nsqd starts empty here, and overwrites file 000000."""
+    write_queue(tmp_path, meta, None, record(b"1") + record(b"2"), record(b"3"), None, record(b"4") + b"\0\0\0")
+    queue = open_queue()
+    assert queue.depth == 4
+    queue.put_many([b"5"])
+    assert drain(queue) == [b"1", b"2", b"3", b"4", b"5"]
+    assert queue.depth == 0
+    queue.close()
+    assert sorted(os.listdir(tmp_path)) == [
+        "q.diskqueue.000004.dat.bad",
+        "q.diskqueue.000005.dat",
+        "q.diskqueue.meta.dat",
+    ]
+    expected = [f"ERROR: DISKQUEUE(q) failed to retrieveMetaData - {error}"] if error else []
+    assert complaints()[:-3] == [
+        *expected,
+        "WARNING: DISKQUEUE(q) no usable metadata, reading all 4 messages in 3 files from $D/q.diskqueue.000001.dat on",
+    ]
+    assert complaints()[-3] == (
+        "ERROR: DISKQUEUE(q) reading at 0 of $D/q.diskqueue.000003.dat"
+        " - open $D/q.diskqueue.000003.dat: no such file or directory"
+    )
+
+
+def test_data_path_that_cannot_be_listed_is_an_error_not_an_empty_queue(open_queue: OpenQueue, tmp_path: Path) -> None:
+    path = tmp_path / "none"
+    with pytest.raises(StorageError, match=r"^open .*/none: no such file or directory$"):
+        open_queue(data_path=path)
+
+
+# Reading
+
+
+@pytest.mark.parametrize(
+    "damage, error",
+    [
+        (b"\0\0\0\x03123" + record(b"lost"), "invalid message read size (3)"),
+        (b"\xff\xff\xff\xff" + record(b"lost"), "invalid message read size (-1)"),
+        (b"\0\0\x03\xe9" + b"x" * 1001 + record(b"lost"), "invalid message read size (1001)"),
+        (b"\0\0\0\x04", "EOF"),
+        (b"\0\0\0\x0412", "unexpected EOF"),
+        (b"\0\0", "unexpected EOF"),
+    ],
+)
+def test_damage_costs_the_rest_of_its_file_only(
+    open_queue: OpenQueue, tmp_path: Path, complaints: Complaints, damage: bytes, error: str
+) -> None:
+    write_queue(
+        tmp_path, "5\n0,0\n2,8\n", record(b"1111"), record(b"2222") + record(b"3333") + damage, record(b"4444")
+    )
+    queue = open_queue(min_msg_size=4)
+    assert drain(queue) == [b"1111", b"2222", b"3333", b"4444"]
+    assert queue.depth == 0
+    assert complaints() == [
+        f"ERROR: DISKQUEUE(q) reading at 16 of $D/q.diskqueue.000001.dat - {error}",
+        "WARNING: DISKQUEUE(q) jump to next file and saving bad file as $D/q.diskqueue.000001.dat.bad",
+        "ERROR: DISKQUEUE(q) positive depth at tail (1), data loss, resetting 0...",
+    ]
+    queue.close()
+    assert sorted(os.listdir(tmp_path)) == [
+        "q.diskqueue.000001.dat.bad",
+        "q.diskqueue.000002.dat",
+        "q.diskqueue.meta.dat",
+    ]
+
+
+def test_damage_in_the_write_file_moves_writing_on(
+    open_queue: OpenQueue, tmp_path: Path, complaints: Complaints
+) -> None:
+    content = record(b"1") + b"\xff\xff\xff\xff" + record(b"lost")
+    write_queue(tmp_path, f"3\n0,0\n0,{len(content)}\n", content)
+    queue = open_queue()
+    queue.put_many([b"lost, too"])
+    assert drain(queue) == [b"1"]
+    queue.put_many([b"2"])
+    assert drain(queue) == [b"2"]
+    queue.close()
+    assert (tmp_path / "q.diskqueue.000000.dat.bad").read_bytes() == content + record(b"lost, too")
+    assert (tmp_path / "q.diskqueue.000001.dat").read_bytes() == record(b"2")
+    assert "positive depth at tail (3), data loss" in complaints()[-1]
+
+
+def test_missing_files_are_passed_over_in_one_line(
+    open_queue: OpenQueue, tmp_path: Path, complaints: Complaints
+) -> None:
+    write_queue(tmp_path, "9\n0,0\n987654321,0\n", record(b"1"), None, None, record(b"2"))
+    queue = open_queue()
+    assert drain(queue) == [b"1", b"2"]
+    queue.put_many([b"3"])
+    assert drain(queue) == [b"3"]
+    assert complaints() == [
+        "ERROR: DISKQUEUE(q) reading at 0 of $D/q.diskqueue.000001.dat"
+        " - open $D/q.diskqueue.000001.dat: no such file or directory",
+        "ERROR: DISKQUEUE(q) reading at 0 of $D/q.diskqueue.000004.dat"
+        " - open $D/q.diskqueue.000004.dat: no such file or directory",
+        "ERROR: DISKQUEUE(q) positive depth at tail (7), data loss, resetting 0...",
+    ]
+
+
+def test_bad_file_that_cannot_be_renamed_stops_nothing(
+    open_queue: OpenQueue, tmp_path: Path, complaints: Complaints
+) -> None:
+    write_queue(tmp_path, "2\n0,0\n1,5\n", b"\xff\xff\xff\xff", record(b"1"))
+    (tmp_path / "q.diskqueue.000000.dat.bad").mkdir()
+    queue = open_queue()
+    assert drain(queue) == [b"1"]
+    assert complaints()[2] == (
+        "ERROR: DISKQUEUE(q) failed to rename bad diskqueue file $D/q.diskqueue.000000.dat"
+        " to $D/q.diskqueue.000000.dat.bad"
+    )
+
+
+def test_shortage_of_descriptors_is_no_damage(
+    open_queue: OpenQueue, tmp_path: Path, complaints: Complaints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real nsqd sets a good file aside as .bad here."""
+    write_queue(tmp_path, "1\n0,0\n1,0\n", record(b"1"))
+    queue = open_queue()
+
+    def fail(*arguments: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fail)
+        assert queue.peek_many(ALL, ALL) == []
+    assert queue.depth == 1
+    assert drain(queue) == [b"1"]
+    assert complaints() == [
+        "ERROR: DISKQUEUE(q) reading at 0 of $D/q.diskqueue.000000.dat"
+        " - open $D/q.diskqueue.000000.dat: too many open files"
+    ]
+
+
+# Every byte
+
+
+CONTENTS = [record(b"1111") + record(b"22222") + record(b"3333"), record(b"4444") + record(b"5555"), record(b"6666")]
+META = "6\n0,0\n2,8\n"
+
+
+@pytest.fixture
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.mark.usefixtures("no_fsync")
+@pytest.mark.parametrize("number", range(3))
+def test_no_byte_of_a_data_file_endangers_other_files(open_queue: OpenQueue, tmp_path: Path, number: int) -> None:
+    payloads = [[b"1111", b"22222", b"3333"], [b"4444", b"5555"], [b"6666"]]
+    others = [payload for i, each in enumerate(payloads) if i != number for payload in each]
+    content = CONTENTS[number]
+    damaged = [content[:i] for i in range(len(content))]
+    for flip in (0x01, 0x80, 0xFF):
+        damaged += [content[:i] + bytes([content[i] ^ flip]) + content[i + 1 :] for i in range(len(content))]
+    for i, variant in enumerate(damaged):
+        directory = tmp_path / str(i)
+        directory.mkdir()
+        write_queue(directory, META, *CONTENTS[:number], variant, *CONTENTS[number + 1 :])
+        queue = open_queue(data_path=directory, min_msg_size=4)
+        assert [payload for payload in drain(queue) if payload in others] == others
+        queue.put_many([b"after"])
+        assert drain(queue) == [b"after"]
+        assert queue.depth == 0
+        queue.close()
+        shutil.rmtree(directory)
+
+
+@pytest.mark.usefixtures("no_fsync")
+def test_a_meta_file_cut_short_costs_nothing(open_queue: OpenQueue, tmp_path: Path) -> None:
+    for length in range(len(META)):
+        directory = tmp_path / str(length)
+        directory.mkdir()
+        write_queue(directory, META[:length], *CONTENTS)
+        queue = open_queue(data_path=directory, min_msg_size=4)
+        queue.put_many([b"after"])
+        assert drain(queue) == [b"1111", b"22222", b"3333", b"4444", b"5555", b"6666", b"after"]
+
+
+@pytest.mark.usefixtures("no_fsync")
+def test_no_byte_of_meta_stops_the_queue(open_queue: OpenQueue, tmp_path: Path) -> None:
+    for i in range(len(META)):
+        for character in "0159,\nx":
+            directory = tmp_path / f"{i}{ord(character)}"
+            directory.mkdir()
+            write_queue(directory, META[:i] + character + META[i + 1 :], *CONTENTS)
+            queue = open_queue(data_path=directory, min_msg_size=4)
+            drain(queue)
+            queue.put_many([b"after"])
+            assert drain(queue) == [b"after"]
+            assert queue.depth == 0
+            queue.close()

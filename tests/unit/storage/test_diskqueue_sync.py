@@ -1,0 +1,303 @@
+"""When and how a disk queue becomes durable: NSQD-COMPAT 4.5, and fsync off the hub."""
+
+import io
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import gevent
+import pytest
+
+from gnsqd.storage.diskqueue import DiskQueue
+from gnsqd.storage.syncer import Syncer
+
+OpenQueue = Callable[..., DiskQueue]
+
+ALL = 1_000_000
+META = "q.diskqueue.meta.dat"
+
+
+class Disk:
+    """Stands in for os.fsync: notes what was synced, and holds every call up while `hold` is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.synced: list[str] = []
+        self.error: OSError | None = None
+        self.waiting = 0
+        self._go_on = threading.Event()
+        self._go_on.set()
+        monkeypatch.setattr(os, "fsync", self.fsync)
+
+    def fsync(self, descriptor: int) -> None:
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))
+        self.waiting += 1
+        self._go_on.wait()
+        self.waiting -= 1
+        if self.error is not None:
+            raise self.error
+        self.synced.append(name)
+
+    def hold(self) -> None:
+        self._go_on.clear()
+
+    def go_on(self) -> None:
+        self._go_on.set()
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch, syncer: Syncer) -> Iterator[Disk]:
+    disk = Disk(monkeypatch)
+    yield disk
+    disk.error = None
+    disk.go_on()
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    with gevent.Timeout(30):
+        while not condition():
+            gevent.sleep(0.001)
+
+
+def drain(queue: DiskQueue) -> list[bytes]:
+    drained = []
+    while payloads := queue.peek_many(ALL, ALL):
+        drained += payloads
+        queue.advance(len(payloads))
+    return drained
+
+
+def survivors(open_queue: OpenQueue, path: Path) -> list[bytes]:
+    """What a kill at this moment leaves: a daemon that starts on a copy of the files as they are."""
+    copy = path / "copy"
+    shutil.copytree(path, copy, ignore=shutil.ignore_patterns("copy"))
+    try:
+        return drain(open_queue(data_path=copy))
+    finally:
+        shutil.rmtree(copy)
+
+
+def test_data_is_synced_before_meta_tells_of_it(open_queue: OpenQueue, tmp_path: Path, disk: Disk) -> None:
+    queue = open_queue(max_bytes_per_file=20)
+    queue.put_many([b"123456"] * 3)
+    assert queue.start_sync().get()
+    assert sorted(disk.synced[:2]) == ["q.diskqueue.000000.dat", "q.diskqueue.000001.dat"]
+    assert disk.synced[2].startswith("q.diskqueue.meta.dat.")
+    assert (tmp_path / META).read_text() == "3\n0,0\n1,10\n"
+    assert sorted(os.listdir(tmp_path)) == ["q.diskqueue.000000.dat", "q.diskqueue.000001.dat", META]
+
+
+def test_a_slow_disk_stops_neither_the_hub_nor_the_queue(open_queue: OpenQueue, tmp_path: Path, disk: Disk) -> None:
+    queue = open_queue()
+    queue.put_many([b"1", b"2"])
+    disk.hold()
+    sync = queue.start_sync()
+    eventually(lambda: disk.waiting)  # it is the hub that looks
+    queue.put_many([b"3"])
+    queue.peek_many(ALL, ALL)
+    queue.advance(1)
+    queue.wait_synced()
+    assert not sync.ready()
+    disk.go_on()
+    assert sync.get()
+    assert (tmp_path / META).read_text() == "2\n0,0\n0,10\n"
+    assert queue.start_sync().get()
+    assert (tmp_path / META).read_text() == "2\n0,5\n0,15\n"
+
+
+def test_at_most_sync_every_operations_are_unsynced(open_queue: OpenQueue, disk: Disk) -> None:
+    queue = open_queue(sync_every=10)
+    disk.hold()
+    for _ in range(10):
+        queue.put_many([b"1"])
+        queue.wait_synced()
+    queue.put_many([b"1"])
+    waiter = gevent.spawn(queue.wait_synced)
+    eventually(lambda: disk.waiting)
+    gevent.idle()
+    assert not waiter.ready()
+    disk.go_on()
+    waiter.get()
+
+
+def test_reads_count_as_operations(open_queue: OpenQueue, disk: Disk) -> None:
+    queue = open_queue(sync_every=10)
+    queue.put_many([b"1"] * 10)
+    queue.start_sync().get()
+    disk.hold()
+    for _ in range(10):
+        queue.peek_many(1, ALL)
+        queue.advance(1)
+    queue.wait_synced()
+    queue.put_many([b"1"])
+    waiter = gevent.spawn(queue.wait_synced)
+    eventually(lambda: disk.waiting)
+    gevent.idle()
+    assert not waiter.ready()
+
+
+def test_sync_every_0_syncs_every_operation(open_queue: OpenQueue, tmp_path: Path, disk: Disk) -> None:
+    queue = open_queue(sync_every=0)
+    for count in range(1, 4):
+        queue.put_many([b"1"])
+        queue.wait_synced()
+        assert (tmp_path / META).read_text() == f"{count}\n0,0\n0,{5 * count}\n"
+
+
+def test_half_of_sync_every_starts_a_sync(open_queue: OpenQueue, tmp_path: Path, disk: Disk) -> None:
+    queue = open_queue(sync_every=10)
+    queue.put_many([b"1"] * 4)
+    gevent.idle()
+    assert disk.synced == []
+    queue.put_many([b"1"])
+    eventually((tmp_path / META).exists)
+    assert (tmp_path / META).read_text() == "5\n0,0\n0,25\n"
+
+
+def test_a_disk_that_cannot_sync_is_logged_and_tried_again(
+    open_queue: OpenQueue, tmp_path: Path, disk: Disk, log_stream: io.StringIO
+) -> None:
+    queue = open_queue(sync_every=2)
+    disk.error = OSError(5, "Input/output error")
+    queue.put_many([b"1"] * 5)
+    queue.wait_synced()
+    path = tmp_path / "q.diskqueue.000000.dat"
+    text = f"ERROR: DISKQUEUE(q) failed to sync - sync {path}: input/output error\n"
+    assert log_stream.getvalue().endswith(text)
+    assert os.listdir(tmp_path) == [path.name]
+    disk.error = None
+    assert queue.start_sync().get()
+    assert disk.synced[0] == path.name
+    assert (tmp_path / META).read_text() == "5\n0,0\n0,25\n"
+
+
+def test_close_syncs_the_data(open_queue: OpenQueue, tmp_path: Path, disk: Disk) -> None:
+    """The real nsqd leaves that to the system (NSQD-COMPAT 0.1 item 21)."""
+    queue = open_queue()
+    queue.put_many([b"1"])
+    queue.close()
+    assert disk.synced[0] == "q.diskqueue.000000.dat"
+
+
+def test_close_waits_for_the_sync_under_way(open_queue: OpenQueue, tmp_path: Path, disk: Disk) -> None:
+    queue = open_queue()
+    queue.put_many([b"1"])
+    disk.hold()
+    queue.start_sync()
+    eventually(lambda: disk.waiting)
+    queue.put_many([b"2"])
+    closing = gevent.spawn(queue.close)
+    gevent.idle()
+    assert not closing.ready()
+    disk.go_on()
+    closing.get()
+    assert (tmp_path / META).read_text() == "2\n0,0\n0,10\n"
+    assert sorted(os.listdir(tmp_path)) == ["q.diskqueue.000000.dat", META]
+
+
+def test_clean_queue_is_closed_without_a_sync(open_queue: OpenQueue, disk: Disk) -> None:
+    open_queue().close()
+    open_queue().close()
+    assert disk.synced == []
+
+
+@pytest.mark.parametrize("drop", [DiskQueue.empty, DiskQueue.delete])
+def test_sync_under_way_does_not_bring_back_what_was_dropped(
+    open_queue: OpenQueue, tmp_path: Path, disk: Disk, drop: Callable[[DiskQueue], None]
+) -> None:
+    queue = open_queue()
+    queue.put_many([b"1"])
+    disk.hold()
+    sync = queue.start_sync()
+    eventually(lambda: disk.waiting)
+    drop(queue)
+    disk.go_on()
+    assert sync.get()
+    assert os.listdir(tmp_path) == []
+
+
+def test_sync_under_way_does_not_undo_a_newer_meta_file(open_queue: OpenQueue, tmp_path: Path, disk: Disk) -> None:
+    queue = open_queue(max_bytes_per_file=20)
+    queue.put_many([b"123456"])
+    disk.hold()
+    sync = queue.start_sync()
+    eventually(lambda: disk.waiting)
+    queue.put_many([b"123456"] * 2)
+    assert (tmp_path / META).read_text() == "2\n0,0\n1,0\n"
+    disk.go_on()
+    assert sync.get()
+    assert (tmp_path / META).read_text() == "2\n0,0\n1,0\n"
+    assert sorted(os.listdir(tmp_path)) == ["q.diskqueue.000000.dat", "q.diskqueue.000001.dat", META]
+
+
+def test_a_kill_while_the_disk_is_slow_loses_nothing(open_queue: OpenQueue, tmp_path: Path, disk: Disk) -> None:
+    queue = open_queue(max_bytes_per_file=20, sync_every=3)
+    disk.hold()
+    payloads = [b"%06d" % i for i in range(9)]
+    for payload in payloads:
+        queue.put_many([payload])
+        gevent.idle()
+    assert survivors(open_queue, tmp_path) == payloads
+    while payloads:
+        queue.peek_many(1, ALL)
+        queue.advance(1)
+        del payloads[0]
+        gevent.idle()
+        survived = survivors(open_queue, tmp_path)
+        assert survived[len(survived) - len(payloads) :] == payloads
+
+
+# The timer
+
+
+def test_sync_timeout_syncs_whatever_has_changed(
+    open_queue: OpenQueue, tmp_path: Path, syncer: Syncer, disk: Disk
+) -> None:
+    loop = gevent.spawn(syncer.syncLoop)
+    changed = [open_queue(f"changed{i}") for i in range(20)]
+    open_queue("idle")
+    for queue in changed:
+        queue.sync_timeout = 1000
+        queue.put_many([b"1"])
+    metas = [tmp_path / f"changed{i}.diskqueue.meta.dat" for i in range(20)]
+    eventually(lambda: all(meta.exists() for meta in metas))
+    for queue in changed:
+        queue.peek_many(1, ALL)
+        queue.advance(1)
+    eventually(lambda: all(meta.read_text() == "0\n0,5\n0,5\n" for meta in metas))
+    assert not (tmp_path / "idle.diskqueue.meta.dat").exists()
+    syncer.stop()
+    loop.get()
+
+
+def test_sync_timeout_counts_from_the_first_unsynced_operation(
+    open_queue: OpenQueue, tmp_path: Path, syncer: Syncer, disk: Disk
+) -> None:
+    queue = open_queue()
+    queue.sync_timeout = 200_000_000
+    loop = gevent.spawn(syncer.syncLoop)
+    started = time.monotonic()
+    with gevent.Timeout(30):
+        while not (tmp_path / META).exists():
+            queue.put_many([b"1"])
+            gevent.sleep(0.01)
+    assert time.monotonic() - started >= 0.2
+    syncer.stop()
+    loop.get()
+
+
+def test_failed_sync_is_tried_again_by_the_timer(
+    open_queue: OpenQueue, tmp_path: Path, syncer: Syncer, disk: Disk, log_stream: io.StringIO
+) -> None:
+    loop = gevent.spawn(syncer.syncLoop)
+    disk.error = OSError(5, "Input/output error")
+    queue = open_queue()
+    queue.sync_timeout = 1_000_000
+    queue.put_many([b"1"])
+    eventually(lambda: "failed to sync" in log_stream.getvalue())
+    disk.error = None
+    eventually((tmp_path / META).exists)
+    syncer.stop()
+    loop.get()

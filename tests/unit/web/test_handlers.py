@@ -1,0 +1,174 @@
+"""What endpoints do when the broker or the disk refuses, and in which order they do it: what no daemon can be made to
+show from outside. Everything else about them is in behaviour/test_http."""
+
+import io
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from gnsqd.broker.registry import Registry, TopicNotFound
+from gnsqd.broker.topic import ChannelNotFound
+from gnsqd.errors import BrokerError, StorageError
+from gnsqd.log import Level, Logger
+from gnsqd.observe.stats import MemoryStats
+from gnsqd.options import Options
+from gnsqd.web.handlers import API
+from gnsqd.web.http11 import Request, RequestReader
+from gnsqd.web.routes import Content, HTTPError
+
+
+class Thing:
+    """A topic or channel that writes down what is done to it, and fails where it is told to."""
+
+    def __init__(self, calls: list[str]) -> None:
+        self.calls = calls
+        self.failures: dict[str, Exception] = {}
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*args: object) -> Any:
+            self.calls.append(name)
+            if name in self.failures:
+                raise self.failures[name]
+            return self if name.startswith("get_") else None
+
+        return call
+
+
+class World:
+    """An API over one topic that is there (`t`, with channel `c`), and the order of what happened."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.topic = Thing(self.calls)
+        self.health: Exception | None = None
+        self.log = io.StringIO()
+        self.options = Options(max_msg_size=10, max_body_size=30)
+        registry = Registry()
+        registry.topics["t"] = cast(Any, self.topic)
+        self.registry = registry
+        self.api = API(
+            options=self.options,
+            registry=registry,
+            log=Logger("", Level.INFO, self.log),
+            tcp_port=4150,
+            http_port=-1,
+            memory=MemoryStats(),
+            producers=list,
+            persist_metadata=self.persist_metadata,
+            render_metrics=lambda accept: (f"page for {accept}".encode(), "text/page"),
+        )
+        self.persist_failure: Exception | None = None
+
+    def persist_metadata(self) -> None:
+        self.calls.append("persist_metadata")
+        if self.persist_failure:
+            raise self.persist_failure
+
+    def ask(self, handler: str, query: str = "topic=t&channel=c", body: bytes = b"", *headers: bytes) -> object:
+        lines = [b"POST /x?%s HTTP/1.1" % query.encode(), b"Host: x", b"Content-Length: %d" % len(body), *headers]
+        reader = RequestReader(lambda request: self.options.max_body_size)
+        (request,) = reader.feed(b"\r\n".join([*lines, b"", b""]) + body)
+        return self.call(handler, request)
+
+    def call(self, handler: str, request: Request) -> object:
+        method: Callable[[Request], object] = getattr(self.api, handler)
+        return method(request)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.mark.parametrize("handler", ["pub", "mpub"])
+def test_publisher_hears_ok_only_after_the_commit(world: World, handler: str) -> None:
+    assert world.ask(handler, body=b"hello") == "OK"
+    assert world.calls == ["new_message", "put_messages", "commit"]
+
+
+@pytest.mark.parametrize("handler", ["pub", "mpub"])
+@pytest.mark.parametrize("step", ["put_messages", "commit"])
+@pytest.mark.parametrize("error", [BrokerError("exiting"), StorageError("disk full")])
+def test_publish_that_is_not_kept_is_answered_as_exiting(
+    world: World, handler: str, step: str, error: Exception
+) -> None:
+    world.topic.failures[step] = error
+    with pytest.raises(HTTPError) as caught:
+        world.ask(handler, body=b"hello")
+    assert (caught.value.status, caught.value.code) == (503, "EXITING")
+
+
+@pytest.mark.parametrize("what", ["pause", "unpause"])
+@pytest.mark.parametrize("level", ["topic", "channel"])
+def test_pausing_is_written_down_before_it_is_answered(world: World, what: str, level: str) -> None:
+    assert world.ask(f"{what}_{level}") is None
+    assert world.calls[-2:] == [what, "persist_metadata"]
+
+
+@pytest.mark.parametrize("handler", ["pause_topic", "unpause_channel"])
+def test_failure_to_write_metadata_is_an_internal_error(world: World, handler: str) -> None:
+    world.persist_failure = StorageError("disk full")
+    with pytest.raises(HTTPError) as caught:
+        world.ask(handler)
+    assert (caught.value.status, caught.value.code) == (500, "INTERNAL_ERROR")
+    assert "ERROR: failure in /x - disk full" in world.log.getvalue()
+
+
+@pytest.mark.parametrize("handler", ["empty_topic", "empty_channel"])
+def test_failure_to_empty_is_an_internal_error(world: World, handler: str) -> None:
+    world.topic.failures["empty"] = StorageError("permission denied")
+    with pytest.raises(HTTPError) as caught:
+        world.ask(handler)
+    assert (caught.value.status, caught.value.code) == (500, "INTERNAL_ERROR")
+    assert "persist_metadata" not in world.calls
+
+
+def test_channel_that_goes_away_meanwhile_is_not_found(world: World) -> None:
+    world.topic.failures["delete_existing_channel"] = ChannelNotFound("channel does not exist")
+    with pytest.raises(HTTPError) as caught:
+        world.ask("delete_channel")
+    assert (caught.value.status, caught.value.code) == (404, "CHANNEL_NOT_FOUND")
+
+
+def test_topic_that_goes_away_meanwhile_is_not_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(name: str) -> None:
+        raise TopicNotFound("topic does not exist")
+
+    monkeypatch.setattr(world.registry, "delete_existing_topic", gone)
+    with pytest.raises(HTTPError) as caught:
+        world.ask("delete_topic")
+    assert (caught.value.status, caught.value.code) == (404, "TOPIC_NOT_FOUND")
+
+
+def test_ping_tells_the_last_failure_to_write(world: World) -> None:
+    assert world.ask("ping") == "OK"
+    world.registry.set_health(StorageError("disk full"))
+    with pytest.raises(HTTPError) as caught:
+        world.ask("ping")
+    assert (caught.value.status, caught.value.code) == (500, "NOK - disk full")
+    world.registry.set_health(None)
+    assert world.ask("ping") == "OK"
+
+
+def test_info_shows_the_ports_it_was_given(world: World) -> None:
+    info = world.ask("info")
+    assert isinstance(info, dict)
+    assert (info["tcp_port"], info["http_port"]) == (4150, -1)
+
+
+def test_metrics_are_rendered_for_the_accept_header(world: World) -> None:
+    assert world.ask("metrics", "", b"", b"Accept: text/plain") == Content(b"page for text/plain", "text/page")
+
+
+def test_bad_parameters_are_logged_with_the_reason(world: World) -> None:
+    with pytest.raises(HTTPError):
+        world.ask("delete_topic", "topic=%zz")
+    assert 'ERROR: failed to parse request params - invalid URL escape "%zz"' in world.log.getvalue()
+
+
+def test_strange_value_of_binary_is_warned_of(world: World) -> None:
+    with pytest.raises(HTTPError) as caught:
+        world.ask("mpub", "topic=t&binary=yes", b"x")
+    assert caught.value.code == "BAD_BODY"
+    assert "WARNING: deprecated value 'yes' used for /mpub binary param" in world.log.getvalue()

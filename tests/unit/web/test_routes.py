@@ -1,0 +1,203 @@
+"""From a request to its row of ROUTES and back to a response. What the endpoints answer is judged, against the real
+daemon too, in behaviour/test_http."""
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from gnsqd.log import Level, Logger
+from gnsqd.options import Options
+from gnsqd.web.http11 import Request, RequestReader
+from gnsqd.web.routes import ROUTES, Content, HTTPError, Route, Router, Style, parse_query
+
+ROWS = (
+    Route("GET", "/text", "text"),
+    Route("GET", "/plain", "text", Style.PLAIN),
+    Route("GET", "/json", "json"),
+    Route("GET", "/empty", "empty"),
+    Route("GET", "/page", "page", Style.PLAIN),
+    Route("GET", "/refusal", "refusal"),
+    Route("GET", "/plain/refusal", "refusal", Style.PLAIN),
+    Route("GET", "/defect", "defect"),
+    Route("POST", "/text", "text", body="max_msg_size", logged=False),
+    Route("PUT", "/text", "text"),
+)
+
+
+class API:
+    def text(self, request: Request) -> str:
+        return f"caf\u00e9 {len(request.body)}"
+
+    def json(self, request: Request) -> dict[str, str]:
+        return {"b": "<", "a": "x"}
+
+    def empty(self, request: Request) -> None:
+        return None
+
+    def page(self, request: Request) -> Content:
+        return Content(b"<p>", "text/html")
+
+    def refusal(self, request: Request) -> None:
+        raise HTTPError(503, "EXITING")
+
+    def defect(self, request: Request) -> None:
+        raise RuntimeError("a defect")
+
+
+class Judge:
+    """A router over API, and what it logged."""
+
+    def __init__(self) -> None:
+        self.log = io.StringIO()
+        self.router = Router(API(), Options(max_msg_size=7), Logger("", Level.INFO, self.log), ROWS)
+
+    def request(self, method: str, target: str) -> Request:
+        (request,) = RequestReader(lambda request: 0).feed(f"{method} {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        return request
+
+    def ask(self, method: str, target: str) -> tuple[int, dict[str, str], bytes]:
+        response = self.router.respond(self.request(method, target), "1.2.3.4:5")
+        head, _, body = response.partition(b"\r\n\r\n")
+        status, *lines = head.decode().split("\r\n")
+        headers = dict(line.split(": ", 1) for line in lines)
+        assert headers.pop("Date")
+        assert int(headers.pop("Content-Length")) == len(body) or method == "HEAD"
+        return int(status.split()[1]), headers, body
+
+
+@pytest.fixture
+def judge() -> Judge:
+    return Judge()
+
+
+V1 = {"X-Nsq-Content-Type": "nsq; version=1.0"}
+TEXT = {"Content-Type": "text/plain; charset=utf-8"}
+JSON = {"Content-Type": "application/json; charset=utf-8"}
+
+
+@pytest.mark.parametrize(
+    "path, status, headers, body",
+    [
+        ("/text", 200, V1 | TEXT, "caf\u00e9 0".encode()),
+        ("/plain", 200, TEXT, "caf\u00e9 0".encode()),
+        ("/json", 200, V1 | JSON, b'{"b":"\\u003c","a":"x"}'),
+        ("/empty", 200, V1, b""),
+        ("/page", 200, {"Content-Type": "text/html"}, b"<p>"),
+        ("/refusal", 503, V1 | JSON, b'{"message":"EXITING"}'),
+        ("/plain/refusal", 503, TEXT, b"EXITING"),
+        ("/nothing", 404, V1 | JSON, b'{"message":"NOT_FOUND"}'),
+        ("/", 404, V1 | JSON, b'{"message":"NOT_FOUND"}'),
+    ],
+)
+def test_results_are_dressed_by_kind_and_style(
+    judge: Judge, path: str, status: int, headers: dict[str, str], body: bytes
+) -> None:
+    assert judge.ask("GET", path) == (status, headers, body)
+
+
+def test_a_defect_in_a_handler_is_an_internal_error_and_leaves_a_traceback_in_the_log(judge: Judge) -> None:
+    assert judge.ask("GET", "/defect") == (500, V1 | JSON, b'{"message":"INTERNAL_ERROR"}')
+    assert "RuntimeError: a defect" in judge.log.getvalue()
+    assert judge.ask("GET", "/empty")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "method, path, status, allow",
+    [
+        ("DELETE", "/text", 405, "GET, OPTIONS, POST, PUT"),
+        ("HEAD", "/text", 405, "GET, OPTIONS, POST, PUT"),
+        ("POST", "/json", 405, "GET, OPTIONS"),
+        ("GET", "*", 405, "GET, OPTIONS, POST, PUT"),
+        ("OPTIONS", "/json", 200, "GET, OPTIONS"),
+        ("OPTIONS", "/nothing", 404, None),
+        ("OPTIONS", "/json/", 404, None),
+    ],
+)
+def test_other_methods_are_told_which_are_allowed(
+    judge: Judge, method: str, path: str, status: int, allow: str | None
+) -> None:
+    found, headers, body = judge.ask(method, path)
+    assert (found, headers.get("Allow")) == (status, allow)
+    if status == 405 and method != "HEAD":
+        assert body == b'{"message":"METHOD_NOT_ALLOWED"}'
+
+
+@pytest.mark.parametrize(
+    "path", ["/text/", "/TEXT", "//text", "/./text", "/a/../text", "/Text/", "/t%65xt/"]
+)
+@pytest.mark.parametrize("query", ["", "?a=%zz&b"])
+def test_paths_that_are_almost_right_are_redirected(judge: Judge, path: str, query: str) -> None:
+    status, headers, body = judge.ask("GET", path + query)
+    location = headers["Location"]
+    assert (status, location) == (301, "/text" + query)
+    assert body.decode() == f'<a href="{location.replace("&", "&amp;")}">Moved Permanently</a>.\n\n'
+    status, headers, body = judge.ask("POST", path + query)
+    assert (status, headers["Location"], body) == (307, "/text" + query, b"")
+
+
+def test_redirects_lead_only_to_paths_that_have_the_method(judge: Judge) -> None:
+    assert judge.ask("POST", "/json/")[0] == 404
+
+
+def test_body_limit_is_the_option_of_the_route(judge: Judge) -> None:
+    limits = [judge.router.body_limit(judge.request(*what)) for what in (("POST", "/text"), ("GET", "/text"))]
+    assert limits == [7, 0]
+    assert judge.router.body_limit(judge.request("POST", "/nothing")) == 0
+
+
+def test_requests_are_logged_except_where_the_route_says_no(judge: Judge) -> None:
+    judge.ask("GET", "/refusal?a=%20")
+    judge.ask("DELETE", "/nothing")
+    judge.ask("POST", "/text")
+    lines = [line.split(" INFO: ")[1] for line in judge.log.getvalue().splitlines()]
+    assert [line.rsplit(" ", 1)[0] for line in lines] == [
+        "503 GET /refusal?a=%20 (1.2.3.4:5)",
+        "404 DELETE /nothing (1.2.3.4:5)",
+    ]
+
+
+def test_every_route_has_a_handler_and_a_body_option_that_exist() -> None:
+    from gnsqd.web.handlers import API as RealAPI
+
+    for route in ROUTES:
+        assert callable(getattr(RealAPI, route.handler)), route
+        assert not route.body or isinstance(getattr(Options(), route.body), int), route
+
+
+@pytest.mark.parametrize(
+    "query, expected",
+    [
+        ("", {}),
+        ("a=b", {"a": "b"}),
+        ("a=1&a=2", {"a": "1"}),
+        ("a", {"a": ""}),
+        ("a=b=c&&=d", {"a": "b=c", "": "d"}),
+        ("a+b=c+d%2Be", {"a b": "c d+e"}),
+        ("t%23=%E2%82%AC%ff", {"t#": "\u20ac\ufffd"}),
+    ],
+)
+def test_query_is_parsed_like_gos(query: str, expected: dict[str, str]) -> None:
+    assert parse_query(query) == expected
+
+
+@pytest.mark.parametrize(
+    "query, text",
+    [
+        ("a=%zz", 'invalid URL escape "%zz"'),
+        ("a=%", 'invalid URL escape "%"'),
+        ("%4=1", 'invalid URL escape "%4"'),
+        ("a=1&b=%e", 'invalid URL escape "%e"'),
+        ("a=1;b=2", "invalid semicolon separator in query"),
+    ],
+)
+def test_query_with_bad_escapes_or_semicolons_is_refused(query: str, text: str) -> None:
+    with pytest.raises(ValueError, match="invalid") as caught:
+        parse_query(query)
+    assert str(caught.value) == text
+
+
+def test_messages_of_errors_are_json(judge: Judge) -> None:
+    answer: dict[str, Any] = json.loads(judge.ask("GET", "/refusal")[2])
+    assert answer == {"message": "EXITING"}

@@ -1,0 +1,209 @@
+"""Connections, over real sockets: order, time limits, the end."""
+
+import io
+import re
+from collections.abc import Iterator
+
+import gevent
+import pytest
+from gevent.event import Event
+from gevent.socket import create_connection
+from gevent.socket import socket as Socket
+
+from gnsqd.log import Level, Logger
+from gnsqd.options import Options
+from gnsqd.web import server
+from gnsqd.web.http11 import Request
+from gnsqd.web.routes import Route, Router, Style
+from gnsqd.web.server import HTTPServer
+from gnsqd.wire.listener import Listener
+
+DEADLINE = 20.0
+
+ROWS = (
+    Route("GET", "/ping", "ping", Style.PLAIN, logged=False),
+    Route("GET", "/slow", "slow", Style.PLAIN, logged=False),
+    Route("GET", "/large", "large", Style.PLAIN, logged=False),
+    Route("POST", "/pub", "pub", Style.PLAIN, body="max_msg_size", logged=False),
+)
+PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+class API:
+    def __init__(self) -> None:
+        self.asked = Event()
+        self.answer = Event()
+
+    def ping(self, request: Request) -> str:
+        return "OK"
+
+    def slow(self, request: Request) -> str:
+        self.asked.set()
+        self.answer.wait()
+        return "at last"
+
+    def large(self, request: Request) -> str:
+        return "x" * (1 << 20)
+
+    def pub(self, request: Request) -> str:
+        return str(len(request.body))
+
+
+class Running:
+    """A server on a free port, in this very process."""
+
+    def __init__(self) -> None:
+        self.api = API()
+        self.log = io.StringIO()
+        self.greenlets: list[gevent.Greenlet[..., None]] = []
+        log = Logger("", Level.INFO, self.log)
+        listener = Listener("127.0.0.1:0")
+        self.address = ("127.0.0.1", listener.port)
+        self.server = HTTPServer(listener, Router(self.api, Options(), log, ROWS), log, self.spawn)
+        self.accepting = gevent.spawn(self.server.serve)
+        self.clients: list[Socket] = []
+
+    def spawn(self, name: str, body: object) -> None:
+        self.greenlets.append(gevent.spawn(body))
+
+    def connect(self) -> Socket:
+        client = create_connection(self.address, timeout=DEADLINE)
+        self.clients.append(client)
+        return client
+
+    def ends(self) -> None:
+        """Every connection's greenlet is over."""
+        gevent.joinall(self.greenlets, timeout=DEADLINE, raise_error=True)
+        assert all(greenlet.dead for greenlet in self.greenlets)
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    it = Running()
+    yield it
+    for client in it.clients:
+        client.close()
+    it.api.answer.set()
+    it.server.close()
+    it.accepting.join(DEADLINE)
+    assert it.accepting.successful()
+    it.ends()
+    assert "Traceback" not in it.log.getvalue()
+
+
+def read_responses(client: Socket, count: int) -> list[bytes]:
+    """The bodies of the next `count` responses."""
+    bodies: list[bytes] = []
+    data = b""
+    while len(bodies) < count:
+        found = re.match(rb"HTTP/1\.1 200 OK\r\n(?:.+\r\n)*?Content-Length: (\d+)\r\n(?:.+\r\n)*?\r\n", data)
+        if found and len(data) >= found.end() + int(found[1]):
+            end = found.end() + int(found[1])
+            bodies.append(data[found.end() : end])
+            data = data[end:]
+            continue
+        more = client.recv(65536)
+        assert more, data
+        data += more
+    assert not data
+    return bodies
+
+
+def read_all(client: Socket) -> bytes:
+    data = b""
+    while more := client.recv(65536):
+        data += more
+    return data
+
+
+def test_connection_is_kept_and_pipelined_requests_are_answered_in_order(running: Running) -> None:
+    client = running.connect()
+    post = b"POST /pub HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s"
+    client.sendall(PING + post % (3, b"abc") + post % (1, b"a") + PING)
+    assert read_responses(client, 4) == [b"OK", b"3", b"1", b"OK"]
+    client.sendall(PING)
+    assert read_responses(client, 1) == [b"OK"]
+
+
+def test_client_that_does_not_read_holds_up_nobody(running: Running) -> None:
+    deaf, other = running.connect(), running.connect()
+    deaf.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
+    other.sendall(PING)
+    assert read_responses(other, 1) == [b"OK"]
+
+
+def test_large_answers_arrive_whole(running: Running) -> None:
+    client = running.connect()
+    client.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 3 + PING)
+    assert [len(body) for body in read_responses(client, 4)] == [1 << 20, 1 << 20, 1 << 20, 2]
+
+
+@pytest.mark.parametrize(
+    "beginning", [b"GET /pi", PING + b"GET /ping HTTP/1.1\r\nHost", b"POST /pub HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\na"]
+)
+def test_request_that_does_not_get_on_ends_its_connection(
+    running: Running, monkeypatch: pytest.MonkeyPatch, beginning: bytes
+) -> None:
+    monkeypatch.setattr(server, "REQUEST_TIMEOUT", 0.05)
+    client = running.connect()
+    client.sendall(beginning)
+    assert read_all(client).count(b"200 OK") == beginning.count(PING)
+    running.ends()
+
+
+def test_connection_may_idle_longer_than_a_request(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REQUEST_TIMEOUT", 0.05)
+    idle, late = running.connect(), running.connect()
+    idle.sendall(PING[:5])
+    late.sendall(PING[:5])
+    idle.sendall(PING[5:])
+    assert read_responses(idle, 1) == [b"OK"]
+    assert read_all(late) == b""
+    idle.sendall(PING)
+    assert read_responses(idle, 1) == [b"OK"]
+
+
+def test_client_reads_a_refusal_although_it_goes_on_sending(running: Running) -> None:
+    client = running.connect()
+    client.sendall(b"POST /pub HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n")
+    for _ in range(20):
+        client.sendall(b"x" * 65536)
+    assert b"Connection: close\r\n" in read_all(client)
+
+
+def test_close_ends_connections_that_wait_for_requests(running: Running) -> None:
+    idle, begun = running.connect(), running.connect()
+    idle.sendall(PING)
+    assert read_responses(idle, 1) == [b"OK"]
+    begun.sendall(PING + b"GET /pi")
+    assert read_responses(begun, 1) == [b"OK"]
+    running.server.close()
+    assert read_all(idle) == b""
+    running.ends()
+    with pytest.raises(OSError, match="refused"):
+        create_connection(running.address, timeout=DEADLINE)
+
+
+def test_close_lets_a_request_in_hand_be_answered(running: Running) -> None:
+    client = running.connect()
+    client.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert running.api.asked.wait(DEADLINE)
+    running.server.close()
+    running.api.answer.set()
+    assert read_all(client).endswith(b"\r\n\r\nat last")
+
+
+def test_client_that_vanishes_leaves_nothing_behind(running: Running) -> None:
+    gone = [running.connect() for _ in range(5)]
+    gone[0].sendall(PING * 10)
+    gone[1].sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
+    gone[2].sendall(PING[:10])
+    gone[3].sendall(b"\x16\x03\x01\x00\xa5")
+    for client in gone:
+        client.close()
+    # all have been accepted once a later one is served
+    last = running.connect()
+    last.sendall(PING)
+    assert read_responses(last, 1) == [b"OK"]
+    last.close()
+    running.ends()
