@@ -236,9 +236,13 @@ def _cells(line: Line, form: Form, with_nodes: bool) -> list[Cell]:
 
 
 def _folded(rows: Iterable[Sequence[Cell]], room: int) -> Iterator[list[Cell]]:
-    """The rows with names of at most `room` columns; the rest of a name makes rows of its own."""
+    """The rows with names of at most `room` columns; the rest of a name, and its "(paused)", make rows of their own."""
     for name, *others in rows:
-        first, *rest = chop_cells(name.text, room) or [""]
+        if cell_len(name.text) <= room:
+            yield [name, *others]
+            continue
+        text, note, paused = name.text.partition(" (")
+        first, *rest = [*chop_cells(text, room), *([f"   {note}{paused}"] if note else [])]
         yield [Cell(first, name.style), *others]
         for part in rest:
             yield [Cell(part, name.style), *(Cell() for _ in others)]

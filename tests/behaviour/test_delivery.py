@@ -1,0 +1,384 @@
+"""What happens to a message between a consumer and its queue: windows, time-outs, FIN, REQ, TOUCH, delays, counters
+(NSQD-COMPAT 2.5 and 3).
+
+The real daemon looks for time-outs only in channels that existed at its last refresh, up to 5 s ago. So all topics
+and channels are made when the module's daemon starts, and only its first test waits for that.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from daemons import Daemon, eventually
+from nsq_client import MESSAGE, Client, Message
+
+FLAGS = ["--msg-timeout=1s", "--max-msg-timeout=2s", "--max-req-timeout=2s"]
+LATE = 8.0  # seconds that a scan may be late; the real daemon's first takes up to 5
+
+
+@pytest.fixture(scope="module")
+def nsqd_and_topics(module_factory: Callable[..., Daemon]) -> tuple[Daemon, Iterator[str]]:
+    nsqd = module_factory(*FLAGS)
+    names = [f"prepared{number}" for number in range(40)]
+    for name in names:
+        nsqd.http("POST", f"/topic/create?topic={name}")
+        nsqd.http("POST", f"/channel/create?topic={name}&channel=c")
+    return nsqd, iter(names)
+
+
+@pytest.fixture
+def nsqd(nsqd_and_topics: tuple[Daemon, Iterator[str]]) -> Daemon:
+    return nsqd_and_topics[0]
+
+
+@pytest.fixture
+def topic(nsqd_and_topics: tuple[Daemon, Iterator[str]]) -> str:
+    """A topic that no other test uses, with the channel `c`."""
+    return next(nsqd_and_topics[1])
+
+
+@pytest.fixture
+def publisher(nsqd: Daemon) -> Client:
+    return Client(nsqd.tcp_address)
+
+
+@pytest.fixture
+def consumer(nsqd: Daemon, topic: str) -> Client:
+    return consume(nsqd, topic, rdy=1)
+
+
+def consume(nsqd: Daemon, topic: str, channel: str = "c", rdy: int = 0, **fields: object) -> Client:
+    client = Client(nsqd.tcp_address)
+    assert client.identify(**fields).data == b"OK"
+    client.subscribe(topic, channel, rdy)
+    return client
+
+
+def settles(nsqd: Daemon, topic: str, **expected: int) -> dict[str, Any]:
+    """Wait until the statistics of channel `c` say so, and return all of them."""
+
+    def stats() -> dict[str, Any] | None:
+        found = nsqd.channel_stats(topic, "c")
+        return found if all(found.get(key) == value for key, value in expected.items()) else None
+
+    return eventually(stats, f"{topic}: {expected}")
+
+
+def next_message(client: Client, timeout: float = LATE) -> tuple[Message, float]:
+    """The next message that isn't a heartbeat, and the seconds it took."""
+    began = time.monotonic()
+    while True:
+        frame = client.frame(timeout)
+        if frame.type == MESSAGE:
+            timestamp, attempts = int.from_bytes(frame.data[:8], "big"), int.from_bytes(frame.data[8:10], "big")
+            return Message(timestamp, attempts, frame.data[10:26], frame.data[26:]), time.monotonic() - began
+
+
+# Windows
+
+
+def test_message_published_before_sub_is_delivered_with_its_id_and_time(nsqd: Daemon, publisher: Client) -> None:
+    before = time.time_ns()
+    publisher.publish("early", b"\x00body\n\xff")
+    after = time.time_ns()
+    for channel in ("one", "two"):  # the second channel comes after the message has left the topic
+        with consume(nsqd, "early", channel, rdy=1) as client:
+            if channel == "two":
+                assert client.nothing_arrives(0.3)
+                break
+            message = client.message()
+            assert (message.attempts, message.body) == (1, b"\x00body\n\xff")
+            assert before <= message.timestamp <= after
+            assert re.fullmatch(rb"[0-9a-f]{16}", message.id)
+
+
+def test_client_never_has_more_in_flight_than_its_rdy(nsqd: Daemon, publisher: Client, topic: str) -> None:
+    with consume(nsqd, topic, rdy=5, msg_timeout=2000) as client:
+        publisher.publish(topic, *[b"%d" % number for number in range(20)])
+        ids = [client.message().id for _ in range(5)]
+        assert client.nothing_arrives(0.3)
+        client.command(b"FIN " + ids[0])
+        client.command(b"FIN " + ids[1])
+        bodies = [client.message().body, client.message().body]
+        assert client.nothing_arrives(0.3)
+        client.command(b"RDY 7")
+        bodies += [client.message().body, client.message().body]
+        assert bodies == [b"5", b"6", b"7", b"8"]
+        client.command(b"RDY 0")
+        for id in ids[2:]:
+            client.command(b"FIN " + id)
+        settles(nsqd, topic, in_flight_count=4, depth=11)
+        assert client.nothing_arrives(0.3)
+
+
+def test_consumers_of_a_channel_share_its_messages(nsqd: Daemon, publisher: Client, topic: str) -> None:
+    bodies = [b"%d" % number for number in range(600)]
+    received: list[list[bytes]] = [[], []]
+
+    def work(mine: list[bytes], client: Client) -> None:
+        while sum(map(len, received)) < len(bodies):
+            try:
+                message = client.message(timeout=0.2)
+            except TimeoutError:
+                continue
+            mine.append(message.body)
+            client.command(b"FIN " + message.id)
+
+    with ThreadPoolExecutor(2) as pool:
+        clients = [consume(nsqd, topic, rdy=10) for _ in received]
+        workers = [pool.submit(work, mine, client) for mine, client in zip(received, clients, strict=True)]
+        for first in range(0, len(bodies), 20):
+            publisher.publish(topic, *bodies[first : first + 20])
+        for worker in workers:
+            worker.result()
+    assert sorted(received[0] + received[1]) == sorted(bodies)
+    assert min(map(len, received)) > 50
+    assert settles(nsqd, topic, in_flight_count=0)["timeout_count"] == 0
+
+
+def test_every_channel_gets_every_message_once(nsqd: Daemon, publisher: Client, topic: str) -> None:
+    with consume(nsqd, topic, "c", rdy=100) as one, consume(nsqd, topic, "d", rdy=100) as two:
+        publisher.publish(topic, *[b"%d" % number for number in range(50)])
+        seen = [[(message.id, message.attempts, message.body) for message in take(client, 50)] for client in (one, two)]
+        assert sorted(seen[0]) == sorted(seen[1])
+        assert {body for _, _, body in seen[0]} == {b"%d" % number for number in range(50)}
+        assert {attempts for _, attempts, _ in seen[0]} == {1}
+
+
+def take(client: Client, count: int) -> list[Message]:
+    """The next `count` messages, each finished."""
+    messages = []
+    for _ in range(count):
+        messages.append(client.message())
+        client.command(b"FIN " + messages[-1].id)
+    return messages
+
+
+# Time-outs
+
+
+def test_unfinished_message_times_out_and_comes_again(nsqd: Daemon, publisher: Client, topic: str) -> None:
+    with consume(nsqd, topic, rdy=1) as client:
+        publisher.publish(topic, b"late")
+        first = client.message()
+        client.command(b"RDY 0")
+        stats = settles(nsqd, topic, timeout_count=1)
+        counts = [stats[key] for key in ("requeue_count", "in_flight_count", "depth", "message_count")]
+        assert counts == [0, 0, 1, 1]
+        assert stats["clients"][0]["in_flight_count"] == 0
+        client.command(b"FIN " + first.id)
+        assert client.error() == b"E_FIN_FAILED FIN %b failed ID not in flight" % first.id
+        client.command(b"RDY 1")
+        second, _ = next_message(client)
+        assert second == first._replace(attempts=2)
+
+
+def test_time_out_is_the_clients_own_or_the_daemons(nsqd: Daemon, topic: str, publisher: Client) -> None:
+    # The second message is published when the channel is known to the real daemon's scan.
+    for fields, shortest in (({}, 0.9), ({"msg_timeout": 2000}, 1.9)):
+        with consume(nsqd, topic, rdy=1, **fields) as client:
+            publisher.publish(topic, b"x")
+            assert client.message().attempts == 1
+            again, seconds = next_message(client)
+            assert again.attempts == 2
+            assert shortest < seconds < shortest + LATE
+            client.command(b"FIN " + again.id)
+            settles(nsqd, topic, in_flight_count=0)
+
+
+def test_new_channel_times_out_as_soon_as_an_old_one(gnsqd_factory: Callable[..., Daemon]) -> None:
+    """Mended (DESIGN 5, item 1): the real daemon scans a new channel only after up to 5 s."""
+    nsqd = gnsqd_factory(*FLAGS)
+    with Client(nsqd.tcp_address) as publisher:
+        for channel in ("one", "two"):
+            with consume(nsqd, "t", channel, rdy=1) as client:
+                publisher.publish("t", b"x")
+                assert client.message().attempts == 1
+                again, seconds = next_message(client)
+                assert (again.attempts, 0.9 < seconds < 3.5) == (2, True)
+
+
+def test_messages_of_a_client_that_left_stay_in_flight_until_they_time_out(
+    nsqd: Daemon, publisher: Client, topic: str
+) -> None:
+    client = consume(nsqd, topic, rdy=1)
+    publisher.publish(topic, b"x")
+    first = client.message()
+    client.close()
+    stats = settles(nsqd, topic, client_count=0)
+    assert (stats["in_flight_count"], stats["depth"]) == (1, 0)
+    with consume(nsqd, topic, rdy=1) as other:
+        again, seconds = next_message(other)
+        assert again == first._replace(attempts=2)
+        assert seconds > 0.5
+
+
+def test_touch_keeps_a_message_and_never_extends_past_max_msg_timeout(
+    nsqd: Daemon, publisher: Client, topic: str
+) -> None:
+    with consume(nsqd, topic, rdy=1) as client:
+        publisher.publish(topic, b"kept")
+        id = client.message().id
+        for _ in range(3):  # 1.5 s together; the time-out is 1 s
+            assert client.nothing_arrives(0.5)
+            client.command(b"TOUCH " + id)
+        client.command(b"FIN " + id)
+        assert settles(nsqd, topic, in_flight_count=0)["timeout_count"] == 0
+
+        publisher.publish(topic, b"given up")
+        began = time.monotonic()
+        id = client.message().id
+        while client.nothing_arrives(0.3):
+            client.command(b"TOUCH " + id)
+            assert time.monotonic() - began < LATE
+        assert 1.9 < time.monotonic() - began
+        assert settles(nsqd, topic, timeout_count=1)["in_flight_count"] == 1
+
+
+# REQ and DPUB
+
+
+def test_requeue_at_once_puts_a_message_behind_the_others(consumer: Client, publisher: Client, topic: str) -> None:
+    publisher.publish(topic, b"first", b"second")
+    first = consumer.message()
+    for attempts in range(2, 5):
+        consumer.command(b"REQ %b 0" % first.id)
+        second = consumer.message()
+        assert second.body == b"second"
+        consumer.command(b"REQ %b 0" % second.id)
+        assert consumer.message() == first._replace(attempts=attempts)
+
+
+def test_requeue_counts(nsqd: Daemon, consumer: Client, publisher: Client, topic: str) -> None:
+    publisher.publish(topic, b"x")
+    for attempts in range(1, 6):
+        message = consumer.message()
+        assert message.attempts == attempts
+        consumer.command(b"REQ %b 0" % message.id)
+    consumer.command(b"FIN " + consumer.message().id)
+    stats = settles(nsqd, topic, in_flight_count=0)
+    counts = [stats[key] for key in ("message_count", "requeue_count", "timeout_count", "depth", "deferred_count")]
+    assert counts == [1, 5, 0, 0, 0]
+    counts = [
+        stats["clients"][0][key] for key in ("message_count", "requeue_count", "finish_count", "in_flight_count")
+    ]
+    assert counts == [6, 5, 1, 0]
+
+
+def test_requeue_with_a_delay_holds_the_message_back(
+    nsqd: Daemon, consumer: Client, publisher: Client, topic: str
+) -> None:
+    publisher.publish(topic, b"x")
+    message = consumer.message()
+    consumer.command(b"REQ %b 700" % message.id)
+    began = time.monotonic()
+    stats = settles(nsqd, topic, deferred_count=1)
+    assert [stats[key] for key in ("in_flight_count", "depth", "requeue_count")] == [0, 0, 1]
+    again, _ = next_message(consumer)
+    assert again == message._replace(attempts=2)
+    assert 0.65 < time.monotonic() - began
+
+
+def test_requeue_delay_is_cut_to_max_req_timeout(
+    nsqd: Daemon, consumer: Client, publisher: Client, topic: str
+) -> None:
+    publisher.publish(topic, b"x")
+    message = consumer.message()
+    consumer.command(b"REQ %b 10000000" % message.id)
+    again, seconds = next_message(consumer)
+    assert again == message._replace(attempts=2)
+    assert 1.8 < seconds
+    assert "REQ timeout 10000000000000 out of range 0-2000000000. Setting to 2000000000" in nsqd.log()
+
+
+def test_deferred_message_counts_at_once_and_is_delivered_when_due(
+    nsqd: Daemon, consumer: Client, publisher: Client, topic: str
+) -> None:
+    began = time.monotonic()
+    publisher.command(f"DPUB {topic} 800".encode(), b"later")
+    assert publisher.response() == b"OK"
+    publisher.publish(topic, b"now")
+    assert take(consumer, 1)[0].body == b"now"
+    stats = settles(nsqd, topic, deferred_count=1)
+    assert [stats[key] for key in ("message_count", "depth", "in_flight_count")] == [2, 0, 0]
+    later, _ = next_message(consumer)
+    assert (later.body, later.attempts) == (b"later", 1)
+    assert 0.75 < time.monotonic() - began
+
+
+def test_deferred_messages_come_in_the_order_of_their_delays(
+    consumer: Client, publisher: Client, topic: str
+) -> None:
+    for delay in (1200, 400, 800):
+        publisher.command(f"DPUB {topic} {delay}".encode(), b"%d" % delay)
+        assert publisher.response() == b"OK"
+    for body in (b"400", b"800", b"1200"):
+        message, _ = next_message(consumer)
+        assert message.body == body
+        consumer.command(b"FIN " + message.id)
+
+
+def test_paused_channel_still_times_out_and_lets_deferred_messages_become_due(
+    nsqd: Daemon, consumer: Client, publisher: Client, topic: str
+) -> None:
+    publisher.publish(topic, b"in flight")
+    consumer.message()
+    nsqd.http("POST", f"/channel/pause?topic={topic}&channel=c")
+    publisher.command(f"DPUB {topic} 300".encode(), b"deferred")
+    assert publisher.response() == b"OK"
+    stats = settles(nsqd, topic, depth=2, timeout_count=1)
+    assert [stats[key] for key in ("in_flight_count", "deferred_count", "paused")] == [0, 0, True]
+    assert consumer.nothing_arrives(0.3)
+    nsqd.http("POST", f"/channel/unpause?topic={topic}&channel=c")
+    bodies = []
+    for _ in range(2):
+        message, _ = next_message(consumer)
+        bodies.append((message.body, message.attempts))
+        consumer.command(b"FIN " + message.id)
+    assert sorted(bodies) == [(b"deferred", 1), (b"in flight", 2)]
+
+
+# Ids and counts
+
+
+def test_ids_are_unique_across_topics(gnsqd: Daemon) -> None:
+    """Mended (DESIGN 5, item 12): the real daemon's topics each count for themselves."""
+    with Client(gnsqd.tcp_address) as publisher:
+        seen = []
+        for _ in range(5):  # pipelined, so that both topics publish in the same tick
+            for name in ("one", "two"):
+                body = b"\x00\x00\x00\x02" + b"\x00\x00\x00\x01x" * 2
+                publisher.send(b"MPUB %b\n\x00\x00\x00\x0e%b" % (name.encode(), body))
+        for _ in range(10):
+            assert publisher.response() == b"OK"
+        for name in ("one", "two"):
+            with consume(gnsqd, name, rdy=10) as client:
+                seen += [message.id for message in take(client, 10)]
+        assert len(set(seen)) == len(seen) == 20
+
+
+def test_many_ids_of_one_topic_are_unique_and_ascend(nsqd: Daemon, publisher: Client, topic: str) -> None:
+    with consume(nsqd, topic, rdy=2500) as client:
+        for _ in range(5):
+            publisher.publish(topic, *[b"x"] * 2000)
+        ids = [message.id for message in take(client, 10000)]
+        assert len(set(ids)) == 10000
+
+
+def test_publishers_are_counted_by_topic_with_their_messages_and_bytes(nsqd: Daemon, topic: str) -> None:
+    with Client(nsqd.tcp_address) as publisher:
+        publisher.publish(topic, b"12345")
+        publisher.publish(topic, b"1", b"22", b"333")
+        publisher.command(f"DPUB {topic} 1".encode(), b"4444")
+        assert publisher.response() == b"OK"
+        found = nsqd.stats(topic)
+        counts = [found["topics"][0][key] for key in ("message_count", "message_bytes")]
+        assert counts == [5, 15]
+        address = "{}:{}".format(*publisher.sock.getsockname())
+        mine = [entry for entry in found["producers"] if entry["remote_address"] == address]
+        assert [entry["pub_counts"] for entry in mine] == [[{"topic": topic, "count": 5}]]
+    eventually(lambda: address not in [entry["remote_address"] for entry in nsqd.stats()["producers"] or []])
