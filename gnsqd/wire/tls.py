@@ -144,12 +144,6 @@ class TLSLayer:
                 raise StreamError(_text(error)) from error
         return self._outgoing(len(data) + len(data) // 64 + 1024)
 
-    def close_notify(self) -> bytes:
-        """The bytes that end our direction: close_notify, or the alert of a connection that has failed."""
-        with contextlib.suppress(SSL.Error):
-            self._connection.shutdown()
-        return self._outgoing()
-
     def _outgoing(self, expected: int = _RECORD) -> bytes:
         pieces: list[bytes] = []
         with contextlib.suppress(SSL.WantReadError):

@@ -51,6 +51,14 @@ def test_the_table_fits_the_terminal_and_cuts_nothing(nodes: list[str], columns:
     assert "".join(line[:width].rstrip() for line in lines[start:]).startswith(LONG)
 
 
+def test_folding_a_name_leaves_paused_whole() -> None:
+    topics = [{"topic_name": LONG, "channels": [], **counts(), "paused": True}]
+    document = {"version": "1.3.0", "health": "OK", "start_time": 1, "topics": topics}
+    with FakeNode(http_answer(json.dumps(document).encode())) as node:
+        out = on_terminal(80, *arguments([node.address]), NO_COLOR="1").out
+    assert [line.strip() for line in out.splitlines() if "paused" in line] == ["(paused)"]
+
+
 def test_a_wide_terminal_has_whole_headings_and_exact_numbers(nodes: list[str]) -> None:
     out = on_terminal(200, *arguments(nodes[:1]), NO_COLOR="1").out
     assert "depth   in memory     on disk   in flight   deferred   requeued   timed out    messages   clients" in out
