@@ -29,7 +29,6 @@ _NOTE = Style.parse("yellow")
 _BAD = Style.parse("bold red")
 
 _UNLIMITED = 1_000_000  # columns of what is no terminal: no name is folded
-_NAME_ROOM = 16  # columns that a table leaves to names, if they need them
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +42,8 @@ class Cell:
 class Column:
     """One-line cells below each other as one renderable.
 
-    Rich takes 50 µs or more for every cell of a table; with a whole column as one cell, ten thousand rows take a
-    fraction of a second.
+    Rich takes some 50 µs for every cell of a table. With a whole column as one cell, the ten thousand rows of a large
+    cluster take one second and not five.
     """
 
     def __init__(self, cells: Sequence[Cell], right: bool = False) -> None:
@@ -111,12 +110,13 @@ _COUNTS = (
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A way to show the table: which numbers, how long, and how many spaces on both sides of a column."""
+    """A way to show the table: which numbers, how long, and the spaces on both sides of a column."""
 
     counts: Sequence[Count]
     short: bool
     compact: bool
     padding: int
+    name_room: int  # columns that it must leave to names, if they need them
 
     def headings(self) -> list[str]:
         return [count.short if self.short else count.heading for count in self.counts]
@@ -124,11 +124,11 @@ class Form:
 
 # From wide to narrow: 120 columns for one node have the first, 80 the third, 80 columns for several nodes the fourth.
 _FORMS = (
-    Form(_COUNTS, short=False, compact=False, padding=1),
-    Form(_COUNTS, short=True, compact=False, padding=1),
-    Form(_COUNTS, short=True, compact=True, padding=0),
-    Form([count for count in _COUNTS if count.attribute != "memory"], short=True, compact=True, padding=0),
-    Form([count for count in _COUNTS if count.narrow], short=True, compact=True, padding=0),
+    Form(_COUNTS, short=False, compact=False, padding=1, name_room=32),
+    Form(_COUNTS, short=True, compact=False, padding=1, name_room=32),
+    Form(_COUNTS, short=True, compact=True, padding=0, name_room=24),
+    Form([count for count in _COUNTS if count.attribute != "memory"], True, True, padding=0, name_room=16),
+    Form([count for count in _COUNTS if count.narrow], True, True, padding=0, name_room=16),
 )
 
 
@@ -212,7 +212,7 @@ def _stats_table(width: int, lines: Sequence[Line], total: Sequence[Line], *, wi
         texts = (headings, *([cell.text for cell in row] for rows in sections for row in rows))
         longest, *others = (max(map(cell_len, column)) for column in zip(*texts, strict=True))
         room = width - sum(others) - len(others) * (1 + 2 * form.padding)
-        if room >= min(longest, _NAME_ROOM):
+        if room >= min(longest, form.name_room):
             break
     table = Table(
         box=box.HORIZONTALS,
@@ -225,7 +225,7 @@ def _stats_table(width: int, lines: Sequence[Line], total: Sequence[Line], *, wi
     for index, heading in enumerate(headings):
         table.add_column(heading, justify="right" if index > with_nodes else "left", no_wrap=True)
     for rows in filter(None, sections):
-        columns = zip(*_folded(rows, max(room, _NAME_ROOM)), strict=True)
+        columns = zip(*_folded(rows, max(room, form.name_room)), strict=True)
         table.add_row(*(Column(column, right=i > with_nodes) for i, column in enumerate(columns)), end_section=True)
     return table
 

@@ -52,7 +52,7 @@ def test_the_table_fits_the_terminal_and_cuts_nothing(nodes: list[str], columns:
 
 
 def test_folding_a_name_leaves_paused_whole() -> None:
-    topics = [{"topic_name": LONG, "channels": [], **counts(), "paused": True}]
+    topics = [{"topic_name": LONG[:-9], "channels": [], **counts(), "paused": True}]
     document = {"version": "1.3.0", "health": "OK", "start_time": 1, "topics": topics}
     with FakeNode(http_answer(json.dumps(document).encode())) as node:
         out = on_terminal(80, *arguments([node.address]), NO_COLOR="1").out

@@ -105,7 +105,7 @@ def test_openmetrics_says_the_same(registry: Registry) -> None:
     registry.get_topic("t#ephemeral").get_channel("c").pause()
     metrics = Metrics(registry)
     page, _ = metrics.render(OPENMETRICS)
-    found = series(parse_openmetrics(page.decode()))
+    found = series(parse_openmetrics(page.decode()))  # type: ignore[no-untyped-call]
     own = {key: value for key, value in scrape(metrics).items() if key[0].startswith("gnsqd_")}
     assert own == {key: value for key, value in found.items() if key[0].startswith("gnsqd_")}
     assert own["gnsqd_channel_paused", labels(topic="t#ephemeral", channel="c")] == 1

@@ -146,10 +146,14 @@ def test_filters_choose_topics_and_channels_in_name_order(
     three: Registry, topic_name: str, channel_name: str, expected: list[tuple[str, str]] | None
 ) -> None:
     topics = snapshot(three, list, topic_name, channel_name).topics
-    found = topics and [
-        (row["topic_name"], "".join(channel["channel_name"] for channel in row["channels"])) for row in topics
+    if expected is None:
+        assert topics is None
+        return
+    found = [
+        (row["topic_name"], "".join(channel["channel_name"] for channel in row["channels"])) for row in topics or []
     ]
-    assert (found if topics is not None else None) == expected
+    assert topics is not None
+    assert found == expected
 
 
 def test_producers_are_shown_with_clients_only(three: Registry) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import gevent
 import pytest
 from gevent.event import Event
-from gevent.socket import create_connection
-from gevent.socket import socket as Socket
+from gevent.socket import create_connection, socket
 
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
@@ -61,12 +60,12 @@ class Running:
         self.address = ("127.0.0.1", listener.port)
         self.server = HTTPServer(listener, Router(self.api, Options(), log, ROWS), log, self.spawn)
         self.accepting = gevent.spawn(self.server.serve)
-        self.clients: list[Socket] = []
+        self.clients: list[socket] = []
 
     def spawn(self, name: str, body: object) -> None:
         self.greenlets.append(gevent.spawn(body))
 
-    def connect(self) -> Socket:
+    def connect(self) -> socket:
         client = create_connection(self.address, timeout=DEADLINE)
         self.clients.append(client)
         return client
@@ -91,7 +90,7 @@ def running() -> Iterator[Running]:
     assert "Traceback" not in it.log.getvalue()
 
 
-def read_responses(client: Socket, count: int) -> list[bytes]:
+def read_responses(client: socket, count: int) -> list[bytes]:
     """The bodies of the next `count` responses."""
     bodies: list[bytes] = []
     data = b""
@@ -109,7 +108,7 @@ def read_responses(client: Socket, count: int) -> list[bytes]:
     return bodies
 
 
-def read_all(client: Socket) -> bytes:
+def read_all(client: socket) -> bytes:
     data = b""
     while more := client.recv(65536):
         data += more
@@ -139,7 +138,8 @@ def test_large_answers_arrive_whole(running: Running) -> None:
 
 
 @pytest.mark.parametrize(
-    "beginning", [b"GET /pi", PING + b"GET /ping HTTP/1.1\r\nHost", b"POST /pub HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\na"]
+    "beginning",
+    [b"GET /pi", PING + b"GET /ping HTTP/1.1\r\nHost", b"POST /pub HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\na"],
 )
 def test_request_that_does_not_get_on_ends_its_connection(
     running: Running, monkeypatch: pytest.MonkeyPatch, beginning: bytes

@@ -1,0 +1,76 @@
+"""No client holds up another, however much it sends.
+
+The pipelining publisher is a process of its own that never reads between its writes, so that it neither waits for
+answers nor shares an interpreter with the client whose waiting is measured.
+"""
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from daemons import Daemon, eventually
+from nsq_client import Client
+
+# Sends MPUBs of 200 x 200 bytes as fast as the daemon takes them, and throws the answers away.
+PIPELINING_PUBLISHER = """
+import select, socket, struct, sys
+sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+message = struct.pack(">i", 200) + b"x" * 200
+body = struct.pack(">i", 200) + message * 200
+command = b"MPUB " + sys.argv[2].encode() + b"\\n" + struct.pack(">i", len(body)) + body
+sock.sendall(b"  V2")
+sock.setblocking(False)
+rest = memoryview(command)
+while True:
+    readable, writable, _ = select.select([sock], [sock], [])
+    if readable:
+        sock.recv(65536)
+    if writable:
+        rest = rest[sock.send(rest):] or memoryview(command)
+"""
+
+PUBS = 500
+LIMIT = 0.020  # seconds at the 99th percentile
+
+
+@contextmanager
+def saturated(nsqd: Daemon, topic: str) -> Iterator[None]:
+    """A publisher keeps the daemon as busy as it can."""
+    publisher = subprocess.Popen([sys.executable, "-c", PIPELINING_PUBLISHER, str(nsqd.tcp_address[1]), topic])
+    try:
+        eventually(lambda: nsqd.stats(topic)["topics"] and nsqd.stats(topic)["topics"][0]["message_count"] > 20_000)
+        yield
+        assert publisher.poll() is None, "the publisher did not last"
+    finally:
+        publisher.kill()
+        publisher.wait()
+
+
+def percentile_99(seconds: list[float]) -> float:
+    return sorted(seconds)[len(seconds) * 99 // 100]
+
+
+def seconds_per_pub(client: Client, topic: str) -> list[float]:
+    seconds = []
+    for _ in range(PUBS):
+        began = time.perf_counter()
+        client.publish(topic, b"x" * 200)
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_pub_of_one_client_stays_fast_while_another_pipelines_without_waiting(
+    gnsqd_factory: "DaemonFactory", topic: str, where: str
+) -> None:
+    # An ephemeral topic drops what exceeds its memory; an ordinary one without channels writes it to disk.
+    gnsqd = gnsqd_factory()
+    name = f"{topic}#ephemeral" if where == "memory" else topic
+    with saturated(gnsqd, name.replace("#", "%23") if False else name), Client(gnsqd.tcp_address) as client:
+        seconds = seconds_per_pub(client, f"{topic}-quiet")
+    assert percentile_99(seconds) < LIMIT, f"p50 {sorted(seconds)[PUBS // 2]}, max {max(seconds)}"

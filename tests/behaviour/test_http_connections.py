@@ -1,0 +1,204 @@
+"""What both daemons make of connections and bodies, and of bytes that are hardly HTTP.
+
+httptools refuses a little more than Go's server; only what both refuse stands here.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from daemons import DEADLINE, Daemon, eventually, open_socket
+from http_api import exchange, head, message, read_all, split_responses, topic_stats
+from nsq_client import Client, mpub_body
+
+DaemonFactory = Callable[..., Daemon]
+
+
+@pytest.fixture(scope="module")
+def shared(module_factory: DaemonFactory) -> Daemon:
+    """One daemon for all the tests that leave nothing on it another could trip over."""
+    return module_factory()
+
+
+def is_open(sock: socket.socket) -> bool:
+    """Whether one more request is answered."""
+    try:
+        sock.sendall(head("GET /ping"))
+        return sock.recv(65536).endswith(b"OK")
+    except OSError:
+        return False
+
+
+PING = head("GET /ping")
+
+
+@pytest.mark.parametrize(
+    "data, expected",
+    [
+        (PING * 3, [(200, "OK")] * 3),
+        (head("POST /pub?topic=t", "Content-Length: 3") + b"abc" + PING, [(200, "OK")] * 2),
+        (head("POST /nope", "Content-Length: 3") + b"abc" + PING, [(404, message("NOT_FOUND")), (200, "OK")]),
+        (head("GET /ping", "Connection: close") + PING, [(200, "OK")]),
+        (b"GET /ping HTTP/1.0\r\n\r\n" + PING, [(200, "OK")]),
+        (b"GET /ping HTTP/1.0\r\nConnection: keep-alive\r\n\r\n" + PING, [(200, "OK")] * 2),
+        (head("GET http://host/ping"), [(200, "OK")]),
+        (head("GET /%70ing"), [(200, "OK")]),
+        (head("OPTIONS *"), [(200, "")]),
+        (
+            head("POST /pub?topic=t", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "Content-Length: 3")
+            + b"abc" + PING,
+            [(200, "OK")] * 2,
+        ),
+    ],
+)  # fmt: skip
+def test_requests_on_one_connection(shared: Daemon, data: bytes, expected: list[tuple[int, str]]) -> None:
+    assert exchange(shared, data) == expected
+
+
+BAD = "400 Bad Request"
+
+
+@pytest.mark.parametrize(
+    "data, status, body",
+    [
+        (b"GARBAGE\r\n\r\n", 400, BAD),
+        (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", 400, BAD),
+        (b"  V2SUB t c\n\r\n", 400, BAD),
+        (b"GET /ping\r\n\r\n", 400, BAD),
+        (b"GET /pi", 400, BAD),
+        (b"GET /ping HTTP/1.1\r\nHos", 400, BAD),
+        (b"GET /ping HTTP/1.1\r\n\r\n", 400, BAD + ": missing required Host header"),
+        (b"GET /ping HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n", 400, BAD),
+        (b"GET /ping HTTP/1.1\r\nHost: a b\r\n\r\n", 400, BAD + ": malformed Host header"),
+        (b"GET /ping HTTP/2.0\r\n\r\n", 505, "505 HTTP Version Not Supported: unsupported protocol version"),
+        (head("GET ping"), 400, BAD),
+        (head("G@T /ping"), 400, BAD),
+        (head("GET /%zz"), 400, BAD),
+        (head("GET /ping?\x01"), 400, BAD),
+        (head("GET /ping", "no colon"), 400, BAD),
+        (head("GET /ping", ": no name"), 400, BAD),
+        (head("GET /ping", "a: \x00"), 400, BAD),
+        (head("POST /pub?topic=t", "Content-Length: abc"), 400, BAD),
+        (head("POST /pub?topic=t", "Content-Length: -1"), 400, BAD),
+        (head("POST /pub?topic=t", "Content-Length: 3", "Content-Length: 4") + b"abcd", 400, BAD),
+        (head("POST /pub?topic=t", "Transfer-Encoding: gzip"), 501, "Unsupported transfer encoding"),
+        (head("GET /ping", "A: " + "x" * 1_100_000), 431, "431 Request Header Fields Too Large"),
+    ],
+)  # fmt: skip
+def test_what_is_no_http_is_refused_and_ends_the_connection(
+    shared: Daemon, data: bytes, status: int, body: str
+) -> None:
+    if b"no colon" in data or b": no name" in data:  # Go says more here in some versions
+        assert [answer[0] for answer in exchange(shared, PING + data)] == [200, status]
+    else:
+        assert exchange(shared, PING + data) == [(200, "OK"), (status, body)]
+
+
+@pytest.mark.parametrize(
+    "line, status, body",
+    [
+        ("POST /pub?topic=t", 500, message("INTERNAL_ERROR")),
+        ("POST /mpub?topic=t", 500, message("INTERNAL_ERROR")),
+        ("POST /mpub?topic=t&binary=1", 413, message("BAD_BODY")),
+        ("POST /topic/delete?topic=t", 400, message("INVALID_REQUEST")),
+        ("POST /topic/create?topic=t", 200, ""),
+    ],
+)
+def test_body_that_ends_too_early_or_is_badly_chunked(nsqd: Daemon, line: str, status: int, body: str) -> None:
+    assert exchange(nsqd, head(line, "Content-Length: 10") + b"\0\0\0") == [(status, body)]
+    assert exchange(nsqd, head(line, "Transfer-Encoding: chunked") + b"1\r\n\0\r\nzz\r\n") == [(status, body)]
+    assert not [topic for topic in nsqd.stats()["topics"] if topic["message_count"]]
+
+
+def test_body_far_too_big_is_refused_before_it_comes_and_ends_the_connection(shared: Daemon) -> None:
+    for headers in (["Content-Length: 30000000"], ["Content-Length: 30000000", "Expect: 100-continue"]):
+        with open_socket(shared.http_address, DEADLINE) as sock:
+            sock.sendall(head("POST /pub?topic=t", *headers))
+            data = read_all(sock)
+            assert b"\r\nConnection: close\r\n" in data
+            assert split_responses(data) == [(413, message("MSG_TOO_BIG"))]
+
+
+def test_client_that_sends_its_big_body_all_the_same_can_read_the_refusal(shared: Daemon) -> None:
+    with open_socket(shared.http_address, DEADLINE) as sock:
+        sock.sendall(head("POST /pub?topic=t", "Content-Length: 30000000") + b"x" * 1_000_000)
+        assert split_responses(read_all(sock)) == [(413, message("MSG_TOO_BIG"))]
+
+
+def test_body_a_little_too_big_leaves_the_connection(nsqd_factory: DaemonFactory) -> None:
+    nsqd = nsqd_factory("--max-msg-size=10")
+    too_big = head("POST /pub?topic=t", "Content-Length: 11") + b"x" * 11
+    assert exchange(nsqd, too_big + PING) == [(413, message("MSG_TOO_BIG")), (200, "OK")]
+
+
+def test_client_that_expects_it_is_told_to_continue(shared: Daemon) -> None:
+    with open_socket(shared.http_address, DEADLINE) as sock:
+        sock.sendall(head("POST /pub?topic=t", "Expect: 100-continue", "Content-Length: 3"))
+        assert sock.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        sock.sendall(b"abc")
+        assert split_responses(sock.recv(65536)) == [(200, "OK")]
+        assert is_open(sock)
+
+
+def test_unknown_expectation_fails(shared: Daemon) -> None:
+    ((status, _),) = exchange(shared, head("GET /ping", "Expect: a miracle"))
+    assert status == 417
+
+
+def test_pipelining_client_does_not_hold_up_others(nsqd: Daemon) -> None:
+    stop = threading.Event()
+    requests = (head("POST /pub?topic=t%23ephemeral", "Content-Length: 1") + b"x") * 200
+
+    def flood() -> None:
+        with open_socket(nsqd.http_address, DEADLINE) as sock:
+            sender = threading.Thread(target=send, args=(sock,))
+            sender.start()
+            while sock.recv(1 << 20):
+                pass
+            sender.join()
+
+    def send(sock: socket.socket) -> None:
+        while not stop.is_set():
+            sock.sendall(requests)
+        sock.shutdown(socket.SHUT_WR)
+
+    flooding = threading.Thread(target=flood)
+    flooding.start()
+    try:
+        eventually(lambda: nsqd.stats("t%23ephemeral")["topics"])
+        with open_socket(nsqd.http_address, DEADLINE) as http, Client(nsqd.tcp_address) as tcp:
+            waits = []
+            for _ in range(50):
+                started = time.monotonic()
+                assert is_open(http)
+                tcp.publish("other#ephemeral", b"x")
+                waits.append(time.monotonic() - started)
+    finally:
+        stop.set()
+        flooding.join()
+    assert max(waits) < 2.0
+    assert topic_stats(nsqd, "t%23ephemeral")["message_count"] > 1000
+
+
+def test_chunked_bodies_have_the_same_limits(nsqd_factory: DaemonFactory) -> None:
+    nsqd = nsqd_factory("--max-msg-size=10", "--max-body-size=40")
+
+    def chunked(target: str, *chunks: bytes) -> tuple[int, str]:
+        encoded = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in (*chunks, b""))
+        (answer,) = exchange(nsqd, head(f"POST {target}", "Transfer-Encoding: chunked") + encoded)
+        return answer
+
+    assert chunked("/pub?topic=t", b"x" * 4, b"y" * 6) == (200, "OK")
+    assert chunked("/pub?topic=t", b"x" * 4, b"y" * 7) == (413, message("MSG_TOO_BIG"))
+    assert chunked("/pub?topic=t") == (400, message("MSG_EMPTY"))
+    assert chunked("/mpub?topic=t", b"ab\nc", b"d\n") == (200, "OK")
+    assert chunked("/mpub?topic=t", *[b"x" * 9 + b"\n"] * 4) == (200, "OK")
+    assert chunked("/mpub?topic=t", *[b"x" * 9 + b"\n"] * 5) == (413, message("BODY_TOO_BIG"))
+    assert chunked("/mpub?topic=t", b"x" * 11 + b"\n", *[b"y" * 9 + b"\n"] * 4) == (413, message("MSG_TOO_BIG"))
+    assert chunked("/mpub?topic=$", *[b"x" * 9 + b"\n"] * 5) == (400, message("INVALID_TOPIC"))
+    assert chunked("/mpub?topic=t&binary=1", mpub_body(b"a")[:5], mpub_body(b"a")[5:]) == (200, "OK")
+    stats = topic_stats(nsqd, "t")
+    assert (stats["message_count"], stats["message_bytes"]) == (8, 51)

@@ -1,0 +1,202 @@
+"""What a clean exit keeps and what it forgets (NSQD-COMPAT 3, exit order, and 4.1)."""
+
+import json
+import signal
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from daemons import Daemon, eventually
+from nsq_client import Client
+
+
+def post(nsqd: Daemon, what: str, topic: str, channel: str = "") -> None:
+    """`what` as in `topic/pause`."""
+    query = f"?topic={topic}&channel={channel}" if channel else f"?topic={topic}"
+    status, _, body = nsqd.http("POST", f"/{what}{query}")
+    assert (status, body) == (200, b"")
+
+
+def shape(nsqd: Daemon) -> dict[str, Any]:
+    """topic -> (paused, depth, {channel: (paused, depth)})."""
+    return {
+        topic["topic_name"]: (
+            topic["paused"],
+            topic["depth"],
+            {channel["channel_name"]: (channel["paused"], channel["depth"]) for channel in topic["channels"]},
+        )
+        for topic in nsqd.stats()["topics"]
+    }
+
+
+def drain(nsqd: Daemon, topic: str, channel: str, count: int) -> list[tuple[bytes, bytes, int]]:
+    """(id, body, attempts) of the next `count` messages, each finished; there must be no more."""
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe(topic, channel, rdy=1)
+        messages = []
+        for _ in range(count):
+            message = client.message()
+            messages.append((message.id, message.body, message.attempts))
+            client.command(b"FIN " + message.id)
+        assert client.nothing_arrives(0.3)
+    eventually(lambda: nsqd.channel_stats(topic, channel)["in_flight_count"] == 0)
+    return messages
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_topics_channels_and_pause_flags_survive_and_nothing_ephemeral_does(
+    nsqd_factory: Callable[..., Daemon], number: signal.Signals
+) -> None:
+    nsqd = nsqd_factory()
+    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as other:
+        for topic, channels in (("a", ["one", "two"]), ("b", []), ("c", ["one"])):
+            post(nsqd, "topic/create", topic)
+            for channel in channels:
+                post(nsqd, "channel/create", topic, channel)
+        post(nsqd, "channel/pause", "a", "two")
+        post(nsqd, "topic/pause", "c")
+        client.subscribe("a", "x#ephemeral")
+        other.subscribe("y#ephemeral", "one")
+        nsqd.send_signal(number)
+        assert nsqd.wait() == 0
+        assert client.recv_until_closed() == other.recv_until_closed() == b""
+    expected = {
+        "a": (False, 0, {"one": (False, 0), "two": (True, 0)}),
+        "b": (False, 0, {}),
+        "c": (True, 0, {"one": (False, 0)}),
+    }
+    metadata = json.loads((nsqd.data_path / "nsqd.dat").read_bytes())
+    assert list(metadata) == ["topics", "version"]
+    assert metadata["version"] == "1.3.0"
+    assert {topic["name"] for topic in metadata["topics"]} == {"a", "b", "c"}
+    assert shape(nsqd.start()) == expected
+
+
+def test_messages_survive_wherever_they_were(nsqd_factory: Callable[..., Daemon]) -> None:
+    nsqd = nsqd_factory("--mem-queue-size=4")
+    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as consumer:
+        consumer.subscribe("t", "c", rdy=3)
+        client.publish("t", *[b"%d" % number for number in range(10)])
+        finished, requeued, in_flight = consumer.message(), consumer.message(), consumer.message()
+        consumer.command(b"RDY 0")
+        consumer.command(b"FIN " + finished.id)
+        consumer.command(b"REQ %b 1500" % requeued.id)
+        client.command(b"DPUB t 1500", b"deferred")
+        assert client.response() == b"OK"
+        client.publish("lonely", b"no channel", b"on disk", *[b"x"] * 8)
+        eventually(lambda: nsqd.channel_stats("t", "c").get("deferred_count") == 2)
+        stats = nsqd.channel_stats("t", "c")
+        assert (stats["depth"], stats["in_flight_count"]) == (7, 1)
+        assert nsqd.terminate() == 0
+    nsqd.start()
+    lonely = [entry for entry in nsqd.stats()["topics"] if entry["topic_name"] == "lonely"]
+    assert (lonely[0]["depth"], lonely[0]["message_count"]) == (10, 0)
+    seen = drain(nsqd, "t", "c", 10)
+    expected = {b"%d" % number: 1 for number in range(10)} | {in_flight.body: 2, requeued.body: 2, b"deferred": 1}
+    del expected[finished.body]
+    assert {body: attempts for _, body, attempts in seen} == expected
+    assert {(requeued.id, requeued.body, 2), (in_flight.id, in_flight.body, 2)} <= set(seen)
+    bodies = [body for _, body, _ in drain(nsqd, "lonely", "late", 10)]
+    assert Counter(bodies) == Counter([b"no channel", b"on disk", *[b"x"] * 8])
+
+
+def test_half_read_queue_goes_on_where_it_was(nsqd_factory: Callable[..., Daemon]) -> None:
+    """Item 42 of NSQD-COMPAT 10, in both halves."""
+    nsqd = nsqd_factory("--mem-queue-size=100", "--max-bytes-per-file=10240")
+    bodies = [b"%d" % number * 10 for number in range(300)]
+    with Client(nsqd.tcp_address) as client:
+        post(nsqd, "topic/create", "t")
+        post(nsqd, "channel/create", "t", "c")
+        client.publish("t", *bodies)
+    read: list[bytes] = []
+    for _ in range(2):
+        with Client(nsqd.tcp_address) as client:
+            client.subscribe("t", "c", rdy=1)
+            for _ in range(150):
+                message = client.message()
+                assert message.attempts == 1
+                read.append(message.body)
+                if len(read) % 150 == 0:
+                    client.command(b"RDY 0")
+                client.command(b"FIN " + message.id)
+            eventually(lambda: nsqd.channel_stats("t", "c")["in_flight_count"] == 0)
+            left = len(bodies) - len(read)
+            assert nsqd.channel_stats("t", "c")["depth"] == left
+        nsqd.restart()
+        assert shape(nsqd) == {"t": (False, 0, {"c": (False, left)})}
+    assert Counter(read) == Counter(bodies)
+
+
+def test_paused_things_stay_paused_with_their_messages(nsqd_factory: Callable[..., Daemon]) -> None:
+    nsqd = nsqd_factory()
+    with Client(nsqd.tcp_address) as client:
+        for topic in ("topic-paused", "channel-paused"):
+            post(nsqd, "topic/create", topic)
+            post(nsqd, "channel/create", topic, "c")
+        post(nsqd, "topic/pause", "topic-paused")
+        post(nsqd, "channel/pause", "channel-paused", "c")
+        client.publish("topic-paused", b"held")
+        client.publish("channel-paused", b"held")
+        eventually(lambda: nsqd.channel_stats("channel-paused", "c")["depth"] == 1)
+    nsqd.restart()
+    assert shape(nsqd) == {"topic-paused": (True, 1, {"c": (False, 0)}), "channel-paused": (False, 0, {"c": (True, 1)})}
+    post(nsqd, "topic/unpause", "topic-paused")
+    post(nsqd, "channel/unpause", "channel-paused", "c")
+    for topic in ("topic-paused", "channel-paused"):
+        assert [body for _, body, _ in drain(nsqd, topic, "c", 1)] == [b"held"]
+    nsqd.restart()
+    assert shape(nsqd) == {"topic-paused": (False, 0, {"c": (False, 0)}), "channel-paused": (False, 0, {"c": (False, 0)})}
+
+
+def test_what_was_deleted_and_emptied_stays_so(nsqd_factory: Callable[..., Daemon]) -> None:
+    nsqd = nsqd_factory("--mem-queue-size=1")
+    with Client(nsqd.tcp_address) as client:
+        for topic in ("gone", "kept", "emptied"):
+            post(nsqd, "topic/create", topic)
+            post(nsqd, "channel/create", topic, "c")
+            post(nsqd, "channel/create", topic, "d")
+            client.publish(topic, b"0", b"1", b"2")
+            eventually(lambda topic=topic: nsqd.channel_stats(topic, "d").get("depth") == 3)
+    post(nsqd, "topic/delete", "gone")
+    post(nsqd, "channel/delete", "kept", "c")
+    post(nsqd, "channel/empty", "emptied", "c")
+    nsqd.restart()
+    assert shape(nsqd) == {
+        "kept": (False, 0, {"d": (False, 3)}),
+        "emptied": (False, 0, {"c": (False, 0), "d": (False, 3)}),
+    }
+    post(nsqd, "topic/create", "gone")
+    assert shape(nsqd)["gone"] == (False, 0, {})
+
+
+def test_deletion_is_remembered_even_by_a_daemon_that_is_killed(gnsqd: Daemon) -> None:
+    """Mended (DESIGN 5, items 11 and 22): the real daemon's nsqd.dat lists what was deleted in about half the cases."""
+    for topic in ("gone", "kept"):
+        post(gnsqd, "topic/create", topic)
+        post(gnsqd, "channel/create", topic, "c")
+        post(gnsqd, "channel/create", topic, "d")
+    post(gnsqd, "channel/delete", "kept", "c")
+    post(gnsqd, "topic/delete", "gone")
+    path = gnsqd.data_path / "nsqd.dat"
+    kept = {"name": "kept", "paused": False, "channels": [{"name": "d", "paused": False}]}
+    eventually(lambda: json.loads(path.read_bytes())["topics"] == [kept])
+    gnsqd.kill()
+    assert shape(gnsqd.start()) == {"kept": (False, 0, {"d": (False, 0)})}
+
+
+def test_counters_start_again_at_zero_and_publishing_goes_on(nsqd_factory: Callable[..., Daemon]) -> None:
+    nsqd = nsqd_factory()
+    ids = []
+    for run in range(3):
+        with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as publisher:
+            client.subscribe("t", "c", rdy=1)
+            publisher.publish("t", b"x")
+            message = client.message()
+            ids.append(message.id)
+            client.command(b"FIN " + message.id)
+            eventually(lambda: nsqd.channel_stats("t", "c")["in_flight_count"] == 0)
+        assert nsqd.channel_stats("t", "c")["message_count"] == 1, run
+        nsqd.restart()
+    assert len(set(ids)) == 3

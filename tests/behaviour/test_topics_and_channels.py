@@ -1,0 +1,365 @@
+"""How topics and channels come, hold, pause, empty and go; their memory queues and the disk behind them (NSQD-COMPAT 3).
+
+Everything an operator does here goes through the HTTP API, everything a client does through the protocol.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from daemons import Daemon, eventually
+from nsq_client import RESPONSE, Client, Frame, split_frames
+
+
+@pytest.fixture(scope="module")
+def nsqd(module_factory: Callable[..., Daemon]) -> Daemon:
+    return module_factory()
+
+
+@pytest.fixture
+def client(nsqd: Daemon) -> Client:
+    return Client(nsqd.tcp_address)
+
+
+@pytest.fixture
+def consumer(nsqd: Daemon) -> Client:
+    return Client(nsqd.tcp_address)
+
+
+def post(nsqd: Daemon, what: str, topic: str, channel: str = "") -> None:
+    """`what` as in `topic/pause`."""
+    query = f"?topic={topic}&channel={channel}" if channel else f"?topic={topic}"
+    status, _, body = nsqd.http("POST", f"/{what}{query.replace('#', '%23')}")
+    assert (status, body) == (200, b"")
+
+
+def topic_stats(nsqd: Daemon, topic: str) -> dict[str, Any]:
+    """The statistics of one topic; {} if it does not exist."""
+    return next((entry for entry in nsqd.stats()["topics"] if entry["topic_name"] == topic), {})
+
+
+def channel_stats(nsqd: Daemon, topic: str, channel: str) -> dict[str, Any]:
+    """The statistics of one channel; {} if it does not exist. (Names with `#` are beyond Daemon.channel_stats.)"""
+    channels = topic_stats(nsqd, topic).get("channels", [])
+    return next((entry for entry in channels if entry["channel_name"] == channel), {})
+
+
+def settles(nsqd: Daemon, topic: str, channel: str = "", **expected: object) -> dict[str, Any]:
+    """Wait until these statistics of a topic (or channel) are so, and return all of them."""
+
+    def stats() -> dict[str, Any] | None:
+        found = channel_stats(nsqd, topic, channel) if channel else topic_stats(nsqd, topic)
+        return found if found and all(found[key] == value for key, value in expected.items()) else None
+
+    return eventually(stats, f"{topic}:{channel} {expected}")
+
+
+def take(client: Client, count: int) -> list[bytes]:
+    """The bodies of the next `count` messages, each finished."""
+    bodies = []
+    for _ in range(count):
+        message = client.message()
+        bodies.append(message.body)
+        client.command(b"FIN " + message.id)
+    return bodies
+
+
+# Coming
+
+
+def test_sub_creates_topic_and_channel_and_http_does_too(nsqd: Daemon, client: Client, topic: str) -> None:
+    client.subscribe(topic, "by-sub")
+    post(nsqd, "topic/create", topic)
+    post(nsqd, "channel/create", topic, "by-http")
+    post(nsqd, "channel/create", topic, "by-http")
+    found = topic_stats(nsqd, topic)
+    assert [entry["channel_name"] for entry in found["channels"]] == ["by-http", "by-sub"]
+
+
+def test_messages_wait_in_the_topic_for_its_first_channel(nsqd: Daemon, client: Client, topic: str) -> None:
+    client.publish(topic, b"0", b"1")
+    assert settles(nsqd, topic, depth=2)["channels"] == []
+    client.subscribe(topic, "first", rdy=10)
+    assert [client.message().body, client.message().body] == [b"0", b"1"]
+    assert topic_stats(nsqd, topic)["depth"] == 0
+    post(nsqd, "channel/create", topic, "second")
+    assert channel_stats(nsqd, topic, "second")["message_count"] == 0
+
+
+def test_messages_stay_in_the_topic_after_its_last_channel_is_deleted(
+    nsqd: Daemon, client: Client, topic: str
+) -> None:
+    post(nsqd, "topic/create", topic)
+    post(nsqd, "channel/create", topic, "c")
+    post(nsqd, "channel/delete", topic, "c")
+    client.publish(topic, b"x")
+    time_left = settles(nsqd, topic, depth=1)
+    assert time_left["channels"] == []
+
+
+# Pausing
+
+
+def test_paused_topic_keeps_its_messages_until_it_is_unpaused(
+    nsqd: Daemon, client: Client, consumer: Client, topic: str
+) -> None:
+    consumer.subscribe(topic, "c", rdy=10)
+    post(nsqd, "topic/pause", topic)
+    assert topic_stats(nsqd, topic)["paused"] is True
+    client.publish(topic, b"held")
+    assert consumer.nothing_arrives(0.5)
+    stats = topic_stats(nsqd, topic)
+    assert (stats["depth"], stats["channels"][0]["depth"], stats["channels"][0]["message_count"]) == (1, 0, 0)
+    post(nsqd, "topic/unpause", topic)
+    assert take(consumer, 1) == [b"held"]
+    assert topic_stats(nsqd, topic)["paused"] is False
+
+
+def test_paused_channel_keeps_its_messages_while_others_get_theirs(
+    nsqd: Daemon, client: Client, consumer: Client, topic: str
+) -> None:
+    consumer.subscribe(topic, "paused", rdy=10)
+    post(nsqd, "channel/pause", topic, "paused")
+    with Client(nsqd.tcp_address) as other:
+        other.subscribe(topic, "other", rdy=10)
+        client.publish(topic, b"x")
+        assert take(other, 1) == [b"x"]
+    settles(nsqd, topic, "paused", depth=1, paused=True, in_flight_count=0)
+    assert consumer.nothing_arrives(0.5)
+    post(nsqd, "channel/unpause", topic, "paused")
+    assert take(consumer, 1) == [b"x"]
+
+
+def test_consumer_that_comes_while_its_channel_is_paused_starts_when_it_is_unpaused(
+    nsqd: Daemon, client: Client, consumer: Client, topic: str
+) -> None:
+    post(nsqd, "topic/create", topic)
+    post(nsqd, "channel/create", topic, "c")
+    post(nsqd, "channel/pause", topic, "c")
+    client.publish(topic, b"x")
+    consumer.subscribe(topic, "c", rdy=1)
+    assert consumer.nothing_arrives(0.3)
+    post(nsqd, "channel/unpause", topic, "c")
+    assert take(consumer, 1) == [b"x"]
+
+
+# Emptying
+
+
+def test_emptied_topic_drops_what_no_channel_has_yet(
+    nsqd: Daemon, client: Client, consumer: Client, topic: str
+) -> None:
+    consumer.subscribe(topic, "c")
+    client.publish(topic, b"in the channel")
+    settles(nsqd, topic, "c", depth=1)
+    post(nsqd, "topic/pause", topic)
+    client.publish(topic, b"in the topic", b"this too")
+    settles(nsqd, topic, depth=2)
+    post(nsqd, "topic/empty", topic)
+    settles(nsqd, topic, depth=0)
+    post(nsqd, "topic/unpause", topic)
+    consumer.command(b"RDY 10")
+    assert take(consumer, 1) == [b"in the channel"]
+    assert consumer.nothing_arrives(0.3)
+
+
+def test_emptied_channel_drops_what_waits_is_in_flight_and_is_deferred(
+    nsqd: Daemon, client: Client, consumer: Client, topic: str
+) -> None:
+    consumer.subscribe(topic, "c", rdy=2)
+    client.publish(topic, *[b"%d" % number for number in range(5)])
+    client.command(f"DPUB {topic} 60000".encode(), b"deferred")
+    assert client.response() == b"OK"
+    dropped = [consumer.message().id, consumer.message().id]
+    settles(nsqd, topic, "c", depth=3, in_flight_count=2, deferred_count=1)
+    post(nsqd, "channel/empty", topic, "c")
+    stats = settles(nsqd, topic, "c", depth=0, in_flight_count=0, deferred_count=0)
+    assert stats["message_count"] == 6
+    assert [stats["clients"][0][key] for key in ("in_flight_count", "ready_count")] == [0, 2]
+    consumer.command(b"FIN " + dropped[0])
+    assert consumer.error() == b"E_FIN_FAILED FIN %b failed ID not in flight" % dropped[0]
+    client.publish(topic, b"new")
+    client.publish(topic, b"newer")
+    assert take(consumer, 2) == [b"new", b"newer"]
+
+
+# Going
+
+
+def test_deleted_channel_closes_its_consumers_without_a_frame(
+    nsqd: Daemon, client: Client, consumer: Client, topic: str
+) -> None:
+    consumer.subscribe(topic, "c")
+    client.publish(topic, b"x")
+    settles(nsqd, topic, "c", depth=1)
+    post(nsqd, "channel/delete", topic, "c")
+    assert consumer.recv_until_closed() == b""
+    assert topic_stats(nsqd, topic)["channels"] == []
+    post(nsqd, "channel/create", topic, "c")
+    assert channel_stats(nsqd, topic, "c")["depth"] == 0
+
+
+def test_deleted_topic_takes_its_channels_consumers_and_files_with_it(
+    nsqd_factory: Callable[..., Daemon], topic: str
+) -> None:
+    nsqd = nsqd_factory("--mem-queue-size=0")
+    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as consumer:
+        client.publish(f"{topic}-kept", b"x")
+        consumer.subscribe(topic, "c")
+        client.publish(topic, b"0", b"1")
+        settles(nsqd, topic, "c", depth=2, backend_depth=2)
+        post(nsqd, "topic/pause", topic)
+        client.publish(topic, b"2")
+        post(nsqd, "topic/delete", topic)
+        assert consumer.recv_until_closed() == b""
+        assert [entry["topic_name"] for entry in nsqd.stats()["topics"]] == [f"{topic}-kept"]
+        eventually(lambda: not list(nsqd.data_path.glob(f"{topic}[.:]*")))
+        assert list(nsqd.data_path.glob(f"{topic}-kept.*"))
+        client.publish(topic, b"again")
+        found = settles(nsqd, topic, depth=1)
+        assert (found["message_count"], found["paused"], found["channels"]) == (1, False, [])
+
+
+def test_ephemeral_channel_goes_with_its_last_client(nsqd: Daemon, client: Client, consumer: Client, topic: str) -> None:
+    client.subscribe(topic, "c#ephemeral")
+    consumer.subscribe(topic, "c#ephemeral")
+    client.close()
+    settles(nsqd, topic, "c#ephemeral", client_count=1)
+    consumer.close()
+    eventually(lambda: topic_stats(nsqd, topic)["channels"] == [])
+
+
+def test_ephemeral_topic_goes_with_its_last_channel(nsqd: Daemon, client: Client, consumer: Client, topic: str) -> None:
+    name = f"{topic}#ephemeral"
+    consumer.subscribe(name, "c#ephemeral")
+    post(nsqd, "channel/create", name, "ordinary")
+    consumer.close()
+    eventually(lambda: [entry["channel_name"] for entry in topic_stats(nsqd, name)["channels"]] == ["ordinary"])
+    post(nsqd, "channel/delete", name, "ordinary")
+    eventually(lambda: not topic_stats(nsqd, name))
+    client.publish(name, b"a topic that never had a channel stays")
+    assert topic_stats(nsqd, name)["depth"] == 1
+
+
+def test_consumer_may_come_back_to_an_ephemeral_channel_at_once(nsqd: Daemon, client: Client, topic: str) -> None:
+    name = f"{topic}#ephemeral"
+    for _ in range(50):
+        with Client(nsqd.tcp_address) as consumer:
+            consumer.subscribe(name, "c#ephemeral", rdy=1)
+            client.publish(name, b"x")
+            assert take(consumer, 1) == [b"x"]
+    eventually(lambda: not topic_stats(nsqd, name))
+
+
+def test_nothing_ephemeral_is_in_the_metadata(nsqd: Daemon, client: Client, consumer: Client, topic: str) -> None:
+    client.subscribe(f"{topic}#ephemeral", "c")
+    consumer.subscribe(topic, "c#ephemeral")
+    post(nsqd, "topic/pause", topic)  # writes nsqd.dat before it answers
+    text = (nsqd.data_path / "nsqd.dat").read_text()
+    assert "#ephemeral" not in text
+    entry = next(entry for entry in json.loads(text)["topics"] if entry["name"] == topic)
+    assert entry == {"name": topic, "paused": True, "channels": None}
+
+
+# Memory and disk
+
+
+def test_what_exceeds_the_memory_queue_goes_to_disk_and_all_is_delivered(
+    nsqd_factory: Callable[..., Daemon], topic: str
+) -> None:
+    nsqd = nsqd_factory("--mem-queue-size=10", "--max-bytes-per-file=4000")
+    bodies = [b"%d" % number for number in range(1000)]
+    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as consumer:
+        for first in range(0, 500, 50):
+            client.publish(topic, *bodies[first : first + 50])
+        assert settles(nsqd, topic, depth=500)["backend_depth"] == 490
+        for body in bodies[500:]:
+            client.publish(topic, body)
+        assert settles(nsqd, topic, depth=1000)["backend_depth"] == 990
+        post(nsqd, "channel/create", topic, "c")
+        settles(nsqd, topic, depth=0, backend_depth=0)
+        assert settles(nsqd, topic, "c", depth=1000)["backend_depth"] == 990
+        consumer.subscribe(topic, "c", rdy=7)
+        assert Counter(take(consumer, 1000)) == Counter(bodies)
+        settles(nsqd, topic, "c", depth=0, backend_depth=0, in_flight_count=0, message_count=1000)
+        assert consumer.nothing_arrives(0.2)
+
+
+def test_without_a_memory_queue_everything_goes_through_the_disk(
+    nsqd_factory: Callable[..., Daemon], topic: str
+) -> None:
+    nsqd = nsqd_factory("--mem-queue-size=0")
+    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as consumer:
+        client.publish(topic, b"0", b"1", b"2")
+        assert settles(nsqd, topic, depth=3)["backend_depth"] == 3
+        consumer.subscribe(topic, "c")
+        settles(nsqd, topic, "c", depth=3, backend_depth=3)
+        consumer.command(b"RDY 1")
+        first = consumer.message()
+        assert (first.attempts, first.body) == (1, b"0")
+        consumer.command(b"REQ %b 0" % first.id)  # through the disk again, with its attempts
+        assert take(consumer, 2) == [b"1", b"2"]
+        assert consumer.message() == first._replace(attempts=2)
+
+
+def test_delayed_message_without_a_memory_queue_keeps_its_delay_on_its_way_to_the_channel(
+    nsqd_factory: Callable[..., Daemon], topic: str
+) -> None:
+    nsqd = nsqd_factory("--mem-queue-size=0")
+    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as consumer:
+        consumer.subscribe(topic, "c", rdy=1)
+        eventually(lambda: channel_stats(nsqd, topic, "c")["clients"][0]["ready_count"] == 1)
+        client.command(f"DPUB {topic} 500".encode(), b"later")
+        began = time.monotonic()
+        assert client.response() == b"OK"
+        settles(nsqd, topic, "c", deferred_count=1)
+        frame = consumer.frame(20)
+        assert frame.data.endswith(b"later")
+        assert time.monotonic() - began > 0.45
+
+
+def test_ephemeral_topic_and_channel_drop_what_exceeds_their_memory(
+    nsqd_factory: Callable[..., Daemon], topic: str
+) -> None:
+    nsqd = nsqd_factory("--mem-queue-size=2")
+    name = f"{topic}#ephemeral"
+    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as consumer:
+        for body in (b"0", b"1", b"2"):
+            client.publish(name, body)
+        assert settles(nsqd, name, depth=2)["message_count"] == 3
+        consumer.subscribe(name, "c#ephemeral", rdy=1)
+        held = consumer.message()
+        assert held.body == b"0"
+        for body in (b"3", b"4", b"5"):
+            client.publish(name, body)
+            settles(nsqd, name, depth=0)
+        settles(nsqd, name, "c#ephemeral", depth=2, backend_depth=0, message_count=5)
+        consumer.command(b"FIN " + held.id)
+        assert take(consumer, 2) == [b"1", b"3"]
+        assert consumer.nothing_arrives(0.3)
+    assert not list(nsqd.data_path.glob("*ephemeral*"))
+
+
+def test_publisher_may_publish_to_many_topics_and_consume_on_the_same_connection(
+    nsqd: Daemon, client: Client, topic: str
+) -> None:
+    client.subscribe(topic, "c", rdy=5)
+    client.send(b"".join(b"PUB %b-%d\n\x00\x00\x00\x01x" % (topic.encode(), number) for number in range(20)))
+    client.send(b"PUB %b\n\x00\x00\x00\x04mine" % topic.encode())
+    seen = [client.frame() for _ in range(22)]
+    assert seen.count(Frame(RESPONSE, b"OK")) == 21
+    assert [frame.data[26:] for frame in seen if frame.type != RESPONSE] == [b"mine"]
+    for number in range(20):
+        assert topic_stats(nsqd, f"{topic}-{number}")["message_count"] == 1
+
+
+def test_client_that_sends_commands_and_leaves_at_once_has_them_done(nsqd: Daemon, topic: str) -> None:
+    with Client(nsqd.tcp_address) as client:
+        client.send(b"".join(b"PUB %b\n\x00\x00\x00\x01x" % topic.encode() for _ in range(100)))
+        client.sock.shutdown(1)
+        assert split_frames(client.recv_until_closed()) == [Frame(RESPONSE, b"OK")] * 100
+    assert topic_stats(nsqd, topic)["message_count"] == 100
