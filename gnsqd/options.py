@@ -134,13 +134,13 @@ class Options:
         Kind.INT,
         0,
         "TCP port that will be registered with lookupd (defaults to the TCP port that this nsqd is listening on)",
-        pending="shown by /info, not registered",
+        pending=_IGNORED,
     )
     broadcast_http_port: int = _row(
         Kind.INT,
         0,
         "HTTP port that will be registered with lookupd (defaults to the HTTP port that this nsqd is listening on)",
-        pending="shown by /info, not registered",
+        pending=_IGNORED,
     )
     nsqlookupd_tcp_addresses: list[str] = _row(
         Kind.STRINGS,

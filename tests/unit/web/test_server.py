@@ -115,6 +115,13 @@ def read_all(client: socket) -> bytes:
     return data
 
 
+def read_until_reset(client: socket) -> bytes:
+    try:
+        return read_all(client)
+    except ConnectionError:
+        return b""
+
+
 def test_connection_is_kept_and_pipelined_requests_are_answered_in_order(running: Running) -> None:
     client = running.connect()
     post = b"POST /pub HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s"
@@ -154,13 +161,31 @@ def test_request_that_does_not_get_on_ends_its_connection(
 def test_connection_may_idle_longer_than_a_request(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "REQUEST_TIMEOUT", 0.05)
     idle, late = running.connect(), running.connect()
-    idle.sendall(PING[:5])
-    late.sendall(PING[:5])
+    for client in (idle, late):
+        client.sendall(PING + PING[:5])
+        assert read_responses(client, 1) == [b"OK"]
     idle.sendall(PING[5:])
     assert read_responses(idle, 1) == [b"OK"]
     assert read_all(late) == b""
     idle.sendall(PING)
     assert read_responses(idle, 1) == [b"OK"]
+
+
+def test_head_that_drips_in_has_no_more_time_than_another(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REQUEST_TIMEOUT", 0.1)
+    client = running.connect()
+
+    def drip() -> None:
+        client.sendall(b"GET /ping HTTP/1.1\r\nA: ")
+        while True:
+            client.sendall(b"x")
+            gevent.sleep(0.005)
+
+    dripping = gevent.spawn(drip)
+    try:
+        assert read_until_reset(client) == b""
+    finally:
+        dripping.kill()
 
 
 def test_client_reads_a_refusal_although_it_goes_on_sending(running: Running) -> None:

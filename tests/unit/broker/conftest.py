@@ -1,0 +1,34 @@
+"""Fixtures around `Surroundings`."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from gevent import killall
+from unit.broker.surroundings import SECOND, FakeConsumer, Surroundings
+
+from gnsqd.options import Options
+from gnsqd.storage.syncer import Syncer
+
+
+@pytest.fixture
+def surroundings(tmp_path: Path) -> Iterator[Callable[..., Surroundings]]:
+    """Build surroundings with some options changed: `surroundings(mem_queue_size=2)`. No greenlet may die of a bug."""
+    built: list[Surroundings] = []
+    syncer = Syncer(2 * SECOND)
+
+    def build(**options: object) -> Surroundings:
+        built.append(Surroundings(tmp_path, Options(**options), syncer))
+        return built[-1]
+
+    yield build
+    for each in built:
+        died = [greenlet for greenlet in each.greenlets if greenlet.exception is not None]
+        killall(each.greenlets)
+        assert not died, died
+    syncer.close()
+
+
+@pytest.fixture
+def consumers() -> list[FakeConsumer]:
+    return [FakeConsumer(number) for number in (1, 2, 3)]

@@ -1,0 +1,123 @@
+"""What topics and channels need around them, real but for the ends: disk queues in a temporary directory, greenlets that
+are kept in a list, callables that note what they are told. And a consumer that only takes notes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from time import time_ns
+
+from gevent import Greenlet, sleep
+
+from gnsqd.broker.channel import Channel, ClientStats
+from gnsqd.broker.environment import Environment
+from gnsqd.broker.guid import GuidFactory
+from gnsqd.broker.message import Message, new_message
+from gnsqd.broker.registry import Registry
+from gnsqd.log import Level, Logger
+from gnsqd.options import Options
+from gnsqd.storage.diskqueue import DiskQueue
+from gnsqd.storage.record import MIN_RECORD_SIZE
+from gnsqd.storage.syncer import Syncer
+
+SECOND = 1_000_000_000
+MINUTE = 60 * SECOND
+
+
+class FakeConsumer:
+    """A consumer that takes nothing by itself, and remembers how it was called."""
+
+    def __init__(self, id: int) -> None:
+        self._id = id
+        self.woken = 0
+        self.timed_out = 0
+        self.emptied_count = 0
+        self.closed = False
+
+    @property
+    def id(self) -> int:
+        return self._id
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def timed_out_message(self) -> None:
+        self.timed_out += 1
+
+    def emptied(self) -> None:
+        self.emptied_count += 1
+
+    def close(self) -> None:
+        self.closed = True
+
+    def stats(self, topic_name: str = "") -> ClientStats:
+        raise NotImplementedError
+
+
+@dataclass
+class Surroundings:
+    """An environment, and what it was told."""
+
+    data_path: Path
+    options: Options
+    syncer: Syncer
+    registry: Registry = field(default_factory=Registry)
+    log: StringIO = field(default_factory=StringIO)
+    notified: list[tuple[object, bool]] = field(default_factory=list)
+    precreate: list[str] = field(default_factory=list)
+    greenlets: "list[Greenlet[..., None]]" = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.logger = Logger("", Level.DEBUG, self.log)
+        self.environment = Environment(
+            options=self.options,
+            log=self.logger,
+            ids=GuidFactory(self.options.node_id),
+            make_backend=self.make_backend,
+            notify=lambda thing, persist: self.notified.append((thing, persist)),
+            set_health=self.registry.set_health,
+            channels_to_precreate=self._channels_to_precreate,
+            spawn=self.spawn,
+        )
+        self.registry.attach(self.environment)
+
+    def make_backend(self, name: str) -> DiskQueue:
+        return DiskQueue(
+            name,
+            data_path=str(self.data_path),
+            max_bytes_per_file=self.options.max_bytes_per_file,
+            min_msg_size=MIN_RECORD_SIZE,
+            max_msg_size=self.options.max_msg_size + MIN_RECORD_SIZE,
+            sync_every=self.options.sync_every,
+            log=self.logger,
+            syncer=self.syncer,
+        )
+
+    def _channels_to_precreate(self, topic_name: str) -> list[str]:
+        sleep(0)  # as asking nsqlookupd does
+        return self.precreate
+
+    def spawn(self, name: str, body: Callable[[], None]) -> "Greenlet[..., None]":
+        greenlet = Greenlet(body)
+        greenlet.name = name
+        self.greenlets.append(greenlet)
+        greenlet.start()
+        return greenlet
+
+    def channel(self, name: str = "c", on_last_client: Callable[[Channel], None] = lambda channel: None) -> Channel:
+        """A channel of topic `t`, without that topic."""
+        return Channel("t", name, self.environment, on_last_client)
+
+    def messages(self, *bodies: bytes, deferred: int = 0) -> list[Message]:
+        now = time_ns()
+        return [new_message(self.environment.ids.next_id(now), now, body, deferred) for body in bodies]
+
+
+def bodies_of(messages: list[Message]) -> list[bytes]:
+    return [message.body for message in messages]
+
+
+def settle() -> None:
+    """Let every greenlet that can run do so."""
+    for _ in range(10):
+        sleep(0)

@@ -1,0 +1,57 @@
+"""Message ids. Reference: the bits of NSQD-COMPAT 2.7; ids and timestamps of the session recorded from the real nsqd,
+whose node id was 777 (tests/golden/wire/session.json)."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gnsqd.broker.guid import GuidFactory
+
+TICK = 1 << 20  # ns
+NOW = 1_800_000_000_000_000_000 // TICK * TICK
+
+
+def parts(id: bytes) -> tuple[int, int, int]:
+    """(tick since the epoch of ids, node id, sequence)."""
+    number = int(id, 16)
+    return number >> 22, number >> 12 & 0x3FF, number & 0xFFF
+
+
+def test_id_is_tick_node_and_sequence_in_sixteen_lower_case_hex_characters() -> None:
+    for node_id in (0, 617, 1023):
+        ids = GuidFactory(node_id)
+        made = [ids.next_id(NOW + 5), ids.next_id(NOW + 5), ids.next_id(NOW + TICK)]
+        tick = (NOW >> 20) - 1288834974288
+        assert [parts(id) for id in made] == [(tick, node_id, 0), (tick, node_id, 1), (tick + 1, node_id, 0)]
+        assert all(id == b"%016x" % int(id, 16) for id in made)
+
+
+def test_ids_are_what_the_real_daemon_made_of_the_same_time() -> None:
+    path = Path(__file__).parents[2] / "golden" / "wire" / "session.json"
+    frames = [bytes.fromhex(step["hex"]) for step in json.loads(path.read_text()) if step["dir"] == "S"]
+    first = next(frame for frame in frames if frame[4:8] == b"\x00\x00\x00\x02")
+    timestamp, id = int.from_bytes(first[8:16], "big"), first[18:34]
+    assert GuidFactory(777).next_id(timestamp) == id
+
+
+def test_tick_that_is_used_up_goes_on_in_the_next_one() -> None:
+    ids = GuidFactory(7)
+    made = [ids.next_id(NOW) for _ in range(4096 * 2 + 1)]
+    assert len(set(made)) == len(made)
+    assert made == sorted(made)
+    tick = parts(made[0])[0]
+    assert [parts(made[at]) for at in (4095, 4096, 8191, 8192)] == [
+        (tick, 7, 4095),
+        (tick + 1, 7, 0),
+        (tick + 1, 7, 4095),
+        (tick + 2, 7, 0),
+    ]
+
+
+@pytest.mark.parametrize("back", [TICK, 3600 * 10**9])
+def test_clock_that_goes_back_makes_no_id_twice(back: int) -> None:
+    ids = GuidFactory(7)
+    made = [ids.next_id(NOW), ids.next_id(NOW - back), ids.next_id(NOW), ids.next_id(NOW - back)]
+    made += [ids.next_id(NOW + TICK)]
+    assert made == sorted(set(made))
