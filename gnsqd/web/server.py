@@ -25,6 +25,7 @@ REQUEST_TIMEOUT = 60.0  # seconds for a head, and for each next piece of a body
 SEND_TIMEOUT = 60.0
 LINGER_SECONDS = 0.5
 BATCH_BYTES = 16384  # of answers, before others get their turn
+ONCE_AROUND = 1e-6  # seconds: sleep(0) would let other greenlets run, but not have the other sockets looked at
 
 
 class HTTPServer:
@@ -90,7 +91,7 @@ class HTTPServer:
                     connection.send(b"".join(answers))
                     answers.clear()
                     size = 0
-                    sleep(0)
+                    sleep(ONCE_AROUND)
             answers.append(reader.refusal or reader.take_interim())
             if any(answers):
                 connection.send(b"".join(answers))

@@ -197,7 +197,7 @@ def test_chunked_bodies_have_the_same_limits(nsqd_factory: DaemonFactory) -> Non
     assert chunked("/mpub?topic=t", b"ab\nc", b"d\n") == (200, "OK")
     assert chunked("/mpub?topic=t", *[b"x" * 9 + b"\n"] * 4) == (200, "OK")
     assert chunked("/mpub?topic=t", *[b"x" * 9 + b"\n"] * 5) == (413, message("BODY_TOO_BIG"))
-    assert chunked("/mpub?topic=t", *[b"x" * 9 + b"\n"] * 3, b"y" * 20) == (413, message("BODY_TOO_BIG"))
+    assert chunked("/mpub?topic=t", *[b"x" * 9 + b"\n"] * 2, b"y" * 30) == (413, message("BODY_TOO_BIG"))
     assert chunked("/mpub?topic=t", b"x" * 11 + b"\n", *[b"y" * 9 + b"\n"] * 4) == (413, message("MSG_TOO_BIG"))
     assert chunked("/mpub?topic=$", *[b"x" * 9 + b"\n"] * 5) == (400, message("INVALID_TOPIC"))
     assert chunked("/mpub?topic=t&binary=1", mpub_body(b"a")[:5], mpub_body(b"a")[5:]) == (200, "OK")

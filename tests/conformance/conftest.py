@@ -6,6 +6,8 @@ import pytest
 
 from conformance.links import link_as_nsqd
 
+pytest.register_assert_rewrite("conformance.scenario")
+
 
 @pytest.fixture
 def daemon_command(daemon_command: list[str], tmp_path: Path) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from gevent import killall
-from unit.broker.surroundings import SECOND, FakeConsumer, Surroundings
+from unit.broker.surroundings import FakeConsumer, Surroundings
 
 from gnsqd.options import Options
 from gnsqd.storage.syncer import Syncer
@@ -15,7 +15,7 @@ from gnsqd.storage.syncer import Syncer
 def surroundings(tmp_path: Path) -> Iterator[Callable[..., Surroundings]]:
     """Build surroundings with some options changed: `surroundings(mem_queue_size=2)`. No greenlet may die of a bug."""
     built: list[Surroundings] = []
-    syncer = Syncer(2 * SECOND)
+    syncer = Syncer()
 
     def build(**options: object) -> Surroundings:
         built.append(Surroundings(tmp_path, Options(**options), syncer))
@@ -26,7 +26,7 @@ def surroundings(tmp_path: Path) -> Iterator[Callable[..., Surroundings]]:
         died = [greenlet for greenlet in each.greenlets if greenlet.exception is not None]
         killall(each.greenlets)
         assert not died, died
-    syncer.close()
+    syncer.stop()
 
 
 @pytest.fixture

@@ -89,6 +89,7 @@ class Surroundings:
             min_msg_size=MIN_RECORD_SIZE,
             max_msg_size=self.options.max_msg_size + MIN_RECORD_SIZE,
             sync_every=self.options.sync_every,
+            sync_timeout=self.options.sync_timeout,
             log=self.logger,
             syncer=self.syncer,
         )

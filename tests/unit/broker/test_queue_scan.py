@@ -1,0 +1,144 @@
+"""The queue scan: whom it looks at, when it goes on at once, how many workers it has (NSQD-COMPAT 3)."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from gevent import sleep
+from unit.broker.surroundings import SECOND, FakeConsumer, Surroundings
+
+from gnsqd.broker.channel import Channel
+from gnsqd.broker.queue_scan import QueueScan
+
+Build = Callable[..., Surroundings]
+MS = SECOND // 1000
+
+
+@contextmanager
+def scanning(around: Surroundings) -> Iterator[QueueScan]:
+    scan = QueueScan(around.registry, around.options, around.logger, around.spawn)
+    loop = around.spawn("queueScanLoop", scan.queueScanLoop)
+    try:
+        yield scan
+    finally:
+        scan.stop()
+        loop.join(5)
+        assert loop.ready()
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    for _ in range(5000):
+        if condition():
+            return
+        sleep(0.001)
+    raise AssertionError("not met within 5 s")
+
+
+def in_flight(around: Surroundings, channel: Channel, count: int, timeout: int = MS) -> None:
+    """Let `count` messages of `channel` be in flight."""
+    channel.put_messages(around.messages(*[b"x"] * count))
+    taken = 0
+    while taken < count:
+        taken += len(channel.take(FakeConsumer(1), count, timeout, 0))
+
+
+def test_timed_out_and_due_messages_go_back_to_their_queues(surroundings: Build) -> None:
+    around = surroundings(queue_scan_interval=5 * MS)
+    channel = around.registry.get_topic("t").get_channel("c")
+    with scanning(around):
+        in_flight(around, channel, 3)
+        channel.put_messages_deferred(around.messages(b"later", deferred=20 * MS))
+        assert (channel.depth, channel.in_flight_count, channel.deferred_count) == (0, 3, 1)
+        eventually(lambda: channel.depth == 4)
+        assert (channel.in_flight_count, channel.deferred_count, channel.timeout_count) == (0, 0, 3)
+
+
+def test_new_channel_is_scanned_from_the_first_tick(surroundings: Build) -> None:
+    """Mended (DESIGN 5, item 1): the real daemon's list of channels is up to 5 s old."""
+    around = surroundings(queue_scan_interval=5 * MS, queue_scan_refresh_interval=3600 * SECOND)
+    around.registry.get_topic("t").get_channel("old")
+    with scanning(around):
+        sleep(0.02)
+        channel = around.registry.get_topic("t").get_channel("new")
+        in_flight(around, channel, 1)
+        eventually(lambda: channel.depth == 1)
+
+
+def test_scan_goes_on_at_once_while_more_than_a_quarter_had_something(surroundings: Build) -> None:
+    # A second tick would be an hour away.
+    around = surroundings(
+        queue_scan_interval=50 * MS, queue_scan_refresh_interval=3600 * SECOND, queue_scan_selection_count=4
+    )
+    channels = [around.registry.get_topic("t").get_channel(f"c{number}") for number in range(40)]
+    for channel in channels:
+        in_flight(around, channel, 1)
+    scans = []
+    with scanning(around):
+        eventually(lambda: any(channel.depth for channel in channels))
+        scans.append(sum(channel.depth for channel in channels))
+    # 4 a tick would be 4; with 40 of 40 dirty, far more are done before the next tick is due.
+    assert scans[0] > 12
+
+
+def test_each_tick_looks_at_a_selection_only(surroundings: Build) -> None:
+    around = surroundings(queue_scan_interval=30 * MS, queue_scan_selection_count=2, queue_scan_dirty_percent=1.0)
+    channels = [around.registry.get_topic("t").get_channel(f"c{number}") for number in range(10)]
+    for channel in channels:
+        in_flight(around, channel, 1)
+    with scanning(around):
+        eventually(lambda: any(channel.depth for channel in channels))
+        assert sum(channel.depth for channel in channels) == 2
+        eventually(lambda: all(channel.depth for channel in channels))
+
+
+def test_selection_count_of_0_scans_nothing(surroundings: Build) -> None:
+    around = surroundings(queue_scan_interval=2 * MS, queue_scan_selection_count=0)
+    channel = around.registry.get_topic("t").get_channel("c")
+    in_flight(around, channel, 1)
+    with scanning(around):
+        sleep(0.05)
+        assert channel.in_flight_count == 1
+
+
+@pytest.mark.parametrize("channels, workers", [(0, 1), (1, 1), (7, 1), (8, 2), (15, 3), (16, 4), (100, 4)])
+def test_a_quarter_of_the_channels_have_a_worker_between_one_and_the_maximum(
+    surroundings: Build, channels: int, workers: int
+) -> None:
+    around = surroundings(queue_scan_interval=3600 * SECOND, queue_scan_worker_pool_max=4)
+    for number in range(channels):
+        around.registry.get_topic("t#ephemeral").get_channel(f"c{number}#ephemeral")
+    with scanning(around) as scan:
+        sleep(0)
+        assert scan.pool_size == workers
+        assert len([each for each in around.greenlets if each.name == "queueScanWorker"]) == workers
+
+
+def test_pool_follows_the_number_of_channels_and_ends_with_the_scan(surroundings: Build) -> None:
+    around = surroundings(
+        queue_scan_interval=2 * MS, queue_scan_refresh_interval=4 * MS, queue_scan_worker_pool_max=4
+    )
+    topic = around.registry.get_topic("t")
+
+    def workers() -> int:
+        return len([each for each in around.greenlets if each.name == "queueScanWorker" and not each.ready()])
+
+    with scanning(around):
+        eventually(lambda: workers() == 1)
+        for number in range(16):
+            topic.get_channel(f"c{number}")
+        eventually(lambda: workers() == 4)
+        for number in range(16):
+            topic.delete_existing_channel(f"c{number}")
+        eventually(lambda: workers() == 1)
+    eventually(lambda: workers() == 0)
+    assert "QUEUESCAN: closing" in around.log.getvalue()
+
+
+def test_channel_that_is_going_is_left_alone(surroundings: Build) -> None:
+    around = surroundings(queue_scan_interval=2 * MS)
+    channel = around.registry.get_topic("t").get_channel("c")
+    in_flight(around, channel, 1)
+    channel.exiting = True
+    with scanning(around):
+        sleep(0.03)
+        assert (channel.in_flight_count, channel.depth) == (1, 0)

@@ -1,0 +1,162 @@
+"""All topics: found by name, created once, deleted, loaded from and told to nsqd.dat; the daemon's health."""
+
+from collections.abc import Callable
+
+import pytest
+from gevent import joinall, spawn
+from unit.broker.surroundings import FakeConsumer, Surroundings, settle
+
+from gnsqd.broker.registry import TopicNotFound
+from gnsqd.errors import BrokerError, StorageError
+from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
+
+Build = Callable[..., Surroundings]
+
+
+def test_same_name_is_the_same_topic(surroundings: Build) -> None:
+    registry = surroundings().registry
+    topic = registry.get_topic("t")
+    assert registry.get_topic("t") is registry.get_existing_topic("t") is topic
+    assert registry.get_topic("u") is not topic
+    assert set(registry.topics) == {"t", "u"}
+    with pytest.raises(TopicNotFound):
+        registry.get_existing_topic("other")
+    with pytest.raises(TopicNotFound):
+        registry.delete_existing_topic("other")
+
+
+def test_topic_asked_for_twice_while_it_is_being_made_is_made_once(surroundings: Build) -> None:
+    around = surroundings()
+    around.precreate = ["known"]
+    greenlets = [spawn(around.registry.get_topic, "t") for _ in range(3)]
+    joinall(greenlets, raise_error=True)
+    assert len({id(greenlet.value) for greenlet in greenlets}) == 1
+    assert around.log.getvalue().count("TOPIC(t): created") == 1
+
+
+def test_new_topic_has_the_channels_nsqlookupd_knows_before_anything_moves(surroundings: Build) -> None:
+    around = surroundings()
+    around.precreate = ["one", "two", "three#ephemeral"]
+    making = spawn(around.registry.get_topic, "t")
+    publishing = spawn(lambda: publish(around, "t"))
+    joinall([making, publishing], raise_error=True)
+    settle()
+    topic = around.registry.topics["t"]
+    assert {name: channel.depth for name, channel in topic.channels.items()} == {"one": 1, "two": 1}
+
+
+def publish(around: Surroundings, name: str) -> None:
+    topic = around.registry.get_topic(name)
+    topic.put_messages([topic.new_message(b"x")])
+
+
+def test_deleted_topic_can_be_made_again_empty(surroundings: Build) -> None:
+    around = surroundings(mem_queue_size=0)
+    publish(around, "t")
+    old = around.registry.topics["t"]
+    old.get_channel("c")
+    around.registry.delete_existing_topic("t")
+    assert around.registry.topics == {}
+    assert not list(around.data_path.iterdir())
+    new = around.registry.get_topic("t")
+    assert (new is not old, new.depth, new.channels) == (True, 0, {})
+    with pytest.raises(BrokerError, match="^exiting$"):
+        old.put_messages([])
+
+
+def test_ephemeral_topic_goes_with_the_last_client_of_its_last_channel(
+    surroundings: Build, consumers: list[FakeConsumer]
+) -> None:
+    registry = surroundings().registry
+    topic = registry.get_topic("t#ephemeral")
+    settle()
+    assert registry.topics == {"t#ephemeral": topic}
+    channel = topic.get_channel("c#ephemeral")
+    channel.add_client(consumers[0])
+    channel.remove_client(consumers[0])
+    settle()
+    assert registry.topics == {}
+
+
+def test_channels_of_all_topics_are_listed(surroundings: Build) -> None:
+    registry = surroundings().registry
+    channels = [registry.get_topic(topic).get_channel(name) for topic, name in (("a", "1"), ("a", "2"), ("b", "1"))]
+    assert registry.channels() == channels
+
+
+def test_health_is_that_of_the_last_disk_write(surroundings: Build) -> None:
+    registry = surroundings().registry
+    assert (registry.healthy, registry.health) == (True, "OK")
+    registry.set_health(StorageError("write x: no space left on device"))
+    assert (registry.healthy, registry.health) == (False, "NOK - write x: no space left on device")
+    registry.set_health(None)
+    assert (registry.healthy, registry.health) == (True, "OK")
+
+
+METADATA = [
+    TopicMetadata("a", True, [ChannelMetadata("one", False), ChannelMetadata("two", True)]),
+    TopicMetadata("b", False, []),
+]
+
+
+def test_metadata_is_loaded_and_told_again(surroundings: Build) -> None:
+    around = surroundings()
+    registry = around.registry
+    registry.load(METADATA)
+    assert registry.metadata() == METADATA
+    assert not registry.loading
+    assert (registry.topics["a"].paused, registry.topics["a"].channels["two"].paused) == (True, True)
+    publish(around, "b")
+    registry.topics["b"].get_channel("c")
+    settle()
+    assert registry.topics["b"].depth == 0  # it has been started
+
+
+def test_loading_asks_no_nsqlookupd_and_is_known_as_loading(surroundings: Build) -> None:
+    around = surroundings()
+    around.precreate = ["known"]
+    around.registry.load(METADATA)
+    assert "known" not in around.registry.topics["b"].channels
+
+
+def test_duplicates_merge_and_invalid_names_are_skipped(surroundings: Build) -> None:
+    around = surroundings()
+    around.registry.load(
+        [
+            TopicMetadata("d", True, []),
+            TopicMetadata("bad$", False, [ChannelMetadata("c", False)]),
+            TopicMetadata("d", False, [ChannelMetadata("c", False), ChannelMetadata("bad$", True)]),
+        ]
+    )
+    assert around.registry.metadata() == [TopicMetadata("d", True, [ChannelMetadata("c", False)])]
+    assert "WARNING: skipping creation of invalid topic bad$\n" in around.log.getvalue()
+    assert "WARNING: skipping creation of invalid channel bad$\n" in around.log.getvalue()
+
+
+def test_metadata_tells_nothing_ephemeral_and_nothing_that_is_going(surroundings: Build) -> None:
+    registry = surroundings().registry
+    registry.get_topic("t#ephemeral").get_channel("c")
+    topic = registry.get_topic("t")
+    for name in ("c", "d#ephemeral", "going"):
+        topic.get_channel(name)
+    topic.channels["going"].exiting = True
+    registry.get_topic("going").exiting = True
+    assert registry.metadata() == [TopicMetadata("t", False, [ChannelMetadata("c", False)])]
+    registry.topics["going"].exiting = False
+
+
+def test_everything_survives_close_and_load(surroundings: Build) -> None:
+    around = surroundings(mem_queue_size=1)
+    for _ in range(3):
+        publish(around, "t")
+    registry = around.registry
+    registry.get_topic("t").get_channel("c")
+    settle()
+    publish(around, "lonely")
+    metadata = registry.metadata()
+    registry.close()
+    again = surroundings().registry
+    again.load(metadata)
+    depths = {topic.name: (topic.depth, [channel.depth for channel in topic.channels.values()])}
+    assert depths == {"t": (0, [3])} if (topic := again.topics["t"]) else None
+    assert again.topics["lonely"].depth == 1
