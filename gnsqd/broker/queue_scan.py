@@ -9,11 +9,11 @@ section 3). A small pool of workers does the looking, so that a channel whose di
 from random import sample
 from time import monotonic, monotonic_ns
 
-from gevent import sleep
 from gevent.event import Event
 from gevent.queue import SimpleQueue
 
 from gnsqd.broker.channel import Channel
+from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.environment import Spawn
 from gnsqd.broker.registry import Registry
 from gnsqd.log import Logger
@@ -55,7 +55,7 @@ class QueueScan:
                 self._resize_pool()
                 next_refresh = monotonic() + options.queue_scan_refresh_interval / _NS
             while self._scan() > options.queue_scan_dirty_percent and not self._exit.is_set():
-                sleep(0)
+                give_way()
         self._log.info("QUEUESCAN: closing")
         for _ in range(self.pool_size):
             self._work.put(None)

@@ -9,10 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from time import time_ns
 
-from gevent import sleep
-
 from gnsqd.broker.channel import MAX_TAKE_BYTES, Channel, decode_payloads, flush_to_backend
-from gnsqd.broker.doorbell import Doorbell
+from gnsqd.broker.doorbell import Doorbell, give_way
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.message import Message, new_message
 from gnsqd.broker.names import is_ephemeral
@@ -169,7 +167,7 @@ class Topic:
                 for channel in list(self.channels.values()):
                     channel.backend.wait_synced()
                 if self.depth:
-                    sleep(0)
+                    give_way()
             else:
                 self._doorbell.wait()
         self._log.info("TOPIC(%s): closing ... messagePump", self.name)

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from platform import python_version
 from typing import cast
 
-from gevent import sleep
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
@@ -16,13 +15,13 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from gnsqd.broker.channel import Channel
+from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
 from gnsqd.observe.stats import STAT_FIELDS, Kind, StatField
 from gnsqd.version import NSQD_VERSION, VERSION, lane
 
 SAMPLES_PER_TURN = 256
-_ONCE_AROUND = 1e-6  # seconds: sleep(0) would let other greenlets run, but not have the sockets looked at
 
 Labelled = tuple[dict[str, str], Topic | Channel]
 
@@ -86,4 +85,4 @@ def _samples(name: str, field: StatField, labelled: Sequence[Labelled]) -> Itera
     for number, (labels, thing) in enumerate(labelled, 1):
         yield Sample(name, labels, field.getter(thing))
         if number % SAMPLES_PER_TURN == 0:
-            sleep(_ONCE_AROUND)
+            give_way()

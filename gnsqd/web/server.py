@@ -12,8 +12,9 @@ from functools import partial
 from time import monotonic
 from traceback import format_exc
 
-from gevent import Timeout, sleep
+from gevent import Timeout
 
+from gnsqd.broker.doorbell import give_way
 from gnsqd.log import Logger
 from gnsqd.web.http11 import RequestReader
 from gnsqd.web.routes import Router
@@ -25,7 +26,6 @@ REQUEST_TIMEOUT = 60.0  # seconds for a head, and for each next piece of a body
 SEND_TIMEOUT = 60.0
 LINGER_SECONDS = 0.5
 BATCH_BYTES = 16384  # of answers, before others get their turn
-ONCE_AROUND = 1e-6  # seconds: sleep(0) would let other greenlets run, but not have the other sockets looked at
 
 
 class HTTPServer:
@@ -91,7 +91,7 @@ class HTTPServer:
                     connection.send(b"".join(answers))
                     answers.clear()
                     size = 0
-                    sleep(ONCE_AROUND)
+                    give_way()
             answers.append(reader.refusal or reader.take_interim())
             if any(answers):
                 connection.send(b"".join(answers))

@@ -13,11 +13,12 @@ import socket
 from time import monotonic
 from typing import Any
 
-from gevent import get_hub, sleep
+from gevent import get_hub
 from gevent.lock import BoundedSemaphore
 from gevent.socket import wait_write
 from greenlet import getcurrent, greenlet
 
+from gnsqd.broker.doorbell import give_way
 from gnsqd.wire.listener import format_address
 from gnsqd.wire.stream import Layer, Stream
 from gnsqd.wire.tls import TLSError, TLSLayer
@@ -55,7 +56,7 @@ class Connection:
             return data
         while True:
             if self._upgraded and stream.pending:
-                sleep(0)
+                give_way()
                 data = stream.decode(b"")
             else:
                 data = self._receive()

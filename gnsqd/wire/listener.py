@@ -14,6 +14,7 @@ from typing import Any
 import gevent.socket
 from gevent import sleep
 
+from gnsqd.broker.doorbell import give_way
 from gnsqd.errors import StartError
 from gnsqd.log import Logger
 
@@ -68,7 +69,7 @@ class Listener:
                     raise
             else:
                 handle(_plain_socket(accepted), format_address(peer))
-                sleep(0)
+                give_way()
         log.info("%s: closing %s", kind, self.address)
 
     def close(self) -> None:

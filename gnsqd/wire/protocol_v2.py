@@ -14,6 +14,7 @@ from gevent import Greenlet, Timeout, sleep
 from OpenSSL.SSL import Context
 
 from gnsqd.broker.channel import Channel
+from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.names import is_valid_name
 from gnsqd.broker.registry import Registry
 from gnsqd.errors import BrokerError, StorageError
@@ -142,9 +143,9 @@ class ProtocolV2:
         if messages:
             client.send_messages(messages)
             if client.window() > 0:
-                sleep(0)
+                give_way()
         elif channel.depth and client.delivery_sample_rate:
-            sleep(0)  # all of this turn's messages were left out
+            give_way()  # all of this turn's messages were left out
         elif client.buffered:
             left = client.seconds_to_flush()
             if left > 0:
