@@ -165,7 +165,6 @@ class DiskQueue:
     # Reading
 
     def peek_many(self, limit: int, max_bytes: int) -> list[bytes]:
-        self._peeked_ends = []
         while self._readable() and not self._closed:
             try:
                 reader = self._reader or self._open_reader()
@@ -382,8 +381,6 @@ class DiskQueue:
             return
         self._closed = True
         self._log.info("DISKQUEUE(%s): closing", self.name)
-        if self._sync is not None:
-            self._sync.join()
         while self._operations != self._synced_operations and self.start_sync().get():
             pass
         if not os.path.exists(self._files.meta_path):

@@ -147,7 +147,10 @@ def test_paused_things_stay_paused_with_their_messages(nsqd_factory: Callable[..
     for topic in ("topic-paused", "channel-paused"):
         assert [body for _, body, _ in drain(nsqd, topic, "c", 1)] == [b"held"]
     nsqd.restart()
-    assert shape(nsqd) == {"topic-paused": (False, 0, {"c": (False, 0)}), "channel-paused": (False, 0, {"c": (False, 0)})}
+    assert shape(nsqd) == {
+        "topic-paused": (False, 0, {"c": (False, 0)}),
+        "channel-paused": (False, 0, {"c": (False, 0)}),
+    }
 
 
 def test_what_was_deleted_and_emptied_stays_so(nsqd_factory: Callable[..., Daemon]) -> None:
@@ -158,7 +161,8 @@ def test_what_was_deleted_and_emptied_stays_so(nsqd_factory: Callable[..., Daemo
             post(nsqd, "channel/create", topic, "c")
             post(nsqd, "channel/create", topic, "d")
             client.publish(topic, b"0", b"1", b"2")
-            eventually(lambda topic=topic: nsqd.channel_stats(topic, "d").get("depth") == 3)
+    both = {"c": (False, 3), "d": (False, 3)}
+    eventually(lambda: shape(nsqd) == dict.fromkeys(("gone", "kept", "emptied"), (False, 0, both)))
     post(nsqd, "topic/delete", "gone")
     post(nsqd, "channel/delete", "kept", "c")
     post(nsqd, "channel/empty", "emptied", "c")
@@ -200,3 +204,15 @@ def test_counters_start_again_at_zero_and_publishing_goes_on(nsqd_factory: Calla
         assert nsqd.channel_stats("t", "c")["message_count"] == 1, run
         nsqd.restart()
     assert len(set(ids)) == 3
+
+
+def test_clients_that_come_at_the_moment_of_the_exit_do_not_hold_it_up(nsqd_factory: Callable[..., Daemon]) -> None:
+    for magic in (b"", b"  V2"):
+        nsqd = nsqd_factory()
+        nsqd.send_signal(signal.SIGSTOP)  # so that the connections and the signal are there at once
+        clients = [Client(nsqd.tcp_address, magic=magic) for _ in range(20)]
+        nsqd.send_signal(signal.SIGTERM)
+        nsqd.send_signal(signal.SIGCONT)
+        assert nsqd.wait() == 0
+        for client in clients:
+            assert client.recv_until_closed() == b""

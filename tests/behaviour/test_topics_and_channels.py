@@ -1,4 +1,4 @@
-"""How topics and channels come, hold, pause, empty and go; their memory queues and the disk behind them (NSQD-COMPAT 3).
+"""How topics and channels come, hold, pause, empty and go; their memory and the disk behind it (NSQD-COMPAT 3).
 
 Everything an operator does here goes through the HTTP API, everything a client does through the protocol.
 """
@@ -90,9 +90,7 @@ def test_messages_wait_in_the_topic_for_its_first_channel(nsqd: Daemon, client: 
     assert channel_stats(nsqd, topic, "second")["message_count"] == 0
 
 
-def test_messages_stay_in_the_topic_after_its_last_channel_is_deleted(
-    nsqd: Daemon, client: Client, topic: str
-) -> None:
+def test_messages_stay_in_the_topic_after_its_last_channel_is_deleted(nsqd: Daemon, client: Client, topic: str) -> None:
     post(nsqd, "topic/create", topic)
     post(nsqd, "channel/create", topic, "c")
     post(nsqd, "channel/delete", topic, "c")
@@ -224,7 +222,9 @@ def test_deleted_topic_takes_its_channels_consumers_and_files_with_it(
         assert (found["message_count"], found["paused"], found["channels"]) == (1, False, [])
 
 
-def test_ephemeral_channel_goes_with_its_last_client(nsqd: Daemon, client: Client, consumer: Client, topic: str) -> None:
+def test_ephemeral_channel_goes_with_its_last_client(
+    nsqd: Daemon, client: Client, consumer: Client, topic: str
+) -> None:
     client.subscribe(topic, "c#ephemeral")
     consumer.subscribe(topic, "c#ephemeral")
     client.close()
@@ -245,14 +245,16 @@ def test_ephemeral_topic_goes_with_its_last_channel(nsqd: Daemon, client: Client
     assert topic_stats(nsqd, name)["depth"] == 1
 
 
-def test_consumer_may_come_back_to_an_ephemeral_channel_at_once(nsqd: Daemon, client: Client, topic: str) -> None:
+def test_consumer_may_come_back_to_an_ephemeral_channel_at_once(gnsqd: Daemon, topic: str) -> None:
+    """For ours only: the real daemon answers some of these SUBs with `E_SUB_FAILED SUB failed exiting`."""
     name = f"{topic}#ephemeral"
-    for _ in range(50):
-        with Client(nsqd.tcp_address) as consumer:
-            consumer.subscribe(name, "c#ephemeral", rdy=1)
-            client.publish(name, b"x")
-            assert take(consumer, 1) == [b"x"]
-    eventually(lambda: not topic_stats(nsqd, name))
+    with Client(gnsqd.tcp_address) as publisher:
+        for _ in range(50):
+            with Client(gnsqd.tcp_address) as consumer:
+                consumer.subscribe(name, "c#ephemeral", rdy=1)
+                publisher.publish(name, b"x")
+                assert take(consumer, 1) == [b"x"]
+    eventually(lambda: not topic_stats(gnsqd, name))
 
 
 def test_nothing_ephemeral_is_in_the_metadata(nsqd: Daemon, client: Client, consumer: Client, topic: str) -> None:

@@ -174,7 +174,7 @@ def sized(body: bytes) -> bytes:
 
 
 names = st.sampled_from([b"t", b"u#ephemeral", b"t.-_9", b"", b"x" * 64, b"x" * 65, b"t$"]) | st.binary(max_size=70)
-numbers = st.sampled_from([b"0", b"1", b"100", b"", b"-1", b"2500", b"2501", b"3600001", b"9" * 30]) | st.binary(max_size=9)
+numbers = st.sampled_from([b"0", b"1", b"", b"-1", b"2501", b"3600001", b"9" * 30]) | st.binary(max_size=9)
 bodies = st.binary(max_size=50)
 sizes = st.sampled_from([0, 1, -1, 4, 5, 100000, 100001, 5242880, 5242881, 2**31 - 1, -(2**31)]) | st.integers(
     -(2**31), 2**31 - 1
@@ -189,8 +189,9 @@ json_fields = st.dictionaries(
     max_size=4,
 )  # fmt: skip
 identify = json_fields.map(
-    lambda fields: b"IDENTIFY\n"
-    + sized(("{" + ",".join(f'"{key}":{value}' for key, value in fields.items()) + "}").encode())
+    lambda fields: (
+        b"IDENTIFY\n" + sized(("{" + ",".join(f'"{key}":{value}' for key, value in fields.items()) + "}").encode())
+    )
 )
 mpub = st.tuples(names, st.lists(bodies, max_size=5)).map(
     lambda parts: b"MPUB %b\n" % parts[0] + sized(struct.pack(">i", len(parts[1])) + b"".join(map(sized, parts[1])))
@@ -253,7 +254,9 @@ def test_mutated_sessions(
 
 
 @examples("cut")
-@given(session=st.sampled_from(VALID) | sessions, end=st.integers(0, 2000), at=st.integers(0, 2000), abrupt=st.booleans())
+@given(
+    session=st.sampled_from(VALID) | sessions, end=st.integers(0, 2000), at=st.integers(0, 2000), abrupt=st.booleans()
+)
 def test_sessions_that_are_cut_off(
     daemon: Daemon, crowd: GoodClients, session: bytes, end: int, at: int, abrupt: bool
 ) -> None:

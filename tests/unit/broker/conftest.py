@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gevent import killall
-from unit.broker.surroundings import FakeConsumer, Surroundings
 
 from gnsqd.options import Options
 from gnsqd.storage.syncer import Syncer
+from unit.broker.surroundings import FakeConsumer, Surroundings
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def surroundings(tmp_path: Path) -> Iterator[Callable[..., Surroundings]]:
     built: list[Surroundings] = []
     syncer = Syncer()
 
-    def build(**options: object) -> Surroundings:
+    def build(**options: Any) -> Surroundings:
         built.append(Surroundings(tmp_path, Options(**options), syncer))
         return built[-1]
 

@@ -1,5 +1,5 @@
-"""What topics and channels need around them, real but for the ends: disk queues in a temporary directory, greenlets that
-are kept in a list, callables that note what they are told. And a consumer that only takes notes."""
+"""What topics and channels need around them, real but for the ends: disk queues in a temporary directory, greenlets
+that are kept in a list, callables that note what they are told. And a consumer that only takes notes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -119,6 +119,6 @@ def bodies_of(messages: list[Message]) -> list[bytes]:
 
 
 def settle() -> None:
-    """Let every greenlet that can run do so."""
+    """Let every greenlet do what it can do without waiting."""
     for _ in range(10):
-        sleep(0)
+        sleep(0.0005)

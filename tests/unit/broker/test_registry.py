@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 from gevent import joinall, spawn
-from unit.broker.surroundings import FakeConsumer, Surroundings, settle
 
 from gnsqd.broker.registry import TopicNotFound
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
+from unit.broker.surroundings import FakeConsumer, Surroundings, settle
 
 Build = Callable[..., Surroundings]
 
@@ -157,6 +157,5 @@ def test_everything_survives_close_and_load(surroundings: Build) -> None:
     registry.close()
     again = surroundings().registry
     again.load(metadata)
-    depths = {topic.name: (topic.depth, [channel.depth for channel in topic.channels.values()])}
-    assert depths == {"t": (0, [3])} if (topic := again.topics["t"]) else None
-    assert again.topics["lonely"].depth == 1
+    assert again.metadata() == metadata
+    assert [again.topics["t"].depth, again.topics["t"].channels["c"].depth, again.topics["lonely"].depth] == [0, 3, 1]

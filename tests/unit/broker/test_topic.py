@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 from gevent import sleep
-from unit.broker.surroundings import MINUTE, FakeConsumer, Surroundings, bodies_of, settle
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import ChannelNotFound, Topic
 from gnsqd.errors import BrokerError, StorageError
+from unit.broker.surroundings import MINUTE, FakeConsumer, Surroundings, bodies_of, settle
 
 Build = Callable[..., Surroundings]
 

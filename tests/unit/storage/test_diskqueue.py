@@ -113,6 +113,13 @@ def test_records_across_buffers_come_back_whole(open_queue: OpenQueue, size: int
     assert drain(queue, limit=2, max_bytes=10 * ALL) == payloads[1:]
 
 
+def test_peek_keeps_to_the_bytes_across_buffers(open_queue: OpenQueue) -> None:
+    queue = open_queue(max_msg_size=BUFFER_SIZE)
+    payload = b"x" * (BUFFER_SIZE * 2 // 3)
+    queue.put_many([payload] * 3)
+    assert queue.peek_many(ALL, 2 * len(payload)) == [payload] * 2
+
+
 # Rolling
 
 
@@ -142,6 +149,12 @@ def test_record_that_would_pass_the_limit_begins_a_file(open_queue: OpenQueue, t
     }
 
 
+def test_first_record_may_be_larger_than_a_file(open_queue: OpenQueue, tmp_path: Path) -> None:
+    queue = open_queue(max_bytes_per_file=20)
+    queue.put_many([b"x" * 100])
+    assert os.listdir(tmp_path) == ["q.diskqueue.000000.dat"]
+
+
 def test_file_is_deleted_when_its_last_record_is_consumed(open_queue: OpenQueue, tmp_path: Path) -> None:
     queue = open_queue(max_bytes_per_file=20)
     queue.put_many([b"1", b"2", b"3", b"4", b"5"])
@@ -162,6 +175,7 @@ def test_caught_up_reader_leaves_no_bad_file_when_the_writer_rolls(
     queue = open_queue(max_bytes_per_file=20)
     for payload in [b"123456", b"123457", b"123458", b"123459", b"x" * 50, b"y"]:
         queue.put_many([payload])
+        assert len(list(tmp_path.glob("*.0*"))) == 1
         assert drain(queue) == [payload]
     queue.close()
     assert files(tmp_path) == {"q.diskqueue.000003.dat": record(b"y"), "q.diskqueue.meta.dat": b"0\n3,5\n3,5\n"}
@@ -227,6 +241,25 @@ def test_full_disk_leaves_no_torn_record(
     disk.room = 1 << 20
     queue.put_many([b"7"])
     assert drain(queue) == [b"1", b"2", b"3", b"4", b"7"]
+
+
+def test_torn_record_that_cannot_be_removed_is_written_over(
+    open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = open_queue()
+    disk = FullDisk(monkeypatch, room=15)
+
+    def fail(descriptor: int, length: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "ftruncate", fail)
+    queue.put_many([b"1"])
+    with pytest.raises(StorageError):
+        queue.put_many([b"torn record"])
+    assert queue.peek_many(ALL, ALL) == [b"1"]
+    disk.room = 1 << 20
+    queue.put_many([b"2"])
+    assert queue.peek_many(ALL, ALL) == [b"1", b"2"]
 
 
 def test_short_write_is_continued(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 Texts of log lines are those of the real nsqd; where this queue mends what the real one loses, the test says so.
 """
 
+import builtins
 import errno
 import io
 import os
@@ -73,6 +74,13 @@ def test_write_file_longer_than_meta_is_read_to_its_end(
         "WARNING: DISKQUEUE(q) $D/q.diskqueue.000000.dat metadata writePos 5 < file size of 10, skipping to new file",
         "ERROR: DISKQUEUE(q) negative depth at tail (-1), metadata corruption, resetting 0...",
     ]
+
+
+def test_new_write_file_is_told_before_it_is_written_to(open_queue: OpenQueue, tmp_path: Path) -> None:
+    """Else, after a kill, the real nsqd would begin the same file again."""
+    write_queue(tmp_path, "1\n0,0\n0,5\n", record(b"1") + record(b"2"))
+    open_queue()
+    assert (tmp_path / "q.diskqueue.meta.dat").read_text() == "1\n0,0\n1,0\n"
 
 
 def test_depth_never_hides_what_can_be_read(open_queue: OpenQueue, tmp_path: Path) -> None:
@@ -180,6 +188,21 @@ def test_data_path_that_cannot_be_listed_is_an_error_not_an_empty_queue(open_que
     path = tmp_path / "none"
     with pytest.raises(StorageError, match=r"^open .*/none: no such file or directory$"):
         open_queue(data_path=path)
+
+
+def test_shortage_of_descriptors_is_not_taken_for_missing_meta(
+    open_queue: OpenQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_queue(tmp_path, "1\n0,5\n0,10\n", record(b"1") + record(b"2"))
+
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builtins, "open", fail)
+        with pytest.raises(StorageError, match=r"^open .*/q\.diskqueue\.meta\.dat: too many open files$"):
+            open_queue()
+    assert drain(open_queue()) == [b"2"]
 
 
 # Reading

@@ -232,6 +232,26 @@ def test_sync_under_way_does_not_undo_a_newer_meta_file(open_queue: OpenQueue, t
     assert sorted(os.listdir(tmp_path)) == ["q.diskqueue.000000.dat", "q.diskqueue.000001.dat", META]
 
 
+def test_new_file_numbers_come_with_positions_that_are_safe(
+    open_queue: OpenQueue, tmp_path: Path, disk: Disk
+) -> None:
+    queue = open_queue(max_bytes_per_file=20)
+    queue.put_many([b"123456"] * 2)
+    disk.hold()
+    sync = queue.start_sync()
+    eventually(lambda: disk.waiting)
+    queue.put_many([b"123456"])
+    disk.go_on()
+    assert sync.get()
+    disk.hold()
+    queue.peek_many(ALL, ALL)
+    queue.advance(2)
+    assert (tmp_path / META).read_text() == "1\n1,0\n1,0\n"
+    disk.go_on()
+    assert queue.start_sync().get()
+    assert (tmp_path / META).read_text() == "1\n1,0\n1,10\n"
+
+
 def test_a_kill_while_the_disk_is_slow_loses_nothing(open_queue: OpenQueue, tmp_path: Path, disk: Disk) -> None:
     queue = open_queue(max_bytes_per_file=20, sync_every=3)
     disk.hold()
@@ -275,7 +295,7 @@ def test_sync_timeout_syncs_whatever_has_changed(
 def test_sync_timeout_counts_from_the_first_unsynced_operation(
     open_queue: OpenQueue, tmp_path: Path, syncer: Syncer, disk: Disk
 ) -> None:
-    queue = open_queue()
+    queue = open_queue(sync_every=10**9)
     queue.sync_timeout = 200_000_000
     loop = gevent.spawn(syncer.syncLoop)
     started = time.monotonic()

@@ -1,0 +1,35 @@
+"""File operations, when they fail."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gnsqd.errors import StorageError
+from gnsqd.storage.files import rename_file, sync_path, write_file
+
+
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:3]))
+    write_file(str(tmp_path / "file"), b"0123456789", sync=True)
+    assert (tmp_path / "file").read_bytes() == b"0123456789"
+
+
+def test_failed_rename_leaves_no_temporary_file(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"new")
+    target.mkdir()
+    with pytest.raises(StorageError) as raised:
+        rename_file(str(source), str(target))
+    assert str(raised.value) == f"rename {source} {target}: is a directory"
+    assert os.listdir(tmp_path) == ["target"]
+
+
+def test_only_what_is_missing_counts_as_synced(tmp_path: Path) -> None:
+    sync_path(str(tmp_path / "missing"))
+    (tmp_path / "file").write_bytes(b"")
+    path = tmp_path / "file" / "below"
+    with pytest.raises(StorageError) as raised:
+        sync_path(str(path))
+    assert str(raised.value) == f"open {path}: not a directory"
