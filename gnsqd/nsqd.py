@@ -23,7 +23,7 @@ from gnsqd.errors import StartError, StorageError
 from gnsqd.log import Logger
 from gnsqd.observe.prometheus import Metrics
 from gnsqd.observe.stats import MemoryStats
-from gnsqd.options import OPTIONS, TLS_NOT_REQUIRED, Options, validate
+from gnsqd.options import OPTIONS, Options, validate
 from gnsqd.storage import metadata
 from gnsqd.storage.dirlock import DirLock
 from gnsqd.storage.diskqueue import DiskQueue
@@ -55,6 +55,7 @@ class NSQD:
         self._syncer = Syncer()
         self._metadata_path = os.path.join(options.data_path, METADATA_FILE)
         self._metadata_lock = RLock()
+        self._metadata_final = False  # written by `exit`, after which the topics go one by one
         self._metadata_bell = Doorbell()
         self._registry = Registry()
         self._memory = MemoryStats()
@@ -68,8 +69,6 @@ class NSQD:
         self._lock.acquire()
         validate(options)
         tls_context = build_context(options)
-        if options.tls_required != TLS_NOT_REQUIRED and tls_context is None:
-            raise StartError("cannot require TLS client connections without TLS key and cert")
         self._log.info(version_string())
         self._log.info("ID: %d", options.node_id)
         self._log.info("gnsqd v%s (%s)", VERSION, lane())
@@ -157,6 +156,8 @@ class NSQD:
     def persist_metadata(self) -> None:
         """Write nsqd.dat as things are now; StorageError. Yields."""
         with self._metadata_lock:
+            if self._metadata_final:
+                raise StorageError("exiting")
             self._log.info("NSQ: persisting topic/channel metadata to %s", self._metadata_path)
             metadata.save(self._metadata_path, self._registry.metadata(), self._syncer)
 
@@ -165,7 +166,7 @@ class NSQD:
         while True:
             self._metadata_bell.wait()
             if self._exiting:
-                return  # `exit` has written it, and the topics are going
+                return
             try:
                 self.persist_metadata()
             except StorageError as error:
@@ -210,6 +211,7 @@ class NSQD:
             self.persist_metadata()
         except StorageError as error:
             self._log.error("failed to persist metadata - %s", error)
+        self._metadata_final = True
         self._log.info("NSQ: closing topics")
         self._registry.close()
         self._log.info("NSQ: stopping subsystems")

@@ -20,6 +20,7 @@ from gnsqd.log import Level
 MILLISECOND = 1_000_000
 SECOND = 1_000 * MILLISECOND
 MINUTE = 60 * SECOND
+_LONGEST = 1 << 62  # 146 years
 
 TLS_NOT_REQUIRED = 0
 TLS_REQUIRED_EXCEPT_HTTP = 1
@@ -286,6 +287,9 @@ def validate(options: Options) -> None:
     The first four are the real daemon's checks and texts (NSQD-COMPAT 1.4, rows 2, 3, 4, 8); the rest crash or wedge
     it later (0.1, item 16).
     """
+    for option in OPTIONS:
+        if option.kind is Kind.DURATION:  # what is added to a time stays within an int64
+            setattr(options, option.name, min(getattr(options, option.name), _LONGEST))
     if not 1 <= options.max_deflate_level <= 9:
         raise StartError("--max-deflate-level must be [1,9]")
     if not 0 <= options.node_id < 1024:

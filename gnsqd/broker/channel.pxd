@@ -28,7 +28,9 @@ cdef class Channel:
 
     cpdef put_messages(self, list messages)
     cdef _enqueue(self, list messages)
-    @cython.locals(message=Message, candidates=list, taken=list, depth=Py_ssize_t, backend_depth=Py_ssize_t, limit=Py_ssize_t, size=Py_ssize_t, now=cython.longlong)
+    @cython.locals(message=Message, candidates=list, taken=list, now=cython.longlong)
     cpdef list take(self, client, Py_ssize_t window, long long timeout, long long sample_rate)
+    @cython.locals(message=Message, messages=list, depth=Py_ssize_t, backend_depth=Py_ssize_t, limit=Py_ssize_t, size=Py_ssize_t)
+    cdef list _next_messages(self, Py_ssize_t window)
     cpdef finish(self, long long client_id, bytes id)
     cpdef _wake_waiting(self, Py_ssize_t count)

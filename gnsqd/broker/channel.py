@@ -10,7 +10,7 @@ about as much each.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import random
 from time import monotonic_ns
@@ -22,11 +22,11 @@ from gnsqd.broker.message import Message, message_from_payload
 from gnsqd.broker.names import is_ephemeral
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.storage.backend_queue import BackendQueue, DummyBackendQueue
-from gnsqd.storage.record import MIN_RECORD_SIZE
 
 # A consumer gets at most this much in one go, so that a large RDY starves nobody.
 MAX_TAKE = 256
 MAX_TAKE_BYTES = 256 * 1024
+MAX_DUE = 1024  # messages that one step of the queue scan moves
 
 
 @dataclass
@@ -170,7 +170,10 @@ class Channel:
     def retry_overflow(self) -> None:
         """Try again to write what the disk refused."""
         excess = [self._memory.pop() for _ in range(len(self._memory) - self._capacity)]
-        self._overflow(excess[::-1])
+        if excess:
+            self._overflow(excess[::-1])
+        else:
+            self.blocked = False  # consumers have taken it
 
     # To and from consumers
 
@@ -190,49 +193,53 @@ class Channel:
             self._on_last_client(self)
 
     def take(self, client: Consumer, window: int, timeout: int, sample_rate: int) -> list[Message]:
-        """Up to `window` messages for `client`, noted in flight for `timeout` ns; [] makes it wait for more.
+        """Up to `window` messages for `client`, noted in flight for `timeout` ns.
 
-        With a `sample_rate` of N > 0 only N % of the messages are given out, the rest are consumed silently.
+        [] puts it into the line of those that wait for more, even if `depth` isn't 0: what is on disk may be
+        unreadable for a while. With a `sample_rate` of N > 0 only N % of the messages are given out, the rest are
+        consumed silently.
         """
-        memory = self._memory
-        backend_depth = self.backend.depth
-        depth = len(memory) + backend_depth
-        if not depth:
-            self._waiting[client.id] = client
-            return []
         self._waiting.pop(client.id, None)
-        # Ceiling of an equal share for this client and everybody who waits.
-        limit = min(window, (depth + len(self._waiting)) // (len(self._waiting) + 1), MAX_TAKE)
-        if backend_depth and (self._backend_first or not memory):
-            candidates = self._read_backend(limit)
-            self._backend_first = False
-            if not candidates and not memory:
-                self._waiting[client.id] = client
-                return []
-        else:
-            candidates = []
-            size = 0
-            while memory and len(candidates) < limit and size < MAX_TAKE_BYTES:
-                message = memory.popleft()
-                size += len(message.frame)
-                candidates.append(message)
-            self._backend_first = True
-        if sample_rate:
-            candidates = [message for message in candidates if random() * 100 < sample_rate]
+        taken: list[Message] = []
         now = monotonic_ns()
-        taken = []
-        for message in candidates:
-            if self._in_flight.push(message, client.id, now, timeout):
-                taken.append(message)
+        while not taken:
+            candidates = self._next_messages(window)
+            if not candidates:
+                self._waiting[client.id] = client
+                return taken
+            for message in candidates:
+                if sample_rate and random() * 100 >= sample_rate:
+                    continue
+                if self._in_flight.push(message, client.id, now, timeout):
+                    taken.append(message)
         if self._waiting:
             self._wake_waiting(self.depth)
         return taken
 
+    def _next_messages(self, window: int) -> list[Message]:
+        memory = self._memory
+        backend_depth = self.backend.depth
+        depth = len(memory) + backend_depth
+        # Ceiling of an equal share for this client and everybody who waits.
+        limit = min(window, (depth + len(self._waiting)) // (len(self._waiting) + 1), MAX_TAKE)
+        if backend_depth and (self._backend_first or not memory):
+            self._backend_first = False
+            messages = self._read_backend(limit)
+            if messages or not memory:
+                return messages
+        self._backend_first = True
+        messages = []
+        size = 0
+        while memory and len(messages) < limit and size < MAX_TAKE_BYTES:
+            message = memory.popleft()
+            size += len(message.frame)
+            messages.append(message)
+        return messages
+
     def _read_backend(self, limit: int) -> list[Message]:
         payloads = self.backend.peek_many(limit, MAX_TAKE_BYTES)
-        messages = decode_payloads(payloads, self._log.error)
         self.backend.advance(len(payloads))
-        return messages
+        return [message_from_payload(payload) for payload in payloads]
 
     def stop_waiting(self, client: Consumer) -> None:
         """`client` takes nothing for now; if it was woken for something, the next in line is woken instead."""
@@ -265,22 +272,20 @@ class Channel:
     # From the queue scan
 
     def process_in_flight(self, now: int) -> bool:
-        """Put back what timed out by `now` (monotonic ns); whether there was anything."""
-        due = self._in_flight.pop_due(now)
+        """Put back some of what timed out by `now` (monotonic ns); whether there was anything."""
+        due = self._in_flight.pop_due(now, MAX_DUE)
         for message in due:
             self.timeout_count += 1
             client = self.clients.get(message.client_id)
             if client is not None:
                 client.timed_out_message()
-        return self._put_back(due)
+        self._enqueue(due)
+        return bool(due)
 
     def process_deferred(self, now: int) -> bool:
-        """Queue what is due by `now` (monotonic ns); whether there was anything."""
-        return self._put_back(self._deferred.pop_due(now))
-
-    def _put_back(self, due: list[Message]) -> bool:
-        if due:
-            self._enqueue(due)
+        """Queue some of what is due by `now` (monotonic ns); whether there was anything."""
+        due = self._deferred.pop_due(now, MAX_DUE)
+        self._enqueue(due)
         return bool(due)
 
     # From operators
@@ -327,24 +332,16 @@ class Channel:
                 len(self._deferred),
             )
         flush_to_backend([*self._memory, *self._in_flight, *self._deferred], self.backend, self._log.error)
-        self.backend.close()
+        if is_ephemeral(self.topic_name):
+            self.backend.delete()  # nothing will ever read these files
+        else:
+            self.backend.close()
 
     def _exit(self, how: str) -> None:
         self.exiting = True
         self._log.info("CHANNEL(%s): %s", self.name, how)
         for client in list(self.clients.values()):
             client.close()
-
-
-def decode_payloads(payloads: Iterable[bytes], log_error: Callable[..., None]) -> list[Message]:
-    """The messages that a disk queue kept; what is too short to be one is logged and left out."""
-    messages = []
-    for payload in payloads:
-        if len(payload) < MIN_RECORD_SIZE:
-            log_error("failed to decode message - invalid message buffer size (%d)", len(payload))
-        else:
-            messages.append(message_from_payload(payload))
-    return messages
 
 
 def flush_to_backend(messages: list[Message], backend: BackendQueue, log_error: Callable[..., None]) -> None:

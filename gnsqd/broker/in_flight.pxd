@@ -15,11 +15,11 @@ cdef class InFlight:
     @cython.locals(message=Message)
     cpdef touch(self, bytes id, long long client_id, long long deadline, long long max_timeout)
     @cython.locals(due=list, messages=dict, message=Message, first=Py_ssize_t)
-    cpdef list pop_due(self, long long now)
+    cpdef list pop_due(self, long long now, Py_ssize_t limit)
 
 cdef class Deferred:
     cdef dict _messages
     cdef list _heap
 
     cpdef push(self, Message message, long long due)
-    cpdef list pop_due(self, long long now)
+    cpdef list pop_due(self, long long now, Py_ssize_t limit)

@@ -72,13 +72,13 @@ class InFlight:
             self._heap = [(touched.deadline, touched.id) for touched in self._touched.values()]
             heapify(self._heap)
 
-    def pop_due(self, now: int) -> list[Message]:
-        """Take out everything whose deadline is `now` or earlier."""
+    def pop_due(self, now: int, limit: int) -> list[Message]:
+        """Take out what has its deadline at `now` or earlier, at most `limit` messages."""
         due: list[Message] = []
         for timeout, messages in list(self._by_timeout.items()):
             first = len(due)
             for message in messages.values():
-                if message.deadline > now:
+                if message.deadline > now or len(due) >= limit:
                     break
                 due.append(message)
             for message in due[first:]:
@@ -86,7 +86,7 @@ class InFlight:
             if not messages:
                 del self._by_timeout[timeout]
                 self._where = [*self._by_timeout.values(), self._touched]
-        while self._heap and self._heap[0][0] <= now:
+        while self._heap and self._heap[0][0] <= now and len(due) < limit:
             deadline, id = heappop(self._heap)
             message_or_none = self._touched.get(id)
             if message_or_none is not None and message_or_none.deadline == deadline:
@@ -115,9 +115,9 @@ class Deferred:
             message.deadline = due
             heappush(self._heap, (due, message.id))
 
-    def pop_due(self, now: int) -> list[Message]:
-        """Take out everything that is due at `now`, earliest first."""
+    def pop_due(self, now: int, limit: int) -> list[Message]:
+        """Take out what is due at `now`, earliest first, at most `limit` messages."""
         due: list[Message] = []
-        while self._heap and self._heap[0][0] <= now:
+        while self._heap and self._heap[0][0] <= now and len(due) < limit:
             due.append(self._messages.pop(heappop(self._heap)[1]))
         return due

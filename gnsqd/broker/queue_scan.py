@@ -3,7 +3,7 @@
 Looking at every channel every 100 ms would cost too much where there are thousands, so each round looks at a random
 few, and goes on at once with another few as long as many of those looked at had something to do: where messages time
 out, the scan works until they are through; elsewhere it costs next to nothing (the way Redis expires keys; NSQD-COMPAT
-section 3). A small pool of workers does the looking, so that a channel whose disk is slow holds up only one of them.
+section 3). A small pool of workers does the looking, so that the channels of one round wait for their disks together.
 """
 
 from random import sample
@@ -90,7 +90,8 @@ class QueueScan:
                 return
             now = monotonic_ns()
             dirty = False
-            if not channel.exiting:
-                dirty = channel.process_in_flight(now) | channel.process_deferred(now)
+            while not channel.exiting and channel.process_in_flight(now) | channel.process_deferred(now):
+                dirty = True
                 channel.backend.wait_synced()
+                give_way()
             self._results.put(dirty)

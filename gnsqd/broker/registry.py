@@ -6,7 +6,7 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.names import is_ephemeral, is_valid_name
 from gnsqd.broker.topic import Topic
-from gnsqd.errors import BrokerError
+from gnsqd.errors import BrokerError, StorageError
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
 
 
@@ -21,8 +21,9 @@ class Registry:
         self.topics: dict[str, Topic] = {}
         self.loading = False
         self.start_time = int(time())
-        self._environment: Environment | None = None
+        self._environment: Environment
         self._error: Exception | None = None
+        self._exiting = False
 
     def attach(self, environment: Environment) -> None:
         """Say what topics are made from; the environment in turn reports health here."""
@@ -41,9 +42,14 @@ class Registry:
         return "OK" if self._error is None else f"NOK - {self._error}"
 
     def get_topic(self, name: str) -> Topic:
-        """The topic of that name, new if there is none. A new one asks nsqlookupd for its channels: may yield."""
+        """The topic of that name, new if there is none; BrokerError("exiting") or StorageError.
+
+        A new one asks nsqlookupd for its channels: may yield.
+        """
         topic = self.topics.get(name)
         if topic is None:
+            if self._exiting:
+                raise BrokerError("exiting")
             topic = self._create(name)
             if not self.loading:
                 self._precreate_channels(topic)
@@ -51,14 +57,11 @@ class Registry:
         return topic
 
     def _create(self, name: str) -> Topic:
-        environment = self._environment
-        assert environment is not None, "attach comes first"
-        topic = self.topics[name] = Topic(name, environment, self._delete_soon)
-        environment.log.info("TOPIC(%s): created", name)
+        topic = self.topics[name] = Topic(name, self._environment, self._delete_soon)
+        self._environment.log.info("TOPIC(%s): created", name)
         return topic
 
     def _precreate_channels(self, topic: Topic) -> None:
-        assert self._environment is not None
         for name in self._environment.channels_to_precreate(topic.name):
             if not is_ephemeral(name):
                 topic.get_channel(name)
@@ -82,9 +85,11 @@ class Registry:
     def _delete_soon(self, topic: Topic) -> None:
         def delete() -> None:
             if self.topics.get(topic.name) is topic and not topic.channels:
-                self.delete_existing_topic(topic.name)
+                try:
+                    self.delete_existing_topic(topic.name)
+                except StorageError as error:
+                    self._environment.log.error("deleting topic %s - %s", topic.name, error)
 
-        assert self._environment is not None
         self._environment.spawn(f"delete:{topic.name}", delete)
 
     def channels(self) -> list[Channel]:
@@ -111,7 +116,6 @@ class Registry:
 
     def load(self, topics: list[TopicMetadata]) -> None:
         """Create what nsqd.dat lists; names that aren't valid are skipped with a warning."""
-        assert self._environment is not None
         log = self._environment.log
         self.loading = True
         try:
@@ -134,6 +138,9 @@ class Registry:
             self.loading = False
 
     def close(self) -> None:
-        """Write all topics to disk. May yield."""
+        """Write all topics to disk, but for those that are being deleted; there are no new ones from now on. May
+        yield."""
+        self._exiting = True
         for topic in list(self.topics.values()):
-            topic.close()
+            if not topic.exiting:
+                topic.close()

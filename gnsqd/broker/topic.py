@@ -9,15 +9,16 @@ from collections import deque
 from collections.abc import Callable
 from time import time_ns
 
-from gnsqd.broker.channel import MAX_TAKE_BYTES, Channel, decode_payloads, flush_to_backend
+from gnsqd.broker.channel import MAX_TAKE_BYTES, Channel, flush_to_backend
 from gnsqd.broker.doorbell import Doorbell, give_way
 from gnsqd.broker.environment import Environment
-from gnsqd.broker.message import Message, new_message
+from gnsqd.broker.message import Message, message_from_payload, new_message
 from gnsqd.broker.names import is_ephemeral
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.storage.backend_queue import BackendQueue, DummyBackendQueue
 
 MAX_BATCH = 256
+MAX_PUT = 2048
 RETRY_SECONDS = 1.0
 
 
@@ -108,6 +109,14 @@ class Topic:
         self._environment.set_health(None)
         return None
 
+    def publish(self, bodies: list[bytes], deferred: int = 0) -> None:
+        """Put messages of these bodies; errors as `put_messages`. Of very many at once it makes several turns."""
+        for first in range(0, len(bodies), MAX_PUT):
+            if first:
+                self.commit()
+                give_way()
+            self.put_messages([self.new_message(body, deferred) for body in bodies[first : first + MAX_PUT]])
+
     def commit(self) -> None:
         """Return when what was put is kept as surely as the options promise. May yield."""
         self.backend.wait_synced()
@@ -115,9 +124,11 @@ class Topic:
     # Channels
 
     def get_channel(self, name: str) -> Channel:
-        """The channel of that name, new if there is none yet."""
+        """The channel of that name, new if there is none yet; BrokerError("exiting") or StorageError."""
         channel = self.channels.get(name)
         if channel is None:
+            if self.exiting:
+                raise BrokerError("exiting")
             channel = self.channels[name] = Channel(self.name, name, self._environment, self._delete_soon)
             self._log.info("TOPIC(%s): new channel(%s)", self.name, name)
             self._doorbell.ring()
@@ -139,13 +150,16 @@ class Topic:
             channel.delete()
         finally:
             self.channels.pop(name, None)
-        if self.ephemeral and not self.channels and not self.exiting:
-            self._on_last_channel(self)
+            if self.ephemeral and not self.channels and not self.exiting:
+                self._on_last_channel(self)
 
     def _delete_soon(self, channel: Channel) -> None:
         def delete() -> None:
             if self.channels.get(channel.name) is channel and not channel.clients:
-                self.delete_existing_channel(channel.name)
+                try:
+                    self.delete_existing_channel(channel.name)
+                except StorageError as error:
+                    self._log.error("TOPIC(%s): deleting channel %s - %s", self.name, channel.name, error)
 
         self._environment.spawn(f"delete:{self.name}:{channel.name}", delete)
 
@@ -169,14 +183,15 @@ class Topic:
                 if self.depth:
                     give_way()
             else:
-                self._doorbell.wait()
+                # What can't be read from disk just now is tried again.
+                self._doorbell.wait(RETRY_SECONDS if self._flowing and self.depth else -1.0)
         self._log.info("TOPIC(%s): closing ... messagePump", self.name)
 
     def _pump_batch(self) -> bool:
         memory = self._memory
         if self.backend.depth and (self._backend_first or not memory):
             payloads = self.backend.peek_many(MAX_BATCH, MAX_TAKE_BYTES)
-            self._hand_over(decode_payloads(payloads, self._log.error))
+            self._hand_over([message_from_payload(payload) for payload in payloads])
             self.backend.advance(len(payloads))
             self._backend_first = False
             return bool(payloads)
@@ -226,13 +241,15 @@ class Topic:
         """Drop the topic, its channels and all their messages, files included. May yield."""
         self._stop_pump("deleting")
         self._environment.notify(self, not self.ephemeral)
-        try:
-            for channel in list(self.channels.values()):
-                del self.channels[channel.name]
-                channel.delete()
-            self.empty()
-        finally:
-            self.backend.delete()
+        failure = None
+        for delete in [*(channel.delete for channel in self.channels.values()), self.empty, self.backend.delete]:
+            try:
+                delete()
+            except StorageError as error:
+                failure = error
+        self.channels.clear()
+        if failure is not None:
+            raise failure
 
     def close(self) -> None:
         """Write everything to disk, channel by channel, then what no channel has yet. May yield."""

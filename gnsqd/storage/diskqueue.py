@@ -7,8 +7,8 @@ is set aside as `.bad` with the rest of its file.
 Everything runs on the hub's thread and nothing that moves records yields. Only fsync happens in the Syncer's threads,
 in three steps: note the positions, fsync the files written to and a new meta file (thread), rename that over the old
 meta file (hub again). Writing goes on meanwhile, and meta never tells of records that are not safe on disk. One thing
-cannot wait: a change of file numbers is written to meta at once, without fsync. Otherwise meta would, after a kill,
-name a write file that has a successor, and the real nsqd would overwrite the records in there.
+cannot wait: a change of file numbers is written to meta at once, without fsync, as is the first meta file ahead of the
+first record. Otherwise, after a kill, the real nsqd would begin to write a file that holds records.
 """
 
 import os
@@ -71,7 +71,6 @@ class DiskQueue:
         self._meta_changes = 0  # those the hub made, past a sync that may be under way
         self._sync: Greenlet[[], bool] | None = None
         self._closed = False
-        self._deleted = False
         if self._opening.mended:
             self._change_meta()
         self._check_tail()
@@ -120,6 +119,8 @@ class DiskQueue:
         operation = "open"
         try:
             if self._write_descriptor < 0:
+                if not os.path.exists(self._files.meta_path):
+                    self._write_meta()
                 self._write_descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
                 self._log.info("DISKQUEUE(%s): writeOne() opened %s", self.name, path)
             operation = "write"
@@ -381,6 +382,8 @@ class DiskQueue:
             return
         self._closed = True
         self._log.info("DISKQUEUE(%s): closing", self.name)
+        if self._sync is not None:
+            self._sync.join()
         while self._operations != self._synced_operations and self.start_sync().get():
             pass
         if not os.path.exists(self._files.meta_path):

@@ -65,7 +65,7 @@ class Opening(NamedTuple):
 
 
 def open_queue(files: QueueFiles, log: Logger) -> Opening:
-    """Log what is wrong and go on; StorageError only where going on could destroy data: the files can't be listed."""
+    """Log what is wrong and go on; StorageError where that could destroy data: it is not known which files there are."""
     try:
         with open(files.meta_path, "rb") as file:
             meta = Meta.parse(file.read(200))

@@ -5,11 +5,11 @@ The checks of every method come in the real daemon's order, because a client see
 """
 
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from time import monotonic_ns
 
 from gnsqd.broker.channel import Channel, Consumer
-from gnsqd.broker.message import Message
+from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.names import is_valid_name
 from gnsqd.broker.registry import Registry, TopicNotFound
 from gnsqd.broker.topic import ChannelNotFound, Topic
@@ -22,8 +22,9 @@ from gnsqd.version import NSQD_VERSION
 from gnsqd.web.http11 import Request
 from gnsqd.web.routes import Content, HTTPError, parse_query
 from gnsqd.web.stats_page import stats_page
-from gnsqd.wire.codec import CodecError, split_messages
+from gnsqd.wire.codec import CodecError, Decoder
 
+_PIECE = 65536
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -124,7 +125,7 @@ class API:
         parameters = self._query(request)
         topic = self._get_topic(parameters)
         deferred = self._parse_defer(parameters["defer"]) if "defer" in parameters else 0
-        self._put(topic, [topic.new_message(request.body, deferred)])
+        self._put(topic, [request.body], deferred)
         return "OK"
 
     def _parse_defer(self, text: str) -> int:
@@ -142,7 +143,7 @@ class API:
         parameters = self._query(request)
         topic = self._get_topic(parameters)
         bodies = self._split_binary(request) if self._wants_binary(parameters) else self._split_lines(request)
-        self._put(topic, [topic.new_message(body) for body in bodies])
+        self._put(topic, bodies)
         return "OK"
 
     def _wants_binary(self, parameters: dict[str, str]) -> bool:
@@ -152,26 +153,38 @@ class API:
         return _BOOLS.get(value, True)
 
     def _split_binary(self, request: Request) -> list[bytes]:
+        decoder = Decoder()
         try:
-            return split_messages(request.body, self._options.max_body_size, self._options.max_msg_size)
+            for piece in _pieces(request.body):
+                decoder.feed(piece)
+                bodies = decoder.messages(self._options.max_body_size, self._options.max_msg_size)
+                if bodies is not None:
+                    return bodies
+            raise decoder.messages_cut_off()
         except CodecError as error:
             raise HTTPError(413, error.code.removeprefix("E_")) from error
 
     def _split_lines(self, request: Request) -> list[bytes]:
-        lines = request.body.split(b"\n")
-        if request.too_big or request.broken:
-            lines.pop()  # its end is missing
-        if any(len(line) > self._options.max_msg_size for line in lines):
-            raise HTTPError(413, "MSG_TOO_BIG")
+        bodies: list[bytes] = []
+        rest = b""
+        for piece in _pieces(request.body):
+            *lines, rest = (rest + piece).split(b"\n")
+            if max(map(len, lines), default=0) > self._options.max_msg_size:
+                raise HTTPError(413, "MSG_TOO_BIG")
+            bodies += filter(None, lines)
         if request.too_big:
             raise HTTPError(413, "BODY_TOO_BIG")
         if request.broken:
             raise HTTPError(500, "INTERNAL_ERROR")
-        return [line for line in lines if line]
+        if len(rest) > self._options.max_msg_size:
+            raise HTTPError(413, "MSG_TOO_BIG")
+        if rest:
+            bodies.append(rest)
+        return bodies
 
-    def _put(self, topic: Topic, messages: list[Message]) -> None:
+    def _put(self, topic: Topic, bodies: list[bytes], deferred: int = 0) -> None:
         try:
-            topic.put_messages(messages)
+            topic.publish(bodies, deferred)
             topic.commit()
         except (BrokerError, StorageError) as error:
             raise HTTPError(503, "EXITING") from error
@@ -192,15 +205,17 @@ class API:
         name = _required(self._parameters(request), "topic")
         if not is_valid_name(name):
             raise HTTPError(400, "INVALID_TOPIC")
-        self._operate(request, self._get_existing_topic(name).empty)
+        self._get_existing_topic(name).empty()
 
     def pause_topic(self, request: Request) -> None:
         topic = self._get_existing_topic(_required(self._parameters(request), "topic"))
-        self._operate(request, topic.pause, self._persist_metadata)
+        topic.pause()
+        self._persist_metadata()
 
     def unpause_topic(self, request: Request) -> None:
         topic = self._get_existing_topic(_required(self._parameters(request), "topic"))
-        self._operate(request, topic.unpause, self._persist_metadata)
+        topic.unpause()
+        self._persist_metadata()
 
     # Channels
 
@@ -216,13 +231,15 @@ class API:
             raise HTTPError(404, "CHANNEL_NOT_FOUND") from error
 
     def empty_channel(self, request: Request) -> None:
-        self._operate(request, self._get_existing_channel(request).empty)
+        self._get_existing_channel(request).empty()
 
     def pause_channel(self, request: Request) -> None:
-        self._operate(request, self._get_existing_channel(request).pause, self._persist_metadata)
+        self._get_existing_channel(request).pause()
+        self._persist_metadata()
 
     def unpause_channel(self, request: Request) -> None:
-        self._operate(request, self._get_existing_channel(request).unpause, self._persist_metadata)
+        self._get_existing_channel(request).unpause()
+        self._persist_metadata()
 
     # What they share
 
@@ -270,16 +287,16 @@ class API:
         except ChannelNotFound as error:
             raise HTTPError(404, "CHANNEL_NOT_FOUND") from error
 
-    def _operate(self, request: Request, *steps: Callable[[], None]) -> None:
-        try:
-            for step in steps:
-                step()
-        except StorageError as error:
-            self._log.error("failure in %s - %s", request.path, error)
-            raise HTTPError(500, "INTERNAL_ERROR") from error
-
 
 def _required(parameters: dict[str, str], name: str) -> str:
     if name not in parameters:
         raise HTTPError(400, f"MISSING_ARG_{name.upper()}")
     return parameters[name]
+
+
+def _pieces(body: bytes) -> Iterator[bytes]:
+    """A body bit by bit, with a turn for everybody else in between: it may hold a million messages."""
+    for first in range(0, len(body), _PIECE):
+        if first:
+            give_way()
+        yield body[first : first + _PIECE]

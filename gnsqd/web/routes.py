@@ -16,7 +16,7 @@ from traceback import format_exc
 from typing import NamedTuple
 from urllib.parse import unquote_plus
 
-from gnsqd.errors import NSQError
+from gnsqd.errors import BrokerError, NSQError, StorageError
 from gnsqd.gotext import dumps, format_duration, quote
 from gnsqd.log import Logger
 from gnsqd.options import Options
@@ -121,6 +121,14 @@ class Router:
         except HTTPError as error:
             status = error.status
             result = error
+        except BrokerError as error:
+            self._log.error("failure in %s - %s", request.path, error)
+            status = 503
+            result = HTTPError(503, "EXITING")
+        except StorageError as error:
+            self._log.error("failure in %s - %s", request.path, error)
+            status = 500
+            result = HTTPError(500, "INTERNAL_ERROR")
         except Exception:
             self._log.error("panic in HTTP handler - %s", format_exc())
             status = 500

@@ -7,14 +7,14 @@ long as it likes, as with Go's server; once a request has begun it has to get on
 """
 
 import socket
-from collections.abc import Callable
 from functools import partial
 from time import monotonic
 from traceback import format_exc
 
-from gevent import Timeout
+from gevent import Greenlet, Timeout, joinall
 
 from gnsqd.broker.doorbell import give_way
+from gnsqd.broker.environment import Spawn
 from gnsqd.log import Logger
 from gnsqd.web.http11 import RequestReader
 from gnsqd.web.routes import Router
@@ -25,6 +25,7 @@ from gnsqd.wire.stream import StreamError
 REQUEST_TIMEOUT = 60.0  # seconds for a head, and for each next piece of a body
 SEND_TIMEOUT = 60.0
 LINGER_SECONDS = 0.5
+CLOSE_SECONDS = 1.0  # for answers under way at exit
 BATCH_BYTES = 16384  # of answers, before others get their turn
 
 
@@ -36,40 +37,51 @@ class HTTPServer:
         listener: Listener,
         router: Router,
         log: Logger,
-        spawn: Callable[[str, Callable[[], None]], object],
+        spawn: Spawn,
     ) -> None:
         self._listener = listener
         self._router = router
         self._log = log
         self._spawn = spawn
         self._closed = False
+        self._connections: set[Connection] = set()
         self._receiving: set[Connection] = set()
+        self._greenlets: set[Greenlet[..., None]] = set()
 
     def serve(self) -> None:
         """Accept connections until `close`. OSError if the listener breaks."""
         self._listener.serve("HTTP", self._log, self._spawn_connection)
 
     def _spawn_connection(self, sock: socket.socket, remote_address: str) -> None:
-        self._spawn(f"http:{remote_address}", partial(self._handle, sock, remote_address))
+        connection = Connection(sock, remote_address)
+        connection.write_timeout = SEND_TIMEOUT
+        self._connections.add(connection)
+        greenlet = self._spawn(f"http:{remote_address}", partial(self._handle, connection, sock))
+        self._greenlets.add(greenlet)
+        greenlet.rawlink(self._greenlets.discard)
 
     def close(self) -> None:
-        """Stop accepting and end the connections; a request being answered still gets its answer."""
+        """Stop accepting, end the connections, and return when they are gone; a request being answered still gets its
+        answer, unless the client is slow to take it. Yields."""
         self._closed = True
         self._listener.close()
         for connection in list(self._receiving):
             connection.shutdown()
+        joinall(list(self._greenlets), CLOSE_SECONDS)
+        for connection in list(self._connections):
+            connection.shutdown()
+        joinall(list(self._greenlets), CLOSE_SECONDS)
 
-    def _handle(self, sock: socket.socket, remote_address: str) -> None:
-        connection = Connection(sock, remote_address)
-        connection.write_timeout = SEND_TIMEOUT
+    def _handle(self, connection: Connection, sock: socket.socket) -> None:
         try:
             self._converse(connection)
             self._linger(connection, sock)
         except (OSError, StreamError):
             pass  # the client is gone or too slow: as with Go's server, nobody wants to know
         except Exception:
-            self._log.error("http: serving %s - %s", remote_address, format_exc())
+            self._log.error("http: serving %s - %s", connection.remote_address, format_exc())
         finally:
+            self._connections.discard(connection)
             connection.close()
 
     def _converse(self, connection: Connection) -> None:
@@ -84,6 +96,8 @@ class HTTPServer:
             answers = []
             size = 0
             for request in requests:
+                if self._closed:
+                    break
                 answer = self._router.respond(request, connection.remote_address)
                 answers.append(answer)
                 size += len(answer)

@@ -211,22 +211,22 @@ class ClientV2:
             self._output_size = 0
             self.connection.send(data)
 
-    @property
-    def buffered(self) -> bool:
-        return bool(self._output)
+    def wait_or_flush(self, timeout: float = -1.0) -> None:
+        """Wait for the bell, at most `timeout` seconds if that isn't negative.
 
-    def seconds_to_flush(self) -> float:
-        """How long buffered messages may stay: until the next tick of a ticker that runs all the time, so 0 if one
-        has passed since the last that was used. A timeout of 0 never lets them wait."""
-        if self._flush_interval <= 0:
-            return 0.0
-        return max(self._next_flush - monotonic(), 0.0)
-
-    def use_flush_tick(self) -> None:
-        """A tick has been used; the next one is a whole number of intervals away."""
+        What is buffered is sent at the next tick of a ticker that runs all the time, so at once if one has passed
+        since the last that was used. A flush timeout of 0 never lets anything wait.
+        """
+        if not self._output:
+            self.doorbell.wait(timeout)
+            return
+        late = monotonic() - self._next_flush
         if self._flush_interval > 0:
-            missed = (monotonic() - self._next_flush) // self._flush_interval
-            self._next_flush += (missed + 1) * self._flush_interval
+            if late < 0:
+                self.doorbell.wait(-late)
+                return
+            self._next_flush += (late // self._flush_interval + 1) * self._flush_interval
+        self.flush()
 
     # The end
 

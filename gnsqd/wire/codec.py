@@ -238,13 +238,3 @@ class Decoder:
         if self.buffered < 4:
             return CodecError("E_BAD_MESSAGE", f"failed to read message({len(self._bodies)}) body size")
         return CodecError("E_BAD_MESSAGE", "failed to read message body")
-
-
-def split_messages(data: bytes, max_body_size: int, max_msg_size: int) -> list[bytes]:
-    """The bodies in a whole binary /mpub: int32 count, count x { int32 size, body }; CodecError."""
-    decoder = Decoder()
-    decoder.feed(data)
-    bodies = decoder.messages(max_body_size, max_msg_size)
-    if bodies is None:
-        raise decoder.messages_cut_off()
-    return bodies

@@ -12,13 +12,16 @@ cdef class Connection:
     cdef bint _armed
     cdef object _reader
     cdef object _timer
+    cdef double _timer_at
     cdef bint _expired
     cdef object _sending
 
     cpdef bytes receive(self)
     cdef _receive(self)
-    cdef _wait_readable(self)
+    cdef bint _wait_readable(self) except -1
     cpdef _on_readable(self)
+    cdef _start_timer(self)
+    cdef _stop_timer(self)
     cpdef _on_timer(self)
     cpdef send(self, bytes data)
     cdef _send(self, bytes data)

@@ -45,6 +45,7 @@ class Connection:
         self._armed = False
         self._reader: greenlet | None = None
         self._timer: Any = None
+        self._timer_at = 0.0
         self._expired = False
         self._sending = BoundedSemaphore(1)
 
@@ -69,27 +70,31 @@ class Connection:
 
     def _receive(self) -> bytes:
         while True:
-            self._wait_readable()
+            in_time = self._wait_readable()
             try:
                 return self._socket.recv(RECEIVE_SIZE)
             except BlockingIOError:
-                continue
+                # After a stall the deadline may be found out before what came in time.
+                if not in_time:
+                    raise TimeoutError(f"{self._describe('read')}: i/o timeout") from None
             except OSError as error:
-                raise OSError(f"{self._describe('read')}: {error.strerror}") from error
+                reason = (error.strerror or str(error)).lower()
+                raise OSError(f"{self._describe('read')}: read: {reason}") from error
 
-    def _wait_readable(self) -> None:
+    def _wait_readable(self) -> bool:
+        """Whether it became readable before the deadline."""
         if not self._armed:
             self._readable.start(self._on_readable)
             self._armed = True
-        if self.read_deadline and self._timer is None:
-            self._start_timer(self.read_deadline - monotonic())
+        if self.read_deadline and (self._timer is None or self.read_deadline < self._timer_at):
+            self._start_timer()
+        self._expired = False
         self._reader = getcurrent()
         try:
             self._hub.switch()
         finally:
             self._reader = None
-        if self._expired:
-            raise TimeoutError(f"{self._describe('read')}: i/o timeout")
+        return not self._expired
 
     def _on_readable(self) -> None:
         reader = self._reader
@@ -100,27 +105,32 @@ class Connection:
             self._reader = None
             reader.switch()
 
-    def _start_timer(self, seconds: float) -> None:
-        self._timer = self._hub.loop.timer(max(seconds, 0.0))
+    def _start_timer(self) -> None:
+        self._stop_timer()
+        self._timer_at = self.read_deadline
+        self._timer = self._hub.loop.timer(max(self.read_deadline - monotonic(), 0.0))
         self._timer.start(self._on_timer)
 
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.close()
+            self._timer = None
+
     def _on_timer(self) -> None:
-        self._timer.close()
-        self._timer = None
-        if not self.read_deadline:
-            return
-        left = self.read_deadline - monotonic()
-        if left > 0:
-            self._start_timer(left)
-            return
-        self._expired = True
+        self._stop_timer()
         reader = self._reader
-        if reader is not None:
+        if reader is None or not self.read_deadline:
+            return
+        if self.read_deadline > monotonic():
+            self._start_timer()
+        else:
+            self._expired = True
             self._reader = None
             reader.switch()
 
     def send(self, data: bytes) -> None:
-        """Wrap and send all of `data`; TimeoutError past the write timeout, OSError, StreamError."""
+        """Wrap and send all of `data`; TimeoutError if the client takes nothing for as long as the write timeout,
+        OSError, StreamError."""
         with self._sending:
             if self._upgraded:
                 data = self._stream.encode(data)
@@ -135,10 +145,9 @@ class Connection:
             self._send_slowly(memoryview(data)[sent:])
 
     def _send_slowly(self, rest: memoryview) -> None:
-        deadline = None if self.write_timeout is None else monotonic() + self.write_timeout
         while rest:
-            left = None if deadline is None else max(deadline - monotonic(), 0.0)
-            wait_write(self._socket.fileno(), left, TimeoutError(f"{self._describe('write')}: i/o timeout"))
+            timeout = TimeoutError(f"{self._describe('write')}: i/o timeout")
+            wait_write(self._socket.fileno(), self.write_timeout, timeout)
             try:
                 rest = rest[self._socket.send(rest) :]
             except BlockingIOError:
@@ -186,7 +195,5 @@ class Connection:
     def close(self) -> None:
         self._readable.stop()
         self._readable.close()
-        if self._timer is not None:
-            self._timer.close()
-            self._timer = None
+        self._stop_timer()
         self._socket.close()

@@ -17,6 +17,7 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.names import is_valid_name
 from gnsqd.broker.registry import Registry
+from gnsqd.broker.topic import RETRY_SECONDS, Topic
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.gotext import quote
 from gnsqd.log import Level, Logger
@@ -72,14 +73,15 @@ class ProtocolV2:
         decoder = client.decoder
         while not client.exiting:
             done = 0
-            command = decoder.next_command()
-            while command is not None:
-                if not self._execute(client, command):
-                    client.send_replies()
-                    return
-                done += 1
+            try:
                 command = decoder.next_command()
-            client.send_replies()
+                while command is not None:
+                    done += 1
+                    if not self._execute(client, command):
+                        return
+                    command = decoder.next_command()
+            finally:
+                client.send_replies()
             if done:
                 client.set_deadlines()
             data = client.connection.receive()
@@ -144,17 +146,10 @@ class ProtocolV2:
             client.send_messages(messages)
             if client.window() > 0:
                 give_way()
-        elif channel.depth and client.delivery_sample_rate:
-            give_way()  # all of this turn's messages were left out
-        elif client.buffered:
-            left = client.seconds_to_flush()
-            if left > 0:
-                client.doorbell.wait(left)
-            else:
-                client.use_flush_tick()
-                client.flush()
+        elif channel.depth:
+            client.wait_or_flush(RETRY_SECONDS)  # the disk can't be read just now
         else:
-            client.doorbell.wait()
+            client.wait_or_flush()
 
     # Sizes and bodies
 
@@ -284,15 +279,15 @@ class ProtocolV2:
     def _subscribe(self, client: ClientV2, topic_name: str, channel_name: str) -> Channel:
         # The last client of an ephemeral channel may be leaving right now: then the channel is made anew once.
         for last_try in (False, True):
-            topic = self._registry.get_topic(topic_name)
-            channel = topic.get_channel(channel_name)
-            going = (channel.exiting and channel.ephemeral) or (topic.exiting and topic.ephemeral)
-            if not going:
-                try:
-                    channel.add_client(client)
-                except BrokerError as error:
-                    raise ClientError("E_SUB_FAILED", f"SUB failed {error.reason}", error) from error
-                return channel
+            try:
+                topic = self._registry.get_topic(topic_name)
+                if not (topic.exiting and topic.ephemeral):
+                    channel = topic.get_channel(channel_name)
+                    if not (channel.exiting and channel.ephemeral):
+                        channel.add_client(client)
+                        return channel
+            except (BrokerError, StorageError) as error:
+                raise ClientError("E_SUB_FAILED", f"SUB failed {error}", error) from error
             if not last_try:
                 sleep(EPHEMERAL_RETRY_SECONDS)
         raise ClientError("E_SUB_FAILED", "SUB failed to deleted topic/channel")
@@ -373,7 +368,7 @@ class ProtocolV2:
 
     def MPUB(self, client: ClientV2, command: Command) -> bytes | None:
         topic_name = _publish_topic(command, "MPUB", 2)
-        self._registry.get_topic(topic_name)
+        self._get_topic(topic_name, "MPUB")
         size = self._size(client, command, "E_BAD_BODY", "MPUB")
         limit = self._options.max_body_size
         if size <= 0:
@@ -399,13 +394,19 @@ class ProtocolV2:
             raise ClientError(cut_off.code, f"MPUB {cut_off.reason}", error) from error
 
     def _publish(self, client: ClientV2, topic_name: str, bodies: list[bytes], deferred: int, name: str) -> bytes:
-        topic = self._registry.get_topic(topic_name)
+        topic = self._get_topic(topic_name, name)
         try:
-            topic.put_messages([topic.new_message(body, deferred) for body in bodies])
+            topic.publish(bodies, deferred)
         except (BrokerError, StorageError) as error:
             raise ClientError(f"E_{name}_FAILED", f"{name} failed {error}", error) from error
         client.published(topic, len(bodies))
         return _OK
+
+    def _get_topic(self, topic_name: str, name: str) -> Topic:
+        try:
+            return self._registry.get_topic(topic_name)
+        except (BrokerError, StorageError) as error:
+            raise ClientError(f"E_{name}_FAILED", f"{name} failed {error}", error) from error
 
 
 HANDLERS: dict[bytes, Callable[[ProtocolV2, ClientV2, Command], bytes | None]] = {

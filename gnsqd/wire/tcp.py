@@ -42,23 +42,22 @@ class TCPServer:
         joinall(list(self._greenlets))
 
     def _spawn(self, sock: socket.socket, address: str) -> None:
-        greenlet = Greenlet(self._handle, sock, address)
+        self._last_id += 1
+        client = self.clients[self._last_id] = ClientV2(self._last_id, sock, address, self._options)
+        greenlet = Greenlet(self._handle, client)
         greenlet.name = f"IOLoop:{address}"
         self._greenlets.add(greenlet)
         greenlet.rawlink(self._greenlets.discard)
         greenlet.start()
 
-    def _handle(self, sock: socket.socket, address: str) -> None:
-        self._log.info("TCP: new client(%s)", address)
-        self._last_id += 1
-        client = ClientV2(self._last_id, sock, address, self._options)
-        self.clients[client.id] = client
+    def _handle(self, client: ClientV2) -> None:
+        self._log.info("TCP: new client(%s)", client)
         try:
             if self._read_magic(client):
                 self._protocol.IOLoop(client)
         except Exception:
             # A defect in serving one client is that client's end, not the daemon's.
-            self._log.error("client(%s) - IOLoop died\n%s", address, format_exc())
+            self._log.error("client(%s) - IOLoop died\n%s", client, format_exc())
         finally:
             del self.clients[client.id]
             client.stop_tickers()

@@ -188,17 +188,18 @@ def test_we_read_what_the_real_nsqd_wrote(real_nsqd: Daemon, open_queue: OpenQue
     held.close()
 
 
+@pytest.mark.parametrize("count, read", [(8, 3), (200, 60)])
 def test_the_real_nsqd_reads_what_we_had_not_synced_when_killed(
-    real_nsqd: Daemon, open_queue: OpenQueue, tmp_path: Path
+    real_nsqd: Daemon, open_queue: OpenQueue, tmp_path: Path, count: int, read: int
 ) -> None:
     """No fsync has been waited for since the queue was opened: all that is told is told without one."""
     living = tmp_path / "living"
     living.mkdir()
     queue = open_queue("t", living)
-    expected = messages(200)
-    for first in range(0, 200, 8):
+    expected = messages(count)
+    for first in range(0, count, 8):
         put(queue, expected[first : first + 8])
-    assert take(queue, 60) == expected[:60]
+    assert take(queue, read) == expected[:read]
     for path in living.iterdir():
         shutil.copy(path, real_nsqd.data_path)
     queue.close()
@@ -212,9 +213,9 @@ def test_the_real_nsqd_reads_what_we_had_not_synced_when_killed(
         while received[-1].body != b"later":
             received += receive(1)
     bodies = [message.body for message in received[:-1]]
-    assert bodies[len(bodies) - 140 :] == [message.body for message in expected[60:]]
+    assert bodies[read - count :] == [message.body for message in expected[read:]]
     # what had been read of the file that reading was in may come again
-    assert len(bodies) < 140 + MAX_BYTES_PER_FILE / 30
+    assert len(bodies) < count - read + MAX_BYTES_PER_FILE / 30
 
 
 def test_we_read_what_the_real_nsqd_had_not_synced_when_killed(real_nsqd: Daemon, open_queue: OpenQueue) -> None:

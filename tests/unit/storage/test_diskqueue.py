@@ -152,7 +152,7 @@ def test_record_that_would_pass_the_limit_begins_a_file(open_queue: OpenQueue, t
 def test_first_record_may_be_larger_than_a_file(open_queue: OpenQueue, tmp_path: Path) -> None:
     queue = open_queue(max_bytes_per_file=20)
     queue.put_many([b"x" * 100])
-    assert os.listdir(tmp_path) == ["q.diskqueue.000000.dat"]
+    assert sorted(os.listdir(tmp_path)) == ["q.diskqueue.000000.dat", "q.diskqueue.meta.dat"]
 
 
 def test_file_is_deleted_when_its_last_record_is_consumed(open_queue: OpenQueue, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_caught_up_reader_leaves_no_bad_file_when_the_writer_rolls(
     queue = open_queue(max_bytes_per_file=20)
     for payload in [b"123456", b"123457", b"123458", b"123459", b"x" * 50, b"y"]:
         queue.put_many([payload])
-        assert len(list(tmp_path.glob("*.0*"))) == 1
+        assert len(list(tmp_path.glob("*.0*.dat"))) == 1
         assert drain(queue) == [payload]
     queue.close()
     assert files(tmp_path) == {"q.diskqueue.000003.dat": record(b"y"), "q.diskqueue.meta.dat": b"0\n3,5\n3,5\n"}

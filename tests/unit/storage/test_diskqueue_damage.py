@@ -9,7 +9,7 @@ import io
 import os
 import shutil
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -44,14 +44,14 @@ def drain(queue: DiskQueue) -> list[bytes]:
 
 
 @pytest.fixture
-def complaints(log_stream: io.StringIO, tmp_path: Path) -> Iterator[Callable[[], list[str]]]:
+def complaints(log_stream: io.StringIO, tmp_path: Path) -> Callable[[], list[str]]:
     """The WARN and ERROR lines so far, `$D` for the directory; they must contain no other path."""
 
     def complaints() -> list[str]:
         lines = [line.split(" ", 2)[2] for line in log_stream.getvalue().splitlines()]
         return [line.replace(str(tmp_path), "$D") for line in lines if not line.startswith("INFO")]
 
-    yield complaints
+    return complaints
 
 
 Complaints = Callable[[], list[str]]
@@ -222,9 +222,7 @@ def test_shortage_of_descriptors_is_not_taken_for_missing_meta(
 def test_damage_costs_the_rest_of_its_file_only(
     open_queue: OpenQueue, tmp_path: Path, complaints: Complaints, damage: bytes, error: str
 ) -> None:
-    write_queue(
-        tmp_path, "5\n0,0\n2,8\n", record(b"1111"), record(b"2222") + record(b"3333") + damage, record(b"4444")
-    )
+    write_queue(tmp_path, "5\n0,0\n2,8\n", record(b"1111"), record(b"2222") + record(b"3333") + damage, record(b"4444"))
     queue = open_queue(min_msg_size=4)
     assert drain(queue) == [b"1111", b"2222", b"3333", b"4444"]
     assert queue.depth == 0

@@ -152,8 +152,7 @@ def test_half_of_sync_every_starts_a_sync(open_queue: OpenQueue, tmp_path: Path,
     gevent.idle()
     assert disk.synced == []
     queue.put_many([b"1"])
-    eventually((tmp_path / META).exists)
-    assert (tmp_path / META).read_text() == "5\n0,0\n0,25\n"
+    eventually(lambda: (tmp_path / META).read_text() == "5\n0,0\n0,25\n")
 
 
 def test_a_disk_that_cannot_sync_is_logged_and_tried_again(
@@ -166,7 +165,8 @@ def test_a_disk_that_cannot_sync_is_logged_and_tried_again(
     path = tmp_path / "q.diskqueue.000000.dat"
     text = f"ERROR: DISKQUEUE(q) failed to sync - sync {path}: input/output error\n"
     assert log_stream.getvalue().endswith(text)
-    assert os.listdir(tmp_path) == [path.name]
+    assert (tmp_path / META).read_text() == "0\n0,0\n0,0\n"
+    assert sorted(os.listdir(tmp_path)) == [path.name, META]
     disk.error = None
     assert queue.start_sync().get()
     assert disk.synced[0] == path.name
@@ -197,10 +197,37 @@ def test_close_waits_for_the_sync_under_way(open_queue: OpenQueue, tmp_path: Pat
     assert sorted(os.listdir(tmp_path)) == ["q.diskqueue.000000.dat", META]
 
 
+def test_close_after_empty_waits_for_the_sync_under_way(open_queue: OpenQueue, tmp_path: Path, disk: Disk) -> None:
+    queue = open_queue()
+    queue.put_many([b"1"])
+    disk.hold()
+    queue.start_sync()
+    eventually(lambda: disk.waiting)
+    queue.empty()
+    closing = gevent.spawn(queue.close)
+    gevent.idle()
+    assert not closing.ready()
+    disk.go_on()
+    closing.get()
+    assert os.listdir(tmp_path) == [META]
+
+
 def test_clean_queue_is_closed_without_a_sync(open_queue: OpenQueue, disk: Disk) -> None:
     open_queue().close()
     open_queue().close()
     assert disk.synced == []
+
+
+@pytest.mark.parametrize("before", [[], ["0", "1", "2", "3", "4"]])
+def test_meta_is_there_before_the_first_record(open_queue: OpenQueue, tmp_path: Path, before: list[str]) -> None:
+    """Else, after a kill, the real nsqd would take the data file for unused."""
+    queue = open_queue(max_bytes_per_file=10)
+    queue.put_many([payload.encode() for payload in before])
+    queue.empty()
+    queue.put_many([b"1"])
+    number = 1 + len(before) // 2
+    assert (tmp_path / META).read_text() == f"0\n{number},0\n{number},0\n"
+    assert (tmp_path / f"q.diskqueue.{number:06d}.dat").read_bytes() == b"\0\0\0\x011"
 
 
 @pytest.mark.parametrize("drop", [DiskQueue.empty, DiskQueue.delete])
@@ -232,9 +259,7 @@ def test_sync_under_way_does_not_undo_a_newer_meta_file(open_queue: OpenQueue, t
     assert sorted(os.listdir(tmp_path)) == ["q.diskqueue.000000.dat", "q.diskqueue.000001.dat", META]
 
 
-def test_new_file_numbers_come_with_positions_that_are_safe(
-    open_queue: OpenQueue, tmp_path: Path, disk: Disk
-) -> None:
+def test_new_file_numbers_come_with_positions_that_are_safe(open_queue: OpenQueue, tmp_path: Path, disk: Disk) -> None:
     queue = open_queue(max_bytes_per_file=20)
     queue.put_many([b"123456"] * 2)
     disk.hold()
@@ -282,7 +307,7 @@ def test_sync_timeout_syncs_whatever_has_changed(
         queue.sync_timeout = 1000
         queue.put_many([b"1"])
     metas = [tmp_path / f"changed{i}.diskqueue.meta.dat" for i in range(20)]
-    eventually(lambda: all(meta.exists() for meta in metas))
+    eventually(lambda: all(meta.read_text() == "1\n0,0\n0,5\n" for meta in metas))
     for queue in changed:
         queue.peek_many(1, ALL)
         queue.advance(1)
@@ -300,7 +325,7 @@ def test_sync_timeout_counts_from_the_first_unsynced_operation(
     loop = gevent.spawn(syncer.syncLoop)
     started = time.monotonic()
     with gevent.Timeout(30):
-        while not (tmp_path / META).exists():
+        while not disk.synced:
             queue.put_many([b"1"])
             gevent.sleep(0.01)
     assert time.monotonic() - started >= 0.2
@@ -318,6 +343,6 @@ def test_failed_sync_is_tried_again_by_the_timer(
     queue.put_many([b"1"])
     eventually(lambda: "failed to sync" in log_stream.getvalue())
     disk.error = None
-    eventually((tmp_path / META).exists)
+    eventually(lambda: (tmp_path / META).read_text() == "1\n0,0\n0,5\n")
     syncer.stop()
     loop.get()

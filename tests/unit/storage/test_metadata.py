@@ -118,7 +118,10 @@ def test_leniency_is_that_of_go(tmp_path: Path, text: str, topics: list[TopicMet
         ("5", "json: cannot unmarshal number into Go value of type nsqd.Metadata"),
         ("true", "json: cannot unmarshal bool into Go value of type nsqd.Metadata"),
         ('{"version":5}', "json: cannot unmarshal number into Go struct field Metadata.version of type string"),
-        ('{"topics":[5]}', "json: cannot unmarshal number into Go struct field Metadata.topics of type nsqd.TopicMetadata"),
+        (
+            '{"topics":[5]}',
+            "json: cannot unmarshal number into Go struct field Metadata.topics of type nsqd.TopicMetadata",
+        ),
         (
             '{"topics":[{"name":5}]}',
             "json: cannot unmarshal number into Go struct field TopicMetadata.topics.name of type string",

@@ -5,6 +5,7 @@ import io
 
 import pytest
 
+from gnsqd.errors import BrokerError, StorageError
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.web import handlers
@@ -20,6 +21,8 @@ ROWS = (
     Route("GET", "/refusal", "refusal"),
     Route("GET", "/plain/refusal", "refusal", Style.PLAIN),
     Route("GET", "/defect", "defect"),
+    Route("GET", "/disk", "disk"),
+    Route("GET", "/going", "going"),
     Route("POST", "/text", "text", body="max_msg_size", logged=False),
     Route("PUT", "/text", "text"),
 )
@@ -40,6 +43,12 @@ class API:
 
     def refusal(self, request: Request) -> None:
         raise HTTPError(503, "EXITING")
+
+    def disk(self, request: Request) -> None:
+        raise StorageError("disk full")
+
+    def going(self, request: Request) -> None:
+        raise BrokerError("exiting")
 
     def defect(self, request: Request) -> None:
         raise RuntimeError("a defect")
@@ -94,6 +103,14 @@ def test_results_are_dressed_by_kind_and_style(
     judge: Judge, path: str, status: int, headers: dict[str, str], body: bytes
 ) -> None:
     assert judge.ask("GET", path) == (status, headers, body)
+
+
+def test_what_the_disk_or_the_broker_refuses_is_logged_in_one_line(judge: Judge) -> None:
+    assert judge.ask("GET", "/disk") == (500, V1 | JSON, b'{"message":"INTERNAL_ERROR"}')
+    assert "ERROR: failure in /disk - disk full\n" in judge.log.getvalue()
+    assert judge.ask("GET", "/going") == (503, V1 | JSON, b'{"message":"EXITING"}')
+    assert "ERROR: failure in /going - exiting\n" in judge.log.getvalue()
+    assert "Traceback" not in judge.log.getvalue()
 
 
 def test_a_defect_in_a_handler_is_an_internal_error_and_leaves_a_traceback_in_the_log(judge: Judge) -> None:

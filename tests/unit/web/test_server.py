@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import gevent
 import pytest
@@ -62,8 +62,10 @@ class Running:
         self.accepting = gevent.spawn(self.server.serve)
         self.clients: list[socket] = []
 
-    def spawn(self, name: str, body: object) -> None:
-        self.greenlets.append(gevent.spawn(body))
+    def spawn(self, name: str, body: Callable[[], None]) -> "gevent.Greenlet[..., None]":
+        greenlet = gevent.spawn(body)
+        self.greenlets.append(greenlet)
+        return greenlet
 
     def connect(self) -> socket:
         client = create_connection(self.address, timeout=DEADLINE)
@@ -213,9 +215,11 @@ def test_close_lets_a_request_in_hand_be_answered(running: Running) -> None:
     client = running.connect()
     client.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
     assert running.api.asked.wait(DEADLINE)
-    running.server.close()
+    closing = gevent.spawn(running.server.close)
+    gevent.idle()
     running.api.answer.set()
     assert read_all(client).endswith(b"\r\n\r\nat last")
+    closing.get(timeout=DEADLINE)
 
 
 def test_client_that_vanishes_leaves_nothing_behind(running: Running) -> None:

@@ -21,7 +21,6 @@ from gnsqd.wire.codec import (
     LineTooLong,
     Tail,
     frame,
-    split_messages,
 )
 from gnsqd.wire.protocol_v2 import HANDLERS
 
@@ -293,17 +292,6 @@ def test_stream_that_ends_inside_mpub_has_the_words_of_what_is_missing() -> None
         decoder.feed(data[:length])
         assert decoder.messages(MAX_BODY, MAX_MSG) is None
         assert str(decoder.messages_cut_off()) == text, length
-        with pytest.raises(CodecError) as caught:
-            split_messages(data[:length], MAX_BODY, MAX_MSG)
-        assert str(caught.value) == text, length
-
-
-def test_whole_body_of_a_binary_mpub_is_split_and_what_trails_is_ignored() -> None:
-    assert split_messages(mpub(b"abc", b"\n", b"de") + b"trailing", MAX_BODY, MAX_MSG) == [b"abc", b"\n", b"de"]
-    for data, code, reason in BAD_MESSAGES:
-        with pytest.raises(CodecError) as caught:
-            split_messages(data, MAX_BODY, MAX_MSG)
-        assert (caught.value.code, caught.value.reason) == (code, reason)
 
 
 def test_frame_is_size_type_data() -> None:
