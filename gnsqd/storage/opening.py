@@ -65,7 +65,7 @@ class Opening(NamedTuple):
 
 
 def open_queue(files: QueueFiles, log: Logger) -> Opening:
-    """Log what is wrong and go on; StorageError where that could destroy data: it is not known which files there are."""
+    """Log what is wrong and go on; StorageError where that could destroy data, as it is not known which files exist."""
     try:
         with open(files.meta_path, "rb") as file:
             meta = Meta.parse(file.read(200))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any, Protocol, TypeVar
 
-from gevent import Greenlet, idle
+from gevent import Greenlet
 from gevent.event import Event
 from gevent.lock import Semaphore
 from gevent.threadpool import ThreadPool
@@ -83,7 +83,6 @@ class Syncer:
         self._stopped = True
         self._bell.set()
         self._threads.join()
-        idle()  # those who waited for a thread finish
         self._threads.kill()
 
 

@@ -4,8 +4,10 @@ The pipelining publisher is a process of its own that never reads between its wr
 answers nor shares an interpreter with the client whose waiting is measured.
 """
 
+import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,3 +88,23 @@ def test_consumer_is_served_while_a_publisher_pipelines_without_waiting(nsqd: Da
             other.command(b"FIN " + other.message().id)
             seconds.append(time.perf_counter() - began)
     assert percentile_99(seconds) < 2 * LIMIT, f"p50 {sorted(seconds)[PUBS // 2]}, max {max(seconds)}"
+
+
+@pytest.mark.parametrize("how", ["lines", "binary"])
+def test_publishing_a_million_messages_at_once_holds_up_nobody(gnsqd: Daemon, topic: str, how: str) -> None:
+    """Taken in one turn it stops the daemon for seconds; a turn is some milliseconds."""
+    body = b"a\n" * 1_000_000 if how == "lines" else struct.pack(">i", 1_000_000) + b"\0\0\0\1a" * 1_000_000
+    path = f"/mpub?topic={topic}&binary={'true' if how == 'binary' else 'false'}"
+    answers: list[int] = []
+    publisher = threading.Thread(target=lambda: answers.append(gnsqd.http("POST", path, body)[0]))
+    longest = 0.0
+    with Client(gnsqd.tcp_address) as client:
+        publisher.start()
+        while not answers:
+            started = time.monotonic()
+            client.publish(f"{topic}-other", b"x")
+            longest = max(longest, time.monotonic() - started)
+    publisher.join()
+    assert answers == [200]
+    assert gnsqd.stats(topic)["topics"][0]["message_count"] == 1_000_000
+    assert longest < 0.5

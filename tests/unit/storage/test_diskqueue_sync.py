@@ -294,6 +294,23 @@ def test_a_kill_while_the_disk_is_slow_loses_nothing(open_queue: OpenQueue, tmp_
         assert survived[len(survived) - len(payloads) :] == payloads
 
 
+def test_stop_waits_for_syncs_of_deleted_queues(
+    open_queue: OpenQueue, tmp_path: Path, syncer: Syncer, disk: Disk
+) -> None:
+    queues = [open_queue(f"q{i}") for i in range(4)]
+    disk.hold()
+    for queue in queues:
+        queue.put_many([b"1"])
+        queue.start_sync()
+    eventually(lambda: disk.waiting == 4)
+    for queue in queues:
+        queue.delete()
+    stopping = gevent.spawn(syncer.stop)
+    disk.go_on()
+    stopping.get()
+    assert os.listdir(tmp_path) == []
+
+
 # The timer
 
 
