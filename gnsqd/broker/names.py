@@ -5,7 +5,7 @@ import re
 EPHEMERAL_SUFFIX = "#ephemeral"
 MAX_NAME_LENGTH = 64
 
-_NAME = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?", re.ASCII)
+_NAME = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
 
 
 def is_valid_name(name: str) -> bool:

@@ -133,6 +133,8 @@ class ProtocolV2:
         if client.heartbeat_due:
             client.heartbeat_due = False
             client.send_now(_HEARTBEAT)
+            if client.exiting:
+                return
         channel = client.delivers_from
         window = client.window()
         if channel is None or window <= 0:
