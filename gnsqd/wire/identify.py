@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
-from gnsqd.gotext import Kind, decode_object, dumps, format_value
+from gnsqd.gotext import Kind, Struct, decode_object, dumps, format_value
 from gnsqd.options import MILLISECOND, Options
 from gnsqd.version import NSQD_VERSION
 from gnsqd.wire.client_v2 import ClientV2
@@ -39,9 +39,11 @@ class Identify:
         return f"{{{' '.join(shown)}}}"
 
 
-_KINDS = {
-    field.name: {str: Kind.STR, bool: Kind.BOOL, int: Kind.INT64}[type(field.default)] for field in fields(Identify)
-} | {"sample_rate": Kind.INT32}
+_KINDS = {str: Kind.STR, bool: Kind.BOOL, int: Kind.INT64}
+_STRUCT = Struct(
+    "identifyDataV2",
+    {field.name: _KINDS[type(field.default)] for field in fields(Identify)} | {"sample_rate": Kind.INT32},
+)
 _LABELS = {"client_id": "ClientID", "tls_v1": "TLSv1"}
 
 
@@ -60,7 +62,7 @@ class Upgrades(NamedTuple):
 def parse_identify(body: bytes) -> Identify:
     """ClientError for what is not a JSON object, or has a field of another type."""
     try:
-        return Identify(**decode_object(body, _KINDS))
+        return Identify(**decode_object(body, _STRUCT))
     except ValueError as error:
         raise ClientError("E_BAD_BODY", "IDENTIFY failed to decode JSON body", error) from error
 

@@ -33,6 +33,7 @@ MESSAGE_ID_LENGTH = 16
 TLS_HANDSHAKE_SECONDS = 5.0
 EPHEMERAL_RETRY_SECONDS = 0.1
 
+_DEBUG = Level.DEBUG
 _OK = frame(FRAME_TYPE_RESPONSE, b"OK")
 _CLOSE_WAIT = frame(FRAME_TYPE_RESPONSE, b"CLOSE_WAIT")
 _HEARTBEAT = frame(FRAME_TYPE_RESPONSE, b"_heartbeat_")
@@ -46,6 +47,7 @@ class ProtocolV2:
         self._options = options
         self._log = log
         self._tls_context = tls_context
+        self._tls_required = options.tls_required != TLS_NOT_REQUIRED
 
     # IOLoop
 
@@ -92,11 +94,11 @@ class ProtocolV2:
     def _execute(self, client: ClientV2, command: Command) -> bool:
         """Execute one command; whether the connection goes on."""
         params = command.params
-        if self._log.level <= Level.DEBUG:
+        if self._log.level <= _DEBUG:
             self._log.debug("PROTOCOL(V2): [%s] [%s]", client, b" ".join(params).decode("utf-8", "replace"))
         try:
             handler = HANDLERS.get(params[0])
-            if self._options.tls_required != TLS_NOT_REQUIRED and client.tls is None and params[0] != b"IDENTIFY":
+            if self._tls_required and client.tls is None and params[0] != b"IDENTIFY":
                 raise ClientError("E_INVALID", b"cannot %b in current state (TLS required)" % params[0])
             if handler is None:
                 raise ClientError("E_INVALID", b"invalid command " + params[0])
