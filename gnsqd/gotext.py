@@ -9,10 +9,10 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from json.encoder import encode_basestring
-from typing import Any
+from string import hexdigits
+from typing import Any, NamedTuple
 
 _ESCAPES = {
     "\a": r"\a", "\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\v": r"\v", "\\": r"\\", '"': r"\"",
@@ -291,22 +291,19 @@ class Kind(enum.Enum):
     BOOL = "bool"
 
 
-@dataclass(frozen=True)
-class ListOf:
-    """A field that holds a list of objects with these fields."""
+class Struct(NamedTuple):
+    """A struct of Go's package nsqd, keys in lower case; a field that is a Struct holds a list of them."""
 
-    fields: "Fields"
-
-
-Fields = Mapping[str, Kind | ListOf]
+    name: str
+    fields: "Mapping[str, Kind | Struct]"
 
 
-def decode_object(data: bytes, fields: Fields) -> dict[str, Any]:
+def decode_object(data: bytes, struct: Struct) -> dict[str, Any]:
     """Decode one JSON object into declared fields, by the rules of Go's decoder.
 
-    Keys match in any case and come back as declared; of several that match, the later one wins. Unknown keys are
-    ignored, null counts as absent (for the whole body and for elements of a list, as an empty object). Raises
-    ValueError for anything that is not JSON, for a value of another type, and for an integer out of range.
+    Keys match in any case; of several that match, the later one wins. Unknown keys are ignored, null counts as
+    absent (for the whole body and for elements of a list, as an empty object). Raises ValueError for anything that
+    is not JSON, for a value of another type, and for an integer out of range.
     """
     text = data.decode("utf-8", "surrogateescape")
     try:
@@ -315,10 +312,10 @@ def decode_object(data: bytes, fields: Fields) -> dict[str, Any]:
             text, object_pairs_hook=_Object, parse_int=_Number, parse_float=_Number, parse_constant=_refuse_constant
         )
     except json.JSONDecodeError as error:
-        raise ValueError(_syntax_error(text, error)) from None
+        raise ValueError(_syntax_error(error)) from None
     except RecursionError:
         raise ValueError("exceeded max depth") from None
-    return _object(parsed, fields, "")
+    return _object(parsed, struct, "value", "")
 
 
 class _Object(list[tuple[str, Any]]):
@@ -333,37 +330,37 @@ _JSON_TYPES: dict[type, str] = {_Object: "object", list: "array", bool: "bool", 
 
 
 def _refuse_constant(name: str) -> None:  # NaN and infinities, which Python's parser takes
-    raise ValueError(f"invalid literal {name}")
+    raise json.JSONDecodeError("Expecting value", name, 0)
 
 
-def _object(parsed: object, fields: Fields, path: str) -> dict[str, Any]:
+def _object(parsed: object, struct: Struct, target: str, path: str) -> dict[str, Any]:
+    """`target` is how errors call the place of the object, `path` the keys that lead there."""
     if parsed is None:
         return {}
     if not isinstance(parsed, _Object):
-        raise _mismatch(parsed, path, "struct")
-    names = {_fold(name): name for name in fields}
+        raise _mismatch(parsed, target, f"nsqd.{struct.name}")
     values: dict[str, Any] = {}
     for key, item in parsed:
-        name = names.get(_fold(key))
-        if name is None:
-            continue
-        kind, where = fields[name], f"{path}.{name}" if path else name
-        if isinstance(kind, ListOf):
-            values[name] = _list(item, kind, where)
-        elif item is not None:
+        name = key.replace("\u017f", "s").lower()  # Go's case folding, exact for names of ASCII letters
+        kind = struct.fields.get(name)
+        inner = f"{path}.{name}" if path else name
+        where = f"struct field {struct.name}.{inner}"
+        if isinstance(kind, Struct):
+            values[name] = _list(item, kind, where, inner)
+        elif kind is not None and item is not None:
             values[name] = _scalar(item, kind, where)
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _list(item: object, kind: ListOf, path: str) -> list[dict[str, Any]] | None:
+def _list(item: object, struct: Struct, target: str, path: str) -> list[dict[str, Any]] | None:
     if item is None:
         return None
     if not isinstance(item, list) or isinstance(item, _Object):
-        raise _mismatch(item, path, "list")
-    return [_object(element, kind.fields, path) for element in item]
+        raise _mismatch(item, target, f"[]nsqd.{struct.name}")
+    return [_object(element, struct, target, path) for element in item]
 
 
-def _scalar(item: object, kind: Kind, path: str) -> str | int | bool:
+def _scalar(item: object, kind: Kind, target: str) -> str | int | bool:
     if isinstance(item, _Number):
         bounds = {Kind.INT64: _INT64, Kind.INT32: _INT32}.get(kind)
         try:
@@ -371,30 +368,62 @@ def _scalar(item: object, kind: Kind, path: str) -> str | int | bool:
                 return number
         except NumberError:
             pass
-        raise _mismatch(item, path, kind.value, f"number {item}" if bounds else "number")
+        raise _mismatch(item, target, kind.value, f"number {item}" if bounds else "number")
     if isinstance(item, bool) and kind is Kind.BOOL:
         return item
     if isinstance(item, str) and kind is Kind.STR:
         return re.sub("[\ud800-\udfff]", "\ufffd", item)
-    raise _mismatch(item, path, kind.value)
+    raise _mismatch(item, target, kind.value)
 
 
-def _fold(key: str) -> str:
-    """Go's simple case folding, exact for names of ASCII letters (`long s` is the one letter lower() leaves out)."""
-    return key.replace("\u017f", "s").lower()
-
-
-def _mismatch(item: object, path: str, wanted: str, found: str = "") -> ValueError:
-    target = f"struct field {path}" if path else "value"
+def _mismatch(item: object, target: str, wanted: str, found: str = "") -> ValueError:
     return ValueError(f"json: cannot unmarshal {found or _JSON_TYPES[type(item)]} into Go {target} of type {wanted}")
 
 
-def _syntax_error(text: str, error: json.JSONDecodeError) -> str:
-    rest = text[error.pos :].strip(" \t\r\n")
-    if error.msg.startswith("Unterminated") or any(word.startswith(rest) for word in ("true", "false", "null", "-")):
+_CONTEXTS = {
+    "Expecting property name enclosed in double quotes": "looking for beginning of object key string",
+    "Illegal trailing comma before end of object": "looking for beginning of object key string",
+    "Expecting ':' delimiter": "after object key",
+    "Extra data": "after top-level value",
+    "Invalid control character at": "in string literal",
+    "Invalid \\escape": "in string escape code",
+    "Invalid \\uXXXX escape": "in \\u hexadecimal character escape",
+}
+
+
+def _syntax_error(error: json.JSONDecodeError) -> str:
+    """Go's words for what Python found; they differ inside numbers and after a backslash at the end.
+
+    Go takes the end for a space where it can only be an error, so that is what it shows of a cut literal.
+    """
+    message, rest = error.msg.partition(": ")[0], error.doc[error.pos :]
+    if message.startswith(("Illegal trailing comma", "Invalid \\escape")):
+        rest = rest[1:]
+    if message == "Invalid \\uXXXX escape":
+        rest = rest[1:].lstrip(hexdigits) or " " * (len(rest) < 5)
+    elif not message.startswith("Invalid"):
+        rest = rest.lstrip(" \t\r\n")
+    context = _CONTEXTS.get(message, "looking for beginning of value")
+    if message == "Expecting ',' delimiter":
+        context = "after object key:value pair" if _inside_object(error.doc[: error.pos]) else "after array element"
+    elif message == "Expecting value" and rest[:1] == "-":
+        rest, context = rest[1:] or " ", "in numeric literal"
+    elif message == "Expecting value" and (word := {"t": "true", "f": "false", "n": "null"}.get(rest[:1])):
+        same = next(index for index in range(1, len(word)) if rest[index : index + 1] != word[index])
+        rest, context = rest[same:] or " ", f"in literal {word} (expecting '{word[same]}')"
+    if not rest or message.startswith("Unterminated"):
         return "unexpected end of JSON input"
-    return f"invalid character {_quote_rune(rest[0])} at offset {error.pos}"
+    character = chr(rest.encode("utf-8", "surrogateescape")[0])  # of UTF-8, Go shows the first byte
+    quoted = {"'": r"'\''", '"': "'\"'"}.get(character) or f"'{quote(character)[1:-1]}'"
+    return f"invalid character {quoted} {context}"
 
 
-def _quote_rune(character: str) -> str:
-    return {"'": r"'\''", '"': "'\"'"}.get(character) or f"'{quote(character)[1:-1]}'"
+def _inside_object(text: str) -> bool:
+    """Whether the innermost bracket that is open at the end of `text` is a brace."""
+    opened = []
+    for character in re.sub(r'"(?:[^"\\]|\\.)*"', "", text):
+        if character in "[{":
+            opened.append(character)
+        elif character in "]}":
+            opened.pop()
+    return opened[-1:] == ["{"]

@@ -5,10 +5,9 @@ import math
 import pytest
 
 from gnsqd.gotext import (
-    Fields,
     Kind,
-    ListOf,
     NumberError,
+    Struct,
     decode_object,
     dumps,
     format_duration,
@@ -236,14 +235,17 @@ def test_dumps_refuses_what_json_has_not() -> None:
         dumps({"a": b"bytes"})
 
 
-CHANNEL: Fields = {"name": Kind.STR, "paused": Kind.BOOL}
-FIELDS: Fields = {
-    "client_id": Kind.STR,
-    "heartbeat_interval": Kind.INT64,
-    "sample_rate": Kind.INT32,
-    "tls_v1": Kind.BOOL,
-    "topics": ListOf({"name": Kind.STR, "channels": ListOf(CHANNEL)}),
-}
+CHANNEL = Struct("Channel", {"name": Kind.STR, "paused": Kind.BOOL})
+STRUCT = Struct(
+    "Data",
+    {
+        "client_id": Kind.STR,
+        "heartbeat_interval": Kind.INT64,
+        "sample_rate": Kind.INT32,
+        "tls_v1": Kind.BOOL,
+        "topics": Struct("Topic", {"name": Kind.STR, "channels": CHANNEL}),
+    },
+)
 
 
 @pytest.mark.parametrize(
@@ -276,72 +278,96 @@ FIELDS: Fields = {
     ],
 )
 def test_decode_object_follows_go(data: bytes, expected: dict[str, object]) -> None:
-    assert decode_object(data, FIELDS) == expected
+    assert decode_object(data, STRUCT) == expected
 
 
 @pytest.mark.parametrize(
     ("data", "found", "target"),
     [
-        (b"5", "number", "value of type struct"),
-        (b"[]", "array", "value of type struct"),
-        (b'"x"', "string", "value of type struct"),
-        (b'{"heartbeat_interval":1.0}', "number 1.0", "struct field heartbeat_interval of type int"),
-        (b'{"heartbeat_interval":1e3}', "number 1e3", "struct field heartbeat_interval of type int"),
-        (b'{"heartbeat_interval":"5"}', "string", "struct field heartbeat_interval of type int"),
-        (b'{"heartbeat_interval":true}', "bool", "struct field heartbeat_interval of type int"),
+        (b"5", "number", "value of type nsqd.Data"),
+        (b"[]", "array", "value of type nsqd.Data"),
+        (b'"x"', "string", "value of type nsqd.Data"),
+        (b'{"heartbeat_interval":1.0}', "number 1.0", "struct field Data.heartbeat_interval of type int"),
+        (b'{"heartbeat_interval":1e3}', "number 1e3", "struct field Data.heartbeat_interval of type int"),
+        (b'{"heartbeat_interval":"5"}', "string", "struct field Data.heartbeat_interval of type int"),
+        (b'{"heartbeat_interval":true}', "bool", "struct field Data.heartbeat_interval of type int"),
         (
             b'{"heartbeat_interval":9223372036854775808}',
             "number 9223372036854775808",
-            "struct field heartbeat_interval of type int",
+            "struct field Data.heartbeat_interval of type int",
         ),
-        (b'{"sample_rate":2147483648}', "number 2147483648", "struct field sample_rate of type int32"),
-        (b'{"tls_v1":1}', "number", "struct field tls_v1 of type bool"),
-        (b'{"client_id":{}}', "object", "struct field client_id of type string"),
-        (b'{"client_id":5,"client_id":"a"}', "number", "struct field client_id of type string"),
-        (b'{"topics":[{"channels":[{"paused":"yes"}]}]}', "string", "struct field topics.channels.paused of type bool"),
-        (b'{"topics":[[]]}', "array", "struct field topics of type struct"),
-        (b'{"topics":{}}', "object", "struct field topics of type list"),
+        (b'{"sample_rate":2147483648}', "number 2147483648", "struct field Data.sample_rate of type int32"),
+        (b'{"tls_v1":1}', "number", "struct field Data.tls_v1 of type bool"),
+        (b'{"client_id":{}}', "object", "struct field Data.client_id of type string"),
+        (b'{"client_id":5,"client_id":"a"}', "number", "struct field Data.client_id of type string"),
+        (b"true", "bool", "value of type nsqd.Data"),
+        (
+            b'{"topics":[{"channels":[{"paused":"yes"}]}]}',
+            "string",
+            "struct field Channel.topics.channels.paused of type bool",
+        ),
+        (b'{"topics":[{"name":5}]}', "number", "struct field Topic.topics.name of type string"),
+        (b'{"topics":[[]]}', "array", "struct field Data.topics of type nsqd.Topic"),
+        (b'{"topics":{}}', "object", "struct field Data.topics of type []nsqd.Topic"),
+        (b'{"topics":[{"channels":{}}]}', "object", "struct field Topic.topics.channels of type []nsqd.Channel"),
     ],
 )
 def test_decode_object_refuses_other_types(data: bytes, found: str, target: str) -> None:
     with pytest.raises(ValueError) as caught:
-        decode_object(data, FIELDS)
+        decode_object(data, STRUCT)
     assert str(caught.value) == f"json: cannot unmarshal {found} into Go {target}"
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b" ", b"{", b'{"a"', b'{"a":', b'{"a":1,', b'{"a":tru', b'{"a":"x', b'{"a":-', b"[1"]
+    "data", [b"", b" ", b"{", b'{"a"', b'{"a":', b'{"a":1,', b'{"a":"x', b'{"a":"\\u00e9', b"[1", b'[{"a":1}']
 )
 def test_decode_object_names_the_end_of_truncated_json(data: bytes) -> None:
     with pytest.raises(ValueError, match="^unexpected end of JSON input$"):
-        decode_object(data, FIELDS)
+        decode_object(data, STRUCT)
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("data", "expected"),
     [
-        b"{}x",
-        b"{} {}",
-        b"{'a':1}",
-        b'{"a":01}',
-        b'{"a":+1}',
-        b'{"a":1.}',
-        b'{"a":NaN}',
-        b'{"a":-Infinity}',
-        b'{"a":1,}',
-        b'{"a":"\n"}',
-        b'{"a":"\\x"}',
-        b"\xef\xbb\xbf{}",
-        b"\xff",
-        b'{"a":1\xff}',
-        b"\x00",
+        (b"{}x", "'x' after top-level value"),
+        (b"{} {}", "'{' after top-level value"),
+        (b"{'a':1}", r"'\'' looking for beginning of object key string"),
+        (b'{"a":1,}', "'}' looking for beginning of object key string"),
+        (b'{"a" []}', "'[' after object key"),
+        (b'{"a":01}', "'1' after object key:value pair"),
+        (b'{"a":1\xff}', "'\u00ff' after object key:value pair"),
+        (b'{"a":[1,{}] "b":2}', "'\"' after object key:value pair"),
+        (b'{"a":["]" 2]}', "'2' after array element"),
+        (b'{"a":[1,]}', "']' looking for beginning of value"),
+        (b'{"a":+1}', "'+' looking for beginning of value"),
+        (b'{"a":NaN}', "'N' looking for beginning of value"),
+        (b"\xef\xbb\xbf{}", "'\u00ef' looking for beginning of value"),
+        (b"\xff", "'\u00ff' looking for beginning of value"),
+        (b"\x00", r"'\x00' looking for beginning of value"),
+        (b'{"a":-Infinity}', "'I' in numeric literal"),
+        (b'{"a":-}', "'}' in numeric literal"),
+        (b'{"a":-', "' ' in numeric literal"),
+        (b'{"a":tru', "' ' in literal true (expecting 'e')"),
+        (b'{"a":tfalse}', "'f' in literal true (expecting 'r')"),
+        (b'{"a":falsy}', "'y' in literal false (expecting 'e')"),
+        (b"[nil]", "'i' in literal null (expecting 'u')"),
+        (b'{"a":"\n"}', r"'\n' in string literal"),
+        (b'{"a":"\\x"}', "'x' in string escape code"),
+        (b'{"a":"\\u12"}', r"""'"' in \u hexadecimal character escape"""),
+        (b'{"a":"\\u12', r"' ' in \u hexadecimal character escape"),
     ],
 )
-def test_decode_object_refuses_what_is_no_json(data: bytes) -> None:
-    with pytest.raises(ValueError, match=r"^invalid (character|literal)"):
-        decode_object(data, FIELDS)
+def test_decode_object_says_where_json_ends_to_be_json(data: bytes, expected: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        decode_object(data, STRUCT)
+    assert str(caught.value) == f"invalid character {expected}"
+
+
+def test_decode_object_refuses_an_incomplete_number() -> None:
+    with pytest.raises(ValueError, match=r"^invalid character '.' "):
+        decode_object(b'{"a":1.}', STRUCT)
 
 
 def test_decode_object_survives_deep_nesting() -> None:
     with pytest.raises(ValueError, match="^exceeded max depth$"):
-        decode_object(b"[" * 100_000, FIELDS)
+        decode_object(b"[" * 100_000, STRUCT)
