@@ -44,7 +44,13 @@ def test_lanes_take_turns() -> None:
         order.append(daemon)
         return measurement(1)
 
-    run_row(Row("row", "row", measure), [IdleLane("a", ()), IdleLane("b", ())], 2, 3.0, lambda line: None)
+    run_row(
+        Row("row", "row", measure, lambda load: load.backlog),
+        [IdleLane("a", ()), IdleLane("b", ())],
+        2,
+        3.0,
+        lambda line: None,
+    )
     assert order == ["a", "b", "a", "b"]
 
 
@@ -58,7 +64,7 @@ def test_row_starts_again_with_twice_the_backlog_for_all_when_one_ran_dry() -> N
         return measurement(1)
 
     lanes = [IdleLane("a", ()), IdleLane("b", ())]
-    result = run_row(Row("row", "row", measure), lanes, 1, 3.0, lambda line: None)
+    result = run_row(Row("row", "row", measure, lambda load: load.backlog), lanes, 1, 3.0, lambda line: None)
     first = backlogs[0][1]
     assert backlogs == [("a", first), ("b", first), ("a", 2 * first), ("b", 2 * first)]
     assert [len(runs) for runs in result.runs.values()] == [1, 1]
