@@ -8,6 +8,7 @@ clean exit, with code 1.
 
 import os
 from collections.abc import Callable
+from socket import gethostname
 from traceback import format_exc
 
 from gevent import Greenlet
@@ -19,6 +20,7 @@ from gnsqd.broker.environment import Environment
 from gnsqd.broker.guid import GuidFactory
 from gnsqd.broker.queue_scan import QueueScan
 from gnsqd.broker.registry import Registry
+from gnsqd.cluster.lookup import Lookup
 from gnsqd.errors import StartError, StorageError
 from gnsqd.log import Logger
 from gnsqd.observe.prometheus import Metrics
@@ -29,7 +31,7 @@ from gnsqd.storage.dirlock import DirLock
 from gnsqd.storage.diskqueue import DiskQueue
 from gnsqd.storage.record import MIN_RECORD_SIZE
 from gnsqd.storage.syncer import Syncer
-from gnsqd.version import VERSION, lane, version_string
+from gnsqd.version import NSQD_VERSION, VERSION, lane, version_string
 from gnsqd.web.handlers import API
 from gnsqd.web.routes import Router
 from gnsqd.web.server import HTTPServer
@@ -60,6 +62,7 @@ class NSQD:
         self._registry = Registry()
         self._memory = MemoryStats()
         self._queue_scan = QueueScan(self._registry, options, log, self._spawn)
+        self._lookup = Lookup(options, log, self._registrations, self._spawn)
 
     # Start
 
@@ -92,6 +95,8 @@ class NSQD:
         self._spawn("queueScanLoop", self._queue_scan.queueScanLoop)
         self._spawn("syncLoop", self._syncer.syncLoop)
         self._spawn("persistLoop", self.persist_loop)
+        http_port = 0 if http_listener is None else http_listener.port
+        self._lookup.start(options.nsqlookupd_tcp_addresses, self._identity(tcp_listener.port, http_port))
 
     def _build_api(self, tcp_port: int, http_port: int) -> API:
         return API(
@@ -119,7 +124,7 @@ class NSQD:
             make_backend=self._make_backend,
             notify=self._notify,
             set_health=self._registry.set_health,
-            channels_to_precreate=lambda topic_name: [],
+            channels_to_precreate=self._lookup.channels_to_precreate,
             spawn=self._spawn,
         )
 
@@ -152,6 +157,7 @@ class NSQD:
     def _notify(self, changed: object, persist: bool) -> None:
         if persist and not self._registry.loading:
             self._metadata_bell.ring()
+        self._lookup.notify(changed)
 
     def persist_metadata(self) -> None:
         """Write nsqd.dat as things are now; StorageError. Yields."""
@@ -171,6 +177,25 @@ class NSQD:
                 self.persist_metadata()
             except StorageError as error:
                 self._log.error("failed to persist metadata - %s", error)
+
+    # What nsqlookupd is told
+
+    def _identity(self, tcp_port: int, http_port: int) -> dict[str, object]:
+        options = self._options
+        return {
+            "broadcast_address": options.broadcast_address,
+            "hostname": gethostname(),
+            "tcp_port": options.broadcast_tcp_port or max(tcp_port, 0),
+            "http_port": options.broadcast_http_port or max(http_port, 0),
+            "version": NSQD_VERSION,
+        }
+
+    def _registrations(self) -> list[tuple[str, list[str]]]:
+        return [
+            (topic.name, [channel.name for channel in topic.channels.values() if not channel.exiting])
+            for topic in self._registry.topics.values()
+            if not topic.exiting
+        ]
 
     # Greenlets
 
@@ -207,6 +232,7 @@ class NSQD:
         self._tcp_server.close()
         if self._http_server is not None:
             self._http_server.close()
+        self._lookup.stop()
         try:
             self.persist_metadata()
         except StorageError as error:

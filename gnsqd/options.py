@@ -29,6 +29,7 @@ TLS_REQUIRED = 2
 TLS_VERSIONS = {"tls1.0": 769, "tls1.1": 770, "tls1.2": 771, "tls1.3": 772}
 
 _IGNORED = "accepted and ignored"
+_LOOKUPD_ONLY = "used with nsqlookupd only"
 
 
 class Kind(enum.Enum):
@@ -129,19 +130,16 @@ class Options:
         Kind.STRING,
         _HOSTNAME,
         "address that will be registered with lookupd (defaults to the OS hostname)",
-        pending="shown by /info, not registered",
     )
     broadcast_tcp_port: int = _row(
         Kind.INT,
         0,
         "TCP port that will be registered with lookupd (defaults to the TCP port that this nsqd is listening on)",
-        pending=_IGNORED,
     )
     broadcast_http_port: int = _row(
         Kind.INT,
         0,
         "HTTP port that will be registered with lookupd (defaults to the HTTP port that this nsqd is listening on)",
-        pending=_IGNORED,
     )
     nsqlookupd_tcp_addresses: list[str] = _row(
         Kind.STRINGS,
@@ -149,7 +147,6 @@ class Options:
         "lookupd TCP address (may be given multiple times)",
         flag="lookupd-tcp-address",
         reload=True,
-        pending=_IGNORED,
     )
     auth_http_addresses: list[str] = _row(
         Kind.STRINGS,
@@ -158,8 +155,12 @@ class Options:
         flag="auth-http-address",
         pending=_IGNORED,
     )
-    http_client_connect_timeout: int = _row(Kind.DURATION, 2 * SECOND, "timeout for HTTP connect", pending=_IGNORED)
-    http_client_request_timeout: int = _row(Kind.DURATION, 5 * SECOND, "timeout for HTTP request", pending=_IGNORED)
+    http_client_connect_timeout: int = _row(
+        Kind.DURATION, 2 * SECOND, "timeout for HTTP connect", pending=_LOOKUPD_ONLY
+    )
+    http_client_request_timeout: int = _row(
+        Kind.DURATION, 5 * SECOND, "timeout for HTTP request", pending=_LOOKUPD_ONLY
+    )
 
     data_path: str = _row(Kind.STRING, "", "path to store disk-backed messages")
     mem_queue_size: int = _row(Kind.INT, 10_000, "number of messages to keep in memory (per topic/channel)")

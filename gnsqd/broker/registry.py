@@ -52,8 +52,10 @@ class Registry:
                 raise BrokerError("exiting")
             topic = self._create(name)
             if not self.loading:
-                self._precreate_channels(topic)
-                topic.start()
+                try:
+                    self._precreate_channels(topic)
+                finally:
+                    topic.start()
         return topic
 
     def _create(self, name: str) -> Topic:

@@ -162,9 +162,7 @@ def test_unfinished_message_times_out_and_comes_again(nsqd: Daemon, publisher: C
         publisher.publish(topic, b"late")
         first = client.message()
         client.command(b"RDY 0")
-        stats = settles(
-            nsqd, topic, timeout_count=1, requeue_count=0, in_flight_count=0, depth=1, message_count=1
-        )
+        stats = settles(nsqd, topic, timeout_count=1, requeue_count=0, in_flight_count=0, depth=1, message_count=1)
         assert stats["clients"][0]["in_flight_count"] == 0
         client.command(b"FIN " + first.id)
         assert client.error() == b"E_FIN_FAILED FIN %b failed ID not in flight" % first.id

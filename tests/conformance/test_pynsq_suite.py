@@ -24,9 +24,6 @@ from daemons import own_command
 
 PORTS = (4150, 4151, 4160, 4161)
 
-# Passes with the real nsqd alone, until gnsqd announces itself to nsqlookupd.
-NOT_YET = {"test_reader.py::LookupdReaderIntegrationTest::test_reader_messages"}
-
 
 @pytest.fixture
 def checkout() -> Path:
@@ -81,4 +78,4 @@ def test_what_passes_with_the_real_nsqd_passes_with_ours(
     ours = Suite(checkout, tmp_path / "ours", own_command(), nsqlookupd)
     wanted, passed = real.passed(), ours.passed()
     assert len(wanted) > 50
-    assert wanted - passed == NOT_YET
+    assert wanted <= passed, wanted - passed

@@ -1,0 +1,1 @@
+"""What connects this daemon with others: nsqlookupd."""

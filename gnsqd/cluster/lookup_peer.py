@@ -1,0 +1,164 @@
+"""The connection to one nsqlookupd (NSQD-COMPAT section 6.1).
+
+It is made by the first command and again by the next one after it broke; there is no retrying. Every connection
+begins with IDENTIFY and a REGISTER of all that there is, so nothing that was missed meanwhile needs to be remembered.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gevent import Timeout
+
+from gnsqd.cluster.dial import DialError, Socket, dial, reason
+from gnsqd.errors import NSQError
+from gnsqd.gotext import Kind, Struct, decode_object, dumps, quote
+from gnsqd.log import Logger
+
+MAGIC_V1 = b"  V1"
+CONNECT_TIMEOUT = 1.0  # seconds
+IO_TIMEOUT = 1.0  # to send a command, and for its whole answer
+
+_SIZE = struct.Struct(">i")
+_MAX_RECEIVE = 64 * 1024
+_SHOWN = 200  # bytes of an answer that makes no sense
+_INFO = Struct(
+    "peerInfo",
+    {"tcp_port": Kind.INT64, "http_port": Kind.INT64, "version": Kind.STR, "broadcast_address": Kind.STR},
+)
+
+Registrations = Callable[[], list[tuple[str, list[str]]]]  # topic names, each with the names of its channels
+
+
+class LookupdError(NSQError):
+    """A command got no answer, and the connection is closed. `command` is the one that failed, "" if there was no
+    connection to send it on."""
+
+    def __init__(self, command: str, text: str) -> None:
+        super().__init__(text)
+        self.command = command
+
+
+@dataclass(frozen=True)
+class PeerInfo:
+    """What an nsqlookupd says of itself."""
+
+    tcp_port: int = 0
+    http_port: int = 0
+    version: str = ""
+    broadcast_address: str = ""
+
+    def __str__(self) -> str:
+        """As the real daemon logs it."""
+        return (
+            f"{{TCPPort:{self.tcp_port} HTTPPort:{self.http_port} Version:{self.version} "
+            f"BroadcastAddress:{self.broadcast_address}}}"
+        )
+
+
+def register(topic: str, channel: str = "") -> str:
+    return f"REGISTER {topic} {channel}".rstrip()
+
+
+def unregister(topic: str, channel: str = "") -> str:
+    return f"UNREGISTER {topic} {channel}".rstrip()
+
+
+class LookupPeer:
+    """Owns the connection to the nsqlookupd at `address`; one greenlet at a time may use it.
+
+    identity       the fields of IDENTIFY
+    registrations  gives what to register, at the time it is called; never yields
+    info           what the nsqlookupd said of itself, kept when the connection breaks; None before
+    connected      all that there was when the connection was made is registered
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        identity: dict[str, object],
+        registrations: Registrations,
+        max_body_size: int,
+        log: Logger,
+    ) -> None:
+        self.address = address
+        self.info: PeerInfo | None = None
+        self.connected = False
+        self._identity = dumps(dict(sorted(identity.items()))).encode()
+        self._registrations = registrations
+        self._max_body_size = max_body_size
+        self._log = log
+        self._socket: Socket | None = None
+
+    def command(self, command: str) -> None:
+        """Send a command and wait for its answer, whatever that says; LookupdError. Yields."""
+        self.connect()
+        self._exchange(command)
+
+    def connect(self) -> None:
+        """Connect and register, unless that is done; LookupdError. Yields."""
+        if self.connected:
+            return
+        self._log.info("LOOKUP connecting to %s", self.address)
+        host, colon, port = self.address.rpartition(":")
+        if not colon:
+            raise LookupdError("", f"dial tcp: address {self.address}: missing port in address")
+        try:
+            self._socket = dial(host.removeprefix("[").removesuffix("]"), port, CONNECT_TIMEOUT)
+        except DialError as error:
+            raise LookupdError("", str(error)) from error
+        self._identify()
+        for topic, channels in self._registrations():
+            for command in [register(topic, channel) for channel in channels] or [register(topic)]:
+                self._log.info("LOOKUPD(%s): %s", self.address, command)
+                self._exchange(command)
+        self.connected = True
+
+    def _identify(self) -> None:
+        answer = self._exchange("IDENTIFY", _SIZE.pack(len(self._identity)) + self._identity, MAGIC_V1)
+        try:
+            info = PeerInfo(**decode_object(answer, _INFO))
+            if not str(info).isprintable():
+                raise ValueError("control characters")  # would make up lines in the log
+        except ValueError as error:
+            self.close()
+            raise LookupdError("parsing response", quote(answer[:_SHOWN])) from error
+        self.info = info
+        self._log.info("LOOKUPD(%s): peer info %s", self.address, info)
+        if not info.broadcast_address:
+            self._log.error("LOOKUPD(%s): no broadcast address", self.address)
+
+    def _exchange(self, command: str, body: bytes = b"", magic: bytes = b"") -> bytes:
+        assert self._socket is not None
+        try:
+            with Timeout(IO_TIMEOUT, TimeoutError()):
+                self._socket.sendall(b"%b%b\n%b" % (magic, command.encode(), body))
+            with Timeout(IO_TIMEOUT, TimeoutError()):
+                return self._receive_answer(self._socket)
+        except (OSError, EOFError, ValueError) as error:
+            self.close()
+            raise LookupdError(command, reason(error) if isinstance(error, OSError) else str(error)) from error
+
+    def _receive_answer(self, sock: Socket) -> bytes:
+        (size,) = _SIZE.unpack(_receive(sock, _SIZE.size))
+        if not 0 <= size <= self._max_body_size:
+            raise ValueError(f"response body size ({size}) is greater than limit ({self._max_body_size})")
+        return _receive(sock, size)
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        self.connected = False
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def _receive(sock: Socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        received = sock.recv(min(size - len(data), _MAX_RECEIVE))
+        if not received:
+            raise EOFError("EOF")
+        data += received
+    return bytes(data)

@@ -1,0 +1,354 @@
+"""What nsqlookupd is told about a live broker, what that does not wait for, and the channels it tells in turn."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gevent import killall, sleep, spawn
+from gevent.event import Event
+
+from daemons import DEADLINE, eventually, free_port
+from gnsqd.broker.registry import Registry
+from gnsqd.cluster import http_client, lookup_peer
+from gnsqd.cluster import lookup as lookup_module
+from gnsqd.cluster.lookup import Lookup
+from gnsqd.options import MILLISECOND, Options
+from gnsqd.storage.syncer import Syncer
+from unit.broker.surroundings import Surroundings
+from unit.cluster.fake_lookupd import FakeHTTP, FakeLookupd, http_response, info, obliging
+
+Lookupd = Callable[..., FakeLookupd]
+HTTP = Callable[..., FakeHTTP]
+
+
+class Daemon:
+    """A broker and its Lookup."""
+
+    def __init__(self, directory: Path, syncer: Syncer, **options: Any) -> None:
+        values = Options(**options)
+        self.surroundings = Surroundings(directory, values, syncer)
+        self.registry: Registry = self.surroundings.registry
+        spawn = self.surroundings.spawn
+        self.lookup = Lookup(values, self.surroundings.logger, self._registrations, spawn)
+        self.registry.attach(
+            dataclasses.replace(
+                self.surroundings.environment,
+                notify=lambda thing, persist: self.lookup.notify(thing),
+                channels_to_precreate=self.lookup.channels_to_precreate,
+            )
+        )
+
+    def _registrations(self) -> list[tuple[str, list[str]]]:
+        return [(topic.name, list(topic.channels)) for topic in self.registry.topics.values()]
+
+    def start(self, *peers: FakeLookupd | str) -> None:
+        addresses = [peer if isinstance(peer, str) else peer.address for peer in peers]
+        self.lookup.start(addresses, {"hostname": "vm"})
+
+    def log(self) -> str:
+        return self.surroundings.log.getvalue()
+
+    def end(self) -> None:
+        self.lookup.stop()
+        died = [greenlet for greenlet in self.surroundings.greenlets if greenlet.exception is not None]
+        killall(self.surroundings.greenlets)
+        assert not died, died
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
+    made: list[Daemon] = []
+    syncer = Syncer()
+
+    def make(**options: Any) -> Daemon:
+        made.append(Daemon(tmp_path, syncer, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end()
+    syncer.stop()
+
+
+MakeDaemon = Callable[..., Daemon]
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Let the greenlets run until that holds."""
+
+    def met() -> bool:
+        sleep(0.001)
+        return bool(condition())
+
+    eventually(met)
+
+
+def told(lookupd: FakeLookupd, expected: list[str], connection: int = 0) -> None:
+    """The connection was told that, after its IDENTIFY."""
+    until(lambda: len(lookupd.lines) > connection and len(lookupd.lines[connection]) > len(expected))
+    assert lookupd.lines[connection] == ["IDENTIFY", *expected]
+
+
+def connected(ours: Daemon, *peers: FakeLookupd) -> None:
+    ours.start(*peers)
+    until(lambda: all(f"LOOKUPD({peer.address}): peer info" in ours.log() for peer in peers))
+
+
+def test_creation_and_deletion_are_told_in_order(daemon: MakeDaemon, lookupd: Lookupd) -> None:
+    server, ours = lookupd(), daemon()
+    connected(ours, server)
+    topic = ours.registry.get_topic("t")
+    topic.get_channel("a")
+    topic.get_channel("b#ephemeral")
+    ours.registry.get_topic("u#ephemeral")
+    topic.delete_existing_channel("a")
+    ours.registry.delete_existing_topic("t")
+    told(
+        server,
+        [
+            "REGISTER t",
+            "REGISTER t a",
+            "REGISTER t b#ephemeral",
+            "REGISTER u#ephemeral",
+            "UNREGISTER t a",
+            "UNREGISTER t",
+            "UNREGISTER t b#ephemeral",
+        ],
+    )
+
+
+def test_heartbeats(daemon: MakeDaemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookup_module, "PING_INTERVAL", 0.02)
+    server = lookupd()
+    daemon().start(server)
+    told(server, ["PING", "PING", "PING"])
+
+
+def test_heartbeat_reconnects(daemon: MakeDaemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookup_module, "PING_INTERVAL", 0.02)
+    server, ours = lookupd(), daemon()
+    ours.registry.get_topic("t")
+    ours.start(server)
+    told(server, ["REGISTER t", "PING"])
+    server.hang_up()
+    told(server, ["REGISTER t", "PING"], connection=1)
+    assert f"ERROR: LOOKUPD({server.address}): PING - EOF\n" in ours.log()
+
+
+def test_event_after_a_broken_connection_registers_everything(daemon: MakeDaemon, lookupd: Lookupd) -> None:
+    server, ours = lookupd(), daemon()
+    connected(ours, server)
+    server.hang_up()
+    topic = ours.registry.get_topic("t")
+    topic.get_channel("c")  # the first event finds the connection broken
+    told(server, ["REGISTER t c", "REGISTER t c"], connection=1)
+
+
+def test_silent_peer_delays_neither_broker_nor_other_peers(
+    daemon: MakeDaemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 10 * DEADLINE)
+    silent, server, ours = lookupd(lambda line: []), lookupd(), daemon()
+    ours.start(silent, server)
+    until(lambda: f"LOOKUPD({server.address}): peer info" in ours.log())
+    names = [f"t{number}" for number in range(50)]
+    for name in names:
+        ours.registry.get_topic(name)
+    told(server, [f"REGISTER {name}" for name in names])
+    assert silent.lines == [["IDENTIFY"]]
+
+
+def test_peer_that_falls_far_behind_is_told_everything_anew(
+    daemon: MakeDaemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 10 * DEADLINE)
+    monkeypatch.setattr(lookup_module, "MAX_EVENTS", 5)
+    awake = Event()
+
+    def slow(line: str) -> Iterable[bytes]:
+        if line != "IDENTIFY":
+            awake.wait()
+        return obliging(line)
+
+    server, ours = lookupd(slow), daemon()
+    connected(ours, server)
+    names = [f"t{number}" for number in range(6)]
+    for name in names:
+        ours.registry.get_topic(name)
+        told(server, ["REGISTER t0"])  # nothing else, as long as that isn't answered
+    for name in names[:-1]:
+        ours.registry.delete_existing_topic(name)
+    awake.set()
+    until(lambda: len(server.lines) == 2 and len(server.lines[1]) > 1)
+    assert server.lines[0] == ["IDENTIFY", "REGISTER t0"]
+    assert server.lines[1][:2] == ["IDENTIFY", "REGISTER t5"]
+    assert "too far behind, registering everything anew" in ours.log()
+
+
+def test_events_of_a_dead_peer_are_dropped(daemon: MakeDaemon) -> None:
+    ours = daemon()
+    address = f"127.0.0.1:{free_port()}"
+    ours.start(address)
+    for number in range(20):
+        ours.registry.get_topic(f"t{number}")
+    until(lambda: "connection refused" in ours.log())
+    for _ in range(20):
+        sleep(0.001)
+    assert ours.log().count(f"LOOKUP connecting to {address}\n") <= 2
+    assert f"ERROR: LOOKUPD({address}): connect - dial tcp {address}: connect: connection refused\n" in ours.log()
+
+
+def test_new_list_of_addresses_closes_and_connects(daemon: MakeDaemon, lookupd: Lookupd) -> None:
+    removed, kept, added, ours = lookupd(), lookupd(), lookupd(), daemon()
+    ours.registry.get_topic("t")
+    ours.start(removed, kept)
+    for server in (removed, kept):
+        told(server, ["REGISTER t"])
+    ours.lookup.set_addresses([added.address, kept.address])
+    told(added, ["REGISTER t"])
+    until(lambda: removed.closed)
+    ours.registry.get_topic("u")
+    told(kept, ["REGISTER t", "REGISTER u"])
+    told(added, ["REGISTER t", "REGISTER u"])
+    assert removed.lines == [["IDENTIFY", "REGISTER t"]]
+    assert f"LOOKUP({removed.address}): removing peer\n" in ours.log()
+    assert f"LOOKUP({added.address}): adding peer\n" in ours.log()
+
+
+def test_end_says_nothing_and_closes(daemon: MakeDaemon, lookupd: Lookupd) -> None:
+    server, ours = lookupd(), daemon()
+    connected(ours, server)
+    ours.lookup.stop()
+    until(lambda: server.closed)
+    ours.registry.get_topic("t")
+    assert server.lines == [["IDENTIFY"]]
+
+
+# Channels of a new topic
+
+
+def with_http(lookupd: Lookupd, port: int) -> FakeLookupd:
+    return lookupd(lambda line: [info(http_port=port)] if line == "IDENTIFY" else obliging(line))
+
+
+def test_channels_of_all_peers_exist_before_the_topic_moves(daemon: MakeDaemon, lookupd: Lookupd, http: HTTP) -> None:
+    one = http(http_response(b'{"channels":["c","a"]}'))
+    two = http(http_response(b'{"channels":["b","c","d#ephemeral"]}'))
+    ours = daemon()
+    connected(ours, with_http(lookupd, one.port), with_http(lookupd, two.port))
+    topic = ours.registry.get_topic("t#ephemeral")
+    assert list(topic.channels) == ["a", "b", "c"]
+    assert one.requests[0].startswith(b"GET /channels?topic=t%23ephemeral HTTP/1.1\r\n")
+    assert b"\r\nAccept: application/vnd.nsq; version=1.0\r\n" in one.requests[0]
+    assert "WARNING" not in ours.log()
+
+
+def test_names_that_no_channel_may_have_are_left_out(daemon: MakeDaemon, lookupd: Lookupd, http: HTTP) -> None:
+    server = http(http_response(b'{"channels":["../../x","a",5,null,"","b/c",["d"]]}'))
+    ours = daemon()
+    connected(ours, with_http(lookupd, server.port))
+    assert list(ours.registry.get_topic("t").channels) == ["a"]
+
+
+FAILED = "WARNING: failed to query nsqlookupd for channels to pre-create for topic t - "
+
+
+@pytest.mark.parametrize(
+    "response, text",
+    [
+        (http_response(b"oops", "500 Internal Server Error"), 'got response 500 "Internal Server Error" "oops"'),
+        (http_response(b"{"), "Expecting property name"),
+        (http_response(b"\xff"), "codec can't decode"),
+        (http_response(b"[" * 99_999), "no list of channels"),
+        (http_response(b'{"channels":"abc"}'), "no list of channels"),
+        (http_response(b"[]"), "no list of channels"),
+        (http_response(b"x" * 100_001), "response body size is greater than limit (100000)"),
+        (b"", "closed connection without response"),
+        (b"HTTP/1.1 twohundred\r\n\r\n", "twohundred"),
+    ],
+    ids=["500", "syntax", "bytes", "deep", "text", "list", "large", "empty", "status"],
+)
+def test_bad_answer_only_warns(
+    response: bytes,
+    text: str,
+    daemon: MakeDaemon,
+    lookupd: Lookupd,
+    http: HTTP,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_client, "MAX_BODY_SIZE", 100_000)
+    bad, good = http(response), http(http_response(b'{"channels":["c"]}'))
+    ours = daemon()
+    connected(ours, with_http(lookupd, bad.port), with_http(lookupd, good.port))
+    assert list(ours.registry.get_topic("t").channels) == ["c"]
+    assert FAILED in ours.log()
+    assert text in ours.log()
+
+
+def test_slow_answer_is_waited_for_until_the_request_times_out(
+    daemon: MakeDaemon, lookupd: Lookupd, http: HTTP
+) -> None:
+    awake = Event()
+    slow = http(http_response(b'{"channels":["late"]}'), awake.wait)
+    ours = daemon(http_client_request_timeout=50 * MILLISECOND)
+    connected(ours, with_http(lookupd, slow.port))
+    assert list(ours.registry.get_topic("t").channels) == []
+    url = f"http://127.0.0.1:{slow.port}/channels?topic=t"
+    assert f'{FAILED}failed to query any nsqlookupd: Get "{url}": i/o timeout\n' in ours.log()
+    awake.set()
+
+
+@pytest.mark.parametrize(
+    "broadcast_address, http_port", [("a b", 1), ("no..host", 1), ("127.0.0.1", 99_999), ("::1", -1)]
+)
+def test_address_that_cannot_be_only_warns(
+    broadcast_address: str, http_port: int, daemon: MakeDaemon, lookupd: Lookupd
+) -> None:
+    server, ours = lookupd(lambda line: [info(broadcast_address=broadcast_address, http_port=http_port)]), daemon()
+    connected(ours, server)
+    ours.registry.get_topic("t")
+    assert f"{FAILED}failed to query any nsqlookupd: Get " in ours.log()
+
+
+def test_no_peer_known_yet_is_an_error_in_the_log(daemon: MakeDaemon, lookupd: Lookupd) -> None:
+    ours = daemon()
+    ours.registry.get_topic("t")
+    error = "no available nsqlookupd to query for channels to pre-create for topic"
+    assert error not in ours.log()
+    ours.start(lookupd(lambda line: []))
+    ours.registry.get_topic("u")
+    assert f"ERROR: {error} u\n" in ours.log()
+
+
+def test_peers_that_do_not_answer_are_asked_only_if_there_are_no_others(
+    daemon: MakeDaemon, lookupd: Lookupd, http: HTTP, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 0.1)
+    webs = [http(http_response(b'{"channels":["c"]}')) for _ in range(2)]
+    servers = [with_http(lookupd, web.port) for web in webs]
+    ours = daemon()
+    connected(ours, *servers)
+    servers[0].respond = lambda line: []
+    ours.registry.get_topic("t")
+    until(lambda: f"LOOKUPD({servers[0].address}): REGISTER t - i/o timeout" in ours.log())
+    ours.registry.get_topic("u")
+    assert [len(web.requests) for web in webs] == [1, 2]
+    servers[1].respond = lambda line: []
+    until(lambda: f"LOOKUPD({servers[1].address}): REGISTER u" in ours.log() and "- i/o timeout" in ours.log())
+    ours.registry.get_topic("v")
+    until(lambda: ours.log().count("i/o timeout") >= 4)
+    assert list(ours.registry.get_topic("w").channels) == ["c"]
+
+
+def test_end_does_not_wait_for_a_slow_answer(daemon: MakeDaemon, lookupd: Lookupd, http: HTTP) -> None:
+    awake = Event()
+    slow = http(http_response(b""), awake.wait)
+    ours = daemon(http_client_request_timeout=0)
+    connected(ours, with_http(lookupd, slow.port))
+    waiting = spawn(ours.registry.get_topic, "t")
+    until(lambda: slow.requests)
+    ours.lookup.stop()
+    waiting.get(timeout=DEADLINE)
+    awake.set()

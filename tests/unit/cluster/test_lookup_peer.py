@@ -1,0 +1,204 @@
+"""The connection to one nsqlookupd: the bytes, and what becomes of it when the other side misbehaves."""
+
+import io
+import struct
+from collections.abc import Callable, Iterable, Iterator
+
+import pytest
+from gevent import sleep, spawn
+
+from daemons import free_port
+from gnsqd.cluster import lookup_peer
+from gnsqd.cluster.lookup_peer import LookupdError, LookupPeer
+from gnsqd.log import Level, Logger
+from unit.cluster.fake_lookupd import FakeLookupd, answer, info, obliging
+
+IDENTITY = {"version": "1.3.0", "tcp_port": 34160, "http_port": 34161, "hostname": "vm", "broadcast_address": "<b>"}
+JSON = rb'{"broadcast_address":"\u003cb\u003e","hostname":"vm","http_port":34161,"tcp_port":34160,"version":"1.3.0"}'
+
+
+class Peer(LookupPeer):
+    """A peer that registers `topics`."""
+
+    def __init__(self, address: str, max_body_size: int = 1000) -> None:
+        self.topics: list[tuple[str, list[str]]] = []
+        self.log = io.StringIO()
+        super().__init__(
+            address,
+            identity=dict(IDENTITY),
+            registrations=lambda: self.topics,
+            max_body_size=max_body_size,
+            log=Logger("", Level.DEBUG, self.log),
+        )
+
+
+@pytest.fixture
+def peer() -> Iterator[Callable[..., Peer]]:
+    made: list[Peer] = []
+
+    def make(address: str) -> Peer:
+        made.append(Peer(address))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+Lookupd = Callable[..., FakeLookupd]
+MakePeer = Callable[..., Peer]
+
+
+def failure(peer: Peer, command: str = "PING") -> tuple[str, str]:
+    """Which command failed, and the error."""
+    with pytest.raises(LookupdError) as caught:
+        peer.command(command)
+    assert not peer.connected
+    return caught.value.command, str(caught.value)
+
+
+def test_connection_begins_with_identify_and_all_registrations(lookupd: Lookupd, peer: MakePeer) -> None:
+    server = lookupd()
+    client = peer(server.address)
+    client.topics = [("t", []), ("u", ["a", "b#ephemeral"])]
+    client.command("PING")
+    assert server.received == [
+        b"  V1IDENTIFY\n"
+        + struct.pack(">i", len(JSON))
+        + JSON
+        + b"REGISTER t\nREGISTER u a\nREGISTER u b#ephemeral\nPING\n"
+    ]
+
+
+def test_peer_info_is_logged_and_kept(lookupd: Lookupd, peer: MakePeer) -> None:
+    server = lookupd(lambda line: [info(http_port=4161, tcp_port=4160, broadcast_address="b")])
+    client = peer(server.address)
+    client.connect()
+    assert client.info is not None
+    assert (client.info.broadcast_address, client.info.http_port) == ("b", 4161)
+    expected = f"LOOKUPD({server.address}): peer info {{TCPPort:4160 HTTPPort:4161 Version:1.3.0 BroadcastAddress:b}}\n"
+    assert expected in client.log.getvalue()
+
+
+def test_missing_broadcast_address_is_an_error_in_the_log(lookupd: Lookupd, peer: MakePeer) -> None:
+    server = lookupd(lambda line: [answer(b"{}")])
+    client = peer(server.address)
+    client.command("PING")
+    assert f"ERROR: LOOKUPD({server.address}): no broadcast address\n" in client.log.getvalue()
+
+
+def test_answers_to_other_commands_may_say_anything(lookupd: Lookupd, peer: MakePeer) -> None:
+    server = lookupd(lambda line: [info() if line == "IDENTIFY" else answer(b"E_INVALID no")])
+    client = peer(server.address)
+    client.command("PING")
+    client.command("PING")
+    assert server.lines == [["IDENTIFY", "PING", "PING"]]
+
+
+def test_command_after_a_broken_connection_registers_everything_anew(lookupd: Lookupd, peer: MakePeer) -> None:
+    server = lookupd()
+    client = peer(server.address)
+    client.command("PING")
+    server.hang_up()
+    assert failure(client) == ("PING", "EOF")
+    client.topics = [("t", ["c"])]
+    client.command("REGISTER t d")
+    assert server.lines[1:] == [["IDENTIFY", "REGISTER t c", "REGISTER t d"]]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"E_INVALID",
+        b"",
+        b"[]",
+        b'{"http_port":"4161"}',
+        b'{"http_port":1.5}',
+        b"\xff",
+        b"[" * 900,
+        b'{"version":"\\n"}',
+    ],
+    ids=["E_INVALID", "empty", "list", "string", "fraction", "no text", "deep", "control character"],
+)
+def test_answer_to_identify_that_makes_no_sense_ends_the_connection(
+    body: bytes, lookupd: Lookupd, peer: MakePeer
+) -> None:
+    server = lookupd(lambda line: [answer(body)])
+    client = peer(server.address)
+    assert failure(client)[0] == "parsing response"
+    assert client.info is None
+
+
+@pytest.mark.parametrize("size", [1001, 2**31 - 1, -1])
+def test_answer_of_impossible_size_is_refused(size: int, lookupd: Lookupd, peer: MakePeer) -> None:
+    client = peer(lookupd(lambda line: [struct.pack(">i", size)]).address)
+    text = f"response body size ({size}) is greater than limit (1000)"
+    assert failure(client) == ("IDENTIFY", text)
+
+
+def drip(line: str) -> Iterable[bytes]:
+    for byte in answer(b"x" * 900):
+        yield bytes([byte])
+        sleep(0.01)
+
+
+@pytest.mark.parametrize("respond", [lambda line: [], drip], ids=["silent", "a byte at a time"])
+def test_whole_answer_must_come_in_time(
+    respond: Callable[[str], Iterable[bytes]], lookupd: Lookupd, peer: MakePeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 0.1)
+    client = peer(lookupd(respond).address)
+    assert failure(client) == ("IDENTIFY", "i/o timeout")
+
+
+def test_failed_registration_is_no_connection(
+    lookupd: Lookupd, peer: MakePeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 0.1)
+    client = peer(lookupd(lambda line: [] if line == "REGISTER u" else obliging(line)).address)
+    client.topics = [("t", []), ("u", [])]
+    assert failure(client) == ("REGISTER u", "i/o timeout")
+
+
+def test_nobody_listens(peer: MakePeer) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    assert failure(peer(address)) == ("", f"dial tcp {address}: connect: connection refused")
+
+
+@pytest.mark.parametrize(
+    "address, text",
+    [
+        ("nowhere", "dial tcp: address nowhere: missing port in address"),
+        ("127.0.0.1:99999", "dial tcp 127.0.0.1:99999: invalid port"),
+        ("[::1]:99999", "dial tcp [::1]:99999: invalid port"),
+        ("no..host:1", "dial tcp no..host:1: "),
+    ],
+)
+def test_address_that_cannot_be(address: str, text: str, peer: MakePeer) -> None:
+    command, error = failure(peer(address))
+    assert command == ""
+    assert error.startswith(text)
+
+
+def test_name_is_looked_up(lookupd: Lookupd, peer: MakePeer) -> None:
+    server = lookupd()
+    peer(f"localhost:{server.port}").command("PING")
+    assert server.lines == [["IDENTIFY", "PING"]]
+
+
+def test_flood_of_answers_stops_nobody(lookupd: Lookupd, peer: MakePeer) -> None:
+    count = 300
+    client = peer(lookupd(lambda line: [info() + answer(b"OK") * 10 * count] if line == "IDENTIFY" else []).address)
+    client.topics = [(f"t{number}", []) for number in range(count)]
+    turns = 0
+
+    def others() -> None:
+        nonlocal turns
+        while not client.connected:
+            turns += client.info is not None
+            sleep(1e-6)
+
+    greenlet = spawn(others)
+    client.connect()
+    greenlet.join()
+    assert turns >= count
