@@ -1,13 +1,17 @@
 """All topics: found by name, created once, deleted, loaded from and told to nsqd.dat; the daemon's health."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from gevent import joinall, spawn
 
 from gnsqd.broker.registry import TopicNotFound
 from gnsqd.errors import BrokerError, StorageError
+from gnsqd.log import Logger
+from gnsqd.storage import opening
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
+from gnsqd.storage.opening import QueueFiles
 from unit.broker.surroundings import FakeConsumer, Surroundings, settle
 
 Build = Callable[..., Surroundings]
@@ -43,6 +47,31 @@ def test_new_topic_has_the_channels_nsqlookupd_knows_before_anything_moves(surro
     settle()
     topic = around.registry.topics["t"]
     assert {name: channel.depth for name, channel in topic.channels.items()} == {"one": 1, "two": 1}
+
+
+def test_new_topic_whose_channels_cannot_be_made_still_moves_messages(
+    surroundings: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around = surroundings()
+    around.precreate = ["known"]
+
+    with monkeypatch.context() as patched:
+        patched.setattr("gnsqd.storage.diskqueue.open_queue", no_descriptor_for("t:known"))
+        with pytest.raises(StorageError):
+            around.registry.get_topic("t")
+    publish(around, "t")
+    channel = around.registry.get_topic("t").get_channel("later")
+    settle()
+    assert channel.depth == 1
+
+
+def no_descriptor_for(queue: str) -> Callable[..., Any]:
+    def open_queue(files: QueueFiles, log: Logger) -> Any:
+        if files.name == queue:
+            raise StorageError("too many open files")
+        return opening.open_queue(files, log)
+
+    return open_queue
 
 
 def publish(around: Surroundings, name: str) -> None:
