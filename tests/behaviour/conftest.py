@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from daemons import PEERS, Daemon, own_command
+from nsq_client import Client
 
 _numbers = itertools.count()
 
@@ -37,6 +38,16 @@ def module_factory(
     for daemon in daemons:
         daemon.close()
         assert "Traceback (most" not in daemon.log(), daemon.log()
+
+
+@pytest.fixture
+def client(nsqd: Daemon) -> Client:
+    return Client(nsqd.tcp_address)
+
+
+@pytest.fixture
+def publisher(nsqd: Daemon) -> Client:
+    return Client(nsqd.tcp_address)
 
 
 @pytest.fixture

@@ -42,11 +42,6 @@ def topic(nsqd_and_topics: tuple[Daemon, Iterator[str]]) -> str:
 
 
 @pytest.fixture
-def publisher(nsqd: Daemon) -> Client:
-    return Client(nsqd.tcp_address)
-
-
-@pytest.fixture
 def consumer(nsqd: Daemon, topic: str) -> Client:
     return consume(nsqd, topic, rdy=1)
 

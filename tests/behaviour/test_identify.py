@@ -24,16 +24,6 @@ def nsqd(module_factory: Callable[..., Daemon]) -> Daemon:
     return module_factory()
 
 
-@pytest.fixture
-def client(nsqd: Daemon) -> Client:
-    return Client(nsqd.tcp_address)
-
-
-@pytest.fixture
-def publisher(nsqd: Daemon) -> Client:
-    return Client(nsqd.tcp_address)
-
-
 def bad_body(text: str) -> list[Frame]:
     return [Frame(ERROR, b"E_BAD_BODY IDENTIFY " + text.encode())]
 

@@ -24,11 +24,6 @@ def nsqd(module_factory: Callable[..., Daemon]) -> Daemon:
     return module_factory(*LIMITS)
 
 
-@pytest.fixture
-def client(nsqd: Daemon) -> Client:
-    return Client(nsqd.tcp_address)
-
-
 def int32(number: int) -> bytes:
     return struct.pack(">i", number)
 

@@ -21,11 +21,6 @@ def nsqd(module_factory: Callable[..., Daemon]) -> Daemon:
 
 
 @pytest.fixture
-def client(nsqd: Daemon) -> Client:
-    return Client(nsqd.tcp_address)
-
-
-@pytest.fixture
 def consumer(nsqd: Daemon) -> Client:
     return Client(nsqd.tcp_address)
 
