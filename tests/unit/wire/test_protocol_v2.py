@@ -1,0 +1,54 @@
+"""What of the protocol's greenlets no client can bring about at will; the rest is in behaviour/."""
+
+import socket
+from pathlib import Path
+
+from gevent import spawn
+
+from gnsqd.options import Options
+from gnsqd.storage.syncer import Syncer
+from gnsqd.wire.client_v2 import ClientV2
+from gnsqd.wire.protocol_v2 import ProtocolV2
+from unit.broker.surroundings import Surroundings, settle
+
+
+def test_client_that_ends_while_its_heartbeat_waits_for_room_takes_no_more_messages(tmp_path: Path) -> None:
+    around = Surroundings(tmp_path, Options(), Syncer())
+    channel = around.channel()
+    channel.put_messages(around.messages(b"x"))
+    ours, theirs = socket.socketpair()
+    with theirs:
+        client = ClientV2(1, ours, "127.0.0.1:1", around.options)
+        client.delivers_from = channel
+        client.ready_count = 1
+        fill(ours)
+        client.heartbeat_due = True
+        pump = spawn(ProtocolV2(around.registry, around.options, around.logger, None).messagePump, client)
+        settle()
+        assert not pump.dead
+        client.exiting = True
+        drain(theirs)
+        pump.join(10)
+        client.stop_tickers()
+        client.connection.close()
+        assert pump.dead
+    assert (channel.depth, channel.in_flight_count) == (1, 0)
+    channel.backend.close()
+    around.syncer.stop()
+
+
+def fill(sock: socket.socket) -> None:
+    try:
+        while True:
+            sock.send(bytes(65536))
+    except BlockingIOError:
+        pass
+
+
+def drain(sock: socket.socket) -> None:
+    sock.setblocking(False)
+    try:
+        while sock.recv(65536):
+            pass
+    except BlockingIOError:
+        pass
