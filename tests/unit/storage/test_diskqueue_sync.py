@@ -3,6 +3,7 @@
 import io
 import os
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -70,13 +71,13 @@ def drain(queue: DiskQueue) -> list[bytes]:
 
 
 def survivors(open_queue: OpenQueue, path: Path) -> list[bytes]:
-    """What a kill at this moment leaves: a daemon that starts on a copy of the files as they are."""
-    copy = path / "copy"
-    shutil.copytree(path, copy, ignore=shutil.ignore_patterns("copy"))
-    try:
-        return drain(open_queue(data_path=copy))
-    finally:
-        shutil.rmtree(copy)
+    """What a kill at this moment leaves: a daemon that starts on a copy of the files as they are.
+
+    Every copy has a directory of its own, because the queue on it goes on syncing in its threads.
+    """
+    copy = Path(tempfile.mkdtemp(dir=path.parent)) / "copy"
+    shutil.copytree(path, copy)
+    return drain(open_queue(data_path=copy))
 
 
 def test_data_is_synced_before_meta_tells_of_it(open_queue: OpenQueue, tmp_path: Path, disk: Disk) -> None:
