@@ -90,7 +90,7 @@ def test_slow_reader_of_an_answer_does_not_hold_up_the_exit(gnsqd_factory: Calla
 def test_ordinary_channel_of_an_ephemeral_topic_leaves_no_files(
     gnsqd_factory: Callable[..., Daemon], number: signal.Signals
 ) -> None:
-    """DESIGN section 5, item 11: the real daemon leaves orphans."""
+    """NSQD-COMPAT 0.1, item 11: the real daemon leaves orphans."""
     daemon = gnsqd_factory("--mem-queue-size=2")
     assert daemon.http("POST", "/topic/create?topic=t%23ephemeral")[0] == 200
     assert daemon.http("POST", "/channel/create?topic=t%23ephemeral&channel=c")[0] == 200

@@ -331,7 +331,7 @@ def test_unbuffered_client_gets_every_message_at_once(nsqd: Daemon, publisher: C
 
 
 def test_buffer_without_a_timeout_strands_no_message(gnsqd: Daemon, topic: str) -> None:
-    """Mended (DESIGN 5, item 2): the real daemon flushes it with the next heartbeat, after up to 30 s."""
+    """Mended (NSQD-COMPAT 0.1, item 2): the real daemon flushes it with the next heartbeat, after up to 30 s."""
     with buffering(gnsqd, topic, 10, output_buffer_timeout=-1) as client, Client(gnsqd.tcp_address) as publisher:
         publisher.publish(topic, b"x")
         assert client.message(timeout=10).body == b"x"
@@ -362,7 +362,7 @@ def test_sample_rate_gives_about_that_share_of_the_messages(nsqd_factory: Callab
 
 
 def test_sample_rate_of_1_gives_one_in_a_hundred(gnsqd_factory: Callable[..., Daemon], topic: str) -> None:
-    """Mended (DESIGN 5, item 15): the real daemon gives N + 1 %."""
+    """Mended (NSQD-COMPAT 0.1, item 15): the real daemon gives N + 1 %."""
     nsqd = gnsqd_factory("--max-rdy-count=20000", "--mem-queue-size=20000")
     with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as publisher:
         client.identify(sample_rate=1)

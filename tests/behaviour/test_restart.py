@@ -176,7 +176,7 @@ def test_what_was_deleted_and_emptied_stays_so(nsqd_factory: Callable[..., Daemo
 
 
 def test_deletion_is_remembered_even_by_a_daemon_that_is_killed(gnsqd: Daemon) -> None:
-    """Mended (DESIGN 5, items 11 and 22): the real daemon's nsqd.dat lists what was deleted in about half the cases."""
+    """Mended (NSQD-COMPAT 0.1, items 11 and 22): nsqd's list what was deleted in half the cases."""
     for topic in ("gone", "kept"):
         post(gnsqd, "topic/create", topic)
         post(gnsqd, "channel/create", topic, "c")
