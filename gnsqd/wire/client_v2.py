@@ -21,7 +21,6 @@ STATE_CLOSING = 4
 
 DEFAULT_OUTPUT_BUFFER_SIZE = 16384
 
-_MS = 1_000_000
 _NS = 1e9
 
 
@@ -81,9 +80,7 @@ class ClientV2:
 
     def start_tickers(self) -> None:
         """Heartbeats and buffer flushes tick from now on, at the intervals that are set."""
-        if self._heartbeat_timer is not None:
-            self._heartbeat_timer.close()
-            self._heartbeat_timer = None
+        self.stop_tickers()
         self.heartbeat_due = False
         if self.heartbeat_interval:
             seconds = self.heartbeat_interval / _NS
