@@ -7,6 +7,7 @@ Exit codes: 0 for a clean exit, `--version` and `--help`; 1 for what keeps the d
 import contextlib
 import gc
 import os
+import resource
 import signal
 import sys
 import time
@@ -56,6 +57,7 @@ def main(argv: list[str] | None = None) -> int:
 def _run(options: Options) -> int:
     from gnsqd.nsqd import NSQD  # here, because a mistake in a flag should not wait for the whole daemon to load
 
+    _raise_descriptor_limit()
     nsqd = NSQD(options, Logger(options.log_prefix, options.log_level))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup holds
@@ -85,6 +87,13 @@ def _reserve_standard_descriptors() -> None:
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
+
+
+def _raise_descriptor_limit() -> None:
+    """To the hard limit, as Go's runtime does: every client and every queue on disk takes descriptors."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _write(stream: TextIO | None, text: str) -> None:

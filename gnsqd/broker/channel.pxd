@@ -1,7 +1,8 @@
 cimport cython
 
+from gnsqd.broker.backend cimport read_messages, write_messages
 from gnsqd.broker.in_flight cimport Deferred, InFlight
-from gnsqd.broker.message cimport Message, message_from_payload
+from gnsqd.broker.message cimport Message
 
 cdef class Channel:
     cdef public str topic_name
@@ -32,5 +33,7 @@ cdef class Channel:
     cpdef list take(self, client, Py_ssize_t window, long long timeout, long long sample_rate)
     @cython.locals(message=Message, messages=list, depth=Py_ssize_t, backend_depth=Py_ssize_t, limit=Py_ssize_t, size=Py_ssize_t)
     cdef list _next_messages(self, Py_ssize_t window)
+    @cython.locals(message=Message, messages=list, ready=list)
+    cdef list _read_backend(self, Py_ssize_t limit)
     cpdef finish(self, long long client_id, bytes id)
     cpdef _wake_waiting(self, Py_ssize_t count)

@@ -16,9 +16,10 @@ from random import random
 from time import monotonic_ns
 from typing import Protocol
 
+from gnsqd.broker.backend import flush_messages, read_messages, write_messages
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.in_flight import Deferred, InFlight
-from gnsqd.broker.message import Message, message_from_payload
+from gnsqd.broker.message import Message
 from gnsqd.broker.names import is_ephemeral
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.storage.backend_queue import BackendQueue, DummyBackendQueue
@@ -135,6 +136,9 @@ class Channel:
         if self.exiting:
             raise BrokerError("exiting")
         self.message_count += len(messages)
+        self._defer(messages)
+
+    def _defer(self, messages: list[Message]) -> None:
         now = monotonic_ns()
         for message in messages:
             self._deferred.push(message, now + message.deferred)
@@ -157,7 +161,7 @@ class Channel:
         # What the disk refuses stays in memory and stops the topic's pump (`blocked`): publishers then meet the
         # topic's own limits, and nothing that was acknowledged is lost.
         try:
-            self.backend.put_many([message.payload() for message in messages])
+            write_messages(messages, self.backend)
         except StorageError as error:
             self._memory.extend(messages[error.written :])
             self.blocked = True
@@ -203,9 +207,12 @@ class Channel:
         taken: list[Message] = []
         now = monotonic_ns()
         while not taken:
+            held_back = len(self._deferred)
             candidates = self._next_messages(window)
             if not candidates:
                 self._waiting[client.id] = client
+                if len(self._deferred) > held_back:
+                    self._wake_waiting(1)  # to go on behind messages that are not due yet
                 return taken
             for message in candidates:
                 if sample_rate and random() * 100 >= sample_rate:
@@ -239,7 +246,11 @@ class Channel:
     def _read_backend(self, limit: int) -> list[Message]:
         payloads = self.backend.peek_many(limit, MAX_TAKE_BYTES)
         self.backend.advance(len(payloads))
-        return [message_from_payload(payload) for payload in payloads]
+        messages = read_messages(payloads, self.backend, self._options.max_req_timeout)
+        ready = [message for message in messages if not message.deferred]
+        if len(ready) < len(messages):
+            self._defer([message for message in messages if message.deferred])
+        return ready
 
     def stop_waiting(self, client: Consumer) -> None:
         """`client` takes nothing for now; if it was woken for something, the next in line is woken instead."""
@@ -285,6 +296,8 @@ class Channel:
     def process_deferred(self, now: int) -> bool:
         """Queue some of what is due by `now` (monotonic ns); whether there was anything."""
         due = self._deferred.pop_due(now, MAX_DUE)
+        for message in due:
+            message.deferred = 0
         self._enqueue(due)
         return bool(due)
 
@@ -320,8 +333,9 @@ class Channel:
         finally:
             self.backend.delete()
 
-    def close(self) -> None:
-        """Write everything to disk: what waits, then what is in flight, then what is deferred."""
+    def close(self) -> int:
+        """Write everything to disk: what waits, then what is in flight, then what is deferred; how many messages could
+        not be written."""
         self._exit("closing")
         if self._memory or self._in_flight or self._deferred:
             self._log.info(
@@ -331,23 +345,19 @@ class Channel:
                 len(self._in_flight),
                 len(self._deferred),
             )
-        flush_to_backend([*self._memory, *self._in_flight, *self._deferred], self.backend, self._log.error)
+        now = monotonic_ns()
+        for message in self._deferred:
+            message.deferred = max(message.deadline - now, 0)
+        messages = [*self._memory, *self._in_flight, *self._deferred]
+        lost = flush_messages(messages, self.backend, self._log.error)
         if is_ephemeral(self.topic_name):
             self.backend.delete()  # nothing will ever read these files
         else:
             self.backend.close()
+        return lost
 
     def _exit(self, how: str) -> None:
         self.exiting = True
         self._log.info("CHANNEL(%s): %s", self.name, how)
         for client in list(self.clients.values()):
             client.close()
-
-
-def flush_to_backend(messages: list[Message], backend: BackendQueue, log_error: Callable[..., None]) -> None:
-    """Write `messages` to disk on the way out, a batch at a time."""
-    for first in range(0, len(messages), MAX_TAKE):
-        try:
-            backend.put_many([message.payload() for message in messages[first : first + MAX_TAKE]])
-        except StorageError as error:
-            log_error("failed to write message to backend - %s", error)

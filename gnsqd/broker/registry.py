@@ -22,7 +22,7 @@ class Registry:
         self.loading = False
         self.start_time = int(time())
         self._environment: Environment
-        self._error: Exception | None = None
+        self.error: Exception | None = None  # of the last disk write; None when it succeeded
         self._exiting = False
 
     def attach(self, environment: Environment) -> None:
@@ -31,15 +31,15 @@ class Registry:
 
     def set_health(self, error: Exception | None) -> None:
         """The last disk write failed with `error`, or succeeded (None)."""
-        self._error = error
+        self.error = error
 
     @property
     def healthy(self) -> bool:
-        return self._error is None
+        return self.error is None
 
     @property
     def health(self) -> str:
-        return "OK" if self._error is None else f"NOK - {self._error}"
+        return "OK" if self.error is None else f"NOK - {self.error}"
 
     def get_topic(self, name: str) -> Topic:
         """The topic of that name, new if there is none; BrokerError("exiting") or StorageError.
@@ -139,10 +139,8 @@ class Registry:
         finally:
             self.loading = False
 
-    def close(self) -> None:
-        """Write all topics to disk, but for those that are being deleted; there are no new ones from now on. May
-        yield."""
+    def close(self) -> int:
+        """Write all topics to disk, but for those that are being deleted; how many messages could not be written. There
+        are no new topics from now on. May yield."""
         self._exiting = True
-        for topic in list(self.topics.values()):
-            if not topic.exiting:
-                topic.close()
+        return sum([topic.close() for topic in list(self.topics.values()) if not topic.exiting])

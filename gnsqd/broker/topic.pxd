@@ -1,5 +1,6 @@
 cimport cython
 
+from gnsqd.broker.backend cimport read_messages, write_messages
 from gnsqd.broker.channel cimport Channel
 from gnsqd.broker.doorbell cimport Doorbell
 from gnsqd.broker.guid cimport GuidFactory
@@ -19,6 +20,7 @@ cdef class Topic:
     cdef GuidFactory _ids
     cdef object _on_last_channel
     cdef Py_ssize_t _capacity
+    cdef long long _max_delay
     cdef object _memory
     cdef bint _backend_first
     cdef bint _started

@@ -9,10 +9,11 @@ from collections import deque
 from collections.abc import Callable
 from time import time_ns
 
-from gnsqd.broker.channel import MAX_TAKE_BYTES, Channel, flush_to_backend
+from gnsqd.broker.backend import flush_messages, read_messages, write_messages
+from gnsqd.broker.channel import MAX_TAKE_BYTES, Channel
 from gnsqd.broker.doorbell import Doorbell, give_way
 from gnsqd.broker.environment import Environment
-from gnsqd.broker.message import Message, message_from_payload, new_message
+from gnsqd.broker.message import Message, new_message
 from gnsqd.broker.names import is_ephemeral
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.storage.backend_queue import BackendQueue, DummyBackendQueue
@@ -42,6 +43,7 @@ class Topic:
         self._ids = environment.ids
         self._on_last_channel = on_last_channel
         self._capacity = environment.options.mem_queue_size
+        self._max_delay = environment.options.max_req_timeout
         self._memory: deque[Message] = deque()
         self._backend_first = False
         self._started = False
@@ -83,8 +85,8 @@ class Topic:
         room = self._capacity - len(self._memory)
         if len(messages) <= room:
             self._memory.extend(messages)
-        elif not self._capacity and self._flowing and (self.ephemeral or messages[0].deferred):
-            # Without a memory queue a delay would be lost on disk, and an ephemeral topic has no disk: hand over.
+        elif not self._capacity and self._flowing and self.ephemeral:
+            # There is neither memory nor disk to wait in.
             self._hand_over(messages)
         else:
             room = max(room, 0)
@@ -101,7 +103,7 @@ class Topic:
 
     def _write_to_backend(self, messages: list[Message]) -> StorageError | None:
         try:
-            self.backend.put_many([message.payload() for message in messages])
+            write_messages(messages, self.backend)
         except StorageError as error:
             self._environment.set_health(error)
             self._log.error("TOPIC(%s) ERROR: failed to write message to backend - %s", self.name, error)
@@ -191,7 +193,7 @@ class Topic:
         memory = self._memory
         if self.backend.depth and (self._backend_first or not memory):
             payloads = self.backend.peek_many(MAX_BATCH, MAX_TAKE_BYTES)
-            self._hand_over([message_from_payload(payload) for payload in payloads])
+            self._hand_over(read_messages(payloads, self.backend, self._max_delay))
             self.backend.advance(len(payloads))
             self._backend_first = False
             return bool(payloads)
@@ -251,15 +253,16 @@ class Topic:
         if failure is not None:
             raise failure
 
-    def close(self) -> None:
-        """Write everything to disk, channel by channel, then what no channel has yet. May yield."""
+    def close(self) -> int:
+        """Write everything to disk, channel by channel, then what no channel has yet; how many messages could not be
+        written. May yield."""
         self._stop_pump("closing")
-        for channel in list(self.channels.values()):
-            channel.close()
+        lost = sum([channel.close() for channel in list(self.channels.values())])
         if self._memory:
             self._log.info("TOPIC(%s): flushing %d memory messages to backend", self.name, len(self._memory))
-        flush_to_backend(list(self._memory), self.backend, self._log.error)
+        lost += flush_messages(list(self._memory), self.backend, self._log.error)
         self.backend.close()
+        return lost
 
     def _stop_pump(self, how: str) -> None:
         self.exiting = True

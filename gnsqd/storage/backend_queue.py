@@ -7,11 +7,18 @@ Nothing that moves messages yields to the hub, so that a batch in hand and the q
 from collections.abc import Sequence
 from typing import Protocol
 
+from gnsqd.storage.due_times import DueTimes
+
 
 class BackendQueue(Protocol):
     """A queue of payloads (`gnsqd.storage.record`), first in, first out."""
 
     name: str
+
+    @property
+    def due_times(self) -> DueTimes | None:
+        """Those of deferred messages among the payloads, up to date if whoever puts and reads adds and pops them. None
+        if nothing is kept."""
 
     @property
     def depth(self) -> int:
@@ -44,6 +51,8 @@ class BackendQueue(Protocol):
 
 class DummyBackendQueue:
     """Drops everything: for ephemeral topics and channels."""
+
+    due_times = None
 
     def __init__(self, name: str) -> None:
         self.name = name

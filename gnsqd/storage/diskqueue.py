@@ -15,11 +15,13 @@ import os
 import random
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import accumulate
 
 from gevent import Greenlet, spawn
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
+from gnsqd.storage.due_times import DueTimes
 from gnsqd.storage.files import path_error, rename_file, sync_path, write_file
 from gnsqd.storage.opening import SHORTAGES, QueueFiles, open_queue
 from gnsqd.storage.record import Meta, frame_records
@@ -71,6 +73,11 @@ class DiskQueue:
         self._meta_changes = 0  # those the hub made, past a sync that may be under way
         self._sync: Greenlet[[], bool] | None = None
         self._closed = False
+        self.due_times = DueTimes(self._files.due_times_path)
+        try:
+            self.due_times.load()
+        except StorageError as error:
+            log.warn("DISKQUEUE(%s) delivering deferred messages at once - %s", name, error)
         if self._opening.mended:
             self._change_meta()
         self._check_tail()
@@ -108,15 +115,17 @@ class DiskQueue:
                 pos += 4 + size
             self._append(payloads[first:])
         except StorageError as error:
-            error.written = first
+            error.written += first
             raise
 
     def _append(self, payloads: Sequence[bytes]) -> None:
-        """Write all of them to the present write file; StorageError if none could be written."""
+        """Write them to the present write file; StorageError, with those kept that did fit."""
         if not payloads:
             return
         path = self._files.path(self._write_file)
         operation = "open"
+        written = 0
+        failure = None
         try:
             if self._write_descriptor < 0:
                 if not os.path.exists(self._files.meta_path):
@@ -125,21 +134,27 @@ class DiskQueue:
                 self._log.info("DISKQUEUE(%s): writeOne() opened %s", self.name, path)
             operation = "write"
             records = memoryview(frame_records(payloads))
-            written = 0
             while written < len(records):
                 written += os.pwrite(self._write_descriptor, records[written:], self._write_pos + written)
         except OSError as error:
-            self._undo_append()
-            raise StorageError(path_error(operation, path, error)) from error
-        self._write_pos += written
-        self._depth += len(payloads)
-        self._unsynced_files.add(self._write_file)
-        self._note(len(payloads))
+            ends = [end for end in accumulate(4 + len(payload) for payload in payloads) if end <= written]
+            payloads = payloads[: len(ends)]
+            written = ends[-1] if ends else 0
+            self._cut_write_file(self._write_pos + written)
+            failure = StorageError(path_error(operation, path, error), written=len(ends))
+        if payloads:
+            self._write_pos += written
+            self._depth += len(payloads)
+            self._unsynced_files.add(self._write_file)
+            self._note(len(payloads))
+        if failure is not None:
+            raise failure
 
-    def _undo_append(self) -> None:
+    def _cut_write_file(self, size: int) -> None:
+        """Remove the torn record behind `size` bytes."""
         if self._write_descriptor >= 0:
-            with suppress(OSError):  # should this fail too, the next write goes over the torn record
-                os.ftruncate(self._write_descriptor, self._write_pos)
+            with suppress(OSError):  # should this fail too, the next write goes over it
+                os.ftruncate(self._write_descriptor, size)
         self._close_write_file()
 
     def _roll(self) -> None:
@@ -365,6 +380,7 @@ class DiskQueue:
         self._synced_operations = self._operations
         self._meta_changes += 1  # a sync that is under way must not bring the meta file back
         self._syncer.forget(self)
+        self.due_times.remove()
         failure = None
         for path in [*map(self._files.path, numbers), self._files.meta_path]:
             try:
@@ -388,9 +404,19 @@ class DiskQueue:
             pass
         if not os.path.exists(self._files.meta_path):
             self._write_meta()
+        self._save_due_times()
         self._close_reader()
         self._close_write_file()
         self._syncer.forget(self)
+
+    def _save_due_times(self) -> None:
+        if not self.depth or not self.due_times:
+            self.due_times.remove()
+            return
+        try:
+            self._syncer.run(self.due_times.save)
+        except StorageError as error:
+            self._log.error("DISKQUEUE(%s) failed to write due times - %s", self.name, error)
 
 
 def _make_durable(paths: list[str], temporary: str, meta: bytes) -> None:

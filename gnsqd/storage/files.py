@@ -41,6 +41,13 @@ def write_file(path: str, data: bytes, sync: bool) -> None:
         os.close(descriptor)
 
 
+def try_write(path: str, data: bytes) -> None:
+    """Write a file, durably, and remove it; StorageError."""
+    write_file(path, data, sync=True)
+    with failing_as_go("remove", path):
+        os.unlink(path)
+
+
 def rename_file(source: str, target: str) -> None:
     """Replace `target`; if that fails, `source` is removed."""
     try:

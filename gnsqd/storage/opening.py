@@ -3,7 +3,8 @@
 The real nsqd starts an empty queue when there is no meta file or an unreadable one, and so overwrites what the data
 files hold. Here every data file is read from its beginning: records may come twice, but none is lost. Like there,
 writing goes on in a new file when the write file is longer than meta says, because meta is older than the last
-records; also when it is shorter, because writing behind its end would leave a hole in it.
+records; also when it is shorter, because writing behind its end would leave a hole in it, and when there are files
+behind it, because a full disk took records but no newer meta file.
 """
 
 import errno
@@ -14,7 +15,7 @@ from typing import NamedTuple
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
 from gnsqd.storage.files import failing_as_go, path_error
-from gnsqd.storage.record import Meta, data_file_name, data_file_number, meta_file_name
+from gnsqd.storage.record import Meta, data_file_name, data_file_number, due_times_file_name, meta_file_name
 from gnsqd.storage.record_reader import RecordReader
 
 # Not the files' fault: trying again later may help.
@@ -27,6 +28,7 @@ class QueueFiles:
     def __init__(self, name: str, data_path: str, min_size: int, max_size: int) -> None:
         self.name = name
         self.meta_path = os.path.join(data_path, meta_file_name(name))
+        self.due_times_path = os.path.join(data_path, due_times_file_name(name))
         self._data_path = data_path
         self.min_size = min_size
         self.max_size = max_size
@@ -120,22 +122,27 @@ def _check_write_file(files: QueueFiles, meta: Meta, log: Logger) -> Opening:
         size = 0
     except OSError as error:
         raise StorageError(path_error("stat", path, error)) from error
-    if size == meta.write_pos:
+    if size == meta.write_pos and not os.path.lexists(files.path(meta.write_file + 1)):
         return Opening(meta, mended=False)
-    log.warn(
-        "DISKQUEUE(%s) %s metadata writePos %d %s file size of %d, skipping to new file",
-        files.name,
-        path,
-        meta.write_pos,
-        "<" if meta.write_pos < size else ">",
-        size,
-    )
-    next_file = max([meta.write_file, *files.numbers()]) + 1
-    skipped = meta._replace(write_file=next_file, write_pos=0)
-    if size > meta.write_pos:
-        return Opening(skipped)
-    if meta.read_position < meta.write_position:
-        return Opening(skipped, short_file=meta.write_file, promised_end=meta.write_pos)
-    with suppress(OSError):  # everything in it had been read
-        os.unlink(path)
-    return Opening(Meta(0, next_file, 0, next_file, 0))
+    later = [number for number in files.numbers() if number > meta.write_file]
+    if size != meta.write_pos:
+        log.warn(
+            "DISKQUEUE(%s) %s metadata writePos %d %s file size of %d, skipping to new file",
+            files.name,
+            path,
+            meta.write_pos,
+            "<" if meta.write_pos < size else ">",
+            size,
+        )
+    if later:
+        log.warn("DISKQUEUE(%s) metadata ends at %s, reading %d later files too", files.name, path, len(later))
+    added = sum(_count_records(files, number) for number in later)
+    next_file = max(later, default=meta.write_file) + 1
+    if size <= meta.write_pos and meta.read_position == meta.write_position:
+        with suppress(OSError):  # everything in it has been read
+            os.unlink(path)
+        return Opening(Meta(added, min(later, default=next_file), 0, next_file, 0))
+    mended = Meta(meta.depth + added, meta.read_file, meta.read_pos, next_file, 0)
+    if size < meta.write_pos:
+        return Opening(mended, short_file=meta.write_file, promised_end=meta.write_pos)
+    return Opening(mended)

@@ -75,6 +75,11 @@ def meta_file_name(queue: str) -> str:
     return f"{queue}.diskqueue.meta.dat"
 
 
+def due_times_file_name(queue: str) -> str:
+    """A file of ours alone (`storage.due_times`)."""
+    return f"{queue}.diskqueue.due_times.dat"
+
+
 def data_file_name(queue: str, number: int) -> str:
     return f"{queue}.diskqueue.{number:06d}.dat"
 

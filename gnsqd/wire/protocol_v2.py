@@ -151,7 +151,9 @@ class ProtocolV2:
             if client.window() > 0:
                 give_way()
         elif channel.depth:
-            client.wait_or_flush(RETRY_SECONDS)  # the disk can't be read just now
+            # The disk can't be read just now; or it gave messages that are not due yet, then the bell has rung again.
+            give_way()
+            client.wait_or_flush(RETRY_SECONDS)
         else:
             client.wait_or_flush()
 

@@ -357,3 +357,10 @@ def test_daemon_with_closed_standard_streams_serves(tmp_path: Path) -> None:
             process.terminate()
         assert process.wait(DEADLINE) == 0
     assert (tmp_path / "nsqd.dat").read_text().startswith('{"topics":[{"name":"t"')
+
+
+def test_soft_limit_of_descriptors_is_raised_to_the_hard_one(daemon_command: list[str], tmp_path: Path) -> None:
+    limited = ["sh", "-c", 'ulimit -Sn 64; ulimit -Hn 999; exec "$@"', "sh", *daemon_command]
+    with Daemon(limited, tmp_path / "data") as daemon:
+        limits = Path(f"/proc/{daemon.pid}/limits").read_text()
+        assert re.search(r"^Max open files\s+99[89]\s+999\s", limits, re.MULTILINE), limits

@@ -1,5 +1,7 @@
 """A channel: what waits, is in flight and deferred; memory and disk; who is woken (NSQD-COMPAT 3)."""
 
+import errno
+import os
 from collections.abc import Callable
 from time import monotonic_ns
 
@@ -375,7 +377,131 @@ def test_closed_channel_leaves_everything_on_disk_as_it_was(surroundings: Build,
     reopened = around.channel()
     assert counts(reopened) == (11, 11, 0, 0)
     seen = {message.body: message.attempts for message in take(reopened, consumers[0])}
-    assert seen == {b"%d" % number: 0 for number in range(9)} | {b"in flight": 1, b"deferred": 0}
+    assert seen == {b"%d" % number: 0 for number in range(9)} | {b"in flight": 1}
+    assert counts(reopened) == (0, 0, 10, 1)
+
+
+# Due times
+
+
+def test_delay_that_is_left_survives_the_disk(surroundings: Build, consumers: list[FakeConsumer]) -> None:
+    around = surroundings()
+    channel = around.channel()
+    channel.put_messages(around.messages(b"requeued", b"finished"))
+    requeued, finished = take(channel, consumers[0])
+    for message in (requeued, finished):
+        message.next_delivery()
+    channel.requeue(1, requeued.id, 2 * MINUTE)
+    channel.finish(1, finished.id)
+    channel.put_messages_deferred(around.messages(b"published", deferred=MINUTE))
+    begin = monotonic_ns()
+    channel.close()
+    for _ in range(2):  # and once more from disk to disk
+        channel = around.channel()
+        assert take(channel, consumers[0]) == []
+        assert counts(channel) == (0, 0, 0, 2)
+        channel.close()
+    channel = around.channel()
+    take(channel, consumers[0])
+    assert not channel.process_deferred(begin + 59 * SECOND)
+    assert channel.process_deferred(monotonic_ns() + 61 * SECOND)
+    published = take(channel, consumers[0])
+    assert [(message.body, message.attempts) for message in published] == [(b"published", 0)]
+    assert not channel.process_deferred(begin + 119 * SECOND)
+    assert channel.process_deferred(monotonic_ns() + 121 * SECOND)
+    assert [(message.body, message.attempts) for message in take(channel, consumers[0])] == [(b"requeued", 1)]
+    assert counts(channel) == (0, 0, 2, 0)
+
+
+def test_message_is_due_at_once_if_its_time_passed_on_disk(surroundings: Build, consumers: list[FakeConsumer]) -> None:
+    around = surroundings()
+    channel = around.channel()
+    channel.put_messages_deferred(around.messages(b"x", deferred=1))
+    channel.close()
+    assert bodies_of(take(around.channel(), consumers[0])) == [b"x"]
+
+
+def test_message_that_was_delivered_meanwhile_is_not_held_back(
+    surroundings: Build, consumers: list[FakeConsumer]
+) -> None:
+    """As when the real nsqd took over: it delivers at once, and counts an attempt of what it puts back."""
+    around = surroundings(mem_queue_size=0)
+    channel = around.channel()
+    channel.put_messages_deferred(around.messages(b"finished there", b"put back there", b"untouched", deferred=MINUTE))
+    channel.close()
+    files = list(around.data_path.glob("t:c.diskqueue.due_times.dat"))
+    left_alone = files[0].read_bytes()
+
+    files[0].unlink()
+    elsewhere = around.channel()
+    finished, put_back = take(elsewhere, consumers[0], 2)
+    elsewhere.finish(1, finished.id)
+    put_back.next_delivery()
+    elsewhere.close()
+
+    files[0].write_bytes(left_alone)
+    channel = around.channel()
+    assert bodies_of(take(channel, consumers[0])) == [b"put back there"]
+    assert counts(channel) == (0, 0, 1, 1)
+
+
+def test_delay_is_never_longer_than_the_longest_that_may_be_asked_for(
+    surroundings: Build, consumers: list[FakeConsumer]
+) -> None:
+    """The wall clock, which due times on disk go by, may have been set back."""
+    around = surroundings(max_req_timeout=MINUTE)
+    channel = around.channel()
+    channel.put_messages_deferred(around.messages(b"x", deferred=1000 * MINUTE))
+    channel.close()
+    channel = around.channel()
+    assert take(channel, consumers[0]) == []
+    assert channel.process_deferred(monotonic_ns() + MINUTE)
+
+
+def test_consumer_goes_on_behind_messages_that_are_not_due(surroundings: Build, consumers: list[FakeConsumer]) -> None:
+    around = surroundings(mem_queue_size=0)
+    channel = around.channel()
+    channel.put_messages_deferred(around.messages(*[b"later"] * 2 * MAX_TAKE, deferred=MINUTE))
+    channel.close()
+    channel = around.channel()
+    channel.put_messages(around.messages(b"now"))
+    for woken in (1, 2):
+        assert take(channel, consumers[0], 1000) == []
+        assert consumers[0].woken == woken
+    assert bodies_of(take(channel, consumers[0], 1000)) == [b"now"]
+    assert channel.deferred_count == 2 * MAX_TAKE
+
+
+def test_overflow_of_what_is_due_is_not_held_back_again(surroundings: Build, consumers: list[FakeConsumer]) -> None:
+    around = surroundings(mem_queue_size=0)
+    channel = around.channel()
+    channel.put_messages_deferred(around.messages(b"x", deferred=MINUTE))
+    assert channel.process_deferred(monotonic_ns() + MINUTE)
+    assert counts(channel) == (1, 1, 0, 0)
+    assert bodies_of(take(channel, consumers[0])) == [b"x"]
+
+
+def test_what_a_full_disk_takes_at_the_end_is_kept_and_the_rest_counted(
+    surroundings: Build, monkeypatch: pytest.MonkeyPatch, consumers: list[FakeConsumer]
+) -> None:
+    around = surroundings()
+    channel = around.channel()
+    channel.put_messages(around.messages(b"fits", b"x" * 100, b"fits, too", b"y" * 100))
+    with monkeypatch.context() as patch:
+        pwrite = os.pwrite
+
+        def small_only(descriptor: int, data: memoryview, pos: int) -> int:
+            if len(data) > 100:  # a batch goes as far as it fits, then each by itself
+                if len(data) < 200:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                return pwrite(descriptor, data[:40], pos)
+            return pwrite(descriptor, data, pos)
+
+        patch.setattr(os, "pwrite", small_only)
+        assert channel.close() == 2
+    failed = f"{around.data_path}/t:c.diskqueue.000000.dat: no space left on device"
+    assert f"ERROR: failed to write 2 messages to backend t:c - write {failed}" in around.log.getvalue()
+    assert bodies_of(take(around.channel(), consumers[0])) == [b"fits", b"fits, too"]
 
 
 def test_deleted_channel_leaves_no_files_and_closes_its_consumers(

@@ -1,6 +1,7 @@
 """A topic: its queue, its pump, its channels (NSQD-COMPAT 3)."""
 
 from collections.abc import Callable
+from time import monotonic_ns
 
 import pytest
 from gevent import sleep
@@ -8,7 +9,7 @@ from gevent import sleep
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import ChannelNotFound, Topic
 from gnsqd.errors import BrokerError, StorageError
-from unit.broker.surroundings import MINUTE, FakeConsumer, Surroundings, bodies_of, settle
+from unit.broker.surroundings import MINUTE, SECOND, FakeConsumer, Surroundings, bodies_of, settle
 
 Build = Callable[..., Surroundings]
 
@@ -144,6 +145,36 @@ def test_deferred_message_keeps_its_delay_without_a_memory_queue(surroundings: B
     publish(topic, b"later", deferred=MINUTE)
     settle()
     assert (channel.deferred_count, channel.depth, topic.message_count) == (1, 0, 1)
+
+
+def test_deferred_message_keeps_its_delay_through_overflow_and_restart(surroundings: Build) -> None:
+    around = surroundings(mem_queue_size=1)
+    topic = new_topic(around)
+    publish(topic, b"memory", b"disk", deferred=MINUTE)
+    publish(topic, b"now")
+    assert (topic.depth, topic.backend_depth) == (3, 2)
+    assert topic.close() == 0
+    topic = new_topic(around)
+    assert topic.backend_depth == 3
+    channel = wait_for(topic, "c", 3)
+    assert channel.deferred_count == 2
+    assert waiting(channel) == [b"now"]
+    assert not channel.process_deferred(monotonic_ns() + 30 * SECOND)
+    assert channel.process_deferred(monotonic_ns() + MINUTE)
+    assert sorted(waiting(channel)) == [b"disk", b"memory"]
+
+
+def test_refused_message_leaves_no_due_time(surroundings: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = new_topic(surroundings(mem_queue_size=0))
+
+    def refuse(payloads: list[bytes]) -> None:
+        raise StorageError("no space left on device", written=1)
+
+    monkeypatch.setattr(topic.backend, "put_many", refuse)
+    with pytest.raises(StorageError):
+        publish(topic, b"kept", b"refused", deferred=MINUTE)
+    assert topic.backend.due_times is not None
+    assert len(topic.backend.due_times) == 1
 
 
 def test_disk_that_refuses_fails_the_publisher_and_keeps_what_came_before(

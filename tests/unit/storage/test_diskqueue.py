@@ -225,22 +225,38 @@ class FullDisk:
         return written
 
 
-def test_full_disk_leaves_no_torn_record(
+def test_full_disk_keeps_the_whole_records_and_leaves_no_torn_one(
     open_queue: OpenQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = open_queue(max_bytes_per_file=20)
-    disk = FullDisk(monkeypatch, room=27)
+    disk = FullDisk(monkeypatch, room=27)  # four records in the first file, one and a torn one in the second
     queue.put_many([b"1"])
     with pytest.raises(StorageError) as raised:
         queue.put_many([b"2", b"3", b"4", b"5", b"6"])
     path = tmp_path / "q.diskqueue.000001.dat"
     assert str(raised.value) == f"write {path}: no space left on device"
-    assert raised.value.written == 3
-    assert queue.depth == 4
-    assert path.read_bytes() == b""
+    assert raised.value.written == 4
+    assert queue.depth == 5
+    assert path.read_bytes() == b"\x00\x00\x00\x015"
     disk.room = 1 << 20
     queue.put_many([b"7"])
-    assert drain(queue) == [b"1", b"2", b"3", b"4", b"7"]
+    assert drain(queue) == [b"1", b"2", b"3", b"4", b"5", b"7"]
+
+
+@pytest.mark.parametrize("room", range(3 * 8))
+def test_disk_that_fills_at_any_byte_keeps_what_fits(
+    open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    queue = open_queue()
+    disk = FullDisk(monkeypatch, room)
+    bodies = [b"1111", b"2222", b"3333"]
+    with pytest.raises(StorageError) as raised:
+        queue.put_many(bodies)
+    assert raised.value.written == room // 8
+    disk.room = 1 << 20
+    queue.put_many([b"good"])
+    queue.close()
+    assert drain(open_queue()) == [*bodies[: room // 8], b"good"]
 
 
 def test_torn_record_that_cannot_be_removed_is_written_over(

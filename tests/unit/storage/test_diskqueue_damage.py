@@ -135,6 +135,30 @@ def test_write_file_behind_meta_is_not_overwritten(open_queue: OpenQueue, tmp_pa
     assert drain(queue) == [b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.parametrize(
+    "meta, first, expected",
+    [
+        ("2\n0,0\n0,10\n", record(b"0") + record(b"1"), [b"0", b"1"]),  # nothing is read
+        ("1\n0,5\n0,10\n", record(b"0") + record(b"1"), [b"1"]),  # a part
+        ("0\n0,10\n0,10\n", record(b"0") + record(b"1"), []),  # all of it
+        ("0\n0,10\n0,10\n", record(b"0"), []),
+        ("0\n0,0\n0,0\n", None, []),
+        ("1\n0,0\n0,5\n", record(b"0") + record(b"1"), [b"0", b"1"]),
+    ],
+)
+def test_files_behind_the_end_of_meta_are_read_not_written_over(
+    open_queue: OpenQueue, tmp_path: Path, complaints: Complaints, meta: str, first: bytes | None, expected: list[bytes]
+) -> None:
+    """A full disk may have taken records and new files but no newer meta file; the real nsqd writes over them."""
+    write_queue(tmp_path, meta, first, record(b"2") + record(b"3"), record(b"4"))
+    queue = open_queue()
+    queue.put_many([b"5"])
+    assert drain(queue) == [*expected, b"2", b"3", b"4", b"5"]
+    queue.close()
+    assert sorted(os.listdir(tmp_path)) == ["q.diskqueue.000003.dat", "q.diskqueue.meta.dat"]
+    assert "WARNING: DISKQUEUE(q) metadata ends at $D/q.diskqueue.000000.dat, reading 2 later files too" in complaints()
+
+
 @pytest.mark.parametrize("meta, depth", [("7\n0,5\n0,5\n", 7), ("-7\n0,5\n0,5\n", -7)])
 def test_wrong_depth_of_an_empty_queue_is_corrected_at_once(
     open_queue: OpenQueue, tmp_path: Path, complaints: Complaints, meta: str, depth: int

@@ -1,0 +1,7 @@
+cimport cython
+
+from gnsqd.broker.message cimport Message, message_from_payload
+
+@cython.locals(message=Message)
+cpdef write_messages(list messages, backend)
+cpdef list read_messages(list payloads, backend, longest)

@@ -1,0 +1,94 @@
+"""A deferred message keeps its due time where the real nsqd forgets it: on disk and over a restart (NSQD-COMPAT 0.1,
+item 10)."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from daemons import Daemon, eventually
+from nsq_client import Client
+
+LONG = 3600 * 1000  # ms
+
+
+def deferred_count(daemon: Daemon) -> int:
+    count: int = daemon.channel_stats("t", "c").get("deferred_count", -1)
+    return count
+
+
+@pytest.mark.parametrize("mem_queue_size", [0, 1, 10000])
+@pytest.mark.parametrize("with_channel", [True, False])
+def test_delay_survives_overflow_and_restart(
+    gnsqd_factory: Callable[..., Daemon], mem_queue_size: int, with_channel: bool
+) -> None:
+    daemon = gnsqd_factory(f"--mem-queue-size={mem_queue_size}")
+    with Client(daemon.tcp_address) as client:
+        if with_channel:
+            assert daemon.http("POST", "/topic/create?topic=t")[0] == 200
+            assert daemon.http("POST", "/channel/create?topic=t&channel=c")[0] == 200
+        published = time.monotonic()
+        for body, delay in ((b"long", LONG), (b"first", 2000), (b"second", 2300)):
+            client.command(b"DPUB t %d" % delay, body)
+            assert client.response() == b"OK"
+    for _ in range(2):
+        daemon.restart()
+    with Client(daemon.tcp_address) as consumer:
+        consumer.subscribe("t", "c", rdy=10)
+        for body, delay in ((b"first", 2.0), (b"second", 2.3)):
+            message = consumer.message()
+            assert (message.body, message.attempts) == (body, 1)
+            assert time.monotonic() - published >= delay
+            consumer.command(b"FIN " + message.id)
+        eventually(lambda: deferred_count(daemon) == 1)
+        assert consumer.nothing_arrives(0.3)
+    stats = daemon.channel_stats("t", "c")
+    assert (stats["depth"], stats["in_flight_count"]) == (0, 0)
+
+
+def test_requeued_message_keeps_its_delay_and_its_attempts(gnsqd: Daemon) -> None:
+    with Client(gnsqd.tcp_address) as consumer:
+        consumer.subscribe("t", "c", rdy=1)
+        consumer.publish("t", b"x")
+        message = consumer.message()
+        requeued = time.monotonic()
+        consumer.command(b"REQ %b 2000" % message.id)
+        eventually(lambda: deferred_count(gnsqd) == 1)
+    gnsqd.restart()
+    with Client(gnsqd.tcp_address) as consumer:
+        consumer.subscribe("t", "c", rdy=1)
+        again = consumer.message()
+        assert time.monotonic() - requeued >= 2
+        assert (again.id, again.attempts, again.body) == (message.id, 2, b"x")
+
+
+def test_no_side_file_stays_when_nothing_is_held_back(gnsqd: Daemon) -> None:
+    side_file = gnsqd.data_path / "t:c.diskqueue.due_times.dat"
+    with Client(gnsqd.tcp_address) as client:
+        client.subscribe("t", "c")
+        client.command(b"DPUB t %d" % LONG, b"x")
+        assert client.response() == b"OK"
+        eventually(lambda: deferred_count(gnsqd) == 1)
+    gnsqd.restart()
+    assert side_file.exists()
+    assert gnsqd.http("POST", "/channel/empty?topic=t&channel=c")[0] == 200
+    assert not side_file.exists()
+    gnsqd.restart()
+    assert not side_file.exists()
+    assert gnsqd.channel_stats("t", "c")["depth"] == 0
+
+
+def test_side_file_that_is_damaged_is_named_and_holds_nothing_up(gnsqd: Daemon) -> None:
+    with Client(gnsqd.tcp_address) as client:
+        client.subscribe("t", "c")
+        client.command(b"DPUB t %d" % LONG, b"x")
+        assert client.response() == b"OK"
+        eventually(lambda: deferred_count(gnsqd) == 1)
+    gnsqd.terminate()
+    side_file = gnsqd.data_path / "t:c.diskqueue.due_times.dat"
+    side_file.write_bytes(side_file.read_bytes()[:-1])
+    gnsqd.start()
+    assert f"WARNING: DISKQUEUE(t:c) delivering deferred messages at once - {side_file} is not" in gnsqd.log()
+    with Client(gnsqd.tcp_address) as consumer:
+        consumer.subscribe("t", "c", rdy=1)
+        assert consumer.message().body == b"x"
