@@ -164,6 +164,30 @@ def test_deferred_message_keeps_its_delay_through_overflow_and_restart(surroundi
     assert sorted(waiting(channel)) == [b"disk", b"memory"]
 
 
+def test_deferred_message_that_became_due_on_disk_is_not_held_back(surroundings: Build) -> None:
+    topic = new_topic(surroundings(mem_queue_size=0))
+    publish(topic, b"x", deferred=1)
+    assert waiting(wait_for(topic, "c", 1)) == [b"x"]
+
+
+def test_messages_that_no_disk_takes_at_the_end_are_counted(
+    surroundings: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic(surroundings())
+    channel = topic.get_channel("c")
+    publish(topic, b"0", b"1")
+    settle()
+    topic.pause()
+    publish(topic, b"2")
+
+    def refuse(payloads: list[bytes]) -> None:
+        raise StorageError("no space left on device")
+
+    for backend in (topic.backend, channel.backend):
+        monkeypatch.setattr(backend, "put_many", refuse)
+    assert topic.close() == 3
+
+
 def test_refused_message_leaves_no_due_time(surroundings: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = new_topic(surroundings(mem_queue_size=0))
 

@@ -152,6 +152,7 @@ def test_files_behind_the_end_of_meta_are_read_not_written_over(
     """A full disk may have taken records and new files but no newer meta file; the real nsqd writes over them."""
     write_queue(tmp_path, meta, first, record(b"2") + record(b"3"), record(b"4"))
     queue = open_queue()
+    assert queue.depth == int(meta[0]) + 3
     queue.put_many([b"5"])
     assert drain(queue) == [*expected, b"2", b"3", b"4", b"5"]
     queue.close()
