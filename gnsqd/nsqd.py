@@ -7,13 +7,13 @@ clean exit, with code 1.
 """
 
 import os
+import random
 from collections.abc import Callable
 from socket import gethostname
 from traceback import format_exc
 
 from gevent import Greenlet
 from gevent.event import Event
-from gevent.lock import RLock
 
 from gnsqd.broker.doorbell import Doorbell
 from gnsqd.broker.environment import Environment
@@ -29,7 +29,9 @@ from gnsqd.options import OPTIONS, Options, validate
 from gnsqd.storage import metadata
 from gnsqd.storage.dirlock import DirLock
 from gnsqd.storage.diskqueue import DiskQueue
+from gnsqd.storage.files import try_write
 from gnsqd.storage.record import MIN_RECORD_SIZE
+from gnsqd.storage.sweep import sweep
 from gnsqd.storage.syncer import Syncer
 from gnsqd.version import NSQD_VERSION, VERSION, lane, version_string
 from gnsqd.web.handlers import API
@@ -40,7 +42,8 @@ from gnsqd.wire.protocol_v2 import ProtocolV2
 from gnsqd.wire.tcp import TCPServer
 from gnsqd.wire.tls import build_context
 
-METADATA_FILE = "nsqd.dat"
+PROBE_SECONDS = 1.0
+PROBE_SIZE = 1 << 20  # bytes at most
 
 
 class NSQD:
@@ -51,15 +54,13 @@ class NSQD:
         self._log = log
         self._exit_code = 0
         self._exit_requested = Event()
-        self._exiting = False
         self._greenlets: set[Greenlet[..., None]] = set()
         self._lock = DirLock(options.data_path)
         self._syncer = Syncer()
-        self._metadata_path = os.path.join(options.data_path, METADATA_FILE)
-        self._metadata_lock = RLock()
-        self._metadata_final = False  # written by `exit`, after which the topics go one by one
-        self._metadata_bell = Doorbell()
+        self._metadata_path = os.path.join(options.data_path, metadata.FILE_NAME)
         self._registry = Registry()
+        self._metadata_file = metadata.MetadataFile(self._metadata_path, self._registry.metadata, self._syncer, log)
+        self._health_bell = Doorbell()
         self._memory = MemoryStats()
         self._queue_scan = QueueScan(self._registry, options, log, self._spawn)
         self._lookup = Lookup(options, log, self._registrations, self._spawn)
@@ -76,6 +77,7 @@ class NSQD:
         self._log.info("ID: %d", options.node_id)
         self._log.info("gnsqd v%s (%s)", VERSION, lane())
         self._warn_of_pending_options()
+        sweep(options.data_path, self._log)
         self._registry.attach(self._environment())
 
         tcp_listener = Listener(options.tcp_address)
@@ -94,7 +96,8 @@ class NSQD:
             self._spawn("httpServer", self._http_server.serve)
         self._spawn("queueScanLoop", self._queue_scan.queueScanLoop)
         self._spawn("syncLoop", self._syncer.syncLoop)
-        self._spawn("persistLoop", self.persist_loop)
+        self._spawn("persistLoop", self._metadata_file.persist_loop)
+        self._spawn("healthLoop", self.health_loop)
         http_port = 0 if http_listener is None else http_listener.port
         self._lookup.start(options.nsqlookupd_tcp_addresses, self._identity(tcp_listener.port, http_port))
 
@@ -107,7 +110,8 @@ class NSQD:
             http_port=http_port,
             memory=self._memory,
             producers=self._tcp_server.producers,
-            persist_metadata=self.persist_metadata,
+            persist_metadata=self._metadata_file.persist,
+            wait_persisted=self._metadata_file.wait,
             render_metrics=Metrics(self._registry).render,
         )
 
@@ -123,7 +127,7 @@ class NSQD:
             ids=GuidFactory(self._options.node_id),
             make_backend=self._make_backend,
             notify=self._notify,
-            set_health=self._registry.set_health,
+            set_health=self._set_health,
             channels_to_precreate=self._lookup.channels_to_precreate,
             spawn=self._spawn,
         )
@@ -142,41 +146,59 @@ class NSQD:
             syncer=self._syncer,
         )
 
+    # nsqd.dat
+
     def _load_metadata(self) -> None:
         try:
+            if not os.path.exists(self._metadata_path):
+                self._warn_of_older_metadata()
             self._registry.load(metadata.load(self._metadata_path))
         except StorageError as error:
             raise StartError(str(error), prefix="failed to load metadata") from error
         try:
-            self.persist_metadata()
+            self._metadata_file.write()
         except StorageError as error:
             raise StartError(str(error), prefix="failed to persist metadata") from error
 
-    # nsqd.dat
+    def _warn_of_older_metadata(self) -> None:
+        if names := metadata.find_older(self._options.data_path):
+            self._log.warn(
+                "NSQ: there is no %s, and metadata of an nsqd before v1.0 is not read: %s; to have its topics and "
+                "channels, stop this nsqd and rename that file, of the same format, to %s",
+                self._metadata_path,
+                ", ".join(names),
+                metadata.FILE_NAME,
+            )
 
     def _notify(self, changed: object, persist: bool) -> None:
         if persist and not self._registry.loading:
-            self._metadata_bell.ring()
+            self._metadata_file.note_change()
         self._lookup.notify(changed)
 
-    def persist_metadata(self) -> None:
-        """Write nsqd.dat as things are now; StorageError. Yields."""
-        with self._metadata_lock:
-            if self._metadata_final:
-                raise StorageError("exiting")
-            self._log.info("NSQ: persisting topic/channel metadata to %s", self._metadata_path)
-            metadata.save(self._metadata_path, self._registry.metadata(), self._syncer)
+    # Health
 
-    def persist_loop(self) -> None:
-        """Write nsqd.dat after every creation and deletion; those that come together share one write."""
-        while True:
-            self._metadata_bell.wait()
-            if self._exiting:
-                return
+    def _set_health(self, error: Exception | None) -> None:
+        self._registry.set_health(error)
+        if error is not None:
+            self._health_bell.ring()
+
+    def health_loop(self) -> None:
+        """After a disk write failed, try from time to time whether one works again, so that a daemon which publishers
+        avoid for its health gets well without them. A message of the largest size, or 1 MiB of it, must fit."""
+        path = f"{self._metadata_path}.{random.getrandbits(63)}.tmp"
+        data = bytes(min(self._options.max_msg_size, PROBE_SIZE))
+        while not self._exit_requested.wait(PROBE_SECONDS):
+            error = self._registry.error
+            if error is None:
+                self._health_bell.wait()
+                continue
             try:
-                self.persist_metadata()
-            except StorageError as error:
-                self._log.error("failed to persist metadata - %s", error)
+                self._syncer.run(try_write, path, data)
+            except StorageError:
+                continue
+            if self._registry.error is error:
+                self._log.info("NSQ: the disk can be written to again")
+                self._registry.set_health(None)
 
     # What nsqlookupd is told
 
@@ -228,21 +250,18 @@ class NSQD:
 
     def exit(self) -> int:
         """Stop everything, flush everything to disk; the exit code."""
-        self._exiting = True
         self._tcp_server.close()
         if self._http_server is not None:
             self._http_server.close()
         self._lookup.stop()
-        try:
-            self.persist_metadata()
-        except StorageError as error:
-            self._log.error("failed to persist metadata - %s", error)
-        self._metadata_final = True
+        self._metadata_file.close()  # before the topics go one by one
         self._log.info("NSQ: closing topics")
-        self._registry.close()
+        if lost := self._registry.close():
+            self._log.error("NSQ: %d messages could not be written to disk and are lost", lost)
+            self._exit_code = self._exit_code or 1
         self._log.info("NSQ: stopping subsystems")
         self._queue_scan.stop()
-        self._metadata_bell.ring()
+        self._health_bell.ring()
         self._syncer.stop()
         self._lock.release()
         self._log.info("NSQ: bye")

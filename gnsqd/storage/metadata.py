@@ -1,19 +1,29 @@
 """nsqd.dat: which topics and channels there are, and which are paused (NSQD-COMPAT 4.1).
 
 Reading follows Go's decoder, down to the texts of its errors: one value of a wrong type refuses the whole file.
+Writing is the work of one greenlet, so that an older state never replaces a newer one. Changes are only counted: a
+write contains all that were counted when it began, and those that come together share one.
 """
 
 import os
 import random
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from gevent.event import Event
+
 from gnsqd.errors import StorageError
 from gnsqd.gotext import Kind, Struct, decode_object, dumps
-from gnsqd.storage.files import path_error, rename_file, sync_path, write_file
+from gnsqd.log import Logger
+from gnsqd.storage.files import failing_as_go, path_error, rename_file, sync_path, write_file
 from gnsqd.storage.syncer import Syncer
 from gnsqd.version import NSQD_VERSION
+
+FILE_NAME = "nsqd.dat"
+RETRY_SECONDS = 1.0  # until a write that failed is tried again
+_OLDER_NAME = re.compile(r"nsqd\.[0-9]+\.dat")
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,13 @@ def load(path: str) -> list[TopicMetadata]:
     ]
 
 
+def find_older(data_path: str) -> list[str]:
+    """The files named as nsqd did before v1.0, `nsqd.{worker id}.dat`, of the same format; StorageError."""
+    directory = data_path or "."
+    with failing_as_go("open", directory), os.scandir(directory) as entries:
+        return sorted(entry.name for entry in entries if _OLDER_NAME.fullmatch(entry.name) and entry.is_file())
+
+
 def encode(topics: Sequence[TopicMetadata]) -> bytes:
     """The content of nsqd.dat."""
     document = {
@@ -88,3 +105,98 @@ def _replace(path: str, temporary: str, data: bytes) -> None:
     rename_file(temporary, path)
     with suppress(StorageError):  # not every file system can sync a directory
         sync_path(os.path.dirname(path) or ".")
+
+
+class MetadataFile:
+    """The file `path` of a running daemon, and when it is written; `topics()` is the state to write, without yielding.
+
+    `persist_loop` writes it after every `note_change`, until `close`. What could not be written is logged and tried
+    again, once a second and with every further change.
+    """
+
+    def __init__(self, path: str, topics: Callable[[], Sequence[TopicMetadata]], syncer: Syncer, log: Logger) -> None:
+        self.path = path
+        self._topics = topics
+        self._syncer = syncer
+        self._log = log
+        self._changes = 0
+        self._tried = 0  # changes that the latest write contained
+        self._written = 0  # changes that are in the file
+        self._begun = 0  # writes
+        self._ended = 0
+        self._end = Event()  # of the next write that ends
+        self._bell = Event()
+        self._closing = False
+        self._closed = False
+
+    def note_change(self) -> None:
+        """The file is to be written. Never yields."""
+        self._changes += 1
+        self._bell.set()
+
+    def wait(self) -> None:
+        """Return when the file contains every change noted so far, or a write of them has failed. Yields.
+
+        StorageError("exiting") if there will be no such write any more.
+        """
+        changes, begun = self._changes, self._begun
+        if self._written < changes:
+            self._bell.set()
+        while self._written < changes and self._ended <= begun:
+            if self._closed:
+                raise StorageError("exiting")
+            self._end.wait()
+
+    def persist(self) -> None:
+        """Have the file written with what is so now, and `wait` for that."""
+        self.note_change()
+        self.wait()
+
+    def write(self) -> None:
+        """Write the file here and now; StorageError. Only for when `persist_loop` does not run. Yields."""
+        self._log.info("NSQ: persisting topic/channel metadata to %s", self.path)
+        self._write()
+
+    def _write(self) -> None:
+        self._begun += 1
+        self._tried = self._changes
+        try:
+            save(self.path, self._topics(), self._syncer)
+            self._written = self._tried
+        finally:
+            self._ended += 1
+            end, self._end = self._end, Event()
+            end.set()
+
+    def persist_loop(self) -> None:
+        """Write the file when it is due, until `close`."""
+        while not self._closing:
+            self._bell.wait(RETRY_SECONDS if self._written < self._changes else None)
+            self._bell.clear()
+            if self._closing or self._written == self._changes:
+                continue
+            again = self._tried == self._changes  # that the disk is still full needs no second line
+            try:
+                if again:
+                    self._write()
+                    self._log.info("NSQ: topic/channel metadata could be persisted to %s at last", self.path)
+                else:
+                    self.write()
+            except StorageError as error:
+                if not again:
+                    self._log.error("failed to persist metadata - %s", error)
+
+    def close(self) -> None:
+        """Write the file a last time, if that is possible; nothing writes it from now on. Yields."""
+        self._closing = True
+        self._bell.set()
+        if self._ended < self._begun:
+            self._end.wait()
+        try:
+            self.write()
+            while self._written < self._changes:
+                self.write()
+        except StorageError as error:
+            self._log.error("failed to persist metadata - %s", error)
+        self._closed = True
+        self._end.set()

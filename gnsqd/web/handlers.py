@@ -33,7 +33,8 @@ class API:
 
     tcp_port, http_port  where it listens, -1 on a unix socket
     producers()          the clients that have published
-    persist_metadata()   write nsqd.dat now; StorageError
+    persist_metadata()   write nsqd.dat with what is so now; when it fails, that has been logged
+    wait_persisted()     wait for the write, if one is due, of what was created until now; likewise
     render_metrics(accept)  the Prometheus page and its content type
     """
 
@@ -48,6 +49,7 @@ class API:
         memory: MemoryStats,
         producers: Callable[[], Iterable[Consumer]],
         persist_metadata: Callable[[], None],
+        wait_persisted: Callable[[], None],
         render_metrics: Callable[[str], tuple[bytes, str]],
     ) -> None:
         self._options = options
@@ -58,6 +60,7 @@ class API:
         self._memory = memory
         self._producers = producers
         self._persist_metadata = persist_metadata
+        self._wait_persisted = wait_persisted
         self._render_metrics = render_metrics
         self._started = monotonic_ns()
 
@@ -193,6 +196,7 @@ class API:
 
     def create_topic(self, request: Request) -> None:
         self._get_topic(self._query(request))
+        self._wait_persisted()
 
     def delete_topic(self, request: Request) -> None:
         name = _required(self._parameters(request), "topic")
@@ -200,6 +204,7 @@ class API:
             self._registry.delete_existing_topic(name)
         except TopicNotFound as error:
             raise HTTPError(404, "TOPIC_NOT_FOUND") from error
+        self._persist_metadata()
 
     def empty_topic(self, request: Request) -> None:
         name = _required(self._parameters(request), "topic")
@@ -222,6 +227,7 @@ class API:
     def create_channel(self, request: Request) -> None:
         topic, name = self._get_topic_and_channel_name(request)
         topic.get_channel(name)
+        self._wait_persisted()
 
     def delete_channel(self, request: Request) -> None:
         topic, name = self._get_topic_and_channel_name(request)
@@ -229,6 +235,7 @@ class API:
             topic.delete_existing_channel(name)
         except ChannelNotFound as error:
             raise HTTPError(404, "CHANNEL_NOT_FOUND") from error
+        self._persist_metadata()
 
     def empty_channel(self, request: Request) -> None:
         self._get_existing_channel(request).empty()

@@ -1,14 +1,22 @@
-"""nsqd.dat: bytes from NSQD-COMPAT 4.1, error texts from Go 1.19's encoding/json and the golden directories."""
+"""nsqd.dat: bytes from NSQD-COMPAT 4.1, error texts from Go 1.19's encoding/json and the golden directories; and when
+a running daemon writes it."""
 
+import io
 import json
 import os
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
+import gevent
 import pytest
+from gevent.lock import Semaphore
 
 from gnsqd.errors import StorageError
-from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata, encode, load, save
+from gnsqd.log import Level, Logger
+from gnsqd.storage import metadata
+from gnsqd.storage.metadata import ChannelMetadata, MetadataFile, TopicMetadata, encode, find_older, load, save
 from gnsqd.storage.syncer import Syncer
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metadata"
@@ -155,3 +163,213 @@ def test_error_texts_are_those_of_go(tmp_path: Path, text: str, error: str) -> N
     with pytest.raises(StorageError) as raised:
         load(str(path))
     assert str(raised.value) == f"failed to parse metadata in {path} - {error}"
+
+
+def test_files_of_older_daemons_are_found_by_their_names(tmp_path: Path) -> None:
+    for name in ("nsqd.7.dat", "nsqd.1023.dat", "nsqd.x.dat", "nsqd..dat", "nsqd.dat.7", "xnsqd.1.dat", "nsqd.5xdat"):
+        (tmp_path / name).touch()
+    (tmp_path / "nsqd.6.dat").mkdir()
+    (tmp_path / "nsqd.8.dat").symlink_to("nsqd.dat")  # nsqd 1.0 kept such links; this one leads nowhere
+    assert find_older(str(tmp_path)) == ["nsqd.1023.dat", "nsqd.7.dat"]
+
+
+class Writing:
+    """A metadata file with its loop, over a list of topics. Stands in for the Syncer, too: a write waits for `let`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.topics: list[str] = []
+        self.begun = 0
+        self.ended = 0
+        self.error: StorageError | None = None
+        self.stream = io.StringIO()
+        self._permits = Semaphore(0)
+        log = Logger("", Level.DEBUG, self.stream)
+        self.file = MetadataFile(
+            str(path), lambda: [TopicMetadata(name, False) for name in self.topics], cast(Any, self), log
+        )
+        self.loop = gevent.spawn(self.file.persist_loop)
+
+    def run(self, function: Callable[..., None], *args: object) -> None:
+        self.begun += 1
+        try:
+            self._permits.acquire()
+            if self.error is not None:
+                raise self.error
+            function(*args)
+        finally:
+            self.ended += 1
+
+    def let(self, writes: int) -> None:
+        for _ in range(writes):
+            self._permits.release()
+
+    def create(self, name: str) -> "gevent.Greenlet[[], None]":
+        """Somebody who has created a topic and waits for it to be on disk."""
+        creator = gevent.spawn(self._create, name)
+        gevent.sleep(0)
+        return creator
+
+    def _create(self, name: str) -> None:
+        self.topics.append(name)
+        self.file.note_change()
+        self.file.wait()
+
+    def listed(self) -> list[str]:
+        return [topic.name for topic in load(str(self.path))]
+
+    def errors(self) -> list[str]:
+        return re.findall(r"ERROR: (.*)", self.stream.getvalue())
+
+
+@pytest.fixture
+def writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Writing]:
+    """Retries come only when they are asked for."""
+    monkeypatch.setattr(metadata, "RETRY_SECONDS", 3600.0)
+    writing = Writing(tmp_path / "nsqd.dat")
+    with gevent.Timeout(30):
+        yield writing
+        writing.error = None
+        writing.let(1000)
+        writing.file.close()
+        writing.loop.get()
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    while not condition():  # the fixture's timeout ends it
+        gevent.sleep(0.001)
+
+
+def test_changes_that_come_together_share_one_write(writing: Writing) -> None:
+    waiting = [writing.create("first")]
+    eventually(lambda: writing.begun == 1)
+    waiting += [writing.create(str(number)) for number in range(50)]
+    writing.let(1000)
+    gevent.joinall(waiting, raise_error=True)
+    assert writing.begun == 2
+    assert writing.listed() == writing.topics
+
+
+def test_write_that_began_before_a_change_does_not_count_for_it(writing: Writing) -> None:
+    early = writing.create("early")
+    eventually(lambda: writing.begun == 1)
+    late = writing.create("late")
+    writing.let(1)
+    early.get()
+    eventually(lambda: writing.begun == 2)
+    assert writing.listed() == ["early"]
+    assert not late.ready()
+    writing.let(1)
+    late.get()
+    assert writing.listed() == ["early", "late"]
+
+
+def test_who_stops_waiting_leaves_the_writes_in_order(writing: Writing) -> None:
+    early = writing.create("early")
+    eventually(lambda: writing.begun == 1)
+    early.kill()
+    late = writing.create("late")
+    gevent.sleep(0)
+    assert writing.begun == 1
+    writing.let(2)
+    late.get()
+    assert writing.listed() == ["early", "late"]
+
+
+def test_nothing_is_written_or_waited_for_without_a_change(writing: Writing) -> None:
+    writing.file.wait()
+    done = writing.create("a")
+    writing.let(1)
+    done.get()
+    writing.file.wait()
+    gevent.sleep(0)
+    assert writing.begun == 1
+
+
+def test_request_for_a_write_is_one_even_without_a_change(writing: Writing) -> None:
+    writing.let(2)
+    writing.file.persist()
+    writing.file.persist()
+    assert writing.begun == 2
+
+
+def test_failed_write_is_logged_once_and_tried_again(writing: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "RETRY_SECONDS", 0.001)
+    writing.error = StorageError("write x: no space left on device")
+    writing.let(10)
+    writing.create("a").get()
+    assert not writing.path.exists()
+    eventually(lambda: writing.ended == 10)
+    assert writing.errors() == ["failed to persist metadata - write x: no space left on device"]
+    writing.error = None
+    writing.let(1)
+    eventually(writing.path.exists)
+    assert writing.listed() == ["a"]
+    eventually(lambda: writing.stream.getvalue().endswith(f"could be persisted to {writing.path} at last\n"))
+    gevent.sleep(0.01)
+    assert writing.begun == 11
+
+
+def test_every_change_that_could_not_be_written_is_logged(writing: Writing) -> None:
+    writing.error = StorageError("disk full")
+    writing.let(2)
+    writing.create("a").get()
+    writing.create("b").get()
+    assert writing.errors() == ["failed to persist metadata - disk full"] * 2
+
+
+def test_who_waits_does_not_wait_for_the_time_of_a_retry(writing: Writing) -> None:
+    writing.error = StorageError("disk full")
+    writing.let(3)
+    writing.create("a").get()
+    writing.file.wait()
+    assert (writing.begun, writing.errors()) == (2, ["failed to persist metadata - disk full"])
+    writing.error = None
+    writing.file.wait()
+    assert writing.listed() == ["a"]
+
+
+def test_failure_of_an_earlier_write_does_not_count_for_a_later_change(writing: Writing) -> None:
+    writing.error = StorageError("disk full")
+    writing.create("early")
+    eventually(lambda: writing.begun == 1)
+    late = writing.create("late")
+    writing.let(1)
+    eventually(lambda: writing.begun == 2)
+    assert not late.ready()
+    writing.error = None
+    writing.let(1)
+    late.get()
+    assert writing.listed() == ["early", "late"]
+
+
+def test_close_waits_for_the_write_under_way_and_has_the_last_word(writing: Writing) -> None:
+    first = writing.create("first")
+    eventually(lambda: writing.begun == 1)
+    closing = gevent.spawn(writing.file.close)
+    gevent.sleep(0)
+    assert writing.begun == 1
+    second = writing.create("second")
+    writing.let(1)
+    first.get()
+    eventually(lambda: writing.begun == 2)
+    third = writing.create("third")  # comes after the last write took its state
+    writing.let(2)
+    gevent.joinall([closing, second, third, writing.loop], raise_error=True)
+    assert writing.listed() == ["first", "second", "third"]
+    writing.topics.clear()
+    writing.file.note_change()
+    with pytest.raises(StorageError, match="^exiting$"):
+        writing.file.wait()
+    assert writing.begun == 3
+
+
+def test_close_neither_waits_for_a_retry_nor_fails(writing: Writing) -> None:
+    writing.error = StorageError("disk full")
+    writing.let(2)
+    writing.create("a").get()
+    writing.file.close()
+    writing.loop.get()
+    assert writing.errors() == ["failed to persist metadata - disk full"] * 2
+    with pytest.raises(StorageError, match="^exiting$"):
+        writing.file.wait()

@@ -55,12 +55,10 @@ class World:
             http_port=-1,
             memory=MemoryStats(),
             producers=list,
-            persist_metadata=self.persist_metadata,
+            persist_metadata=lambda: self.calls.append("persist_metadata"),
+            wait_persisted=lambda: self.calls.append("wait_persisted"),
             render_metrics=lambda accept: (f"page for {accept}".encode(), "text/page"),
         )
-
-    def persist_metadata(self) -> None:
-        self.calls.append("persist_metadata")
 
     def ask(self, handler: str, query: str = "topic=t&channel=c", body: bytes = b"", *headers: bytes) -> object:
         lines = [b"POST /x?%s HTTP/1.1" % query.encode(), b"Host: x", b"Content-Length: %d" % len(body), *headers]
@@ -101,6 +99,29 @@ def test_publish_that_is_not_kept_is_answered_as_exiting(
 def test_pausing_is_written_down_before_it_is_answered(world: World, what: str, level: str) -> None:
     assert world.ask(f"{what}_{level}") is None
     assert world.calls[-2:] == [what, "persist_metadata"]
+
+
+@pytest.mark.parametrize(
+    "handler, calls",
+    [
+        ("create_topic", ["wait_persisted"]),
+        ("create_channel", ["get_channel", "wait_persisted"]),
+        ("delete_topic", ["delete", "persist_metadata"]),
+        ("delete_channel", ["delete_existing_channel", "persist_metadata"]),
+    ],
+)
+def test_creation_and_deletion_are_written_down_before_they_are_answered(
+    world: World, handler: str, calls: list[str]
+) -> None:
+    vars(world.topic)["exiting"] = False
+    assert world.ask(handler) is None
+    assert world.calls == calls
+
+
+def test_deletion_that_somebody_else_has_begun_is_written_down_before_it_is_answered(world: World) -> None:
+    vars(world.topic)["exiting"] = True
+    assert world.ask("delete_topic") is None
+    assert world.calls == ["persist_metadata"]
 
 
 def test_channel_that_goes_away_meanwhile_is_not_found(world: World) -> None:
