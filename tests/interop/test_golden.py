@@ -1,23 +1,29 @@
-"""Data directories that the real nsqd left, whole or damaged by hand, read by our storage (tests/golden/*).
+"""Data directories that the real nsqd left, whole or damaged by hand, read by our storage and our daemon
+(tests/golden/*).
 
 Each case holds `data/`, and in `expected.json` the options it was written with, what is on disk, and what the real
-nsqd delivered and logged when it was started on a copy. Where gnsqd mends what the real one loses, the case is tested
-by itself and says so.
+nsqd delivered and logged when it was started on a copy; or, under `metadata/`, what became of an nsqd.dat. Where gnsqd
+mends what the real one loses, the test says so.
 """
 
 import io
 import json
 import os
+import re
 import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from daemons import DEADLINE, Daemon, eventually, own_command
 from gnsqd.log import Level, Logger
 from gnsqd.storage.diskqueue import DiskQueue
 from gnsqd.storage.record import decode_record, encode_record
 from gnsqd.storage.syncer import Syncer
+from nsq_client import Client, Message
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -42,6 +48,11 @@ QUEUES = [
     ("writepos_high", "roll:c", "roll:c"),
     ("emptied", "e", "e:drain"),
 ]
+
+# Where gnsqd mends: without usable meta (case, queue, delivered as), and files that were read to their end.
+READ_ALL = [("nometa", "u", "u:drain"), ("meta_garbage", "roll:c", "roll:c")]
+READ_TO_THE_END = "exactfit"
+MENDED = {*(case for case, *_ in READ_ALL), READ_TO_THE_END}
 
 # What our log has more, or less, than that of the real nsqd.
 ADDED = {
@@ -135,7 +146,7 @@ def test_queue_is_read_as_the_real_nsqd_reads_it(
     lines = [line for line in lines if not any(part in line for part in LEFT_OUT.get(case, []))]
     assert reading.log == ADDED.get(case, []) + lines
 
-    bad = [name for name in drain["bad_files"] if name.startswith(f"{queue}.") and case != "exactfit"]
+    bad = [name for name in drain["bad_files"] if name.startswith(f"{queue}.") and case != READ_TO_THE_END]
     assert bad_files(tmp_path / "data") == sorted({*bad, *bad_files(GOLDEN / case / "data")})
 
 
@@ -153,3 +164,172 @@ def test_without_usable_meta_every_record_is_read(tmp_path: Path, case: str, que
     assert reading.depth == len(reading.payloads) == count
     assert "no usable metadata, reading all" in reading.log[-1]
     assert reading.log[:-1] == expectation(case)["real_nsqd_drain"]["log_warnings"]
+
+
+# The whole daemon
+
+GnsqdFactory = Callable[..., Daemon]
+
+CASES = sorted(path.parent.name for path in GOLDEN.glob("*/data"))
+METADATA_CASES = sorted(path.parent.name for path in GOLDEN.glob("metadata/*/data"))
+
+
+def test_all_cases_are_here() -> None:
+    assert {case for case, *_ in QUEUES} | MENDED == set(CASES)
+    assert len(CASES) + len(METADATA_CASES) == 13 + 9
+
+
+def as_delivered(message: dict[str, Any]) -> Message:
+    id, body = message["id"].encode(), message["body"].encode("latin-1")
+    return Message(message["timestamp"], message["attempts"], id, body)
+
+
+def expected_messages(case: str) -> dict[str, list[Message]]:
+    """What the real nsqd delivers, by `topic:channel`."""
+    delivered = expectation(case)["real_nsqd_drain"]["messages"]
+    return {queue: [as_delivered(message) for message in found] for queue, found in delivered.items()}
+
+
+def at_start(nsqd: Daemon) -> dict[str, Any]:
+    """As `at_start` in expected.json."""
+    kinds = ("paused", "depth", "backend_depth")
+    return {
+        topic["topic_name"]: {
+            **{kind: topic[kind] for kind in kinds},
+            "channels": {entry["channel_name"]: {kind: entry[kind] for kind in kinds} for entry in topic["channels"]},
+        }
+        for topic in nsqd.stats()["topics"]
+    }
+
+
+def drain(nsqd: Daemon, topic: str, channel: str, count: int) -> list[Message]:
+    """The next `count` messages, each finished, after which there must be no more."""
+    query = f"?topic={topic}&channel={channel}"
+    assert nsqd.http("POST", f"/channel/create{query}")[0] == 200
+    for what in (f"topic/unpause?topic={topic}", f"channel/unpause{query}"):
+        assert nsqd.http("POST", f"/{what}")[0] == 200
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe(topic, channel, rdy=1)
+        messages = []
+        for _ in range(count):
+            messages.append(client.message())
+            client.command(b"FIN " + messages[-1].id)
+        eventually(lambda: (at_start(nsqd)[topic]["depth"], nsqd.channel_stats(topic, channel)["depth"]) == (0, 0))
+        client.command(b"CLS")
+        assert client.response() == b"CLOSE_WAIT"
+    assert nsqd.channel_stats(topic, channel)["in_flight_count"] == 0
+    return messages
+
+
+def check_daemon(
+    gnsqd_factory: GnsqdFactory,
+    directory: Path,
+    case: str,
+    *,
+    state: dict[str, Any],
+    messages: dict[str, list[Message]],
+    bad: list[str],
+) -> None:
+    """Start on a copy of the case, compare topics and channels, drain them all, and see which bad files there are."""
+    shutil.copytree(GOLDEN / case / "data", directory)
+    nsqd = gnsqd_factory(*expectation(case)["nsqd_options"], data_path=directory)
+    assert at_start(nsqd) == state
+    for name, expected in messages.items():
+        topic, _, channel = name.partition(":")
+        assert drain(nsqd, topic, channel, len(expected)) == expected
+    assert nsqd.terminate() == 0
+    assert bad_files(directory) == bad
+    assert list(directory.glob("*.tmp")) == []
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in MENDED])
+def test_daemon_delivers_what_the_real_nsqd_delivers(gnsqd_factory: GnsqdFactory, tmp_path: Path, case: str) -> None:
+    drained = expectation(case)["real_nsqd_drain"]
+    check_daemon(
+        gnsqd_factory,
+        tmp_path / "data",
+        case,
+        state=drained["at_start"],
+        messages=expected_messages(case),
+        bad=drained["bad_files"],
+    )
+
+
+@pytest.mark.parametrize("case, queue, delivered_as", READ_ALL)
+def test_daemon_delivers_all_where_the_real_nsqd_overwrites_files_without_usable_meta(
+    gnsqd_factory: GnsqdFactory, tmp_path: Path, case: str, queue: str, delivered_as: str
+) -> None:
+    drained = expectation(case)["real_nsqd_drain"]
+    messages = expected_messages(case)
+    assert messages[delivered_as] == []
+    stored = [Message(*decode_record(payload)) for payload in recorded(case, queue)]
+    messages[delivered_as] = [message._replace(attempts=message.attempts + 1) for message in stored]
+    topic, _, channel = queue.partition(":")
+    depths = drained["at_start"][topic]["channels"][channel] if channel else drained["at_start"][topic]
+    assert depths["depth"] == depths["backend_depth"] == 0
+    depths["depth"] = depths["backend_depth"] = len(stored)
+    check_daemon(
+        gnsqd_factory,
+        tmp_path / "data",
+        case,
+        state=drained["at_start"],
+        messages=messages,
+        bad=drained["bad_files"],
+    )
+
+
+def test_daemon_deletes_what_it_has_read_where_the_real_nsqd_renames_it(
+    gnsqd_factory: GnsqdFactory, tmp_path: Path
+) -> None:
+    drained = expectation(READ_TO_THE_END)["real_nsqd_drain"]
+    assert len(drained["bad_files"]) == 4
+    check_daemon(
+        gnsqd_factory,
+        tmp_path / "data",
+        READ_TO_THE_END,
+        state=drained["at_start"],
+        messages=expected_messages(READ_TO_THE_END),
+        bad=[],
+    )
+    left = {path.name for path in (tmp_path / "data").glob("*.diskqueue.0*")}
+    assert len([name for name in left if name.startswith("fit:drain.")]) <= 1  # the one that is written to
+    assert len([name for name in left if name.startswith("fit.")]) <= 1
+
+
+@pytest.mark.parametrize("case", METADATA_CASES)
+def test_metadata_means_to_the_daemon_what_it_means_to_the_real_nsqd(
+    gnsqd_factory: GnsqdFactory, tmp_path: Path, case: str
+) -> None:
+    directory = tmp_path / "data"
+    shutil.copytree(GOLDEN / "metadata" / case / "data", directory)
+    expected = json.loads((GOLDEN / "metadata" / case / "expected.json").read_text())
+    assert (directory / "nsqd.dat").read_text() == expected["input"]
+    if expected["exit_code"]:
+        code, output = failed_start(directory)
+        assert code == expected["exit_code"]
+        assert (directory / "nsqd.dat").read_text() == expected["input"]
+    else:
+        nsqd = gnsqd_factory(data_path=directory)
+        state = at_start(nsqd)
+        channels = {
+            topic: {name: channel["paused"] for name, channel in entry["channels"].items()}
+            for topic, entry in state.items()
+        }
+        found = {topic: {"paused": entry["paused"], "channels": channels[topic]} for topic, entry in state.items()}
+        assert found == expected["topics"]
+        assert in_order((directory / "nsqd.dat").read_text()) == in_order(expected["rewritten_nsqd_dat"])
+        output = nsqd.log()
+    lines = re.findall(r"(?:WARNING|ERROR|FATAL): .*", output.replace(str(directory), "$D"))
+    assert sorted(lines) == sorted(expected["log"])
+
+
+def failed_start(data_path: Path) -> tuple[int, str]:
+    """Exit code and output."""
+    flags = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", f"--data-path={data_path}"]
+    done = subprocess.run([*own_command(), *flags], capture_output=True, text=True, timeout=DEADLINE, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def in_order(metadata: str) -> list[str]:
+    """The parts of an nsqd.dat, whose topics the real nsqd writes in random order."""
+    return sorted(re.split(r",(?=\{\"name\":\"[a-z]\",\"paused\":\w+,\"channels\")", metadata))

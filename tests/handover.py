@@ -1,0 +1,186 @@
+"""One data path, and whole daemons that hand it over to each other: gnsqd and the real nsqd.
+
+A Daemon on the path changes its command with every hand-over; it keeps the logs of all. Every message has the same id
+and timestamp in all channels of a topic, so a consumer of the channel `witness` tells what the others have to deliver.
+Where a message cannot get there (it is deferred, or its topic is paused or has no channel), the file that the first
+daemon left tells.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from daemons import PEERS, Daemon, eventually, own_command
+from nsq_client import MESSAGE, RESPONSE, Client, Frame, Message, parse_message
+
+OURS = own_command()
+REAL = [str(PEERS / "nsqd")]
+WITNESS = "witness"
+HOUR = b"3600000"  # ms
+
+DaemonFactory = Callable[..., Daemon]
+Shape = dict[str, tuple[bool, int, dict[str, tuple[bool, int]]]]
+
+
+def is_ours(nsqd: Daemon) -> bool:
+    return nsqd.command == OURS
+
+
+def start_other(nsqd: Daemon, *flags: str) -> None:
+    nsqd.command = REAL if is_ours(nsqd) else OURS
+    nsqd.restart(*flags)
+
+
+def hand_over(nsqd: Daemon, *flags: str) -> None:
+    """End the daemon cleanly, see that it had nothing to complain about, and start the other one."""
+    assert nsqd.terminate() == 0
+    assert complaints(nsqd) == []
+    assert stray_files(nsqd) == set()
+    start_other(nsqd, *flags)
+
+
+def complaints(nsqd: Daemon) -> list[str]:
+    """What the last daemon found wrong with a queue, but for what the real one says of files that it has read
+    (NSQD-COMPAT 0.1 item 4)."""
+    lines: list[str] = re.findall(r"(?:WARNING|ERROR): DISKQUEUE.*", nsqd.log())
+    if is_ours(nsqd):
+        return lines
+    return [line for line in lines if not re.search(r"\.dat - EOF$|jump to next file and saving bad file as", line)]
+
+
+def stray_files(nsqd: Daemon) -> set[str]:
+    """Temporary and bad files, but for those that the real nsqd says it has made."""
+    logs = [log.read_text() for log in nsqd.logs]
+    known = {
+        name
+        for text in logs
+        if "(built w/go" in text
+        for name in re.findall(r"saving bad file as \S*/(\S+)$", text, re.MULTILINE)
+    }
+    return {path.name for path in nsqd.data_path.iterdir() if path.suffix in (".bad", ".tmp")} - known
+
+
+def started_with(nsqd: Daemon, expected: Shape) -> None:
+    """Wait until that is there, and all of it on disk: {topic: (paused, depth, {channel: (paused, depth)})}."""
+    eventually(lambda: shape(nsqd, "depth") == shape(nsqd, "backend_depth") == expected, f"{expected}")
+
+
+def shape(nsqd: Daemon, depth: str) -> Shape:
+    return {
+        topic["topic_name"]: (
+            topic["paused"],
+            topic[depth],
+            {channel["channel_name"]: (channel["paused"], channel[depth]) for channel in topic["channels"]},
+        )
+        for topic in nsqd.stats()["topics"]
+    }
+
+
+def nothing_left(nsqd: Daemon) -> None:
+    """Wait until no topic and no channel has a message of any kind."""
+
+    def left() -> list[Any]:
+        topics = nsqd.stats()["topics"]
+        channels = [channel for topic in topics for channel in topic["channels"]]
+        kinds = ("depth", "backend_depth", "in_flight_count", "deferred_count")
+        return [entry for entry in topics + channels if any(entry.get(kind) for kind in kinds)]
+
+    eventually(lambda: left() == [], "nothing is left")
+
+
+def channel_counts(nsqd: Daemon, topic: str, channel: str) -> tuple[int, int, int]:
+    """Depth, in flight, deferred."""
+    stats = nsqd.channel_stats(topic, channel)
+    return stats["depth"], stats["in_flight_count"], stats["deferred_count"]
+
+
+def queued_and_in_flight(nsqd: Daemon, topic: str, channel: str) -> tuple[int, int]:
+    """Deferred messages count as queued."""
+    depth, in_flight, deferred = channel_counts(nsqd, topic, channel)
+    return depth + deferred, in_flight
+
+
+# Publishing and consuming
+
+
+def post(nsqd: Daemon, what: str, topic: str, channel: str = "") -> None:
+    """`what` as in `topic/pause`."""
+    query = f"?topic={topic}&channel={channel}" if channel else f"?topic={topic}"
+    assert nsqd.http("POST", f"/{what}{query}")[0] == 200
+
+
+def create(nsqd: Daemon, topic: str, *channels: str) -> None:
+    post(nsqd, "topic/create", topic)
+    for channel in channels:
+        post(nsqd, "channel/create", topic, channel)
+
+
+def publish(nsqd: Daemon, topic: str, *bodies: bytes) -> list[Message]:
+    """The messages as their first delivery shows them, which is that to the witness."""
+    with Client(nsqd.tcp_address) as client:
+        client.publish(topic, *bodies)
+    messages = {message.body: message for message in take(nsqd, topic, WITNESS, len(bodies))}
+    return [messages.pop(body) for body in bodies]
+
+
+def varied(count: int) -> list[bytes]:
+    """Bodies of many sizes."""
+    return [b"%04d" % number + b"x" * (number * 7 % 50) for number in range(count)]
+
+
+def take(nsqd: Daemon, topic: str, channel: str, count: int, rdy: int = 1) -> list[Message]:
+    """Receive and finish `count` messages. With RDY 1, none but them has been sent."""
+    taken: list[Message] = []
+    with Client(nsqd.tcp_address) as client:
+        client.identify(heartbeat_interval=60_000)  # seconds go by with many messages
+        client.subscribe(topic, channel, rdy)
+        answers = b""
+        while len(taken) < count:
+            taken.append(client.message())
+            answers += b"FIN %b\n" % taken[-1].id
+            if len(taken) == count:
+                client.send(b"RDY 0\n")
+            if len(taken) == count or len(answers) >= len(b"FIN 0123456789abcdef\n") * rdy / 4:
+                client.send(answers)
+                answers = b""
+        all_done(client)
+    return taken
+
+
+def all_done(client: Client) -> list[Message]:
+    """Return when the daemon has dealt with everything that this client sent: what messages came until then."""
+    client.send(b"CLS\n")
+    messages = []
+    while (frame := client.frame()).type != RESPONSE:
+        if frame.type == MESSAGE:
+            messages.append(parse_message(frame.data))
+    assert frame == Frame(RESPONSE, b"CLOSE_WAIT")
+    return messages
+
+
+def again(messages: Iterable[Message]) -> list[Message]:
+    """As they are delivered next."""
+    return [message._replace(attempts=message.attempts + 1) for message in messages]
+
+
+# Files (NSQD-COMPAT 4.3, 4.4)
+
+
+def meta(nsqd: Daemon, queue: str) -> list[int]:
+    """Depth, read file and position, write file and position; [] without a meta file."""
+    path = nsqd.data_path / f"{queue}.diskqueue.meta.dat"
+    return [int(number) for number in re.findall(r"\d+", path.read_text())] if path.exists() else []
+
+
+def stored(nsqd: Daemon, queue: str) -> list[Message]:
+    """The messages of a queue of one file, as they are delivered next."""
+    _, number, start, write_number, end = meta(nsqd, queue)
+    assert number == write_number
+    data = (nsqd.data_path / f"{queue}.diskqueue.{number:06d}.dat").read_bytes()
+    assert len(data) == end
+    records = []
+    while start < end:
+        size = int.from_bytes(data[start : start + 4])
+        records.append(parse_message(data[start + 4 : start + 4 + size]))
+        start += 4 + size
+    return again(records)
