@@ -9,6 +9,10 @@ in three steps: note the positions, fsync the files written to and a new meta fi
 meta file (hub again). Writing goes on meanwhile, and meta never tells of records that are not safe on disk. One thing
 cannot wait: a change of file numbers is written to meta at once, without fsync, as is the first meta file ahead of the
 first record. Otherwise, after a kill, the real nsqd would begin to write a file that holds records.
+
+What was read is somebody's to finish now, and after a kill it is gone unless meta tells of an older read position.
+That is why the position in meta, the *told* one, moves no more often than in the real nsqd: every sync-every
+operations, to the byte, with a change of file numbers, and by time-out. Records written are synced more often.
 """
 
 import os
@@ -56,6 +60,7 @@ class DiskQueue:
         self._sync_every = sync_every
         # A sync runs while the other half of the operations that may be unsynced comes in.
         self._sync_at = max(1, sync_every // 2)
+        self._tell_every = max(1, sync_every)
         self._log = log
         self._syncer = syncer
 
@@ -70,6 +75,10 @@ class DiskQueue:
         self._unsynced_files: set[int] = set()
         self._operations = 0
         self._synced_operations = 0
+        self._told_pos = self._read_pos  # in the file being read
+        self._told_operations = 0  # when that was the read position
+        self._reads_untold = 0  # records consumed behind it
+        self._telling = False  # no sync has written it yet
         self._meta_changes = 0  # those the hub made, past a sync that may be under way
         self._sync: Greenlet[[], bool] | None = None
         self._closed = False
@@ -240,10 +249,12 @@ class DiskQueue:
             raise ValueError(f"cannot consume {count} records of {len(self._peeked_ends)}")
         if not count:
             return
-        self._read_pos = self._peeked_ends[count - 1]
-        del self._peeked_ends[:count]
+        ends = self._peeked_ends
+        self._peeked_ends = ends[count:]
+        self._read_pos = ends[count - 1]
         self._depth -= count
-        self._note(count)
+        self._reads_untold += count
+        self._note(count, ends)
         if self._read_file < self._write_file and self._read_pos == self._read_end:
             self._finish_read_file()
             self._change_meta()
@@ -282,19 +293,35 @@ class DiskQueue:
 
     # Syncing
 
-    def _note(self, operations: int) -> None:
+    def _note(self, operations: int, ends: Sequence[int] = ()) -> None:
+        """Count operations; if they are reads, `ends` are the positions behind each."""
         self._operations += operations
         self._syncer.note(self)
-        if self._operations - self._synced_operations >= self._sync_at:
-            self.start_sync()
+        untold = self._operations - self._told_operations
+        if untold >= self._tell_every:
+            behind = untold % self._tell_every
+            self._tell(ends[operations - behind - 1] if ends else self._read_pos, behind, behind if ends else 0)
+        if self._telling or self._operations - self._synced_operations >= self._sync_at:
+            self._start_sync()
+
+    def _tell(self, read_pos: int, operations: int = 0, reads: int = 0) -> None:
+        """Let meta tell of a read position that is so many operations ago, `reads` of them reads."""
+        self._told_pos = read_pos
+        self._told_operations = self._operations - operations
+        self._reads_untold = reads
+        self._telling = True
 
     def wait_synced(self) -> None:
         while self._operations - self._synced_operations > self._sync_every:
-            if not self.start_sync().get():
+            if not self._start_sync().get():
                 break  # a disk that can't sync does not stop the queue; it has been logged
 
     def start_sync(self) -> "Greenlet[[], bool]":
-        """The sync that is under way, or a new one; see `Syncable`."""
+        self._tell(self._read_pos)
+        return self._start_sync()
+
+    def _start_sync(self) -> "Greenlet[[], bool]":
+        """The sync that is under way, or a new one."""
         if self._sync is None or self._sync.ready():
             self._sync = spawn(self._run_sync)
             self._sync.name = f"sync:{self.name}"
@@ -302,23 +329,27 @@ class DiskQueue:
 
     def _run_sync(self) -> bool:
         try:
-            while self._operations != self._synced_operations:
+            while self._unsynced():
                 self._sync_once()
-                if self._operations - self._synced_operations < self._sync_at:
+                if not self._telling and self._operations - self._synced_operations < self._sync_at:
                     break
         except StorageError as error:
             self._log.error("DISKQUEUE(%s) failed to sync - %s", self.name, error)
             return False
         finally:
-            if self._operations == self._synced_operations:
+            if not self._unsynced() and self._told_operations == self._operations:
                 self._syncer.forget(self)
             elif not self._closed:
                 self._syncer.note(self)
         return True
 
+    def _unsynced(self) -> bool:
+        return self._telling or self._operations != self._synced_operations
+
     def _sync_once(self) -> None:
         operations, meta_changes, meta = self._operations, self._meta_changes, self._meta(self._write_pos)
         numbers, self._unsynced_files = self._unsynced_files, set()
+        self._telling = False
         temporary = self._temporary_path()
         try:
             paths = [self._files.path(number) for number in numbers]
@@ -332,14 +363,15 @@ class DiskQueue:
                     os.unlink(temporary)
         except StorageError:
             self._unsynced_files |= numbers
+            self._telling = True
             raise
         self._synced_operations = max(operations, self._synced_operations)
 
     def _change_meta(self) -> None:
         """Tell of new file numbers at once; the sync that follows makes it durable."""
+        self._tell(self._read_pos)
         self._write_meta()
         self._note(1)
-        self.start_sync()
 
     def _write_meta(self) -> None:
         self._meta_changes += 1
@@ -351,7 +383,8 @@ class DiskQueue:
             self._log.error("DISKQUEUE(%s) failed to sync - %s", self.name, error)
 
     def _meta(self, write_pos: int) -> Meta:
-        return Meta(self.depth, self._read_file, self._read_pos, self._write_file, write_pos)
+        depth = self.depth + self._reads_untold
+        return Meta(depth, self._read_file, self._told_pos, self._write_file, write_pos)
 
     def _temporary_path(self) -> str:
         return f"{self._files.meta_path}.{random.getrandbits(63)}.tmp"
@@ -378,6 +411,8 @@ class DiskQueue:
         self._read_file, self._read_pos, self._depth = self._write_file, 0, 0
         self._unsynced_files.clear()
         self._synced_operations = self._operations
+        self._tell(0)
+        self._telling = False
         self._meta_changes += 1  # a sync that is under way must not bring the meta file back
         self._syncer.forget(self)
         self.due_times.remove()
@@ -400,7 +435,9 @@ class DiskQueue:
         self._log.info("DISKQUEUE(%s): closing", self.name)
         if self._sync is not None:
             self._sync.join()
-        while self._operations != self._synced_operations and self.start_sync().get():
+        if self._operations != self._told_operations:
+            self._tell(self._read_pos)
+        while self._unsynced() and self._start_sync().get():
             pass
         if not os.path.exists(self._files.meta_path):
             self._write_meta()

@@ -22,30 +22,35 @@ META = "q.diskqueue.meta.dat"
 
 
 class Disk:
-    """Stands in for os.fsync: notes what was synced, and holds every call up while `hold` is set."""
+    """Stands in for os.fsync: notes what was synced, and holds every call up between `hold` and `go_on`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.synced: list[str] = []
         self.error: OSError | None = None
         self.waiting = 0
-        self._go_on = threading.Event()
-        self._go_on.set()
+        self._allowed = float("inf")
+        self._changed = threading.Condition()
         monkeypatch.setattr(os, "fsync", self.fsync)
 
     def fsync(self, descriptor: int) -> None:
         name = os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))
-        self.waiting += 1
-        self._go_on.wait()
-        self.waiting -= 1
+        with self._changed:
+            self.waiting += 1
+            self._changed.wait_for(lambda: self._allowed > 0)
+            self._allowed -= 1
+            self.waiting -= 1
         if self.error is not None:
             raise self.error
         self.synced.append(name)
 
     def hold(self) -> None:
-        self._go_on.clear()
+        self.go_on(0)
 
-    def go_on(self) -> None:
-        self._go_on.set()
+    def go_on(self, calls: float = float("inf")) -> None:
+        """Let so many calls through."""
+        with self._changed:
+            self._allowed = calls
+            self._changed.notify_all()
 
 
 @pytest.fixture
@@ -254,22 +259,19 @@ def test_sync_under_way_does_not_undo_a_newer_meta_file(open_queue: OpenQueue, t
     eventually(lambda: disk.waiting)
     queue.put_many([b"123456"] * 2)
     assert (tmp_path / META).read_text() == "2\n0,0\n1,0\n"
+    disk.go_on(2)  # data and meta; then follows a sync of the new file
+    eventually(lambda: disk.waiting and len(disk.synced) == 2)
+    assert (tmp_path / META).read_text() == "2\n0,0\n1,0\n"
     disk.go_on()
     assert sync.get()
-    assert (tmp_path / META).read_text() == "2\n0,0\n1,0\n"
+    assert (tmp_path / META).read_text() == "3\n0,0\n1,10\n"
     assert sorted(os.listdir(tmp_path)) == ["q.diskqueue.000000.dat", "q.diskqueue.000001.dat", META]
 
 
 def test_new_file_numbers_come_with_positions_that_are_safe(open_queue: OpenQueue, tmp_path: Path, disk: Disk) -> None:
     queue = open_queue(max_bytes_per_file=20)
-    queue.put_many([b"123456"] * 2)
     disk.hold()
-    sync = queue.start_sync()
-    eventually(lambda: disk.waiting)
-    queue.put_many([b"123456"])
-    disk.go_on()
-    assert sync.get()
-    disk.hold()
+    queue.put_many([b"123456"] * 3)
     queue.peek_many(ALL, ALL)
     queue.advance(2)
     assert (tmp_path / META).read_text() == "1\n1,0\n1,0\n"
@@ -364,3 +366,38 @@ def test_failed_sync_is_tried_again_by_the_timer(
     eventually(lambda: (tmp_path / META).read_text() == "1\n0,0\n0,5\n")
     syncer.stop()
     loop.get()
+
+
+# The read position in meta
+
+
+@pytest.mark.parametrize("batch", [1, 3, 7, 20])
+@pytest.mark.parametrize("sync_every", [1, 5, 16])
+def test_read_position_is_told_every_sync_every_operations_and_not_before(
+    open_queue: OpenQueue, tmp_path: Path, sync_every: int, batch: int
+) -> None:
+    """As the real nsqd does; what was read behind it comes again after a kill, instead of being lost in flight."""
+    queue = open_queue(sync_every=sync_every)
+    queue.put_many([b"%06d" % number for number in range(40)])
+    assert queue.start_sync().get()
+    read = 0
+    while read < 40:
+        count = len(queue.peek_many(min(batch, 40 - read), ALL))
+        queue.advance(count)
+        read += count
+        told = read - read % sync_every
+        eventually(lambda told=told: (tmp_path / META).read_text() == f"{40 - told}\n0,{10 * told}\n0,400\n")
+    queue.close()
+    assert (tmp_path / META).read_text() == "0\n0,400\n0,400\n"
+
+
+def test_sync_of_what_was_written_does_not_tell_of_reads(open_queue: OpenQueue, tmp_path: Path) -> None:
+    queue = open_queue(sync_every=16)
+    queue.put_many([b"%06d" % number for number in range(3)])
+    assert queue.start_sync().get()
+    queue.peek_many(2, ALL)
+    queue.advance(2)
+    queue.put_many([b"later!"] * 6)  # the eighth operation since: half of sync-every
+    eventually(lambda: (tmp_path / META).read_text() == "9\n0,0\n0,90\n")
+    queue.put_many([b"later!"] * 8)  # the sixteenth
+    eventually(lambda: (tmp_path / META).read_text() == "15\n0,20\n0,170\n")
