@@ -20,6 +20,7 @@ cdef class Channel:
     cdef object _log
     cdef object _options
     cdef object _on_last_client
+    cdef object _on_blocked
     cdef Py_ssize_t _capacity
     cdef object _memory
     cdef InFlight _in_flight

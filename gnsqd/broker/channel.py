@@ -73,10 +73,19 @@ class Consumer(Protocol):
 
 
 class Channel:
-    """Owns the queue, the messages in flight and deferred, and the list of consumers of one channel."""
+    """Owns the queue, the messages in flight and deferred, and the list of consumers of one channel.
+
+    `on_last_client` is called when an ephemeral channel has lost its last consumer, `on_blocked` when the disk has
+    refused messages, and `retry_overflow` is to be called from time to time until it is no longer `blocked`.
+    """
 
     def __init__(
-        self, topic_name: str, name: str, environment: Environment, on_last_client: "Callable[[Channel], None]"
+        self,
+        topic_name: str,
+        name: str,
+        environment: Environment,
+        on_last_client: "Callable[[Channel], None]",
+        on_blocked: Callable[[], None],
     ) -> None:
         self.topic_name = topic_name
         self.name = name
@@ -92,6 +101,7 @@ class Channel:
         self._log = environment.log
         self._options = environment.options
         self._on_last_client = on_last_client
+        self._on_blocked = on_blocked
         self._capacity = environment.options.mem_queue_size
         self._memory: deque[Message] = deque()
         self._in_flight = InFlight()
@@ -164,11 +174,13 @@ class Channel:
             write_messages(messages, self.backend)
         except StorageError as error:
             self._memory.extend(messages[error.written :])
-            self.blocked = True
+            if not self.blocked:
+                self.blocked = True
+                self._on_blocked()
             self._environment.set_health(error)
             self._log.error("CHANNEL(%s): failed to write message to backend - %s", self.name, error)
         else:
-            self.blocked = False
+            self.blocked = len(self._memory) > self._capacity
             self._environment.set_health(None)
 
     def retry_overflow(self) -> None:

@@ -7,7 +7,7 @@ counting need no locks and lose nothing.
 
 from collections import deque
 from collections.abc import Callable
-from time import time_ns
+from time import monotonic, time_ns
 
 from gnsqd.broker.backend import flush_messages, read_messages, write_messages
 from gnsqd.broker.channel import MAX_TAKE_BYTES, Channel
@@ -131,7 +131,8 @@ class Topic:
         if channel is None:
             if self.exiting:
                 raise BrokerError("exiting")
-            channel = self.channels[name] = Channel(self.name, name, self._environment, self._delete_soon)
+            channel = Channel(self.name, name, self._environment, self._delete_soon, self._doorbell.ring)
+            self.channels[name] = channel
             self._log.info("TOPIC(%s): new channel(%s)", self.name, name)
             self._doorbell.ring()
         return channel
@@ -178,7 +179,7 @@ class Topic:
             for channel in blocked:
                 channel.retry_overflow()
             if any(channel.blocked for channel in blocked):
-                self._doorbell.wait(RETRY_SECONDS)
+                self._wait_to_retry()
             elif self._flowing and self._pump_batch():
                 for channel in list(self.channels.values()):
                     channel.backend.wait_synced()
@@ -188,6 +189,12 @@ class Topic:
                 # What can't be read from disk just now is tried again.
                 self._doorbell.wait(RETRY_SECONDS if self._flowing and self.depth else -1.0)
         self._log.info("TOPIC(%s): closing ... messagePump", self.name)
+
+    def _wait_to_retry(self) -> None:
+        """However often the bell is rung: every attempt that fails is a line in the log."""
+        end = monotonic() + RETRY_SECONDS
+        while not self.exiting and (left := end - monotonic()) > 0:
+            self._doorbell.wait(left)
 
     def _pump_batch(self) -> bool:
         memory = self._memory

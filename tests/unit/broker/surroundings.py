@@ -107,7 +107,7 @@ class Surroundings:
 
     def channel(self, name: str = "c", on_last_client: Callable[[Channel], None] = lambda channel: None) -> Channel:
         """A channel of topic `t`, without that topic."""
-        return Channel("t", name, self.environment, on_last_client)
+        return Channel("t", name, self.environment, on_last_client, on_blocked=lambda: None)
 
     def messages(self, *bodies: bytes, deferred: int = 0) -> list[Message]:
         now = time_ns()

@@ -124,14 +124,16 @@ def test_what_the_disk_refuses_stays_in_memory_until_it_takes_it(
         assert around.registry.health == "NOK - no space left on device"
         channel.retry_overflow()
         assert channel.blocked
+    channel.put_messages(around.messages(b"meanwhile"))
+    assert channel.blocked
     channel.retry_overflow()
     assert not channel.blocked
-    assert counts(channel) == (4, 3, 0, 0)
+    assert counts(channel) == (5, 4, 0, 0)
     assert around.registry.health == "OK"
     seen: list[bytes] = []
     while batch := take(channel, consumers[0]):
         seen += bodies_of(batch)
-    assert sorted(seen) == [b"disk", b"memory", b"refused", b"refused too"]
+    assert sorted(seen) == [b"disk", b"meanwhile", b"memory", b"refused", b"refused too"]
 
 
 # Sharing

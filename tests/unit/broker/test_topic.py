@@ -248,6 +248,50 @@ def test_channel_whose_disk_refuses_stops_the_pump_and_nothing_is_lost(
     assert sorted(waiting(channel)) == sorted(bodies)
 
 
+def test_channel_of_an_idle_topic_is_retried_too(surroundings: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnsqd.broker.topic.RETRY_SECONDS", 0.01)
+    topic = new_topic(surroundings(mem_queue_size=0))
+    channel = topic.get_channel("c")
+    publish(topic, b"x")
+    wait_for(topic, "c", 1)
+    message = channel.take(FakeConsumer(1), 1, MINUTE, 0)[0]
+    settle()
+
+    def refuse(payloads: list[bytes]) -> None:
+        raise StorageError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(channel.backend, "put_many", refuse)
+        channel.requeue(1, message.id, 0)
+        assert channel.blocked
+        settle()
+        assert channel.blocked
+    for _ in range(1000):
+        if not channel.blocked:
+            break
+        sleep(0.01)
+    assert (channel.blocked, channel.backend_depth) == (False, 1)
+
+
+def test_publishers_do_not_make_a_blocked_channel_try_more_often(
+    surroundings: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnsqd.broker.topic.RETRY_SECONDS", 3600)
+    topic = new_topic(surroundings(mem_queue_size=0))
+    channel = topic.get_channel("c")
+    attempts = []
+
+    def refuse(payloads: list[bytes]) -> None:
+        attempts.append(len(payloads))
+        raise StorageError("no space left on device")
+
+    monkeypatch.setattr(channel.backend, "put_many", refuse)
+    for _ in range(20):
+        publish(topic, b"x")
+        settle()
+    assert len(attempts) == 2  # the first, and one more when the pump comes to it
+
+
 def test_emptied_topic_drops_memory_and_disk_but_not_its_channels(surroundings: Build) -> None:
     topic = new_topic(surroundings(mem_queue_size=1))
     channel = topic.get_channel("c")

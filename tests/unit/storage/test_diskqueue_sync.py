@@ -371,6 +371,10 @@ def test_failed_sync_is_tried_again_by_the_timer(
 # The read position in meta
 
 
+def wait_for_meta(path: Path, text: str) -> None:
+    eventually(lambda: (path / META).read_text() == text)
+
+
 @pytest.mark.parametrize("batch", [1, 3, 7, 20])
 @pytest.mark.parametrize("sync_every", [1, 5, 16])
 def test_read_position_is_told_every_sync_every_operations_and_not_before(
@@ -386,7 +390,7 @@ def test_read_position_is_told_every_sync_every_operations_and_not_before(
         queue.advance(count)
         read += count
         told = read - read % sync_every
-        eventually(lambda told=told: (tmp_path / META).read_text() == f"{40 - told}\n0,{10 * told}\n0,400\n")
+        wait_for_meta(tmp_path, f"{40 - told}\n0,{10 * told}\n0,400\n")
     queue.close()
     assert (tmp_path / META).read_text() == "0\n0,400\n0,400\n"
 
@@ -398,6 +402,6 @@ def test_sync_of_what_was_written_does_not_tell_of_reads(open_queue: OpenQueue, 
     queue.peek_many(2, ALL)
     queue.advance(2)
     queue.put_many([b"later!"] * 6)  # the eighth operation since: half of sync-every
-    eventually(lambda: (tmp_path / META).read_text() == "9\n0,0\n0,90\n")
+    wait_for_meta(tmp_path, "9\n0,0\n0,90\n")
     queue.put_many([b"later!"] * 8)  # the sixteenth
-    eventually(lambda: (tmp_path / META).read_text() == "15\n0,20\n0,170\n")
+    wait_for_meta(tmp_path, "15\n0,20\n0,170\n")
