@@ -56,6 +56,19 @@ def read_messages(payloads: list[bytes], backend: BackendQueue, longest: int) ->
     return messages
 
 
+def hold_back(messages: list[Message], backend: BackendQueue) -> None:
+    """The messages just read are deferred in memory from now on: keep what is needed after a kill."""
+    if backend.due_times is not None:
+        now = time_ns()
+        backend.due_times.hold([(message.payload(), now + message.deferred) for message in messages])
+
+
+def release(messages: list[Message], backend: BackendQueue) -> None:
+    """The messages are no longer deferred."""
+    if backend.due_times:
+        backend.due_times.release([(message.id, message.attempts) for message in messages])
+
+
 def _set_delays(messages: list[Message], due_times: DueTimes, longest: int) -> None:
     now = time_ns()
     for message in messages:

@@ -16,7 +16,7 @@ from random import random
 from time import monotonic_ns
 from typing import Protocol
 
-from gnsqd.broker.backend import flush_messages, read_messages, write_messages
+from gnsqd.broker.backend import flush_messages, hold_back, read_messages, release, write_messages
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.in_flight import Deferred, InFlight
 from gnsqd.broker.message import Message
@@ -257,11 +257,13 @@ class Channel:
 
     def _read_backend(self, limit: int) -> list[Message]:
         payloads = self.backend.peek_many(limit, MAX_TAKE_BYTES)
-        self.backend.advance(len(payloads))
         messages = read_messages(payloads, self.backend, self._options.max_req_timeout)
         ready = [message for message in messages if not message.deferred]
         if len(ready) < len(messages):
-            self._defer([message for message in messages if message.deferred])
+            deferred = [message for message in messages if message.deferred]
+            hold_back(deferred, self.backend)
+            self._defer(deferred)
+        self.backend.advance(len(payloads))
         return ready
 
     def stop_waiting(self, client: Consumer) -> None:
@@ -310,6 +312,7 @@ class Channel:
         due = self._deferred.pop_due(now, MAX_DUE)
         for message in due:
             message.deferred = 0
+        release(due, self.backend)
         self._enqueue(due)
         return bool(due)
 

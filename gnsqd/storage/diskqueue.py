@@ -25,7 +25,7 @@ from gevent import Greenlet, spawn
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
-from gnsqd.storage.due_times import DueTimes
+from gnsqd.storage.due_times import DueTimes, payload_key
 from gnsqd.storage.files import path_error, rename_file, sync_path, write_file
 from gnsqd.storage.opening import SHORTAGES, QueueFiles, open_queue
 from gnsqd.storage.record import Meta, frame_records
@@ -82,14 +82,12 @@ class DiskQueue:
         self._meta_changes = 0  # those the hub made, past a sync that may be under way
         self._sync: Greenlet[[], bool] | None = None
         self._closed = False
-        self.due_times = DueTimes(self._files.due_times_path)
-        try:
-            self.due_times.load()
-        except StorageError as error:
-            log.warn("DISKQUEUE(%s) delivering deferred messages at once - %s", name, error)
+        self.due_times = DueTimes(name, self._files.due_times_path, log)
         if self._opening.mended:
             self._change_meta()
         self._check_tail()
+        if held_back := self.due_times.load():
+            self._put_back(held_back)
 
     @property
     def depth(self) -> int:
@@ -98,6 +96,19 @@ class DiskQueue:
 
     def _readable(self) -> bool:
         return self._read_file < self._write_file or self._read_pos < self._write_pos
+
+    def _put_back(self, held_back: dict[bytes, bytes]) -> None:
+        """Put the messages back that a killed daemon held back, but for those that come again by themselves."""
+        records = 0
+        for payloads in self._files.read_all(self._read_file, self._read_pos):
+            for payload in payloads:
+                held_back.pop(payload_key(payload), None)
+            records += len(payloads)
+            if records >= self._tell_every:
+                break
+        self._log.info("DISKQUEUE(%s) putting %d deferred messages back", self.name, len(held_back))
+        self.put_many(list(held_back.values()))
+        self.due_times.save()
 
     # Writing
 
@@ -441,19 +452,13 @@ class DiskQueue:
             pass
         if not os.path.exists(self._files.meta_path):
             self._write_meta()
-        self._save_due_times()
+        if self.depth and self.due_times:
+            self._syncer.run(self.due_times.save)
+        else:
+            self.due_times.remove()
         self._close_reader()
         self._close_write_file()
         self._syncer.forget(self)
-
-    def _save_due_times(self) -> None:
-        if not self.depth or not self.due_times:
-            self.due_times.remove()
-            return
-        try:
-            self._syncer.run(self.due_times.save)
-        except StorageError as error:
-            self._log.error("DISKQUEUE(%s) failed to write due times - %s", self.name, error)
 
 
 def _make_durable(paths: list[str], temporary: str, meta: bytes) -> None:

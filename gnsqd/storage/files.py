@@ -41,6 +41,25 @@ def write_file(path: str, data: bytes, sync: bool) -> None:
         os.close(descriptor)
 
 
+def append_file(path: str, data: bytes) -> None:
+    """Append all of it, creating a file of mode 0600, or nothing; StorageError."""
+    with failing_as_go("open", path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        size = os.fstat(descriptor).st_size
+        try:
+            with failing_as_go("write", path):
+                written = os.write(descriptor, data)
+                while written < len(data):
+                    written += os.write(descriptor, data[written:])
+        except StorageError:
+            with suppress(OSError):
+                os.ftruncate(descriptor, size)
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def try_write(path: str, data: bytes) -> None:
     """Write a file, durably, and remove it; StorageError."""
     write_file(path, data, sync=True)

@@ -9,6 +9,7 @@ behind it, because a full disk took records but no newer meta file.
 
 import errno
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -50,6 +51,19 @@ class QueueFiles:
         # After damage to meta, millions may be missing in between.
         return [number for number in self.numbers() if first <= number <= last]
 
+    def read_all(self, number: int, pos: int = 0) -> Iterator[list[bytes]]:
+        """The payloads of a file from a position on, batch by batch, as far as they can be read."""
+        with suppress(OSError, StorageError):  # reading the file for good will tell
+            reader = self.open_reader(number)
+            try:
+                end = reader.file_size()
+                while pos < end:
+                    payloads, ends = reader.read(pos, end, 1000, 1 << 20)
+                    yield payloads
+                    pos = ends[-1]
+            finally:
+                reader.close()
+
     def open_reader(self, number: int) -> RecordReader:
         """OSError if there is no such file, or it can't be opened."""
         return RecordReader(self.path(number), self.min_size, self.max_size)
@@ -88,7 +102,7 @@ def _recover(files: QueueFiles, log: Logger) -> Opening:
     numbers = files.numbers()
     if not numbers:
         return Opening(Meta(), mended=False)
-    depth = sum(_count_records(files, number) for number in numbers)
+    depth = _count_records(files, numbers)
     log.warn(
         "DISKQUEUE(%s) no usable metadata, reading all %d messages in %d files from %s on",
         files.name,
@@ -99,19 +113,8 @@ def _recover(files: QueueFiles, log: Logger) -> Opening:
     return Opening(Meta(depth, numbers[0], 0, numbers[-1] + 1, 0))
 
 
-def _count_records(files: QueueFiles, number: int) -> int:
-    count = pos = 0
-    with suppress(OSError, StorageError):  # reading the file for good will tell
-        reader = files.open_reader(number)
-        try:
-            end = reader.file_size()
-            while pos < end:
-                ends = reader.read(pos, end, 1000, 1 << 20)[1]
-                count += len(ends)
-                pos = ends[-1]
-        finally:
-            reader.close()
-    return count
+def _count_records(files: QueueFiles, numbers: list[int]) -> int:
+    return sum(len(payloads) for number in numbers for payloads in files.read_all(number))
 
 
 def _check_write_file(files: QueueFiles, meta: Meta, log: Logger) -> Opening:
@@ -136,7 +139,7 @@ def _check_write_file(files: QueueFiles, meta: Meta, log: Logger) -> Opening:
         )
     if later:
         log.warn("DISKQUEUE(%s) metadata ends at %s, reading %d later files too", files.name, path, len(later))
-    added = sum(_count_records(files, number) for number in later)
+    added = _count_records(files, later)
     next_file = max(later, default=meta.write_file) + 1
     if size <= meta.write_pos and meta.read_position == meta.write_position:
         with suppress(OSError):  # everything in it has been read

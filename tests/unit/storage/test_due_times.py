@@ -1,6 +1,8 @@
-"""The side file of due times: its bytes, what is left out, and that nothing in it can do harm."""
+"""The side file of due times: its bytes, what a kill leaves, and that nothing in it can do harm."""
 
+import errno
 import io
+import os
 import stat
 import struct
 from collections.abc import Callable
@@ -10,18 +12,24 @@ from time import time_ns
 import pytest
 
 from gnsqd.errors import StorageError
+from gnsqd.log import Level, Logger
 from gnsqd.storage.diskqueue import DiskQueue
 from gnsqd.storage.due_times import DueTimes
 
 HOUR = 3600 * 10**9
+FIRST_LINE = b"gnsqd due times 1\n"
 ID, OTHER = b"18a2973ca8f09000", b"18a2973ca8f09001"
 
 OpenQueue = Callable[..., DiskQueue]
 
 
-def file_of(*entries: tuple[int, bytes, int]) -> bytes:
+def entry(attempts: int, id: bytes, due: int, payload: bytes = b"") -> bytes:
     """As the module's docstring says."""
-    return b"gnsqd due times 1\n" + b"".join(struct.pack(">H16sq", *entry) for entry in entries)
+    return struct.pack(">H16sqi", attempts, id, due, len(payload)) + payload
+
+
+def payload(attempts: int, id: bytes, body: bytes = b"") -> bytes:
+    return struct.pack(">qH16s", 1_795_228_294_479_665_042, attempts, id) + body
 
 
 @pytest.fixture
@@ -29,23 +37,26 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "q.diskqueue.due_times.dat"
 
 
-def test_file_says_what_is_still_to_come_and_no_more(path: Path) -> None:
+@pytest.fixture
+def due_times(path: Path, log_stream: io.StringIO) -> DueTimes:
+    return DueTimes("q", str(path), Logger("", Level.DEBUG, log_stream))
+
+
+def test_file_says_what_is_still_to_come_and_no_more(path: Path, due_times: DueTimes) -> None:
     soon, later = time_ns() + HOUR, time_ns() + 2 * HOUR
-    due_times = DueTimes(str(path))
     due_times.add(ID, 0, soon)
     due_times.add(OTHER, 3, later)
     due_times.add(OTHER, 2, time_ns() - 1)
     due_times.save()
-    assert path.read_bytes() == file_of((0, ID, soon), (3, OTHER, later))
+    assert path.read_bytes() == FIRST_LINE + entry(0, ID, soon) + entry(3, OTHER, later)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_due_time_counts_once_and_only_for_the_same_attempts(path: Path) -> None:
+def test_due_time_counts_once_and_only_for_the_same_attempts(path: Path, due_times: DueTimes) -> None:
     due = time_ns() + HOUR
-    path.write_bytes(file_of((0, ID, due), (1, OTHER, due), (2, OTHER, time_ns() - 1)))
-    due_times = DueTimes(str(path))
-    due_times.load()
+    path.write_bytes(FIRST_LINE + entry(0, ID, due) + entry(1, OTHER, due) + entry(2, OTHER, time_ns() - 1))
+    assert due_times.load() == {}
     assert len(due_times) == 2
     assert due_times.pop(ID, 1) == due_times.pop(OTHER, 2) == 0
     assert due_times.pop(ID, 0) == due_times.pop(OTHER, 1) == due
@@ -53,26 +64,59 @@ def test_due_time_counts_once_and_only_for_the_same_attempts(path: Path) -> None
     assert not due_times
 
 
-@pytest.mark.parametrize("content", [b"", b"gnsqd due times 2\n", file_of((0, ID, 1))[:-1], file_of() + b"x", b"{}"])
-def test_file_of_another_kind_is_refused(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    due_times = DueTimes(str(path))
-    with pytest.raises(StorageError) as raised:
-        due_times.load()
-    assert str(raised.value) == f"{path} is not a file of due times"
-    assert not due_times
+def test_what_is_held_back_in_memory_is_in_the_file_until_it_is_released(path: Path, due_times: DueTimes) -> None:
+    due = time_ns() + HOUR
+    first, second = payload(0, ID, b"first"), payload(2, OTHER)
+    path.write_bytes(content := FIRST_LINE + entry(0, ID, due) + entry(2, OTHER, due))
+    due_times.load()
+    due_times.hold([(first, due), (second, due)])
+    content += entry(0, ID, due, first) + entry(2, OTHER, due, second)
+    assert path.read_bytes() == content
+    due_times.release([(ID, 0), (ID, 1)])
+    due_times.release([(ID, 0)])
+    content += entry(0, ID, 0)
+    assert path.read_bytes() == content
+    assert len(due_times) == 1
 
 
-def test_queue_with_an_unreadable_file_of_due_times_opens_and_says_so(
-    open_queue: OpenQueue, path: Path, log_stream: io.StringIO
+def test_file_is_begun_by_what_is_held_back(path: Path, due_times: DueTimes) -> None:
+    due_times.hold([(payload(0, ID), 5)])
+    assert path.read_bytes() == FIRST_LINE + entry(0, ID, 5, payload(0, ID))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    due_times.remove()
+    assert not path.exists()
+
+
+BROKEN = {
+    b"": "is not a file of due times",
+    b"gnsqd due times 2\n": "is not a file of due times",
+    b"{}": "is not a file of due times",
+    FIRST_LINE + b"x": "ends in the middle of an entry",
+    FIRST_LINE + entry(0, ID, 1)[:-1]: "ends in the middle of an entry",
+    FIRST_LINE + entry(0, ID, 1, b"payload")[:-1]: "ends in the middle of an entry",
+    FIRST_LINE + struct.pack(">H16sqi", 0, ID, 1, -30): "ends in the middle of an entry",
+}
+
+
+@pytest.mark.parametrize("content, complaint", BROKEN.items())
+def test_broken_file_is_named_and_stops_nothing(
+    open_queue: OpenQueue, path: Path, log_stream: io.StringIO, content: bytes, complaint: str
 ) -> None:
-    path.write_bytes(b"garbage")
+    path.write_bytes(content)
     queue = open_queue()
     assert not queue.due_times
-    line = f"WARNING: DISKQUEUE(q) delivering deferred messages at once - {path} is not a file of due times"
+    line = f"WARNING: DISKQUEUE(q) some deferred messages will not be held back - {path} {complaint}\n"
     assert line in log_stream.getvalue()
+    assert path.read_bytes() == FIRST_LINE
     queue.close()
     assert not path.exists()
+
+
+def test_entries_before_a_broken_one_count(path: Path, due_times: DueTimes) -> None:
+    due = time_ns() + HOUR
+    path.write_bytes(FIRST_LINE + entry(0, ID, due) + entry(0, OTHER, due, payload(0, OTHER)) + b"torn")
+    assert due_times.load() == {struct.pack(">H", 0) + OTHER: payload(0, OTHER)}
+    assert due_times.pop(ID, 0) == due
 
 
 def test_closed_queue_has_the_file_as_long_as_there_is_something_to_hold_back(
@@ -80,21 +124,65 @@ def test_closed_queue_has_the_file_as_long_as_there_is_something_to_hold_back(
 ) -> None:
     due = time_ns() + HOUR
     queue = open_queue()
-    queue.put_many([b"x" * 26])
+    queue.put_many([payload(0, ID)])
     queue.due_times.add(ID, 0, due)
     queue.close()
-    assert path.read_bytes() == file_of((0, ID, due))
+    assert path.read_bytes() == FIRST_LINE + entry(0, ID, due)
     again = open_queue()
     again.advance(len(again.peek_many(10, 1000)))
     again.close()  # nothing is left in the queue that the entry could be of
     assert not path.exists()
 
 
+@pytest.mark.parametrize("due", [1, time_ns() + 1000 * HOUR])
+def test_killed_queue_gets_back_what_was_held_back_in_memory(open_queue: OpenQueue, path: Path, due: int) -> None:
+    held, released, unread = payload(0, ID, b"held"), payload(1, OTHER, b"released"), payload(0, OTHER, b"unread")
+    queue = open_queue()
+    queue.put_many([unread])
+    queue.close()
+    path.write_bytes(
+        FIRST_LINE + entry(0, ID, due, held) + entry(1, OTHER, due, released) + entry(1, OTHER, 0) + entry(3, ID, due)
+    )
+    for _ in range(2):  # killed once more
+        queue = open_queue()
+        assert queue.peek_many(10, 1000) == [unread, held]
+        assert queue.due_times.pop(ID, 0) == (due if due > 1 else 0)
+        assert queue.due_times.pop(OTHER, 1) == 0
+
+
+def test_message_whose_reading_was_not_told_is_not_put_back_twice(open_queue: OpenQueue, path: Path) -> None:
+    due = time_ns() + HOUR
+    queue = open_queue()
+    queue.put_many([payload(0, ID)])
+    queue.close()
+    path.write_bytes(FIRST_LINE + entry(0, ID, due, payload(0, ID)))
+    queue = open_queue()
+    assert queue.peek_many(10, 1000) == [payload(0, ID)]
+    assert queue.depth == 1
+    assert queue.due_times.pop(ID, 0) == due
+
+
+def test_queue_that_cannot_put_messages_back_does_not_open_without_them(
+    open_queue: OpenQueue, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.write_bytes(content := FIRST_LINE + entry(0, ID, 1, payload(0, ID)))
+
+    def full(descriptor: int, data: bytes, pos: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(StorageError, match="no space left on device"):
+            open_queue()
+    assert path.read_bytes() == content
+    assert open_queue().peek_many(10, 1000) == [payload(0, ID)]
+
+
 @pytest.mark.parametrize("drop", [DiskQueue.empty, DiskQueue.delete])
 def test_emptied_queue_forgets_its_due_times(
     open_queue: OpenQueue, path: Path, drop: Callable[[DiskQueue], None]
 ) -> None:
-    path.write_bytes(file_of((0, ID, time_ns() + HOUR)))
+    path.write_bytes(FIRST_LINE + entry(0, ID, time_ns() + HOUR))
     queue = open_queue()
     assert queue.due_times
     drop(queue)
@@ -102,13 +190,15 @@ def test_emptied_queue_forgets_its_due_times(
     assert not path.exists()
 
 
-def test_due_times_that_cannot_be_written_do_not_stop_the_end(
+def test_due_times_that_cannot_be_written_do_not_stop_the_queue(
     open_queue: OpenQueue, path: Path, log_stream: io.StringIO
 ) -> None:
     queue = open_queue()
-    queue.put_many([b"x" * 26])
-    queue.due_times.add(ID, 0, time_ns() + HOUR)
+    queue.put_many([payload(0, ID)])
     path.mkdir()
+    queue.due_times.hold([(payload(0, OTHER), time_ns() + HOUR)])
+    assert f"ERROR: DISKQUEUE(q) failed to write due times - open {path}: is a dir" in log_stream.getvalue()
+    queue.due_times.add(ID, 0, time_ns() + HOUR)
     queue.close()
     assert "ERROR: DISKQUEUE(q) failed to write due times - rename " in log_stream.getvalue()
     assert not list(path.parent.glob("*.tmp"))
