@@ -269,6 +269,8 @@ class DiskQueue:
         if self._read_file < self._write_file and self._read_pos == self._read_end:
             self._finish_read_file()
             self._change_meta()
+        elif self._read_file == self._opening.short_file and not self._peeked_ends:
+            self.peek_many(1, 1)  # if that was the last record, depth should not promise one more
         self._check_tail()
 
     def _finish_read_file(self) -> None:

@@ -114,6 +114,16 @@ def test_write_file_shorter_than_meta_gets_no_hole(
     ]
 
 
+def test_depth_is_0_behind_the_last_record_of_a_file_that_is_too_short(open_queue: OpenQueue, tmp_path: Path) -> None:
+    write_queue(tmp_path, "2\n0,0\n0,15\n", record(b"1") + record(b"2"))
+    queue = open_queue()
+    assert queue.peek_many(2, ALL) == [b"1", b"2"]
+    queue.advance(1)
+    assert queue.depth == 1
+    queue.advance(1)
+    assert queue.depth == 0
+
+
 @pytest.mark.parametrize("content", [None, b"", b"torn"])
 def test_short_write_file_that_had_been_read_is_dropped(
     open_queue: OpenQueue, tmp_path: Path, complaints: Complaints, content: bytes | None
