@@ -124,6 +124,10 @@ def test_what_the_disk_refuses_stays_in_memory_until_it_takes_it(
         assert around.registry.health == "NOK - no space left on device"
         channel.retry_overflow()
         assert channel.blocked
+    assert not channel.process_in_flight(monotonic_ns())
+    assert not channel.process_deferred(monotonic_ns())
+    assert channel.blocked
+    assert not around.registry.healthy
     channel.put_messages(around.messages(b"meanwhile"))
     assert channel.blocked
     channel.retry_overflow()

@@ -1,0 +1,432 @@
+"""Every file operation of gnsqd fails once, at each step of what the disk queues and nsqd.dat need."""
+
+import contextlib
+import json
+import re
+import signal
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from daemons import Daemon, StartFailed, eventually, own_command
+from faults.account import Account, drain
+from faults.faulty_gnsqd import Faults, Rule
+from http_api import ask, message
+from nsq_client import Client, mpub_body
+
+DaemonFactory = Callable[..., Daemon]
+
+
+@pytest.fixture
+def faults(tmp_path: Path) -> Faults:
+    return Faults(tmp_path / "faults", own_command())
+
+
+@pytest.fixture
+def daemon_command(faults: Faults) -> list[str]:
+    return faults.command
+
+
+def errors(nsqd: Daemon) -> list[str]:
+    """The ERROR lines so far, but for those about depths of stale meta files. In them, `$D` is the data path and `$F` a
+    file on its way to being nsqd.dat.
+    """
+    return [shorten(nsqd, line) for line in re.findall(r"ERROR: (?!DISKQUEUE.* negative depth)(.*)", nsqd.log())]
+
+
+def fatal(nsqd: Daemon) -> str:
+    """The last line, which must be FATAL."""
+    found = re.search(r"FATAL: (.*)\n+\Z", nsqd.log())
+    assert found
+    return shorten(nsqd, found[1])
+
+
+def shorten(nsqd: Daemon, line: str) -> str:
+    return re.sub(r"\$D/nsqd\.dat\.\d+\.tmp", "$F", line.replace(str(nsqd.data_path), "$D"))
+
+
+def left_over(nsqd: Daemon) -> list[str]:
+    """Files that nobody will read, after a clean exit."""
+    if nsqd.running:
+        assert nsqd.terminate() == 0
+    return sorted(path.name for path in nsqd.data_path.iterdir() if path.suffix in (".bad", ".tmp"))
+
+
+def record(body: bytes, number: int) -> bytes:
+    """A message in a data file, by hand."""
+    return struct.pack(">iqH16s", 26 + len(body), 1_700_000_000_000_000_000, 0, b"%016x" % number) + body
+
+
+# Writing
+
+DATA, FIRST, SECOND, META = ".diskqueue.0*.dat", ".diskqueue.000000.dat", ".diskqueue.000001.dat", ".*.meta.dat.*.tmp"
+
+# What fails, by the name of the topic that it fails for: what of the file name follows, and what of the rule.
+REFUSING: dict[str, list[tuple[str, Rule]]] = {
+    "open": [(FIRST, {"call": "create", "error": "EIO"})],
+    "write": [(DATA, {"call": "pwrite", "error": "EIO"})],
+    "quota": [(DATA, {"call": "pwrite", "error": "EDQUOT", "after": 700})],
+    "torn": [(DATA, {"call": "pwrite", "error": "ENOSPC", "after": 250})],
+    "torn-for-good": [
+        (DATA, {"call": "pwrite", "error": "ENOSPC", "after": 250}),
+        (DATA, {"call": "ftruncate", "error": "EIO"}),
+    ],
+    "roll": [(SECOND, {"call": "create", "error": "EMFILE"})],
+}
+HARMLESS: dict[str, list[tuple[str, Rule]]] = {
+    "meta-open": [(META, {"call": "create", "error": "EACCES"})],
+    "meta-write": [(META, {"call": "write", "error": "ENOSPC"})],
+    "meta-torn": [(META, {"call": "write", "error": "ENOSPC", "after": 3})],
+    "meta-fsync": [(META, {"call": "fsync", "error": "EIO"})],
+    "meta-rename": [(META, {"call": "rename", "error": "EIO"})],
+    "fsync": [(DATA, {"call": "fsync", "error": "EIO"})],
+    "fsync-open": [(DATA, {"call": "open", "error": "EMFILE"})],
+}
+
+
+def go_on(nsqd: Daemon) -> None:
+    pass
+
+
+def restart(nsqd: Daemon) -> None:
+    assert nsqd.terminate() == 0  # nothing was in memory
+
+
+def kill(nsqd: Daemon) -> None:
+    nsqd.kill()
+
+
+@pytest.mark.parametrize("then", [go_on, restart, kill])
+def test_step_of_writing_fails(nsqd_factory: DaemonFactory, faults: Faults, then: Callable[[Daemon], None]) -> None:
+    """All steps at a time, each for a topic of its own, some of whose messages were written before."""
+    nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=1000", "--sync-every=4", "--sync-timeout=100ms")
+    steps = REFUSING | HARMLESS
+    accounts = {topic: Account(nsqd, topic) for topic in steps}
+
+    def publish(sizes: list[int]) -> None:
+        for account in accounts.values():
+            account.publish("PUB", *sizes)
+            account.publish("MPUB", *sizes)
+            account.publish("/mpub", *sizes)
+
+    for topic, account in accounts.items():
+        assert topic == "open" or account.publish("PUB", 100)
+    rules = [Rule(name=topic + end, **rule) for topic, failing in steps.items() for end, rule in failing]
+    faults.set(*rules)
+    publish([10, 200, 90, 300])
+    for topic, account in accounts.items():
+        assert bool(account.refused) == (topic in REFUSING), topic
+    # Each step did fail; those that belong to syncing in a while.
+    expected = {(rule["call"], topic) for topic, failing in steps.items() for _, rule in failing}
+    eventually(lambda: {(hit.split()[0], re.split("[ .]", hit)[1]) for hit in faults.hits()} == expected)
+    then(nsqd)
+    faults.set()
+    if not nsqd.running:
+        for account in accounts.values():
+            account.disconnect()
+        nsqd.start()
+    publish([10, 200, 90, 300])
+    for account in accounts.values():
+        account.settle()
+    # Where the end of a file could not be mended before the daemon ended, it is set aside.
+    torn = [] if then is go_on else ["torn-for-good"]
+    assert [name.split(".")[0] for name in left_over(nsqd)] == torn
+    if then is not go_on:
+        assert len(errors(nsqd)) == len(torn)
+    for topic in steps:
+        assert (nsqd.data_path / f"{topic}.diskqueue.meta.dat").read_text().startswith("0\n")
+
+
+@pytest.mark.parametrize("truncated", [True, False])
+def test_write_ends_at_each_byte(nsqd_factory: DaemonFactory, faults: Faults, truncated: bool) -> None:
+    """Of a batch the whole records are kept, and what is torn stands in nobody's way, though it can't be cut off."""
+    nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=500")
+    size = 4 + 26 + 9
+    expected = []
+    for after in range(3 * size):
+        rules: list[Rule] = [{"call": "pwrite", "name": "t.*", "error": "ENOSPC", "after": after}]
+        if not truncated:
+            rules.append({"call": "ftruncate", "name": "t.*", "error": "EIO"})
+        faults.set(*rules)
+        batch = [b"%03d-no.%d!" % (after, number) for number in range(3)]
+        assert {4 + 26 + len(body) for body in batch} == {size}
+        with Client(nsqd.tcp_address) as client:
+            client.command(b"MPUB t", mpub_body(*batch))
+            assert client.error().startswith(b"E_MPUB_FAILED MPUB failed write ")
+        expected += batch[: after // size]
+        if after % 3:
+            continue
+        faults.set()
+        with Client(nsqd.tcp_address) as client:
+            client.publish("t", b"%03d-after" % after)
+        expected.append(b"%03d-after" % after)
+    faults.set()
+    assert drain(nsqd, "t") == expected
+    eventually(lambda: ask(nsqd, "GET /ping") == (200, "OK"))
+    assert left_over(nsqd) == []
+
+
+def test_channel_goes_on_after_torn_writes(nsqd_factory: DaemonFactory, faults: Faults) -> None:
+    nsqd = nsqd_factory("--mem-queue-size=0")
+    account = Account(nsqd, "t")
+    assert ask(nsqd, "POST /topic/create?topic=t") == ask(nsqd, "POST /channel/create?topic=t&channel=c") == (200, "")
+    faults.set(
+        {"call": "pwrite", "name": "t:c.*", "error": "EIO", "after": 100},
+        {"call": "write", "name": "nsqd.dat.*.tmp", "error": "EIO"},  # the probe of the disk
+    )
+    assert account.publish("MPUB", 20, 20, 20, 20)
+    eventually(faults.hits)
+    # Until the channel has tried again, and longer, there is no health.
+    failures = re.compile(r"CHANNEL\(c\): failed to write message to backend - write .*: input/output error")
+    tries = len(failures.findall(nsqd.log()))
+    while len(failures.findall(nsqd.log())) <= tries:
+        assert ask(nsqd, "GET /ping")[0] == 500
+    faults.set()
+    eventually(lambda: nsqd.channel_stats("t", "c")["backend_depth"] == len(account.acknowledged))
+    assert ask(nsqd, "GET /ping") == (200, "OK")
+    account.settle()
+    assert left_over(nsqd) == []
+
+
+# Reading
+
+
+def roll_files(account: Account) -> None:
+    """Three files of two messages each, and one more, in queue `t` with 1000 bytes a file."""
+    for _ in range(7):
+        assert account.publish("PUB", 400)
+
+
+def test_unreadable_file_is_set_aside(nsqd_factory: DaemonFactory, faults: Faults) -> None:
+    nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=1000")
+    account = Account(nsqd, "t")
+    roll_files(account)
+    path = nsqd.data_path / "t.diskqueue.000001.dat"
+    content = path.read_bytes()
+    faults.set({"call": "pread", "name": path.name, "error": "EIO"})
+    lost = account.acknowledged[2:4]
+    assert drain(nsqd, "t") == account.acknowledged[:2] + account.acknowledged[4:]
+    assert all(body in content for body in lost)
+    assert path.with_suffix(".dat.bad").read_bytes() == content
+    assert errors(nsqd) == [
+        f"DISKQUEUE(t) reading at 0 of $D/{path.name} - read $D/{path.name}: input/output error",
+        "DISKQUEUE(t) positive depth at tail (2), data loss, resetting 0...",
+    ]
+    assert len(re.findall("WARNING: ", nsqd.log())) == 1
+    assert account.publish("PUB", 10)
+    account.disconnect()
+    assert drain(nsqd, "t") == account.acknowledged[-1:]
+    assert left_over(nsqd) == [f"{path.name}.bad"]
+
+
+def test_file_is_read_once_there_are_descriptors_for_it(nsqd_factory: DaemonFactory, faults: Faults) -> None:
+    """The real nsqd sets it aside."""
+    nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=1000")
+    account = Account(nsqd, "t")
+    roll_files(account)
+    faults.set({"call": "open", "name": "t.diskqueue.000001.dat", "error": "EMFILE"})
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", rdy=1)
+        client.message()
+    eventually(faults.hits)
+    assert nsqd.stats("t")["topics"][0]["depth"] == 5
+    faults.set()
+    nsqd.restart("--mem-queue-size=0", "--max-bytes-per-file=1000")  # gives back what was in flight
+    account.settle()
+    assert left_over(nsqd) == []
+
+
+def test_read_file_that_cannot_be_removed_does_not_come_back(nsqd_factory: DaemonFactory, faults: Faults) -> None:
+    nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=1000")
+    account = Account(nsqd, "t")
+    roll_files(account)
+    faults.set({"call": "unlink", "name": "t.diskqueue.00000[01].dat", "error": "EACCES"})
+    account.settle()
+    assert errors(nsqd) == [
+        f"DISKQUEUE(t) failed to Remove($D/t.diskqueue.00000{number}.dat) - "
+        f"remove $D/t.diskqueue.00000{number}.dat: permission denied"
+        for number in range(2)
+    ]
+    nsqd.restart()
+    assert drain(nsqd, "t") == []
+    assert account.publish("PUB", 10)
+    assert drain(nsqd, "t") == account.acknowledged[-1:]
+    assert left_over(nsqd) == []
+
+
+def test_damaged_file_that_cannot_be_renamed_is_passed_over(nsqd_factory: DaemonFactory, faults: Faults) -> None:
+    nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=1000")
+    account = Account(nsqd, "t")
+    roll_files(account)
+    name = "t.diskqueue.000001.dat"
+    faults.set(
+        {"call": "pread", "name": name, "error": "EIO"},
+        {"call": "rename", "name": name, "error": "EROFS"},
+    )
+    assert drain(nsqd, "t") == account.acknowledged[:2] + account.acknowledged[4:]
+    assert errors(nsqd) == [
+        f"DISKQUEUE(t) reading at 0 of $D/{name} - read $D/{name}: input/output error",
+        f"DISKQUEUE(t) failed to rename bad diskqueue file $D/{name} to $D/{name}.bad",
+        "DISKQUEUE(t) positive depth at tail (2), data loss, resetting 0...",
+    ]
+    faults.set()
+    nsqd.restart()
+    assert drain(nsqd, "t") == []
+
+
+# Killed at a step
+
+KILLED_AT: dict[str, Rule] = {
+    "create-data": {"call": "create", "name": "t.diskqueue.000002.dat"},
+    "write-data": {"call": "pwrite", "name": "t.diskqueue.000002.dat", "after": 500},
+    "write-meta": {"call": "write", "name": "t.diskqueue.meta.dat.*.tmp", "after": 34},
+    "rename-meta": {"call": "rename", "name": "t.diskqueue.meta.dat.*.tmp", "after": 3},
+    "sync-data": {"call": "fsync", "name": "t.diskqueue.0*.dat", "after": 2},
+    "remove-data": {"call": "unlink", "name": "t.diskqueue.000001.dat"},
+}
+
+
+@pytest.mark.parametrize("step", KILLED_AT)
+def test_killed_at_a_step(nsqd_factory: DaemonFactory, faults: Faults, step: str) -> None:
+    nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=1000", "--sync-every=3", "--sync-timeout=50ms")
+    account = Account(nsqd, "t")
+    faults.set(Rule(kill=True, **KILLED_AT[step]))
+    if step == "remove-data":
+        roll_files(account)
+        with contextlib.suppress(ConnectionError):  # the channel takes all, and the topic's files go
+            nsqd.http("POST", "/channel/create?topic=t&channel=c")
+    else:
+        while account.publish("MPUB", 100, 400, 150):
+            assert len(account.acknowledged) < 100
+    assert nsqd.wait() == -signal.SIGKILL
+    assert len(faults.hits()) == 1
+    account.disconnect()
+    faults.set()
+    nsqd.start()
+    assert account.publish("MPUB", 10, 10)
+    account.settle(twice=step == "remove-data")
+    torn = step == "write-data"
+    assert left_over(nsqd) == ["t.diskqueue.000002.dat.bad"] * torn
+    assert len(errors(nsqd)) == torn
+
+
+# nsqd.dat
+
+
+def listed(nsqd: Daemon) -> set[str]:
+    """What nsqd.dat says: topics, and `topic:channel`."""
+    topics = json.loads((nsqd.data_path / "nsqd.dat").read_bytes())["topics"] or []
+    channels = [f"{topic['name']}:{channel['name']}" for topic in topics for channel in topic["channels"] or []]
+    return {topic["name"] for topic in topics}.union(channels)
+
+
+METADATA: dict[str, Rule] = {
+    "open": {"call": "create", "name": "nsqd.dat.*.tmp", "error": "EMFILE"},
+    "write": {"call": "write", "name": "nsqd.dat.*.tmp", "error": "ENOSPC", "after": 20},
+    "sync": {"call": "fsync", "name": "nsqd.dat.*.tmp", "error": "EIO"},
+    "rename": {"call": "rename", "name": "nsqd.dat.*.tmp", "error": "EIO"},
+}
+TEXTS = {
+    "open": "open $F: too many open files",
+    "write": "write $F: no space left on device",
+    "sync": "sync $F: input/output error",
+    "rename": "rename $F $D/nsqd.dat: input/output error",
+}
+
+
+def test_metadata_cannot_be_written(nsqd_factory: DaemonFactory, faults: Faults) -> None:
+    nsqd = nsqd_factory("--mem-queue-size=0")
+    account = Account(nsqd, "old")
+    assert account.publish("PUB", 10)
+    assert ask(nsqd, "POST /topic/create?topic=gone") == (200, "")
+    eventually(lambda: listed(nsqd) == {"old", "gone"})
+    # Creating and deleting go on; nsqd.dat stays as it was.
+    for step, rule in METADATA.items():
+        faults.set(rule)
+        new = Account(nsqd, f"new-{step}")
+        assert new.publish("PUB", 10)
+        eventually(lambda text=TEXTS[step]: f"failed to persist metadata - {text}" in errors(nsqd))  # type: ignore[misc]
+        assert ask(nsqd, "POST /topic/delete?topic=gone")[0] in (200, 404)
+        assert listed(nsqd) == {"old", "gone"}
+    # So does the exit, which keeps all messages.
+    new.disconnect()
+    account.disconnect()
+    nsqd.terminate()
+    assert errors(nsqd)[-1] == f"failed to persist metadata - {TEXTS[step]}"
+    # A start does not.
+    for step, rule in METADATA.items():
+        faults.set(rule)
+        with pytest.raises(StartFailed, match="exited with 1:"):
+            nsqd.start()
+        assert fatal(nsqd) == f"failed to persist metadata - {TEXTS[step]}"
+    assert listed(nsqd) == {"old", "gone"}
+    assert left_over(nsqd) == []
+    faults.set()
+    nsqd.start()
+    new.settle()
+    account.settle()
+    assert listed(nsqd) >= {new.topic, "old", "old:c"}
+
+
+def test_metadata_is_written_once_that_works_again(nsqd_factory: DaemonFactory, faults: Faults) -> None:
+    """The real nsqd waits for the next change."""
+    nsqd = nsqd_factory()
+    faults.set({"call": "write", "name": "nsqd.dat.*.tmp", "error": "ENOSPC"})
+    assert ask(nsqd, "POST /topic/create?topic=t") == ask(nsqd, "POST /channel/create?topic=t&channel=c") == (200, "")
+    eventually(faults.hits)
+    assert listed(nsqd) == set()
+    faults.set()
+    eventually(lambda: listed(nsqd) == {"t", "t:c"})
+
+
+# Opening
+
+
+@pytest.mark.parametrize(
+    "call, path, error, text",
+    [
+        ("open", "t.diskqueue.meta.dat", "EMFILE", "open $D/t.diskqueue.meta.dat: too many open files"),
+        ("stat", "t.diskqueue.000000.dat", "EIO", "stat $D/t.diskqueue.000000.dat: input/output error"),
+        ("listdir", "", "EIO", "open $D: input/output error"),
+    ],
+)
+def test_queue_that_cannot_be_opened_stops_the_start(
+    nsqd_factory: DaemonFactory, faults: Faults, call: str, path: str, error: str, text: str
+) -> None:
+    """The real nsqd would begin an empty one over what is there."""
+    nsqd = nsqd_factory("--mem-queue-size=0")
+    account = Account(nsqd, "t")
+    assert account.publish("PUB", 10, 10)
+    nsqd.terminate()
+    if call == "listdir":
+        (nsqd.data_path / "t.diskqueue.meta.dat").unlink()
+    files = {path.name: path.read_bytes() for path in nsqd.data_path.iterdir()}
+    faults.set({"call": call, "name": (nsqd.data_path / path).name, "error": error})
+    with pytest.raises(StartFailed, match="exited with 1:"):
+        nsqd.start()
+    assert fatal(nsqd) == f"failed to load metadata - {text}"
+    assert {path.name: path.read_bytes() for path in nsqd.data_path.iterdir()} == files
+    faults.set()
+    nsqd.start()
+    account.settle()
+
+
+def test_queue_that_cannot_be_opened_is_not_begun_anew(nsqd_factory: DaemonFactory, faults: Faults) -> None:
+    """Whoever asks for its topic gets an error until it can."""
+    nsqd = nsqd_factory("--mem-queue-size=0")
+    account = Account(nsqd, "t")
+    account.acknowledged = [b"old"]
+    (nsqd.data_path / "t.diskqueue.000000.dat").write_bytes(record(b"old", 1))
+    (nsqd.data_path / "t.diskqueue.meta.dat").write_bytes(b"1\n0,0\n0,33\n")
+    faults.set({"call": "open", "name": "t.diskqueue.meta.dat", "error": "EMFILE"})
+    for verb in ("PUB", "MPUB", "DPUB"):
+        assert not account.publish(verb, 10)
+        assert account.error == f"open {nsqd.data_path}/t.diskqueue.meta.dat: too many open files"
+    for what in ("/pub", "/mpub", "/topic/create"):
+        assert ask(nsqd, f"POST {what}?topic=t", b"refused") == (500, message("INTERNAL_ERROR"))
+    assert nsqd.stats()["topics"] == []
+    faults.set()
+    assert account.publish("PUB", 10)
+    account.settle()

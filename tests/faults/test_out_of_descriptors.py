@@ -1,0 +1,84 @@
+"""A daemon that may open no more files: whom it serves already notices nothing, and all others are served later."""
+
+import http.client
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from daemons import DEADLINE, Daemon, eventually
+from faults.account import Account, next_body
+from http_api import message
+from nsq_client import HEARTBEAT, RESPONSE, Client
+
+DaemonFactory = Callable[..., Daemon]
+
+
+@contextmanager
+def no_more_descriptors(nsqd: Daemon) -> Iterator[None]:
+    """As if the limit on open files were reached."""
+    soft, hard = resource.prlimit(nsqd.pid, resource.RLIMIT_NOFILE)
+
+    def lowest_free() -> int:
+        used = {int(name) for name in os.listdir(f"/proc/{nsqd.pid}/fd")}
+        return next(number for number in range(soft) if number not in used)
+
+    def limit() -> bool:
+        limited = lowest_free()
+        resource.prlimit(nsqd.pid, resource.RLIMIT_NOFILE, (limited, hard))
+        return lowest_free() == limited  # nothing was just being closed
+
+    eventually(limit)
+    try:
+        yield
+    finally:
+        resource.prlimit(nsqd.pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_served_clients_go_on_and_the_others_follow(nsqd_factory: DaemonFactory) -> None:
+    nsqd = nsqd_factory("--mem-queue-size=1")
+    opened, unopened = Account(nsqd, "opened"), Account(nsqd, "unopened")
+    assert opened.publish("PUB", 10, 100)  # the first in memory, the second in a file
+    assert unopened.publish("PUB", 10)
+    assert isinstance(nsqd.http_address, tuple)
+    operator = http.client.HTTPConnection(*nsqd.http_address, timeout=DEADLINE)
+    consumer, publisher = (Client(nsqd.tcp_address) for _ in range(2))
+
+    def ask(method: str, target: str, body: bytes = b"") -> tuple[int, str]:
+        operator.request(method, target, body)
+        response = operator.getresponse()
+        return response.status, response.read().decode()
+
+    assert ask("GET", "/ping") == (200, "OK")
+    consumer.identify(heartbeat_interval=1000)
+    consumer.subscribe("served", "c", rdy=5)
+    publisher.publish("served", b"first")
+    assert next_body(consumer) == b"first"
+    eventually(lambda: not [name for name in os.listdir(nsqd.data_path) if name.endswith(".tmp")])
+    with no_more_descriptors(nsqd):
+        # What is open is written to.
+        assert ask("POST", "/pub?topic=opened", b"more") == (200, "OK")
+        opened.acknowledged.append(b"more")
+        # What is not can't be.
+        assert ask("POST", "/pub?topic=unopened", b"refused") == (503, message("EXITING"))
+        unopened.refused.append([b"refused"])
+        error = f"open {nsqd.data_path}/unopened.diskqueue.000000.dat: too many open files"
+        assert ask("GET", "/ping") == (500, f"NOK - {error}")
+        # Who is connected is served, heartbeats and all.
+        publisher.publish("served", b"second")
+        assert next_body(consumer) == b"second"
+        assert consumer.frame() == (RESPONSE, HEARTBEAT)
+        # Who is not waits.
+        late = Client(nsqd.tcp_address)
+        late.command(b"PUB served", b"late")
+        assert late.nothing_arrives(0.2)
+    assert "WARNING: " in nsqd.log()
+    assert "temporary Accept() failure" in nsqd.log()
+    assert late.response() == b"OK"
+    assert next_body(consumer) == b"late"
+    assert unopened.publish("MPUB", 10, 10)
+    eventually(lambda: ask("GET", "/ping") == (200, "OK"))
+    for connection in (consumer, publisher, late, operator):
+        connection.close()
+    opened.settle()
+    unopened.settle()

@@ -1,0 +1,142 @@
+"""A disk whose fsync takes its time: only those wait for it who must.
+
+The test decides how long, by holding fsync calls until it has seen what has to happen meanwhile.
+"""
+
+import itertools
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from daemons import Daemon, eventually, own_command
+from faults.account import drain, next_body
+from faults.faulty_gnsqd import Faults
+from http_api import ask
+from nsq_client import HEARTBEAT, RESPONSE, Client
+
+DaemonFactory = Callable[..., Daemon]
+
+IN_MEMORY, SYNC_EVERY = 5, 10
+FLAGS = [f"--mem-queue-size={IN_MEMORY}", f"--sync-every={SYNC_EVERY}", "--sync-timeout=50ms"]
+
+
+@pytest.fixture
+def faults(tmp_path: Path) -> Faults:
+    return Faults(tmp_path / "faults", own_command())
+
+
+@pytest.fixture
+def daemon_command(faults: Faults) -> list[str]:
+    return faults.command
+
+
+@pytest.fixture
+def hold(nsqd_factory: DaemonFactory, faults: Faults) -> Iterator[Callable[[str], None]]:
+    """Hold each fsync of files whose name matches, until it is called again; at the end of the test none is held."""
+    yield lambda name: faults.set({"call": "fsync", "name": name, "hold": True})
+    faults.set()
+
+
+def drop_connections(server: socket.socket) -> int:
+    """Accept and close what has connected; how many those were."""
+    server.settimeout(0.05)
+    for count in itertools.count():
+        try:
+            server.accept()[0].close()
+        except TimeoutError:
+            return count
+    raise AssertionError
+
+
+class WaitingPublisher:
+    """Publishes to a topic, one message after the other, until the answer to the last of them does not come."""
+
+    def __init__(self, nsqd: Daemon, topic: str) -> None:
+        self.topic = topic
+        self.client = Client(nsqd.tcp_address)
+        self.sent = 0
+        while not self._publish_one():
+            # What is in memory needs no fsync; of the rest as many may go without as sync-every says.
+            assert self.sent <= IN_MEMORY + SYNC_EVERY
+
+    def _publish_one(self) -> bool:
+        self.client.command(f"PUB {self.topic}".encode(), b"%d" % self.sent)
+        self.sent += 1
+        try:
+            assert self.client.frame(0.2) == (RESPONSE, b"OK")
+        except TimeoutError:
+            return True
+        return False
+
+    def settle(self, nsqd: Daemon) -> None:
+        """The last answer comes now, and all messages."""
+        assert self.client.response() == b"OK"
+        self.client.close()
+        assert sorted(map(int, drain(nsqd, self.topic))) == list(range(self.sent))
+
+
+def test_everybody_else_goes_on(nsqd_factory: DaemonFactory, faults: Faults, hold: Callable[[str], None]) -> None:
+    lookupd = socket.create_server(("localhost", 0))
+    nsqd = nsqd_factory(*FLAGS, f"--lookupd-tcp-address=localhost:{lookupd.getsockname()[1]}")
+    consumer, idle, publisher = (Client(nsqd.tcp_address) for _ in range(3))
+    for client in (consumer, idle):
+        client.identify(heartbeat_interval=1000, output_buffer_size=-1)
+    consumer.subscribe("served", "c", rdy=1)
+    publisher.publish("served", b"first")
+
+    # One queue waits for its fsync.
+    hold("slow0.*")
+    waiting = [WaitingPublisher(nsqd, "slow0")]
+    for number in range(IN_MEMORY + 5 * SYNC_EVERY):
+        publisher.publish("on-disk", b"%d" % number)
+    assert faults.hits()
+
+    # All of them do, more than there are threads in any pool.
+    hold("*")
+    for number in range(12):
+        publisher.publish(f"syncing{number}", *[b"message"] * (IN_MEMORY + SYNC_EVERY))
+    waiting += [WaitingPublisher(nsqd, f"slow{number}") for number in (1, 2)]
+    for body in (b"first", b"second"):
+        assert next_body(consumer) == body
+        publisher.publish("served", b"second")
+        publisher.publish("new", body)
+    assert ask(nsqd, "GET /ping") == (200, "OK")
+    assert ask(nsqd, "POST /pub?topic=served", b"third") == (200, "OK")
+    # Heartbeats come, and names are resolved.
+    for _ in range(2):
+        assert idle.frame() == (RESPONSE, HEARTBEAT)
+        idle.command(b"NOP")
+    drop_connections(lookupd)
+    numbers = itertools.count()
+
+    def connects_again() -> bool:
+        publisher.publish(f"newer{next(numbers)}", b"that nsqlookupd is to be told of")
+        return drop_connections(lookupd) > 0
+
+    eventually(connects_again)
+    for publishing in waiting:
+        assert publishing.client.nothing_arrives(0)
+
+    hold("none")
+    for publishing in waiting:
+        publishing.settle(nsqd)
+    assert len(drain(nsqd, "on-disk")) == IN_MEMORY + 5 * SYNC_EVERY
+    lookupd.close()
+
+
+def test_exit_waits_for_fsync(nsqd_factory: DaemonFactory, hold: Callable[[str], None]) -> None:
+    nsqd = nsqd_factory(*FLAGS)
+    hold("t.*")
+    waiting = WaitingPublisher(nsqd, "t")
+    nsqd.send_signal(signal.SIGTERM)
+    eventually(lambda: "TCP: closing" in nsqd.log())
+    assert waiting.client.recv_until_closed() == b""
+    assert nsqd.running
+    hold("none")
+    assert nsqd.wait() == 0
+    waiting.client.close()
+    nsqd.start()
+    assert sorted(map(int, drain(nsqd, "t"))) == list(range(waiting.sent))
