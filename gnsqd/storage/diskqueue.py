@@ -142,26 +142,26 @@ class DiskQueue:
         """Write them to the present write file; StorageError, with those kept that did fit."""
         if not payloads:
             return
-        path = self._files.path(self._write_file)
         operation = "open"
         written = 0
         failure = None
         try:
             if self._write_descriptor < 0:
-                if not os.path.exists(self._files.meta_path):
-                    self._write_meta()
-                self._write_descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-                self._log.info("DISKQUEUE(%s): writeOne() opened %s", self.name, path)
+                self._open_write_file()
             operation = "write"
-            records = memoryview(frame_records(payloads))
+            records = frame_records(payloads)
+            written = os.pwrite(self._write_descriptor, records, self._write_pos)
             while written < len(records):
                 written += os.pwrite(self._write_descriptor, records[written:], self._write_pos + written)
+            if self._reader is not None and self._read_file == self._write_file:
+                self._reader.feed(self._write_pos, records)
         except OSError as error:
             ends = [end for end in accumulate(4 + len(payload) for payload in payloads) if end <= written]
             payloads = payloads[: len(ends)]
             written = ends[-1] if ends else 0
             self._cut_write_file(self._write_pos + written)
-            failure = StorageError(path_error(operation, path, error), written=len(ends))
+            text = path_error(operation, self._files.path(self._write_file), error)
+            failure = StorageError(text, written=len(ends))
         if payloads:
             self._write_pos += written
             self._depth += len(payloads)
@@ -169,6 +169,13 @@ class DiskQueue:
             self._note(len(payloads))
         if failure is not None:
             raise failure
+
+    def _open_write_file(self) -> None:
+        if not os.path.exists(self._files.meta_path):
+            self._write_meta()
+        path = self._files.path(self._write_file)
+        self._write_descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._log.info("DISKQUEUE(%s): writeOne() opened %s", self.name, path)
 
     def _cut_write_file(self, size: int) -> None:
         """Remove the torn record behind `size` bytes."""

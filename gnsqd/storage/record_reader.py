@@ -28,6 +28,12 @@ class RecordReader:
     def close(self) -> None:
         os.close(self._descriptor)
 
+    def feed(self, pos: int, data: bytes) -> None:
+        """The file goes on at `pos` with `data`. Where reading keeps up with writing, that need not come from disk."""
+        if not self._buffer and len(data) <= BUFFER_SIZE:
+            self._buffer = data
+            self._start = pos
+
     def read(self, pos: int, end: int, limit: int, max_bytes: int) -> tuple[list[bytes], list[int]]:
         """Payloads of the records between `pos` and `end`, and the position behind each record.
 

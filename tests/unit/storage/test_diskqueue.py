@@ -206,6 +206,20 @@ def test_wrong_size_is_refused_and_what_came_before_it_is_kept(open_queue: OpenQ
     assert drain(queue) == [b"a" * 26, b"b" * 30] * 2
 
 
+def test_reader_that_keeps_up_needs_no_disk(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = open_queue()
+    queue.put_many([b"1"])
+    assert drain(queue) == [b"1"]
+
+    def fail(descriptor: int, size: int, pos: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "pread", fail)
+    for payloads in ([b"2"], [b"3", b"44"]):
+        queue.put_many(payloads)
+        assert drain(queue) == payloads
+
+
 # Failing writes
 
 
