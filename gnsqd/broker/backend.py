@@ -57,7 +57,7 @@ def read_messages(payloads: list[bytes], backend: BackendQueue, longest: int) ->
 
 
 def hold_back(messages: list[Message], backend: BackendQueue) -> None:
-    """The messages just read are deferred in memory from now on: keep what is needed after a kill."""
+    """The messages, which were on disk, are deferred in memory from now on; a kill must not take them."""
     if backend.due_times is not None:
         now = time_ns()
         backend.due_times.hold([(message.payload(), now + message.deferred) for message in messages])
@@ -65,7 +65,7 @@ def hold_back(messages: list[Message], backend: BackendQueue) -> None:
 
 def release(messages: list[Message], backend: BackendQueue) -> None:
     """The messages are no longer deferred."""
-    if backend.due_times:
+    if backend.due_times is not None:
         backend.due_times.release([(message.id, message.attempts) for message in messages])
 
 

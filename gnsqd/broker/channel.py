@@ -141,11 +141,14 @@ class Channel:
         self.message_count += len(messages)
         self._enqueue(messages)
 
-    def put_messages_deferred(self, messages: list[Message]) -> None:
-        """Hold each message back for the time it asks for."""
+    def put_messages_deferred(self, messages: list[Message], from_disk: bool = False) -> None:
+        """Hold each message back for the time it asks for; `from_disk` if the topic's disk queue had them."""
         if self.exiting:
             raise BrokerError("exiting")
         self.message_count += len(messages)
+        if from_disk:
+            hold_back(messages, self.backend)
+            self.backend.write_held()
         self._defer(messages)
 
     def _defer(self, messages: list[Message]) -> None:
@@ -314,8 +317,8 @@ class Channel:
         due = self._deferred.pop_due(now, MAX_DUE)
         for message in due:
             message.deferred = 0
-        release(due, self.backend)
         self._enqueue(due)
+        release(due, self.backend)
         return bool(due)
 
     # From operators
@@ -364,7 +367,7 @@ class Channel:
             )
         now = monotonic_ns()
         for message in self._deferred:
-            message.deferred = max(message.deadline - now, 0)
+            message.deferred = max(message.deadline - now, 1)
         messages = [*self._memory, *self._in_flight, *self._deferred]
         lost = flush_messages(messages, self.backend, self._log.error)
         if is_ephemeral(self.topic_name):

@@ -32,4 +32,4 @@ cdef class Topic:
     @cython.locals(room=Py_ssize_t, message=Message)
     cpdef put_messages(self, list messages)
     @cython.locals(message=Message)
-    cdef _hand_over(self, list messages)
+    cdef _hand_over(self, list messages, bint from_disk=*)

@@ -200,7 +200,7 @@ class Topic:
         memory = self._memory
         if self.backend.depth and (self._backend_first or not memory):
             payloads = self.backend.peek_many(MAX_BATCH, MAX_TAKE_BYTES)
-            self._hand_over(read_messages(payloads, self.backend, self._max_delay))
+            self._hand_over(read_messages(payloads, self.backend, self._max_delay), True)
             self.backend.advance(len(payloads))
             self._backend_first = False
             return bool(payloads)
@@ -214,7 +214,7 @@ class Topic:
             self._hand_over(batch)
         return bool(batch)
 
-    def _hand_over(self, messages: list[Message]) -> None:
+    def _hand_over(self, messages: list[Message], from_disk: bool = False) -> None:
         deferred = [message for message in messages if message.deferred]
         if deferred:
             messages = [message for message in messages if not message.deferred]
@@ -229,7 +229,7 @@ class Topic:
             if messages:
                 channel.put_messages(messages)
             if deferred:
-                channel.put_messages_deferred(deferred)
+                channel.put_messages_deferred(deferred, from_disk)
 
     # From operators
 

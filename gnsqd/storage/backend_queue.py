@@ -24,6 +24,10 @@ class BackendQueue(Protocol):
     def depth(self) -> int:
         """How many payloads are there; after damage an estimate, but 0 exactly when nothing is left to read."""
 
+    def write_held(self) -> None:
+        """What `due_times` holds back survives a kill from now on; with messages of this queue that comes by itself,
+        before they are forgotten."""
+
     def put_many(self, payloads: Sequence[bytes]) -> None:
         """Append in order. StorageError on failure; the first `error.written` of them are in the queue nevertheless."""
 
@@ -60,6 +64,9 @@ class DummyBackendQueue:
     @property
     def depth(self) -> int:
         return 0
+
+    def write_held(self) -> None:
+        pass
 
     def put_many(self, payloads: Sequence[bytes]) -> None:
         pass

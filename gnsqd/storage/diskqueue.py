@@ -32,6 +32,8 @@ from gnsqd.storage.record import Meta, frame_records
 from gnsqd.storage.record_reader import RecordReader
 from gnsqd.storage.syncer import Syncer
 
+PUT_BACK_BATCH = 256  # messages
+
 
 class DiskQueue:
     """A BackendQueue in the files `{name}.diskqueue.*` of `data_path`; StorageError if that can't be listed.
@@ -97,17 +99,33 @@ class DiskQueue:
     def _readable(self) -> bool:
         return self._read_file < self._write_file or self._read_pos < self._write_pos
 
+    def write_held(self) -> None:
+        self._ensure_meta()  # a side file by itself is one of a queue that was deleted
+        self.due_times.write_held()
+
     def _put_back(self, held_back: dict[bytes, bytes]) -> None:
-        """Put the messages back that a killed daemon held back, but for those that come again by themselves."""
-        records = 0
-        for payloads in self._files.read_all(self._read_file, self._read_pos):
-            for payload in payloads:
-                held_back.pop(payload_key(payload), None)
-            records += len(payloads)
-            if records >= self._tell_every:
-                break
-        self._log.info("DISKQUEUE(%s) putting %d deferred messages back", self.name, len(held_back))
-        self.put_many(list(held_back.values()))
+        """Put the messages back that a killed daemon held back, but for those that are in the queue, too.
+
+        What can't be written stays in the side file until the next start.
+        """
+        for number in self._files.existing_between(self._read_file, self._write_file):
+            for payloads in self._files.read_all(number, self._read_pos if number == self._read_file else 0):
+                self.due_times.returned(payloads)
+                for payload in payloads:
+                    held_back.pop(payload_key(payload), None)
+        missing = list(held_back.values())
+        if missing:
+            self._log.info("DISKQUEUE(%s) putting %d deferred messages back", self.name, len(missing))
+        while missing:
+            batch = missing[:PUT_BACK_BATCH]
+            try:
+                self.put_many(batch)
+            except StorageError as error:
+                self._log.error("DISKQUEUE(%s) failed to put a deferred message back - %s", self.name, error)
+                batch = batch[: error.written]
+                del missing[error.written]
+            self.due_times.returned(batch)
+            del missing[: len(batch)]
         self.due_times.save()
 
     # Writing
@@ -171,8 +189,7 @@ class DiskQueue:
             raise failure
 
     def _open_write_file(self) -> None:
-        if not os.path.exists(self._files.meta_path):
-            self._write_meta()
+        self._ensure_meta()
         path = self._files.path(self._write_file)
         self._write_descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self._log.info("DISKQUEUE(%s): writeOne() opened %s", self.name, path)
@@ -182,7 +199,6 @@ class DiskQueue:
         if self._write_descriptor >= 0:
             with suppress(OSError):  # should this fail too, the next write goes over it
                 os.ftruncate(self._write_descriptor, size)
-        self._close_write_file()
 
     def _roll(self) -> None:
         """Finish the write file and go on in the next one."""
@@ -326,6 +342,7 @@ class DiskQueue:
 
     def _tell(self, read_pos: int, operations: int = 0, reads: int = 0) -> None:
         """Let meta tell of a read position that is so many operations ago, `reads` of them reads."""
+        self.due_times.write_held()
         self._told_pos = read_pos
         self._told_operations = self._operations - operations
         self._reads_untold = reads
@@ -373,6 +390,9 @@ class DiskQueue:
         temporary = self._temporary_path()
         try:
             paths = [self._files.path(number) for number in numbers]
+            if self.due_times.unsynced:
+                self.due_times.unsynced = False
+                paths.append(self._files.due_times_path)
             self._syncer.run(_make_durable, paths, temporary, meta.format())
             if meta.write_file == self._write_file:
                 self._safe_write_pos = meta.write_pos
@@ -383,7 +403,7 @@ class DiskQueue:
                     os.unlink(temporary)
         except StorageError:
             self._unsynced_files |= numbers
-            self._telling = True
+            self._telling = self.due_times.unsynced = True
             raise
         self._synced_operations = max(operations, self._synced_operations)
 
@@ -401,6 +421,10 @@ class DiskQueue:
             rename_file(temporary, self._files.meta_path)
         except StorageError as error:
             self._log.error("DISKQUEUE(%s) failed to sync - %s", self.name, error)
+
+    def _ensure_meta(self) -> None:
+        if not os.path.exists(self._files.meta_path):
+            self._write_meta()
 
     def _meta(self, write_pos: int) -> Meta:
         depth = self.depth + self._reads_untold
@@ -431,11 +455,11 @@ class DiskQueue:
         self._read_file, self._read_pos, self._depth = self._write_file, 0, 0
         self._unsynced_files.clear()
         self._synced_operations = self._operations
+        self.due_times.remove()
         self._tell(0)
         self._telling = False
         self._meta_changes += 1  # a sync that is under way must not bring the meta file back
         self._syncer.forget(self)
-        self.due_times.remove()
         failure = None
         for path in [*map(self._files.path, numbers), self._files.meta_path]:
             try:
@@ -459,12 +483,11 @@ class DiskQueue:
             self._tell(self._read_pos)
         while self._unsynced() and self._start_sync().get():
             pass
-        if not os.path.exists(self._files.meta_path):
-            self._write_meta()
-        if self.depth and self.due_times:
+        self._ensure_meta()
+        if not self.depth:
+            self.due_times.clear_hints()
+        if self.due_times.in_use:
             self._syncer.run(self.due_times.save)
-        else:
-            self.due_times.remove()
         self._close_reader()
         self._close_write_file()
         self._syncer.forget(self)

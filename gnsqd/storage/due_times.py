@@ -6,9 +6,9 @@ attempt. The file is written at a clean exit: one line, then an entry for every 
 
     uint16 attempts | 16 bytes id | int64 due time, wall clock in ns | int32 size | size bytes of payload
 
-in big-endian order, without a payload, for that is in the queue. While a daemon runs, entries are appended: with the
-payload when the message was read and is held back in memory now, and with a due time of 0 when it no longer is. So a
-kill does not take what was safe on disk before.
+in big-endian order, without a payload, for that is in the queue. While a daemon runs it appends to the file: an entry
+with its payload for a message that was on disk and is held back in memory now, before the queue forgets it, and one
+with a due time of 0 when the message is on its way again. So a kill does not take what was safe on disk before.
 """
 
 import os
@@ -26,75 +26,127 @@ _FIRST_LINE = b"gnsqd due times 1\n"
 _ENTRY = Struct(">18sqi")
 _ATTEMPTS = Struct(">H")
 
+_MIN_HINTS = 1000  # before those whose time has come are looked for
+_MIN_WASTE = 1 << 20  # bytes of the file, before it is written anew
+
 
 class DueTimes:
-    """The due times of one queue, in memory: some 200 bytes a message. It is false when there are none."""
+    """The due times of one queue, in memory: some 140 bytes a message. It is false when there is no hint."""
 
     def __init__(self, queue: str, path: str, log: Logger) -> None:
         self._queue = queue
         self._path = path
         self._log = log
-        self._due: dict[bytes, int] = {}
-        self._held: set[bytes] = set()  # keys of messages whose payloads are in the file
-        self._filed = False  # there may be a file
+        self._hints: dict[bytes, int] = {}
+        self._max_hints = _MIN_HINTS
+        self._held: dict[bytes, int] = {}  # size of the entry of each message whose payload is in the file
+        self._unwritten: dict[bytes, bytes] = {}  # entries of those that are to follow
+        self._size = 0  # of the file, 0 if there is none
+        self.unsynced = False
 
     def __len__(self) -> int:
-        return len(self._due)
+        return len(self._hints)
+
+    @property
+    def in_use(self) -> bool:
+        """There is something to save, or a file."""
+        return bool(self._hints or self._size)
+
+    # Messages in the queue
 
     def add(self, id: bytes, attempts: int, due: int) -> None:
         """The message is in the queue now, and due at `due`, wall clock in ns."""
-        self._due[_ATTEMPTS.pack(attempts) + id] = due
+        key = _ATTEMPTS.pack(attempts) + id
+        self._hints[key] = due
+        self._held.pop(key, None)
+        self._unwritten.pop(key, None)
+        if len(self._hints) > self._max_hints:
+            now = time_ns()
+            self._hints = {key: due for key, due in self._hints.items() if due > now}
+            self._max_hints = max(_MIN_HINTS, 2 * len(self._hints))
 
     def pop(self, id: bytes, attempts: int) -> int:
         """When the message is due that was just read from the queue; 0 if it is not held back."""
-        return self._due.pop(_ATTEMPTS.pack(attempts) + id, 0)
+        return self._hints.pop(_ATTEMPTS.pack(attempts) + id, 0)
+
+    def clear_hints(self) -> None:
+        """The queue is empty."""
+        self._hints.clear()
+
+    # Messages that were in a queue on disk and are held back in memory
 
     def hold(self, messages: Iterable[tuple[bytes, int]]) -> None:
-        """Messages, as (payload, due time), that are read from the queue are held back in memory from now on."""
-        entries = []
+        """Messages, as (payload, due time), are held back from now on; `write_held` makes that survive a kill."""
         for payload, due in messages:
             key = payload_key(payload)
-            self._due[key] = due
-            self._held.add(key)
-            entries.append(_ENTRY.pack(key, due, len(payload)) + payload)
-        self._append(entries)
+            self._unwritten[key] = _ENTRY.pack(key, due, len(payload)) + payload
+
+    def write_held(self) -> None:
+        """Append what is held back to the file; to be called before the queue forgets these messages."""
+        if self._unwritten:
+            entries, self._unwritten = self._unwritten, {}
+            if self._append(b"".join(entries.values())):
+                self._held.update((key, len(entry)) for key, entry in entries.items())
 
     def release(self, messages: Iterable[tuple[bytes, int]]) -> None:
-        """Messages, as (id, attempts), are no longer held back."""
+        """Messages, as (id, attempts), are no longer held back, if they were."""
+        if not self._held and not self._unwritten:
+            return
         entries = []
         for id, attempts in messages:
             key = _ATTEMPTS.pack(attempts) + id
-            if key in self._held:
-                self._held.remove(key)
-                self._due.pop(key, None)
+            self._unwritten.pop(key, None)
+            if self._held.pop(key, None):
                 entries.append(_ENTRY.pack(key, 0, 0))
         if entries:
-            self._append(entries)
+            self._append(b"".join(entries))
+            needed = sum(self._held.values()) if self._size > _MIN_WASTE else self._size
+            if self._size - needed > max(needed, _MIN_WASTE):
+                self.save(sync=False)
 
-    def _append(self, entries: list[bytes]) -> None:
+    def returned(self, payloads: Iterable[bytes]) -> None:
+        """Messages that a killed daemon held back are in the queue again."""
+        for payload in payloads:
+            self._held.pop(payload_key(payload), None)
+
+    def _append(self, entries: bytes) -> bool:
+        data = entries if self._size else _FIRST_LINE + entries
         try:
-            append_file(self._path, b"".join(entries if self._filed else [_FIRST_LINE, *entries]))
-            self._filed = True
+            append_file(self._path, data)
         except StorageError as error:
             self._log.error("DISKQUEUE(%s) failed to write due times - %s", self._queue, error)
+            return False
+        self._size += len(data)
+        self.unsynced = True
+        return True
+
+    # The file
 
     def load(self) -> dict[bytes, bytes]:
-        """Read the file, if there is one. What a killed daemon held back comes back, by key: it is in no queue."""
-        held: dict[bytes, bytes] = {}
+        """Read the file, if there is one. What a killed daemon held back comes back, by key: it may be in no queue.
+
+        A damaged file is set aside, and counts as far as it can be read.
+        """
+        held_back: dict[bytes, bytes] = {}
         now = time_ns()
         try:
             for key, due, payload in self._read():
-                self._due.pop(key, None)
-                held.pop(key, None)
+                self._hints.pop(key, None)
+                held_back.pop(key, None)
+                self._held.pop(key, None)
                 if due > now:
-                    self._due[key] = due
+                    self._hints[key] = due
                 if payload:
-                    held[key] = payload
+                    held_back[key] = payload
+                    self._held[key] = _ENTRY.size + len(payload)
         except StorageError as error:
-            self._log.warn("DISKQUEUE(%s) some deferred messages will not be held back - %s", self._queue, error)
-            if not held:
-                self.save()  # entries behind a broken one would not be found
-        return held
+            self._log.error("DISKQUEUE(%s) deferred messages may come early or be missing - %s", self._queue, error)
+            self._log.warn("DISKQUEUE(%s) saving bad file as %s.bad", self._queue, self._path)
+            with suppress(OSError):
+                os.rename(self._path, f"{self._path}.bad")
+            self._held.clear()
+            self._size = 0
+        return held_back
 
     def _read(self) -> Iterator[tuple[bytes, int, bytes]]:
         """(key, due time, payload) of all entries, as far as they are whole; StorageError."""
@@ -105,7 +157,7 @@ class DueTimes:
             return
         except OSError as error:
             raise StorageError(path_error("open", self._path, error)) from error
-        self._filed = True
+        self._size = len(data)
         if not data.startswith(_FIRST_LINE):
             raise StorageError(f"{self._path} is not a file of due times")
         position = len(_FIRST_LINE)
@@ -117,26 +169,38 @@ class DueTimes:
                 raise StorageError(f"{self._path} ends in the middle of an entry")
             yield key, due, data[begin:position]
 
-    def save(self) -> None:
-        """Replace the file, durably: all messages that are not due are in the queue."""
+    def save(self, sync: bool = True) -> None:
+        """Replace the file by one with what is still to come, durably if `sync`, or remove it."""
         now = time_ns()
-        entries = [_ENTRY.pack(key, due, 0) for key, due in self._due.items() if due > now]
+        entries = {key: _ENTRY.pack(key, due, 0) for key, due in self._hints.items() if due > now}
         temporary = f"{self._path}.{random.getrandbits(63)}.tmp"
         try:
-            write_file(temporary, b"".join([_FIRST_LINE, *entries]), sync=True)
+            if self._held:
+                for key, due, payload in self._read():
+                    if payload and key in self._held:
+                        entries[key] = _ENTRY.pack(key, due, len(payload)) + payload
+            if not entries:
+                self._unlink()
+                return
+            data = b"".join([_FIRST_LINE, *entries.values()])
+            write_file(temporary, data, sync)
             rename_file(temporary, self._path)
-            self._filed = True
+            self._size = len(data)
         except StorageError as error:
             self._log.error("DISKQUEUE(%s) failed to write due times - %s", self._queue, error)
 
     def remove(self) -> None:
         """Forget everything, the file included."""
-        self._due.clear()
+        self._hints.clear()
         self._held.clear()
-        if self._filed:
+        self._unwritten.clear()
+        self._unlink()
+
+    def _unlink(self) -> None:
+        if self._size:
             with suppress(OSError):
                 os.unlink(self._path)
-            self._filed = False
+            self._size = 0
 
 
 def payload_key(payload: bytes) -> bytes:

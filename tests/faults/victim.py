@@ -213,6 +213,15 @@ def defer(group: str, count: int, delay: int) -> Step:
     return step
 
 
+def handed_over() -> Step:
+    """The topic has handed everything to its channels."""
+
+    def step(victim: Victim) -> None:
+        eventually(lambda: victim.topic()["depth"] == 0, "topic is empty")
+
+    return step
+
+
 def take(*groups: str) -> Step:
     """These groups, which are all there is in memory or the first on disk, are in flight."""
 
@@ -349,6 +358,16 @@ def files(
         return victim.records(queue), meta_read if read else None, meta_written if written else None
 
     return lambda victim: wait_for(lambda: found(victim), (records, read, written))
+
+
+def all_read(queue: str) -> Step:
+    """Wait until meta tells that all records of the one data file have been read; nothing to wait for without one."""
+
+    def step(victim: Victim) -> None:
+        count = victim.records(queue).get(0, 0)
+        wait_for(lambda: victim.synced(queue)[0] if count else (0, 0), (0, count))
+
+    return step
 
 
 def wait_for(find: Callable[[], T], expected: T) -> None:
