@@ -174,7 +174,7 @@ class DiskQueue:
             if self._reader is not None and self._read_file == self._write_file:
                 self._reader.feed(self._write_pos, records)
         except OSError as error:
-            ends = [end for end in accumulate(4 + len(payload) for payload in payloads) if end <= written]
+            ends = [end for end in accumulate([4 + len(payload) for payload in payloads]) if end <= written]
             payloads = payloads[: len(ends)]
             written = ends[-1] if ends else 0
             self._cut_write_file(self._write_pos + written)

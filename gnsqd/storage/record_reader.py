@@ -10,6 +10,7 @@ from gnsqd.errors import StorageError
 from gnsqd.storage.record import LENGTH
 
 BUFFER_SIZE = 64 * 1024  # bytes; every queue with a backlog holds one
+MAX_JOINED = 16 * 1024  # bytes; beyond that reading them back costs less than copying them again and again
 
 
 class RecordReader:
@@ -30,9 +31,12 @@ class RecordReader:
 
     def feed(self, pos: int, data: bytes) -> None:
         """The file goes on at `pos` with `data`. Where reading keeps up with writing, that need not come from disk."""
-        if not self._buffer and len(data) <= BUFFER_SIZE:
+        held = len(self._buffer)
+        if not held and len(data) <= BUFFER_SIZE:
             self._buffer = data
             self._start = pos
+        elif self._start + held == pos and held + len(data) <= MAX_JOINED:
+            self._buffer += data
 
     def read(self, pos: int, end: int, limit: int, max_bytes: int) -> tuple[list[bytes], list[int]]:
         """Payloads of the records between `pos` and `end`, and the position behind each record.

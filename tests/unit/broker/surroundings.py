@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 from time import time_ns
+from typing import Any
 
 from gevent import Greenlet, sleep
 
@@ -16,6 +17,7 @@ from gnsqd.broker.message import Message, new_message
 from gnsqd.broker.registry import Registry
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
+from gnsqd.storage.backend_queue import BackendQueue
 from gnsqd.storage.diskqueue import DiskQueue
 from gnsqd.storage.record import MIN_RECORD_SIZE
 from gnsqd.storage.syncer import Syncer
@@ -52,6 +54,17 @@ class FakeConsumer:
 
     def stats(self, topic_name: str = "") -> ClientStats:
         raise NotImplementedError
+
+
+class FaultyBackend:
+    """The backend queue of a topic or channel, but that writing to it is `put_many`."""
+
+    def __init__(self, backend: BackendQueue, put_many: Callable[[list[bytes]], None]) -> None:
+        self._backend = backend
+        self.put_many = put_many
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
 
 
 @dataclass

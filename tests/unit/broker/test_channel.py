@@ -10,7 +10,7 @@ import pytest
 from gnsqd.broker.channel import MAX_TAKE, MAX_TAKE_BYTES, Channel
 from gnsqd.broker.message import Message
 from gnsqd.errors import BrokerError, StorageError
-from unit.broker.surroundings import MINUTE, SECOND, FakeConsumer, Surroundings, bodies_of
+from unit.broker.surroundings import MINUTE, SECOND, FakeConsumer, FaultyBackend, Surroundings, bodies_of
 
 Build = Callable[..., Surroundings]
 
@@ -117,7 +117,7 @@ def test_what_the_disk_refuses_stays_in_memory_until_it_takes_it(
         raise StorageError("no space left on device", written=1)
 
     with monkeypatch.context() as patch:
-        patch.setattr(channel.backend, "put_many", half)
+        patch.setattr(channel, "backend", FaultyBackend(channel.backend, half))
         channel.put_messages(around.messages(b"memory", b"disk", b"refused", b"refused too"))
         assert channel.blocked
         assert counts(channel) == (4, 1, 0, 0)

@@ -9,7 +9,7 @@ from gevent import sleep
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import ChannelNotFound, Topic
 from gnsqd.errors import BrokerError, StorageError
-from unit.broker.surroundings import MINUTE, SECOND, FakeConsumer, Surroundings, bodies_of, settle
+from unit.broker.surroundings import MINUTE, SECOND, FakeConsumer, FaultyBackend, Surroundings, bodies_of, settle
 
 Build = Callable[..., Surroundings]
 
@@ -33,6 +33,11 @@ def waiting(channel: Channel) -> list[bytes]:
     while batch := channel.take(consumer, 100_000, MINUTE, 0):
         bodies += bodies_of(batch)
     return bodies
+
+
+def refuse(payloads: list[bytes]) -> None:
+    """As `put_many` of a backend queue on a disk that is full."""
+    raise StorageError("no space left on device")
 
 
 def test_every_channel_gets_every_message_as_its_own(surroundings: Build) -> None:
@@ -180,21 +185,18 @@ def test_messages_that_no_disk_takes_at_the_end_are_counted(
     topic.pause()
     publish(topic, b"2")
 
-    def refuse(payloads: list[bytes]) -> None:
-        raise StorageError("no space left on device")
-
-    for backend in (topic.backend, channel.backend):
-        monkeypatch.setattr(backend, "put_many", refuse)
+    for owner in (topic, channel):
+        monkeypatch.setattr(owner, "backend", FaultyBackend(owner.backend, refuse))
     assert topic.close() == 3
 
 
 def test_refused_message_leaves_no_due_time(surroundings: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = new_topic(surroundings(mem_queue_size=0))
 
-    def refuse(payloads: list[bytes]) -> None:
+    def refuse_second(payloads: list[bytes]) -> None:
         raise StorageError("no space left on device", written=1)
 
-    monkeypatch.setattr(topic.backend, "put_many", refuse)
+    monkeypatch.setattr(topic, "backend", FaultyBackend(topic.backend, refuse_second))
     with pytest.raises(StorageError):
         publish(topic, b"kept", b"refused", deferred=MINUTE)
     assert topic.backend.due_times is not None
@@ -213,7 +215,7 @@ def test_disk_that_refuses_fails_the_publisher_and_keeps_what_came_before(
         raise StorageError("no space left on device", written=1)
 
     with monkeypatch.context() as patch:
-        patch.setattr(topic.backend, "put_many", one_only)
+        patch.setattr(topic, "backend", FaultyBackend(topic.backend, one_only))
         with pytest.raises(StorageError, match="^no space left on device$"):
             publish(topic, b"memory", b"disk", b"refused")
     assert (topic.depth, topic.message_count, topic.message_bytes) == (2, 2, 10)
@@ -231,11 +233,8 @@ def test_channel_whose_disk_refuses_stops_the_pump_and_nothing_is_lost(
     topic = new_topic(around)
     channel = topic.get_channel("c")
 
-    def refuse(payloads: list[bytes]) -> None:
-        raise StorageError("no space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(channel.backend, "put_many", refuse)
+        patch.setattr(channel, "backend", FaultyBackend(channel.backend, refuse))
         bodies = [b"%d" % number for number in range(2000)]
         for first in range(0, 2000, 100):
             publish(topic, *bodies[first : first + 100])
@@ -257,11 +256,8 @@ def test_channel_of_an_idle_topic_is_retried_too(surroundings: Build, monkeypatc
     message = channel.take(FakeConsumer(1), 1, MINUTE, 0)[0]
     settle()
 
-    def refuse(payloads: list[bytes]) -> None:
-        raise StorageError("no space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(channel.backend, "put_many", refuse)
+        patch.setattr(channel, "backend", FaultyBackend(channel.backend, refuse))
         channel.requeue(1, message.id, 0)
         assert channel.blocked
         settle()
@@ -281,11 +277,11 @@ def test_publishers_do_not_make_a_blocked_channel_try_more_often(
     channel = topic.get_channel("c")
     attempts = []
 
-    def refuse(payloads: list[bytes]) -> None:
+    def note(payloads: list[bytes]) -> None:
         attempts.append(len(payloads))
-        raise StorageError("no space left on device")
+        refuse(payloads)
 
-    monkeypatch.setattr(channel.backend, "put_many", refuse)
+    monkeypatch.setattr(channel, "backend", FaultyBackend(channel.backend, note))
     for _ in range(20):
         publish(topic, b"x")
         settle()

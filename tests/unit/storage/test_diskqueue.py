@@ -12,7 +12,7 @@ from gevent import get_hub
 
 from gnsqd.errors import StorageError
 from gnsqd.storage.diskqueue import DiskQueue
-from gnsqd.storage.record_reader import BUFFER_SIZE
+from gnsqd.storage.record_reader import BUFFER_SIZE, MAX_JOINED
 
 OpenQueue = Callable[..., DiskQueue]
 
@@ -215,9 +215,26 @@ def test_reader_that_keeps_up_needs_no_disk(open_queue: OpenQueue, monkeypatch: 
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(os, "pread", fail)
-    for payloads in ([b"2"], [b"3", b"44"]):
-        queue.put_many(payloads)
-        assert drain(queue) == payloads
+    for batches in ([[b"2"]], [[b"3", b"44"]], [[b"5"], [b"66"], [b"7"]]):
+        for payloads in batches:
+            queue.put_many(payloads)
+        assert drain(queue) == [payload for payloads in batches for payload in payloads]
+
+
+def test_reader_that_falls_behind_goes_on_from_disk(open_queue: OpenQueue) -> None:
+    queue = open_queue()
+    queue.put_many([b"first"])
+    assert drain(queue) == [b"first"]
+    sent: list[bytes] = []
+    received: list[bytes] = []
+    for number in range(20):
+        sent += [b"%0999d" % number, b"%099d" % number]  # where there is no room for the one, there is for the other
+        queue.put_many(sent[-2:-1])
+        queue.put_many(sent[-1:])
+        received += queue.peek_many(1, 1 << 20)
+        queue.advance(1)
+    assert sum(map(len, sent)) > MAX_JOINED
+    assert received + drain(queue) == sent
 
 
 # Failing writes

@@ -1,0 +1,1 @@
+cpdef bytes frame_records(payloads)
