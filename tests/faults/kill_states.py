@@ -47,7 +47,7 @@ from faults.victim import (
 )
 
 LONG = 600_000  # ms; a delay that nobody waits for
-SHORT = 2000  # ms
+SHORT = 4000  # ms; long enough for the steps up to the kill
 
 ON_DISK = "--mem-queue-size=0"
 MEMORY_OF_8 = "--mem-queue-size=8"
