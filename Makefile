@@ -11,7 +11,7 @@ export PYTHON
 PEERS := tests/peers/bin/.built
 PYTEST = GNSQD_EXPECT_LANE=$$(cat $(1)/.lane) $(1)/bin/pytest $(TESTS)
 
-.PHONY: run test test-plain peers bench lint types format clean
+.PHONY: run test test-plain peers bench bench-memory lint types format clean
 
 run:
 	@.ci/install .venv
@@ -41,6 +41,12 @@ bench: $(PEERS)
 	@.ci/install .venv dev
 	@CC=/bin/false .ci/install .venv-plain dev
 	@.venv/bin/python tests/benchmarks $(FLAGS)
+
+# Peak memory of a backlog of 2 GB, filled and drained; contrib/docs/memory.md has what comes out.
+bench-memory: $(PEERS)
+	@.ci/install .venv dev
+	@CC=/bin/false .ci/install .venv-plain dev
+	@.venv/bin/python tests/benchmarks memory $(FLAGS)
 
 lint:
 	@.ci/install .venv dev

@@ -5,6 +5,6 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from benchmarks.cli import main  # noqa: E402
+from benchmarks import cli, memory  # noqa: E402
 
-sys.exit(main())
+sys.exit(memory.main(sys.argv[2:]) if sys.argv[1:2] == ["memory"] else cli.main())

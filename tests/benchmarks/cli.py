@@ -2,14 +2,19 @@
 
 import argparse
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import report
-from benchmarks.harness import run_row
-from benchmarks.lanes import BenchmarkError, Lane
-from benchmarks.rows import ROWS
+from benchmarks.backlog import Backlogs
+from benchmarks.harness import RowResult, run_row
+from benchmarks.lanes import DIRECTORY_PREFIX, BenchmarkError, Lane
+from benchmarks.rows import ROWS, Load, fill
 from daemons import PEERS
+
+# Messages prepared per second of consuming; doubled for the whole row when some lane turns out to be faster.
+SUPPLY = 1_000_000
 
 ROW_NAMES = [row.name for row in ROWS]
 
@@ -18,15 +23,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0, 1 with one line on stderr when a comparison is not possible, 130 on Ctrl-C."""
     arguments = parser().parse_args(argv)
     try:
-        lanes = find_lanes(arguments)
-        results = [
-            run_row(row, lanes, arguments.runs, arguments.seconds, say)
-            for row in ROWS
-            if row.name in (arguments.rows or ROW_NAMES)
-        ]
-        print((report.markdown if arguments.markdown else report.text)(results, arguments.seconds))
+        load = Load(arguments.seconds, SUPPLY, arguments.backlog)
+        results = run_rows(arguments, load)
+        print((report.markdown if arguments.markdown else report.text)(results, load))
         if arguments.json:
-            report.write_json(arguments.json, results, arguments.seconds)
+            report.write_json(arguments.json, results, load)
     except (BenchmarkError, OSError) as error:
         say(f"benchmarks: {error}")
         return 1
@@ -35,17 +36,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def run_rows(arguments: argparse.Namespace, load: Load) -> list[RowResult]:
+    lanes = find_lanes(arguments)
+    rows = [row for row in ROWS if row.name in (arguments.rows or ROW_NAMES)]
+    with tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX) as directory:
+        backlogs = Backlogs(Path(directory), lambda daemon: fill(daemon, load.stored))
+        return [run_row(row, lanes, arguments.runs, load, say, backlogs.of) for row in rows]
+
+
 def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(prog="python tests/benchmarks", description="Compare gnsqd with the real nsqd.")
+    result = argparse.ArgumentParser(
+        prog="python tests/benchmarks",
+        description="Compare gnsqd with the real nsqd.",
+        epilog="`python tests/benchmarks memory --help` is about memory.",
+    )
     result.add_argument("--runs", type=positive, default=5, metavar="N", help="of each row and daemon (%(default)s)")
-    result.add_argument("--seconds", type=positive, default=3, metavar="N", help="length of a run (%(default)s)")
+    result.add_argument(
+        "--seconds", type=positive, default=3, metavar="N", help="that bench programs run (%(default)s)"
+    )
+    result.add_argument(
+        "--backlog", type=positive, default=1_000_000, metavar="N", help="messages in disk rows (%(default)s)"
+    )
     result.add_argument("--rows", nargs="+", choices=ROW_NAMES, metavar="NAME", help=f"of {', '.join(ROW_NAMES)} (all)")
     result.add_argument("--json", type=Path, metavar="FILE", help="write every run to FILE")
     result.add_argument("--markdown", action="store_true", help="print the table in Markdown")
-    result.add_argument("--real", default=str(PEERS / "nsqd"), metavar="CMD", help="the real nsqd (%(default)s)")
-    result.add_argument("--compiled", default=".venv/bin/gnsqd", metavar="CMD", help="ours, compiled (%(default)s)")
-    result.add_argument("--plain", default=".venv-plain/bin/gnsqd", metavar="CMD", help="ours, plain (%(default)s)")
+    add_lane_options(result)
     return result
+
+
+def add_lane_options(parser: argparse.ArgumentParser) -> None:
+    """How to start the daemons."""
+    parser.add_argument("--real", default=str(PEERS / "nsqd"), metavar="CMD", help="the real nsqd (%(default)s)")
+    parser.add_argument("--compiled", default=".venv/bin/gnsqd", metavar="CMD", help="ours, compiled (%(default)s)")
+    parser.add_argument("--plain", default=".venv-plain/bin/gnsqd", metavar="CMD", help="ours, plain (%(default)s)")
 
 
 def positive(text: str) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from daemons import Daemon
 
+DIRECTORY_PREFIX = "gnsqd-bench-"
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -39,10 +40,16 @@ class Lane:
         return cls(name, (os.path.abspath(program), *words[1:]))
 
     @contextlib.contextmanager
-    def running(self, *flags: str) -> Iterator[Daemon]:
-        """A fresh daemon of this lane; AssertionError if it does not serve."""
-        with tempfile.TemporaryDirectory(prefix="gnsqd-bench-") as directory:
+    def running(self, *flags: str, stored: Path | None = None) -> Iterator[Daemon]:
+        """A fresh daemon of this lane; AssertionError if it does not serve.
+
+        Its data path is empty, or holds links to the files of `stored`: a daemon deletes and replaces them, and appends
+        only to what overflows.
+        """
+        with tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX) as directory:
             daemon = Daemon(self.command, Path(directory) / "data", *flags)
+            if stored is not None:
+                shutil.copytree(stored, daemon.data_path, copy_function=os.link)
             try:
                 yield daemon.start()
             finally:

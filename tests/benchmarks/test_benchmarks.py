@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import re
 import shlex
 import subprocess
 import sys
@@ -13,28 +15,48 @@ import pytest
 
 from benchmarks.harness import RowResult, Spread, run_row
 from benchmarks.lanes import Lane
-from benchmarks.rows import Load, Measurement, RanDry, Row
+from benchmarks.rows import RATE, SECONDS, Load, Measurement, RanDry, Row, Unit
 from daemons import Daemon, own_command
 
+LOAD = Load(seconds=3.0, supply=100, stored=5)
 
-def measurement(rate: float) -> Measurement:
-    return Measurement(rate, messages=1000, cpu_seconds=0.5, on_disk=0)
+
+def measurement(value: float) -> Measurement:
+    return Measurement(value, messages=1000, cpu_seconds=0.5)
+
+
+def row(measure: Callable[[Daemon, Load], Measurement], unit: Unit = RATE, stored: bool = False) -> Row:
+    return Row("row", "row", measure, lambda load: load.backlog, unit, stored)
+
+
+def nothing_stored(lane: Lane) -> Path:
+    raise AssertionError(lane)
+
+
+def idle(daemon: Daemon, load: Load) -> Measurement:
+    return measurement(1)
 
 
 class IdleLane(Lane):
     """A lane whose daemon is its own name."""
 
     @contextlib.contextmanager
-    def running(self, *flags: str) -> Iterator[Daemon]:
+    def running(self, *flags: str, stored: Path | None = None) -> Iterator[Daemon]:
         yield cast(Daemon, self.name)
 
 
 def test_ratios_are_taken_within_a_turn() -> None:
     rates = {"real": [10.0, 20.0, 40.0], "ours": [20.0, 20.0, 20.0]}
-    result = RowResult(cast(Row, None), {lane: [measurement(rate) for rate in runs] for lane, runs in rates.items()})
+    result = RowResult(row(idle), {lane: [measurement(rate) for rate in runs] for lane, runs in rates.items()})
     assert result.ratio("ours") == Spread(median=1.0, low=0.5, high=2.0)
-    assert result.rate("real") == Spread(median=20.0, low=10.0, high=40.0)
-    assert result.cpu_per_million("ours").median == 500
+    assert result.figure("real") == Spread(median=20.0, low=10.0, high=40.0)
+    assert result.cpu_per_million("ours") == Spread(500.0, 500.0, 500.0)
+
+
+def test_less_time_is_faster() -> None:
+    seconds = {"real": [0.5, 0.5, 0.5], "ours": [1.0, 0.25, 2.0]}
+    result = RowResult(row(idle, SECONDS), {lane: list(map(measurement, runs)) for lane, runs in seconds.items()})
+    assert result.ratio("ours") == Spread(median=0.5, low=0.25, high=2.0)
 
 
 def test_lanes_take_turns() -> None:
@@ -44,13 +66,7 @@ def test_lanes_take_turns() -> None:
         order.append(daemon)
         return measurement(1)
 
-    run_row(
-        Row("row", "row", measure, lambda load: load.backlog),
-        [IdleLane("a", ()), IdleLane("b", ())],
-        2,
-        3.0,
-        lambda line: None,
-    )
+    run_row(row(measure), [IdleLane("a", ()), IdleLane("b", ())], 2, LOAD, lambda line: None, nothing_stored)
     assert order == ["a", "b", "a", "b"]
 
 
@@ -64,10 +80,25 @@ def test_row_starts_again_with_twice_the_backlog_for_all_when_one_ran_dry() -> N
         return measurement(1)
 
     lanes = [IdleLane("a", ()), IdleLane("b", ())]
-    result = run_row(Row("row", "row", measure, lambda load: load.backlog), lanes, 1, 3.0, lambda line: None)
+    result = run_row(row(measure), lanes, 1, LOAD, lambda line: None, nothing_stored)
     first = backlogs[0][1]
     assert backlogs == [("a", first), ("b", first), ("a", 2 * first), ("b", 2 * first)]
     assert [len(runs) for runs in result.runs.values()] == [1, 1]
+
+
+def test_only_rows_that_want_one_start_on_their_lanes_backlog() -> None:
+    started: list[tuple[str, Path | None]] = []
+
+    class WatchedLane(IdleLane):
+        @contextlib.contextmanager
+        def running(self, *flags: str, stored: Path | None = None) -> Iterator[Daemon]:
+            started.append((self.name, stored))
+            yield cast(Daemon, self.name)
+
+    lanes = [WatchedLane("a", ()), WatchedLane("b", ())]
+    for stored in (True, False):
+        run_row(row(idle, stored=stored), lanes, 1, LOAD, lambda line: None, lambda lane: Path(lane.name))
+    assert started == [("a", Path("a")), ("b", Path("b")), ("a", None), ("b", None)]
 
 
 @pytest.mark.peer
@@ -78,16 +109,40 @@ def test_benchmarks_compare_the_real_nsqd_with_the_lane_that_is_there(
     peer_binary("bench_writer")
     ours = shlex.join(own_command())
     run = subprocess.run(
-        [sys.executable, str(Path(__file__).parent), "--runs=1", "--seconds=1", "--rows", "writer-20",
-         f"--real={peer_binary('nsqd')}", f"--compiled={ours}", f"--plain={ours}",
-         f"--json={tmp_path / 'result.json'}"],
-        capture_output=True, text=True,
+        [sys.executable, str(Path(__file__).parent), "--runs=1", "--seconds=1", "--backlog=20000",
+         "--rows", "writer-20", "drain", "exit", "restart", f"--real={peer_binary('nsqd')}", f"--compiled={ours}",
+         f"--plain={ours}", f"--json={tmp_path / 'result.json'}"],
+        capture_output=True, text=True, env={**os.environ, "TMPDIR": str(tmp_path)},
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     assert run.stderr.count("without gnsqd") == 1
-    lanes = json.loads((tmp_path / "result.json").read_text())["rows"]["writer-20"]["lanes"]
-    assert list(lanes) in (["nsqd", "gnsqd compiled"], ["nsqd", "gnsqd plain"])
-    for lane, result in lanes.items():
-        assert lane in run.stdout
-        assert result["runs"][0]["messages"] > 1000
-        assert result["runs"][0]["cpu_seconds"] > 0
+    rows = json.loads((tmp_path / "result.json").read_text())["rows"]
+    assert [(name, row["unit"]) for name, row in rows.items()] == [
+        ("writer-20", "messages/s"), ("drain", "messages/s"), ("exit", "s"), ("restart", "s")
+    ]  # fmt: skip
+    for name, row in rows.items():
+        lanes = row["lanes"]
+        assert list(lanes) in (["nsqd", "gnsqd compiled"], ["nsqd", "gnsqd plain"])
+        for lane, result in lanes.items():
+            assert lane in run.stdout
+            assert result["runs"][0]["value"] > 0
+            if name == "writer-20":
+                assert result["runs"][0]["messages"] > 1000
+                assert result["runs"][0]["cpu_seconds"] > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+def test_memory_of_the_real_nsqd_stands_beside_the_lane_that_is_there(peer_binary: Callable[[str], Path]) -> None:
+    ours = shlex.join(own_command())
+    run = subprocess.run(
+        [sys.executable, str(Path(__file__).parent), "memory", "--megabytes=1", "--sizes", "1000",
+         f"--real={peer_binary('nsqd')}", f"--compiled={ours}", f"--plain={ours}"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    heading, real, gnsqd = run.stdout.splitlines()
+    assert heading.split() == ["body", "daemon", "started", "filled", "drained", "bound"]
+    assert re.fullmatch(r"1,000 B +nsqd( +\d+ MB){3}", real)
+    assert re.fullmatch(r"1,000 B +gnsqd (compiled|plain)( +\d+ MB){4}", gnsqd)

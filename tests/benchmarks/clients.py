@@ -1,0 +1,125 @@
+"""A publisher and a consumer that cost the machine next to nothing: where NSQ's own bench programs cannot tell what
+went through in the end, or how long all of a backlog takes.
+
+All bodies of a topic are zeros and of one size, so whole chunks of what arrives are taken apart at once. That is so
+cheap that the daemon is what is measured; `Drained.busy` proves it.
+"""
+
+import contextlib
+import selectors
+import socket
+import struct
+import time
+from dataclasses import dataclass
+
+from benchmarks.lanes import BenchmarkError
+from daemons import Address, open_socket
+
+OK = struct.pack(">ii", 6, 0) + b"OK"
+HEARTBEAT = struct.pack(">ii", 15, 0) + b"_heartbeat_"
+
+MPUB_BYTES = 4 << 20  # nsqd's default max-body-size is 5 MiB
+RECEIVE_BYTES = 1 << 18
+PATIENCE = 60.0  # seconds without an answer or a message
+
+
+def publish(address: Address, topic: str, count: int, body_size: int) -> None:
+    """Publish `count` messages by MPUBs of about 4 MiB, one unanswered at a time; BenchmarkError if one is refused."""
+    batch = max(MPUB_BYTES // (4 + body_size), 1)
+    with open_socket(address, PATIENCE) as connection:
+        connection.sendall(b"  V2")
+        for start in range(0, count, batch):
+            connection.sendall(mpub(topic, min(batch, count - start), body_size))
+            expect_ok(connection, "MPUB")
+
+
+def mpub(topic: str, count: int, body_size: int) -> bytes:
+    messages = (struct.pack(">i", body_size) + bytes(body_size)) * count
+    return f"MPUB {topic}\n".encode() + struct.pack(">ii", len(messages) + 4, count) + messages
+
+
+def expect_ok(connection: socket.socket, command: str) -> None:
+    """Whatever is answered to `command`, heartbeats aside, must be OK."""
+    while (frame := receive_frame(connection)) == HEARTBEAT:
+        pass
+    if frame != OK:
+        raise BenchmarkError(f"{command} was answered {frame!r}")
+
+
+def receive_frame(connection: socket.socket) -> bytes:
+    head = receive_exactly(connection, 4)
+    return head + receive_exactly(connection, int.from_bytes(head))
+
+
+def receive_exactly(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        more = connection.recv(count - len(data))
+        if not more:
+            raise BenchmarkError("the daemon closed the connection")
+        data += more
+    return data
+
+
+@dataclass(frozen=True)
+class Drained:
+    seconds: float  # from the first RDY to the FIN of the message that ended the measurement
+    messages: int  # that were finished in this time
+    busy: float  # the share of this time that the consumer itself used the CPU
+
+
+class Consumer:
+    """One connection that finishes messages as they come: those of a `recv` together."""
+
+    def __init__(self, address: Address, topic: str, channel: str, body_size: int) -> None:
+        self.socket = open_socket(address, PATIENCE)
+        self._frame = struct.Struct(f">18x16s{body_size}x")  # only the id is looked at
+        self._head = struct.pack(">ii", 30 + body_size, 2)
+        self._rest = b""
+        self.socket.sendall(f"  V2SUB {topic} {channel}\n".encode())
+        expect_ok(self.socket, "SUB")
+
+    def consume(self) -> int:
+        """Receive once and finish every whole message; how many there were. BenchmarkError at anything else."""
+        received = self.socket.recv(RECEIVE_BYTES)
+        if not received:
+            raise BenchmarkError("the daemon closed the connection")
+        # No id and no body looks like a heartbeat, and finished messages are answer enough.
+        data = (self._rest + received).replace(HEARTBEAT, b"")
+        end = len(data) - len(data) % self._frame.size
+        self._rest = data[end:]
+        if not end:
+            return 0
+        if not data.startswith(self._head):
+            raise BenchmarkError(f"the daemon sent {data[:100]!r}")
+        ids = [id for (id,) in self._frame.iter_unpack(memoryview(data)[:end])]
+        self.socket.sendall(b"FIN " + b"\nFIN ".join(ids) + b"\n")
+        return len(ids)
+
+
+def drain(
+    address: Address, topic: str, channel: str, count: int, body_size: int, *, rdy: int, connections: int, until: int
+) -> Drained:
+    """Consume `count` messages; the first `until` of them are measured. BenchmarkError if they do not come."""
+    with contextlib.ExitStack() as stack:
+        selector = stack.enter_context(selectors.DefaultSelector())
+        consumers = [Consumer(address, topic, channel, body_size) for _ in range(connections)]
+        for consumer in consumers:
+            stack.enter_context(consumer.socket)
+            selector.register(consumer.socket, selectors.EVENT_READ, consumer)
+        began, began_cpu = time.monotonic(), time.process_time()
+        for consumer in consumers:
+            consumer.socket.sendall(b"RDY %d\n" % rdy)
+        done = 0
+        result = None
+        while done < count:
+            ready = selector.select(PATIENCE)
+            if not ready:
+                raise BenchmarkError(f"nothing comes any more after {done} of {count} messages")
+            for key, _ in ready:
+                done += key.data.consume()
+            if result is None and done >= until:
+                seconds = time.monotonic() - began
+                result = Drained(seconds, done, (time.process_time() - began_cpu) / seconds)
+    assert result is not None
+    return result

@@ -1,0 +1,132 @@
+"""`python tests/benchmarks memory`: how much memory a daemon takes while a backlog is filled and drained.
+
+What bounds it is told in contrib/docs/memory.md; `bound` is that formula. The peaks come from /proc, so this wants
+Linux.
+"""
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.cli import add_lane_options, find_lanes, positive, say
+from benchmarks.clients import MPUB_BYTES, drain, publish
+from benchmarks.lanes import BenchmarkError, Lane
+from benchmarks.rows import CHANNEL, TOPIC, channel_stats, connections, create_channel
+from daemons import Daemon, eventually
+
+MB = 1_000_000
+RDY = 100
+MEM_QUEUE_SIZE = 10_000  # nsqd's default
+SETTLE_SECONDS = 120.0
+
+# contrib/docs/memory.md says what they are made of.
+DAEMON = 60 * MB
+PER_MESSAGE = 300  # bytes besides the body
+PER_PUBLISHED_BYTE = 3
+PER_PUBLISHED_MESSAGE = 64  # bytes besides that
+PER_CONSUMER = 1 * MB
+FRAGMENTATION = 1.1
+
+HEADINGS = ("body", "daemon", "started", "filled", "drained", "bound")
+
+
+def bound(body_size: int, mem_queue_size: int) -> int:
+    """The bytes that gnsqd takes at most in `fill_and_drain`."""
+    in_memory = 2 * mem_queue_size + connections() * RDY  # one topic, one channel, and what is in flight
+    batch = max(MPUB_BYTES // body_size, 1)
+    publisher = PER_PUBLISHED_BYTE * batch * body_size + PER_PUBLISHED_MESSAGE * batch
+    messages = round(FRAGMENTATION * in_memory * (body_size + PER_MESSAGE))
+    return DAEMON + publisher + connections() * PER_CONSUMER + messages
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The most that was resident until then, in bytes."""
+
+    started: int
+    filled: int
+    drained: int
+
+
+def fill_and_drain(daemon: Daemon, body_size: int, count: int) -> Peaks:
+    """Publish `count` messages of `body_size` bytes, then consume all of them from the one channel.
+
+    The second half comes while the topic is paused: then its memory queue fills too, not only the channel's.
+    """
+    create_channel(daemon)
+    started = peak_memory(daemon)
+    publish(daemon.tcp_address, TOPIC, count // 2, body_size)
+    settle(daemon, count // 2)
+    set_topic(daemon, "pause")
+    publish(daemon.tcp_address, TOPIC, count - count // 2, body_size)
+    filled = peak_memory(daemon)
+    set_topic(daemon, "unpause")
+    settle(daemon, count)
+    drain(daemon.tcp_address, TOPIC, CHANNEL, count, body_size, rdy=RDY, connections=connections(), until=count)
+    eventually(lambda: channel_stats(daemon)["in_flight_count"] == 0, "all is finished", SETTLE_SECONDS)
+    return Peaks(started, filled, peak_memory(daemon))
+
+
+def settle(daemon: Daemon, count: int) -> None:
+    eventually(lambda: channel_stats(daemon)["depth"] == count, "all is in the channel", SETTLE_SECONDS)
+
+
+def set_topic(daemon: Daemon, how: str) -> None:
+    status, _, body = daemon.http("POST", f"/topic/{how}?topic={TOPIC}")
+    if status != 200:
+        raise BenchmarkError(f"/topic/{how}: {status} {body.decode(errors='replace')}")
+
+
+def peak_memory(daemon: Daemon) -> int:
+    """The most that has been resident so far, in bytes (proc(5), status, VmHWM)."""
+    status = Path(f"/proc/{daemon.pid}/status").read_text(encoding="utf-8")
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    if found is None:
+        raise BenchmarkError(f"no VmHWM in /proc/{daemon.pid}/status")
+    return int(found[1]) * 1024
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 0, 1 with a line on stderr when a daemon fails or gnsqd takes more than its bound, 130 on Ctrl-C."""
+    arguments = parser().parse_args(argv)
+    try:
+        lanes = find_lanes(arguments)
+        print_line(HEADINGS)
+        for size in arguments.sizes:
+            for lane in lanes:
+                measure(lane, size, arguments.megabytes * MB // size, arguments.mem_queue_size, ours=lane != lanes[0])
+    except (AssertionError, BenchmarkError, OSError) as error:  # the first from tests/daemons.py
+        say(f"benchmarks: {error}")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(
+        prog="python tests/benchmarks memory",
+        description="Peak memory of gnsqd and the real nsqd after a backlog was filled and after it was drained.",
+    )
+    result.add_argument("--megabytes", type=positive, default=2000, metavar="N", help="of bodies (%(default)s)")
+    result.add_argument("--sizes", type=positive, nargs="+", default=[1000, 100_000], metavar="N", help="of a body")
+    result.add_argument("--mem-queue-size", type=positive, default=MEM_QUEUE_SIZE, metavar="N", help="(%(default)s)")
+    add_lane_options(result)
+    return result
+
+
+def measure(lane: Lane, body_size: int, count: int, mem_queue_size: int, ours: bool) -> None:
+    """Print the line of one daemon; BenchmarkError if it is ours and takes too much."""
+    with lane.running(f"--mem-queue-size={mem_queue_size}") as daemon:
+        peaks = fill_and_drain(daemon, body_size, count)
+    limit = bound(body_size, mem_queue_size)
+    figures = [peaks.started, peaks.filled, peaks.drained, *([limit] if ours else [])]
+    print_line((f"{body_size:,} B", lane.name, *(f"{figure / MB:,.0f} MB" for figure in figures)))
+    if ours and peaks.drained > limit:
+        raise BenchmarkError(f"{lane.name} took {peaks.drained / MB:,.0f} MB, more than {limit / MB:,.0f} MB")
+
+
+def print_line(cells: Sequence[str]) -> None:
+    print("  ".join(f"{cell:<14}" for cell in cells).rstrip(), flush=True)
