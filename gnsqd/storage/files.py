@@ -27,9 +27,7 @@ def write_file(path: str, data: bytes, sync: bool) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         with failing_as_go("write", path):
-            written = os.write(descriptor, data)
-            while written < len(data):
-                written += os.write(descriptor, data[written:])
+            _write_all(descriptor, data)
         if sync:
             with failing_as_go("sync", path):
                 os.fsync(descriptor)
@@ -49,15 +47,19 @@ def append_file(path: str, data: bytes) -> None:
         size = os.fstat(descriptor).st_size
         try:
             with failing_as_go("write", path):
-                written = os.write(descriptor, data)
-                while written < len(data):
-                    written += os.write(descriptor, data[written:])
+                _write_all(descriptor, data)
         except StorageError:
             with suppress(OSError):
                 os.ftruncate(descriptor, size)
             raise
     finally:
         os.close(descriptor)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    written = os.write(descriptor, data)
+    while written < len(data):
+        written += os.write(descriptor, data[written:])
 
 
 def try_write(path: str, data: bytes) -> None:
