@@ -11,7 +11,7 @@ export PYTHON
 PEERS := tests/peers/bin/.built
 PYTEST = GNSQD_EXPECT_LANE=$$(cat $(1)/.lane) $(1)/bin/pytest $(TESTS)
 
-.PHONY: run test test-plain peers bench bench-memory lint types format clean
+.PHONY: run test test-plain peers bench bench-memory options lint types format clean
 
 run:
 	@.ci/install .venv
@@ -47,6 +47,11 @@ bench-memory: $(PEERS)
 	@.ci/install .venv dev
 	@CC=/bin/false .ci/install .venv-plain dev
 	@.venv/bin/python tests/benchmarks memory $(FLAGS)
+
+# The config file and the page about options, from the table in gnsqd/options.py.
+options:
+	@.ci/install .venv dev
+	@.venv/bin/python .ci/write_options.py
 
 lint:
 	@.ci/install .venv dev

@@ -28,13 +28,26 @@ def load(path: str) -> dict[str, Any]:
     """The keys of a config file, as they are; StartError when it cannot be read or is no TOML."""
     try:
         with open(path, "rb") as file:
-            return tomllib.load(file)
+            config = tomllib.load(file)
+        _check_integers(config)
+        return config
     except OSError as error:
         verb = "read" if isinstance(error, IsADirectoryError) else "open"
         reason = f"{verb} {path}: {os.strerror(error.errno or 0).lower()}"
     except ValueError as error:  # no TOML, or no UTF-8
         reason = f"toml: {error}"
+    except RecursionError:
+        reason = "toml: nested too deeply"
     raise StartError(reason, prefix=f"failed to load config file {path}")
+
+
+def _check_integers(value: object) -> None:
+    """ValueError for an integer, wherever it stands, that is no int64; Python's parser takes any."""
+    if isinstance(value, dict | list):
+        for element in value.values() if isinstance(value, dict) else value:
+            _check_integers(element)
+    elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"{value} is out of range for int64")
 
 
 def resolve(flags: Mapping[str, Any], config: Mapping[str, Any]) -> Options:

@@ -121,8 +121,11 @@ def parse_tls_version(text: str) -> int:
 
 
 def usage() -> str:
-    """The text of `--help`. The program is always called nsqd in it."""
-    return "Usage of nsqd:\n" + "".join(_usage(_BY_FLAG[flag]) for flag in sorted(_BY_FLAG))
+    """The text of `--help`. The program is always called nsqd in it; flags that nsqd does not have come at the end."""
+    options = [_BY_FLAG[flag] for flag in sorted(_BY_FLAG)]
+    theirs = "".join(_usage(option) for option in options if not option.ours)
+    ours = "".join(_usage(option) for option in options if option.ours)
+    return f"Usage of nsqd:\n{theirs}\nFlags of gnsqd alone:\n{ours}"
 
 
 _TYPE_WORDS = {Kind.STRING: " string", Kind.INT: " int", Kind.DURATION: " duration"}

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gnsqd.errors import StartError
-from gnsqd.gotext import format_float
+from gnsqd.gotext import format_float, quote
 from gnsqd.log import Level
 
 MILLISECOND = 1_000_000
@@ -25,6 +25,8 @@ _LONGEST = 1 << 62  # 146 years
 TLS_NOT_REQUIRED = 0
 TLS_REQUIRED_EXCEPT_HTTP = 1
 TLS_REQUIRED = 2
+
+SIGTERM_CHOICES = ("exit", "drain")
 
 TLS_VERSIONS = {"tls1.0": 769, "tls1.1": 770, "tls1.2": 771, "tls1.3": 772}
 
@@ -53,8 +55,8 @@ class Option:
 
     `name` is the attribute of `Options`, `flag` the command line name, `cfg` the key in the config file and in
     `/config/`; an empty `flag` or `cfg` means not settable there. `field` is the name that nsqd's messages about bad
-    config values use. `reload` marks what `PUT /config/:opt` may change. `pending` says, for a feature that is not
-    there yet, what the flag does meanwhile.
+    config values use. `reload` marks what `PUT /config/:opt` may change, `ours` what the real nsqd does not have.
+    `pending` says, for a feature that is not there yet, what the flag does meanwhile.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Option:
     cfg: str = ""
     field: str = ""
     reload: bool = False
+    ours: bool = False
     help: str = ""
     pending: str = ""
 
@@ -77,11 +80,12 @@ def _row(
     cfg: str | None = None,
     field: str = "",
     reload: bool = False,
+    ours: bool = False,
     pending: str = "",
 ) -> Any:
     """A field of `Options` carrying the row's columns; `flag` and `cfg` default to forms of the attribute's name."""
     columns = {"kind": kind, "default": default, "flag": flag, "cfg": cfg, "field": field}
-    columns |= {"reload": reload, "help": help, "pending": pending}
+    columns |= {"reload": reload, "ours": ours, "help": help, "pending": pending}
     factory: Callable[[], Any] = (lambda: list(default)) if isinstance(default, list) else (lambda: default)
     return dataclasses.field(default_factory=factory, metadata=columns)
 
@@ -123,9 +127,7 @@ class Options:
         "0.0.0.0:4151",
         "address to listen on for HTTP clients (<addr>:<port> for TCP/IP or <path> for unix socket)",
     )
-    https_address: str = _row(
-        Kind.STRING, "0.0.0.0:4152", "<addr>:<port> to listen on for HTTPS clients", pending=_IGNORED
-    )
+    https_address: str = _row(Kind.STRING, "0.0.0.0:4152", "<addr>:<port> to listen on for HTTPS clients")
     broadcast_address: str = _row(
         Kind.STRING,
         _HOSTNAME,
@@ -168,11 +170,11 @@ class Options:
     sync_every: int = _row(Kind.INT, 2500, "number of messages per diskqueue fsync")
     sync_timeout: int = _row(Kind.DURATION, 2 * SECOND, "duration of time per diskqueue fsync")
 
-    queue_scan_worker_pool_max: int = _row(
-        Kind.INT, 4, "max concurrency for checking in-flight and deferred message timeouts"
-    )
     queue_scan_selection_count: int = _row(
         Kind.INT, 20, "number of channels to check per cycle (every 100ms) for in-flight and deferred timeouts"
+    )
+    queue_scan_worker_pool_max: int = _row(
+        Kind.INT, 4, "max concurrency for checking in-flight and deferred message timeouts"
     )
     queue_scan_interval: int = _row(Kind.DURATION, 100 * MILLISECOND, "", flag="", cfg="")
     queue_scan_refresh_interval: int = _row(Kind.DURATION, 5 * SECOND, "", flag="", cfg="")
@@ -181,8 +183,8 @@ class Options:
     msg_timeout: int = _row(Kind.DURATION, MINUTE, "default duration to wait before auto-requeing a message")
     max_msg_timeout: int = _row(Kind.DURATION, 15 * MINUTE, "maximum duration before a message will timeout")
     max_msg_size: int = _row(Kind.INT, 1024 * 1024, "maximum size of a single message in bytes")
-    max_req_timeout: int = _row(Kind.DURATION, 60 * MINUTE, "maximum requeuing timeout for a message")
     max_body_size: int = _row(Kind.INT, 5 * 1024 * 1024, "maximum size of a single command body")
+    max_req_timeout: int = _row(Kind.DURATION, 60 * MINUTE, "maximum requeuing timeout for a message")
     client_timeout: int = _row(Kind.DURATION, MINUTE, "", flag="", cfg="")
 
     max_heartbeat_interval: int = _row(
@@ -205,35 +207,29 @@ class Options:
         Kind.INT, 0, "maximum channel consumer connection count per nsqd instance (default 0, i.e., unlimited)"
     )
 
-    statsd_address: str = _row(
-        Kind.STRING, "", "UDP <addr>:<port> of a statsd daemon for pushing stats", pending=_IGNORED
-    )
-    statsd_interval: int = _row(Kind.DURATION, MINUTE, "duration between pushing to statsd", pending=_IGNORED)
-    statsd_mem_stats: bool = _row(Kind.BOOL, True, "toggle sending memory and GC stats to statsd", pending=_IGNORED)
-    statsd_prefix: str = _row(
-        Kind.STRING, "nsq.%s", "prefix used for keys sent to statsd (%s for host replacement)", pending=_IGNORED
-    )
+    statsd_address: str = _row(Kind.STRING, "", "UDP <addr>:<port> of a statsd daemon for pushing stats")
+    statsd_prefix: str = _row(Kind.STRING, "nsq.%s", "prefix used for keys sent to statsd (%s for host replacement)")
+    statsd_interval: int = _row(Kind.DURATION, MINUTE, "duration between pushing to statsd")
+    statsd_mem_stats: bool = _row(Kind.BOOL, True, "toggle sending memory and GC stats to statsd")
     statsd_udp_packet_size: int = _row(
-        Kind.INT, 508, "the size in bytes of statsd UDP packets", field="StatsdUDPPacketSize", pending=_IGNORED
+        Kind.INT, 508, "the size in bytes of statsd UDP packets", field="StatsdUDPPacketSize"
     )
     statsd_exclude_ephemeral: bool = _row(
-        Kind.BOOL, False, "Skip ephemeral topics and channels when sending stats to statsd", pending=_IGNORED
+        Kind.BOOL, False, "Skip ephemeral topics and channels when sending stats to statsd"
     )
 
+    e2e_processing_latency_window_time: int = _row(
+        Kind.DURATION,
+        10 * MINUTE,
+        "calculate end to end latency quantiles for this duration of time (ie: 60s would only show quantile "
+        "calculations from the past 60 seconds)",
+    )
     e2e_processing_latency_percentiles: list[float] = _row(
         Kind.FLOATS,
         [],
         "message processing time percentiles (as float (0, 1.0]) to track (can be specified multiple times or comma "
         "separated '1.0,0.99,0.95', default none)",
         flag="e2e-processing-latency-percentile",
-        pending=_IGNORED,
-    )
-    e2e_processing_latency_window_time: int = _row(
-        Kind.DURATION,
-        10 * MINUTE,
-        "calculate end to end latency quantiles for this duration of time (ie: 60s would only show quantile "
-        "calculations from the past 60 seconds)",
-        pending=_IGNORED,
     )
 
     tls_cert: str = _row(Kind.STRING, "", "path to certificate file")
@@ -246,7 +242,6 @@ class Options:
         Kind.TLS_REQUIRED,
         TLS_NOT_REQUIRED,
         "require TLS for client connections (true, false, tcp-https)",
-        pending="no effect on HTTP",
     )
     tls_min_version: int = _row(
         Kind.TLS_VERSION,
@@ -262,6 +257,26 @@ class Options:
     )
     snappy: bool = _row(
         Kind.BOOL, True, "enable snappy feature negotiation (client compression)", field="SnappyEnabled"
+    )
+
+    metrics_clients: bool = _row(Kind.BOOL, False, "series for every client on /metrics", ours=True)
+    metrics_exclude_ephemeral: bool = _row(
+        Kind.BOOL, False, "no series for ephemeral topics and channels on /metrics", ours=True
+    )
+    metrics_compat: bool = _row(
+        Kind.BOOL,
+        False,
+        "on /metrics also the names of lovoo's nsq_exporter and of Grafana's nsq-mixin",
+        ours=True,
+    )
+    sigterm: str = _row(
+        Kind.STRING,
+        "exit",
+        "what SIGTERM does: exit at once, or drain: refuse new messages, exit when all queues are empty",
+        ours=True,
+    )
+    drain_timeout: int = _row(
+        Kind.DURATION, MINUTE, "how long to drain at most, before what is left is written to disk", ours=True
     )
 
 
@@ -283,20 +298,24 @@ OPTIONS: tuple[Option, ...] = tuple(_option(field) for field in dataclasses.fiel
 
 
 def validate(options: Options) -> None:
-    """Refuses values the daemon cannot run with (StartError), and lets an auth policy turn TLS on.
-
-    The first four are the real daemon's checks and texts (NSQD-COMPAT 1.4, rows 2, 3, 4, 8); the rest crash or wedge
-    it later (0.1, item 16).
-    """
+    """What comes before TLS is built (NSQD-COMPAT 1.4, rows 2 to 4): refuses values (StartError), lets an auth policy
+    turn TLS on, and cuts durations to what stays within an int64 when a time is added."""
     for option in OPTIONS:
-        if option.kind is Kind.DURATION:  # what is added to a time stays within an int64
+        if option.kind is Kind.DURATION:
             setattr(options, option.name, min(getattr(options, option.name), _LONGEST))
+    if options.sync_every < 0:  # no number of operations is that, so the real daemon goes by sync-timeout alone
+        options.sync_every = _LONGEST
     if not 1 <= options.max_deflate_level <= 9:
         raise StartError("--max-deflate-level must be [1,9]")
     if not 0 <= options.node_id < 1024:
         raise StartError("--node-id must be [0,1024)")
     if options.tls_client_auth_policy and options.tls_required == TLS_NOT_REQUIRED:
         options.tls_required = TLS_REQUIRED
+
+
+def validate_after_tls(options: Options) -> None:
+    """Refuses what the real daemon checks behind TLS (row 8), and what crashes or wedges it later (NSQD-COMPAT 0.1,
+    item 16). StartError."""
     for percentile in options.e2e_processing_latency_percentiles:
         if not 0 < percentile <= 1:
             raise StartError(f"invalid E2E processing latency percentile: {format_float(percentile)}")
@@ -310,3 +329,7 @@ def validate(options: Options) -> None:
         raise StartError("--queue-scan-selection-count must be >= 0")
     if options.statsd_address and options.statsd_interval <= SECOND:
         raise StartError("--statsd-interval must be > 1s")
+    if options.e2e_processing_latency_percentiles and options.e2e_processing_latency_window_time < 2:
+        raise StartError("--e2e-processing-latency-window-time must be > 1ns")
+    if options.sigterm not in SIGTERM_CHOICES:
+        raise StartError(f"--sigterm must be {' or '.join(SIGTERM_CHOICES)}, not {quote(options.sigterm)}")

@@ -1,7 +1,11 @@
 """Flags, config file, exit codes and signals: the same words and codes from gnsqd and the real nsqd."""
 
+import fcntl
+import functools
+import os
 import re
 import signal
+import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +50,11 @@ def config(tmp_path: Path) -> Callable[[str], str]:
     return write
 
 
+@functools.cache
+def usage(command: tuple[str, ...]) -> str:
+    return subprocess.run([*command, "-h"], capture_output=True, text=True, timeout=DEADLINE).stderr
+
+
 def refusal(result: Result) -> str:
     """The text behind the last FATAL line of a daemon that did not start."""
     assert result.returncode == 1, result
@@ -58,10 +67,21 @@ def refusal(result: Result) -> str:
 # Help and version
 
 
-def test_usage_text_is_that_of_nsqd(run_own: Run, tmp_path: Path, peer_binary: Callable[[str], Path]) -> None:
+FLAG = re.compile(r"^  -(\S+)", re.MULTILINE)
+
+
+def test_usage_text_is_that_of_nsqd_and_then_our_own_flags(
+    run_own: Run, tmp_path: Path, peer_binary: Callable[[str], Path]
+) -> None:
     real = call([str(peer_binary("nsqd"))], tmp_path, "--help")
     ours = run_own("--help")
-    assert re.sub(r" \[not available yet in gnsqd: [^]]*\]$", "", ours.stderr, flags=re.MULTILINE) == real.stderr
+    theirs, _, alone = ours.stderr.partition("\nFlags of gnsqd alone:\n")
+    assert re.sub(r" \[not available yet in gnsqd: [^]]*\]$", "", theirs, flags=re.MULTILINE) == real.stderr
+    assert (ours.returncode, ours.stdout) == (real.returncode, real.stdout) == (0, "")
+    flags = FLAG.findall(alone)
+    assert "sigterm" in flags
+    assert flags == sorted(set(flags) - set(FLAG.findall(real.stderr)))
+    assert "  -drain-timeout duration\n    \thow long to drain at most" in alone
 
 
 @pytest.mark.parametrize("flag", ["-h", "-help", "--help", "--help=x"])
@@ -98,6 +118,7 @@ def test_version_is_one_line_on_stdout(run: Run) -> None:
         ),
         (["--msg-timeout=60"], 'invalid value "60" for flag -msg-timeout: parse error'),
         (["--version=yes"], 'invalid boolean value "yes" for -version: parse error'),
+        (["--worker-id=5"], 'invalid boolean value "5" for -worker-id: parse error'),
         (
             ["--tls-required=Maybe"],
             'invalid boolean value "Maybe" for -tls-required: strconv.ParseBool: parsing "maybe": invalid syntax',
@@ -116,16 +137,18 @@ def test_version_is_one_line_on_stdout(run: Run) -> None:
         (["--version", "--bogus"], "flag provided but not defined: -bogus"),
     ],
 )
-def test_bad_flag_is_one_line_then_usage_and_exit_2(run: Run, flags: list[str], line: str) -> None:
+def test_bad_flag_is_one_line_then_usage_and_exit_2(
+    run: Run, daemon_command: list[str], flags: list[str], line: str
+) -> None:
     result = run(*flags)
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith(f"{line}\nUsage of nsqd:\n  -auth-http-address value\n")
+    assert result.stderr == f"{line}\n{usage(tuple(daemon_command))}"
 
 
 @pytest.mark.parametrize("text", ["abc", "", "1,x"])
 def test_percentile_that_is_no_number_is_a_dated_line_and_exit_1(run: Run, text: str) -> None:
     result = run(f"--e2e-processing-latency-percentile={text}")
-    assert result.returncode == 1
+    assert (result.returncode, result.stdout) == (1, "")
     assert re.fullmatch(rf"{DATE} Could not parse: {text.split(',')[-1]}\n", result.stderr)
 
 
@@ -152,28 +175,120 @@ def test_flags_after_the_first_word_are_ignored(run: Run, end: str) -> None:
             ["--tls-client-auth-policy=require"],
             "cannot require TLS client connections without TLS key and cert",
         ),
+        (["--tls-cert=/nonexistent"], "failed to build TLS config - open /nonexistent: no such file or directory"),
+        (
+            ["--tls-root-ca-file=/nonexistent"],
+            "failed to build client TLS config - open /nonexistent: no such file or directory",
+        ),
+        (["--tls-root-ca-file=/dev/null"], "failed to build client TLS config - failed to append certificate to pool"),
+        (["--tls-root-ca-file=/"], "failed to build client TLS config - read /: is a directory"),
     ],
 )
 def test_value_refused_at_start_is_one_fatal_line_and_exit_1(run: Run, flags: list[str], text: str) -> None:
     result = run("--log-prefix=other ", "--log-level=fatal", *flags)
     assert refusal(result) == f"failed to instantiate nsqd - {text}"
-    assert result.stderr.count("\n") == 1
+    assert (result.stdout, result.stderr.count("\n")) == ("", 1)
+
+
+# One flag for each check, in the order of the checks.
+CHECKS = [
+    ("--data-path=/nonexistent", "failed to lock data-path: "),
+    ("--max-deflate-level=0", "--max-deflate-level must be "),
+    ("--node-id=-1", "--node-id must be "),
+    ("--tls-cert=/nonexistent", "failed to build TLS config - "),
+    ("--tls-required", "cannot require TLS "),
+    ("--tls-root-ca-file=/nonexistent", "failed to build client TLS config - "),
+    ("--e2e-processing-latency-percentile=2", "invalid E2E processing latency percentile: "),
+    ("--tcp-address=127.0.0.1:99999", "listen (127.0.0.1:99999) failed - "),
+    ("--http-address=127.0.0.1:99998", "listen (127.0.0.1:99998) failed - "),
+]
+
+
+@pytest.mark.parametrize("number", range(len(CHECKS)), ids=[flag for flag, _ in CHECKS])
+def test_checks_come_in_order(run: Run, number: int) -> None:
+    flags = [flag for flag, _ in reversed(CHECKS[number:])]
+    if flags[-1] == "--tls-required":  # a certificate that cannot be loaded is found before it is missed
+        flags = [flag for flag in flags if not flag.startswith("--tls-cert")]
+    assert refusal(run(*flags)).startswith(f"failed to instantiate nsqd - {CHECKS[number][1]}")
+
+
+def test_data_path_in_use_is_a_fatal_line(run: Run, tmp_path: Path) -> None:
+    held = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        result = run("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
+    finally:
+        os.close(held)
+    assert refusal(result) == (
+        f"failed to instantiate nsqd - failed to lock data-path: cannot flock directory {tmp_path} - resource "
+        "temporarily unavailable (possibly in use by another instance of nsqd)"
+    )
 
 
 @pytest.mark.parametrize(
-    "flag",
+    ("address", "text"),
     [
-        "--mem-queue-size=-1",
-        "--sync-timeout=0",
-        "--output-buffer-timeout=0",
-        "--queue-scan-selection-count=-1",
+        ("127.0.0.1:{port}", "listen tcp {address}: bind: address already in use"),
+        ("127.0.0.1:99999", "listen tcp: address 99999: invalid port"),
+        ("127.0.0.1:bogus", "listen tcp: lookup tcp/bogus: unknown port"),
+        ("999.1.1.1:1", "listen tcp: lookup 999.1.1.1: no such host"),
+        ("{path}", "listen unix {address}: bind: address already in use"),
+        ("/nonexistent/nsqd.sock", "listen unix {address}: bind: no such file or directory"),
     ],
 )
-def test_value_that_crashes_nsqd_is_one_fatal_line_and_exit_1(run_own: Run, flag: str) -> None:
-    result = run_own("--log-level=fatal", flag)
-    name = flag.partition("=")[0]
-    assert re.fullmatch(rf"failed to instantiate nsqd - {name} must be >=? 0", refusal(result))
+@pytest.mark.parametrize("kind", ["tcp", "http"])
+def test_address_that_cannot_be_listened_on_is_fatal(
+    run: Run, tmp_path: Path, kind: str, address: str, text: str
+) -> None:
+    stale = tmp_path / "stale.sock"
+    stale.touch()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = address.format(port=taken.getsockname()[1], path=stale)
+        result = run("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", f"--{kind}-address={address}")
+    expected = f"failed to instantiate nsqd - listen ({address}) failed - {text.format(address=address)}"
+    assert refusal(result) == expected
+    assert all(" INFO: " in line for line in result.stderr.splitlines()[:-1])
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (None, "failed to read metadata from {path} - read {path}: is a directory"),
+        ("", "failed to parse metadata in {path} - unexpected end of JSON input"),
+        ("[]", "failed to parse metadata in {path} - json: cannot unmarshal array into Go value of type nsqd.Metadata"),
+    ],
+)
+def test_metadata_that_cannot_be_loaded_is_fatal(run: Run, tmp_path: Path, content: str | None, text: str) -> None:
+    if content is None:
+        (tmp_path / "nsqd.dat").mkdir()
+    else:
+        (tmp_path / "nsqd.dat").write_text(content)
+    for flag, path in (("--data-path=", "nsqd.dat"), (f"--data-path={tmp_path}", f"{tmp_path}/nsqd.dat")):
+        result = run("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", flag)
+        assert refusal(result) == f"failed to load metadata - {text.format(path=path)}"
+
+
+@pytest.mark.parametrize(
+    ("flags", "limit"),
+    [
+        (["--mem-queue-size=-1"], ">= 0"),
+        (["--sync-timeout=0"], "> 0"),
+        (["--output-buffer-timeout=0"], "> 0"),
+        (["--queue-scan-selection-count=-1"], ">= 0"),
+        (["--statsd-interval=1s", "--statsd-address=127.0.0.1:1"], "> 1s"),
+        (["--e2e-processing-latency-window-time=1ns", "--e2e-processing-latency-percentile=1"], "> 1ns"),
+    ],
+)
+def test_value_that_crashes_nsqd_is_one_fatal_line_and_exit_1(run_own: Run, flags: list[str], limit: str) -> None:
+    result = run_own("--log-level=fatal", *flags)
+    name = flags[0].partition("=")[0]
+    assert refusal(result) == f"failed to instantiate nsqd - {name} must be {limit}"
     assert result.stderr.count("\n") == 1
+
+
+def test_choice_that_is_none_is_one_fatal_line_and_exit_1(run_own: Run) -> None:
+    result = run_own("--sigterm=Drain")
+    assert refusal(result) == 'failed to instantiate nsqd - --sigterm must be exit or drain, not "Drain"'
 
 
 # Config file
@@ -191,8 +306,10 @@ def test_directory_as_config_file_is_a_fatal_line(run: Run, tmp_path: Path) -> N
 
 
 def test_config_file_that_is_no_toml_is_a_fatal_line(run: Run, config: Callable[[str], str], tmp_path: Path) -> None:
-    text = refusal(run(config("mem_queue_size = = 5\n")))
-    assert text.startswith(f"failed to load config file {tmp_path}/nsqd.cfg - toml: ")
+    for content in ("mem_queue_size = = 5", "a = 1\na = 2", "a = 9223372036854775808"):
+        result = run(config(content))
+        assert refusal(result).startswith(f"failed to load config file {tmp_path}/nsqd.cfg - toml: ")
+        assert (result.stdout, result.stderr.count("\n")) == ("", 1)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +365,7 @@ def test_config_value_that_cannot_be_coerced_is_a_dated_line_and_exit_1(
     run: Run, config: Callable[[str], str], line: str, text: str
 ) -> None:
     result = run(config(line))
-    assert result.returncode == 1
+    assert (result.returncode, result.stdout) == (1, "")
     expected = re.escape(f" ERROR: Resolve failed to coerce value {text}\n").replace(r"\(ID\)", r"\(\d+\)")
     assert re.fullmatch(DATE + expected, result.stderr)
 
@@ -304,6 +421,44 @@ def test_values_of_the_config_file_take_effect(nsqd_factory: DaemonFactory, conf
         config('log_prefix = "[mine] "\nlog_level = "warn"\ntls_min_version = ""\nid = 7'), "--log-level=info"
     )
     assert re.search(rf"^\[mine\] {DATE}\.\d{{6}} INFO: ID: 7$", daemon.log(), re.MULTILINE)
+
+
+# How values may be written: flag or line of the config file, and what `/config/` shows of it.
+FORMS = [
+    ("max_rdy_count", "0x1F", "7", "31", "7"),
+    ("max_msg_size", "1_000", '"1000"', "1000", "1000"),
+    ("max_body_size", "0o17", "0x10", "15", "16"),
+    ("mem_queue_size", "+010", "1_0", "8", "10"),
+    ("max_bytes_per_file", "-0b11", "-3", "-3", "-3"),
+    ("sync_every", "9223372036854775807", "9223372036854775807", "9223372036854775807", "9223372036854775807"),
+    ("msg_timeout", "1h2m3.5s", '"1h2m3.5s"', "3723500000000", "3723500000000"),
+    ("max_msg_timeout", ".5h", "1500", "1800000000000", "1500000000"),
+    ("max_req_timeout", "-1.5us", '"-1s"', "-1500", "-1000000000"),
+    ("sync_timeout", "1µs1ns", '"1ms"', "1001", "1000000"),
+    ("max_heartbeat_interval", "0", "0", "0", "0"),
+    ("deflate", "F", '"F"', "false", "false"),
+    ("snappy", "false", "false", "false", "false"),
+    ("statsd_exclude_ephemeral", "T", '"1"', "true", "true"),
+    ("broadcast_address", "a=b", "'a=b'", "a=b", "a=b"),
+    ("statsd_address", "", '""', "", ""),
+    ("tls_min_version", "TLS1.2", '"tls1.3"', "771", "772"),
+    ("log_level", "Info", '"INFO"', "2", "2"),
+    ("auth_http_addresses", "a,b", '"a, b"', '["a,b"]', '["a"," b"]'),
+    ("e2e_processing_latency_percentiles", "0.5,1.0", "[0.5, 1.0]", "[1,0.5]", "[0.5,1]"),
+]
+FLAGS = {
+    "auth_http_addresses": "auth-http-address",
+    "e2e_processing_latency_percentiles": "e2e-processing-latency-percentile",
+}
+
+
+def test_values_may_be_written_as_for_nsqd(nsqd_factory: DaemonFactory, config: Callable[[str], str]) -> None:
+    flags = [f"--{FLAGS.get(key, key.replace('_', '-'))}={text}" for key, text, *_ in FORMS]
+    lines = "\n".join(f"{key} = {text}" for key, _, text, *_ in FORMS)
+    unknown = "\nnode_id = 5\nworker_id = 5\nlookupd_tcp_address = 5\nversion = true\n[table]\nid = 5\n"
+    for daemon, column in ((nsqd_factory(*flags), 3), (nsqd_factory(config(lines + unknown)), 4)):
+        shown = {row[0]: daemon.http("GET", f"/config/{row[0]}")[2].decode() for row in FORMS}
+        assert shown == {row[0]: row[column] for row in FORMS}
 
 
 # Signals

@@ -1,6 +1,9 @@
 """The option table, and what flags and config file make of it."""
 
+import importlib.util
+import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -10,9 +13,12 @@ from gnsqd.config_file import resolve
 from gnsqd.errors import StartError
 from gnsqd.flags import BadValue, FlagError, parse_flags, usage
 from gnsqd.log import Level
-from gnsqd.options import OPTIONS, Kind, Options, validate
+from gnsqd.options import OPTIONS, Kind, Options, validate, validate_after_tls
 
 SECOND = 1_000_000_000
+
+ROOT = Path(__file__).parents[2]
+CONTRIB = ROOT / "contrib"
 
 
 def test_keywords_override_defaults_and_unknown_ones_are_refused() -> None:
@@ -178,7 +184,8 @@ def test_integers_outside_int64_are_refused() -> None:
         resolve({}, {"msg_timeout": 2**62})
 
 
-# The names of the real daemon's option fields, which its messages about bad values contain.
+# The names of the real daemon's option fields, which its messages about bad values contain, in the order in which it
+# looks at the values.
 FIELDS = """
 ID LogLevel LogPrefix TCPAddress HTTPAddress HTTPSAddress BroadcastAddress BroadcastTCPPort BroadcastHTTPPort
 NSQLookupdTCPAddresses AuthHTTPAddresses HTTPClientConnectTimeout HTTPClientRequestTimeout DataPath MemQueueSize
@@ -190,8 +197,11 @@ TLSKey TLSClientAuthPolicy TLSRootCAFile TLSRequired TLSMinVersion DeflateEnable
 """
 
 
-def test_field_names_in_messages() -> None:
-    assert {option.field for option in OPTIONS if option.cfg} == set(FIELDS.split())
+def test_fields_have_the_names_and_the_order_of_nsqd() -> None:
+    fields = [option.field for option in OPTIONS if option.cfg and not option.ours]
+    names = {"LogLevel", "LogPrefix", "ID"}  # the first two have no wrong value that nsqd would find
+    assert [field for field in fields if field not in names] == [name for name in FIELDS.split() if name not in names]
+    assert set(fields) == set(FIELDS.split())
 
 
 def test_config_file_that_is_no_utf_8_is_one_line(tmp_path: Path) -> None:
@@ -204,6 +214,29 @@ def test_config_file_that_is_no_utf_8_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("a = 9223372036854775808", "9223372036854775808 is out of range for int64"),
+        ("[[a]]\nb = [[1], {c = -9223372036854775809}]", "-9223372036854775809 is out of range for int64"),
+        ("a = " + "[" * 5000 + "]" * 5000, "nested too deeply"),
+    ],
+    ids=["long", "inside", "deep"],
+)
+def test_config_file_that_is_beyond_all_bounds_is_one_line(tmp_path: Path, content: str, reason: str) -> None:
+    path = tmp_path / "nsqd.cfg"
+    path.write_text(content)
+    with pytest.raises(StartError) as caught:
+        config_file.load(str(path))
+    assert caught.value.line == f"failed to load config file {path} - toml: {reason}"
+
+
+def test_config_file_may_hold_the_longest_integers(tmp_path: Path) -> None:
+    path = tmp_path / "nsqd.cfg"
+    path.write_text("a = [9223372036854775807, -9223372036854775808]")
+    assert config_file.load(str(path)) == {"a": [2**63 - 1, -(2**63)]}
+
+
+@pytest.mark.parametrize(
     ("values", "text"),
     [
         ({"max_deflate_level": 0}, "--max-deflate-level must be [1,9]"),
@@ -212,6 +245,10 @@ def test_config_file_that_is_no_utf_8_is_one_line(tmp_path: Path) -> None:
         ({"node_id": 1024}, "--node-id must be [0,1024)"),
         ({"e2e_processing_latency_percentiles": [0.5, 1.5]}, "invalid E2E processing latency percentile: 1.5"),
         ({"e2e_processing_latency_percentiles": [0.0]}, "invalid E2E processing latency percentile: 0"),
+        (
+            {"e2e_processing_latency_percentiles": [1.0], "e2e_processing_latency_window_time": 1},
+            "--e2e-processing-latency-window-time must be > 1ns",
+        ),
         ({"mem_queue_size": -1}, "--mem-queue-size must be >= 0"),
         ({"sync_timeout": 0}, "--sync-timeout must be > 0"),
         ({"output_buffer_timeout": 0}, "--output-buffer-timeout must be > 0"),
@@ -219,15 +256,21 @@ def test_config_file_that_is_no_utf_8_is_one_line(tmp_path: Path) -> None:
         ({"statsd_address": "127.0.0.1:8125", "statsd_interval": SECOND}, "--statsd-interval must be > 1s"),
     ],
 )
-def test_validate_refuses_what_the_daemon_cannot_run_with(values: dict[str, Any], text: str) -> None:
+def test_what_the_daemon_cannot_run_with_is_refused(values: dict[str, Any], text: str) -> None:
     with pytest.raises(StartError) as caught:
-        validate(Options(**values))
+        check(Options(**values))
     assert caught.value.line == f"failed to instantiate nsqd - {text}"
 
 
-def test_validate_accepts_the_limits() -> None:
-    validate(Options(max_deflate_level=9, node_id=1023, mem_queue_size=0, e2e_processing_latency_percentiles=[1.0]))
-    validate(Options(statsd_interval=0, queue_scan_selection_count=0))
+def check(checked: Options) -> None:
+    validate(checked)
+    validate_after_tls(checked)
+
+
+def test_the_limits_are_accepted() -> None:
+    check(Options(max_deflate_level=9, node_id=1023, mem_queue_size=0, e2e_processing_latency_percentiles=[1.0]))
+    check(Options(statsd_interval=0, queue_scan_selection_count=0, e2e_processing_latency_window_time=0))
+    check(Options(e2e_processing_latency_percentiles=[1.0], e2e_processing_latency_window_time=2))
 
 
 def test_auth_policy_turns_tls_required_on() -> None:
@@ -249,3 +292,42 @@ def test_every_row_has_help_and_a_default_of_its_kind() -> None:
     for option in OPTIONS:
         assert bool(option.help) == bool(option.flag), option.name
         assert type(option.default) is kinds.get(option.kind, type(option.default)), option.name
+
+
+# What is made from the table
+
+
+@pytest.fixture
+def writer() -> ModuleType:
+    """The script that writes them."""
+    spec = importlib.util.spec_from_file_location("write_options", ROOT / ".ci" / "write_options.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_example_config_file_is_what_the_table_gives(writer: ModuleType) -> None:
+    assert (CONTRIB / "nsqd.cfg.example").read_text() == writer.config_example(), "run `make options`"
+
+
+def test_page_of_options_is_what_the_table_gives(writer: ModuleType) -> None:
+    text = (CONTRIB / "docs" / "options.md").read_text()
+    assert text == writer.page(text), "run `make options`"
+    shown = re.findall(r"^\| `--(\S+)` \| ", text, re.MULTILINE)
+    assert sorted(shown) == sorted(option.flag for option in OPTIONS if option.flag)
+
+
+def test_example_config_file_holds_every_key_with_its_default() -> None:
+    config = config_file.load(str(CONTRIB / "nsqd.cfg.example"))
+    keys = {option.cfg for option in OPTIONS if option.cfg}
+    assert set(config) == keys - {"id", "broadcast_address"}  # these depend on the host
+    assert resolve({}, config) == Options()
+
+
+def test_values_left_out_of_the_example_are_shown_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "nsqd.cfg"
+    path.write_text(re.sub(r"^# (\w+ = )", r"\1", (CONTRIB / "nsqd.cfg.example").read_text(), flags=re.MULTILINE))
+    shown = resolve({}, config_file.load(str(path)))
+    assert shown == Options(node_id=1, broadcast_address="nsqd-1.example.com")

@@ -1,0 +1,398 @@
+"""Every option does what it says: a test for each, here or where its subject is tested; `PROOFS` names them all."""
+
+import itertools
+import json
+import re
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from socketserver import StreamRequestHandler, ThreadingTCPServer
+from threading import Thread
+
+import pytest
+
+from certificates import issue
+from daemons import DEADLINE, Daemon, eventually
+from gnsqd.options import OPTIONS
+from http_api import ask
+from nsq_client import ERROR, Client, Frame, split_frames
+
+DaemonFactory = Callable[..., Daemon]
+
+TESTS = Path(__file__).parents[1]
+EXAMPLE = TESTS.parent / "contrib" / "nsqd.cfg.example"
+
+HERE = "behaviour/test_options.py::"
+DELIVERY = "behaviour/test_delivery.py::"
+IDENTIFY = "behaviour/test_identify.py::test_answer_tells_the_options_and_what_was_asked_for"
+PROTOCOL = "behaviour/test_protocol.py::"
+STATSD = "behaviour/test_statsd.py::"
+METRICS = "unit/observe/test_prometheus.py::"
+CERTIFICATES = "unit/wire/test_tls_context.py::test_start_with_certificate_files"
+SCAN = "unit/broker/test_queue_scan.py::"
+
+# The test that fails when the flag does nothing. No-ops have one too; what is not there yet has none.
+PROOFS = {
+    "version": "behaviour/test_command_line.py::test_version_is_one_line_on_stdout",
+    "config": "behaviour/test_command_line.py::test_values_of_the_config_file_take_effect",
+    "log-level": HERE + "test_log_shows_what_is_severe_enough",
+    "log-prefix": "behaviour/test_command_line.py::test_values_of_the_config_file_take_effect",
+    "verbose": HERE + "test_deprecated_flags_change_nothing",
+    "node-id": HERE + "test_every_message_id_contains_the_node_id",
+    "worker-id": HERE + "test_deprecated_flags_change_nothing",
+    "tcp-address": "behaviour/test_http.py::test_unix_sockets_serve_the_same_api_and_have_no_ports",
+    "http-address": HERE + "test_there_is_no_http_without_an_address",
+    "https-address": "behaviour/test_https.py::test_every_kind_of_answer_comes_over_https_on_one_connection",
+    "broadcast-address": "interop/test_nsqlookupd.py::test_ports_to_announce_can_be_given",
+    "broadcast-tcp-port": "interop/test_nsqlookupd.py::test_ports_to_announce_can_be_given",
+    "broadcast-http-port": "interop/test_nsqlookupd.py::test_ports_to_announce_can_be_given",
+    "lookupd-tcp-address": "interop/test_nsqlookupd.py::test_what_is_created_is_registered_until_it_is_deleted",
+    "auth-http-address": "",
+    "http-client-connect-timeout": HERE + "test_nsqlookupd_that_hangs_is_given_up_in_time",
+    "http-client-request-timeout": HERE + "test_nsqlookupd_that_hangs_is_given_up_in_time",
+    "data-path": HERE + "test_data_is_in_the_data_path_or_else_in_the_working_directory",
+    "mem-queue-size": "behaviour/test_topics_and_channels.py::"
+    "test_what_exceeds_the_memory_queue_goes_to_disk_and_all_is_delivered",
+    "max-bytes-per-file": HERE + "test_files_are_as_long_as_the_option_allows",
+    "sync-every": HERE + "test_queues_are_synced_by_number_and_by_time",
+    "sync-timeout": HERE + "test_queues_are_synced_by_number_and_by_time",
+    "queue-scan-worker-pool-max": SCAN + "test_a_quarter_of_the_channels_have_a_worker_between_one_and_the_maximum",
+    "queue-scan-selection-count": SCAN + "test_each_tick_looks_at_a_selection_only",
+    "msg-timeout": DELIVERY + "test_time_out_is_the_clients_own_or_the_daemons",
+    "max-msg-timeout": DELIVERY + "test_touch_keeps_a_message_and_never_extends_past_max_msg_timeout",
+    "max-msg-size": PROTOCOL + "test_refused_command_is_answered_in_its_words_and_the_connection_closes",
+    "max-body-size": PROTOCOL + "test_inner_sizes_of_an_mpub_may_not_exceed_max_body_size_together",
+    "max-req-timeout": DELIVERY + "test_requeue_delay_is_cut_to_max_req_timeout",
+    "max-heartbeat-interval": HERE + "test_clients_may_ask_for_what_the_options_allow",
+    "max-rdy-count": PROTOCOL + "test_refused_command_is_answered_in_its_words_and_the_connection_closes",
+    "max-output-buffer-size": HERE + "test_clients_may_ask_for_what_the_options_allow",
+    "max-output-buffer-timeout": HERE + "test_clients_may_ask_for_what_the_options_allow",
+    "min-output-buffer-timeout": HERE + "test_clients_may_ask_for_what_the_options_allow",
+    "output-buffer-timeout": HERE + "test_messages_leave_with_the_daemons_own_flush_tick",
+    "max-channel-consumers": PROTOCOL + "test_consumers_beyond_max_channel_consumers_are_refused",
+    "statsd-address": STATSD + "test_packets_are_those_of_nsqd",
+    "statsd-interval": STATSD + "test_packets_are_spread_over_the_interval_but_its_last_second",
+    "statsd-mem-stats": STATSD + "test_packets_are_those_of_nsqd",
+    "statsd-prefix": STATSD + "test_prefix_names_the_daemon",
+    "statsd-udp-packet-size": STATSD + "test_packets_are_those_of_nsqd",
+    "statsd-exclude-ephemeral": STATSD + "test_ephemeral_topics_and_channels_can_be_left_out",
+    "e2e-processing-latency-percentile": "behaviour/test_e2e_latency.py::test_latencies_of_a_channel",
+    "e2e-processing-latency-window-time": "behaviour/test_e2e_latency.py::"
+    "test_samples_are_gone_when_the_window_has_passed",
+    "tls-cert": CERTIFICATES,
+    "tls-key": CERTIFICATES,
+    "tls-client-auth-policy": "behaviour/test_https.py::test_client_needs_the_certificate_that_the_policy_asks_for",
+    "tls-root-ca-file": "behaviour/test_https.py::test_client_needs_the_certificate_that_the_policy_asks_for",
+    "tls-required": HERE + "test_tls_may_be_required_and_in_no_older_version",
+    "tls-min-version": HERE + "test_tls_may_be_required_and_in_no_older_version",
+    "deflate": HERE + "test_compression_that_is_off_is_not_granted",
+    "max-deflate-level": IDENTIFY,
+    "snappy": HERE + "test_compression_that_is_off_is_not_granted",
+    "metrics-clients": METRICS + "test_clients_show_only_where_asked_for",
+    "metrics-exclude-ephemeral": METRICS + "test_ephemeral_topics_and_channels_can_be_left_out",
+    "metrics-compat": METRICS + "test_names_of_others_are_served_only_where_asked_for",
+    "sigterm": "behaviour/test_drain.py::test_sigterm_drains_memory_and_disk",
+    "drain-timeout": "behaviour/test_drain.py::test_what_is_left_at_the_deadline_is_named_and_kept",
+}
+
+
+def test_every_option_has_a_test() -> None:
+    options = {option.flag: option for option in OPTIONS if option.flag}
+    assert sorted(PROOFS) == sorted(options)
+    for flag, proof in PROOFS.items():
+        if options[flag].pending == "accepted and ignored":
+            assert not proof, flag
+            continue
+        path, _, test = proof.partition("::")
+        text = (TESTS / path).read_text()
+        assert re.search(rf"^def {test}\(", text, re.MULTILINE), proof
+        assert re.search(rf"\b{flag}\b|\b{options[flag].name}\b|\b{flag.removeprefix('tls-')}\b", text), (
+            f"{flag}: {path}"
+        )
+
+
+# Logging, names and places
+
+
+def test_log_shows_what_is_severe_enough(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    def log(level: str) -> str:
+        sockets = [f"--{kind}-address={tmp_path}/{level}-{kind}" for kind in ("tcp", "http")]  # no port to wait for
+        nsqd = nsqd_factory(*sockets, f"--log-level={level}")
+        with Client(nsqd.tcp_address) as client:
+            client.command(b"NOP\nBOGUS")
+            client.recv_until_closed()
+        nsqd.terminate()
+        return nsqd.log()
+
+    shown = {
+        level: set(re.findall(r" (DEBUG|INFO|WARNING|ERROR): ", log(level))) for level in ("Debug", "info", "error")
+    }
+    assert shown == {"Debug": {"DEBUG", "INFO", "ERROR"}, "info": {"INFO", "ERROR"}, "error": {"ERROR"}}
+    assert log("FATAL") == ""
+
+
+def shown_options(nsqd: Daemon) -> dict[str, str]:
+    keys = [option.cfg for option in OPTIONS if option.cfg and not option.ours]
+    # nsqd calls a list that the config file left empty null
+    shown = {key: ask(nsqd, f"GET /config/{key}")[1].replace("null", "[]") for key in keys}
+    for key in (
+        "tcp_address",
+        "http_address",
+        "broadcast_tcp_port",
+        "broadcast_http_port",
+        "data_path",
+        "statsd_prefix",
+    ):
+        del shown[key]  # differ from daemon to daemon
+    return shown
+
+
+def test_deprecated_flags_change_nothing(nsqd_factory: DaemonFactory) -> None:
+    with_them, without = nsqd_factory("--verbose", "--worker-id=true"), nsqd_factory()
+    assert shown_options(with_them) == shown_options(without)
+    with Client(with_them.tcp_address) as client:
+        client.publish("t", b"x")
+    assert " DEBUG: " not in with_them.log()
+
+
+def test_example_config_file_changes_nothing(nsqd_factory: DaemonFactory) -> None:
+    assert shown_options(nsqd_factory(f"--config={EXAMPLE}")) == shown_options(nsqd_factory())
+
+
+def test_every_message_id_contains_the_node_id(nsqd_factory: DaemonFactory) -> None:
+    with Client(nsqd_factory("--node-id=677").tcp_address) as client:
+        client.subscribe("t", "c", rdy=10)
+        client.send(b"PUB t\n\x00\x00\x00\x01x" * 10)
+        frames = [client.frame() for _ in range(20)]
+    ids = [int(frame.data[10:26], 16) for frame in frames if len(frame.data) > 26]
+    assert [id >> 12 & 1023 for id in ids] == [677] * 10
+
+
+def test_there_is_no_http_without_an_address(nsqd_factory: DaemonFactory) -> None:
+    nsqd = nsqd_factory("--http-address=")
+    with Client(nsqd.tcp_address) as client:
+        client.publish("t", b"x")
+    nsqd.terminate()
+    assert "TCP: listening on " in nsqd.log()
+    assert "HTTP: " not in nsqd.log()
+
+
+def test_data_is_in_the_data_path_or_else_in_the_working_directory(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for flag, directory in (("--data-path=", None), (f"--data-path={elsewhere}", elsewhere)):
+        nsqd = nsqd_factory(flag)  # in a working directory of its own
+        with Client(nsqd.tcp_address) as client:
+            client.publish("t", b"x")
+        nsqd.terminate()
+        names = {path.name for path in (directory or nsqd.data_path).iterdir()}
+        assert names >= {"nsqd.dat", "t.diskqueue.000000.dat", "t.diskqueue.meta.dat"}
+
+
+# Disk
+
+
+def data_files(nsqd: Daemon, topic: str) -> list[int]:
+    """The sizes of a queue's files."""
+    return [path.stat().st_size for path in sorted(nsqd.data_path.glob(f"{topic}.diskqueue.0*.dat"))]
+
+
+@pytest.mark.parametrize(
+    ("limit", "sizes"),
+    [(180, [180, 120]), (179, [120, 120, 60]), (-1, [60] * 5)],
+)
+def test_files_are_as_long_as_the_option_allows(nsqd_factory: DaemonFactory, limit: int, sizes: list[int]) -> None:
+    nsqd = nsqd_factory("--mem-queue-size=0", f"--max-bytes-per-file={limit}")
+    with Client(nsqd.tcp_address) as client:
+        for _ in range(5):
+            client.publish("t", b"x" * 30)  # with 30 bytes before it on disk
+    assert data_files(nsqd, "t") == sizes
+
+
+def synced_depth(nsqd: Daemon, topic: str) -> int:
+    """The depth that the meta file tells of, which is written when the queue is synced."""
+    try:
+        return int((nsqd.data_path / f"{topic}.diskqueue.meta.dat").read_text().split()[0])
+    except FileNotFoundError:
+        return 0
+
+
+def test_queues_are_synced_by_number_and_by_time(nsqd_factory: DaemonFactory) -> None:
+    by_number = nsqd_factory("--mem-queue-size=1", "--sync-every=10", "--sync-timeout=1h")
+    by_time = nsqd_factory("--mem-queue-size=1", "--sync-every=1000000", "--sync-timeout=100ms")
+    for nsqd in (by_number, by_time):
+        with Client(nsqd.tcp_address) as client:
+            for topic, count in (("few", 4), ("many", 26)):  # one of them in memory
+                for _ in range(count):
+                    client.publish(topic, b"x")
+    eventually(lambda: synced_depth(by_number, "many") >= 10)
+    eventually(lambda: (synced_depth(by_time, "few"), synced_depth(by_time, "many")) == (3, 25))
+    with Client(by_number.tcp_address) as clock:  # longer than the default of --sync-timeout
+        clock.subscribe("clock", "c", rdy=1)
+        clock.command(b"DPUB clock 3000", b"x")
+        assert clock.response() == b"OK"
+        clock.message()
+    assert synced_depth(by_number, "few") == 0
+
+
+# Clients
+
+
+def test_clients_may_ask_for_what_the_options_allow(nsqd_factory: DaemonFactory) -> None:
+    nsqd = nsqd_factory(
+        "--max-heartbeat-interval=5m", "--max-output-buffer-size=524288", "--max-output-buffer-timeout=1s",
+        "--min-output-buffer-timeout=100ms", "--max-msg-timeout=30s",
+    )  # fmt: skip
+    for field, value, other, name in (
+        ("heartbeat_interval", 300_000, 300_001, "heartbeat interval"),
+        ("output_buffer_size", 524_288, 524_289, "output buffer size"),
+        ("output_buffer_timeout", 1000, 1001, "output buffer timeout"),
+        ("output_buffer_timeout", 100, 99, "output buffer timeout"),
+        ("msg_timeout", 30_000, 30_001, "msg timeout"),
+    ):
+        with Client(nsqd.tcp_address) as client:
+            assert client.identify(**{field: value}).data == b"OK"
+            client.command(b"IDENTIFY", json.dumps({field: other}).encode())
+            text = f"E_BAD_BODY IDENTIFY {name} ({other}) is invalid".encode()
+            assert split_frames(client.recv_until_closed()) == [Frame(ERROR, text)]
+
+
+def test_messages_leave_with_the_daemons_own_flush_tick(nsqd_factory: DaemonFactory) -> None:
+    nsqd = nsqd_factory("--output-buffer-timeout=2s")
+    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as publisher:
+        began = time.monotonic()
+        assert client.identify().data == b"OK"
+        client.subscribe("t", "c", rdy=10)
+        eventually(lambda: nsqd.channel_stats("t", "c")["clients"][0]["ready_count"] == 10)
+        publisher.publish("t", b"buffered")
+        assert client.message().body == b"buffered"
+        assert time.monotonic() - began > 1.9
+
+
+def test_compression_that_is_off_is_not_granted(nsqd_factory: DaemonFactory) -> None:
+    nsqd = nsqd_factory("--deflate=false", "--snappy=false")
+    for name in ("deflate", "snappy"):
+        with Client(nsqd.tcp_address) as client:
+            answer = json.loads(client.identify(feature_negotiation=True, **{name: True}).data)
+            assert answer[name] is False
+            client.publish("t", b"in clear")
+
+
+def test_tls_may_be_required_and_in_no_older_version(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    cert, key = issue("server").write(tmp_path / "server")
+    nsqd = nsqd_factory(
+        f"--tls-cert={cert}",
+        f"--tls-key={key}",
+        "--tls-required=tcp-https",
+        "--tls-min-version=tls1.3",
+        "--https-address=",
+    )
+    with Client(nsqd.tcp_address) as client:
+        assert client.identify().data == b"OK"
+        client.command(b"PUB t", b"x")
+        text = b"E_INVALID cannot PUB in current state (TLS required)"
+        assert split_frames(client.recv_until_closed()) == [Frame(ERROR, text)]
+    for version in (ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_2):
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode, context.maximum_version = False, ssl.CERT_NONE, version
+        with Client(nsqd.tcp_address) as client:
+            assert json.loads(client.identify(feature_negotiation=True, tls_v1=True).data)["tls_v1"] is True
+            if version is ssl.TLSVersion.TLSv1_2:
+                with pytest.raises((ssl.SSLError, ConnectionError)):
+                    context.wrap_socket(client.sock)
+            else:
+                client.sock = context.wrap_socket(client.sock)
+                assert client.response() == b"OK"
+                client.publish("t", b"x")
+
+
+# nsqlookupd
+
+
+class _FakeLookupd(ThreadingTCPServer):
+    """Answers what a daemon says to an nsqlookupd, and gives `http_port` for where to ask for channels."""
+
+    daemon_threads = True
+    http_port = 0
+
+
+class _Conversation(StreamRequestHandler):
+    def handle(self) -> None:
+        assert isinstance(self.server, _FakeLookupd)
+        self.rfile.read(4)
+        while line := self.rfile.readline():
+            answer = b"OK"
+            if line == b"IDENTIFY\n":
+                self.rfile.read(*struct.unpack(">i", self.rfile.read(4)))
+                info = {"broadcast_address": "127.0.0.1", "http_port": self.server.http_port, "tcp_port": 1}
+                answer = json.dumps(info | {"version": "1.3.0"}).encode()
+            self.wfile.write(struct.pack(">i", len(answer)) + answer)
+
+
+@pytest.fixture
+def lookupd() -> Iterator[_FakeLookupd]:
+    with _FakeLookupd(("127.0.0.1", 0), _Conversation) as server, ExitStack() as stack:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        stack.callback(thread.join, DEADLINE)
+        stack.callback(server.shutdown)
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("what", "flags", "seconds"),
+    [
+        ("request", ["--http-client-request-timeout=1s", "--http-client-connect-timeout=20s"], (0.9, 4.5)),
+        ("connect", ["--http-client-request-timeout=20s", "--http-client-connect-timeout=3s"], (2.9, 15.0)),
+    ],
+)
+def test_nsqlookupd_that_hangs_is_given_up_in_time(
+    nsqd_factory: DaemonFactory, lookupd: _FakeLookupd, what: str, flags: list[str], seconds: tuple[float, float]
+) -> None:
+    with ExitStack() as stack:
+        silent = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0 if what == "connect" else 5))
+        if what == "connect":  # the kernel takes no more connections when some wait
+            for _ in range(4):
+                waiting = stack.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(silent.getsockname())
+        lookupd.http_port = silent.getsockname()[1]
+        nsqd = nsqd_factory(f"--lookupd-tcp-address=127.0.0.1:{lookupd.server_address[1]}", *flags)
+        names = itertools.count()
+
+        def creation_that_asked() -> float | None:
+            began = time.monotonic()
+            assert ask(nsqd, f"POST /topic/create?topic=t{next(names)}")[0] == 200
+            asked = "failed to query nsqlookupd for channels to pre-create" in nsqd.log()
+            return time.monotonic() - began if asked else None
+
+        least, most = seconds
+        assert least < eventually(creation_that_asked) < most
+
+
+# Values that mean nothing
+
+
+def test_numbers_below_zero_do_no_harm(nsqd_factory: DaemonFactory) -> None:
+    nsqd = nsqd_factory("--sync-every=-1", "--mem-queue-size=0", "--max-bytes-per-file=-1", "--max-rdy-count=-1")
+    with Client(nsqd.tcp_address) as client:
+        for _ in range(20):
+            client.publish("t", b"x")
+    nsqd.restart("--mem-queue-size=0", "--sync-every=-1")
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", rdy=20)
+        assert [client.message().body for _ in range(20)] == [b"x"] * 20
+    assert nsqd.terminate() == 0
+
+
+def test_no_message_is_small_enough_for_a_size_below_zero(nsqd_factory: DaemonFactory) -> None:
+    nsqd = nsqd_factory("--max-msg-size=-1")
+    with Client(nsqd.tcp_address) as client:
+        client.command(b"PUB t", b"x")
+        assert split_frames(client.recv_until_closed()) == [Frame(ERROR, b"E_BAD_MESSAGE PUB message too big 1 > -1")]
+    assert nsqd.http("GET", "/ping")[0] == 200
+    assert nsqd.terminate() == 0
