@@ -59,9 +59,10 @@ def _run(options: Options) -> int:
 
     _raise_descriptor_limit()
     nsqd = NSQD(options, Logger(options.log_prefix, options.log_level))
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup holds
             gevent.signal_handler(number, nsqd.request_exit, 0)
+    gevent.signal_handler(signal.SIGTERM, nsqd.terminate)
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     # Python's own handler runs even while a greenlet spins, when a dump is wanted most
@@ -71,7 +72,10 @@ def _run(options: Options) -> int:
     gc.freeze()
     gc.set_threshold(_YOUNG_GENERATION, *gc.get_threshold()[1:])
     nsqd.wait()
-    return nsqd.exit()
+    code = nsqd.exit()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # else Python, as it ends, makes one more of them deadly
+    return code
 
 
 def _dump(number: int, frame: FrameType | None) -> None:

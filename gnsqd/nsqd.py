@@ -16,6 +16,7 @@ from gevent import Greenlet
 from gevent.event import Event
 
 from gnsqd.broker.doorbell import Doorbell
+from gnsqd.broker.drain import Drain
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.guid import GuidFactory
 from gnsqd.broker.queue_scan import QueueScan
@@ -25,7 +26,8 @@ from gnsqd.errors import StartError, StorageError
 from gnsqd.log import Logger
 from gnsqd.observe.prometheus import Metrics
 from gnsqd.observe.stats import MemoryStats
-from gnsqd.options import OPTIONS, Options, validate
+from gnsqd.observe.statsd import Statsd, expand_prefix
+from gnsqd.options import OPTIONS, TLS_REQUIRED, Options, validate, validate_after_tls
 from gnsqd.storage import metadata
 from gnsqd.storage.dirlock import DirLock
 from gnsqd.storage.diskqueue import DiskQueue
@@ -34,10 +36,11 @@ from gnsqd.storage.record import MIN_RECORD_SIZE
 from gnsqd.storage.sweep import sweep
 from gnsqd.storage.syncer import Syncer
 from gnsqd.version import NSQD_VERSION, VERSION, lane, version_string
+from gnsqd.web.debug import Debug
 from gnsqd.web.handlers import API
-from gnsqd.web.routes import Router
+from gnsqd.web.routes import Router, TLSRequired
 from gnsqd.web.server import HTTPServer
-from gnsqd.wire.listener import Listener
+from gnsqd.wire.listener import Listener, ListenerBroken
 from gnsqd.wire.protocol_v2 import ProtocolV2
 from gnsqd.wire.tcp import TCPServer
 from gnsqd.wire.tls import build_context
@@ -47,7 +50,8 @@ PROBE_SIZE = 1 << 20  # bytes at most
 
 
 class NSQD:
-    """One daemon. `start`, then `wait`, then `exit`; `request_exit` ends the waiting from anywhere."""
+    """One daemon. `start`, then `wait`, then `exit`; `request_exit` ends the waiting from anywhere, and so does
+    `terminate`, in its time."""
 
     def __init__(self, options: Options, log: Logger) -> None:
         self._options = options
@@ -60,19 +64,25 @@ class NSQD:
         self._metadata_path = os.path.join(options.data_path, metadata.FILE_NAME)
         self._registry = Registry()
         self._metadata_file = metadata.MetadataFile(self._metadata_path, self._registry.metadata, self._syncer, log)
+        self._drain = Drain(self._registry, options.drain_timeout, log, self._spawn, lambda: self.request_exit(0))
+        self._terminating = False
         self._health_bell = Doorbell()
         self._memory = MemoryStats()
+        self._debug = Debug(self._registry, self._memory)
         self._queue_scan = QueueScan(self._registry, options, log, self._spawn)
         self._lookup = Lookup(options, log, self._registrations, self._spawn)
+        self._statsd = Statsd(self._registry, options, self._memory, log, self._spawn)
 
     # Start
 
     def start(self) -> None:
         """Bring everything up; StartError."""
         options = self._options
+        self._debug.start()
         self._lock.acquire()
         validate(options)
         tls_context = build_context(options)
+        validate_after_tls(options)
         self._log.info(version_string())
         self._log.info("ID: %d", options.node_id)
         self._log.info("gnsqd v%s (%s)", VERSION, lane())
@@ -82,24 +92,38 @@ class NSQD:
 
         tcp_listener = Listener(options.tcp_address)
         http_listener = Listener(options.http_address) if options.http_address else None
+        https_listener = None
+        if tls_context is not None and options.https_address:
+            https_listener = Listener(options.https_address, tcp_only=True)
+        http_port = 0 if http_listener is None else http_listener.port
+        https_port = 0 if https_listener is None else https_listener.port
+        # /config shows what nsqlookupd is told
+        options.broadcast_tcp_port = options.broadcast_tcp_port or max(tcp_listener.port, 0)
+        options.broadcast_http_port = options.broadcast_http_port or max(http_port, 0)
+        options.statsd_prefix = expand_prefix(
+            options.statsd_prefix, options.broadcast_address, options.broadcast_http_port
+        )
         protocol = ProtocolV2(self._registry, options, self._log, tls_context)
         self._tcp_server = TCPServer(tcp_listener, protocol, options, self._log)
-        self._http_server: HTTPServer | None = None
+        router = Router(self._build_api(tcp_listener.port, http_port), options, self._log)
+        self._http_servers: list[HTTPServer] = []
         if http_listener is not None:
-            api = self._build_api(tcp_listener.port, http_listener.port)
-            self._http_server = HTTPServer(http_listener, Router(api, options, self._log), self._log, self._spawn)
+            responder = TLSRequired(https_port) if options.tls_required == TLS_REQUIRED else router
+            self._http_servers.append(HTTPServer(http_listener, responder, self._log, self._spawn))
+        if https_listener is not None:
+            self._http_servers.append(HTTPServer(https_listener, router, self._log, self._spawn, tls_context))
 
         self._load_metadata()
         self._memory.start()
         self._spawn("tcpServer", self._tcp_server.serve)
-        if self._http_server is not None:
-            self._spawn("httpServer", self._http_server.serve)
+        for server in self._http_servers:
+            self._spawn("httpServer", server.serve)
         self._spawn("queueScanLoop", self._queue_scan.queueScanLoop)
         self._spawn("syncLoop", self._syncer.syncLoop)
         self._spawn("persistLoop", self._metadata_file.persist_loop)
         self._spawn("healthLoop", self.health_loop)
-        http_port = 0 if http_listener is None else http_listener.port
-        self._lookup.start(options.nsqlookupd_tcp_addresses, self._identity(tcp_listener.port, http_port))
+        self._lookup.start(options.nsqlookupd_tcp_addresses, self._identity())
+        self._statsd.start()
 
     def _build_api(self, tcp_port: int, http_port: int) -> API:
         return API(
@@ -112,7 +136,20 @@ class NSQD:
             producers=self._tcp_server.producers,
             persist_metadata=self._metadata_file.persist,
             wait_persisted=self._metadata_file.wait,
-            render_metrics=Metrics(self._registry).render,
+            render_metrics=self._build_metrics().render,
+            drain=self._drain,
+            exiting=self._exit_requested.is_set,
+            set_lookupd_addresses=self._lookup.set_addresses,
+            debug=self._debug,
+        )
+
+    def _build_metrics(self) -> Metrics:
+        return Metrics(
+            registry=self._registry,
+            options=self._options,
+            memory=self._memory,
+            clients=self._tcp_server.clients.values,
+            greenlets=self._debug.greenlet_count,
         )
 
     def _warn_of_pending_options(self) -> None:
@@ -186,7 +223,7 @@ class NSQD:
         """After a disk write failed, try from time to time whether one works again, so that a daemon which publishers
         avoid for its health gets well without them. A message of the largest size, or 1 MiB of it, must fit."""
         path = f"{self._metadata_path}.{random.getrandbits(63)}.tmp"
-        data = bytes(min(self._options.max_msg_size, PROBE_SIZE))
+        data = bytes(min(max(self._options.max_msg_size, 0), PROBE_SIZE))
         while not self._exit_requested.wait(PROBE_SECONDS):
             error = self._registry.error
             if error is None:
@@ -202,13 +239,13 @@ class NSQD:
 
     # What nsqlookupd is told
 
-    def _identity(self, tcp_port: int, http_port: int) -> dict[str, object]:
+    def _identity(self) -> dict[str, object]:
         options = self._options
         return {
             "broadcast_address": options.broadcast_address,
             "hostname": gethostname(),
-            "tcp_port": options.broadcast_tcp_port or max(tcp_port, 0),
-            "http_port": options.broadcast_http_port or max(http_port, 0),
+            "tcp_port": options.broadcast_tcp_port,
+            "http_port": options.broadcast_http_port,
             "version": NSQD_VERSION,
         }
 
@@ -232,6 +269,9 @@ class NSQD:
     def _supervise(self, name: str, body: Callable[[], None]) -> None:
         try:
             body()
+        except ListenerBroken as error:
+            self._log.fatal("%s", error)
+            self.request_exit(1)
         except Exception:
             self._log.fatal("greenlet %s died\n%s", name, format_exc())
             self.request_exit(1)
@@ -243,6 +283,14 @@ class NSQD:
         self._exit_code = self._exit_code or code
         self._exit_requested.set()
 
+    def terminate(self) -> None:
+        """SIGTERM: exit, or drain before that. Being told so twice is an exit in any case."""
+        if self._options.sigterm == "exit" or (self._terminating and self._registry.draining):
+            self.request_exit(0)
+        elif not self._exit_requested.is_set():
+            self._terminating = True
+            self._drain.start()
+
     def wait(self) -> int:
         """Return once an exit was asked for."""
         self._exit_requested.wait()
@@ -251,8 +299,10 @@ class NSQD:
     def exit(self) -> int:
         """Stop everything, flush everything to disk; the exit code."""
         self._tcp_server.close()
-        if self._http_server is not None:
-            self._http_server.close()
+        self._debug.stop()
+        for server in self._http_servers:
+            server.close()
+        self._drain.stop()
         self._lookup.stop()
         self._metadata_file.close()  # before the topics go one by one
         self._log.info("NSQ: closing topics")
@@ -261,6 +311,7 @@ class NSQD:
             self._exit_code = self._exit_code or 1
         self._log.info("NSQ: stopping subsystems")
         self._queue_scan.stop()
+        self._statsd.stop()
         self._health_bell.ring()
         self._syncer.stop()
         self._lock.release()

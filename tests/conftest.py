@@ -47,7 +47,7 @@ def _find_peer(name: str) -> Path:
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def peer_binary() -> Callable[[str], Path]:
     """Path of a program of the real NSQ by name; skips the test where it is not built."""
     return _find_peer

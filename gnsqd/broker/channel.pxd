@@ -15,6 +15,7 @@ cdef class Channel:
     cdef public long long requeue_count
     cdef public long long timeout_count
     cdef public bint blocked
+    cdef public object latencies
     cdef public object backend
     cdef object _environment
     cdef object _log
@@ -36,5 +37,6 @@ cdef class Channel:
     cdef list _next_messages(self, Py_ssize_t window)
     @cython.locals(message=Message, messages=list, ready=list)
     cdef list _read_backend(self, Py_ssize_t limit)
+    @cython.locals(message=Message)
     cpdef finish(self, long long client_id, bytes id)
     cpdef _wake_waiting(self, Py_ssize_t count)

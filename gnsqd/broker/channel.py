@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import random
-from time import monotonic_ns
+from time import monotonic_ns, time_ns
 from typing import Protocol
 
 from gnsqd.broker.backend import flush_messages, hold_back, read_messages, release, write_messages
@@ -22,6 +22,7 @@ from gnsqd.broker.in_flight import Deferred, InFlight
 from gnsqd.broker.message import Message
 from gnsqd.broker.names import is_ephemeral
 from gnsqd.errors import BrokerError, StorageError
+from gnsqd.quantile import Quantile, Result
 from gnsqd.storage.backend_queue import BackendQueue, DummyBackendQueue
 
 # A consumer gets at most this much in one go, so that a large RDY starves nobody.
@@ -108,6 +109,9 @@ class Channel:
         self._deferred = Deferred()
         self._waiting: dict[int, Consumer] = {}
         self._backend_first = False
+        self.latencies: Quantile | None = None
+        if percentiles := environment.options.e2e_processing_latency_percentiles:
+            self.latencies = Quantile(environment.options.e2e_processing_latency_window_time, percentiles)
         self.backend: BackendQueue
         if self.ephemeral:
             self.backend = DummyBackendQueue(name)
@@ -131,6 +135,10 @@ class Channel:
     @property
     def deferred_count(self) -> int:
         return len(self._deferred)
+
+    def e2e_latency(self) -> Result | None:
+        """How long messages took from being published to FIN; None if no percentiles are configured."""
+        return None if self.latencies is None else self.latencies.result()
 
     # From the topic
 
@@ -284,7 +292,9 @@ class Channel:
 
     def finish(self, client_id: int, id: bytes) -> None:
         """FIN; BrokerError with the reason if `client_id` has no such message in flight."""
-        self._in_flight.pop(id, client_id)
+        message = self._in_flight.pop(id, client_id)
+        if self.latencies is not None:
+            self.latencies.insert(time_ns() - message.timestamp)
 
     def requeue(self, client_id: int, id: bytes, delay: int) -> None:
         """REQ: back to the queue after `delay` ns; errors as `finish`."""

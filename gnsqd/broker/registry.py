@@ -21,6 +21,7 @@ class Registry:
         self.topics: dict[str, Topic] = {}
         self.loading = False
         self.start_time = int(time())
+        self.draining = False
         self._environment: Environment
         self.error: Exception | None = None  # of the last disk write; None when it succeeded
         self._exiting = False
@@ -41,6 +42,12 @@ class Registry:
     def health(self) -> str:
         return "OK" if self.error is None else f"NOK - {self.error}"
 
+    def set_draining(self, draining: bool) -> None:
+        """Whether publishers are refused, by every topic."""
+        self.draining = draining
+        for topic in self.topics.values():
+            topic.draining = draining
+
     def get_topic(self, name: str) -> Topic:
         """The topic of that name, new if there is none; BrokerError("exiting") or StorageError.
 
@@ -60,6 +67,7 @@ class Registry:
 
     def _create(self, name: str) -> Topic:
         topic = self.topics[name] = Topic(name, self._environment, self._delete_soon)
+        topic.draining = self.draining
         self._environment.log.info("TOPIC(%s): created", name)
         return topic
 

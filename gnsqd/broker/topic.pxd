@@ -12,6 +12,7 @@ cdef class Topic:
     cdef public dict channels
     cdef public bint paused
     cdef public bint exiting
+    cdef public bint draining
     cdef public long long message_count
     cdef public long long message_bytes
     cdef public object backend

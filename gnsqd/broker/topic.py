@@ -16,6 +16,7 @@ from gnsqd.broker.environment import Environment
 from gnsqd.broker.message import Message, new_message
 from gnsqd.broker.names import is_ephemeral
 from gnsqd.errors import BrokerError, StorageError
+from gnsqd.quantile import Result
 from gnsqd.storage.backend_queue import BackendQueue, DummyBackendQueue
 
 MAX_BATCH = 256
@@ -27,6 +28,13 @@ class ChannelNotFound(BrokerError):
     """The topic has no channel of that name."""
 
 
+class Draining(BrokerError):
+    """Publishers are refused, for now at least: the daemon drains."""
+
+    def __init__(self) -> None:
+        super().__init__("draining")
+
+
 class Topic:
     """Owns one topic's queue, its channels and their pump. It moves nothing before `start`."""
 
@@ -36,6 +44,7 @@ class Topic:
         self.channels: dict[str, Channel] = {}
         self.paused = False
         self.exiting = False
+        self.draining = False
         self.message_count = 0
         self.message_bytes = 0
         self._environment = environment
@@ -60,6 +69,12 @@ class Topic:
     @property
     def backend_depth(self) -> int:
         return self.backend.depth
+
+    def e2e_latency(self) -> Result | None:
+        """How long messages took from being published to FIN, over all channels; None if no percentiles are configured
+        or there is no channel."""
+        streams = [channel.latencies for channel in self.channels.values() if channel.latencies is not None]
+        return streams[0].merged(streams) if streams else None
 
     def start(self) -> None:
         """Let messages move: all channels that must not miss any are there."""
@@ -112,7 +127,10 @@ class Topic:
         return None
 
     def publish(self, bodies: list[bytes], deferred: int = 0) -> None:
-        """Put messages of these bodies; errors as `put_messages`. Of very many at once it makes several turns."""
+        """Put messages of these bodies; errors as `put_messages`, and Draining, with nothing put. Of very many at once
+        it makes several turns."""
+        if self.draining:
+            raise Draining
         for first in range(0, len(bodies), MAX_PUT):
             if first:
                 self.commit()

@@ -1,37 +1,77 @@
 """The /metrics page: everything of STAT_FIELDS, who we are, and prometheus-client's own figures of the process.
 
-Nothing is counted for Prometheus. A scrape notes which topics and channels there are, reads the broker's plain
-counters while the page is written, and takes turns with everybody else as it goes.
+Nothing is counted for Prometheus. A scrape notes which topics, channels and clients there are, reads the broker's plain
+counters while the page is written, and lets everybody else have a turn every TURN_SECONDS.
+
+Ours are called gnsqd_*, in base units; contrib/docs/metrics.md lists them. --metrics-compat adds what dashboards made
+for others ask for, under their names, labels and units:
+
+    nsq_exporter   https://github.com/lovoo/nsq_exporter, collector/stats_{topic,channel,client}.go
+                   nsq_topic_*, nsq_channel_* and nsq_client_*, named after the keys of /stats
+    nsq-mixin      https://github.com/grafana/jsonnet-libs, nsq-mixin/README.md: its mapping for the statsd_exporter
+                   nsq_topic_*, nsq_topic_channel_* and nsq_mem_*, named after what nsqd pushes to statsd
+
+The figures of topics that both have come once, as nsq_exporter's. Counters do not end in _total there, so that the
+formats have no type for them: it is said to be unknown.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from platform import python_version
-from typing import cast
+from time import perf_counter
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
+from gevent import get_hub
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from gnsqd.broker.channel import Channel
+from gnsqd.broker.channel import Channel, ClientStats
 from gnsqd.broker.doorbell import give_way
+from gnsqd.broker.names import is_ephemeral
 from gnsqd.broker.registry import Registry
-from gnsqd.broker.topic import Topic
-from gnsqd.observe.stats import STAT_FIELDS, Kind, StatField
+from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, Kind, MemoryStats, StatField
+from gnsqd.options import SECOND, Options
+from gnsqd.quantile import Result
 from gnsqd.version import NSQD_VERSION, VERSION, lane
 
-SAMPLES_PER_TURN = 256
+TURN_SECONDS = 0.0005
 
-Labelled = tuple[dict[str, str], Topic | Channel]
+_LATENCY = "e2e_processing_latency"
+
+Labels = dict[str, str]
+T = TypeVar("T")
+
+
+class Client(Protocol):
+    """What a scrape asks of a TCP client."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def pub_counts(self) -> Mapping[str, int]: ...
+    def stats(self, topic_name: str = "") -> ClientStats: ...
 
 
 class Metrics:
-    """Owns the collectors of one daemon."""
+    """Owns the collectors of one daemon.
 
-    def __init__(self, registry: Registry) -> None:
+    clients()     all TCP clients
+    greenlets()   how many greenlets there are
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        options: Options,
+        memory: MemoryStats,
+        clients: Callable[[], Collection[Client]],
+        greenlets: Callable[[], int],
+    ) -> None:
         self._collectors = CollectorRegistry()
-        self._collectors.register(_BrokerCollector(registry))
+        self._collectors.register(_DaemonCollector(memory, clients, greenlets))
+        self._collectors.register(_BrokerCollector(registry, options, memory, clients))
         ProcessCollector(registry=self._collectors)
         PlatformCollector(registry=self._collectors)
         GCCollector(registry=self._collectors)
@@ -45,9 +85,15 @@ class Metrics:
         return encode(self._collectors), content_type
 
 
-class _BrokerCollector(Collector):
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+class _DaemonCollector(Collector):
+    """The daemon as a program: its build, its garbage collector and its hub."""
+
+    def __init__(
+        self, memory: MemoryStats, clients: Callable[[], Collection[Client]], greenlets: Callable[[], int]
+    ) -> None:
+        self._memory = memory
+        self._clients = clients
+        self._greenlets = greenlets
         self._build = {
             "version": VERSION,
             "nsqd_version": NSQD_VERSION,
@@ -59,30 +105,248 @@ class _BrokerCollector(Collector):
         build = Metric("gnsqd_build", "The gnsqd that runs, and the nsqd release it stands in for.", "info")
         build.add_sample("gnsqd_build_info", self._build, 1)
         yield build
-        healthy = Metric("gnsqd_healthy", "Whether the last write to disk succeeded (1) or not (0).", "gauge")
-        healthy.add_sample("gnsqd_healthy", {}, self._registry.healthy)
-        yield healthy
-        topics = list(self._registry.topics.values())
-        channels = [channel for topic in topics for channel in topic.channels.values()]
-        labelled: dict[str, list[Labelled]] = {
-            "topic": [({"topic": topic.name}, topic) for topic in topics],
-            "channel": [({"topic": channel.topic_name, "channel": channel.name}, channel) for channel in channels],
+        yield self._gc_pauses()
+        yield _gauge("gnsqd_clients", "TCP clients connected.", len(self._clients()))
+        yield _gauge("gnsqd_greenlets", "Greenlets that exist.", self._greenlets())
+        yield _gauge("gnsqd_hub_watchers", "Sockets and timers that the hub looks after.", get_hub().loop.activecnt)
+        started = perf_counter()
+        give_way()
+        waited = perf_counter() - started
+        yield _gauge("gnsqd_hub_lag_seconds", "How long everybody else's turn took while this page was made.", waited)
+
+    def _gc_pauses(self) -> Metric:
+        name = "gnsqd_gc_pause_seconds"
+        family = _described(name, "summary", "Pauses of the garbage collector; the quantiles are of the last 256.")
+        for percent in (95, 99, 100):
+            labels = {"quantile": str(percent / 100)}
+            family.add_sample(name, labels, self._memory.gc_pause(percent) / SECOND)
+        family.add_sample(f"{name}_count", {}, self._memory.pause_count)
+        family.add_sample(f"{name}_sum", {}, self._memory.pause_total / SECOND)
+        return family
+
+
+class _Thing(NamedTuple):
+    """A topic, a channel or the figures of a client, with the labels of its series."""
+
+    labels: Labels
+    it: Any
+    latency: Result | None = None
+
+
+class _BrokerCollector(Collector):
+    """What there is when a scrape begins: topics, channels and, if asked for, clients."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        options: Options,
+        memory: MemoryStats,
+        clients: Callable[[], Collection[Client]],
+    ) -> None:
+        self._registry = registry
+        self._options = options
+        self._memory = memory
+        self._clients = clients
+
+    def collect(self) -> Iterator[Metric]:
+        healthy = self._registry.healthy
+        yield _gauge("gnsqd_healthy", "Whether the last write to disk succeeded (1) or not (0).", healthy)
+        draining = self._registry.draining
+        yield _gauge(
+            "gnsqd_draining", "Whether publishers are refused until all queues are empty (1) or not (0).", draining
+        )
+        turns = _Turns()
+        percentiles = self._options.e2e_processing_latency_percentiles
+        topics = [topic for topic in self._registry.topics.values() if self._shows(topic.ephemeral)]
+        channels = [it for topic in topics for it in topic.channels.values() if self._shows(it.ephemeral)]
+        clients: list[_Thing] = []
+        if self._options.metrics_clients:
+            clients += self._consumers(channels, turns)
+            producers = self._producers(turns)
+        things = {
+            "topic": [_Thing({"topic": it.name}, it, it.e2e_latency()) for it in turns.over(topics)],
+            "channel": [_Thing(_channel_labels(it), it, it.e2e_latency()) for it in turns.over(channels)],
         }
-        for level, stat_fields in STAT_FIELDS.items():
-            for field in stat_fields:
-                yield _family(f"gnsqd_{level}_{field.metric}", field, labelled[level])
+        for level in things:
+            for field in STAT_FIELDS[level]:
+                yield _family(f"gnsqd_{level}_{field.metric}", field, things[level], turns)
+            if percentiles:
+                yield _latencies(f"gnsqd_{level}_{_LATENCY}_seconds", things[level], turns)
+        if self._options.metrics_clients:
+            for field in CLIENT_FIELDS:
+                yield _family(f"gnsqd_client_{field.metric}", field, clients, turns)
+            help = "Messages published by the client."
+            yield _metric("gnsqd_producer_messages", "counter", help, producers, turns)
+        if self._options.metrics_compat:
+            yield from _memory_of_mixin(self._memory)
+            yield from _channels_of_mixin(things["channel"], turns)
+            yield from _latencies_of_mixin(things, percentiles, turns)
+            yield from _topics_and_channels_of_exporter(things, percentiles, turns)
+            if self._options.metrics_clients:
+                yield from _clients_of_exporter(clients, turns)
+
+    def _shows(self, ephemeral: bool) -> bool:
+        return not (ephemeral and self._options.metrics_exclude_ephemeral)
+
+    def _consumers(self, channels: list[Channel], turns: "_Turns") -> Iterator[_Thing]:
+        subscribed = [(channel, client) for channel in channels for client in channel.clients.values()]
+        for channel, client in turns.over(subscribed):
+            stats = client.stats()
+            yield _Thing(_channel_labels(channel) | _client_labels(client.id, stats), stats)
+
+    def _producers(self, turns: "_Turns") -> list[tuple[Labels, float]]:
+        points: list[tuple[Labels, float]] = []
+        for client in turns.over(list(self._clients())):
+            if client.pub_counts:
+                labels = _client_labels(client.id, client.stats())
+                for topic_name, count in client.pub_counts.items():
+                    if self._shows(is_ephemeral(topic_name)):
+                        points.append(({"topic": topic_name} | labels, count))
+        return points
 
 
-def _family(name: str, field: StatField, labelled: Sequence[Labelled]) -> Metric:
-    family = Metric(name, field.help, field.kind.value)
-    sample_name = f"{name}_total" if field.kind is Kind.COUNTER else name
-    # Both encoders only ever iterate over the samples, so the list that the class declares may be made on the way.
-    family.samples = cast(list[Sample], _samples(sample_name, field, labelled))
+def _channel_labels(channel: Channel) -> Labels:
+    return {"topic": channel.topic_name, "channel": channel.name}
+
+
+def _client_labels(id: int, stats: ClientStats) -> Labels:
+    """`id` is the daemon's own number of the connection: addresses of unix sockets are all the same."""
+    return {
+        "id": str(id),
+        "client_id": _printable(stats.client_id),
+        "hostname": _printable(stats.hostname),
+        "remote_address": _printable(stats.remote_address),
+    }
+
+
+def _printable(text: str) -> str:
+    """`text`, which a client may have chosen, as something that can be encoded."""
+    return text.encode("utf-8", "replace").decode()
+
+
+# Names of others
+
+
+def _memory_of_mixin(memory: MemoryStats) -> Iterator[Metric]:
+    for key, value in memory.row().items():
+        if key == "gc_total_runs":
+            yield _gauge("nsq_mem_gc_runs", "The gc_total_runs of /stats.", value, "unknown")
+        else:
+            yield _gauge(f"nsq_mem_{key}", f"The {key} of /stats.", value)
+
+
+def _channels_of_mixin(channels: list[_Thing], turns: "_Turns") -> Iterator[Metric]:
+    for field in STAT_FIELDS["channel"]:
+        if field.statsd:
+            yield _compat_family(f"nsq_topic_channel_{field.statsd}", field, channels, turns)
+
+
+def _latencies_of_mixin(
+    things: dict[str, list[_Thing]], percentiles: Sequence[float], turns: "_Turns"
+) -> Iterator[Metric]:
+    names = {f"{_LATENCY}_{percentile * 100:.0f}": index for index, percentile in enumerate(percentiles)}
+    for level, prefix in (("topic", "nsq_topic"), ("channel", "nsq_topic_channel")):
+        for name, index in names.items():
+            points = [(thing.labels, float(_nanoseconds(thing, index))) for thing in things[level] if thing.latency]
+            yield _metric(f"{prefix}_{name}", "gauge", "From publishing to FIN, in nanoseconds.", points, turns)
+
+
+def _topics_and_channels_of_exporter(
+    things: dict[str, list[_Thing]], percentiles: Sequence[float], turns: "_Turns"
+) -> Iterator[Metric]:
+    for level, latency_name in (("topic", "e2e_latency_{}_percentile"), ("channel", "e2e_latency_{}p")):
+        labelled = [
+            thing._replace(labels=thing.labels | {"paused": _true_or_false(thing.it.paused)})
+            for thing in turns.over(things[level])
+        ]
+        for field in STAT_FIELDS[level]:
+            if field.statsd:
+                yield _compat_family(f"nsq_{level}_{field.name}", field, labelled, turns)
+        if level == "topic":
+            counts = [(thing.labels, len(thing.it.channels)) for thing in labelled]
+            yield _metric("nsq_topic_channel_count", "gauge", "Channels of the topic.", counts, turns)
+        for percent in (99, 95):
+            # nsq_exporter shows the first two of --e2e-processing-latency-percentile, whatever they are.
+            index = percentiles.index(percent / 100) if percent / 100 in percentiles else None
+            points = [(thing.labels, _nanoseconds(thing, index)) for thing in labelled]
+            name = f"nsq_{level}_{latency_name.format(percent)}"
+            yield _metric(name, "gauge", "From publishing to FIN, in nanoseconds; 0 if unknown.", points, turns)
+
+
+def _clients_of_exporter(clients: list[_Thing], turns: "_Turns") -> Iterator[Metric]:
+    labelled = {}
+    for thing in turns.over(clients):
+        labels = {name: value for name, value in thing.labels.items() if name != "id"}
+        labels["version"] = _printable(thing.it.version)
+        for name in ("deflate", "snappy", "tls"):
+            labels[name] = _true_or_false(getattr(thing.it, name))
+        labelled[tuple(labels.values())] = thing._replace(labels=labels)  # of those that look alike, one
+    for field in CLIENT_FIELDS:
+        yield _compat_family(f"nsq_client_{field.name}", field, list(labelled.values()), turns)
+
+
+def _nanoseconds(thing: _Thing, index: int | None) -> int:
+    return thing.latency.percentiles[index][1] if thing.latency is not None and index is not None else 0
+
+
+def _true_or_false(value: bool) -> str:
+    return "true" if value else "false"
+
+
+# Families
+
+
+class _Turns:
+    """Lets everybody else have a turn whenever a scrape has been at work for TURN_SECONDS."""
+
+    def __init__(self) -> None:
+        self._end = perf_counter() + TURN_SECONDS
+
+    def over(self, items: Iterable[T]) -> Iterator[T]:
+        for item in items:
+            yield item
+            if perf_counter() >= self._end:
+                give_way()
+                self._end = perf_counter() + TURN_SECONDS
+
+
+def _gauge(name: str, help: str, value: float, kind: str = "gauge") -> Metric:
+    family = _described(name, kind, help)
+    family.add_sample(name, {}, value)
     return family
 
 
-def _samples(name: str, field: StatField, labelled: Sequence[Labelled]) -> Iterator[Sample]:
-    for number, (labels, thing) in enumerate(labelled, 1):
-        yield Sample(name, labels, field.getter(thing))
-        if number % SAMPLES_PER_TURN == 0:
-            give_way()
+def _family(name: str, field: StatField, things: list[_Thing], turns: _Turns) -> Metric:
+    points = ((thing.labels, field.getter(thing.it)) for thing in things)
+    return _metric(name, field.kind.value, field.help, points, turns)
+
+
+def _compat_family(name: str, field: StatField, things: list[_Thing], turns: _Turns) -> Metric:
+    points = ((thing.labels, field.getter(thing.it)) for thing in things)
+    return _metric(name, "gauge" if field.kind is Kind.GAUGE else "unknown", field.help, points, turns)
+
+
+def _latencies(name: str, things: list[_Thing], turns: _Turns) -> Metric:
+    """Prometheus has no value for quantiles of nothing: NaN."""
+    help = "How long messages took from being published to FIN, over e2e-processing-latency-window-time."
+    points = (
+        (thing.labels | {"quantile": quantile}, value / SECOND if latency.count else float("nan"))
+        for thing in things
+        if (latency := thing.latency) is not None
+        for quantile, value in {str(quantile): value for quantile, value in latency.percentiles}.items()
+    )
+    return _metric(name, "summary", help, points, turns)
+
+
+def _metric(name: str, kind: str, help: str, points: Iterable[tuple[Labels, float]], turns: _Turns) -> Metric:
+    family = _described(name, kind, help)
+    sample_name = f"{name}_total" if kind == "counter" else name
+    samples = (Sample(sample_name, labels, value) for labels, value in points)
+    # Both encoders only ever iterate over the samples, so the list that the class declares may be made on the way.
+    family.samples = cast(list[Sample], turns.over(samples))
+    return family
+
+
+def _described(name: str, kind: str, help: str) -> Metric:
+    unit = next((unit for unit in ("bytes", "seconds") if name.endswith(f"_{unit}")), "")
+    return Metric(name, help, kind, unit)

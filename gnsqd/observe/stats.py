@@ -1,7 +1,7 @@
 """The statistics: one table of what is counted, and the snapshot that /stats shows.
 
-STAT_FIELDS says for topics and channels what every number is called, what it means and where it stands; /stats and
-Prometheus are made from it. Nothing is kept here: a snapshot reads the broker's plain counters when somebody asks.
+STAT_FIELDS says for topics and channels what every number is called, what it means and where it stands; /stats, statsd
+and Prometheus are made from it. Nothing is kept here: a snapshot reads the broker's plain counters when somebody asks.
 """
 
 import gc
@@ -19,6 +19,7 @@ from typing import Any
 from gnsqd.broker.channel import Channel, ClientStats, Consumer
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
+from gnsqd.quantile import Result
 
 
 class Kind(Enum):
@@ -30,21 +31,27 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class StatField:
-    """One number. `name` is its key in /stats, `metric` its name in Prometheus without prefix and `_total`."""
+    """One number. `name` is its key in /stats, `metric` its name in Prometheus without prefix and `_total`, `statsd`
+    its name in a push to statsd, "" for one that isn't pushed."""
 
     name: str
     metric: str
     kind: Kind
     help: str
     getter: Callable[[Any], int]
+    statsd: str
 
 
 def _counter(name: str, metric: str, help: str) -> StatField:
-    return StatField(name, metric, Kind.COUNTER, help, attrgetter(name))
+    return StatField(name, metric, Kind.COUNTER, help, attrgetter(name), name)
 
 
 def _gauge(name: str, metric: str, help: str) -> StatField:
-    return StatField(name, metric, Kind.GAUGE, help, attrgetter(name))
+    return StatField(name, metric, Kind.GAUGE, help, attrgetter(name), name)
+
+
+def _flag(name: str, help: str) -> StatField:
+    return StatField(name, name, Kind.GAUGE, help, attrgetter(name), "")
 
 
 # In the order of /stats (NSQD-COMPAT 5.3).
@@ -54,7 +61,7 @@ STAT_FIELDS: dict[str, tuple[StatField, ...]] = {
         _gauge("backend_depth", "backend_depth", "Messages that no channel has yet, on disk."),
         _counter("message_count", "messages", "Messages published since the daemon started."),
         _counter("message_bytes", "message_bytes", "Bytes of the messages published since the daemon started."),
-        _gauge("paused", "paused", "Whether the topic is paused (1) or not (0)."),
+        _flag("paused", "Whether the topic is paused (1) or not (0)."),
     ),
     "channel": (
         _gauge("depth", "depth", "Messages waiting, in memory and on disk; neither in flight nor deferred."),
@@ -64,10 +71,25 @@ STAT_FIELDS: dict[str, tuple[StatField, ...]] = {
         _counter("message_count", "messages", "Messages put into the channel since the daemon started."),
         _counter("requeue_count", "requeues", "Messages that clients gave back."),
         _counter("timeout_count", "timeouts", "Messages taken back because a client did not answer in time."),
-        StatField("client_count", "clients", Kind.GAUGE, "Clients subscribed.", lambda channel: len(channel.clients)),
-        _gauge("paused", "paused", "Whether the channel is paused (1) or not (0)."),
+        StatField("client_count", "clients", Kind.GAUGE, "Clients subscribed.", lambda it: len(it.clients), "clients"),
+        _flag("paused", "Whether the channel is paused (1) or not (0)."),
     ),
 }
+
+# Of ClientStats. Only Prometheus has them, where series of every client are asked for.
+CLIENT_FIELDS = tuple(
+    StatField(name, metric, kind, help, attrgetter(name), "")
+    for name, metric, kind, help in (
+        ("state", "state", Kind.GAUGE, "0 new, 3 subscribed, 4 closing."),
+        ("ready_count", "ready", Kind.GAUGE, "Messages that the client is ready for (RDY)."),
+        ("in_flight_count", "in_flight", Kind.GAUGE, "Messages sent to the client that it has not finished yet."),
+        ("message_count", "messages", Kind.COUNTER, "Messages sent to the client."),
+        ("finish_count", "finished_messages", Kind.COUNTER, "Messages that the client finished."),
+        ("requeue_count", "requeues", Kind.COUNTER, "Messages that the client gave back."),
+        ("connect_ts", "connect_timestamp_seconds", Kind.GAUGE, "When the client connected, in seconds since 1970."),
+        ("sample_rate", "sample_rate", Kind.GAUGE, "Percent of the messages that the client gets; 0 means all."),
+    )
+)
 
 Row = dict[str, Any]
 
@@ -115,7 +137,7 @@ def _topic_row(topic: Topic, channels: list[Row]) -> Row:
     row: Row = {"topic_name": topic.name, "channels": channels}
     for field in STAT_FIELDS["topic"]:
         row[field.name] = field.getter(topic)
-    row["e2e_processing_latency"] = _no_latency()
+    row["e2e_processing_latency"] = _latency_row(topic.e2e_latency())
     return row
 
 
@@ -126,13 +148,16 @@ def _channel_row(channel: Channel, topic_name: str, include_clients: bool) -> Ro
             clients = channel.clients.values()
             row["clients"] = [client_row(client.stats(topic_name)) for client in clients] if include_clients else None
         row[field.name] = field.getter(channel)
-    row["e2e_processing_latency"] = _no_latency()
+    row["e2e_processing_latency"] = _latency_row(channel.e2e_latency())
     return row
 
 
-def _no_latency() -> Row:
-    """What there is without --e2e-processing-latency-percentile."""
-    return {"count": 0, "percentiles": None}
+def _latency_row(latency: Result | None) -> Row:
+    """The values are floats because the real daemon's are, which shows from 2**53 ns on."""
+    if latency is None:
+        return {"count": 0, "percentiles": None}
+    percentiles = [{"quantile": quantile, "value": float(value)} for quantile, value in latency.percentiles]
+    return {"count": latency.count, "percentiles": percentiles}
 
 
 def client_row(stats: ClientStats) -> Row:
@@ -161,6 +186,8 @@ class MemoryStats:
     """
 
     def __init__(self) -> None:
+        self.pause_count = 0  # since `start`
+        self.pause_total = 0  # ns
         self._pauses: deque[int] = deque(maxlen=256)
         self._started = 0
 
@@ -174,7 +201,14 @@ class MemoryStats:
         if phase == "start":
             self._started = perf_counter_ns()
         else:
-            self._pauses.append(perf_counter_ns() - self._started)
+            pause = perf_counter_ns() - self._started
+            self._pauses.append(pause)
+            self.pause_count += 1
+            self.pause_total += pause
+
+    def gc_pause(self, percent: int) -> int:
+        """A percentile of the last 256 pauses, in ns; 0 if there were none."""
+        return _percentile(percent, sorted(self._pauses))
 
     def row(self) -> Row:
         """The `memory` object of /stats."""

@@ -10,17 +10,20 @@ from time import monotonic_ns
 
 from gnsqd.broker.channel import Channel, Consumer
 from gnsqd.broker.doorbell import give_way
+from gnsqd.broker.drain import Drain
 from gnsqd.broker.names import is_valid_name
 from gnsqd.broker.registry import Registry, TopicNotFound
-from gnsqd.broker.topic import ChannelNotFound, Topic
+from gnsqd.broker.topic import ChannelNotFound, Draining, Topic
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.gotext import parse_int
 from gnsqd.log import Logger
 from gnsqd.observe.stats import MemoryStats, snapshot
 from gnsqd.options import MILLISECOND, Options
 from gnsqd.version import NSQD_VERSION
+from gnsqd.web import config
+from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import Request
-from gnsqd.web.routes import Content, HTTPError, parse_query
+from gnsqd.web.routes import JSON, Content, HTTPError, parse_query
 from gnsqd.web.stats_page import stats_page
 from gnsqd.wire.codec import CodecError, Decoder
 
@@ -36,6 +39,9 @@ class API:
     persist_metadata()   write nsqd.dat with what is so now; when it fails, that has been logged
     wait_persisted()     wait for the write, if one is due, of what was created until now; likewise
     render_metrics(accept)  the Prometheus page and its content type
+    exiting()            whether the daemon's exit has begun
+    set_lookupd_addresses(addresses)  announce the daemon there, and nowhere else
+    debug                the endpoints under /debug
     """
 
     def __init__(
@@ -51,7 +57,12 @@ class API:
         persist_metadata: Callable[[], None],
         wait_persisted: Callable[[], None],
         render_metrics: Callable[[str], tuple[bytes, str]],
+        drain: Drain,
+        exiting: Callable[[], bool],
+        set_lookupd_addresses: Callable[[list[str]], None],
+        debug: Debug,
     ) -> None:
+        self.debug = debug
         self._options = options
         self._registry = registry
         self._log = log
@@ -62,6 +73,9 @@ class API:
         self._persist_metadata = persist_metadata
         self._wait_persisted = wait_persisted
         self._render_metrics = render_metrics
+        self._drain = drain
+        self._exiting = exiting
+        self._set_lookupd_addresses = set_lookupd_addresses
         self._started = monotonic_ns()
 
     # About the daemon
@@ -70,6 +84,33 @@ class API:
         if not self._registry.healthy:
             raise HTTPError(500, self._registry.health)
         return self._registry.health
+
+    def healthz(self, request: Request) -> str:
+        return "OK"
+
+    def readyz(self, request: Request) -> str:
+        if self._exiting():
+            raise HTTPError(503, "NOK - exiting")
+        if self._registry.draining:
+            raise HTTPError(503, "NOK - draining")
+        if not self._registry.healthy:
+            raise HTTPError(503, self._registry.health)
+        return "OK"
+
+    def drain(self, request: Request) -> dict[str, object]:
+        return self._drain.state()
+
+    def start_drain(self, request: Request) -> dict[str, object]:
+        return self._switch_drain(self._drain.start)
+
+    def cancel_drain(self, request: Request) -> dict[str, object]:
+        return self._switch_drain(self._drain.cancel)
+
+    def _switch_drain(self, switch: Callable[[], None]) -> dict[str, object]:
+        if self._exiting():
+            raise HTTPError(503, "EXITING")
+        switch()
+        return self._drain.state()
 
     def info(self, request: Request) -> dict[str, object]:
         options = self._options
@@ -189,6 +230,8 @@ class API:
         try:
             topic.publish(bodies, deferred)
             topic.commit()
+        except Draining as error:
+            raise HTTPError(503, "DRAINING") from error
         except (BrokerError, StorageError) as error:
             raise HTTPError(503, "EXITING") from error
 
@@ -247,6 +290,22 @@ class API:
     def unpause_channel(self, request: Request) -> None:
         self._get_existing_channel(request).unpause()
         self._persist_metadata()
+
+    # Options
+
+    def get_config(self, request: Request) -> str | JSON:
+        return config.show(self._options, config.find_option(request.path.removeprefix("/config/")))
+
+    def put_config(self, request: Request) -> str | JSON:
+        if request.broken and not request.too_big:
+            raise HTTPError(500, "INTERNAL_ERROR")
+        if request.too_big or not request.body:
+            raise HTTPError(413, "INVALID_VALUE")
+        option = config.find_option(request.path.removeprefix("/config/"))
+        config.change(self._options, option, request.body)
+        self._log.level = self._options.log_level
+        self._set_lookupd_addresses(self._options.nsqlookupd_tcp_addresses or [])
+        return config.show(self._options, option)
 
     # What they share
 

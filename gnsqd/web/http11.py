@@ -21,6 +21,7 @@ from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrad
 
 MAX_SILENCE = 65536  # bytes that bring neither a request nor a body any further: a head, chunk sizes, trailers
 DISCARD_LIMIT = 256 * 1024
+MAX_MEASURED = 2048  # bytes: a longer response body is sent chunked, as by Go's server
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 REASONS = {
@@ -318,18 +319,23 @@ _date = _Date()
 
 
 def render(request: Request, status: int, body: bytes, headers: bytes = b"") -> bytes:
-    """A response: `headers` are whole lines; Date, Content-Length and Connection are added. HEAD gets no body."""
+    """A response: `headers` are whole lines; Date, Connection and what tells the length are added. HEAD gets no
+    body."""
     if request.http10:
         version, connection = b"1.0", b"Connection: keep-alive\r\n" if request.keep_alive else b""
     else:
         version, connection = b"1.1", b"" if request.keep_alive else b"Connection: close\r\n"
-    head = b"HTTP/%s %d %s\r\n%s%sContent-Length: %d\r\n%s\r\n" % (
+    chunked = len(body) > MAX_MEASURED and not request.http10 and request.method != "HEAD"
+    length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % len(body)
+    head = b"HTTP/%s %d %s\r\n%s%s%s\r\n%s\r\n" % (
         version,
         status,
         REASONS[status].encode(),
         headers,
         _date.line(),
-        len(body),
+        length,
         connection,
     )
+    if chunked:
+        return b"%s%x\r\n%s\r\n0\r\n\r\n" % (head, len(body), body)
     return head if request.method == "HEAD" else head + body

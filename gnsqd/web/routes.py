@@ -9,11 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from html import escape
-from posixpath import normpath
+from operator import attrgetter
+from posixpath import basename, normpath
 from re import compile as regex
 from time import monotonic_ns
 from traceback import format_exc
 from typing import NamedTuple
+from urllib.parse import quote as quote_path
 from urllib.parse import unquote_plus
 
 from gnsqd.errors import BrokerError, NSQError, StorageError
@@ -39,6 +41,12 @@ class Content(NamedTuple):
     content_type: str
 
 
+class JSON(NamedTuple):
+    """An answer that is JSON whatever it holds, text and None too."""
+
+    value: object
+
+
 class Style(Enum):
     """How an answer is dressed. PLAIN: as it is. V1: with X-Nsq-Content-Type, errors as `{"message":"CODE"}`."""
 
@@ -48,8 +56,9 @@ class Style(Enum):
 
 @dataclass(frozen=True)
 class Route:
-    """One endpoint. `handler` is a method of the API; `body` names the option that limits the body it reads, if it
-    reads one. Handlers return text, None for an empty answer, Content, or what is to become JSON."""
+    """One endpoint. `/:opt` at the end of `path` stands for any one word; `handler` is a method of the API or, dotted,
+    of one of its parts; `body` names the option that limits the body it reads, if it reads one. Handlers return text,
+    None for an empty answer, Content, or what is to become JSON."""
 
     method: str
     path: str
@@ -61,6 +70,11 @@ class Route:
 
 ROUTES = (
     Route("GET", "/ping", "ping", Style.PLAIN),
+    Route("GET", "/healthz", "healthz", Style.PLAIN),
+    Route("GET", "/readyz", "readyz", Style.PLAIN),
+    Route("GET", "/drain", "drain"),
+    Route("POST", "/drain", "start_drain"),
+    Route("DELETE", "/drain", "cancel_drain"),
     Route("GET", "/info", "info"),
     Route("GET", "/stats", "stats"),
     Route("GET", "/metrics", "metrics", Style.PLAIN),
@@ -76,6 +90,19 @@ ROUTES = (
     Route("POST", "/channel/empty", "empty_channel"),
     Route("POST", "/channel/pause", "pause_channel"),
     Route("POST", "/channel/unpause", "unpause_channel"),
+    Route("GET", "/config/:opt", "get_config"),
+    Route("PUT", "/config/:opt", "put_config", body="max_msg_size"),
+    Route("GET", "/debug/pprof/", "debug.index", Style.PLAIN, logged=False),
+    Route("GET", "/debug/pprof/cmdline", "debug.cmdline", Style.PLAIN, logged=False),
+    Route("GET", "/debug/pprof/symbol", "debug.symbol", Style.PLAIN, logged=False),
+    Route("POST", "/debug/pprof/symbol", "debug.symbol", Style.PLAIN, logged=False),
+    Route("GET", "/debug/pprof/profile", "debug.profile", Style.PLAIN, logged=False),
+    Route("GET", "/debug/pprof/heap", "debug.heap", Style.PLAIN, logged=False),
+    Route("GET", "/debug/pprof/goroutine", "debug.goroutine", Style.PLAIN, logged=False),
+    Route("GET", "/debug/pprof/block", "debug.block", Style.PLAIN, logged=False),
+    Route("GET", "/debug/pprof/threadcreate", "debug.threadcreate", Style.PLAIN, logged=False),
+    Route("PUT", "/debug/setblockrate", "debug.set_block_rate", Style.PLAIN, body="max_msg_size"),
+    Route("POST", "/debug/freememory", "debug.free_memory", Style.PLAIN),
 )
 
 Handler = Callable[[Request], object]
@@ -84,7 +111,6 @@ _V1 = b"X-Nsq-Content-Type: nsq; version=1.0\r\n"
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 _JSON = b"Content-Type: application/json; charset=utf-8\r\n"
 _HTML = b"Content-Type: text/html; charset=utf-8\r\n"
-_V1_TEXT = _V1 + _TEXT
 _V1_JSON = _V1 + _JSON
 
 
@@ -97,12 +123,22 @@ class Router:
         self._endpoints: dict[str, dict[str, tuple[Route, Handler]]] = {}
         self._fixed: dict[str, dict[str, str]] = {}
         for route in routes:
-            self._endpoints.setdefault(route.method, {})[route.path] = (route, getattr(api, route.handler))
+            self._endpoints.setdefault(route.method, {})[route.path] = (route, attrgetter(route.handler)(api))
             self._fixed.setdefault(route.method, {})[_fold(route.path)] = route.path
+        self._open_ended = {route.path.removesuffix(":opt") for route in routes if route.path.endswith("/:opt")}
+
+    def _find(self, request: Request) -> tuple[Route, Handler] | None:
+        rows = self._endpoints.get(request.method, {})
+        return rows.get(request.path) or rows.get(self._generalize(request.path))
+
+    def _generalize(self, path: str) -> str:
+        """`/config/:opt` for `/config/log_level`; other paths as they are."""
+        head, slash, word = path.rpartition("/")
+        return f"{head}/:opt" if word and head + slash in self._open_ended else path
 
     def body_limit(self, request: Request) -> int:
         """How many bytes of body the request's endpoint reads."""
-        endpoint = self._endpoints.get(request.method, {}).get(request.path)
+        endpoint = self._find(request)
         if endpoint is None or not endpoint[0].body:
             return 0
         limit: int = getattr(self._options, endpoint[0].body)
@@ -110,7 +146,7 @@ class Router:
 
     def respond(self, request: Request, remote_address: str) -> bytes:
         """The response to send. May yield."""
-        endpoint = self._endpoints.get(request.method, {}).get(request.path)
+        endpoint = self._find(request)
         if endpoint is None:
             return self._respond_unrouted(request, remote_address)
         route, handler = endpoint
@@ -142,19 +178,36 @@ class Router:
         self._log.info("%d %s %s (%s) %s", status, request.method, request.target, remote_address, elapsed)
 
     def _respond_unrouted(self, request: Request, remote_address: str) -> bytes:
-        fixed = self._fixed.get(request.method, {}).get(_fold(request.path))
+        fixed = self._fixed.get(request.method, {}).get(self._generalize(_fold(request.path)))
         if fixed is not None:
-            return _redirect(request, fixed)
+            return _redirect(request, fixed.replace(":opt", basename(normpath(request.path))))
         allowed = self._allowed(request.path)
         if request.method == "OPTIONS" and (allowed or request.path == "*"):
-            return render(request, 200, b"", allowed)
+            return render(request, 200, b"", b"" if request.path == "*" else allowed)
         error = HTTPError(405, "METHOD_NOT_ALLOWED") if allowed else HTTPError(404, "NOT_FOUND")
         self._log_request(request, remote_address, error.status, monotonic_ns())
         return _dress(request, error.status, error, Style.V1, allowed)
 
     def _allowed(self, path: str) -> bytes:
+        path = self._generalize(path)
         methods = {method for method, paths in self._endpoints.items() if path in paths or path == "*"}
         return b"Allow: %s\r\n" % ", ".join(sorted({*methods, "OPTIONS"})).encode() if methods else b""
+
+
+class TLSRequired:
+    """Stands in for the Router on plain HTTP when TLS is required: refuses every request, and tells the port to ask,
+    0 if there is none."""
+
+    def __init__(self, https_port: int) -> None:
+        self._body = f'{{"message": "TLS_REQUIRED", "https_port": {https_port}}}'.encode()
+
+    def body_limit(self, request: Request) -> int:
+        return 0
+
+    def respond(self, request: Request, remote_address: str) -> bytes:
+        if request.method == "OPTIONS" and request.path == "*":  # about the server, not about what it serves
+            return render(request, 200, b"")
+        return render(request, 403, self._body, _V1_JSON)
 
 
 def _fold(path: str) -> str:
@@ -162,8 +215,11 @@ def _fold(path: str) -> str:
     return normpath("/" + path.lstrip("/")).lower()
 
 
+_UNQUOTED = "$&+,/:;=@"  # in paths, by Go
+
+
 def _redirect(request: Request, path: str) -> bytes:
-    location = f"{path}?{request.query}" if request.query else path
+    location = quote_path(path, safe=_UNQUOTED) + (f"?{request.query}" if request.query else "")
     headers = b"Location: %s\r\n" % location.encode()
     if request.method != "GET":
         return render(request, 307, b"", headers)
@@ -174,15 +230,18 @@ def _redirect(request: Request, path: str) -> bytes:
 def _dress(request: Request, status: int, result: object, style: Style, headers: bytes = b"") -> bytes:
     v1 = style is Style.V1
     if isinstance(result, str):
-        return render(request, status, result.encode(), _V1_TEXT if v1 else _TEXT)
+        body = result.encode("utf-8", "surrogateescape")  # a file name may be any bytes
+        return render(request, status, body, (_V1 if v1 else b"") + (_TEXT if body else b""))
     if isinstance(result, HTTPError):
         if v1:
             return render(request, status, dumps({"message": result.code}).encode(), headers + _V1_JSON)
-        return render(request, status, result.code.encode(), _TEXT)
+        return render(request, status, result.code.encode("utf-8", "surrogateescape"), _TEXT)
     if isinstance(result, Content):
         return render(request, status, result.body, b"Content-Type: %s\r\n" % result.content_type.encode())
     if result is None:
-        return render(request, status, b"", _V1)
+        return render(request, status, b"", _V1 if v1 else b"")
+    if isinstance(result, JSON):
+        result = result.value
     return render(request, status, dumps(result).encode(), _V1_JSON)
 
 

@@ -1,62 +1,84 @@
-"""The HTTP server: a listening socket, and one greenlet for every connection.
+"""The HTTP server, with TLS or without: a listening socket, and one greenlet for every connection.
 
 A connection receives, lets its RequestReader find the requests in that, has the router answer them in order, and sends
 the answers together. Receiving goes through the hub and a long batch of answers is cut short by a turn for everybody
 else, so that no client starves the others, however much it pipelines. Between requests a connection may idle for as
-long as it likes, as with Go's server; once a request has begun it has to get on.
+long as it likes, as with Go's server; once a request has begun it has to get on. So does the handshake of TLS, which
+Go's server waits for without end. Whoever speaks HTTP without TLS to a server with TLS is told so without TLS.
 """
 
 import socket
 from functools import partial
 from time import monotonic
 from traceback import format_exc
+from typing import Protocol
 
 from gevent import Greenlet, Timeout, joinall
+from OpenSSL.SSL import Context
 
 from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.environment import Spawn
 from gnsqd.log import Logger
-from gnsqd.web.http11 import RequestReader
-from gnsqd.web.routes import Router
+from gnsqd.web.http11 import Request, RequestReader
 from gnsqd.wire.connection import Connection
 from gnsqd.wire.listener import Listener
 from gnsqd.wire.stream import StreamError
+from gnsqd.wire.tls import TLSLayer
 
 REQUEST_TIMEOUT = 60.0  # seconds for a head, and for each next piece of a body
+HANDSHAKE_TIMEOUT = 10.0
 SEND_TIMEOUT = 60.0
 LINGER_SECONDS = 0.5
 CLOSE_SECONDS = 1.0  # for answers under way at exit
 BATCH_BYTES = 16384  # of answers, before others get their turn
 
+_HTTP_BEGINNINGS = (b"GET /", b"HEAD ", b"POST ", b"PUT /", b"OPTIO")  # Go's
+_RECORD_HEADER = 5  # bytes
+_NO_TLS = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
+
+
+class Responder(Protocol):
+    """What answers requests: a Router, or who stands in for it."""
+
+    def body_limit(self, request: Request) -> int:
+        """How many bytes of the request's body are wanted."""
+
+    def respond(self, request: Request, remote_address: str) -> bytes:
+        """The response to send. May yield."""
+
 
 class HTTPServer:
-    """Owns the listener and the connections that came by it. `spawn(name, body)` starts a greenlet."""
+    """Owns the listener and the connections that came by it. `spawn(name, body)` starts a greenlet; with a
+    `tls_context` it is HTTPS."""
 
     def __init__(
         self,
         listener: Listener,
-        router: Router,
+        router: Responder,
         log: Logger,
         spawn: Spawn,
+        tls_context: Context | None = None,
     ) -> None:
         self._listener = listener
         self._router = router
         self._log = log
         self._spawn = spawn
+        self._tls_context = tls_context
+        self._kind = "HTTP" if tls_context is None else "HTTPS"
         self._closed = False
         self._connections: set[Connection] = set()
         self._receiving: set[Connection] = set()
         self._greenlets: set[Greenlet[..., None]] = set()
 
     def serve(self) -> None:
-        """Accept connections until `close`. OSError if the listener breaks."""
-        self._listener.serve("HTTP", self._log, self._spawn_connection)
+        """Accept connections until `close`. ListenerBroken if the listener breaks."""
+        self._listener.serve(self._kind, self._log, self._spawn_connection)
 
     def _spawn_connection(self, sock: socket.socket, remote_address: str) -> None:
         connection = Connection(sock, remote_address)
         connection.write_timeout = SEND_TIMEOUT
         self._connections.add(connection)
-        greenlet = self._spawn(f"http:{remote_address}", partial(self._handle, connection, sock))
+        greenlet = self._spawn(f"{self._kind.lower()}:{remote_address}", partial(self._handle, connection, sock))
         self._greenlets.add(greenlet)
         greenlet.rawlink(self._greenlets.discard)
 
@@ -74,7 +96,10 @@ class HTTPServer:
 
     def _handle(self, connection: Connection, sock: socket.socket) -> None:
         try:
-            self._converse(connection)
+            if self._tls_context is None:
+                self._converse(connection)
+            else:
+                self._converse_in_tls(connection, TLSLayer(self._tls_context))
             self._linger(connection, sock)
         except (OSError, StreamError):
             pass  # the client is gone or too slow: as with Go's server, nobody wants to know
@@ -83,6 +108,31 @@ class HTTPServer:
         finally:
             self._connections.discard(connection)
             connection.close()
+
+    def _converse_in_tls(self, connection: Connection, layer: TLSLayer) -> None:
+        connection.read_deadline = monotonic() + HANDSHAKE_TIMEOUT
+        self._receiving.add(connection)
+        try:
+            received = b""
+            while len(received) < _RECORD_HEADER:
+                data = connection.receive()
+                if not data:
+                    raise OSError("unexpected EOF" if received else "EOF")
+                received += data
+            if received.startswith(_HTTP_BEGINNINGS):
+                connection.send(_NO_TLS)
+                raise StreamError("client sent an HTTP request to an HTTPS server")
+            connection.handshake(layer, received)
+        except (OSError, StreamError) as error:
+            if not self._closed:
+                self._log.warn("http: TLS handshake error from %s: %s", connection.remote_address, error)
+            return
+        finally:
+            self._receiving.discard(connection)
+        connection.read_deadline = 0.0
+        self._converse(connection)
+        layer.end()
+        connection.send(b"")  # nothing but TLS's goodbye, without which clients suspect that the end is missing
 
     def _converse(self, connection: Connection) -> None:
         reader = RequestReader(self._router.body_limit)

@@ -54,7 +54,7 @@ def _latency(row: Row) -> str:
     return ", ".join(map(_nanoseconds, values))
 
 
-def _nanoseconds(value: int) -> str:
+def _nanoseconds(value: float) -> str:
     for size, unit in ((_SECOND, "s"), (1_000_000, "ms"), (1_000, "us")):
         if value > size:
             return f"{value / size:.1f}{unit}"

@@ -4,13 +4,23 @@ from gnsqd.errors import NSQError
 
 
 class ClientError(NSQError):
-    """A command is refused: an error frame `code text`, and the end of the connection if `fatal`."""
+    """A command is refused: an error frame `code text`, and the end of the connection if `fatal`. What may come in
+    great numbers through no fault of the client's is `quiet` in the log."""
 
-    def __init__(self, code: str, text: str | bytes, cause: Exception | None = None, *, fatal: bool = True) -> None:
+    def __init__(
+        self,
+        code: str,
+        text: str | bytes,
+        cause: Exception | None = None,
+        *,
+        fatal: bool = True,
+        quiet: bool = False,
+    ) -> None:
         raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
         self.data = code.encode() + b" " + raw
         self.cause = cause
         self.fatal = fatal
+        self.quiet = quiet
         super().__init__(self.data.decode("utf-8", "backslashreplace"))
 
 

@@ -112,7 +112,8 @@ def apply_settings(client: ClientV2, identify: Identify, options: Options) -> No
 
 
 def _invalid(what: str, value: int) -> ClientError:
-    return ClientError("E_BAD_BODY", f"IDENTIFY {what} ({value}) is invalid")
+    reason = f"{what} ({value}) is invalid"
+    return ClientError("E_BAD_BODY", f"IDENTIFY {reason}", ValueError(reason))
 
 
 def negotiate(identify: Identify, options: Options) -> Upgrades:

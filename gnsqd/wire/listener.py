@@ -1,7 +1,7 @@
-"""Addresses: what `--tcp-address` and `--http-address` may be, listening on them, and how they are shown.
+"""Addresses: what `--tcp-address` and its like may be, listening on them, and how they are shown.
 
-An address is `host:port`, else the path of a unix socket. No host, and `0.0.0.0`, mean every interface, IPv6 included,
-as in Go. Errors have Go's words (NSQD-COMPAT section 1.4, row 10).
+An address is `host:port`, else the path of a unix socket, which HTTPS does not have. No host, and `0.0.0.0`, mean every
+interface, IPv6 included, as in Go. Errors have Go's words (NSQD-COMPAT section 1.4, row 10).
 """
 
 import errno
@@ -15,7 +15,7 @@ import gevent.socket
 from gevent import sleep
 
 from gnsqd.broker.doorbell import give_way
-from gnsqd.errors import StartError
+from gnsqd.errors import NSQError, StartError
 from gnsqd.log import Logger
 
 _BACKLOG = 4096
@@ -37,15 +37,39 @@ def split_host_port(address: str) -> tuple[str, str] | None:
     return host, port
 
 
+def _what_is_wrong(address: str) -> str:
+    """Why `address` is no `host:port`, in Go's words."""
+    host, colon, _ = address.rpartition(":")
+    if address.startswith("["):
+        _, bracket, rest = address.partition("]")
+        if colon and not bracket:
+            return "missing ']' in address"
+        if rest.startswith(":"):
+            return "too many colons in address"
+    elif ":" in host:
+        return "too many colons in address"
+    elif "[" in host:
+        return "unexpected '[' in address"
+    elif "]" in host:
+        return "unexpected ']' in address"
+    return "missing port in address"
+
+
+class ListenerBroken(NSQError):
+    """Nobody can be accepted any more; str() has Go's words."""
+
+
 class Listener:
     """Owns one listening socket; StartError if it can't listen on `address`.
 
     `port` is -1 for a unix socket.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, tcp_only: bool = False) -> None:
         host_port = split_host_port(address)
         try:
+            if host_port is None and tcp_only:
+                raise StartError(f"listen tcp: address {address}: {_what_is_wrong(address)}")
             self._socket = _listen_unix(address) if host_port is None else _listen_tcp(address, *host_port)
         except StartError as error:
             raise StartError(f"listen ({address}) failed - {error}") from error
@@ -56,7 +80,7 @@ class Listener:
         self.port = -1 if host_port is None else int(name[1])
 
     def serve(self, kind: str, log: Logger, handle: Callable[[socket.socket, str], None]) -> None:
-        """Hand each client's socket and address to `handle`, until `close`. OSError if the listener breaks."""
+        """Hand each client's socket and address to `handle`, until `close`. ListenerBroken if there can be no more."""
         log.info("%s: listening on %s", kind, self.address)
         while not self._closed:
             try:
@@ -66,7 +90,9 @@ class Listener:
                     log.warn("%s: temporary Accept() failure - %s", kind, error)
                     sleep(_ACCEPT_PAUSE_SECONDS)
                 elif not self._closed and error.errno != errno.ECONNABORTED:
-                    raise
+                    call = "listener.Accept()" if kind == "TCP" else "http.Serve()"
+                    where = f"unix {self.address}" if self._unix_path else f"tcp {self.address}"
+                    raise ListenerBroken(f"{call} error - accept {where}: accept4: {_reason(error)}") from error
             else:
                 handle(_plain_socket(accepted), format_address(peer))
                 give_way()

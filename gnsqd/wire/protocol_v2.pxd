@@ -14,8 +14,8 @@ cdef class ProtocolV2:
 
     @cython.locals(decoder=Decoder, command=Command)
     cpdef _serve(self, ClientV2 client)
-    cpdef bint _execute(self, ClientV2 client, Command command) except -1
-    @cython.locals(channel=Channel, messages=list, window=cython.longlong)
+    cpdef _execute(self, ClientV2 client, Command command)
+    @cython.locals(channel=Channel, messages=list, window=cython.longlong, debugging=cython.bint)
     cpdef _pump(self, ClientV2 client)
     cdef bytes _publish(self, ClientV2 client, topic_name, list bodies, long long deferred, name)
     @cython.locals(channel=Channel)

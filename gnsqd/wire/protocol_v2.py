@@ -15,9 +15,10 @@ from OpenSSL.SSL import Context
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.doorbell import give_way
+from gnsqd.broker.message import Message
 from gnsqd.broker.names import is_valid_name
 from gnsqd.broker.registry import Registry
-from gnsqd.broker.topic import RETRY_SECONDS, Topic
+from gnsqd.broker.topic import RETRY_SECONDS, Draining, Topic
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.gotext import quote
 from gnsqd.log import Level, Logger
@@ -36,6 +37,7 @@ EPHEMERAL_RETRY_SECONDS = 0.1
 _DEBUG = Level.DEBUG
 _OK = frame(FRAME_TYPE_RESPONSE, b"OK")
 _CLOSE_WAIT = frame(FRAME_TYPE_RESPONSE, b"CLOSE_WAIT")
+_NO_NUMBER = ValueError("failed to convert to Base10")
 _HEARTBEAT = frame(FRAME_TYPE_RESPONSE, b"_heartbeat_")
 
 
@@ -56,14 +58,17 @@ class ProtocolV2:
         pump = Greenlet(self.messagePump, client)
         pump.name = f"messagePump:{client}"
         pump.start()
+        failure = ""
         try:
             self._serve(client)
         except (OSError, StreamError, LineTooLong) as error:  # TimeoutError is an OSError
-            self._log.error("client(%s) - failed to read command - %s", client, error)
-        except Disconnected as error:
-            self._log.error("client(%s) - %s", client, error)
+            failure = f"failed to read command - {error}"
+        except (ClientError, Disconnected) as error:
+            failure = str(error)
         finally:
             self._log.info("PROTOCOL(V2): [%s] exiting ioloop", client)
+            if failure:
+                self._log.error("client(%s) - %s", client, failure)
             client.exiting = True
             client.doorbell.ring()
             if client.channel is not None:
@@ -79,8 +84,7 @@ class ProtocolV2:
                 command = decoder.next_command()
                 while command is not None:
                     done += 1
-                    if not self._execute(client, command):
-                        return
+                    self._execute(client, command)
                     command = decoder.next_command()
             finally:
                 client.send_replies()
@@ -91,8 +95,8 @@ class ProtocolV2:
                 return
             decoder.feed(data)
 
-    def _execute(self, client: ClientV2, command: Command) -> bool:
-        """Execute one command; whether the connection goes on."""
+    def _execute(self, client: ClientV2, command: Command) -> None:
+        """Execute one command; ClientError if it ends the connection, and the client has been told."""
         params = command.params
         if self._log.level <= _DEBUG:
             self._log.debug("PROTOCOL(V2): [%s] [%s]", client, b" ".join(params).decode("utf-8", "replace"))
@@ -106,13 +110,12 @@ class ProtocolV2:
             if answer is not None:
                 client.reply(answer)
         except ClientError as error:
-            cause = f" - {error.cause}" if error.cause is not None else ""
-            self._log.error("[%s] - %s%s", client, error, cause)
+            if not error.quiet:
+                cause = f" - {error.cause}" if error.cause is not None else ""
+                self._log.error("[%s] - %s%s", client, error, cause)
             client.reply(frame(FRAME_TYPE_ERROR, error.data))
             if error.fatal:
-                self._log.error("client(%s) - %s", client, error)
-                return False
-        return True
+                raise
 
     # messagePump
 
@@ -139,6 +142,9 @@ class ProtocolV2:
                 return
         channel = client.delivers_from
         window = client.window()
+        debugging = self._log.level <= _DEBUG
+        if debugging and channel is not None:
+            self._log.debug("[%s] state rdy: %4d inflt: %4d", client, client.ready_count, client.in_flight_count)
         if channel is None or window <= 0:
             if channel is not None:
                 channel.stop_waiting(client)
@@ -147,6 +153,8 @@ class ProtocolV2:
             return
         messages = channel.take(client, window, client.delivery_msg_timeout, client.delivery_sample_rate)
         if messages:
+            if debugging:
+                self._log_messages(client, messages)
             client.send_messages(messages)
             if client.window() > 0:
                 give_way()
@@ -156,6 +164,11 @@ class ProtocolV2:
             client.wait_or_flush(RETRY_SECONDS)
         else:
             client.wait_or_flush()
+
+    def _log_messages(self, client: ClientV2, messages: list[Message]) -> None:
+        for message in messages:
+            body = message.body.decode("utf-8", "backslashreplace")
+            self._log.debug("PROTOCOL(V2): writing msg(%s) to client(%s) - %s", message.id.decode(), client, body)
 
     # Sizes and bodies
 
@@ -167,7 +180,7 @@ class ProtocolV2:
         except (OSError, StreamError) as error:
             raise Disconnected(str(error)) from error
         if not data:
-            raise Disconnected("EOF")
+            raise Disconnected("unexpected EOF" if client.decoder.buffered else "EOF")
         client.decoder.feed(data)
 
     def _size(self, client: ClientV2, command: Command, code: str, what: str) -> int:
@@ -217,6 +230,7 @@ class ProtocolV2:
         _require_state(client, "IDENTIFY", STATE_INIT)
         body = self._command_body(client, command, "IDENTIFY")
         identify = parse_identify(body)
+        self._log.debug("PROTOCOL(V2): [%s] %s", client, identify)
         self._log.info("[%s] IDENTIFY: %s", client, identify)
         apply_settings(client, identify, self._options)
         client.identify()
@@ -403,6 +417,9 @@ class ProtocolV2:
         topic = self._get_topic(topic_name, name)
         try:
             topic.publish(bodies, deferred)
+        except Draining as error:
+            # Not fatal as other failures are: who publishes may consume, too, on the same connection.
+            raise ClientError(f"E_{name}_FAILED", f"{name} failed {error}", error, fatal=False, quiet=True) from error
         except (BrokerError, StorageError) as error:
             raise ClientError(f"E_{name}_FAILED", f"{name} failed {error}", error) from error
         client.published(topic, len(bodies))
@@ -476,7 +493,7 @@ def _number(raw: bytes, error_text: str) -> int:
     if not digits:
         return 0
     if not digits.isdigit():
-        raise ClientError("E_INVALID", error_text.encode() + raw)
+        raise ClientError("E_INVALID", error_text.encode() + raw, _NO_NUMBER)
     if len(digits) > 20:
         raise ClientError("E_INVALID", error_text.encode() + raw)
     return int(digits)

@@ -31,7 +31,7 @@ class TCPServer:
         return [client for client in self.clients.values() if client.pub_counts]
 
     def serve(self) -> None:
-        """Accept clients until `close`. OSError if the listener breaks."""
+        """Accept clients until `close`. ListenerBroken if the listener breaks."""
         self._listener.serve("TCP", self._log, self._spawn)
 
     def close(self) -> None:
@@ -69,7 +69,8 @@ class TCPServer:
             while magic is None:
                 data = client.connection.receive()
                 if not data:
-                    self._log.error("failed to read protocol version - EOF")
+                    cut_off = "unexpected EOF" if client.decoder.buffered else "EOF"
+                    self._log.error("failed to read protocol version - %s", cut_off)
                     return False
                 client.decoder.feed(data)
                 magic = client.decoder.magic()

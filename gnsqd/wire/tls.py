@@ -2,11 +2,12 @@
 
 pyOpenSSL on memory BIOs, because the standard library's ssl cannot accept a client certificate without verifying it
 (policy `require`), and because a sans-IO layer serves TCP and HTTPS alike. What is offered is what the real nsqd
-offers, from one table. Facts: NSQD-COMPAT 1.4 (rows 5 and 6), 2.6, 5.3.
+offers, from one table. Facts: NSQD-COMPAT 1.4 (rows 5 to 7), 2.6, 5.3.
 """
 
 import contextlib
 import re
+from collections.abc import Iterator
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -53,6 +54,7 @@ _SHOWN_VERSIONS = {number: name.upper() for name, number in TLS_VERSIONS.items()
 _REASONS = {
     "wrong version number": "first record does not look like a TLS handshake",
     "http request": "first record does not look like a TLS handshake",
+    "https proxy request": "first record does not look like a TLS handshake",
     "unsupported protocol": "client offered only unsupported versions",
     "no shared cipher": "no cipher suite supported by both client and server",
     "peer did not return a certificate": "client didn't provide a certificate",
@@ -144,6 +146,11 @@ class TLSLayer:
                 raise StreamError(_text(error)) from error
         return self._outgoing(len(data) + len(data) // 64 + 1024)
 
+    def end(self) -> None:
+        """Our direction is over; the next `encode`, of nothing, gives what tells the peer so."""
+        with contextlib.suppress(SSL.Error):  # it is over already
+            self._connection.shutdown()
+
     def _outgoing(self, expected: int = _RECORD) -> bytes:
         pieces: list[bytes] = []
         with contextlib.suppress(SSL.WantReadError):
@@ -169,17 +176,25 @@ def build_context(options: Options) -> SSL.Context | None:
     if not options.tls_cert and not options.tls_key:
         if options.tls_required != TLS_NOT_REQUIRED:
             raise StartError("cannot require TLS client connections without TLS key and cert")
+        with _start_errors("client TLS config"):  # the roots of auth servers
+            _read_roots(options.tls_root_ca_file)
         return None
-    try:
+    with _start_errors("TLS config"):
         return _build_context(options)
+
+
+@contextlib.contextmanager
+def _start_errors(what: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         verb = "read" if isinstance(error, IsADirectoryError) else "open"
         text = f"{verb} {error.filename}: {(error.strerror or '').lower()}"
-        raise StartError(f"failed to build TLS config - {text}") from error
+        raise StartError(f"failed to build {what} - {text}") from error
     except ValueError as error:
-        raise StartError(f"failed to build TLS config - {error}") from error
+        raise StartError(f"failed to build {what} - {error}") from error
     except (SSL.Error, crypto.Error) as error:
-        raise StartError(f"failed to build TLS config - {_text(error)}") from error
+        raise StartError(f"failed to build {what} - {_text(error)}") from error
 
 
 def _build_context(options: Options) -> SSL.Context:
@@ -235,9 +250,7 @@ def _parse_key(pem: bytes) -> PrivateKey:
 
 
 def _set_client_auth(context: SSL.Context, policy: str, root_ca_path: str) -> None:
-    roots = _parse_certificates(_read(root_ca_path)) if root_ca_path else []
-    if root_ca_path and not roots:
-        raise ValueError("failed to append certificate to pool")
+    roots = _read_roots(root_ca_path)
     if policy == "require":
         context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, lambda *_: True)
     elif policy == "require-verify":
@@ -250,6 +263,13 @@ def _set_client_auth(context: SSL.Context, policy: str, root_ca_path: str) -> No
     for root in roots:
         store.add_cert(crypto.X509.from_cryptography(root))
         context.add_client_ca(root)
+
+
+def _read_roots(path: str) -> list[x509.Certificate]:
+    roots = _parse_certificates(_read(path)) if path else []
+    if path and not roots:
+        raise ValueError("failed to append certificate to pool")
+    return roots
 
 
 def _parse_certificates(pem: bytes) -> list[x509.Certificate]:

@@ -1,15 +1,19 @@
 """The clean exit, with requests still coming in: what was answered is kept, and nothing that is not wanted stays."""
 
+import contextlib
+import ctypes
 import json
+import os
 import signal
 import socket
+import struct
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from daemons import DEADLINE, Daemon, eventually, open_socket
+from daemons import DEADLINE, Address, Daemon, eventually, open_socket
 from nsq_client import Client
 
 
@@ -77,6 +81,53 @@ def test_every_message_that_was_answered_is_kept_though_its_topic_was_new(laden:
     assert [name for name in names[:done] if sizes.get(f"{name}.diskqueue.000000.dat") != 4 + 26 + 1] == []
 
 
+def test_exit_closes_and_flushes_in_the_documented_order(nsqd_factory: Callable[..., Daemon]) -> None:
+    """NSQD-COMPAT 3, exit order."""
+    daemon = nsqd_factory()
+    with Client(daemon.tcp_address) as client:
+        client.subscribe("t", "c", rdy=1)
+        client.publish("t", b"in flight")
+        assert client.message().body == b"in flight"
+        client.publish("t", b"memory")
+        client.command(b"DPUB t 60000", b"deferred")
+        assert client.response() == b"OK"
+        eventually(lambda: daemon.channel_stats("t", "c")["deferred_count"] == 1)
+        eventually(lambda: daemon.channel_stats("t", "c")["depth"] == 1)
+        assert daemon.http("POST", "/topic/pause?topic=t")[0] == 200
+        client.publish("t", b"topic")
+        assert daemon.terminate() == 0
+        assert client.recv_until_closed() == b""
+    steps = [
+        "INFO: NSQ: persisting topic/channel metadata to ",
+        "INFO: NSQ: closing topics\n",
+        "INFO: TOPIC(t): closing\n",
+        "INFO: CHANNEL(c): closing\n",
+        "INFO: CHANNEL(c): flushing 1 memory 1 in-flight 1 deferred messages to backend\n",
+        "INFO: TOPIC(t): flushing 1 memory messages to backend\n",
+        "INFO: NSQ: stopping subsystems\n",
+        "INFO: QUEUESCAN: closing\n",
+        "INFO: NSQ: bye\n",
+    ]
+    log = daemon.log()
+    assert [step for step in steps if step not in log] == []
+    places = [log.rindex(step) for step in steps]
+    assert places == sorted(places)
+    assert log.endswith(steps[-1])
+    assert records(daemon.data_path / "t:c.diskqueue.000000.dat") == [b"memory", b"in flight", b"deferred"]
+    assert records(daemon.data_path / "t.diskqueue.000000.dat") == [b"topic"]
+
+
+def records(path: Path) -> list[bytes]:
+    """The bodies in a disk queue's file: each has its length and 26 bytes before it (NSQD-COMPAT 4.3)."""
+    data = path.read_bytes()
+    bodies = []
+    while data:
+        (size,) = struct.unpack_from(">i", data)
+        bodies.append(data[4 + 26 : 4 + size])
+        data = data[4 + size :]
+    return bodies
+
+
 def test_slow_reader_of_an_answer_does_not_hold_up_the_exit(gnsqd_factory: Callable[..., Daemon]) -> None:
     daemon = gnsqd_factory()
     with open_socket(daemon.http_address, DEADLINE) as client:
@@ -121,3 +172,60 @@ def test_topic_is_deleted_past_a_channel_whose_files_cannot_be_removed(gnsqd_fac
 def replace_by_directory(path: Path) -> None:
     path.unlink()
     path.mkdir()
+
+
+@pytest.mark.parametrize("kind, words", [("TCP", "listener.Accept()"), ("HTTP", "http.Serve()")])
+def test_listener_that_breaks_ends_the_daemon_after_its_queues_are_on_disk(
+    nsqd_factory: Callable[..., Daemon], kind: str, words: str
+) -> None:
+    daemon = nsqd_factory()
+    assert daemon.http("POST", "/pub?topic=t", b"x")[0] == 200
+    address = daemon.tcp_address if kind == "TCP" else daemon.http_address
+    with listening_socket(daemon, address) as listener:
+        listener.shutdown(socket.SHUT_RDWR)
+    assert daemon.wait() == 1
+    where = f"accept tcp 127.0.0.1:{address[1]}: accept4: invalid argument"
+    assert f" FATAL: {words} error - {where}\n" in daemon.log()
+    assert daemon.log().endswith("INFO: NSQ: bye\n")
+    assert records(daemon.data_path / "t.diskqueue.000000.dat") == [b"x"]
+
+
+def listening_socket(daemon: Daemon, address: Address) -> socket.socket:
+    """The daemon's own, by another descriptor."""
+    get_descriptor = 438  # the system call pidfd_getfd
+    process = os.pidfd_open(daemon.pid)
+    try:
+        for number in map(int, os.listdir(f"/proc/{daemon.pid}/fd")):
+            descriptor = ctypes.CDLL(None).syscall(get_descriptor, process, number, 0)
+            assert descriptor >= 0
+            with contextlib.suppress(OSError):  # no socket
+                found = socket.socket(fileno=descriptor)
+                if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and found.getsockname() == address:
+                    return found
+                descriptor = found.detach()
+            os.close(descriptor)
+    finally:
+        os.close(process)
+    raise AssertionError(f"nobody listens on {address}")
+
+
+def test_exit_asked_for_again_and_again_is_still_a_clean_one(nsqd_factory: Callable[..., Daemon]) -> None:
+    daemon = nsqd_factory()
+    for name in TOPICS:
+        assert daemon.http("POST", f"/pub?topic={name}", b"x")[0] == 200
+    daemon.send_signal(signal.SIGTERM)
+    while daemon.running:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            daemon.send_signal(number)
+    assert daemon.wait() == 0
+    assert daemon.log().endswith("INFO: NSQ: bye\n")
+    assert [len(records(daemon.data_path / f"{name}.diskqueue.000000.dat")) for name in TOPICS] == [1] * len(TOPICS)
+
+
+def test_hangup_loses_nothing(gnsqd_factory: Callable[..., Daemon]) -> None:
+    """NSQD-COMPAT 0.1, item 17: the real daemon dies."""
+    daemon = gnsqd_factory()
+    assert daemon.http("POST", "/pub?topic=t", b"x")[0] == 200
+    daemon.send_signal(signal.SIGHUP)
+    assert daemon.wait() == 0
+    assert records(daemon.data_path / "t.diskqueue.000000.dat") == [b"x"]

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -203,3 +204,39 @@ def test_chunked_bodies_have_the_same_limits(nsqd_factory: DaemonFactory) -> Non
     assert chunked("/mpub?topic=t&binary=1", mpub_body(b"a")[:5], mpub_body(b"a")[5:]) == (200, "OK")
     stats = topic_stats(nsqd, "t")
     assert (stats["message_count"], stats["message_bytes"]) == (8, 51)
+
+
+def test_long_answer_comes_in_chunks(shared: Daemon) -> None:
+    for size, length in ((2048, b"Content-Length: 2048"), (2049, b"Transfer-Encoding: chunked")):
+        target = "//ping?".ljust(size - 34, "q")  # a redirect, whose body has the query in it
+        with open_socket(shared.http_address, DEADLINE) as sock:
+            sock.sendall(head(f"GET {target}", "Connection: close"))
+            headers = read_all(sock).partition(b"\r\n\r\n")[0]
+        assert length in headers.split(b"\r\n")
+        assert headers.count(b"Content-Length") + headers.count(b"Transfer-Encoding") == 1
+        body = shared.http("GET", target)[2]
+        assert (len(body), body[-9:]) == (size, b"ly</a>.\n\n")
+
+
+def test_client_of_http_1_0_gets_no_chunks(shared: Daemon) -> None:
+    with open_socket(shared.http_address, DEADLINE) as sock:
+        sock.sendall(f"GET //ping?{'q' * 5000} HTTP/1.0\r\n\r\n".encode())
+        headers, _, body = read_all(sock).partition(b"\r\n\r\n")
+    assert b"Transfer-Encoding" not in headers
+    assert body == b'<a href="/ping?%s">Moved Permanently</a>.\n\n' % (b"q" * 5000)
+
+
+def test_unix_socket_has_the_same_connections(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    nsqd = nsqd_factory(f"--http-address={tmp_path}/h.sock")
+    chunks = head("POST /pub?topic=t", "Transfer-Encoding: chunked") + b"1\r\na\r\n2\r\nbc\r\n0\r\n\r\n"
+    assert exchange(nsqd, PING + chunks + PING) == [(200, "OK")] * 3
+    assert exchange(nsqd, b"GARBAGE\r\n\r\n") == [(400, BAD)]
+    assert topic_stats(nsqd, "t")["message_bytes"] == 3
+
+
+def test_empty_http_address_means_no_http(nsqd_factory: DaemonFactory) -> None:
+    nsqd = nsqd_factory("--http-address=")
+    with Client(nsqd.tcp_address) as client:
+        client.publish("t", b"x")
+    assert nsqd.terminate() == 0
+    assert "HTTP: " not in nsqd.log()

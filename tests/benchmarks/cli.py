@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         prog="python tests/benchmarks",
         description="Compare gnsqd with the real nsqd.",
-        epilog="`python tests/benchmarks memory --help` is about memory.",
+        epilog="`python tests/benchmarks memory --help` is about memory, `scrape --help` about /metrics.",
     )
     result.add_argument("--runs", type=positive, default=5, metavar="N", help="of each row and daemon (%(default)s)")
     result.add_argument(

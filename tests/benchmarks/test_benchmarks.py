@@ -146,3 +146,20 @@ def test_memory_of_the_real_nsqd_stands_beside_the_lane_that_is_there(peer_binar
     assert heading.split() == ["body", "daemon", "started", "filled", "drained", "bound"]
     assert re.fullmatch(r"1,000 B +nsqd( +\d+ MB){3}", real)
     assert re.fullmatch(r"1,000 B +gnsqd (compiled|plain)( +\d+ MB){4}", gnsqd)
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+def test_scrapes_of_the_lane_that_is_there_are_timed_in_both_formats(peer_binary: Callable[[str], Path]) -> None:
+    ours = shlex.join(own_command())
+    run = subprocess.run(
+        [sys.executable, str(Path(__file__).parent), "scrape", "--topics=10", "--scrapes=3",
+         f"--real={peer_binary('nsqd')}", f"--compiled={ours}", f"--plain={ours}"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert run.returncode == 0 or "more than 250 ms" in run.stderr, run.stderr
+    heading, *rows = run.stdout.splitlines()
+    assert heading.startswith("daemon")
+    pub = r"\d+\.\d+ ms / \d+\.\d+ ms / \d+\.\d+ ms"
+    for form, row in zip(("text", "openmetrics"), rows, strict=True):
+        assert re.fullmatch(rf"gnsqd (compiled|plain) +{form} +[\d,]+ B +\d+ ms +\d+ ms +{pub} +{pub}", row)

@@ -224,3 +224,20 @@ def test_frozen_nsqlookupd_delays_neither_publishers_nor_metadata_nor_others(
     registered(lookupd, "t:", *(f"{name}:" for name in names))
     eventually(lambda: saved_topics(nsqd) == {"t", *names})
     assert time.monotonic() - started < len(names) / 2  # where one waits for the other, it is more than a second each
+
+
+def test_daemon_that_drains_stays_registered_for_consumers_to_find(
+    gnsqd_factory: DaemonFactory, lookupd: Lookupd
+) -> None:
+    gnsqd = gnsqd_factory(lookupd.flag, "--broadcast-address=127.0.0.1")
+    assert gnsqd.http("POST", "/pub?topic=t", b"x")[0] == 200
+    post(gnsqd, "/drain")
+    # What is told now comes after whatever the drain itself would have told.
+    post(gnsqd, "/channel/create?topic=t&channel=c")
+    registered(lookupd, "t:", "t:c")
+    (producer,) = lookupd.ask("/lookup?topic=t")["producers"]
+    with Client((producer["broadcast_address"], producer["tcp_port"])) as consumer:
+        consumer.subscribe("t", "c", rdy=1)
+        consumer.command(b"FIN " + consumer.message().id)
+    assert gnsqd.wait() == 0
+    eventually(lambda: lookupd.producers() == [])

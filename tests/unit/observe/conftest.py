@@ -15,7 +15,12 @@ from gnsqd.storage.backend_queue import DummyBackendQueue
 
 
 @pytest.fixture
-def registry() -> Iterator[Registry]:
+def options() -> Options:
+    return Options()
+
+
+@pytest.fixture
+def registry(options: Options) -> Iterator[Registry]:
     greenlets = []
 
     def spawn(name: str, body: Callable[[], None]) -> "gevent.Greenlet[[], None]":
@@ -25,7 +30,7 @@ def registry() -> Iterator[Registry]:
     registry = Registry()
     registry.attach(
         Environment(
-            options=Options(),
+            options=options,
             log=Logger("", Level.FATAL, io.StringIO()),
             ids=GuidFactory(1),
             make_backend=DummyBackendQueue,

@@ -1,51 +1,72 @@
 """The /metrics page, read with prometheus-client's own parsers."""
 
-from collections.abc import Iterable
+import gc
+import math
+from dataclasses import replace
+from itertools import count, pairwise
 
 import gevent
 import pytest
-from prometheus_client import Metric
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
-from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from exposition import OPENMETRICS, families, labels, series
 from gnsqd.broker.registry import Registry
 from gnsqd.errors import StorageError
-from gnsqd.observe.prometheus import SAMPLES_PER_TURN, Metrics
+from gnsqd.observe.prometheus import TURN_SECONDS, Metrics
+from gnsqd.observe.stats import MemoryStats
+from gnsqd.options import Options
 from gnsqd.version import NSQD_VERSION, VERSION, lane
+from unit.observe.clients import STATS, ShownClient
 
-OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+# Of the sources that gnsqd.observe.prometheus names, with what runs by default and with the collector of clients.
+EXPORTER = {
+    "nsq_topic": "channel_count depth backend_depth e2e_latency_99_percentile e2e_latency_95_percentile message_count",
+    "nsq_channel": "client_count depth backend_depth message_count in_flight_count e2e_latency_99p e2e_latency_95p"
+    " deferred_count requeue_count timeout_count",
+    "nsq_client": "state finish_count message_count ready_count in_flight_count requeue_count connect_ts sample_rate",
+}
+EXPORTER_LABELS = {
+    "nsq_topic": "topic paused",
+    "nsq_channel": "topic channel paused",
+    "nsq_client": "topic channel deflate snappy tls client_id hostname version remote_address",
+}
+# Of the dashboards and alerts of nsq-mixin, and of its mapping.
+MIXIN = {
+    "nsq_topic": "message_count message_bytes depth backend_depth e2e_processing_latency_99",
+    "nsq_topic_channel": "message_count depth backend_depth in_flight_count deferred_count requeue_count timeout_count"
+    " clients e2e_processing_latency_99",
+    "nsq_mem": "heap_objects heap_idle_bytes heap_in_use_bytes heap_released_bytes gc_pause_usec_100 gc_pause_usec_99"
+    " gc_pause_usec_95 next_gc_bytes gc_runs",
+}
+MIXIN_LABELS = {"nsq_topic": "topic", "nsq_topic_channel": "topic channel", "nsq_mem": ""}
 
-Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+@pytest.fixture
+def clients() -> list[ShownClient]:
+    return []
 
 
-def series(families: Iterable[Metric]) -> Series:
-    """All samples by name and labels; AssertionError for one that comes twice."""
-    found: Series = {}
-    for family in families:
-        for sample in family.samples:
-            key = (sample.name, tuple(sorted(sample.labels.items())))
-            assert key not in found
-            found[key] = sample.value
-    return found
+@pytest.fixture
+def metrics(registry: Registry, options: Options, clients: list[ShownClient]) -> Metrics:
+    return Metrics(registry, options, MemoryStats(), clients=lambda: clients, greenlets=lambda: 11)
 
 
-def scrape(metrics: Metrics) -> Series:
-    return series(parse_text(metrics.render("")[0].decode()))
+def scrape(metrics: Metrics, accept: str = "") -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return series(metrics.render(accept)[0])
 
 
-def labels(**values: str) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(values.items()))
+def names_with(found: object, prefix: str) -> dict[str, float]:
+    assert isinstance(found, dict)
+    return {name: value for (name, _), value in found.items() if name.startswith(prefix)}
 
 
-def test_topics_and_channels_show_all_their_figures(registry: Registry) -> None:
+def test_topics_and_channels_show_all_their_figures(registry: Registry, metrics: Metrics) -> None:
     topic = registry.get_topic("t")
     channel = topic.get_channel("c")
     channel.pause()
     topic.put_messages([topic.new_message(b"abc"), topic.new_message(b"de")])
     gevent.sleep(0)
-    found = scrape(Metrics(registry))
-    own = {name: value for (name, _), value in found.items() if name.startswith(("gnsqd_topic", "gnsqd_channel"))}
-    assert own == {
+    found = scrape(metrics)
+    assert names_with(found, "gnsqd_topic") | names_with(found, "gnsqd_channel") == {
         "gnsqd_topic_depth": 0,
         "gnsqd_topic_backend_depth": 0,
         "gnsqd_topic_messages_total": 2,
@@ -65,27 +86,99 @@ def test_topics_and_channels_show_all_their_figures(registry: Registry) -> None:
     assert found["gnsqd_channel_depth", labels(topic="t", channel="c")] == 2
 
 
-def test_page_says_what_runs_and_how_the_process_fares(registry: Registry) -> None:
-    found = scrape(Metrics(registry))
+def test_page_says_what_runs_and_how_the_process_fares(metrics: Metrics, clients: list[ShownClient]) -> None:
+    clients += [ShownClient(1), ShownClient(2)]
+    found = scrape(metrics)
     (build,) = [dict(key[1]) for key in found if key[0] == "gnsqd_build_info"]
     assert build.pop("python")
     assert build == {"version": VERSION, "nsqd_version": NSQD_VERSION, "lane": lane()}
     names = {name for name, _ in found}
     assert {"process_resident_memory_bytes", "python_gc_collections_total", "python_info"} <= names
+    assert (found["gnsqd_clients", ()], found["gnsqd_greenlets", ()]) == (2, 11)
 
 
-def test_health_is_one_until_a_write_fails(registry: Registry) -> None:
-    metrics = Metrics(registry)
+def test_hub_lag_is_how_long_the_others_took_for_a_turn(metrics: Metrics) -> None:
+    turn = 0.02
+
+    def dawdle() -> None:
+        while True:
+            ready_at = gevent.get_hub().loop.now()
+            while True:
+                gevent.get_hub().loop.update_now()
+                if gevent.get_hub().loop.now() - ready_at >= turn:
+                    break
+            gevent.sleep(0)
+
+    dawdler = gevent.spawn(dawdle)
+    gevent.sleep(0)
+    try:
+        assert scrape(metrics)["gnsqd_hub_lag_seconds", ()] >= turn
+    finally:
+        dawdler.kill()
+
+
+def test_hub_watchers_are_what_the_hub_looks_after(metrics: Metrics) -> None:
+    def watchers() -> float:
+        return scrape(metrics)["gnsqd_hub_watchers", ()]
+
+    watchers()  # lets what is under way come to its end
+    before = watchers()
+    timers = [gevent.get_hub().loop.timer(1000) for _ in range(3)]
+    for timer in timers:
+        timer.start(lambda: None)
+    assert watchers() == before + 3
+    for timer in timers:
+        timer.stop()
+        timer.close()
+    assert watchers() == before
+
+
+def test_pauses_of_the_garbage_collector_are_counted(registry: Registry, options: Options) -> None:
+    memory = MemoryStats()
+    page = Metrics(registry, options, memory, list, lambda: 0)
+    assert scrape(page)["gnsqd_gc_pause_seconds_count", ()] == 0
+    memory.start()
+    try:
+        gc.collect()
+        gc.collect()
+    finally:
+        memory.stop()
+    found = scrape(page)
+    count, total = found["gnsqd_gc_pause_seconds_count", ()], found["gnsqd_gc_pause_seconds_sum", ()]
+    longest = found["gnsqd_gc_pause_seconds", labels(quantile="1.0")]
+    assert count >= 2
+    assert 0 < total / count <= longest < total < 60
+
+
+def test_health_is_one_until_a_write_fails(registry: Registry, metrics: Metrics) -> None:
     assert scrape(metrics)["gnsqd_healthy", ()] == 1
     registry.set_health(StorageError("disk full"))
     assert scrape(metrics)["gnsqd_healthy", ()] == 0
 
 
-def test_every_family_has_type_and_help(registry: Registry) -> None:
+def test_draining_is_one_while_publishers_are_refused(registry: Registry, metrics: Metrics) -> None:
+    for draining in (False, True, False):
+        registry.set_draining(draining)
+        assert scrape(metrics)["gnsqd_draining", ()] == draining
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
+def test_every_family_has_type_and_help(registry: Registry, metrics: Metrics, accept: str) -> None:
     registry.get_topic("t").get_channel("c")
-    for family in parse_text(Metrics(registry).render("")[0].decode()):
+    for family in families(metrics.render(accept)[0]):
         assert family.documentation, family.name
         assert family.type != "unknown", family.name
+
+
+def test_counters_alone_end_in_total_and_units_are_base_units(
+    registry: Registry, metrics: Metrics, options: Options
+) -> None:
+    options.metrics_clients = True
+    for family in families(metrics.render(OPENMETRICS)[0]):
+        if family.name.startswith("gnsqd_"):
+            assert all(sample.name.endswith("_total") == (family.type == "counter") for sample in family.samples)
+            assert family.unit == ("bytes" if "bytes" in family.name else "seconds" if "seconds" in family.name else "")
+            assert not {"usec", "ms", "ns", "kb", "mb"} & set(family.name.split("_")), family.name
 
 
 @pytest.mark.parametrize(
@@ -97,37 +190,230 @@ def test_every_family_has_type_and_help(registry: Registry) -> None:
         (OPENMETRICS, "application/openmetrics-text; version=1.0.0"),
     ],
 )
-def test_format_is_negotiated(registry: Registry, accept: str, content_type: str) -> None:
-    assert Metrics(registry).render(accept)[1].startswith(content_type)
+def test_format_is_negotiated(metrics: Metrics, accept: str, content_type: str) -> None:
+    assert metrics.render(accept)[1].startswith(content_type)
 
 
-def test_openmetrics_says_the_same(registry: Registry) -> None:
-    registry.get_topic("t#ephemeral").get_channel("c").pause()
-    metrics = Metrics(registry)
-    page, _ = metrics.render(OPENMETRICS)
-    found = series(parse_openmetrics(page.decode()))  # type: ignore[no-untyped-call]
-    own = {key: value for key, value in scrape(metrics).items() if key[0].startswith("gnsqd_")}
-    assert own == {key: value for key, value in found.items() if key[0].startswith("gnsqd_")}
-    assert own["gnsqd_channel_paused", labels(topic="t#ephemeral", channel="c")] == 1
+def test_openmetrics_says_the_same(registry: Registry, metrics: Metrics, options: Options) -> None:
+    options.metrics_clients = options.metrics_compat = True
+    channel = registry.get_topic("t#ephemeral").get_channel("c")
+    channel.pause()
+    channel.add_client(ShownClient(1))
+    texts, openmetrics = scrape(metrics), scrape(metrics, OPENMETRICS)
+    assert texts.keys() == {key for key in openmetrics if not key[0].endswith("_created")}
+    for key, value in names_with(texts, "gnsqd_channel").items():
+        assert names_with(openmetrics, "gnsqd_channel")[key] == value
+    assert openmetrics["gnsqd_channel_paused", labels(topic="t#ephemeral", channel="c")] == 1
 
 
-def test_long_page_gives_others_their_turn_and_bears_what_they_do(registry: Registry) -> None:
-    for number in range(2 * SAMPLES_PER_TURN):
-        registry.get_topic(f"t{number}").get_channel("c")
-    turns = 0
+# Options
+
+
+def test_latencies_show_in_seconds_where_percentiles_are_configured(
+    registry: Registry, options: Options, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not [name for name, _ in scrape(metrics) if "latency" in name]
+    options.e2e_processing_latency_percentiles = [0.99, 0.5, 0.99]
+    channel = registry.get_topic("t").get_channel("c")
+    registry.get_topic("idle").get_channel("c")
+    registry.get_topic("lonely")
+    assert channel.latencies is not None
+    for seconds in [*[2] * 8, 3, 3]:
+        channel.latencies.insert(seconds * 10**9)
+    for accept in ("", OPENMETRICS):
+        found = scrape(metrics, accept)
+        for level, where in (("topic", {"topic": "t"}), ("channel", {"topic": "t", "channel": "c"})):
+            name = f"gnsqd_{level}_e2e_processing_latency_seconds"
+            assert found[name, labels(**where, quantile="0.5")] == pytest.approx(2, rel=0.011)
+            assert found[name, labels(**where, quantile="0.99")] == pytest.approx(3, rel=0.011)
+        idle = found["gnsqd_topic_e2e_processing_latency_seconds", labels(topic="idle", quantile="0.5")]
+        assert math.isnan(idle)
+        shown = {dict(key[1])["topic"] for key in found if key[0] == "gnsqd_topic_e2e_processing_latency_seconds"}
+        assert shown == {"t", "idle"}
+
+
+def test_clients_show_only_where_asked_for(
+    registry: Registry, options: Options, metrics: Metrics, clients: list[ShownClient]
+) -> None:
+    consumer, producer = ShownClient(1), ShownClient(2, replace(STATS, remote_address="6.7.8.9:10"), {"t": 3, "u": 4})
+    registry.get_topic("t").get_channel("c").add_client(consumer)
+    clients += [consumer, producer]
+    assert not names_with(scrape(metrics), "gnsqd_client_") | names_with(scrape(metrics), "gnsqd_producer_")
+    options.metrics_clients = True
+    found = scrape(metrics)
+    who = {"client_id": "me", "hostname": "host"}
+    where = labels(topic="t", channel="c", id="1", remote_address="1.2.3.4:5", **who)
+    assert {name: value for (name, its), value in found.items() if its == where} == {
+        "gnsqd_client_state": 3,
+        "gnsqd_client_ready": 7,
+        "gnsqd_client_in_flight": 2,
+        "gnsqd_client_messages_total": 30,
+        "gnsqd_client_finished_messages_total": 20,
+        "gnsqd_client_requeues_total": 8,
+        "gnsqd_client_connect_timestamp_seconds": 1700000000,
+        "gnsqd_client_sample_rate": 50,
+    }
+    for topic, published in (("t", 3), ("u", 4)):
+        where = labels(topic=topic, id="2", remote_address="6.7.8.9:10", **who)
+        assert found["gnsqd_producer_messages_total", where] == published
+    assert len([name for name, _ in found if name.startswith(("gnsqd_client_", "gnsqd_producer_"))]) == 8 + 2
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
+def test_whatever_clients_call_themselves_the_page_can_be_read(
+    registry: Registry, options: Options, metrics: Metrics, accept: str
+) -> None:
+    options.metrics_clients = options.metrics_compat = True
+    channel = registry.get_topic("t").get_channel("c")
+    names = ['"\\', "a\nb", "é\u2028\r", "\ud800\udcff", "\x00", "}"]
+    for number, name in enumerate(names):
+        channel.add_client(ShownClient(number, replace(STATS, client_id=name, hostname=name, remote_address="@")))
+    found = scrape(metrics, accept)
+    assert [dict(its)["client_id"] for name, its in found if name == "gnsqd_client_ready"] == [
+        "??" if name == "\ud800\udcff" else name for name in names
+    ]
+
+
+def test_ephemeral_topics_and_channels_can_be_left_out(
+    registry: Registry, options: Options, metrics: Metrics, clients: list[ShownClient]
+) -> None:
+    options.metrics_clients = options.metrics_compat = True
+    clients.append(ShownClient(9, pub_counts={"t": 1, "t#ephemeral": 1}))
+    for topic in ("t", "t#ephemeral"):
+        for channel in ("c", "c#ephemeral"):
+            registry.get_topic(topic).get_channel(channel).add_client(ShownClient(len(clients)))
+    assert [key for key in scrape(metrics) if "#ephemeral" in str(key)]
+    options.metrics_exclude_ephemeral = True
+    found = scrape(metrics)
+    assert not [key for key in found if "#ephemeral" in str(key)]
+    assert ("gnsqd_channel_depth", labels(topic="t", channel="c")) in found
+    assert [name for name, _ in found if name == "gnsqd_producer_messages_total"] == ["gnsqd_producer_messages_total"]
+
+
+# Names of others
+
+
+def test_names_of_others_are_served_only_where_asked_for(registry: Registry, metrics: Metrics) -> None:
+    registry.get_topic("t").get_channel("c")
+    assert not names_with(scrape(metrics), "nsq_")
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
+def test_compat_serves_every_name_of_nsq_exporter_and_nsq_mixin_with_its_labels(
+    registry: Registry, options: Options, metrics: Metrics, accept: str
+) -> None:
+    options.metrics_compat = options.metrics_clients = True
+    options.e2e_processing_latency_percentiles = [0.99, 0.95]
+    registry.get_topic("t").get_channel("c").add_client(ShownClient(1))
+    found = {name: {label for label, _ in its} for name, its in scrape(metrics, accept)}
+    for prefix, names in EXPORTER.items():
+        for name in names.split():
+            assert found[f"{prefix}_{name}"] == set(EXPORTER_LABELS[prefix].split()), name
+    for prefix, names in MIXIN.items():
+        for name in names.split():
+            assert found[f"{prefix}_{name}"] >= set(MIXIN_LABELS[prefix].split()), name
+
+
+def test_compat_has_the_values_of_stats(registry: Registry, options: Options, metrics: Metrics) -> None:
+    options.metrics_compat = options.metrics_clients = True
+    options.e2e_processing_latency_percentiles = [1.0, 0.99]
+    topic = registry.get_topic("t")
+    channel = topic.get_channel("c")
+    channel.add_client(ShownClient(1))
+    channel.pause()
+    topic.put_messages([topic.new_message(b"abc"), topic.new_message(b"de")])
+    gevent.sleep(0)
+    assert channel.latencies is not None
+    channel.latencies.insert(5000)
+    found = scrape(metrics)
+    of_topic, of_channel = labels(topic="t", paused="false"), labels(topic="t", channel="c", paused="true")
+    assert found["nsq_topic_message_count", of_topic] == 2
+    assert found["nsq_topic_message_bytes", of_topic] == 5
+    assert found["nsq_topic_channel_count", of_topic] == 1
+    assert found["nsq_channel_depth", of_channel] == 2
+    assert found["nsq_channel_client_count", of_channel] == 1
+    assert found["nsq_topic_e2e_latency_99_percentile", of_topic] == 5000
+    assert found["nsq_channel_e2e_latency_99p", of_channel] == 5000
+    assert found["nsq_channel_e2e_latency_95p", of_channel] == 0
+    of_channel = labels(topic="t", channel="c")
+    assert found["nsq_topic_channel_message_count", of_channel] == 2
+    assert found["nsq_topic_channel_clients", of_channel] == 1
+    assert found["nsq_topic_channel_e2e_processing_latency_100", of_channel] == 5000
+    assert found["nsq_topic_e2e_processing_latency_99", labels(topic="t")] == 5000
+    assert found["nsq_mem_heap_in_use_bytes", ()] > 1 << 20
+    (client,) = [(dict(its), value) for (name, its), value in found.items() if name == "nsq_client_finish_count"]
+    assert client == (
+        {
+            "topic": "t",
+            "channel": "c",
+            "deflate": "false",
+            "snappy": "true",
+            "tls": "false",
+            "client_id": "me",
+            "hostname": "host",
+            "version": "V2",
+            "remote_address": "1.2.3.4:5",
+        },
+        20,
+    )
+
+
+def test_clients_that_look_alike_are_one_for_others(registry: Registry, options: Options, metrics: Metrics) -> None:
+    options.metrics_compat = options.metrics_clients = True
+    channel = registry.get_topic("t").get_channel("c")
+    channel.add_client(ShownClient(1, replace(STATS, remote_address="@")))
+    channel.add_client(ShownClient(2, replace(STATS, remote_address="@")))
+    names = [name for name, _ in scrape(metrics)]
+    assert (names.count("gnsqd_client_state"), names.count("nsq_client_state")) == (2, 1)
+
+
+# Beside others
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
+def test_topics_and_clients_may_come_and_go_during_a_scrape(registry: Registry, options: Options, accept: str) -> None:
+    options.metrics_compat = options.metrics_clients = True
+    options.e2e_processing_latency_percentiles = [0.99]
+    clients = {number: ShownClient(number, pub_counts={"t": 1}) for number in range(1000)}
+    for number in range(300):
+        registry.get_topic(f"t{number}").get_channel("c").add_client(clients[number])
+    changes = 0
 
     def change_things() -> None:
-        nonlocal turns
+        nonlocal changes
         while True:
-            registry.delete_existing_topic(f"t{turns}")
-            registry.get_topic(f"t{turns}").get_channel(f"c{turns}")
-            turns += 1
+            registry.delete_existing_topic(f"t{changes}")
+            del clients[changes]
+            client = clients[1000 + changes] = ShownClient(1000 + changes, pub_counts={"t": 1})
+            topic = registry.get_topic(f"t{changes}")
+            topic.get_channel(f"c{changes}").pause()
+            topic.delete_existing_channel(f"c{changes}")
+            registry.get_topic(f"new{changes}").get_channel("c").add_client(client)
+            changes += 1
             gevent.sleep(0)
 
+    page = Metrics(registry, options, MemoryStats(), clients.values, lambda: 0)
     changer = gevent.spawn(change_things)
     try:
-        found = scrape(Metrics(registry))
+        found = scrape(page, accept)
     finally:
         changer.kill()
-    assert turns >= 5
-    assert len([name for name, _ in found if name == "gnsqd_topic_depth"]) == 2 * SAMPLES_PER_TURN
+    assert changes >= 5
+    names = [name for name, _ in found]
+    assert names.count("gnsqd_topic_depth") >= 300
+    assert names.count("gnsqd_producer_messages_total") == 1000
+
+
+def test_many_small_families_are_no_reason_to_skip_turns(
+    registry: Registry, options: Options, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        registry.get_topic(f"t{number}").get_channel("c")
+    clock = count()
+    turns: list[int] = []
+    monkeypatch.setattr("gnsqd.observe.prometheus.perf_counter", lambda: next(clock) * TURN_SECONDS / 100)
+    monkeypatch.setattr("gnsqd.observe.prometheus.give_way", lambda: turns.append(next(clock)))
+    scrape(metrics)
+    gaps = [later - earlier for earlier, later in pairwise(turns)]
+    assert len(gaps) >= 2
+    assert max(gaps) <= 110

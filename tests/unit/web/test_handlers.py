@@ -8,11 +8,12 @@ from typing import Any, cast
 import pytest
 
 from gnsqd.broker.registry import Registry, TopicNotFound
-from gnsqd.broker.topic import ChannelNotFound
+from gnsqd.broker.topic import ChannelNotFound, Draining
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.log import Level, Logger
 from gnsqd.observe.stats import MemoryStats
 from gnsqd.options import Options
+from gnsqd.web.debug import Debug
 from gnsqd.web.handlers import API
 from gnsqd.web.http11 import Request, RequestReader
 from gnsqd.web.routes import Content, HTTPError
@@ -42,22 +43,28 @@ class World:
         self.calls: list[str] = []
         self.topic = Thing(self.calls)
         self.health: Exception | None = None
+        self.exiting = False
         self.log = io.StringIO()
         self.options = Options(max_msg_size=10, max_body_size=30)
         registry = Registry()
         registry.topics["t"] = cast(Any, self.topic)
         self.registry = registry
+        memory = MemoryStats()
         self.api = API(
             options=self.options,
             registry=registry,
             log=Logger("", Level.INFO, self.log),
             tcp_port=4150,
             http_port=-1,
-            memory=MemoryStats(),
+            memory=memory,
             producers=list,
             persist_metadata=lambda: self.calls.append("persist_metadata"),
             wait_persisted=lambda: self.calls.append("wait_persisted"),
             render_metrics=lambda accept: (f"page for {accept}".encode(), "text/page"),
+            drain=cast(Any, Thing(self.calls)),
+            exiting=lambda: self.exiting,
+            set_lookupd_addresses=lambda addresses: self.calls.append(f"announce at {addresses}"),
+            debug=Debug(registry, memory),
         )
 
     def ask(self, handler: str, query: str = "topic=t&channel=c", body: bytes = b"", *headers: bytes) -> object:
@@ -92,6 +99,32 @@ def test_publish_that_is_not_kept_is_answered_as_exiting(
     with pytest.raises(HTTPError) as caught:
         world.ask(handler, body=b"hello")
     assert (caught.value.status, caught.value.code) == (503, "EXITING")
+
+
+@pytest.mark.parametrize("handler", ["pub", "mpub"])
+def test_publish_to_a_daemon_that_drains_is_answered_as_draining(world: World, handler: str) -> None:
+    world.topic.failures["publish"] = Draining()
+    with pytest.raises(HTTPError) as caught:
+        world.ask(handler, body=b"hello")
+    assert (caught.value.status, caught.value.code) == (503, "DRAINING")
+
+
+def test_daemon_that_exits_is_not_ready_but_works(world: World) -> None:
+    world.exiting = True
+    world.registry.set_health(StorageError("disk full"))
+    with pytest.raises(HTTPError) as caught:
+        world.ask("readyz")
+    assert (caught.value.status, caught.value.code) == (503, "NOK - exiting")
+    assert world.ask("healthz") == "OK"
+
+
+@pytest.mark.parametrize("handler", ["start_drain", "cancel_drain"])
+def test_drain_cannot_be_switched_once_the_daemon_exits(world: World, handler: str) -> None:
+    world.exiting = True
+    with pytest.raises(HTTPError) as caught:
+        world.ask(handler)
+    assert (caught.value.status, caught.value.code) == (503, "EXITING")
+    assert world.calls == []
 
 
 @pytest.mark.parametrize("what", ["pause", "unpause"])

@@ -340,3 +340,15 @@ def test_response_says_what_becomes_of_the_connection(
     assert response.startswith(version + b" 200 OK\r\n")
     found = re.search(rb"\r\nConnection: (.*)\r\n", response)
     assert (found and found[1]) == connection
+
+
+def test_body_over_2048_bytes_is_one_chunk() -> None:
+    assert b"\r\nContent-Length: 2048\r\n\r\n" in render(a_request(b"GET / HTTP/1.1"), 200, b"x" * 2048)
+    response = render(a_request(b"GET / HTTP/1.1"), 200, b"x" * 2049)
+    assert response.endswith(b"\r\nTransfer-Encoding: chunked\r\n\r\n801\r\n" + b"x" * 2049 + b"\r\n0\r\n\r\n")
+    assert b"Content-Length" not in response
+
+
+def test_clients_of_http_1_0_get_no_chunks() -> None:
+    response = render(a_request(b"GET / HTTP/1.0"), 200, b"x" * 2049)
+    assert response.endswith(b"\r\nContent-Length: 2049\r\n\r\n" + b"x" * 2049)

@@ -8,9 +8,9 @@ import pytest
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
-from gnsqd.web import handlers
+from gnsqd.web import debug, handlers
 from gnsqd.web.http11 import Request, RequestReader
-from gnsqd.web.routes import ROUTES, Content, HTTPError, Route, Router, Style, parse_query
+from gnsqd.web.routes import JSON, ROUTES, Content, HTTPError, Route, Router, Style, parse_query
 
 ROWS = (
     Route("GET", "/text", "text"),
@@ -25,10 +25,27 @@ ROWS = (
     Route("GET", "/going", "going"),
     Route("POST", "/text", "text", body="max_msg_size", logged=False),
     Route("PUT", "/text", "text"),
+    Route("GET", "/nothing/silent", "part.silent", Style.PLAIN),
+    Route("GET", "/null", "null"),
+    Route("GET", "/word/:opt", "word"),
+    Route("PUT", "/word/:opt", "word", body="max_msg_size"),
 )
 
 
+class Part:
+    def silent(self, request: Request) -> str:
+        return ""
+
+
 class API:
+    part = Part()
+
+    def null(self, request: Request) -> JSON:
+        return JSON(None)
+
+    def word(self, request: Request) -> JSON:
+        return JSON(request.path)
+
     def text(self, request: Request) -> str:
         return f"caf\u00e9 {len(request.body)}"
 
@@ -82,7 +99,7 @@ def judge() -> Judge:
 
 V1 = {"X-Nsq-Content-Type": "nsq; version=1.0"}
 TEXT = {"Content-Type": "text/plain; charset=utf-8"}
-JSON = {"Content-Type": "application/json; charset=utf-8"}
+JSON_TYPE = {"Content-Type": "application/json; charset=utf-8"}
 
 
 @pytest.mark.parametrize(
@@ -90,13 +107,15 @@ JSON = {"Content-Type": "application/json; charset=utf-8"}
     [
         ("/text", 200, V1 | TEXT, "caf\u00e9 0".encode()),
         ("/plain", 200, TEXT, "caf\u00e9 0".encode()),
-        ("/json", 200, V1 | JSON, b'{"b":"\\u003c","a":"x"}'),
+        ("/json", 200, V1 | JSON_TYPE, b'{"b":"\\u003c","a":"x"}'),
         ("/empty", 200, V1, b""),
+        ("/nothing/silent", 200, {}, b""),
+        ("/null", 200, V1 | JSON_TYPE, b"null"),
         ("/page", 200, {"Content-Type": "text/html"}, b"<p>"),
-        ("/refusal", 503, V1 | JSON, b'{"message":"EXITING"}'),
+        ("/refusal", 503, V1 | JSON_TYPE, b'{"message":"EXITING"}'),
         ("/plain/refusal", 503, TEXT, b"EXITING"),
-        ("/nothing", 404, V1 | JSON, b'{"message":"NOT_FOUND"}'),
-        ("/", 404, V1 | JSON, b'{"message":"NOT_FOUND"}'),
+        ("/nothing", 404, V1 | JSON_TYPE, b'{"message":"NOT_FOUND"}'),
+        ("/", 404, V1 | JSON_TYPE, b'{"message":"NOT_FOUND"}'),
     ],
 )
 def test_results_are_dressed_by_kind_and_style(
@@ -105,16 +124,54 @@ def test_results_are_dressed_by_kind_and_style(
     assert judge.ask("GET", path) == (status, headers, body)
 
 
+@pytest.mark.parametrize(
+    "method, target, status, shown",
+    [
+        ("GET", "/word/a", 200, b'"/word/a"'),
+        ("PUT", "/word/A%20b", 200, b'"/word/A b"'),
+        ("GET", "/word/:opt", 200, b'"/word/:opt"'),
+        ("GET", "/word/", 404, b'{"message":"NOT_FOUND"}'),
+        ("GET", "/word", 404, b'{"message":"NOT_FOUND"}'),
+        ("GET", "/word/a/b", 404, b'{"message":"NOT_FOUND"}'),
+        ("GET", "/words/a", 404, b'{"message":"NOT_FOUND"}'),
+        ("POST", "/word/a", 405, b'{"message":"METHOD_NOT_ALLOWED"}'),
+    ],
+)
+def test_path_may_end_in_any_one_word(judge: Judge, method: str, target: str, status: int, shown: bytes) -> None:
+    found, headers, body = judge.ask(method, target)
+    assert (found, body) == (status, shown)
+    assert headers.get("Allow") == ("GET, OPTIONS, PUT" if status == 405 else None)
+
+
+@pytest.mark.parametrize(
+    "target, location",
+    [
+        ("/WORD/Any?a=B", "/word/Any?a=B"),
+        ("/word//Any/", "/word/Any"),
+        ("/Word/%0D%0AX-Header:%20y", "/word/%0D%0AX-Header:%20y"),
+        ("/Word/:opt", "/word/:opt"),
+    ],
+)
+def test_redirect_keeps_the_word_and_escapes_it(judge: Judge, target: str, location: str) -> None:
+    status, headers, _ = judge.ask("GET", target)
+    assert (status, headers["Location"]) == (301, location)
+
+
+def test_body_of_a_path_that_ends_in_any_word_is_limited_by_its_option(judge: Judge) -> None:
+    assert judge.router.body_limit(judge.request("PUT", "/word/a")) == 7
+    assert judge.router.body_limit(judge.request("GET", "/word/a")) == 0
+
+
 def test_what_the_disk_or_the_broker_refuses_is_logged_in_one_line(judge: Judge) -> None:
-    assert judge.ask("GET", "/disk") == (500, V1 | JSON, b'{"message":"INTERNAL_ERROR"}')
+    assert judge.ask("GET", "/disk") == (500, V1 | JSON_TYPE, b'{"message":"INTERNAL_ERROR"}')
     assert "ERROR: failure in /disk - disk full\n" in judge.log.getvalue()
-    assert judge.ask("GET", "/going") == (503, V1 | JSON, b'{"message":"EXITING"}')
+    assert judge.ask("GET", "/going") == (503, V1 | JSON_TYPE, b'{"message":"EXITING"}')
     assert "ERROR: failure in /going - exiting\n" in judge.log.getvalue()
     assert "Traceback" not in judge.log.getvalue()
 
 
 def test_a_defect_in_a_handler_is_an_internal_error_and_leaves_a_traceback_in_the_log(judge: Judge) -> None:
-    assert judge.ask("GET", "/defect") == (500, V1 | JSON, b'{"message":"INTERNAL_ERROR"}')
+    assert judge.ask("GET", "/defect") == (500, V1 | JSON_TYPE, b'{"message":"INTERNAL_ERROR"}')
     assert "RuntimeError: a defect" in judge.log.getvalue()
     assert judge.ask("GET", "/empty")[0] == 200
 
@@ -174,7 +231,9 @@ def test_requests_are_logged_except_where_the_route_says_no(judge: Judge) -> Non
 
 def test_every_route_has_a_handler_and_a_body_option_that_exist() -> None:
     for route in ROUTES:
-        assert callable(getattr(handlers.API, route.handler)), route
+        part, _, method = route.handler.rpartition(".")
+        owner = {"": handlers.API, "debug": debug.Debug}[part]
+        assert callable(getattr(owner, method)), route
         assert not route.body or isinstance(getattr(Options(), route.body), int), route
 
 

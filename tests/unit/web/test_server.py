@@ -2,13 +2,18 @@
 
 import io
 import re
+import ssl
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import gevent
+import gevent.ssl
 import pytest
 from gevent.event import Event
 from gevent.socket import create_connection, socket
+from OpenSSL.SSL import Context
 
+from certificates import issue
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.web import server
@@ -16,6 +21,7 @@ from gnsqd.web.http11 import Request
 from gnsqd.web.routes import Route, Router, Style
 from gnsqd.web.server import HTTPServer
 from gnsqd.wire.listener import Listener
+from gnsqd.wire.tls import build_context
 
 DEADLINE = 20.0
 
@@ -51,14 +57,14 @@ class API:
 class Running:
     """A server on a free port, in this very process."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls_context: Context | None = None) -> None:
         self.api = API()
         self.log = io.StringIO()
         self.greenlets: list[gevent.Greenlet[..., None]] = []
         log = Logger("", Level.INFO, self.log)
         listener = Listener("127.0.0.1:0")
         self.address = ("127.0.0.1", listener.port)
-        self.server = HTTPServer(listener, Router(self.api, Options(), log, ROWS), log, self.spawn)
+        self.server = HTTPServer(listener, Router(self.api, Options(), log, ROWS), log, self.spawn, tls_context)
         self.accepting = gevent.spawn(self.server.serve)
         self.clients: list[socket] = []
 
@@ -78,9 +84,7 @@ class Running:
         assert all(greenlet.dead for greenlet in self.greenlets)
 
 
-@pytest.fixture
-def running() -> Iterator[Running]:
-    it = Running()
+def watch(it: Running) -> Iterator[Running]:
     yield it
     for client in it.clients:
         client.close()
@@ -92,12 +96,24 @@ def running() -> Iterator[Running]:
     assert "Traceback" not in it.log.getvalue()
 
 
+@pytest.fixture
+def running() -> Iterator[Running]:
+    yield from watch(Running())
+
+
+@pytest.fixture
+def secure(tmp_path: Path) -> Iterator[Running]:
+    """The same with TLS."""
+    cert, key = issue("server").write(tmp_path / "server")
+    yield from watch(Running(build_context(Options(tls_cert=cert, tls_key=key))))
+
+
 def read_responses(client: socket, count: int) -> list[bytes]:
     """The bodies of the next `count` responses."""
     bodies: list[bytes] = []
     data = b""
     while len(bodies) < count:
-        found = re.match(rb"HTTP/1\.1 200 OK\r\n(?:.+\r\n)*?Content-Length: (\d+)\r\n(?:.+\r\n)*?\r\n", data)
+        found = re.match(rb"HTTP/1\.[01] 200 OK\r\n(?:.+\r\n)*?Content-Length: (\d+)\r\n(?:.+\r\n)*?\r\n", data)
         if found and len(data) >= found.end() + int(found[1]):
             end = found.end() + int(found[1])
             bodies.append(data[found.end() : end])
@@ -142,7 +158,7 @@ def test_client_that_does_not_read_holds_up_nobody(running: Running) -> None:
 
 def test_large_answers_arrive_whole(running: Running) -> None:
     client = running.connect()
-    client.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 3 + PING)
+    client.sendall(b"GET /large HTTP/1.0\r\nConnection: keep-alive\r\n\r\n" * 3 + PING)
     assert [len(body) for body in read_responses(client, 4)] == [1 << 20, 1 << 20, 1 << 20, 2]
 
 
@@ -236,3 +252,73 @@ def test_client_that_vanishes_leaves_nothing_behind(running: Running) -> None:
     assert read_responses(last, 1) == [b"OK"]
     last.close()
     running.ends()
+
+
+# TLS
+
+HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # the beginning of a ClientHello
+
+
+def client_hello() -> bytes:
+    outgoing = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="x").do_handshake()
+    return outgoing.read()
+
+
+@pytest.mark.parametrize("beginning", [b"", b"GE", HELLO, client_hello()], ids=["nothing", "HTTP", "part", "hello"])
+def test_client_that_stalls_in_the_handshake_is_disconnected(
+    secure: Running, monkeypatch: pytest.MonkeyPatch, beginning: bytes
+) -> None:
+    monkeypatch.setattr(server, "HANDSHAKE_TIMEOUT", 0.05)
+    client = secure.connect()
+    client.sendall(beginning)
+    assert b"HTTP" not in read_all(client)
+    secure.ends()
+    assert re.search(
+        r"http: TLS handshake error from 127\.0\.0\.1:\d+: read tcp .*: i/o timeout", secure.log.getvalue()
+    )
+
+
+def test_handshake_that_drips_in_has_no_more_time_than_another(
+    secure: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "HANDSHAKE_TIMEOUT", 0.1)
+    client = secure.connect()
+
+    def drip() -> None:
+        client.sendall(b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc")  # 16 KiB to come
+        while True:
+            client.sendall(b"x")
+            gevent.sleep(0.005)
+
+    dripping = gevent.spawn(drip)
+    try:
+        assert read_until_reset(client) == b""
+    finally:
+        dripping.kill()
+
+
+def test_connection_may_idle_longer_than_a_handshake(secure: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HANDSHAKE_TIMEOUT", 1.0)
+    context = gevent.ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    idle = context.wrap_socket(secure.connect())
+    late = secure.connect()  # the handshake of `idle` was begun before
+    assert read_all(late) == b""
+    idle.sendall(PING)
+    assert read_responses(idle, 1) == [b"OK"]
+    idle.close()
+
+
+def test_close_ends_connections_in_the_handshake_at_once(secure: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("CLOSE_SECONDS", "HANDSHAKE_TIMEOUT"):
+        monkeypatch.setattr(server, limit, 2 * DEADLINE)
+    silent, begun, last = secure.connect(), secure.connect(), secure.connect()
+    begun.sendall(HELLO)
+    last.sendall(PING)
+    assert b"HTTPS server" in read_all(last)  # so the others have been accepted, too
+    gevent.spawn(secure.server.close).get(timeout=DEADLINE)
+    assert [read_until_reset(client) for client in (silent, begun)] == [b"", b""]
+    secure.ends()
+    assert secure.log.getvalue().count("handshake error") == 1

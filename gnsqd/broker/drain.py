@@ -1,0 +1,136 @@
+"""The drain: publishers are refused, consumers take what is left, and then the daemon exits.
+
+It lasts until no queue holds a message any more, whether waiting, in flight or deferred, or until its time is up.
+Looking at all queues is more than one step; it may be, because a topic that was found empty stays so: nothing but a
+publisher puts messages into one.
+"""
+
+from collections.abc import Callable, Iterator
+from heapq import nlargest
+from time import monotonic
+from typing import NamedTuple
+
+from gevent import Greenlet, sleep
+
+from gnsqd.broker.channel import Channel
+from gnsqd.broker.doorbell import give_way
+from gnsqd.broker.environment import Spawn
+from gnsqd.broker.registry import Registry
+from gnsqd.broker.topic import Topic
+from gnsqd.gotext import format_duration
+from gnsqd.log import Logger
+from gnsqd.options import SECOND
+
+POLL_SECONDS = 0.1
+REPORT_SECONDS = 5.0
+SHOWN = 10  # queues in a report
+TOPICS_PER_TURN = 100
+
+
+class Holder(NamedTuple):
+    """A queue that is not empty. `channel` is "" for a topic's own; `remark` says why it may stay so."""
+
+    topic: str
+    channel: str
+    messages: int
+    remark: str
+
+    def __str__(self) -> str:
+        name = f"{self.topic}:{self.channel}" if self.channel else self.topic
+        return f"{name} {self.messages}{f' ({self.remark})' if self.remark else ''}"
+
+
+class Drain:
+    """Owns the switch. `finish()` is called when all queues are empty, or after `timeout` ns."""
+
+    def __init__(self, registry: Registry, timeout: int, log: Logger, spawn: Spawn, finish: Callable[[], None]) -> None:
+        self._registry = registry
+        self._timeout = timeout
+        self._log = log
+        self._spawn = spawn
+        self._finish = finish
+        self._deadline = 0.0
+        self._loop: Greenlet[..., None] | None = None
+
+    def start(self) -> None:
+        """Begin, unless it has begun. Never yields."""
+        if self._loop is None:
+            self._registry.set_draining(True)
+            self._deadline = monotonic() + self._timeout / SECOND
+            self._log.info(
+                "DRAIN: refusing new messages; exit when all queues are empty, after %s at most",
+                format_duration(self._timeout),
+            )
+            self._loop = self._spawn("drainLoop", self.drain_loop)
+
+    def cancel(self) -> None:
+        """Accept messages again, and don't exit. Never yields."""
+        if self._loop is not None:
+            self.stop()
+            self._registry.set_draining(False)
+            self._log.info("DRAIN: cancelled")
+
+    def stop(self) -> None:
+        """Watch no longer: the daemon exits. Never yields."""
+        if self._loop is not None:
+            self._loop.kill(block=False)
+            self._loop = None
+
+    def drain_loop(self) -> None:
+        next_report = monotonic()
+        while next(self._holders(), None) is not None:
+            now = monotonic()
+            if now >= self._deadline:
+                self._log.warn("DRAIN: timed out with %s", self._report())
+                break
+            if now >= next_report:
+                self._log.info("DRAIN: waiting for %s", self._report())
+                next_report = now + REPORT_SECONDS
+            sleep(min(POLL_SECONDS, self._deadline - now))
+        else:
+            self._log.info("DRAIN: all queues are empty")
+        if self._registry.draining:  # and not cancelled a moment ago
+            self._finish()
+
+    def state(self) -> dict[str, object]:
+        """For people and programs: `remaining` is in ns, `holding` names the fullest queues. May yield."""
+        holders = list(self._holders())
+        draining = self._registry.draining
+        return {
+            "draining": draining,
+            "remaining": max(int((self._deadline - monotonic()) * SECOND), 0) if draining else 0,
+            "messages": sum(holder.messages for holder in holders),
+            "holding": [holder._asdict() for holder in _fullest(holders)],
+        }
+
+    def _report(self) -> str:
+        holders = list(self._holders())
+        messages = sum(holder.messages for holder in holders)
+        more = f", and {len(holders) - SHOWN} more" if len(holders) > SHOWN else ""
+        return f"{messages} messages in {len(holders)} queues: {', '.join(map(str, _fullest(holders)))}{more}"
+
+    def _holders(self) -> Iterator[Holder]:
+        for number, topic in enumerate(list(self._registry.topics.values()), 1):
+            if messages := topic.depth:
+                yield Holder(topic.name, "", messages, _topic_remark(topic))
+            for channel in list(topic.channels.values()):
+                if messages := channel.depth + channel.in_flight_count + channel.deferred_count:
+                    yield Holder(topic.name, channel.name, messages, _channel_remark(channel))
+            if number % TOPICS_PER_TURN == 0:
+                give_way()
+
+
+def _fullest(holders: list[Holder]) -> list[Holder]:
+    return nlargest(SHOWN, holders, key=lambda holder: holder.messages)
+
+
+def _topic_remark(topic: Topic) -> str:
+    if topic.paused:
+        return "paused"
+    return "" if topic.channels else "no channel"
+
+
+def _channel_remark(channel: Channel) -> str:
+    if channel.paused:
+        return "paused"
+    return "" if channel.clients else "no consumer"

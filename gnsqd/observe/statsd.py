@@ -1,0 +1,210 @@
+"""Pushes the statistics to a statsd, by UDP, in the lines and packets of the real daemon (NSQD-COMPAT section 7).
+
+Every statsd-interval all figures are read and packed at once; the packets then leave evenly over the interval but its
+last second. What is a counter goes as the difference to the previous push that had a socket to go to.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from operator import attrgetter
+from socket import AI_NUMERICHOST, SOCK_DGRAM, gaierror
+from socket import getaddrinfo as getaddrinfo_at_once
+from time import monotonic
+from typing import Any
+
+import gevent
+import gevent.socket
+from gevent import Greenlet
+from gevent.event import Event
+
+from gnsqd.broker.channel import Channel
+from gnsqd.broker.doorbell import give_way
+from gnsqd.broker.environment import Spawn
+from gnsqd.broker.registry import Registry
+from gnsqd.broker.topic import Topic
+from gnsqd.log import Logger
+from gnsqd.observe.stats import STAT_FIELDS, Kind, MemoryStats, StatField
+from gnsqd.options import SECOND, Options
+
+LOOK_UP_SECONDS = 1.0
+SEND_SECONDS = 1.0
+DEFAULT_PACKET_SIZE = 4096  # where the option says 0 or less
+THINGS_PER_TURN = 32
+HIGHEST_PORT = 65535
+
+Name = tuple[str, ...]
+
+
+def _in_order_of_statsd(level: str) -> list[StatField]:
+    """What counts messages comes first, the others follow in the order of /stats."""
+    return sorted(
+        (field for field in STAT_FIELDS[level] if field.statsd), key=lambda field: not field.name.startswith("message_")
+    )
+
+
+_FIELDS: dict[type, list[StatField]] = {
+    Topic: _in_order_of_statsd("topic"),
+    Channel: _in_order_of_statsd("channel"),
+}
+
+
+class Statsd:
+    """Owns the counts of the last push, and `statsdLoop`. Without a statsd-address nothing happens."""
+
+    def __init__(self, registry: Registry, options: Options, memory: MemoryStats, log: Logger, spawn: Spawn) -> None:
+        self._registry = registry
+        self._options = options
+        self._memory = memory
+        self._log = log
+        self._spawn = spawn
+        self._exit = Event()
+        self._loop: Greenlet[..., None] | None = None
+        self._look_up: Greenlet[..., list[Any]] | None = None
+        self._counts: dict[Name, int] = {}
+
+    def start(self) -> None:
+        """Begin; the first push comes after one interval."""
+        if self._options.statsd_address:
+            self._loop = self._spawn("statsdLoop", self.statsdLoop)
+
+    def stop(self) -> None:
+        """Send what is left of a push that has begun, and end. Yields."""
+        self._exit.set()
+        if self._loop is not None:
+            self._loop.join()
+
+    def statsdLoop(self) -> None:
+        """Push every statsd-interval, until `stop`."""
+        interval = self._options.statsd_interval / SECOND
+        next_push = monotonic() + interval
+        while not self._exit.wait(max(next_push - monotonic(), 0)):
+            next_push = max(next_push + interval, monotonic())
+            self._push(interval - 1)
+        self._log.info("STATSD: closing")
+
+    def _push(self, seconds: float) -> None:
+        address = self._options.statsd_address
+        try:
+            sock = self._connect(address)
+        except (OSError, ValueError):
+            self._log.error("failed to create UDP socket to statsd(%s)", address)
+            return
+        with sock:
+            self._log.info("STATSD: pushing stats to %s", address)
+            packets = pack(self._lines(), self._options.statsd_udp_packet_size)
+            start = monotonic()
+            for number, packet in enumerate(packets):
+                if number:
+                    self._exit.wait(max(start + seconds * number / len(packets) - monotonic(), 0))
+                with suppress(OSError):  # nobody may be listening just now
+                    sock.send(packet)
+
+    # The socket
+
+    def _connect(self, address: str) -> gevent.socket.socket:
+        """A socket that only sends to `address`; OSError or ValueError."""
+        host, colon, port = address.rpartition(":")
+        if not colon or (port.isdecimal() and int(port) > HIGHEST_PORT):
+            raise ValueError("neither host nor port, or a port that is none")
+        failure = OSError("no address")
+        for family, kind, protocol, _, found in self._resolve(host.removeprefix("[").removesuffix("]"), port):
+            sock = gevent.socket.socket(family, kind, protocol)
+            try:
+                sock.settimeout(SEND_SECONDS)
+                sock.connect(found)
+                return sock
+            except OSError as error:
+                sock.close()
+                failure = error
+        raise failure
+
+    def _resolve(self, host: str, port: str) -> list[Any]:
+        """As getaddrinfo. A name that takes too long to look up is not looked up a second time meanwhile: it occupies
+        one of the few threads that all look-ups share."""
+        host = host or "localhost"
+        try:
+            return getaddrinfo_at_once(host, port, type=SOCK_DGRAM, flags=AI_NUMERICHOST)
+        except gaierror:
+            if self._look_up is None:
+                self._look_up = gevent.spawn(_look_up, host, port)
+                self._look_up.name = f"lookUp:{host}"
+            gevent.wait([self._look_up, self._exit], LOOK_UP_SECONDS, 1)
+            if not self._look_up.ready():
+                return []
+            found: list[Any] = self._look_up.get()
+            self._look_up = None
+            return found
+
+    # What is pushed
+
+    def _lines(self) -> Iterator[bytes]:
+        """The lines of one push. Yields between them."""
+        counts = {}
+        for name, kind, value in self._figures():
+            if kind is Kind.COUNTER:
+                counts[name] = value
+                value -= self._counts.get(name, 0)
+            letter = "c" if kind is Kind.COUNTER else "g"
+            line = f"{self._options.statsd_prefix}{'.'.join(name)}:{value}|{letter}\n"
+            yield line.encode(errors="surrogateescape")
+        self._counts = counts
+
+    def _figures(self) -> Iterator[tuple[Name, Kind, int]]:
+        for number, (name, thing) in enumerate(self._things(), 1):
+            for field in _FIELDS[type(thing)]:
+                yield (*name, field.statsd), field.kind, field.getter(thing)
+            latency = thing.e2e_latency()
+            for quantile, value in latency.percentiles if latency is not None else ():
+                yield (*name, f"e2e_processing_latency_{quantile * 100:.0f}"), Kind.GAUGE, value
+            if number % THINGS_PER_TURN == 0:
+                give_way()
+        if self._options.statsd_mem_stats:
+            for key, value in self._memory.row().items():
+                if key == "gc_total_runs":
+                    yield ("mem", "gc_runs"), Kind.COUNTER, value
+                else:
+                    yield ("mem", key), Kind.GAUGE, value
+
+    def _things(self) -> Iterator[tuple[Name, Topic | Channel]]:
+        """The topics by name, each with its channels by name behind it."""
+        by_name = attrgetter("name")
+        for topic in sorted(self._registry.topics.values(), key=by_name):
+            if not self._excluded(topic):
+                yield ("topic", topic.name), topic
+                for channel in sorted(topic.channels.values(), key=by_name):
+                    if not self._excluded(channel):
+                        yield ("topic", topic.name, "channel", channel.name), channel
+
+    def _excluded(self, thing: Topic | Channel) -> bool:
+        return thing.ephemeral and self._options.statsd_exclude_ephemeral
+
+
+def _look_up(host: str, port: str) -> list[Any]:
+    try:
+        return list(gevent.socket.getaddrinfo(host, port, type=SOCK_DGRAM))
+    except (OSError, ValueError):
+        return []
+
+
+def expand_prefix(prefix: str, broadcast_address: str, http_port: int) -> str:
+    """The prefix of all names: `%s` is this daemon; a dot ends it unless it is empty."""
+    if not prefix:
+        return ""
+    host = f"[{broadcast_address}]" if ":" in broadcast_address else broadcast_address
+    expanded = prefix.replace("%s", f"{host}:{http_port}".replace(".", "_").replace(":", "_"))
+    return expanded if expanded.endswith(".") else f"{expanded}."
+
+
+def pack(lines: Iterable[bytes], size: int) -> list[bytes]:
+    """The lines in packets of at most `size` bytes; a line longer than that has one of its own."""
+    limit = size if size > 0 else DEFAULT_PACKET_SIZE
+    packets: list[bytes] = []
+    packet = bytearray()
+    for line in lines:
+        if packet and len(packet) + len(line) > limit:
+            packets.append(bytes(packet))
+            packet.clear()
+        packet += line
+    if packet:
+        packets.append(bytes(packet))
+    return packets

@@ -1,0 +1,262 @@
+"""/debug: what Go's pprof tells about nsqd, told about this process, at the same paths and always as text.
+
+    goroutine       the greenlets by name, those with the same stack together
+    block           where greenlets wait, and how many of each kind
+    threadcreate    the threads, with their stacks
+    heap            memory: of the process, of Python, and the messages that are held
+    profile         who used the CPU during the next `seconds`
+    cmdline, symbol what pprof asks for first; there are no addresses to resolve here
+
+A CPU profile has one line for each different stack, `frame;frame;frame samples` with the outermost frame first: the
+collapsed form that flamegraph.pl, inferno and speedscope read. Its first frame is the kind of greenlet. A timer of CPU
+time takes the samples, SAMPLES_PER_SECOND of them on a busy core and none while the daemon waits.
+
+Compiled modules have no frames: their time counts for the Python code that runs next, and their greenlets show by name
+where a stack would say more.
+"""
+
+import ctypes
+import gc
+import signal
+import sys
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+from weakref import WeakSet
+
+from gevent import Greenlet, get_hub
+from gevent.event import Event
+from gevent.hub import Hub
+from greenlet import getcurrent
+
+from gnsqd.broker.doorbell import give_way
+from gnsqd.broker.registry import Registry
+from gnsqd.gotext import NumberError, parse_int
+from gnsqd.observe.stats import MemoryStats
+from gnsqd.web.http11 import Request
+from gnsqd.web.routes import Content, HTTPError, parse_query
+
+SAMPLES_PER_SECOND = 100
+DEFAULT_SECONDS = 30
+MAX_SECONDS = 300
+GREENLETS_PER_TURN = 100
+CHANNELS_PER_TURN = 1000
+SMALL_HEAP = 200_000  # blocks: a full collection of more would keep everybody waiting for over 10 ms
+
+_PAGES = {
+    "block": "where greenlets wait, and how many of each kind",
+    "cmdline": "the command line",
+    "goroutine": "the greenlets by name, with their stacks",
+    "heap": "figures of memory",
+    "profile": f"who used the CPU: collapsed stacks for a flame graph; ?seconds=N, {DEFAULT_SECONDS} by default",
+    "symbol": "there are no addresses to resolve",
+    "threadcreate": "the threads, with their stacks",
+}
+
+
+class Debug:
+    """The endpoints of one daemon. Owns the record of its greenlets, from `start` to `stop`."""
+
+    def __init__(self, registry: Registry, memory: MemoryStats) -> None:
+        self._registry = registry
+        self._memory = memory
+        self._greenlets: WeakSet[Greenlet[..., object]] = WeakSet()
+        self._profiling = False
+        self._stopped = Event()
+
+    def start(self) -> None:
+        """Greenlets started from now on are known."""
+        Greenlet.add_spawn_callback(self._greenlets.add)
+
+    def stop(self) -> None:
+        """End a profile that is being taken; it is answered with what it has."""
+        self._stopped.set()
+        Greenlet.remove_spawn_callback(self._greenlets.add)
+
+    def greenlet_count(self) -> int:
+        """How many are known."""
+        return len(self._greenlets)
+
+    # At pprof's paths
+
+    def index(self, request: Request) -> Content:
+        rows = [f"<tr><td><a href='{name}'>{name}</a></td><td>{what}</td></tr>\n" for name, what in _PAGES.items()]
+        title = "<title>/debug/pprof/</title>"
+        page = f"<html>\n<head>{title}</head>\n<body>\n<table>\n{''.join(rows)}</table>\n</body>\n</html>\n"
+        return Content(page.encode(), "text/html; charset=utf-8")
+
+    def cmdline(self, request: Request) -> str:
+        return "\0".join(sys.orig_argv)
+
+    def symbol(self, request: Request) -> str:
+        return "num_symbols: 0\n"
+
+    def goroutine(self, request: Request) -> str:
+        names: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        for name, frames in self._stacks():
+            names[frames].append(name)
+        groups = sorted((sorted(alike), frames) for frames, alike in names.items())
+        return _page("goroutine", sum(len(alike) for alike, _ in groups), groups)
+
+    def block(self, request: Request) -> str:
+        places: Counter[tuple[str, str]] = Counter()
+        for name, frames in self._stacks():
+            places[_kind(name), next((frame for frame in frames if frame.startswith("gnsqd.")), "")] += 1
+        lines = [f"{count}\t{kind}\t{place}\n" for (kind, place), count in places.most_common()]
+        return "".join(["--- contention:\n", *lines])
+
+    def threadcreate(self, request: Request) -> str:
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        tops = sys._current_frames()
+        groups = sorted(([names.get(ident, f"thread {ident}")], _stack(top)) for ident, top in tops.items())
+        return _page("threadcreate", len(groups), groups)
+
+    def heap(self, request: Request) -> str:
+        figures: dict[str, object] = {}
+        with open("/proc/self/status", encoding="utf-8", errors="replace") as status:
+            for line in status:
+                name, _, value = line.partition(":")
+                if name.startswith("Vm") or name in ("RssAnon", "Threads"):
+                    figures[name] = value.strip()
+        figures |= self._memory.row()
+        for generation, stats in enumerate(gc.get_stats()):
+            figures[f"gc_generation_{generation}"] = ", ".join(f"{stats[name]} {name}" for name in stats)
+        figures["gc_frozen_objects"] = gc.get_freeze_count()
+        figures |= self._held()
+        return "heap profile:\n" + "".join(f"{name} = {value}\n" for name, value in figures.items())
+
+    def profile(self, request: Request) -> Content:
+        seconds = DEFAULT_SECONDS
+        with suppress(NumberError):
+            seconds = parse_int(_parameter(request, "seconds"))
+        if seconds <= 0:
+            seconds = DEFAULT_SECONDS
+        if seconds > MAX_SECONDS:
+            raise HTTPError(400, f"profile duration exceeds {MAX_SECONDS} seconds\n")
+        if self._profiling:
+            raise HTTPError(500, "Could not enable CPU profiling: cpu profiling already in use\n")
+        self._profiling = True
+        try:
+            with _sampling() as samples:
+                self._stopped.wait(seconds)
+        finally:
+            self._profiling = False
+        lines = [f"{stack} {count}\n" for stack, count in sorted(samples.items())]
+        return Content("".join(lines).encode(), "text/plain; charset=utf-8")
+
+    # Beside pprof
+
+    def set_block_rate(self, request: Request) -> None:
+        """Checks the rate only: `block` looks at all greenlets, and takes no samples."""
+        rate = _parameter(request, "rate")
+        try:
+            parse_int(rate)
+        except NumberError as error:
+            raise HTTPError(400, f"invalid block rate : {NumberError('Atoi', rate, error.reason)}") from error
+
+    def free_memory(self, request: Request) -> None:
+        gc.collect(2 if sys.getallocatedblocks() < SMALL_HEAP else 0)
+        get_hub().threadpool.apply(_trim)
+
+    # What they share
+
+    def _stacks(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Name and stack, innermost frame first, of each greenlet, with turns for others in between."""
+        hub = get_hub()
+        yield "main", _stack(hub.parent.gr_frame)
+        yield "hub", _stack(hub.gr_frame)
+        for number, one in enumerate(list(self._greenlets)):
+            if number % GREENLETS_PER_TURN == 0:
+                give_way()
+            if not one.dead:
+                yield one.name, _stack(sys._getframe() if one is getcurrent() else one.gr_frame)
+
+    def _held(self) -> dict[str, object]:
+        """What the broker keeps. Yields."""
+        held: Counter[str] = Counter(topics=0, channels=0, messages_in_memory=0, in_flight=0, deferred=0)
+        for topic in list(self._registry.topics.values()):
+            held["topics"] += 1
+            held["messages_in_memory"] += topic.depth - topic.backend_depth
+            for channel in list(topic.channels.values()):
+                held["channels"] += 1
+                held["messages_in_memory"] += channel.depth - channel.backend_depth
+                held["in_flight"] += channel.in_flight_count
+                held["deferred"] += channel.deferred_count
+                if held["channels"] % CHANNELS_PER_TURN == 0:
+                    give_way()
+        return {"greenlets": self.greenlet_count(), **held}
+
+
+def _kind(name: str) -> str:
+    """What greenlets of one sort have in common: `messagePump` of `messagePump:topic`."""
+    return name.partition(":")[0]
+
+
+def _page(title: str, total: int, groups: Sequence[tuple[Sequence[str], Sequence[str]]]) -> str:
+    """Names, and the stack that they have in common."""
+    parts = [f"{title} profile: total {total}\n"]
+    parts += ["\n".join(["", *names, *(f"\t{frame}" for frame in frames), ""]) for names, frames in groups]
+    return "".join(parts)
+
+
+def _function(frame: FrameType) -> str:
+    return f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}"
+
+
+def _stack(frame: FrameType | None) -> tuple[str, ...]:
+    """Function, file and line of a frame and its callers."""
+    lines = []
+    while frame is not None:
+        lines.append(f"{_function(frame)} {frame.f_code.co_filename}:{frame.f_lineno}")
+        frame = frame.f_back
+    return tuple(lines)
+
+
+@contextmanager
+def _sampling() -> Iterator[Counter[str]]:
+    """Collapsed stacks, counted while the context lasts. Only the main thread may."""
+    samples: Counter[str] = Counter()
+
+    def sample(number: int, frame: FrameType | None) -> None:
+        current = getcurrent()
+        frames = []
+        while frame is not None:
+            frames.append(_function(frame))
+            frame = frame.f_back
+        if isinstance(current, Greenlet):
+            frames.append(_kind(current.name))
+        else:
+            frames.append("hub" if isinstance(current, Hub) else "main")
+        samples[";".join(reversed(frames))] += 1
+
+    signal.signal(signal.SIGPROF, sample)
+    signal.setitimer(signal.ITIMER_PROF, 1 / SAMPLES_PER_SECOND, 1 / SAMPLES_PER_SECOND)
+    try:
+        yield samples
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        # One may still be on its way: without a handler it would end the process, ignored it would be complained of.
+        signal.signal(signal.SIGPROF, lambda number, frame: None)
+
+
+def _trim() -> None:
+    """Give free memory back to the system, where the C library can."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _parameter(request: Request, name: str) -> str:
+    """A parameter of a form in the body, else of the query; what can't be parsed is passed over, as by Go."""
+    sources = [request.query]
+    media_type = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if media_type == b"application/x-www-form-urlencoded" and not (request.broken or request.too_big):
+        sources.insert(0, request.body.decode("utf-8", "replace"))
+    for source in sources:
+        for part in source.split("&"):
+            with suppress(ValueError):
+                parameters = parse_query(part)
+                if name in parameters:
+                    return parameters[name]
+    return ""

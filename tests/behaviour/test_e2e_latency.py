@@ -1,0 +1,165 @@
+"""End-to-end processing latency of both daemons, in both forms of /stats.
+
+Latencies that no machine is too slow for: the messages are hours old, because their channel adopts a disk queue with
+such timestamps (NSQD-COMPAT 0.1 item 23, 4.3, 4.4).
+"""
+
+import re
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemons import Daemon, eventually
+from http_api import ask, topic_stats
+from nsq_client import Client
+
+DaemonFactory = Callable[..., Daemon]
+
+HOUR = 3600 * 1_000_000_000
+
+FLAG = "--e2e-processing-latency-percentile"
+NONE = '"e2e_processing_latency":{"count":0,"percentiles":null}'
+NO_SAMPLES = (
+    '"e2e_processing_latency":{"count":0,"percentiles":'
+    '[{"quantile":1,"value":0},{"quantile":0.99,"value":0},{"quantile":0.5,"value":0}]}'
+)
+
+
+def create(nsqd: Daemon, topic: str, *channels: str) -> None:
+    ask(nsqd, f"POST /topic/create?topic={topic}")
+    for channel in channels:
+        assert ask(nsqd, f"POST /channel/create?topic={topic}&channel={channel}") == (200, "")
+
+
+def create_aged(nsqd: Daemon, topic: str, channel: str, *hours: int) -> None:
+    """A channel with a message for every age."""
+    ask(nsqd, f"POST /topic/create?topic={topic}")
+    now = time.time_ns()
+    ids = (b"%016x" % number for number in range(len(hours)))
+    records = [struct.pack(">qH", now - age * HOUR, 1) + id + b"x" for age, id in zip(hours, ids, strict=False)]
+    data = b"".join(struct.pack(">i", len(record)) + record for record in records)
+    files = str(nsqd.data_path / f"{topic}:{channel}.diskqueue.")
+    with open(f"{files}000000.dat", "wb") as file:
+        file.write(data)
+    with open(f"{files}meta.dat", "w") as file:
+        file.write(f"{len(hours)}\n0,0\n0,{len(data)}\n")
+    create(nsqd, topic, channel)
+
+
+def finish_all(nsqd: Daemon, topic: str, channel: str) -> None:
+    depth = nsqd.channel_stats(topic, channel)["depth"]
+    with Client(nsqd.tcp_address) as consumer:
+        consumer.subscribe(topic, channel, rdy=100)
+        for _ in range(depth):
+            consumer.command(b"FIN " + consumer.message().id)
+        eventually(lambda: latency_of(nsqd.channel_stats(topic, channel))[0] >= depth, "all finished")
+
+
+def latency_of(row: dict[str, Any]) -> tuple[int, dict[float, float]]:
+    """Count, and hours by quantile."""
+    latency = row["e2e_processing_latency"]
+    return latency["count"], {entry["quantile"]: entry["value"] / HOUR for entry in latency["percentiles"]}
+
+
+def about(**hours: float) -> Any:
+    """Hours by quantile, given as `p99=2`: 2 % for the error and for the time that the test takes."""
+    return pytest.approx({int(name[1:]) / 100: value for name, value in hours.items()}, rel=0.02)
+
+
+def figures(nsqd: Daemon, topic: str) -> list[str]:
+    """The `e2e%` of the text page: the topic's, then its channels'."""
+    return re.findall(r"msgs: \d+ +e2e%: (.*)$", ask(nsqd, f"GET /stats?topic={topic}")[1], re.MULTILINE)
+
+
+def test_zeros_while_nothing_was_finished_and_nothing_for_a_topic_without_channels(
+    nsqd_factory: DaemonFactory,
+) -> None:
+    nsqd = nsqd_factory(f"{FLAG}=0.5,1.0", f"{FLAG}=0.99")
+    create(nsqd, "bare")
+    create(nsqd, "t", "c")
+    _, bare = ask(nsqd, "GET /stats?format=json&topic=bare")
+    assert bare.count(NONE) == bare.count("e2e") == 1
+    _, idle = ask(nsqd, "GET /stats?format=json&topic=t")
+    assert idle.count(NO_SAMPLES) == idle.count("e2e") == 2
+    assert figures(nsqd, "bare") == [""]
+    assert figures(nsqd, "t") == ["0.0ns, 0.0ns, 0.0ns"] * 2
+
+
+def test_the_config_file_says_the_order(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    config = tmp_path / "nsqd.cfg"
+    config.write_text("e2e_processing_latency_percentiles = [0.5, 1.0, 0.999]\n")
+    nsqd = nsqd_factory(f"--config={config}")
+    create(nsqd, "t", "c")
+    assert list(latency_of(nsqd.channel_stats("t", "c"))[1]) == [0.5, 1, 0.999]
+
+
+def test_latencies_of_a_channel(nsqd_factory: DaemonFactory) -> None:
+    nsqd = nsqd_factory(f"{FLAG}=1.0,0.90,0.30")
+    create_aged(nsqd, "t", "c", *[1] * 60, *[2] * 39, 10)
+    finish_all(nsqd, "t", "c")
+    for row in (nsqd.channel_stats("t", "c"), topic_stats(nsqd, "t")):
+        assert latency_of(row) == (100, about(p100=10, p90=2, p30=1))
+    body = ask(nsqd, "GET /stats?format=json")[1]
+    assert re.search(r'"percentiles":\[\{"quantile":1,"value":3\d{13}\},\{"quantile":0\.9,"value":\d{13}\},', body)
+    for figure in figures(nsqd, "t"):
+        values = re.fullmatch(r"(\d+\.\d)s, (\d+\.\d)s, (\d+\.\d)s", figure)
+        assert values
+        assert [float(value) for value in values.groups()] == pytest.approx([36000, 7200, 3600], rel=0.02)
+
+
+def test_many_samples_are_all_counted(nsqd_factory: DaemonFactory) -> None:
+    nsqd = nsqd_factory(f"{FLAG}=1.0,0.50")
+    create_aged(nsqd, "t", "c", *[hours for _ in range(300) for hours in (1, 1, 1, 3, 3)])
+    finish_all(nsqd, "t", "c")
+    assert latency_of(nsqd.channel_stats("t", "c")) == (1500, about(p100=3, p50=1))
+
+
+def test_a_topic_merges_all_its_channels_whichever_are_shown(nsqd_factory: DaemonFactory) -> None:
+    nsqd = nsqd_factory(f"{FLAG}=1.0,0.80,0.50")
+    create_aged(nsqd, "t", "a", *[1] * 60)
+    create_aged(nsqd, "t", "b", *[5] * 40)
+    finish_all(nsqd, "t", "a")
+    finish_all(nsqd, "t", "b")
+    assert latency_of(nsqd.channel_stats("t", "a")) == (60, about(p100=1, p80=1, p50=1))
+    assert latency_of(nsqd.channel_stats("t", "b")) == (40, about(p100=5, p80=5, p50=5))
+    (topic,) = nsqd.stats("t", "a")["topics"]
+    assert [channel["channel_name"] for channel in topic["channels"]] == ["a"]
+    assert latency_of(topic) == (100, about(p100=5, p80=5, p50=1))
+    ask(nsqd, "POST /channel/delete?topic=t&channel=b")
+    assert latency_of(topic_stats(nsqd, "t")) == (60, about(p100=1, p80=1, p50=1))
+
+
+def test_only_a_fin_counts_and_emptying_takes_nothing_away(nsqd_factory: DaemonFactory) -> None:
+    nsqd = nsqd_factory(f"{FLAG}=1.0")
+    create_aged(nsqd, "t", "c", 4)
+    with Client(nsqd.tcp_address) as consumer:
+        consumer.subscribe("t", "c", rdy=1)
+        message = consumer.message()
+        consumer.command(b"TOUCH " + message.id)
+        consumer.command(b"FIN 0123456789abcdef")
+        assert consumer.error().startswith(b"E_FIN_FAILED")
+        consumer.command(b"REQ " + message.id + b" 0")
+        assert consumer.message().id == message.id
+        assert nsqd.channel_stats("t", "c")["requeue_count"] == 1
+        assert latency_of(nsqd.channel_stats("t", "c")) == (0, {1: 0})
+        consumer.command(b"FIN " + message.id)
+        eventually(lambda: latency_of(nsqd.channel_stats("t", "c"))[0])
+    ask(nsqd, "POST /channel/empty?topic=t&channel=c")
+    assert latency_of(nsqd.channel_stats("t", "c")) == (1, about(p100=4))
+
+
+def test_samples_are_gone_when_the_window_has_passed(nsqd_factory: DaemonFactory) -> None:
+    nsqd = nsqd_factory(f"{FLAG}=1.0", "--e2e-processing-latency-window-time=3s")
+    create_aged(nsqd, "t", "c", 1, 2)
+    finish_all(nsqd, "t", "c")
+
+    def gone() -> bool:
+        latencies = [latency_of(nsqd.channel_stats("t", "c")), latency_of(topic_stats(nsqd, "t"))]
+        return latencies == [(0, {1: 0})] * 2
+
+    assert latency_of(nsqd.channel_stats("t", "c")) == (2, about(p100=2))
+    eventually(gone, "the window has passed")

@@ -1,0 +1,217 @@
+"""`/debug`: the paths of Go's pprof, with something of ours behind them, and the two endpoints beside it."""
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from daemons import Daemon, eventually
+from http_api import ask
+from nsq_client import Client
+from pairs import Pair, running_pair
+
+DaemonFactory = Callable[..., Daemon]
+
+TEXT = "text/plain; charset=utf-8"
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+
+def answer(nsqd: Daemon, what: str, body: bytes = b"", **headers: str) -> tuple[int, dict[str, str], str]:
+    """Status, headers and body."""
+    method, target = what.split(" ", 1)
+    status, found, text = nsqd.http(method, target, body, headers)
+    ignored = ("Date", "Content-Length", "Transfer-Encoding", "X-Content-Type-Options")
+    return status, {name: value for name, value in found.items() if name not in ignored}, text.decode()
+
+
+@pytest.fixture(scope="module")
+def pair(peer_binary: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with running_pair(tmp_path_factory.mktemp("pair"), peer_binary("nsqd")) as pair:
+        yield pair
+
+
+@contextmanager
+def asked_all_the_time(nsqd: Daemon, what: str) -> Iterator[None]:
+    """Somebody else asks for `what` over and over."""
+    done = threading.Event()
+
+    def load() -> None:
+        while not done.is_set():
+            ask(nsqd, what)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+# Side by side
+
+
+@pytest.mark.peer
+def test_everything_but_the_contents_is_answered_as_by_nsqd(pair: Pair) -> None:
+    pages = ["", "cmdline", "symbol", "heap", "goroutine", "block", "threadcreate", "profile"]
+    targets = [f"/debug/pprof/{page}" for page in pages]
+    rows = [f"GET {target}?debug=1" for target in targets if "profile" not in target]
+    rows += [f"{method} {target}" for method in ("PUT", "DELETE", "HEAD", "OPTIONS") for target in targets]
+    rows += [f"POST {target}" for target in targets if "symbol" not in target]
+    rows += ["POST /debug/pprof/symbol", "GET /debug/pprof/symbol?0x1+0x2"]
+    rows += [
+        f"{method} {target}"
+        for method in ("GET", "PUT", "POST", "OPTIONS")
+        for target in (
+            "/debug/pprof", "/debug/pprof/mutex", "/debug/pprof/trace", "/debug/pprof/allocs", "/debug/vars", "/debug",
+            "/debug/", "/debug/pprof/heap/", "/Debug/pprof/goroutine/?debug=1", "/debug/pprof/heap/x",
+        )
+    ]  # fmt: skip
+    rows += [f"{method} /debug/setblockrate" for method in ("GET", "POST", "OPTIONS", "HEAD")]
+    rows += [f"{method} /debug/freememory" for method in ("GET", "PUT", "OPTIONS", "HEAD")]
+
+    def without_contents(nsqd: Daemon, what: str) -> object:
+        status, headers, body = answer(nsqd, what)
+        return what, status, headers, body if status != 200 else bool(body)
+
+    assert [without_contents(pair.ours, row) for row in rows] == [without_contents(pair.real, row) for row in rows]
+
+
+@pytest.mark.peer
+def test_block_rate_is_checked_as_by_nsqd(pair: Pair) -> None:
+    queries = ["", "?rate", "?rate=x", "?rate=1.5", "?rate=+5", "?rate=1_0", "?rate=0x1", "?rate=%zz", "?rate=1;2"]
+    queries += ["?rate=9223372036854775808", "?rate=%0A%22%C3%A9", "?rate=x&rate=1", "?Rate=1"]
+    bodies = [b"rate=zz", b"rate=", b"a=1&rate=%zz&rate=z", b"rate=1;2", b"x", b"rate=" + b"9" * 3000]
+
+    def ask_all(nsqd: Daemon) -> list[object]:
+        found: list[object] = [(query, answer(nsqd, f"PUT /debug/setblockrate{query}")) for query in queries]
+        for query in ("", "?rate=q"):
+            found += [(body, answer(nsqd, f"PUT /debug/setblockrate{query}", body, **FORM)) for body in bodies]
+        return found
+
+    found = ask_all(pair.ours)
+    assert found == ask_all(pair.real)
+    assert found[2] == (
+        "?rate=x",
+        (400, {"Content-Type": TEXT}, 'invalid block rate : strconv.Atoi: parsing "x": invalid syntax'),
+    )
+
+
+@pytest.mark.peer
+def test_what_nsqd_does_and_then_answers_with_500_is_answered_with_200(pair: Pair) -> None:
+    rows = [
+        ("PUT /debug/setblockrate?rate=10", b"", {}),
+        ("PUT /debug/setblockrate?rate=-1&rate=x", b"", {}),
+        ("PUT /debug/setblockrate?rate=%2B5", b"", {}),
+        ("PUT /debug/setblockrate?rate=x", b"rate=7", FORM),
+        ("PUT /debug/setblockrate?%zz&rate=7", b"", {}),
+        ("PUT /debug/setblockrate", b"a=%zz&rate=7", {"Content-Type": "Application/X-www-form-urlencoded; charset=x"}),
+        ("POST /debug/freememory", b"", {}),
+    ]  # fmt: skip
+    assert [answer(pair.real, what, body, **headers)[0] for what, body, headers in rows] == [500] * len(rows)
+    assert [answer(pair.ours, what, body, **headers) for what, body, headers in rows] == [(200, {}, "")] * len(rows)
+
+
+@pytest.mark.peer
+def test_second_cpu_profile_at_a_time_is_refused_as_by_nsqd(pair: Pair) -> None:
+    def profile(nsqd: Daemon) -> tuple[int, str | None, bytes]:
+        status, headers, body = nsqd.http("GET", "/debug/pprof/profile?seconds=3")
+        return status, headers["Content-Type"], body
+
+    def refusal(nsqd: Daemon) -> object:
+        with ThreadPoolExecutor() as threads:
+            taken, refused = sorted(threads.map(profile, [nsqd, nsqd]))
+        assert taken[0] == 200
+        return refused
+
+    assert refusal(pair.ours) == refusal(pair.real)
+
+
+def test_pprof_is_not_logged_and_the_rest_is(nsqd: Daemon) -> None:
+    for page in ("", "cmdline", "symbol", "heap", "goroutine", "block", "threadcreate", "profile?seconds=1"):
+        assert nsqd.http("GET", f"/debug/pprof/{page}")[0] == 200
+    ask(nsqd, "GET /debug/pprof")
+    ask(nsqd, "GET /debug/pprof/mutex")
+    ask(nsqd, "PUT /debug/setblockrate?rate=x")
+    lines = [line for line in nsqd.log().splitlines() if "/debug" in line]
+    assert [re.findall(r"INFO: (.*) \(", line) for line in lines] == [
+        ["404 GET /debug/pprof/mutex"],
+        ["400 PUT /debug/setblockrate?rate=x"],
+    ]
+
+
+# What gnsqd shows
+
+
+def test_index_links_to_every_page(gnsqd: Daemon) -> None:
+    _, headers, page = answer(gnsqd, "GET /debug/pprof/")
+    links = re.findall(r"<a href='(\w+)'>", page)
+    assert headers == {"Content-Type": "text/html; charset=utf-8"}
+    assert sorted(links) == ["block", "cmdline", "goroutine", "heap", "profile", "symbol", "threadcreate"]
+    assert [ask(gnsqd, f"GET /debug/pprof/{link}?seconds=1")[0] for link in links] == [200] * len(links)
+
+
+def test_greenlets_are_shown_by_name_with_their_stacks(gnsqd: Daemon, topic: str) -> None:
+    with Client(gnsqd.tcp_address) as client, Client(gnsqd.tcp_address) as other:
+        for one in (client, other):
+            one.subscribe(topic, "c")
+        host, port = client.sock.getsockname()
+        status, dump = ask(gnsqd, "GET /debug/pprof/goroutine?debug=2")
+    assert status == 200
+    groups = [group.splitlines() for group in dump.split("\n\n")]
+    names = [line for group in groups[1:] for line in group if not line.startswith("\t")]
+    assert groups[0] == [f"goroutine profile: total {len(names)}"]
+    expected = {"main", "hub", "tcpServer", "httpServer", "queueScanLoop", f"messagePump:{topic}"}
+    expected |= {f"IOLoop:{host}:{port}", f"messagePump:{host}:{port}"}
+    assert expected <= set(names), dump
+    (reading,) = [group for group in groups if f"IOLoop:{host}:{port}" in group]
+    assert sum(line.startswith("IOLoop:") for line in reading) == 2  # both wait at the same place
+    assert re.search(r"^\tgnsqd\.wire\.tcp\.TCPServer\._handle /.*/tcp\.py:\d+$", "\n".join(reading), re.MULTILINE)
+    _, block = ask(gnsqd, "GET /debug/pprof/block")
+    assert re.search(r"\n1\ttcpServer\tgnsqd\.wire\.listener\.Listener\.serve /.*/listener\.py:\d+\n", block)
+
+
+def test_threads_are_shown_with_their_stacks(gnsqd: Daemon) -> None:
+    _, page = ask(gnsqd, "GET /debug/pprof/threadcreate")
+    assert re.match(r"threadcreate profile: total \d+\n\nMainThread\n\tgnsqd\.web\.debug\.Debug\.threadcreate /", page)
+
+
+def test_command_line_is_separated_by_nul(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory("--log-prefix=a b")
+    assert ask(nsqd, "GET /debug/pprof/cmdline")[1].split("\0")[-1] == "--log-prefix=a b"
+
+
+def test_memory_page_tells_what_is_held(gnsqd: Daemon, topic: str) -> None:
+    ask(gnsqd, f"POST /pub?topic={topic}", b"x")
+    ask(gnsqd, f"POST /pub?topic={topic}", b"x")
+    _, page = ask(gnsqd, "GET /debug/pprof/heap")
+    figures = dict(re.findall(r"^(\w+) = (.*)$", page, re.MULTILINE))
+    assert int(figures["heap_in_use_bytes"]) > 1 << 20
+    assert figures["VmRSS"].endswith(" kB")
+    assert (figures["topics"], figures["channels"], figures["messages_in_memory"]) == ("1", "0", "2")
+
+
+def test_cpu_profile_is_collapsed_stacks_by_kind_of_greenlet(gnsqd: Daemon) -> None:
+    with asked_all_the_time(gnsqd, "GET /stats"):
+        status, headers, profile = answer(gnsqd, "GET /debug/pprof/profile?seconds=2")
+    assert (status, headers) == (200, {"Content-Type": TEXT})
+    lines = profile.splitlines()
+    assert lines
+    assert all(re.fullmatch(r"[^;\s]+(;[^;\s]+)* [1-9]\d*", line) for line in lines), profile
+    assert len({line.rsplit(" ", 1)[0] for line in lines}) == len(lines)
+    assert any(re.match(r"http;gnsqd\.nsqd\.NSQD\._supervise;gnsqd\.web\.server\.", line) for line in lines), profile
+    assert ask(gnsqd, "GET /debug/pprof/profile?seconds=301") == (400, "profile duration exceeds 300 seconds\n")
+
+
+def test_exit_ends_a_cpu_profile_with_what_it_has(gnsqd: Daemon) -> None:
+    found = []
+    thread = threading.Thread(target=lambda: found.append(ask(gnsqd, "GET /debug/pprof/profile?seconds=300")[0]))
+    thread.start()
+    eventually(lambda: "Debug.profile" in ask(gnsqd, "GET /debug/pprof/goroutine")[1])
+    assert gnsqd.terminate() == 0
+    thread.join()
+    assert found == [200]

@@ -1,0 +1,417 @@
+"""Every endpoint and every success and error of it (NSQD-COMPAT 5): both daemons answer the same in the same run.
+
+A row is one request. It is sent to both daemons, in the same state, and all of the two answers is compared: status,
+reason, headers, body; and then what the request did, as /stats tells it. What must differ is normalised: ids, ports,
+times, memory and versions. Go sends a long body in chunks and ours with its length; a client cannot tell.
+What the answers have to be is written down in test_http.py, test_http_stats.py and test_http_connections.py.
+"""
+
+import itertools
+import re
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from http.client import HTTPResponse
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from daemons import DEADLINE, Daemon, eventually, open_socket, own_command
+from http_api import head
+from nsq_client import Client, mpub_body
+from pairs import Pair, running_pair
+
+pytestmark = pytest.mark.peer
+
+LIMITS = ["--max-msg-size=10", "--max-body-size=40", "--max-req-timeout=1h"]
+
+
+def in_order(separator: str) -> Callable[[re.Match[str]], str]:
+    return lambda match: separator.join(sorted(match[0].split(separator)))
+
+
+# The real daemon's producers come in the order of a hash.
+NORMAL: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
+    (r'"(start_time|connect_ts|http_port|tcp_port)":\d+', r'"\1":N'),
+    (r'"memory":{[^}]*}', lambda match: re.sub(r":\d+", ":N", match[0])),
+    (r"127\.0\.0\.1:\d+", "127.0.0.1:N"),
+    (r"(\[V2 \S+):\d{5} ", r"\1:N "),
+    (r"nsqd v1\.3\.0 \(built w/\S+\)", "nsqd v1.3.0"),
+    (r"start_time \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(Z|[+-]\d\d:\d\d)", "start_time T"),
+    (r"uptime (\d+m)?[\d.]+(ns|\u00b5s|ms|s)", "uptime D"),
+    (r"connected: \d+s", "connected: 0s"),
+    (r"^(   \w+ +\t)\d+$", r"\1N"),
+    (r'(?<="producers":\[{"client_id")(.*)(?=}\]})', in_order('},{"client_id"')),
+    (r"(?<=^Producers:\n)((.+\n)+)", in_order("\n")),
+    (r"open \S+/(gnsqd|nsqd)/", "open PATH/"),
+]
+
+
+def normal(text: str) -> str:
+    for pattern, replacement in NORMAL:
+        text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
+    return text
+
+
+class Answer(NamedTuple):
+    status: int
+    reason: str
+    headers: dict[str, str]
+    body: str
+
+
+def answer(nsqd: Daemon, request: bytes) -> Answer:
+    """What comes back for one whole request, after which this side of the connection ends."""
+    with open_socket(nsqd.http_address, DEADLINE) as sock:
+        sock.sendall(request)
+        sock.shutdown(socket.SHUT_WR)
+        response = HTTPResponse(sock, method=request.split(b" ", 1)[0].decode())
+        response.begin()
+        raw = response.read().decode()
+    headers = {name.title(): value for name, value in response.headers.items() if name != "Date"}
+    if headers.get("Transfer-Encoding") == "chunked":
+        del headers["Transfer-Encoding"]
+        headers["Content-Length"] = "any"
+    body = normal(raw)
+    if body != raw or len(raw) > 2000:  # a little more or less than 2 KiB may be in chunks, or not
+        headers["Content-Length"] = "any"
+    return Answer(response.status, response.reason, headers, body)
+
+
+def topic_state(nsqd: Daemon, topic: str) -> str:
+    _, _, body = nsqd.http("GET", f"/stats?format=json&include_mem=false&topic={topic.replace('#', '%23')}")
+    return normal(body.decode())
+
+
+def difference(found: Callable[[Daemon], object], pair: Pair, what: object) -> object:
+    """None once the same is found at both: messages take a moment on their way into channels."""
+    try:
+        eventually(lambda: found(pair.ours) == found(pair.real), timeout=5)
+    except AssertionError:
+        return what, found(pair.ours), found(pair.real)
+    return None
+
+
+@pytest.fixture(scope="module")
+def pair(peer_binary: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with running_pair(tmp_path_factory.mktemp("pair"), peer_binary("nsqd"), *LIMITS) as pair:
+        yield pair
+
+
+# One request to one endpoint
+
+
+class Row(NamedTuple):
+    """`{t}` in a request stands for a topic that no other row has. A body without headers gets its Content-Length."""
+
+    request: str
+    body: bytes = b""
+    headers: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()  # requests for the state that the row is about
+
+
+def rows(path: str, queries: Iterable[str], body: bytes = b"", before: tuple[str, ...] = ()) -> list[Row]:
+    return [Row(f"{path}{query}", body, before=before) for query in queries]
+
+
+def chunked(*chunks: bytes) -> bytes:
+    return b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in (*chunks, b""))
+
+
+CHUNKED = ("Transfer-Encoding: chunked",)
+CUT_OFF = ("Content-Length: 9",)
+CUT_CHUNKED = ("Transfer-Encoding: Chunked",)
+
+# What is wrong with a query before anybody looks for a topic, in each form.
+BAD_QUERIES = ("?topic=%zz", "?topic={t};a=b", "?%g=1", "?a=%", "?topic={t}&b=%4")
+NO_TOPIC = ("", "?", "?Topic={t}", "?topics={t}", "?channel=c")
+BAD_NAMES = ("?topic=", "?topic", "?topic=a$", "?topic=a%20b", "?topic={t}%0A", "?topic=%23ephemeral", "?topic=%FF",
+             f"?topic={'a' * 65}", "?topic=&topic={t}")  # fmt: skip
+GOOD_NAMES = ("?topic={t}", "?topic={t}%23ephemeral", "?topic={t}&topic=$", "?topic={t}&x=%20+y", "?&&topic={t}&")
+
+PUB = [
+    *rows("POST /pub", [*BAD_QUERIES, *NO_TOPIC, *BAD_NAMES, *GOOD_NAMES], b"x"),
+    *rows("POST /pub", ["?topic={t}", "?topic=%zz", ""], b""),
+    *rows("POST /pub", ["?topic={t}"], b"x" * 10),
+    *rows("POST /pub", ["?topic={t}", "?topic=%zz", ""], b"x" * 11),
+    Row("POST /pub?topic={t}", b"", ("Content-Length: 300000",)),
+    Row("POST /pub?topic={t}", chunked(b"xx", b"y" * 8), CHUNKED),
+    Row("POST /pub?topic={t}", chunked(b"xx", b"y" * 9), CHUNKED),
+    Row("POST /pub?topic={t}", chunked(), CHUNKED),
+    Row("POST /pub?topic={t}", b"xyz", CUT_OFF),
+    Row("POST /pub?topic={t}", b"5\r\nab", CUT_CHUNKED),
+    *rows("POST /pub?topic={t}&defer=", ["0", "1", "3600000", "%2B5", "007", "&defer=x"], b"x"),
+    *rows("POST /pub?topic={t}&defer=", ["", "+5", "-1", "3600001", "abc", "1.5", "0x10", "1_0", "1e3"], b"x"),
+    *rows("POST /pub?topic={t}&defer=", ["9223372036854", "9223372036854775807", "9223372036854775808"], b"x"),
+    *rows("POST /pub?topic={t}&defer=", ["9223372036855", "x&defer=1"], b"x"),
+    *rows("POST /pub?defer=x", ["", "&topic=$"], b"x"),
+]
+
+BINARY = "POST /mpub?topic={t}&binary=true"
+MPUB = [
+    *rows("POST /mpub", [*BAD_QUERIES, *NO_TOPIC, *BAD_NAMES, *GOOD_NAMES], b"x\ny"),
+    *[Row("POST /mpub?topic={t}", body) for body in (
+        b"", b"\n", b"\n\n\n", b"a", b"a\n", b"a\nb\nc", b"\n\na\n\nb\r\n", b"x" * 10 + b"\n", (b"x" * 9 + b"\n") * 4,
+        b"x" * 11, b"a\n" + b"x" * 11 + b"\nb", b"a" * 41, b"\n" * 41, b"a\0b\n\xff",
+    )],
+    *rows("POST /mpub", ["?topic=%zz", ""], b"a" * 41),
+    Row("POST /mpub?topic={t}", b"", ("Content-Length: 300000",)),
+    Row("POST /mpub?topic={t}&defer=x", b"a\nb"),
+    Row("POST /mpub?topic={t}", chunked(b"ab\nc", b"d\ne"), CHUNKED),
+    Row("POST /mpub?topic={t}", chunked(*[b"x" * 9 + b"\n"] * 4), CHUNKED),
+    Row("POST /mpub?topic={t}", chunked(*[b"x" * 9 + b"\n"] * 4, b"\n"), CHUNKED),
+    Row("POST /mpub?topic={t}", chunked(b"x" * 11, b"\n" * 40), CHUNKED),
+    Row("POST /mpub?topic={t}", b"xyz", CUT_OFF),
+    *rows("POST /mpub?topic={t}&binary=", ["true", "1", "false", "0", "", "True", "no"], mpub_body(b"ab", b"c")),
+    *rows("POST /mpub?topic={t}&binary=", ["false&binary=true", "true&binary=false"], mpub_body(b"ab")),
+    *[Row(BINARY, body) for body in (
+        b"", b"\0\0\0", b"\0\0\0\0", b"\xff\xff\xff\xff", b"\0\0\0\x08", b"\0\0\0\x07", b"\0\0\0\x01",
+        b"\0\0\0\x01\0\0", b"\0\0\0\x01\xff\xff\xff\xff",
+        mpub_body(b""), mpub_body(b"x" * 10), mpub_body(b"x" * 11), mpub_body(b"ab")[:-1],
+        mpub_body(b"ab", b"x" * 10) + b"trailing", mpub_body(b"ab", b""), b"x" * 41,
+    )],
+    Row(BINARY, chunked(mpub_body(b"ab")[:5], mpub_body(b"ab")[5:]), CHUNKED),
+    Row(BINARY, mpub_body(b"ab")[:9], CUT_OFF),
+]  # fmt: skip
+
+MAKE_TOPIC = ("POST /topic/create?topic={t}",)
+MAKE_CHANNEL = (*MAKE_TOPIC, "POST /channel/create?topic={t}&channel=c")
+FILL_TOPIC = (*MAKE_TOPIC, "POST /topic/pause?topic={t}", "POST /pub?topic={t}")
+FILL_CHANNEL = (*MAKE_CHANNEL, "POST /pub?topic={t}")
+
+
+def action_rows() -> Iterator[Row]:
+    """/topic/* and /channel/*: each has the same cases, though not the same answers."""
+    for action in ("create", "delete", "empty", "pause", "unpause"):
+        path = f"POST /topic/{action}"
+        yield from rows(path, [*BAD_QUERIES, *NO_TOPIC, *BAD_NAMES, *GOOD_NAMES])
+        yield from rows(path, GOOD_NAMES, before=MAKE_TOPIC)
+        yield Row(f"{path}?topic={{t}}", before=FILL_TOPIC)
+        yield Row(f"{path}?topic={{t}}", before=FILL_CHANNEL)
+        yield Row(f"{path}?topic={{t}}", before=(*MAKE_TOPIC, f"{path}?topic={{t}}"))
+        yield Row(path, b"topic={t}", before=MAKE_TOPIC)
+        yield Row(f"{path}?topic={{t}}", b"xyz", CUT_OFF, before=MAKE_TOPIC)
+
+        path = f"POST /channel/{action}"
+        yield from rows(path, [*BAD_QUERIES, *NO_TOPIC, *BAD_NAMES])
+        yield from rows(path, [f"{query}&channel=c" for query in (*BAD_NAMES[2:], *GOOD_NAMES)])
+        names = ("", "a$", "a%20b", "%23ephemeral", "c" * 65, "c", "d", "c%23ephemeral", "c&channel=$", "%FF")
+        for before in ((), MAKE_CHANNEL):
+            yield from rows(path, ["?topic={t}", "?topic={t}&Channel=c", "?topic={t}&channel"], before=before)
+            yield from rows(path, [f"?topic={{t}}&channel={name}" for name in names], before=before)
+        yield Row(f"{path}?topic={{t}}&channel=c", before=FILL_CHANNEL)
+        yield Row(f"{path}?topic={{t}}&channel=c", before=(*MAKE_CHANNEL, f"{path}?topic={{t}}&channel=c"))
+        yield Row(path, b"topic={t}&channel=c", before=MAKE_CHANNEL)
+        yield Row(f"{path}?topic={{t}}&channel=c", b"xyz", CUT_OFF, before=MAKE_CHANNEL)
+
+
+ABOUT = [
+    *rows("GET /ping", ["", "?a=%zz", "?a;b"]),
+    *rows("GET /info", ["", "?a=%zz"]),
+    *rows("GET /stats", ["?a=%zz", "?a;b", "?format=json&topic=%zz"]),
+    *rows("GET /stats", ["?topic={t}", "?format=json&topic={t}"], before=MAKE_CHANNEL),
+    Row("GET /stats?topic={t}&format=json", headers=("Accept-Encoding: gzip, deflate",)),
+    Row("GET /stats?topic={t}", headers=("Accept: application/json",)),
+    Row("GET /stats?topic={t}", b"body"),
+    Row("GET /ping", headers=("Connection: close",)),
+    Row("GET /nope", headers=("Connection: close",)),
+]
+
+_numbers = itertools.count()
+
+
+@pytest.mark.parametrize("path, table", [
+    ("about the daemon", ABOUT), ("/pub", PUB), ("/mpub", MPUB), ("/topic and /channel", list(action_rows())),
+])  # fmt: skip
+def test_every_row_is_answered_alike_and_does_the_same(pair: Pair, path: str, table: list[Row]) -> None:
+    assert [difference for row in table if (difference := compare(pair, row))] == []
+
+
+def compare(pair: Pair, row: Row) -> object:
+    topic = f"topic{next(_numbers)}"
+
+    def fill(text: str) -> str:
+        return text.replace("{t}", topic)
+
+    body = row.body.replace(b"{t}", topic.encode())
+    request = head(fill(row.request), *(row.headers or [f"Content-Length: {len(body)}"])) + body
+    for nsqd, line in itertools.product(pair, row.before):
+        method, target = fill(line).split(" ")
+        assert nsqd.http(method, target, b"x")[0] == 200, line
+    ours, real = (answer(nsqd, request) for nsqd in pair)
+    if row.headers in (CUT_OFF, CUT_CHUNKED):  # no connection goes on after that: it does not matter who says so
+        for found in (ours, real):
+            found.headers.pop("Connection", "")
+    if ours != real:
+        return row, ours, real
+    return difference(lambda nsqd: topic_state(nsqd, topic), pair, row)
+
+
+# Paths and methods
+
+
+ENDPOINTS = [
+    "/ping", "/info", "/stats", "/pub", "/mpub",
+    *(f"/{thing}/{action}" for thing in ("topic", "channel")
+      for action in ("create", "delete", "empty", "pause", "unpause")),
+]  # fmt: skip
+METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE"]
+ELSEWHERE = [
+    "/", "/nope", "/put", "/mput", "/create_topic", "/delete_topic", "/empty_channel", "/topic", "/topic/",
+    "/topic/nope", "/channel/create/c", "/pingx", "/ping/x", "/favicon.ico",
+]  # fmt: skip
+
+
+def spellings(path: str) -> list[str]:
+    """What is almost `path`, and redirected to it where that has the method."""
+    escaped = f"{path[:2]}%{path[2:3].encode().hex()}{path[3:]}"
+    dotted = f"/.{path}", f"/x/..{path}", f"{path}/.", f"{path}/x/.."
+    return [f"{path}/", f"{path}//", f"/{path}", path.upper(), path.title(), escaped, *dotted]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_path_and_method_is_answered_alike(pair: Pair, method: str) -> None:
+    targets = [f"{path}{query}" for path in (*ENDPOINTS, *ELSEWHERE) for query in ("", "?topic=$&a=%20<b>&c")]
+    targets += [
+        f"{spelling}{query}" for path in ENDPOINTS for spelling in spellings(path) for query in ("", "?a=%20<b>\"'&c")
+    ]
+    requests = {target: head(f"{method} {target}") for target in targets}
+    ours, real = ({target: answer(nsqd, request) for target, request in requests.items()} for nsqd in pair)
+    assert {target: found for target, found in ours.items() if found != real[target]} == {
+        target: found for target, found in real.items() if found != ours[target]
+    }
+
+
+# What a broken disk does to them
+
+
+@pytest.fixture
+def broken(peer_binary: Callable[[str], Path], tmp_path: Path) -> Iterator[Pair]:
+    """Neither daemon can go on writing its topic t, nor remove what it has written of topic u and its channel."""
+    flags = ["--mem-queue-size=0", "--max-bytes-per-file=40"]
+    with running_pair(tmp_path, peer_binary("nsqd"), *flags) as pair:
+        for nsqd in pair:
+            for line in ("/topic/create?topic=u", "/channel/create?topic=u&channel=c", "/pub?topic=u", "/pub?topic=t"):
+                assert nsqd.http("POST", line, b"fits")[0] == 200
+            eventually(lambda nsqd=nsqd: nsqd.channel_stats("u", "c")["backend_depth"] == 1)  # type: ignore[misc]
+            (nsqd.data_path / "t.diskqueue.000001.dat").mkdir()
+            for queue in ("u", "u:c"):
+                file = nsqd.data_path / f"{queue}.diskqueue.000000.dat"
+                file.unlink()
+                (file / "not empty").mkdir(parents=True)
+        yield pair
+
+
+def test_trouble_with_the_disk_is_answered_alike(broken: Pair) -> None:
+    found = []
+    for nsqd in broken:
+        requests = [
+            (head("GET /ping"), b""),
+            (head("POST /pub?topic=t", "Content-Length: 1"), b"x"),
+            (head("GET /ping"), b""),
+            (head("GET /stats?topic=t&include_mem=false"), b""),
+            (head("GET /stats?topic=t&include_mem=false&format=json"), b""),
+            (head("POST /mpub?topic=t", "Content-Length: 3"), b"x\ny"),
+            (head("POST /mpub?topic=t&binary=1", "Content-Length: 13"), mpub_body(b"x", b"")),
+            (head("POST /mpub?topic=t&binary=1", "Content-Length: 9"), mpub_body(b"x")),
+            (head("POST /pub?topic=other", "Content-Length: 1"), b"x"),
+            (head("GET /ping"), b""),
+            (head("POST /channel/empty?topic=u&channel=c"), b""),
+            (head("POST /topic/empty?topic=u"), b""),
+        ]
+        found.append([answer(nsqd, line + body) for line, body in requests])
+    assert found[0] == found[1]
+    assert [answer.status for answer in found[0]] == [200, 503, 500, 200, 200, 503, 413, 503, 200, 200, 500, 500]
+
+
+# /stats
+
+
+@pytest.fixture(scope="module")
+def busy(peer_binary: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Both daemons after the same traffic: paused and ephemeral ones, messages everywhere, consumers and producers."""
+    path = tmp_path_factory.mktemp("busy")
+    with running_pair(path, peer_binary("nsqd"), "--mem-queue-size=2") as pair, ExitStack() as clients:
+        for nsqd in pair:
+            occupy(nsqd, clients)
+        yield pair
+
+
+def occupy(nsqd: Daemon, clients: ExitStack) -> None:
+    def connect() -> Client:
+        return clients.enter_context(Client(nsqd.tcp_address))
+
+    for topic, channels in {"a": ["c1", "c2", "none"], "b": ["x"], "idle": [], "q" * 40: ["r" * 40]}.items():
+        nsqd.http("POST", f"/topic/create?topic={topic}")
+        for channel in channels:
+            nsqd.http("POST", f"/channel/create?topic={topic}&channel={channel}")
+    nsqd.http("POST", "/channel/pause?topic=a&channel=c2")
+    nsqd.http("POST", "/topic/pause?topic=b")
+
+    consumer, anonymous, producer = connect(), connect(), connect()
+    consumer.identify(client_id="me", hostname="host", user_agent="ua/1.0", sample_rate=0)
+    consumer.subscribe("a", "c1", rdy=5)
+    producer.identify(client_id="you", hostname="a.very.long.hostname.example", user_agent="<u&a> \u00fc")
+    producer.publish("a", b"one", b"two", b"three", b"four", b"five")
+    first, second, *_ = [consumer.message() for _ in range(5)]
+    consumer.command(b"FIN " + first.id)
+    consumer.command(b"REQ " + second.id + b" 60000")
+    for _ in range(3):
+        nsqd.http("POST", "/pub?topic=b", b"waits")
+    nsqd.http("POST", "/pub?topic=idle&defer=1000", b"later")
+    nsqd.http("POST", f"/pub?topic={'q' * 40}", b"x" * 1000)
+    anonymous.subscribe("e#ephemeral", "f#ephemeral", rdy=1)
+    anonymous.publish("e#ephemeral", b"x", b"y")
+    anonymous.message()
+    eventually(lambda: nsqd.channel_stats("a", "c1")["deferred_count"] == 1)
+    eventually(lambda: nsqd.channel_stats("a", "none")["depth"] == 5)
+    eventually(lambda: nsqd.channel_stats("e%23ephemeral", "f#ephemeral")["in_flight_count"] == 1)
+
+
+FILTERS = [
+    f"{topic}{channel}"
+    for topic in ("", *(f"&topic={name}" for name in ("a", "b", "e%23ephemeral", "idle", "nope", "$", "")))
+    for channel in ("", "&channel=c1", "&channel=f%23ephemeral", "&channel=nope", "&channel=")
+]  # fmt: skip
+SWITCHES = ["", "&include_clients=false", "&include_mem=false", "&include_mem=0&include_clients=0",
+            "&include_clients=x&include_mem=", "&include_clients=true&include_mem=1",
+            "&include_mem=False&include_clients=F"]  # fmt: skip
+
+
+@pytest.mark.parametrize("format", ["json", "text", "JSON", ""])
+def test_stats_to_the_byte(busy: Pair, format: str) -> None:
+    for query in map("".join, itertools.product(FILTERS, SWITCHES)):
+        request = head(f"GET /stats?format={format}{query}")
+        assert difference(partial(answer, request=request), busy, query) is None
+
+
+def test_busy_daemons_have_something_of_everything(busy: Pair) -> None:
+    """Else the comparison of their statistics would prove little."""
+    page = answer(busy.ours, head("GET /stats")).body
+    for something in (
+        "*P [b ", "*P [c2 ", "[e#ephemeral ", "be-depth: 3 ", "inflt: 3 ", "def: 1 ", "re-q: 1 ", "fin: 1 ", "rdy: 5 ",
+        "msgs: 5 ", "[V2 host:N ua/1.0", "topics: a=5 ", "topics: e#ephemeral=2 ", "[V2 127.0.0.1:N ",
+    ):  # fmt: skip
+        assert something in page, something
+
+
+def test_long_answers_arrive_whole(pair: Pair) -> None:
+    for nsqd, number in itertools.product(pair, range(40)):
+        nsqd.http("POST", f"/topic/create?topic=long{number}")
+    for query in ("", "?format=json"):
+        ours, real = (answer(nsqd, head(f"GET /stats{query}")) for nsqd in pair)
+        assert len(ours.body) > 4096
+        assert ours == real
+
+
+def test_stats_of_clients_on_unix_sockets(peer_binary: Callable[[str], Path], tmp_path: Path) -> None:
+    found = []
+    for name, command in (("gnsqd", own_command()), ("nsqd", [str(peer_binary("nsqd"))])):
+        sockets = [f"--{kind}-address={tmp_path / name}.{kind}" for kind in ("tcp", "http")]
+        with Daemon(command, tmp_path / name, *sockets) as nsqd, Client(nsqd.tcp_address) as client:
+            client.publish("t", b"x")
+            found.append([answer(nsqd, head(f"GET /stats?format={format}")) for format in ("json", "text")])
+    assert found[0] == found[1]
+    assert '"remote_address":"@"' in found[0][0].body

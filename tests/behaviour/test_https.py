@@ -1,0 +1,353 @@
+"""HTTPS: the API behind TLS, who may use it, and what plain HTTP still answers when TLS is required (NSQD-COMPAT 5.1).
+
+The client is the standard library's; it takes the daemon for what its certificate says, and complains when a
+connection ends without TLS's own goodbye.
+"""
+
+import http.client
+import json
+import re
+import signal
+import socket
+import ssl
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from certificates import issue
+from daemons import DEADLINE, Daemon, eventually, open_socket
+from http_api import exchange, head, message, read_all, split_responses, topic_stats
+
+DaemonFactory = Callable[..., Daemon]
+KeyPair = tuple[str, str]
+
+V1 = "nsq; version=1.0"
+JSON = "application/json; charset=utf-8"
+NO_TLS = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
+HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # the beginning of a ClientHello
+
+
+class Files(NamedTuple):
+    """PEM files: what the daemon is started with, and key pairs of clients."""
+
+    flags: list[str]
+    authority: str
+    signed: KeyPair
+    unsigned: KeyPair
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    directory = tmp_path_factory.mktemp("certificates")
+    authority = issue("authority", authority=True)
+    authority_file, _ = authority.write(directory / "authority")
+    cert, key = issue("server", authority).write(directory / "server")
+    flags = [f"--tls-cert={cert}", f"--tls-key={key}", f"--tls-root-ca-file={authority_file}"]
+    return Files(
+        [*flags, "--https-address=127.0.0.1:0"],
+        authority_file,
+        issue("signed", authority).write(directory / "signed"),
+        issue("unsigned").write(directory / "unsigned"),
+    )
+
+
+@pytest.fixture(scope="module")
+def shared(module_factory: DaemonFactory, files: Files) -> Daemon:
+    """One daemon for all the tests that leave nothing on it another could trip over."""
+    return module_factory(*files.flags)
+
+
+def https_address(nsqd: Daemon) -> tuple[str, int]:
+    line = re.compile(r" INFO: HTTPS: listening on (127\.0\.0\.1):(\d+)$", re.MULTILINE)
+    found = eventually(lambda: line.search(nsqd.log()))
+    return found[1], int(found[2])
+
+
+def client_context(files: Files, identity: KeyPair | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=files.authority)
+    if identity is not None:
+        context.load_cert_chain(*identity)
+    return context
+
+
+def connect(nsqd: Daemon, context: ssl.SSLContext) -> ssl.SSLSocket:
+    sock = open_socket(https_address(nsqd), DEADLINE)
+    return context.wrap_socket(sock, server_hostname="127.0.0.1", suppress_ragged_eofs=False)
+
+
+def ask_all(nsqd: Daemon, context: ssl.SSLContext, data: bytes) -> list[tuple[int, str]]:
+    """The answers to `data` on one connection, which a last request ends; that one's answer is left out."""
+    with connect(nsqd, context) as sock:
+        sock.sendall(data + head("GET /ping", "Connection: close"))
+        *answers, last = split_responses(read_all(sock))
+    assert last == (200, "OK")
+    return answers
+
+
+def request(
+    nsqd: Daemon, context: ssl.SSLContext, what: str, body: bytes | None = None
+) -> tuple[int, http.client.HTTPMessage, bytes]:
+    connection = http.client.HTTPSConnection(*https_address(nsqd), timeout=DEADLINE, context=context)
+    method, target = what.split(" ", 1)
+    try:
+        connection.request(method, target, body)
+        response = connection.getresponse()
+        return response.status, response.headers, response.read()
+    finally:
+        connection.close()
+
+
+def post(target: str, body: bytes = b"") -> bytes:
+    return head(f"POST {target}", f"Content-Length: {len(body)}") + body
+
+
+# Requests
+
+
+def test_every_kind_of_answer_comes_over_https_on_one_connection(shared: Daemon, files: Files) -> None:
+    rows = [
+        (head("GET /ping"), 200, "OK"),
+        (head("OPTIONS *"), 200, ""),
+        (head("GET /nope"), 404, message("NOT_FOUND")),
+        (head("GET //ping"), 301, '<a href="/ping">Moved Permanently</a>.\n\n'),
+        (post("/ping"), 405, message("METHOD_NOT_ALLOWED")),
+        (post("/topic/create?topic=every"), 200, ""),
+        (post("/channel/create?topic=every&channel=c"), 200, ""),
+        (post("/topic/create?topic=$"), 400, message("INVALID_TOPIC")),
+        (post("/topic/delete?topic=nope"), 404, message("TOPIC_NOT_FOUND")),
+        (post("/pub?topic=every", b"x"), 200, "OK"),
+        (post("/pub?topic=every"), 400, message("MSG_EMPTY")),
+        (post("/mpub?topic=every", b"a\nb\n"), 200, "OK"),
+    ]
+    assert ask_all(shared, client_context(files), b"".join(row[0] for row in rows)) == [row[1:] for row in rows]
+    assert topic_stats(shared, "every")["message_count"] == 3
+    status, _, body = request(shared, client_context(files), "POST /pub?topic=every", b"x" * 2_000_000)
+    assert (status, body.decode()) == (413, message("MSG_TOO_BIG"))
+
+
+def test_headers_are_those_of_plain_http(shared: Daemon, files: Files) -> None:
+    for what in ("GET /ping", "GET /info", "GET /nope", "GET //ping", "POST /ping", "OPTIONS /ping", "POST /pub"):
+        method, target = what.split(" ")
+        status, headers, body = request(shared, client_context(files), what)
+        plain_status, plain_headers, plain_body = shared.http(method, target)
+        assert (status, body) == (plain_status, plain_body)
+        assert {**headers, "Date": ""} == {**plain_headers, "Date": ""}, what
+
+
+def test_info_tells_the_port_of_plain_http(shared: Daemon, files: Files) -> None:
+    info = json.loads(request(shared, client_context(files), "GET /info")[2])
+    assert (info["http_port"], info["tcp_port"]) == (shared.http_address[1], shared.tcp_address[1])
+
+
+def test_chunked_bodies_have_the_same_limits(shared: Daemon, files: Files) -> None:
+    def chunked(target: str, *chunks: bytes) -> bytes:
+        encoded = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in (*chunks, b""))
+        return head(f"POST {target}", "Transfer-Encoding: chunked") + encoded
+
+    piece = b"x" * (1 << 19)
+    data = chunked("/pub?topic=chunked", b"abc", b"d") + chunked("/pub?topic=chunked", piece, piece)
+    data += chunked("/pub?topic=chunked", piece, piece, b"x") + chunked("/mpub?topic=chunked", *[piece + b"\n"] * 10)
+    expected = [(200, "OK"), (200, "OK"), (413, message("MSG_TOO_BIG")), (413, message("BODY_TOO_BIG"))]
+    assert ask_all(shared, client_context(files), data) == expected
+    stats = topic_stats(shared, "chunked")
+    assert (stats["message_count"], stats["message_bytes"]) == (2, 4 + (1 << 20))
+
+
+def test_head_without_end_is_refused(shared: Daemon, files: Files) -> None:
+    with connect(shared, client_context(files)) as sock:
+        sock.sendall(head("GET /ping", "A: " + "x" * 1_100_000))
+        assert split_responses(read_all(sock)) == [(431, "431 Request Header Fields Too Large")]
+
+
+def test_long_answers_arrive_whole(shared: Daemon, files: Files) -> None:
+    names = {f"long{number}" for number in range(400)}
+    ask_all(shared, client_context(files), b"".join(post(f"/topic/create?topic={name}") for name in sorted(names)))
+    status, headers, body = request(shared, client_context(files), "GET /stats?format=json")
+    assert (status, headers["Transfer-Encoding"]) == (200, "chunked")
+    assert len(body) > 65536
+    assert names <= {topic["topic_name"] for topic in json.loads(body)["topics"]}
+
+
+def test_client_that_offers_http_2_gets_http_1_1(shared: Daemon, files: Files) -> None:
+    context = client_context(files)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    with connect(shared, context) as sock:
+        assert sock.selected_alpn_protocol() is None
+        sock.sendall(head("GET /ping", "Connection: close"))
+        assert read_all(sock).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+def test_requests_over_https_are_logged(shared: Daemon, files: Files) -> None:
+    with connect(shared, client_context(files)) as sock:
+        port = sock.getsockname()[1]
+        sock.sendall(head("GET /ping?logged", "Connection: close"))
+        read_all(sock)
+    eventually(lambda: f" INFO: 200 GET /ping?logged (127.0.0.1:{port}) " in shared.log())
+
+
+# What is no TLS
+
+
+def raw(nsqd: Daemon, data: bytes) -> tuple[bytes, int]:
+    """What comes back for `data` without TLS, and the client's port."""
+    with open_socket(https_address(nsqd), DEADLINE) as sock:
+        sock.sendall(data)
+        return read_all(sock), sock.getsockname()[1]
+
+
+def test_plain_http_is_told_that_this_is_https(shared: Daemon) -> None:
+    for data in (head("GET /ping"), head("HEAD /ping"), post("/pub?topic=t", b"x"), head("PUT /x"), head("OPTIONS *")):
+        answer, port = raw(shared, data)
+        assert answer == NO_TLS
+        reason = "client sent an HTTP request to an HTTPS server"
+        eventually(lambda: f" http: TLS handshake error from 127.0.0.1:{port}: {reason}\n" in shared.log())  # noqa: B023
+
+
+def test_other_bytes_end_the_connection_and_are_logged(shared: Daemon, files: Files) -> None:
+    for data in (b"garbage\r\n", b"  V2SUB t c\n", head("DELETE /ping")):
+        answer, port = raw(shared, data)
+        assert b"HTTP" not in answer
+        reason = "tls: first record does not look like a TLS handshake"
+        eventually(lambda: f" http: TLS handshake error from 127.0.0.1:{port}: {reason}\n" in shared.log())  # noqa: B023
+    for data, reason in ((b"", "EOF"), (b"GET", "unexpected EOF")):
+        with open_socket(https_address(shared), DEADLINE) as sock:
+            port = sock.getsockname()[1]
+            sock.sendall(data)
+        eventually(lambda: f" http: TLS handshake error from 127.0.0.1:{port}: {reason}\n" in shared.log())  # noqa: B023
+    assert request(shared, client_context(files), "GET /ping")[2] == b"OK"
+
+
+def test_clients_stuck_in_the_handshake_hold_up_nobody(shared: Daemon, files: Files) -> None:
+    stuck = [open_socket(https_address(shared), DEADLINE) for _ in range(60)]
+    try:
+        for sock, data in zip(stuck, [b"", b"GE", HELLO] * 20, strict=True):
+            sock.sendall(data)
+        assert request(shared, client_context(files), "GET /ping")[2] == b"OK"
+        assert shared.http("GET", "/ping")[2] == b"OK"
+    finally:
+        for sock in stuck:
+            sock.close()
+
+
+# Who may use it
+
+PATHS = [
+    "GET /ping",
+    "GET /info",
+    "GET /stats",
+    "GET /nope",
+    "GET //ping",
+    "POST /ping",
+    "OPTIONS /ping",
+    "POST /pub?topic=t",
+]
+
+
+@pytest.mark.parametrize("value", ["false", "tcp-https", "true"])
+def test_tls_required_closes_plain_http_only_when_it_is_true(
+    nsqd_factory: DaemonFactory, files: Files, value: str
+) -> None:
+    nsqd = nsqd_factory(*files.flags, f"--tls-required={value}")
+    assert request(nsqd, client_context(files), "GET /ping")[2] == b"OK"
+    if value != "true":
+        assert nsqd.http("GET", "/ping")[2] == b"OK"
+        return
+    refusal = f'{{"message": "TLS_REQUIRED", "https_port": {https_address(nsqd)[1]}}}'
+    for what in PATHS:
+        method, target = what.split(" ")
+        status, headers, body = nsqd.http(method, target)
+        found = status, headers["X-Nsq-Content-Type"], headers["Content-Type"], headers["Allow"], body.decode()
+        assert found == (403, V1, JSON, None, refusal), what
+    assert exchange(nsqd, post("/pub?topic=t", b"x") + head("OPTIONS *")) == [(403, refusal), (200, "")]
+    assert json.loads(request(nsqd, client_context(files), "GET /stats?format=json")[2])["topics"] == []
+
+
+def test_refusal_names_port_0_where_there_is_no_https(nsqd_factory: DaemonFactory, files: Files) -> None:
+    nsqd = nsqd_factory(*files.flags, "--tls-required", "--https-address=")
+    assert nsqd.http("GET", "/ping")[2] == b'{"message": "TLS_REQUIRED", "https_port": 0}'
+    assert "HTTPS: " not in nsqd.log()
+
+
+@pytest.mark.parametrize("policy", ["require", "require-verify"])
+def test_client_needs_the_certificate_that_the_policy_asks_for(
+    nsqd_factory: DaemonFactory, files: Files, policy: str
+) -> None:
+    nsqd = nsqd_factory(*files.flags, f"--tls-client-auth-policy={policy}")
+
+    def refused(identity: KeyPair | None) -> str:
+        with pytest.raises(ssl.SSLError) as caught:
+            request(nsqd, client_context(files, identity), "GET /ping")
+        return str(caught.value.reason)
+
+    assert request(nsqd, client_context(files, files.signed), "GET /ping")[2] == b"OK"
+    assert refused(None) == "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+    assert "tls: client didn't provide a certificate\n" in nsqd.log()
+    if policy == "require":
+        assert request(nsqd, client_context(files, files.unsigned), "GET /ping")[2] == b"OK"
+    else:
+        assert refused(files.unsigned) == "TLSV1_ALERT_UNKNOWN_CA"
+    assert nsqd.http("GET", "/ping")[0] == 403  # the policy requires TLS
+
+
+# The listener
+
+
+def test_https_works_without_plain_http(nsqd_factory: DaemonFactory, files: Files) -> None:
+    nsqd = nsqd_factory(*files.flags, "--http-address=", "--tls-required")
+    info = json.loads(request(nsqd, client_context(files), "GET /info")[2])
+    assert (info["http_port"], info["tcp_port"]) == (0, nsqd.tcp_address[1])
+    assert " HTTP: listening" not in nsqd.log()
+
+
+def test_without_a_certificate_there_is_no_https(nsqd_factory: DaemonFactory) -> None:
+    assert "HTTPS: " not in nsqd_factory("--https-address=is not even looked at").log()
+
+
+def test_exit_closes_the_listener_and_its_connections(nsqd_factory: DaemonFactory, files: Files) -> None:
+    nsqd = nsqd_factory(*files.flags)
+    with (
+        connect(nsqd, client_context(files)) as idle,
+        open_socket(https_address(nsqd), DEADLINE) as stuck,
+    ):
+        idle.sendall(head("GET /ping"))
+        assert idle.recv(65536).endswith(b"OK")
+        stuck.sendall(HELLO)
+        nsqd.send_signal(signal.SIGTERM)
+        assert nsqd.wait() == 0
+    host, port = https_address(nsqd)
+    assert f" INFO: HTTPS: closing {host}:{port}\n" in nsqd.log()
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("{taken}", "listen tcp {taken}: bind: address already in use"),
+        ("127.0.0.1:99999", "listen tcp: address 99999: invalid port"),
+        ("127.0.0.1:nope", "listen tcp: lookup tcp/nope: unknown port"),
+        ("999.1.1.1:1", "listen tcp: lookup 999.1.1.1: no such host"),
+        ("/a/path", "listen tcp: address /a/path: missing port in address"),
+        ("[::1]", "listen tcp: address [::1]: missing port in address"),
+        ("[::1]x:1", "listen tcp: address [::1]x:1: missing port in address"),
+        ("[::1", "listen tcp: address [::1: missing ']' in address"),
+        ("::1:4152", "listen tcp: address ::1:4152: too many colons in address"),
+        ("[::1]:4152:1", "listen tcp: address [::1]:4152:1: too many colons in address"),
+        ("a[b:1", "listen tcp: address a[b:1: unexpected '[' in address"),
+        ("a]b:1", "listen tcp: address a]b:1: unexpected ']' in address"),
+    ],
+)
+def test_address_that_cannot_be_listened_on_is_fatal(
+    daemon_command: list[str], files: Files, tmp_path: Path, address: str, text: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        address, text = address.format(taken=taken), text.format(taken=taken)
+        flags = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", *files.flags, f"--https-address={address}"]
+        result = subprocess.run(
+            [*daemon_command, *flags], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE
+        )
+    assert result.returncode == 1
+    expected = f" FATAL: failed to instantiate nsqd - listen ({address}) failed - {text}"
+    assert result.stderr.splitlines()[-1].endswith(expected)

@@ -1,0 +1,315 @@
+"""What a statsd gets from gnsqd and from the real nsqd: lines, packets, and when they come (NSQD-COMPAT section 7)."""
+
+import re
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+import pytest
+
+from conftest import DaemonFactory
+from daemons import DEADLINE, Daemon, eventually, free_port
+from http_api import ask, topic_stats
+from nsq_client import Client
+
+SHORT = "--statsd-interval=1100ms"  # it must be more than 1s
+LONG = "--statsd-interval=2s"
+NO_MEMORY = "--statsd-mem-stats=false"
+MEMORY_END = "mem.gc_runs"
+
+SO_TIMESTAMPNS = 35  # socket(7) on Linux; the module socket has no name for it
+
+FIGURES = re.compile(r"^(.*):(-?\d+)\|([cg])\n", re.MULTILINE)
+
+
+class Packet(NamedTuple):
+    text: str
+    arrived: float  # seconds, by the kernel's clock
+
+
+class Push(list[Packet]):
+    """The packets of one push."""
+
+    @property
+    def lines(self) -> list[str]:
+        return "".join(packet.text for packet in self).splitlines()
+
+    @property
+    def names(self) -> list[str]:
+        return [line.rpartition(":")[0] for line in self.lines]
+
+    def figures(self, kind: str) -> dict[str, int]:
+        """Values by name of the lines of type `kind`: c or g."""
+        found = FIGURES.findall("".join(packet.text for packet in self))
+        return {name: int(value) for name, value, line_kind in found if line_kind == kind}
+
+
+class Receiver:
+    """A statsd. A push is over when the packet with the line `last` has come."""
+
+    def __init__(self, port: int = 0) -> None:
+        self._socket = socket.socket(type=socket.SOCK_DGRAM)
+        self._socket.settimeout(DEADLINE)
+        self._socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        self._socket.bind(("127.0.0.1", port))
+        self.port: int = self._socket.getsockname()[1]
+        self.flag = f"--statsd-address=127.0.0.1:{self.port}"
+
+    def packet(self) -> Packet:
+        data, ancillary, _, _ = self._socket.recvmsg(65536, 64)
+        ((_, _, stamp),) = ancillary
+        seconds, nanoseconds = struct.unpack("qq", stamp)
+        return Packet(data.decode(), seconds + nanoseconds / 1e9)
+
+    def push(self, last: str) -> Push:
+        push = Push()
+        end = re.compile(rf"^{re.escape(last)}:.*\n\Z", re.MULTILINE)
+        while not (push and end.search(push[-1].text)):
+            push.append(self.packet())
+        return push
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with closing(Receiver()) as receiver:
+        yield receiver
+
+
+class Watched(NamedTuple):
+    """A daemon and the statsd that it pushes to."""
+
+    nsqd: Daemon
+    receiver: Receiver
+
+
+@pytest.fixture
+def pair(
+    gnsqd_factory: DaemonFactory, peer_binary: Callable[[str], Path], tmp_path: Path
+) -> Iterator[Callable[..., tuple[Watched, Watched]]]:
+    """Start gnsqd and the real nsqd with the same flags, each with a statsd of its own: `pair(*flags)`."""
+    with ExitStack() as stack:
+
+        def start(*flags: str) -> tuple[Watched, Watched]:
+            receivers = [stack.enter_context(closing(Receiver())) for _ in range(2)]
+            ours = gnsqd_factory(receivers[0].flag, *flags)
+            real = Daemon([str(peer_binary("nsqd"))], tmp_path / "nsqd", receivers[1].flag, *flags)
+            return Watched(ours, receivers[0]), Watched(stack.enter_context(real), receivers[1])
+
+        yield start
+
+
+def create(nsqd: Daemon, topic: str, *channels: str) -> None:
+    assert ask(nsqd, f"POST /topic/create?topic={quote(topic)}") == (200, "")
+    for channel in channels:
+        assert ask(nsqd, f"POST /channel/create?topic={quote(topic)}&channel={quote(channel)}") == (200, "")
+
+
+def publish(nsqd: Daemon, topic: str, *bodies: bytes) -> None:
+    for body in bodies:
+        assert ask(nsqd, f"POST /pub?topic={quote(topic)}", body) == (200, "OK")
+
+
+@contextmanager
+def busy(nsqd: Daemon) -> Iterator[None]:
+    """Every figure is other than zero somewhere; mem-queue-size must be 5."""
+    create(nsqd, "orders", "all", "some.more")
+    create(nsqd, "late", "c")
+    create(nsqd, "empty")
+    create(nsqd, "brief#ephemeral", "c", "d#ephemeral")
+    with Client(nsqd.tcp_address) as consumer, Client(nsqd.tcp_address) as slow, Client(nsqd.tcp_address) as idle:
+        consumer.subscribe("orders", "all", rdy=10)
+        idle.subscribe("orders", "all")
+        publish(nsqd, "orders", *[b"abc"] * 7)
+        messages = [consumer.message() for _ in range(7)]
+        consumer.command(b"FIN " + messages[0].id)
+        consumer.command(b"REQ " + messages[1].id + b" 3600000")
+        slow.identify(msg_timeout=1000)
+        slow.subscribe("late", "c", rdy=1)
+        publish(nsqd, "late", b"12345")
+        slow.message()
+        slow.command(b"RDY 0")
+        publish(nsqd, "backlog", *[b"x"] * 9)
+        publish(nsqd, "brief#ephemeral", b"x")
+        eventually(lambda: nsqd.channel_stats("late", "c")["timeout_count"] == 1)
+        eventually(lambda: nsqd.channel_stats("orders", "all")["deferred_count"] == 1)
+        yield
+
+
+BUSY = {
+    "topic.backlog.message_count": 9,
+    "topic.backlog.message_bytes": 9,
+    "topic.backlog.depth": 9,
+    "topic.backlog.backend_depth": 4,
+    "topic.late.channel.c.timeout_count": 1,
+    "topic.late.channel.c.depth": 1,
+    "topic.orders.message_count": 7,
+    "topic.orders.message_bytes": 21,
+    "topic.orders.channel.all.message_count": 7,
+    "topic.orders.channel.all.in_flight_count": 5,
+    "topic.orders.channel.all.deferred_count": 1,
+    "topic.orders.channel.all.requeue_count": 1,
+    "topic.orders.channel.all.clients": 2,
+    "topic.orders.channel.some.more.depth": 7,
+    "topic.orders.channel.some.more.backend_depth": 2,
+}
+
+
+def until_calm(receiver: Receiver, prefix: str, last: str) -> tuple[dict[str, int], Push]:
+    """The sums of all counters, and a push that has seen all of BUSY and in which no counter moves any more."""
+    sums: dict[str, int] = {}
+    while True:
+        push = receiver.push(last)
+        moves = {name.removeprefix(prefix): value for name, value in push.figures("c").items()}
+        moves.pop(MEMORY_END, None)
+        for name, value in moves.items():
+            sums[name] = sums.get(name, 0) + value
+        figures = sums | {name.removeprefix(prefix): value for name, value in push.figures("g").items()}
+        if not any(moves.values()) and all(figures.get(name) == value for name, value in BUSY.items()):
+            return sums, push
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("size", ["508", "100", "0"])
+def test_packets_are_those_of_nsqd(size: str, pair: Callable[..., tuple[Watched, Watched]]) -> None:
+    flags = [SHORT, NO_MEMORY, "--statsd-prefix=p", "--mem-queue-size=5", f"--statsd-udp-packet-size={size}"]
+    ours, real = pair(*flags)
+    with busy(ours.nsqd), busy(real.nsqd):
+        last = "p.topic.orders.channel.some.more.clients"
+        our_sums, our_push = until_calm(ours.receiver, "p.", last)
+        real_sums, real_push = until_calm(real.receiver, "p.", last)
+    assert our_sums == real_sums
+    assert [packet.text for packet in our_push] == [packet.text for packet in real_push]
+
+
+@pytest.mark.peer
+def test_lines_of_memory_are_those_of_nsqd(pair: Callable[..., tuple[Watched, Watched]]) -> None:
+    ours, real = pair(SHORT, "--statsd-prefix=")
+    names = [each.receiver.push(MEMORY_END).names for each in (ours, real)]
+    assert names[0] == names[1]
+    assert len(names[0]) == 9
+
+
+PERCENTILES = "--e2e-processing-latency-percentile=1.0,0.999,0.5,0.125"
+
+
+def test_latencies_are_those_of_stats(nsqd_factory: DaemonFactory, receiver: Receiver) -> None:
+    nsqd = nsqd_factory(receiver.flag, SHORT, NO_MEMORY, "--statsd-prefix=", PERCENTILES)
+    create(nsqd, "t", "c")
+    with Client(nsqd.tcp_address) as consumer:
+        consumer.subscribe("t", "c", rdy=1)
+        publish(nsqd, "t", b"x")
+        consumer.command(b"FIN " + consumer.message().id)
+        eventually(lambda: topic_stats(nsqd, "t")["e2e_processing_latency"]["count"] == 1)
+        receiver.push("topic.t.channel.c.e2e_processing_latency_12")  # this one may have begun before
+        push = receiver.push("topic.t.channel.c.e2e_processing_latency_12")
+        row = topic_stats(nsqd, "t")
+    expected = []
+    for name, thing in (("topic.t", row), ("topic.t.channel.c", row["channels"][0])):
+        values = [int(each["value"]) for each in thing["e2e_processing_latency"]["percentiles"]]
+        assert all(values)
+        for percent, value in zip(("100", "100", "50", "12"), values, strict=True):
+            expected.append(f"{name}.e2e_processing_latency_{percent}:{value}|g")
+    assert [line for line in push.lines if "latency" in line] == expected
+    assert push.names.index("topic.t.e2e_processing_latency_100") == push.names.index("topic.t.backend_depth") + 1
+
+
+def test_counters_start_at_the_start_and_turn_negative_with_a_new_topic(
+    nsqd_factory: DaemonFactory, receiver: Receiver
+) -> None:
+    nsqd = nsqd_factory(receiver.flag, LONG, NO_MEMORY, "--statsd-prefix=")
+    publish(nsqd, "t", b"abc", b"d", b"e")
+    last = "topic.t.backend_depth"
+    sums = receiver.push(last).figures("c")
+    while sums["topic.t.message_count"] < 3:
+        sums = {name: sums[name] + value for name, value in receiver.push(last).figures("c").items()}
+    assert sums == {"topic.t.message_count": 3, "topic.t.message_bytes": 5}
+    assert receiver.push(last).figures("c") == {"topic.t.message_count": 0, "topic.t.message_bytes": 0}
+    assert ask(nsqd, "POST /topic/delete?topic=t") == (200, "")
+    publish(nsqd, "t", b"f")
+    assert receiver.push(last).figures("c") == {"topic.t.message_count": -2, "topic.t.message_bytes": -4}
+
+
+@pytest.mark.parametrize(
+    "flags, prefix",
+    [
+        (["--broadcast-address=127.0.0.1"], "nsq.127_0_0_1_{port}."),
+        (["--broadcast-address=a.b", "--broadcast-http-port=80", "--statsd-prefix=%s-%s."], "a_b_80-a_b_80."),
+        (["--broadcast-address=::1", "--http-address={path}"], "nsq.[__1]_0."),
+        (["--broadcast-address=a", "--http-address="], "nsq.a_0."),
+        (["--statsd-prefix=plain"], "plain."),
+        (["--statsd-prefix="], ""),
+    ],
+)
+def test_prefix_names_the_daemon(
+    flags: list[str], prefix: str, nsqd_factory: DaemonFactory, receiver: Receiver, tmp_path: Path
+) -> None:
+    nsqd = nsqd_factory(receiver.flag, SHORT, *[flag.format(path=tmp_path / "http") for flag in flags])
+    expected = prefix.format(port=nsqd.http_address[1])
+    names = receiver.push(f"{expected}{MEMORY_END}").names
+    assert [name for name in names if not name.startswith(f"{expected}mem.")] == []
+
+
+def test_ephemeral_topics_and_channels_can_be_left_out(nsqd_factory: DaemonFactory, receiver: Receiver) -> None:
+    nsqd = nsqd_factory(receiver.flag, SHORT, "--statsd-prefix=", "--statsd-exclude-ephemeral")
+    create(nsqd, "brief#ephemeral", "c")
+    create(nsqd, "kept", "c#ephemeral", "d")
+    while "topic.kept.channel.d.clients" not in (names := receiver.push(MEMORY_END).names):
+        pass
+    things = {name.rpartition(".")[0] for name in names}
+    assert things == {"topic.kept", "topic.kept.channel.d", "mem"}
+
+
+def test_packets_are_spread_over_the_interval_but_its_last_second(
+    nsqd_factory: DaemonFactory, receiver: Receiver
+) -> None:
+    nsqd = nsqd_factory(receiver.flag, LONG, "--statsd-prefix=", "--statsd-udp-packet-size=1")
+    create(nsqd, "t", "c")
+    while len(push := receiver.push(MEMORY_END)) != 21:
+        pass
+    times = [packet.arrived for packet in push]
+    ideal = 20 / 21  # seconds
+    assert ideal / 2 < times[-1] - times[0] < ideal * 2
+    assert max(later - earlier for earlier, later in pairwise(times)) < ideal / 2
+
+
+def test_exit_sends_the_rest_of_a_push_at_once(nsqd_factory: DaemonFactory, receiver: Receiver) -> None:
+    nsqd = nsqd_factory(receiver.flag, "--statsd-interval=3s", "--statsd-prefix=", "--statsd-udp-packet-size=1")
+    create(nsqd, "t", *[f"c{number}" for number in range(10)])
+    push = Push([receiver.packet()])
+    assert nsqd.terminate() == 0
+    push += receiver.push(MEMORY_END)
+    assert len(push) == 4 + 10 * 8 + 9
+    # They would have taken a second, one after another.
+    assert push[-1].arrived - push[-47].arrived < 0.5
+    stopping, closing, bye = (nsqd.log().index(line) for line in ("NSQ: stopping", "STATSD: closing", "NSQ: bye"))
+    assert stopping < closing < bye
+
+
+@pytest.mark.parametrize("address", ["no-such-host.invalid:8125", "127.0.0.1", "127.0.0.1:65536"])
+def test_address_that_is_none_is_logged_at_every_push(address: str, nsqd_factory: DaemonFactory) -> None:
+    nsqd = nsqd_factory(f"--statsd-address={address}", SHORT)
+    line = f" ERROR: failed to create UDP socket to statsd({address})\n"
+    eventually(lambda: nsqd.log().count(line) >= 2)
+    assert "STATSD: pushing" not in nsqd.log()
+    assert ask(nsqd, "GET /ping") == (200, "OK")
+
+
+def test_pushes_go_on_where_nobody_listens(nsqd_factory: DaemonFactory) -> None:
+    port = free_port()
+    nsqd = nsqd_factory(f"--statsd-address=127.0.0.1:{port}", SHORT, "--statsd-prefix=", "--statsd-udp-packet-size=1")
+    eventually(lambda: nsqd.log().count(f" INFO: STATSD: pushing stats to 127.0.0.1:{port}\n") >= 2)
+    with closing(Receiver(port)) as receiver:
+        assert "mem.gc_runs" in receiver.push(MEMORY_END).names
+
+
+def test_without_address_there_is_no_statsd(nsqd: Daemon) -> None:
+    assert nsqd.terminate() == 0
+    assert "STATSD" not in nsqd.log()

@@ -1,0 +1,105 @@
+"""The real nsq_stat prints the same rows of gnsqd as of the real nsqd with the same traffic."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from daemons import DEADLINE, Daemon, eventually, own_command
+from nsq_client import Client
+from peer_program import start_nsqlookupd
+
+pytestmark = pytest.mark.peer
+
+HEADER = [
+    "------rate------+----------------depth----------------+--------------metadata---------------",
+    "ingress  egress |   total     mem    disk inflt   def |     req     t-o         msgs clients",
+]
+Stat = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def stat(peer_binary: Callable[[str], Path]) -> Stat:
+    """Run nsq_stat to its end."""
+
+    def run(*flags: str) -> subprocess.CompletedProcess[str]:
+        argv = [str(peer_binary("nsq_stat")), "--interval=100ms", "--count=3", *flags]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=DEADLINE, check=False)
+
+    return run
+
+
+@pytest.fixture
+def busy(peer_binary: Callable[[str], Path], tmp_path: Path) -> Iterator[list[tuple[Daemon, str]]]:
+    """Ours and the real one with the same messages in all states, each with the flag that finds it by nsqlookupd."""
+    found = []
+    with ExitStack() as stack:
+        for name, command in (("gnsqd", own_command()), ("nsqd", [str(peer_binary("nsqd"))])):
+            lookupd = stack.enter_context(start_nsqlookupd(peer_binary("nsqlookupd"), tmp_path / f"{name}-lookupd"))
+            flags = ["--broadcast-address=127.0.0.1", f"--lookupd-tcp-address={lookupd.address['TCP']}"]
+            nsqd = stack.enter_context(Daemon(command, tmp_path / name, "--mem-queue-size=2", *flags))
+            occupy(nsqd, stack)
+            eventually(lambda lookupd=lookupd: "channel:t:c" in lookupd.ask("GET", "/debug")[1])  # type: ignore[misc]
+            found.append((nsqd, f"--lookupd-http-address={lookupd.address['HTTP']}"))
+        yield found
+
+
+def occupy(nsqd: Daemon, clients: ExitStack) -> None:
+    consumer = clients.enter_context(Client(nsqd.tcp_address))
+    consumer.identify(output_buffer_timeout=25)
+    consumer.subscribe("t", "c", rdy=2)
+    publish(nsqd, 4)
+    finished, requeued = consumer.message(), consumer.message()
+    consumer.command(b"FIN " + finished.id)
+    consumer.command(b"REQ " + requeued.id + b" 60000")
+    consumer.message(), consumer.message()
+    publish(nsqd, 5)
+    eventually(lambda: nsqd.channel_stats("t", "c")["backend_depth"] == 3)
+
+
+def publish(nsqd: Daemon, count: int) -> None:
+    for _ in range(count):
+        assert nsqd.http("POST", "/pub?topic=t", b"x")[0] == 200
+
+
+def address(nsqd: Daemon) -> str:
+    return f"--nsqd-http-address=127.0.0.1:{nsqd.http_address[1]}"
+
+
+def test_rows_are_the_same(busy: list[tuple[Daemon, str]], stat: Stat) -> None:
+    row = "      0       0 |       5       2       3     2     1 |       1       0            9       1"
+    for nsqd, lookupd in busy:
+        for flag in (address(nsqd), lookupd):
+            done = stat("--topic=t", "--channel=c", flag)
+            assert (done.returncode, done.stderr) == (0, "")
+            assert done.stdout.splitlines() == [*HEADER, row, row, row]
+
+
+def test_what_is_not_there_is_complained_of_alike(busy: list[tuple[Daemon, str]], stat: Stat) -> None:
+    for topic, channel in (("t", "nope"), ("nope", "c"), ("$", "c")):
+        for column in (0, 1):
+            flags = [address(each[0]) if column == 0 else each[1] for each in busy]
+            ours, real = (stat(f"--topic={topic}", f"--channel={channel}", flag) for flag in flags)
+            assert ours.returncode == real.returncode == 1
+            assert ours.stderr.partition("ERROR: ")[2] == real.stderr.partition("ERROR: ")[2] != ""
+
+
+def test_rates_tell_what_comes_and_goes(busy: list[tuple[Daemon, str]], peer_binary: Callable[[str], Path]) -> None:
+    for nsqd, _ in busy:
+        argv = [str(peer_binary("nsq_stat")), "--interval=100ms", "--topic=t", "--channel=c", address(nsqd)]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as watching:
+            try:
+                assert watching.stdout is not None
+                for _ in [*HEADER, "the first row"]:
+                    watching.stdout.readline()
+                assert nsqd.http("POST", "/mpub?topic=t", b"1\n2\n3\n4\n5\n6\n7")[0] == 200
+                incoming = 0
+                while incoming < 70:
+                    ingress, egress = watching.stdout.readline().split()[:2]
+                    incoming += int(ingress)
+                    assert egress == "0"
+                assert incoming == 70
+            finally:
+                watching.kill()

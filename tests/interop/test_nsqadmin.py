@@ -1,0 +1,261 @@
+"""The real nsqadmin shows gnsqd as it shows the real nsqd after the same traffic, and all its actions work.
+
+It finds the daemon through a real nsqlookupd, or is given its address. Its pages are a program that runs in a browser
+and asks an HTTP API; that API is driven here, and one test lets a browser do it, where there is one.
+"""
+
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from daemons import Daemon, eventually, own_command
+from nsq_client import Client
+from peer_program import PeerProgram, start_nsqlookupd
+
+pytestmark = pytest.mark.peer
+
+BROWSERS = ("chromium", "chromium-browser", "chromium-headless-shell", "google-chrome", "chrome")
+
+
+class Site(NamedTuple):
+    """A daemon, the nsqadmin that watches it, and the nsqlookupd in between, if any."""
+
+    nsqd: Daemon
+    admin: PeerProgram
+    lookupd: PeerProgram | None
+
+    @property
+    def node(self) -> str:
+        """The daemon's name in nsqadmin."""
+        return f"127.0.0.1:{self.nsqd.http_address[1]}"
+
+    def act(self, what: str, **body: str) -> tuple[int, str]:
+        """Status and message of an action, such as `DELETE topics/t`; `nsqd /pub?topic=t` goes to the daemon itself."""
+        method, path = what.replace("NODE", self.node).split(" ")
+        if method == "nsqd":
+            return self.nsqd.http("POST", path, b"x")[0], ""
+        status, answer = self.admin.ask(method, f"/api/{path}", **body)
+        return status, self.normal(answer["message"])
+
+    def page(self, path: str) -> tuple[int, str]:
+        status, answer = self.admin.ask("GET", f"/api/{path}".replace("NODE", self.node))
+        return status, self.normal(json.dumps(answer, indent=1))
+
+    def normal(self, text: str) -> str:
+        """Without what tells two daemons apart."""
+        ports = [(str(self.nsqd.http_address[1]), "HTTP"), (str(self.nsqd.tcp_address[1]), "TCP")]
+        if self.lookupd is not None:
+            ports += [(self.lookupd.address[kind].rpartition(":")[2], f"LOOKUPD-{kind}") for kind in ("HTTP", "TCP")]
+        for port, name in ports:
+            text = re.sub(rf"\b{port}\b", name, text)
+        text = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:CLIENT", text)
+        return re.sub(r'"(connect_ts|connected)": \d+', r'"\1": 0', text)
+
+
+Launch = Callable[[list[str], str], Site]
+
+
+@pytest.fixture(params=["nsqlookupd", "nsqd-http-address"])
+def launch(request: pytest.FixtureRequest, peer_binary: Callable[[str], Path], tmp_path: Path) -> Iterator[Launch]:
+    """Start a daemon by command and name, and the programs that watch it."""
+    with ExitStack() as stack:
+
+        def start(command: list[str], name: str) -> Site:
+            flags = ["--broadcast-address=127.0.0.1"]
+            lookupd = None
+            if request.param == "nsqlookupd":
+                lookupd = stack.enter_context(start_nsqlookupd(peer_binary("nsqlookupd"), tmp_path / f"{name}-lookupd"))
+                flags.append(f"--lookupd-tcp-address={lookupd.address['TCP']}")
+            nsqd = stack.enter_context(Daemon(command, tmp_path / name, *flags))
+            watched = f"--nsqd-http-address=127.0.0.1:{nsqd.http_address[1]}"
+            if lookupd is not None:
+                watched = f"--lookupd-http-address={lookupd.address['HTTP']}"
+                eventually(lambda: lookupd.ask("GET", "/nodes")[1]["producers"], "nsqd registered")
+            log = tmp_path / f"{name}-admin"
+            admin = stack.enter_context(
+                PeerProgram(peer_binary("nsqadmin"), log, "--http-address=127.0.0.1:0", watched)
+            )
+            return Site(nsqd, admin, lookupd)
+
+        yield start
+
+
+@pytest.fixture
+def sites(launch: Launch, peer_binary: Callable[[str], Path]) -> tuple[Site, Site]:
+    """Ours and the real one."""
+    return launch(own_command(), "gnsqd"), launch([str(peer_binary("nsqd"))], "nsqd")
+
+
+def occupy(site: Site, clients: ExitStack) -> None:
+    """Topics and channels of all kinds, messages in all states, consumers and producers."""
+    nsqd = site.nsqd
+    for topic, channels in {"orders": ["archive", "mail", "none"], "paused": ["c"], "idle": []}.items():
+        nsqd.http("POST", f"/topic/create?topic={topic}")
+        for channel in channels:
+            nsqd.http("POST", f"/channel/create?topic={topic}&channel={channel}")
+    nsqd.http("POST", "/channel/pause?topic=orders&channel=mail")
+    nsqd.http("POST", "/topic/pause?topic=paused")
+
+    consumer = clients.enter_context(Client(nsqd.tcp_address))
+    consumer.identify(client_id="me", hostname="host", user_agent="ua/1.0", sample_rate=0)
+    consumer.subscribe("orders", "archive", rdy=3)
+    ephemeral = clients.enter_context(Client(nsqd.tcp_address))
+    ephemeral.subscribe("orders", "tail#ephemeral", rdy=1)
+    producer = clients.enter_context(Client(nsqd.tcp_address))
+    producer.identify(client_id="you", hostname="host", user_agent="<ua>")
+    producer.publish("orders", b"one", b"two", b"three", b"four", b"five")
+    messages = [consumer.message() for _ in range(3)]
+    consumer.command(b"FIN " + messages[0].id)
+    consumer.command(b"REQ " + messages[1].id + b" 60000")
+    messages += [consumer.message() for _ in range(2)]
+    for _ in range(3):
+        nsqd.http("POST", "/pub?topic=paused", b"waits")
+    ephemeral.message()
+    eventually(lambda: nsqd.channel_stats("orders", "archive")["deferred_count"] == 1)
+    eventually(lambda: nsqd.channel_stats("orders", "none")["depth"] == 5)
+    if site.lookupd is not None:
+        lookupd = site.lookupd
+        eventually(lambda: "channel:orders:tail#ephemeral" in lookupd.ask("GET", "/debug")[1], "all registered")
+        eventually(lambda: len(lookupd.ask("GET", "/topics")[1]["topics"]) == 3)
+
+
+PAGES = [
+    "topics", "topics?inactive=true", "topics/orders", "topics/paused", "topics/idle", "topics/nope",
+    "topics/orders/archive", "topics/orders/mail", "topics/orders/none", "topics/orders/tail%23ephemeral",
+    "topics/paused/c", "topics/orders/nope", "topics/nope/nope", "nodes", "nodes/NODE", "nodes/127.0.0.1:1", "counter",
+]  # fmt: skip
+
+
+def test_every_page_has_the_same_contents(sites: tuple[Site, Site]) -> None:
+    with ExitStack() as clients:
+        for site in sites:
+            occupy(site, clients)
+        ours, real = ({path: site.page(path) for path in PAGES} for site in sites)
+        assert ours == real
+        errors = {path: status for path, (status, _) in ours.items() if status != 200}
+        assert errors == {"topics/nope": 502, "topics/nope/nope": 502, "nodes/127.0.0.1:1": 404}
+        for text in ('"in_flight_count": 3', '"deferred_count": 1', '"requeue_count": 1', '"user_agent": "ua/1.0"'):
+            assert text in ours["topics/orders/archive"][1]
+
+
+State = dict[str, Any]
+
+
+def state(nsqd: Daemon) -> State:
+    """`{topic: (paused, depth, {channel: (paused, depth)})}`"""
+    return {
+        topic["topic_name"]: (
+            topic["paused"],
+            topic["depth"],
+            {channel["channel_name"]: (channel["paused"], channel["depth"]) for channel in topic["channels"]},
+        )
+        for topic in nsqd.stats()["topics"]
+    }
+
+
+def registrations(site: Site) -> State:
+    """Who nsqlookupd has for what, and who of them is tombstoned."""
+    if site.lookupd is None:
+        return {}
+    answer = site.lookupd.ask("GET", "/debug")[1]
+    return {key: [producer["tombstoned"] for producer in producers] for key, producers in answer.items()}
+
+
+IDLE, ONE, PAUSED = (False, 0), (False, 1), (True, 1)
+START: State = {"t": (False, 0, {"c": ONE, "d": ONE})}
+EMPTIED: State = {"t": (False, 0, {"c": IDLE, "d": ONE})}
+
+Step = tuple[str, dict[str, str], State]  # what is done, with which body; what the daemon has then
+
+STEPS: list[Step] = [
+    ("POST topics/t/c", {"action": "pause"}, {"t": (False, 0, {"c": PAUSED, "d": ONE})}),
+    ("POST topics/t/c", {"action": "unpause"}, START),
+    ("POST topics/t/c", {"action": "empty"}, EMPTIED),
+    ("POST topics/t", {"action": "pause"}, {"t": (True, 0, {"c": IDLE, "d": ONE})}),
+    ("nsqd /pub?topic=t", {}, {"t": (True, 1, {"c": IDLE, "d": ONE})}),
+    ("POST topics/t", {"action": "empty"}, {"t": (True, 0, {"c": IDLE, "d": ONE})}),
+    ("POST topics/t", {"action": "unpause"}, EMPTIED),
+    ("POST topics/t", {"action": "explode"}, EMPTIED),
+    ("POST topics/t/nope", {"action": "pause"}, EMPTIED),
+    ("POST topics/nope", {"action": "pause"}, EMPTIED),
+    ("DELETE topics/t/d", {}, {"t": (False, 0, {"c": IDLE})}),
+    ("DELETE topics/t/d", {}, {"t": (False, 0, {"c": IDLE})}),
+    ("DELETE topics/t", {}, {}),
+    ("DELETE topics/t", {}, {}),
+    ("nsqd /topic/create?topic=u", {}, {"u": (False, 0, {})}),
+    ("DELETE nodes/NODE", {"topic": "u"}, {}),
+    ("DELETE nodes/NODE", {"topic": "u"}, {}),
+    ("DELETE nodes/NODE", {"topic": "$"}, {}),
+]
+# nsqadmin creates in nsqlookupd, and channels in every nsqd that nsqlookupd has for the topic.
+CREATE = [{"topic": "t", "channel": "e"}, {"topic": "new"}, {"topic": "$"}, {"topic": "t", "channel": "$"}]
+CREATED: State = {"t": (False, 0, {"c": ONE, "d": ONE, "e": IDLE})}
+
+
+def test_every_action_works(sites: tuple[Site, Site]) -> None:
+    for site in sites:
+        for target in ("topic/create?topic=t", "channel/create?topic=t&channel=c", "channel/create?topic=t&channel=d"):
+            assert site.nsqd.http("POST", f"/{target}")[0] == 200
+        assert site.nsqd.http("POST", "/pub?topic=t", b"x")[0] == 200
+    has(sites, START)
+    watched = sites[0].lookupd is not None
+    if watched:  # nsqadmin looks there for whom to tell
+        for site in sites:
+            eventually(lambda site=site: registrations(site).get("channel:t:d"), "all registered")  # type: ignore[misc]
+    steps: list[Step] = [("POST topics", body, CREATED if watched else START) for body in CREATE]
+    steps += [("DELETE topics/t/e", {}, START), *STEPS]
+    for what, body, expected in steps:
+        ours, real = (site.act(what, **body) for site in sites)
+        assert ours == real, what
+        has(sites, expected)
+
+
+def has(sites: tuple[Site, Site], expected: State) -> None:
+    """Wait until both daemons have that, and both nsqlookupd know the same."""
+    for site in sites:
+        eventually(lambda site=site: state(site.nsqd) == expected, f"{expected}")  # type: ignore[misc]
+    eventually(lambda: registrations(sites[0]) == registrations(sites[1]), "the same registered")
+
+
+def find_browser() -> str:
+    for name in (os.environ.get("GNSQD_BROWSER", ""), *BROWSERS):
+        if path := shutil.which(name):
+            return path
+    pytest.skip(f"no browser on this machine: $GNSQD_BROWSER names none, and there is no {', '.join(BROWSERS)}")
+
+
+def test_pages_show_in_a_browser(launch: Launch, tmp_path: Path) -> None:
+    """What the pages' own program makes of them, once it has asked for everything."""
+    browser = find_browser()
+    site = launch(own_command(), "gnsqd")
+    with ExitStack() as clients:
+        occupy(site, clients)
+        for path, texts in {
+            "": ["Topics Topic idle orders paused"],
+            "topics/orders": [f"( {site.node} ) 0 0 + 0 5 4", "archive 0 0 + 0 3 1 1 0 5 1", "mail paused 5 5 + 0 0 0"],
+            "topics/orders/archive": [f"( {site.node} ) 0 0 + 0 3 1 1 0 5 1", f"(me) ua/1.0 {site.node} 3 3 1 1 5"],
+            "nodes": [f" {site.nsqd.tcp_address[1]} {site.nsqd.http_address[1]} 1.3.0 ", " 3 idle orders paused"],
+            f"nodes/{site.node}": ["8 Messages 2 Clients", "archive 0 0 + 0 3 1 1 0 5 1", "host ua/1.0 3 3 1 1 5"],
+            "counter": ["2 2 0 0 Messages Processed"],  # each digit is drawn in two halves
+        }.items():
+            page = render(browser, f"http://{site.admin.address['HTTP']}/{path}", tmp_path / "browser")
+            for text in texts:
+                assert text in page, (path, text, page)
+
+
+def render(browser: str, url: str, profile: Path) -> str:
+    """The text of a page when nothing is left to load, or 10 s of the browser's own time have passed."""
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+    flags += ["--disable-background-networking", f"--user-data-dir={profile}", "--virtual-time-budget=10000"]
+    done = subprocess.run([browser, *flags, "--dump-dom", url], capture_output=True, timeout=90, check=True)
+    shown = re.sub(r"(?s)<(script|style).*?</\1>|<[^>]*>", " ", done.stdout.decode())
+    return " ".join(html.unescape(shown).split())

@@ -1,0 +1,28 @@
+"""gnsqd and the real nsqd side by side, for tests that ask both the same and compare what they answer."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from daemons import Daemon, own_command
+
+
+class Pair(NamedTuple):
+    ours: Daemon
+    real: Daemon
+
+
+@contextmanager
+def running_pair(directory: Path, nsqd: Path, *flags: str) -> Iterator[Pair]:
+    """Both daemons with the same flags, each on a data path of its own below `directory`; `nsqd` is the real one.
+
+    A traceback of ours, or an exit that is not clean, is an AssertionError when they stop.
+    """
+    with (
+        Daemon(own_command(), directory / "gnsqd", *flags) as ours,
+        Daemon([str(nsqd)], directory / "nsqd", *flags) as real,
+    ):
+        yield Pair(ours, real)
+        assert "Traceback (most" not in ours.log(), ours.log()
+        assert not ours.running or ours.terminate() == 0

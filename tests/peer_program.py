@@ -1,0 +1,52 @@
+"""Programs of the real NSQ that listen: nsqlookupd and nsqadmin, on free ports, with their JSON over HTTP."""
+
+import http.client
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from daemons import DEADLINE, eventually
+
+
+class PeerProgram:
+    """One program; `with` ends it. `address["HTTP"]` is where it listens: host and port in one text."""
+
+    def __init__(self, binary: Path, log: Path, *flags: str, kinds: tuple[str, ...] = ("HTTP",)) -> None:
+        self._log = log
+        self.address: dict[str, str] = {}
+        with log.open("wb") as output:
+            self._process = subprocess.Popen([os.fspath(binary), *flags], stdout=output, stderr=subprocess.STDOUT)
+        for kind in kinds:
+            line = re.compile(rf"\b{kind}: listening on (\S+)$", re.MULTILINE)
+            found = eventually(lambda line=line: self._process.poll() or line.search(log.read_text()))  # type: ignore[misc]
+            assert isinstance(found, re.Match), log.read_text()
+            self.address[kind] = found[1]
+
+    def ask(self, method: str, path: str, **body: str) -> tuple[int, Any]:
+        """Status and what is in the JSON that comes back."""
+        connection = http.client.HTTPConnection(self.address["HTTP"], timeout=DEADLINE)
+        try:
+            connection.request(method, path, json.dumps(body) if body else None)
+            response = connection.getresponse()
+            text = response.read()
+            return response.status, json.loads(text) if text else None
+        finally:
+            connection.close()
+
+    def __enter__(self) -> "PeerProgram":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait(DEADLINE)
+
+
+def start_nsqlookupd(binary: Path, log: Path) -> PeerProgram:
+    flags = ["--broadcast-address=127.0.0.1", "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]
+    return PeerProgram(binary, log, *flags, kinds=("TCP", "HTTP"))

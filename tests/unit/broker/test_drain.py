@@ -1,0 +1,135 @@
+"""What a drain does at its edges; how it looks from outside is in behaviour/test_drain."""
+
+from collections.abc import Callable
+
+import pytest
+from gevent import spawn
+
+from gnsqd.broker import drain as drain_module
+from gnsqd.broker.drain import SHOWN, TOPICS_PER_TURN, Drain
+from gnsqd.broker.topic import MAX_PUT, Draining
+from unit.broker.surroundings import MINUTE, FakeConsumer, Surroundings, settle
+
+Build = Callable[..., Surroundings]
+
+
+class Watched(Drain):
+    """A drain of these surroundings that counts how often it has finished."""
+
+    def __init__(self, around: Surroundings, timeout: int = MINUTE) -> None:
+        self.finished = 0
+        super().__init__(around.registry, timeout, around.logger, around.spawn, self._note)
+
+    def _note(self) -> None:
+        self.finished += 1
+
+
+def fill(around: Surroundings, count: int, prefix: str = "t") -> None:
+    """Topics without channels, the nth with n messages."""
+    for number in range(1, count + 1):
+        around.registry.get_topic(f"{prefix}{number}").publish([b"x"] * number)
+
+
+def test_refused_publisher_has_put_nothing(surroundings: Build) -> None:
+    around = surroundings()
+    topic = around.registry.get_topic("t")
+    Watched(around).start()
+    for name in ("t", "new"):
+        with pytest.raises(Draining, match="^draining$"):
+            around.registry.get_topic(name).publish([b"x"])
+    assert (topic.depth, topic.message_count) == (0, 0)
+
+
+def test_publish_that_is_under_way_is_completed(surroundings: Build) -> None:
+    around = surroundings(mem_queue_size=MAX_PUT * 3)
+    topic = around.registry.get_topic("t")
+    publishing = spawn(topic.publish, [b"x"] * MAX_PUT * 3)
+    while not topic.depth:
+        settle_once()
+    assert topic.depth < MAX_PUT * 3
+    Watched(around).start()
+    publishing.get(timeout=10)
+    assert topic.message_count == MAX_PUT * 3
+
+
+def settle_once() -> None:
+    spawn(lambda: None).join()
+
+
+@pytest.mark.parametrize("step", ["waiting", "in flight", "deferred"])
+def test_message_counts_wherever_it_is_until_it_is_finished(surroundings: Build, step: str) -> None:
+    around = surroundings()
+    channel = around.registry.get_topic("t").get_channel("c")
+    channel.put_messages(around.messages(b"x"))
+    consumer = FakeConsumer(1)
+    if step != "waiting":
+        (taken,) = channel.take(consumer, 1, MINUTE, 0)
+    if step == "deferred":
+        channel.requeue(1, taken.id, MINUTE)
+    drain = Watched(around)
+    drain.start()
+    settle()
+    state = drain.state()
+    assert (drain.finished, state["messages"]) == (0, 1)
+    assert state["holding"] == [{"topic": "t", "channel": "c", "messages": 1, "remark": "no consumer"}]
+    channel.add_client(consumer)
+    assert drain.state()["holding"] == [{"topic": "t", "channel": "c", "messages": 1, "remark": ""}]
+    channel.empty()
+    around.greenlets[-1].join(10)
+    assert drain.finished == 1
+
+
+def test_reports_name_only_the_fullest_queues(surroundings: Build) -> None:
+    around = surroundings()
+    fill(around, SHOWN + 2)
+    drain = Watched(around, timeout=0)
+    drain.start()
+    settle()
+    assert drain.finished == 1
+    count, fullest = sum(range(SHOWN + 3)), ", ".join(f"t{n} {n} (no channel)" for n in range(SHOWN + 2, 2, -1))
+    assert f"timed out with {count} messages in {SHOWN + 2} queues: {fullest}, and 2 more\n" in around.log.getvalue()
+    state = drain.state()
+    assert (state["messages"], len(state["holding"])) == (count, SHOWN)  # type: ignore[arg-type]
+
+
+def test_waiting_is_reported_only_now_and_then(surroundings: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    around = surroundings()
+    fill(around, 1)
+    monkeypatch.setattr(drain_module, "POLL_SECONDS", 0.0005)
+    drain = Watched(around)
+    drain.start()
+    settle()
+    assert around.log.getvalue().count("DRAIN: waiting") == 1
+    drain.cancel()
+    monkeypatch.setattr(drain_module, "REPORT_SECONDS", 0.0)
+    drain.start()
+    settle()
+    assert around.log.getvalue().count("DRAIN: waiting") > 3
+    drain.cancel()
+
+
+def test_drain_that_is_cancelled_while_it_looks_does_not_finish(
+    surroundings: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around = surroundings()
+    for number in range(TOPICS_PER_TURN):
+        around.registry.get_topic(f"t{number}")
+    drain = Watched(around)
+    monkeypatch.setattr(drain_module, "give_way", drain.cancel)
+    drain.start()
+    settle()
+    assert drain.finished == 0
+    assert not around.registry.draining
+    around.registry.get_topic("t0").publish([b"x"])
+
+
+def test_drain_that_is_stopped_says_no_more_and_still_refuses(surroundings: Build) -> None:
+    around = surroundings()
+    fill(around, 1)
+    drain = Watched(around)
+    drain.start()
+    drain.stop()
+    settle()
+    assert "DRAIN: waiting" not in around.log.getvalue()
+    with pytest.raises(Draining):
+        around.registry.get_topic("t1").publish([b"x"])

@@ -1,0 +1,105 @@
+"""Latencies that a channel notes at FIN, and what a topic makes of its channels' (NSQD-COMPAT 3)."""
+
+from collections.abc import Callable
+from time import time_ns
+
+import pytest
+
+from gnsqd.broker.channel import Channel
+from gnsqd.broker.message import Message, new_message
+from gnsqd.broker.topic import Topic
+from gnsqd.errors import BrokerError
+from gnsqd.quantile import Result
+from unit.broker.surroundings import MINUTE, SECOND, FakeConsumer, Surroundings
+
+Build = Callable[..., Surroundings]
+
+HOUR = 60 * MINUTE
+PERCENTILES = [1.0, 0.5]
+
+
+@pytest.fixture
+def around(surroundings: Build) -> Surroundings:
+    return surroundings(e2e_processing_latency_percentiles=PERCENTILES)
+
+
+def put(around: Surroundings, channel: Channel, age: int) -> Message:
+    """Queue a message that was published `age` ns ago."""
+    now = time_ns()
+    message = new_message(around.environment.ids.next_id(now), now - age, b"x")
+    channel.put_messages([message])
+    return message
+
+
+def finish(around: Surroundings, channel: Channel, *ages: int) -> None:
+    consumer = FakeConsumer(1)
+    for age in ages:
+        message = put(around, channel, age)
+        assert channel.take(consumer, 1, MINUTE, 0) == [message]
+        channel.finish(consumer.id, message.id)
+
+
+def in_hours(latency: Result | None) -> tuple[int, list[tuple[float, float]]]:
+    assert latency is not None
+    return latency.count, [(quantile, round(value / HOUR, 1)) for quantile, value in latency.percentiles]
+
+
+def test_nothing_is_noted_when_no_percentiles_are_configured(surroundings: Build) -> None:
+    around = surroundings()
+    topic = Topic("t", around.environment, lambda topic: None)
+    finish(around, topic.get_channel("c"), HOUR)
+    assert topic.get_channel("c").e2e_latency() is None
+    assert topic.e2e_latency() is None
+
+
+def test_fin_notes_the_time_since_the_message_was_published(around: Surroundings) -> None:
+    channel = around.channel()
+    assert in_hours(channel.e2e_latency()) == (0, [(1.0, 0.0), (0.5, 0.0)])
+    finish(around, channel, HOUR, 3 * HOUR, 2 * HOUR)
+    assert in_hours(channel.e2e_latency()) == (3, [(1.0, 3.0), (0.5, 2.0)])
+
+
+def test_a_message_that_came_from_disk_keeps_its_age(surroundings: Build) -> None:
+    around = surroundings(mem_queue_size=0, e2e_processing_latency_percentiles=PERCENTILES)
+    channel = around.channel()
+    put(around, channel, 2 * HOUR)
+    (message,) = channel.take(FakeConsumer(1), 1, MINUTE, 0)
+    channel.finish(1, message.id)
+    assert in_hours(channel.e2e_latency()) == (1, [(1.0, 2.0), (0.5, 2.0)])
+
+
+def test_only_a_fin_that_succeeds_counts(around: Surroundings) -> None:
+    channel = around.channel()
+    consumer = FakeConsumer(1)
+    message = put(around, channel, HOUR)
+    channel.take(consumer, 1, MINUTE, 0)
+    channel.touch(1, message.id, MINUTE)
+    channel.requeue(1, message.id, 0)
+    channel.take(consumer, 1, -SECOND, 0)
+    channel.process_in_flight(2**62)
+    channel.take(consumer, 1, MINUTE, 0)
+    for client_id, id in ((2, message.id), (1, b"0" * 16)):
+        with pytest.raises(BrokerError):
+            channel.finish(client_id, id)
+    assert in_hours(channel.e2e_latency()) == (0, [(1.0, 0.0), (0.5, 0.0)])
+    channel.finish(1, message.id)
+    assert in_hours(channel.e2e_latency()) == (1, [(1.0, 1.0), (0.5, 1.0)])
+
+
+def test_emptying_a_channel_keeps_its_figures(around: Surroundings) -> None:
+    channel = around.channel()
+    finish(around, channel, HOUR)
+    channel.empty()
+    assert in_hours(channel.e2e_latency()) == (1, [(1.0, 1.0), (0.5, 1.0)])
+
+
+def test_a_topic_merges_what_its_channels_have(around: Surroundings) -> None:
+    topic = Topic("t", around.environment, lambda topic: None)
+    assert topic.e2e_latency() is None
+    finish(around, topic.get_channel("a"), HOUR, HOUR, HOUR)
+    assert in_hours(topic.e2e_latency()) == (3, [(1.0, 1.0), (0.5, 1.0)])
+    finish(around, topic.get_channel("b"), 5 * HOUR, 6 * HOUR, 5 * HOUR, 5 * HOUR)
+    assert in_hours(topic.e2e_latency()) == (7, [(1.0, 6.0), (0.5, 5.0)])
+    assert in_hours(topic.get_channel("a").e2e_latency()) == (3, [(1.0, 1.0), (0.5, 1.0)])
+    topic.delete_existing_channel("b")
+    assert in_hours(topic.e2e_latency()) == (3, [(1.0, 1.0), (0.5, 1.0)])

@@ -1,0 +1,269 @@
+"""What contrib/ says about the metrics: every series that dashboard, alert rules and documentation name is exported.
+
+PromQL is not parsed but read token by token, which is enough to tell the names of series and of labels from everything
+else (Prometheus' "Querying basics" and "Operators" say which words stand where): see `named`.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exposition import OPENMETRICS, families
+from gnsqd.broker.registry import Registry
+from gnsqd.observe.prometheus import Metrics
+from gnsqd.observe.stats import MemoryStats
+from gnsqd.options import OPTIONS, Options
+from unit.observe.clients import ShownClient
+
+CONTRIB = Path(__file__).resolve().parents[3] / "contrib"
+DASHBOARD = CONTRIB / "grafana" / "gnsqd-dashboard.json"
+ALERTS = CONTRIB / "grafana" / "gnsqd-alerts.yml"
+SCRAPE_CONFIG = CONTRIB / "prometheus" / "gnsqd.yml"
+DOCUMENT = CONTRIB / "docs" / "metrics.md"
+
+FUNCTIONS = {"changes", "count", "deriv", "label_values", "max", "min_over_time", "rate", "sum", "topk", "vector"}
+OPERATORS = {"and", "or", "unless", "bool", "offset"}
+GROUPINGS = {"by", "without", "on", "ignoring", "group_left", "group_right"}
+OF_PROMETHEUS = {"job", "instance"}  # labels that every series has there
+
+TOKEN = re.compile(
+    r"""(?P<string> "(?:\\.|[^"\\])*" | '(?:\\.|[^'\\])*' )
+      | (?P<range> \[ [^\]]* \] )
+      | (?P<number> \d[\w.]* )
+      | (?P<name> [a-zA-Z_:][\w:]* )
+      | (?P<sign> =~ | !~ | [!=<>]= | [-+*/%^=<>(){},] )
+      | (?P<space> \s+ )""",
+    re.VERBOSE,
+)
+
+Named = dict[str, set[str]]
+
+
+def tokens(expression: str) -> list[tuple[str, str]]:
+    """(kind, text) of everything but space; AssertionError for what cannot be PromQL."""
+    found = []
+    position = 0
+    while position < len(expression):
+        match = TOKEN.match(expression, position)
+        assert match is not None, expression[position:]
+        position = match.end()
+        if match.lastgroup != "space":
+            found.append((str(match.lastgroup), match[0]))
+    return [*found, ("end", "")]
+
+
+def named(expression: str) -> Named:
+    """The series of an expression, each with the labels that it must have.
+
+    A name is a series unless it is an operator, or a parenthesis makes it a function, or it stands in braces or behind
+    a grouping word, where it is a label; grouping labels count for every series.
+    """
+    series: Named = {}
+    grouping: set[str] = set()
+    found = tokens(expression)
+    place = 0
+    while found[place][0] != "end":
+        kind, text = found[place]
+        following = found[place + 1][1]
+        place += 1
+        if kind != "name" or text in OPERATORS:
+            assert text != "{", f"a selector without a name in {expression}"
+        elif text in GROUPINGS:
+            end = found.index(("sign", ")"), place)
+            grouping |= {name for kind, name in found[place:end] if kind == "name"}
+            place = end + 1
+        elif following == "(" or following in GROUPINGS:
+            assert text in FUNCTIONS, text
+            if text == "label_values":
+                grouping.add(found[found.index(("end", "")) - 2][1])
+                found[found.index(("end", "")) - 2] = ("string", "")
+        else:
+            of_series = series.setdefault(text, set())
+            if following == "{":
+                end = found.index(("sign", "}"), place)
+                of_series |= {name for kind, name in found[place:end] if kind == "name"}
+                place = end + 1
+    return {name: of_series | grouping for name, of_series in series.items()}
+
+
+@pytest.mark.parametrize(
+    "expression, series",
+    [
+        ("up", {"up": set()}),
+        ('sum by (a, b) (rate(x_total{c="d e {f}",g=~"h"}[5m])) > 0.1', {"x_total": {"a", "b", "c", "g"}}),
+        ("x > 1000 and deriv(y[15m:1m]) > 0 or vector(0)", {"x": set(), "y": set()}),
+        ("x{a!='b'} / on (c) group_left (d) y", {"x": {"a", "c", "d"}, "y": {"c", "d"}}),
+        ('topk(10, max without (a) (x{b="$c"}[$__rate_interval]))', {"x": {"a", "b"}}),
+        ('label_values(x{a="$b"}, c)', {"x": {"a", "c"}}),
+        ("1 - x offset 5m", {"x": set()}),
+    ],
+)
+def test_names_of_series_and_labels_are_told_from_the_rest(expression: str, series: Named) -> None:
+    assert named(expression) == series
+
+
+# What is exported
+
+
+@pytest.fixture
+def exported(registry: Registry, options: Options) -> Named:
+    """Every series with its labels that there can be, from a page with everything on it."""
+    options.metrics_clients = options.metrics_compat = True
+    options.e2e_processing_latency_percentiles = [0.99, 0.95]
+    return _exported(registry, options)
+
+
+@pytest.fixture
+def exported_by_default(registry: Registry, options: Options) -> Named:
+    return _exported(registry, options)
+
+
+def _exported(registry: Registry, options: Options) -> Named:
+    found: Named = {"up": set()}
+    for family in _page(registry, options):
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def _page(registry: Registry, options: Options, accept: str = "") -> list[Any]:
+    registry.get_topic("t").get_channel("c").add_client(ShownClient(1))
+    clients = [ShownClient(2, pub_counts={"t": 1})]
+    return families(Metrics(registry, options, MemoryStats(), lambda: clients, lambda: 1).render(accept)[0])
+
+
+def assert_exported(expression: str, exported: Named) -> None:
+    series = named(expression)
+    assert series, expression
+    for name, of_series in series.items():
+        assert name in exported, f"no {name}: {expression}"
+        assert of_series <= exported[name] | OF_PROMETHEUS, f"{name} has not all of {of_series}: {expression}"
+
+
+# The dashboard
+
+
+def dashboard() -> Any:
+    return json.loads(DASHBOARD.read_text("utf-8"))
+
+
+def panels() -> Iterator[Any]:
+    yield from (panel for panel in dashboard()["panels"] if panel["type"] != "row")
+
+
+def test_dashboard_shows_only_what_is_exported(exported: Named) -> None:
+    expressions = [target["expr"] for panel in panels() for target in panel["targets"]]
+    assert len(expressions) > 30
+    expressions += [annotation["expr"] for annotation in dashboard()["annotations"]["list"]]
+    variables = [variable for variable in dashboard()["templating"]["list"] if variable["type"] == "query"]
+    for variable in variables:
+        assert variable["query"]["query"] == variable["definition"]
+        expressions.append(variable["definition"])
+    for expression in expressions:
+        assert_exported(expression, exported)
+
+
+def test_legends_name_labels_that_are_left(exported: Named) -> None:
+    for panel in panels():
+        for target in panel["targets"]:
+            groups = re.findall(r"\bby \(([\w, ]+)\)", target["expr"])
+            (name,) = {*named(target["expr"])} if len(named(target["expr"])) == 1 else [""]
+            left = set(groups[0].split(", ")) if groups else exported.get(name, set()) | OF_PROMETHEUS
+            assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= left, target
+
+
+def test_panels_that_need_an_option_say_so(exported_by_default: Named) -> None:
+    needing = 0
+    for panel in panels():
+        if any(name not in exported_by_default for target in panel["targets"] for name in named(target["expr"])):
+            needing += 1
+            flags = re.findall(r"Needs --([\w-]+)\.", panel["description"])
+            assert flags, panel["title"]
+            assert set(flags) <= {option.flag for option in OPTIONS}
+    assert needing >= 4
+
+
+def test_panels_lie_side_by_side_and_variables_are_defined() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in dashboard()["panels"]:
+        place = panel["gridPos"]
+        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+    defined = {variable["name"] for variable in dashboard()["templating"]["list"]} | {"__rate_interval", "__all"}
+    assert set(re.findall(r"\$\{?(\w+)", DASHBOARD.read_text("utf-8"))) == defined
+
+
+# The alert rules
+
+
+def rules() -> list[tuple[str, str, str]]:
+    """(alert, expr, text) of each: YAML as it stands in this file, an expression a line."""
+    texts = re.split(r"^      - alert: ", ALERTS.read_text("utf-8"), flags=re.MULTILINE)[1:]
+    found = []
+    for text in texts:
+        (expression,) = re.findall(r"^        expr: (.*)$", text, re.MULTILINE)
+        assert ": " not in expression, "YAML would take this for a mapping"
+        assert " #" not in expression, "YAML would take this for a comment"
+        found.append((text.split("\n", 1)[0], expression, text))
+    return found
+
+
+def test_alerts_watch_only_what_is_exported(exported: Named) -> None:
+    assert len({alert for alert, _, _ in rules()}) == len(rules()) == ALERTS.read_text("utf-8").count("expr:")
+    for _, expression, text in rules():
+        assert_exported(expression, exported)
+        first = next(iter(named(expression)))  # of an operator's two sides, the left one gives the labels
+        assert set(re.findall(r"\$labels\.(\w+)", text)) <= exported[first] | OF_PROMETHEUS
+
+
+def test_alerts_that_need_an_option_say_so(exported_by_default: Named) -> None:
+    text = ALERTS.read_text("utf-8")
+    for alert, expression, _ in rules():
+        if any(name not in exported_by_default for name in named(expression)):
+            assert re.search(
+                rf"      # Only with --e2e-processing-latency-percentile=\S+\n      - alert: {alert}\n", text
+            )
+
+
+def test_scrape_config_has_the_job_and_the_rules_that_belong_together() -> None:
+    config = SCRAPE_CONFIG.read_text("utf-8")
+    jobs = set(re.findall(r"job_name: (\S+)", config))
+    assert set(re.findall(r'job="([^"]+)"', "".join(expression for _, expression, _ in rules()))) == jobs
+    (rule_file,) = re.findall(r"^  - (\S+\.yml)$", config, re.MULTILINE)
+    assert (SCRAPE_CONFIG.parent / rule_file).resolve() == ALERTS
+
+
+# The documentation
+
+
+def rows(families: list[Any], prefix: str) -> list[str]:
+    """Lines of the table of contrib/docs/metrics.md. Types are those of OpenMetrics."""
+    found = []
+    for family in families:
+        if family.name.startswith(prefix):
+            name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
+            labels = {label for sample in family.samples for label in sample.labels if label != "quantile"}
+            order = ["topic", "channel", "paused", *sorted(labels - {"topic", "channel", "paused"})]
+            shown = ", ".join(label for label in order if label in labels)
+            found.append(f"| `{name}` | {family.type} | {shown} | {family.documentation} |")
+    return found
+
+
+@pytest.mark.usefixtures("exported")
+@pytest.mark.parametrize("prefix", ["gnsqd_", "nsq_"])
+def test_documentation_lists_every_metric_as_it_is_exported(registry: Registry, options: Options, prefix: str) -> None:
+    expected = rows(_page(registry, options, OPENMETRICS), prefix)
+    documented = re.findall(rf"^\| `{prefix}.*$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
+    assert sorted(documented) == sorted(expected), "\n" + "\n".join(expected)
+
+
+def test_documentation_of_the_options_names_their_flags() -> None:
+    flags = {option.flag for option in OPTIONS}
+    mentioned = set(re.findall(r"--([a-z][a-z0-9-]+)", DOCUMENT.read_text("utf-8")))
+    assert {"metrics-clients", "metrics-exclude-ephemeral", "metrics-compat"} <= mentioned <= flags
