@@ -103,8 +103,6 @@ def _meaning(option: Option) -> str:
     text = re.sub(r"([<>|])", r"\\\1", option.help)
     if option.reload:
         text += "; can be changed at run time by `PUT /config/" + option.cfg + "`"
-    if option.pending:
-        text += f" [not available yet: {option.pending}]"
     return text
 
 

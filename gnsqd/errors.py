@@ -4,6 +4,7 @@
   - StartError: the daemon cannot start; one FATAL line, exit 1
   - BrokerError: a topic or channel refuses; carries a reason, no wire or HTTP code
   - StorageError: trouble with the disk
+  - AuthError: no auth server vouches for a client
 """
 
 
@@ -39,3 +40,7 @@ class StorageError(NSQError):
     def __init__(self, text: str, written: int = 0) -> None:
         super().__init__(text)
         self.written = written
+
+
+class AuthError(NSQError):
+    """No auth server gave a valid answer. The text is for the log only: clients are not told what auth servers say."""

@@ -136,8 +136,6 @@ def _usage(option: Option) -> str:
     lines = f"  -{option.flag}{_TYPE_WORDS.get(option.kind, ' value')}\n    \t{option.help}"
     if default := _default_text(option):
         lines += f" (default {default})"
-    if option.pending:
-        lines += f" [not available yet in gnsqd: {option.pending}]"
     return lines + "\n"
 
 

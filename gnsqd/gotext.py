@@ -289,13 +289,15 @@ class Kind(enum.Enum):
     INT64 = "int"
     INT32 = "int32"
     BOOL = "bool"
+    STRS = "[]string"
 
 
 class Struct(NamedTuple):
-    """A struct of Go's package nsqd, keys in lower case; a field that is a Struct holds a list of them."""
+    """A struct of one of Go's packages, keys in lower case; a field that is a Struct holds a list of them."""
 
     name: str
     fields: "Mapping[str, Kind | Struct]"
+    package: str = "nsqd"
 
 
 def decode_object(data: bytes, struct: Struct) -> dict[str, Any]:
@@ -338,7 +340,7 @@ def _object(parsed: object, struct: Struct, target: str, path: str) -> dict[str,
     if parsed is None:
         return {}
     if not isinstance(parsed, _Object):
-        raise _mismatch(parsed, target, f"nsqd.{struct.name}")
+        raise _mismatch(parsed, target, f"{struct.package}.{struct.name}")
     values: dict[str, Any] = {}
     for key, item in parsed:
         name = key.replace("\u017f", "s").lower()  # Go's case folding, exact for names of ASCII letters
@@ -347,6 +349,8 @@ def _object(parsed: object, struct: Struct, target: str, path: str) -> dict[str,
         where = f"struct field {struct.name}.{inner}"
         if isinstance(kind, Struct):
             values[name] = _list(item, kind, where, inner)
+        elif kind is Kind.STRS and item is not None:
+            values[name] = _strings(item, where)
         elif kind is not None and item is not None:
             values[name] = _scalar(item, kind, where)
     return {name: value for name, value in values.items() if value is not None}
@@ -356,8 +360,14 @@ def _list(item: object, struct: Struct, target: str, path: str) -> list[dict[str
     if item is None:
         return None
     if not isinstance(item, list) or isinstance(item, _Object):
-        raise _mismatch(item, target, f"[]nsqd.{struct.name}")
+        raise _mismatch(item, target, f"[]{struct.package}.{struct.name}")
     return [_object(element, struct, target, path) for element in item]
+
+
+def _strings(item: object, target: str) -> list[str]:
+    if not isinstance(item, list) or isinstance(item, _Object):
+        raise _mismatch(item, target, Kind.STRS.value)
+    return [str(_scalar("" if element is None else element, Kind.STR, target)) for element in item]
 
 
 def _scalar(item: object, kind: Kind, target: str) -> str | int | bool:

@@ -21,13 +21,15 @@ from gnsqd.broker.environment import Environment
 from gnsqd.broker.guid import GuidFactory
 from gnsqd.broker.queue_scan import QueueScan
 from gnsqd.broker.registry import Registry
+from gnsqd.cluster.auth import MAX_ANSWER_SIZE, Auth
+from gnsqd.cluster.http_client import HTTPClient
 from gnsqd.cluster.lookup import Lookup
 from gnsqd.errors import StartError, StorageError
 from gnsqd.log import Logger
 from gnsqd.observe.prometheus import Metrics
 from gnsqd.observe.stats import MemoryStats
 from gnsqd.observe.statsd import Statsd, expand_prefix
-from gnsqd.options import OPTIONS, TLS_REQUIRED, Options, validate, validate_after_tls
+from gnsqd.options import TLS_REQUIRED, Options, validate, validate_after_tls
 from gnsqd.storage import metadata
 from gnsqd.storage.dirlock import DirLock
 from gnsqd.storage.diskqueue import DiskQueue
@@ -43,7 +45,7 @@ from gnsqd.web.server import HTTPServer
 from gnsqd.wire.listener import Listener, ListenerBroken
 from gnsqd.wire.protocol_v2 import ProtocolV2
 from gnsqd.wire.tcp import TCPServer
-from gnsqd.wire.tls import build_context
+from gnsqd.wire.tls import build_context, read_client_roots
 
 PROBE_SECONDS = 1.0
 PROBE_SIZE = 1 << 20  # bytes at most
@@ -82,11 +84,11 @@ class NSQD:
         self._lock.acquire()
         validate(options)
         tls_context = build_context(options)
+        client_roots = read_client_roots(options)
         validate_after_tls(options)
         self._log.info(version_string())
         self._log.info("ID: %d", options.node_id)
         self._log.info("gnsqd v%s (%s)", VERSION, lane())
-        self._warn_of_pending_options()
         sweep(options.data_path, self._log)
         self._registry.attach(self._environment())
 
@@ -103,7 +105,9 @@ class NSQD:
         options.statsd_prefix = expand_prefix(
             options.statsd_prefix, options.broadcast_address, options.broadcast_http_port
         )
-        protocol = ProtocolV2(self._registry, options, self._log, tls_context)
+        self._auth = self._build_auth(client_roots)
+        authenticate = self._auth.query if options.auth_http_addresses else None
+        protocol = ProtocolV2(self._registry, options, self._log, tls_context, authenticate)
         self._tcp_server = TCPServer(tcp_listener, protocol, options, self._log)
         router = Router(self._build_api(tcp_listener.port, http_port), options, self._log)
         self._http_servers: list[HTTPServer] = []
@@ -143,6 +147,17 @@ class NSQD:
             debug=self._debug,
         )
 
+    def _build_auth(self, roots: bytes) -> Auth:
+        options = self._options
+        http = HTTPClient(
+            options.http_client_connect_timeout,
+            options.http_client_request_timeout,
+            roots,
+            options.tls_min_version,
+            MAX_ANSWER_SIZE,
+        )
+        return Auth(options.auth_http_addresses, http)
+
     def _build_metrics(self) -> Metrics:
         return Metrics(
             registry=self._registry,
@@ -151,11 +166,6 @@ class NSQD:
             clients=self._tcp_server.clients.values,
             greenlets=self._debug.greenlet_count,
         )
-
-    def _warn_of_pending_options(self) -> None:
-        for option in OPTIONS:
-            if option.pending and getattr(self._options, option.name) != option.default:
-                self._log.warn("--%s: %s", option.flag, option.pending)
 
     def _environment(self) -> Environment:
         return Environment(
@@ -298,6 +308,7 @@ class NSQD:
 
     def exit(self) -> int:
         """Stop everything, flush everything to disk; the exit code."""
+        self._auth.stop()
         self._tcp_server.close()
         self._debug.stop()
         for server in self._http_servers:

@@ -30,9 +30,6 @@ SIGTERM_CHOICES = ("exit", "drain")
 
 TLS_VERSIONS = {"tls1.0": 769, "tls1.1": 770, "tls1.2": 771, "tls1.3": 772}
 
-_IGNORED = "accepted and ignored"
-_LOOKUPD_ONLY = "used with nsqlookupd only"
-
 
 class Kind(enum.Enum):
     """What a value is, and how flags and config file write it. Durations are nanoseconds."""
@@ -56,7 +53,6 @@ class Option:
     `name` is the attribute of `Options`, `flag` the command line name, `cfg` the key in the config file and in
     `/config/`; an empty `flag` or `cfg` means not settable there. `field` is the name that nsqd's messages about bad
     config values use. `reload` marks what `PUT /config/:opt` may change, `ours` what the real nsqd does not have.
-    `pending` says, for a feature that is not there yet, what the flag does meanwhile.
     """
 
     name: str
@@ -68,7 +64,6 @@ class Option:
     reload: bool = False
     ours: bool = False
     help: str = ""
-    pending: str = ""
 
 
 def _row(
@@ -81,11 +76,10 @@ def _row(
     field: str = "",
     reload: bool = False,
     ours: bool = False,
-    pending: str = "",
 ) -> Any:
     """A field of `Options` carrying the row's columns; `flag` and `cfg` default to forms of the attribute's name."""
     columns = {"kind": kind, "default": default, "flag": flag, "cfg": cfg, "field": field}
-    columns |= {"reload": reload, "ours": ours, "help": help, "pending": pending}
+    columns |= {"reload": reload, "ours": ours, "help": help}
     factory: Callable[[], Any] = (lambda: list(default)) if isinstance(default, list) else (lambda: default)
     return dataclasses.field(default_factory=factory, metadata=columns)
 
@@ -155,14 +149,9 @@ class Options:
         [],
         "<addr>:<port> or a full url to query auth server (may be given multiple times)",
         flag="auth-http-address",
-        pending=_IGNORED,
     )
-    http_client_connect_timeout: int = _row(
-        Kind.DURATION, 2 * SECOND, "timeout for HTTP connect", pending=_LOOKUPD_ONLY
-    )
-    http_client_request_timeout: int = _row(
-        Kind.DURATION, 5 * SECOND, "timeout for HTTP request", pending=_LOOKUPD_ONLY
-    )
+    http_client_connect_timeout: int = _row(Kind.DURATION, 2 * SECOND, "timeout for HTTP connect")
+    http_client_request_timeout: int = _row(Kind.DURATION, 5 * SECOND, "timeout for HTTP request")
 
     data_path: str = _row(Kind.STRING, "", "path to store disk-backed messages")
     mem_queue_size: int = _row(Kind.INT, 10_000, "number of messages to keep in memory (per topic/channel)")

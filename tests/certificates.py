@@ -72,3 +72,14 @@ def issue(
     signer = issuer.key if issuer else key
     algorithm = None if isinstance(signer, ed25519.Ed25519PrivateKey) else SHA256()
     return Identity(builder.sign(signer, algorithm), key)
+
+
+def write_identities(directory: Path) -> dict[str, tuple[str, str]]:
+    """Key pairs of an authority, of a server and a client `known` to it, and of an expired client `unknown` to it."""
+    authority = issue("authority", authority=True)
+    return {
+        "authority": authority.write(directory / "authority"),
+        "server": issue("server", authority).write(directory / "server"),
+        "known": issue("known", authority).write(directory / "known"),
+        "unknown": issue("unknown", expired=True).write(directory / "unknown"),
+    }

@@ -6,6 +6,8 @@ printed a traceback or did not obey SIGTERM, and shows the logs of its daemons w
 """
 
 import os
+import shutil
+import subprocess
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -51,6 +53,26 @@ def _find_peer(name: str) -> Path:
 def peer_binary() -> Callable[[str], Path]:
     """Path of a program of the real NSQ by name; skips the test where it is not built."""
     return _find_peer
+
+
+@pytest.fixture(scope="session")
+def nsqjs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the directory of nsqjs's drivers, with the packages of its lock file installed; for `node` to run."""
+    npm = shutil.which("npm")
+    if npm is None or shutil.which("node") is None:
+        _missing("nsqjs needs node and npm")
+    directory = tmp_path_factory.mktemp("nsqjs") / "nsqjs"
+    source = Path(__file__).parent / "conformance" / "nsqjs"
+    shutil.copytree(source, directory, ignore=shutil.ignore_patterns("node_modules"))
+    # Without the optional snappystream nothing native is built or downloaded.
+    install = subprocess.run(
+        [npm, "ci", "--ignore-scripts", "--omit=optional", "--no-audit", "--no-fund"],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+    )
+    assert install.returncode == 0, install.stderr
+    return directory
 
 
 @pytest.fixture(params=["gnsqd", pytest.param("nsqd", marks=pytest.mark.peer)])

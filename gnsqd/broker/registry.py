@@ -3,11 +3,14 @@
 from time import time
 
 from gnsqd.broker.channel import Channel
+from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.names import is_ephemeral, is_valid_name
 from gnsqd.broker.topic import Topic
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
+
+PRECREATION_PATIENCE = 0.5  # seconds
 
 
 class TopicNotFound(BrokerError):
@@ -23,6 +26,7 @@ class Registry:
         self.start_time = int(time())
         self.draining = False
         self._environment: Environment
+        self._late: set[Topic] = set()  # whose channels nsqlookupd was too slow to tell
         self.error: Exception | None = None  # of the last disk write; None when it succeeded
         self._exiting = False
 
@@ -51,7 +55,8 @@ class Registry:
     def get_topic(self, name: str) -> Topic:
         """The topic of that name, new if there is none; BrokerError("exiting") or StorageError.
 
-        A new one asks nsqlookupd for its channels: may yield.
+        A new one asks nsqlookupd for its channels, and moves no message before they are there. Who gets it sees them,
+        unless nsqlookupd is slow: may yield, for PRECREATION_PATIENCE at most.
         """
         topic = self.topics.get(name)
         if topic is None:
@@ -59,10 +64,11 @@ class Registry:
                 raise BrokerError("exiting")
             topic = self._create(name)
             if not self.loading:
-                try:
-                    self._precreate_channels(topic)
-                finally:
-                    topic.start()
+                precreation = self._environment.spawn(f"precreate:{name}", lambda: self._precreate_channels(topic))
+                if not self._late:
+                    precreation.join(PRECREATION_PATIENCE)
+                    if not precreation.ready():
+                        self._late.add(topic)
         return topic
 
     def _create(self, name: str) -> Topic:
@@ -73,8 +79,16 @@ class Registry:
 
     def _precreate_channels(self, topic: Topic) -> None:
         for name in self._environment.channels_to_precreate(topic.name):
+            if topic.exiting:
+                break
             if not is_ephemeral(name):
-                topic.get_channel(name)
+                try:
+                    topic.get_channel(name)
+                except StorageError as error:
+                    self._environment.log.error("TOPIC(%s): creating channel %s - %s", topic.name, name, error)
+                give_way()  # there may be very many
+        self._late.discard(topic)
+        topic.start()
 
     def get_existing_topic(self, name: str) -> Topic:
         topic = self.topics.get(name)

@@ -1,1 +1,1 @@
-"""What connects this daemon with others: nsqlookupd."""
+"""What connects this daemon with others: nsqlookupd and auth servers."""

@@ -34,6 +34,17 @@ def join_host_port(host: str, port: int | str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def split_host_port(address: str) -> tuple[str, str]:
+    """Host, without the brackets around an IPv6 number, and port; DialError."""
+    host, colon, port = address.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not colon or address.endswith("]"):
+        raise DialError(f"dial tcp: address {address}: missing port in address")
+    if ":" in host and not bracketed:
+        raise DialError(f"dial tcp: address {address}: too many colons in address")
+    return (host[1:-1] if bracketed else host), port
+
+
 def reason(error: Exception) -> str:
     """What went wrong, in lower case as Go says it."""
     if isinstance(error, TimeoutError):
@@ -55,20 +66,23 @@ def dial(host: str, port: str, timeout: float | None) -> Socket:
         raise DialError(f"{where}: {reason(error)}") from error
     failure = OSError("no address")
     for family, kind, protocol, _, address in addresses:
-        sock = Socket(family, kind, protocol)
         try:
-            sock.settimeout(None if timeout is None else timeout / len(addresses))
-            sock.connect(address)
-            sock.settimeout(None)
-            return sock
+            return _connect(Socket(family, kind, protocol), address, timeout and timeout / len(addresses))
         except OSError as error:
-            sock.close()
             failure = error
-        except BaseException:
-            sock.close()
-            raise
     connecting = "" if isinstance(failure, TimeoutError) else "connect: "
     raise DialError(f"{where}: {connecting}{reason(failure)}") from failure
+
+
+def _connect(sock: Socket, address: Any, timeout: float | None) -> Socket:
+    try:
+        sock.settimeout(timeout)
+        sock.connect(address)
+        sock.settimeout(None)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def _look_up(host: str, port: str, timeout: float | None) -> list[Any]:

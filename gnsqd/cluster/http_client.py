@@ -1,18 +1,37 @@
-"""Asking other daemons over HTTP: the standard library's client on gevent's sockets."""
+"""Asking other daemons over HTTP and HTTPS: the standard library's client on gevent's sockets.
+
+It sends what Go's client sends, follows redirects as that does, and words failures the same way. Only what tells where
+a redirect came from is missing: that would be a client's secret.
+"""
 
 import http.client
+import ssl
+import zlib
+from base64 import b64encode
 from contextlib import closing
+from functools import cached_property
+from time import monotonic
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
+import gevent.ssl
 from gevent import Timeout
 
+from gnsqd.broker.doorbell import give_way
 from gnsqd.cluster.dial import dial, join_host_port, reason
 from gnsqd.errors import NSQError
-from gnsqd.gotext import quote
+from gnsqd.gotext import Kind, Struct, decode_object, quote
 
-MAX_BODY_SIZE = 8 * 1024 * 1024  # of an answer
+MAX_BODY_SIZE = 8 * 1024 * 1024
 
 _ACCEPT = "application/vnd.nsq; version=1.0"
+_USER_AGENT = "Go-http-client/1.1"
+_MAX_REQUESTS = 10  # in a chain of redirects
+_REDIRECTS = (301, 302, 303, 307, 308)
+_TLS_HANDSHAKE_SECONDS = 10.0
 _SHOWN = 200  # bytes of an answer that is an error
+_FORBIDDEN = Struct("", {"https_port": Kind.INT64})
+_UNKNOWN_AUTHORITY = (18, 19, 20, 21)  # self-signed, or no issuer found: X509_V_ERR_* of OpenSSL
 
 
 class HTTPClientError(NSQError):
@@ -20,37 +39,189 @@ class HTTPClientError(NSQError):
 
 
 class HTTPClient:
-    """`connect_timeout` and `request_timeout` are ns, 0 is no limit."""
+    """`connect_timeout` and `request_timeout` are ns, 0 is no limit; the latter covers redirects, too.
 
-    def __init__(self, connect_timeout: int, request_timeout: int) -> None:
+    Servers of https URLs are verified against `roots`, certificates in DER one after the other, or else the system's;
+    TLS is of `tls_min_version`, a protocol number, at least, and 1.2 in any case. An answer may have `max_body_size`
+    bytes.
+    """
+
+    def __init__(
+        self,
+        connect_timeout: int,
+        request_timeout: int,
+        roots: bytes = b"",
+        tls_min_version: int = ssl.TLSVersion.TLSv1_2,
+        max_body_size: int = MAX_BODY_SIZE,
+    ) -> None:
         self._connect_timeout = connect_timeout / 1e9 or None
-        self._request_timeout = request_timeout / 1e9 or None
+        self._request_timeout = request_timeout / 1e9 if request_timeout > 0 else float("inf")
+        self._max_body_size = max_body_size
+        self._roots = roots
+        self._tls_min_version = tls_min_version
 
-    def get(self, host: str, port: int, target: str) -> bytes:
-        """The body of the answer; HTTPClientError. Yields."""
-        body = None
+    def get(self, url: str) -> bytes:
+        """The body of the answer; HTTPClientError. Yields.
+
+        A 403 to http that tells an https_port is nsqd's way to ask for HTTPS.
+        """
+        answer = self._fetch(url)
+        if answer.status == 403 and not url.startswith("https"):
+            answer = self._fetch(_https_url(url, answer.body))
+        if answer.status != 200:
+            status = f"{answer.status} {answer.phrase}"
+            shown = status if status.isprintable() else quote(status)
+            raise HTTPClientError(f"got response {shown} {quote(answer.body[:_SHOWN])}")
+        return answer.body
+
+    def _fetch(self, url: str) -> "_Answer":
+        deadline = monotonic() + self._request_timeout
+        for _ in range(_MAX_REQUESTS):
+            answer = self._ask(url, deadline)
+            if answer.status not in _REDIRECTS or not answer.location:
+                return answer
+            url = _resolve(url, answer.location)
+        raise HTTPClientError(f"Get {quote(answer.location)}: stopped after {_MAX_REQUESTS} redirects")
+
+    def _ask(self, url: str, deadline: float) -> "_Answer":
+        """One request; HTTPClientError."""
+        where = f"Get {quote(url)}: "
+        late = "exceeded while awaiting headers"
         try:
-            connection = _Connection(host, port, self._connect_timeout)
-            with Timeout(self._request_timeout, False), closing(connection):
-                connection.request("GET", target, headers={"Accept": _ACCEPT})
+            with Timeout(_time_left(deadline), False), closing(self._connection(urlsplit(url))) as connection:
+                connection.send_get()
                 response = connection.getresponse()
-                body = response.read(MAX_BODY_SIZE + 1)
-            if body is None:
-                raise TimeoutError
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            url = f"http://{join_host_port(host, port)}{target}"
-            raise HTTPClientError(f"Get {quote(url)}: {reason(error)}") from error
-        if len(body) > MAX_BODY_SIZE:
-            raise HTTPClientError(f"response body size is greater than limit ({MAX_BODY_SIZE})")
-        if response.status != 200:
-            raise HTTPClientError(f"got response {response.status} {quote(response.reason)} {quote(body[:_SHOWN])}")
-        return body
+                where, late = "", "or context cancellation while reading body"
+                body = _read(response, self._max_body_size)
+                return _Answer(response.status, response.reason, response.getheader("Location", ""), body)
+        except (OSError, http.client.HTTPException, ValueError, zlib.error) as error:
+            raise HTTPClientError(f"{where}{_reason(error)}") from error
+        raise HTTPClientError(f"{where}context deadline exceeded (Client.Timeout {late})")
+
+    def _connection(self, url: SplitResult) -> "_Connection":
+        if url.scheme not in ("http", "https"):
+            raise ValueError(f"unsupported protocol scheme {quote(url.scheme)}")
+        if not url.hostname:
+            raise ValueError("http: no Host in request URL")
+        return _Connection(url, self._connect_timeout, self._tls_context if url.scheme == "https" else None)
+
+    @cached_property
+    def _tls_context(self) -> Any:
+        context = _TLSContext(ssl.PROTOCOL_TLS_CLIENT)
+        # Older ones would need OpenSSL's security level 0, which lets pass certificates that anyone can forge.
+        context.minimum_version = ssl.TLSVersion(max(self._tls_min_version, ssl.TLSVersion.TLSv1_2))
+        context.hostname_checks_common_name = False  # nor does Go
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as in Go, an intermediate among the roots is trusted
+        if self._roots:
+            context.load_verify_locations(cadata=self._roots)
+        else:
+            context.load_default_certs()
+        return context
+
+
+class _Answer(NamedTuple):
+    status: int
+    phrase: str
+    location: str
+    body: bytes
+
+
+class _TLSSocket(gevent.ssl.SSLSocket):  # type: ignore[misc]
+    """Lets others have a turn at every receiving, as dial's Socket does."""
+
+    def read(self, *args: Any) -> Any:
+        give_way()
+        return super().read(*args)
+
+
+class _TLSContext(gevent.ssl.SSLContext):  # type: ignore[misc]
+    sslsocket_class = _TLSSocket
 
 
 class _Connection(http.client.HTTPConnection):
-    def __init__(self, host: str, port: int, connect_timeout: float | None) -> None:
-        super().__init__(host, port)
+    """For one request for `url`."""
+
+    def __init__(self, url: SplitResult, connect_timeout: float | None, tls_context: Any) -> None:
+        self._port = str((443 if url.scheme == "https" else 80) if url.port is None else url.port)
+        super().__init__(url.hostname or "", int(self._port))
+        self._url = url
         self._connect_timeout = connect_timeout
+        self._tls_context = tls_context
+
+    def send_get(self) -> None:
+        """The request, byte by byte as Go's client sends it."""
+        url = self._url
+        headers = {"Host": url.netloc.rpartition("@")[2], "User-Agent": _USER_AGENT, "Accept": _ACCEPT}
+        if url.username is not None:
+            user = f"{unquote(url.username)}:{unquote(url.password or '')}"
+            headers["Authorization"] = f"Basic {b64encode(user.encode()).decode()}"
+        headers["Accept-Encoding"] = "gzip"
+        self.request("GET", (url.path or "/") + (f"?{url.query}" if url.query else ""), headers=headers)
 
     def connect(self) -> None:
-        self.sock = dial(self.host, str(self.port), self._connect_timeout)
+        self.sock = dial(self.host, self._port, self._connect_timeout)
+        if self._tls_context is not None:
+            self.sock = self._tls_context.wrap_socket(
+                self.sock, server_hostname=self.host, do_handshake_on_connect=False
+            )
+            with Timeout(_TLS_HANDSHAKE_SECONDS, OSError("net/http: TLS handshake timeout")):
+                self.sock.do_handshake()
+
+
+def _time_left(deadline: float) -> float | None:
+    return None if deadline == float("inf") else max(deadline - monotonic(), 0.0)
+
+
+def _read(response: http.client.HTTPResponse, limit: int) -> bytes:
+    body = response.read(limit + 1)
+    if len(body) <= limit and response.length:
+        raise ValueError("unexpected EOF")
+    if response.getheader("Content-Encoding", "").lower() == "gzip":
+        decompressor = zlib.decompressobj(wbits=31)
+        body = decompressor.decompress(body, limit + 1)
+        if len(body) <= limit and not decompressor.eof:
+            raise ValueError("unexpected EOF")
+    if len(body) > limit:
+        raise ValueError(f"response body size is greater than limit ({limit})")
+    return body
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        unknown = error.verify_code in _UNKNOWN_AUTHORITY
+        text = "certificate signed by unknown authority" if unknown else error.verify_message
+        return f"tls: failed to verify certificate: x509: {text}"
+    if isinstance(error, ssl.SSLError):
+        return f"tls: {(error.reason or 'EOF').replace('_', ' ').lower()}"
+    match error:
+        case zlib.error():
+            return "gzip: invalid header"
+        case http.client.RemoteDisconnected():
+            return "EOF"
+        case http.client.IncompleteRead():
+            return "unexpected EOF"
+        case http.client.BadStatusLine():
+            line = str(error).rstrip("\r\n")
+            return f"net/http: HTTP/1.x transport connection broken: malformed HTTP response {quote(line)}"
+        case _:
+            return reason(error)
+
+
+def _https_url(url: str, body: bytes) -> str:
+    try:
+        port = decode_object(body, _FORBIDDEN).get("https_port", 0)
+    except ValueError as error:
+        raise HTTPClientError(str(error)) from error
+    parts = urlsplit(url)
+    if parts.port is None:
+        raise HTTPClientError(f"address {parts.netloc}: missing port in address")
+    user, at, _ = parts.netloc.rpartition("@")
+    return parts._replace(scheme="https", netloc=user + at + join_host_port(parts.hostname or "", port)).geturl()
+
+
+def _resolve(url: str, location: str) -> str:
+    try:
+        return urljoin(url, location)
+    except ValueError as error:
+        text = f"failed to parse Location header {quote(location)}: {error}"
+        raise HTTPClientError(f"Get {quote(url)}: {text}") from error

@@ -27,6 +27,7 @@ from gnsqd.options import Options
 
 PING_INTERVAL = 15.0  # seconds
 MAX_EVENTS = 1000
+MAX_CHANNELS_BODY = 256 * 1024  # bytes; more would keep everybody waiting while it is parsed
 
 
 class Lookup:
@@ -37,7 +38,9 @@ class Lookup:
         self._max_body_size = options.max_body_size
         self._registrations = registrations
         self._spawn = spawn
-        self._http = HTTPClient(options.http_client_connect_timeout, options.http_client_request_timeout)
+        self._http = HTTPClient(
+            options.http_client_connect_timeout, options.http_client_request_timeout, max_body_size=MAX_CHANNELS_BODY
+        )
         self._identity: dict[str, object] = {}
         self._peers: dict[str, _Announcer] = {}
         self._queries: set[Greenlet[..., None]] = set()
@@ -56,7 +59,8 @@ class Lookup:
 
     def set_addresses(self, addresses: list[str]) -> None:
         """Leave the peers that aren't among `addresses`, and connect to those that are new. Never yields."""
-        for address in [address for address in self._peers if address not in addresses]:
+        wanted = set(addresses)
+        for address in [address for address in self._peers if address not in wanted]:
             self._log.info("LOOKUP(%s): removing peer", address)
             self._peers.pop(address).greenlet.kill(block=False)
         for address in addresses:
@@ -120,7 +124,7 @@ class Lookup:
         def query() -> None:
             self._log.info("CI: querying nsqlookupd http://%s%s", address, target)
             try:
-                names.update(self._parse_channels(self._http.get(info.broadcast_address, info.http_port, target)))
+                names.update(self._parse_channels(self._http.get(f"http://{address}{target}")))
             except (HTTPClientError, ValueError) as error:
                 errors.append(str(error))
 
@@ -175,8 +179,8 @@ class _Announcer:
         """Tell the nsqlookupd everything and what changes, and PING it, until killed."""
         address = self._peer.address
         try:
-            self._connect()
             ping_at = monotonic() + PING_INTERVAL
+            self._connect()
             while True:
                 wait = ping_at - monotonic()
                 if self._overrun:
@@ -186,8 +190,8 @@ class _Announcer:
                     self._connect()
                 elif wait <= 0:
                     self._log.debug("LOOKUPD(%s): sending heartbeat", address)
-                    self._command("PING")
                     ping_at = monotonic() + PING_INTERVAL
+                    self._command("PING")
                 elif self._events:
                     kind, command = self._events.popleft()
                     self._log.info("LOOKUPD(%s): %s %s", address, kind, command)
@@ -211,3 +215,5 @@ class _Announcer:
             self._log.error("LOOKUPD(%s): %s - %s", self._peer.address, error.command or what, error)
             if not connected:
                 self._events.clear()
+            elif error.ended:
+                self._connect()  # it was restarted, perhaps, and the next PING would be long in coming

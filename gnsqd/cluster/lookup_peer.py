@@ -1,7 +1,7 @@
 """The connection to one nsqlookupd (NSQD-COMPAT section 6.1).
 
-It is made by the first command and again by the next one after it broke; there is no retrying. Every connection
-begins with IDENTIFY and a REGISTER of all that there is, so nothing that was missed meanwhile needs to be remembered.
+It is made by the first command and again by the next one after it broke. Every connection begins with IDENTIFY and a
+REGISTER of all that there is, so nothing that was missed meanwhile needs to be remembered.
 """
 
 import struct
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gevent import Timeout
 
-from gnsqd.cluster.dial import DialError, Socket, dial, reason
+from gnsqd.cluster.dial import DialError, Socket, dial, reason, split_host_port
 from gnsqd.errors import NSQError
 from gnsqd.gotext import Kind, Struct, decode_object, dumps, quote
 from gnsqd.log import Logger
@@ -20,7 +20,7 @@ CONNECT_TIMEOUT = 1.0  # seconds
 IO_TIMEOUT = 1.0  # to send a command, and for its whole answer
 
 _SIZE = struct.Struct(">i")
-_MAX_RECEIVE = 64 * 1024
+_MAX_ANSWER = 16 * 1024  # bytes; it is a few words, or IDENTIFY's small JSON, and large JSON takes long to parse
 _SHOWN = 200  # bytes of an answer that makes no sense
 _INFO = Struct(
     "peerInfo",
@@ -32,11 +32,12 @@ Registrations = Callable[[], list[tuple[str, list[str]]]]  # topic names, each w
 
 class LookupdError(NSQError):
     """A command got no answer, and the connection is closed. `command` is the one that failed, "" if there was no
-    connection to send it on."""
+    connection to send it on; `ended` says that the other side had closed it."""
 
-    def __init__(self, command: str, text: str) -> None:
+    def __init__(self, command: str, text: str, ended: bool = False) -> None:
         super().__init__(text)
         self.command = command
+        self.ended = ended
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class LookupPeer:
         self.connected = False
         self._identity = dumps(dict(sorted(identity.items()))).encode()
         self._registrations = registrations
-        self._max_body_size = max_body_size
+        self._max_answer = min(max_body_size, _MAX_ANSWER)
         self._log = log
         self._socket: Socket | None = None
 
@@ -101,11 +102,8 @@ class LookupPeer:
         if self.connected:
             return
         self._log.info("LOOKUP connecting to %s", self.address)
-        host, colon, port = self.address.rpartition(":")
-        if not colon:
-            raise LookupdError("", f"dial tcp: address {self.address}: missing port in address")
         try:
-            self._socket = dial(host.removeprefix("[").removesuffix("]"), port, CONNECT_TIMEOUT)
+            self._socket = dial(*split_host_port(self.address), CONNECT_TIMEOUT)
         except DialError as error:
             raise LookupdError("", str(error)) from error
         self._identify()
@@ -138,12 +136,13 @@ class LookupPeer:
                 return self._receive_answer(self._socket)
         except (OSError, EOFError, ValueError) as error:
             self.close()
-            raise LookupdError(command, reason(error) if isinstance(error, OSError) else str(error)) from error
+            text = reason(error) if isinstance(error, OSError) else str(error)
+            raise LookupdError(command, text, isinstance(error, (EOFError, ConnectionError))) from error
 
     def _receive_answer(self, sock: Socket) -> bytes:
         (size,) = _SIZE.unpack(_receive(sock, _SIZE.size))
-        if not 0 <= size <= self._max_body_size:
-            raise ValueError(f"response body size ({size}) is greater than limit ({self._max_body_size})")
+        if not 0 <= size <= self._max_answer:
+            raise ValueError(f"response body size ({size}) is greater than limit ({self._max_answer})")
         return _receive(sock, size)
 
     def close(self) -> None:
@@ -157,7 +156,7 @@ class LookupPeer:
 def _receive(sock: Socket, size: int) -> bytes:
     data = bytearray()
     while len(data) < size:
-        received = sock.recv(min(size - len(data), _MAX_RECEIVE))
+        received = sock.recv(size - len(data))
         if not received:
             raise EOFError("EOF")
         data += received

@@ -14,6 +14,7 @@ cdef class ClientV2:
     cdef public int state
     cdef public bint exiting
     cdef public object connect_time
+    cdef public object remote_ip
     cdef public object client_id
     cdef public object hostname
     cdef public object user_agent
@@ -25,6 +26,8 @@ cdef class ClientV2:
     cdef public object tls
     cdef public bint deflate
     cdef public bint snappy
+    cdef public bytes auth_secret
+    cdef public object auth_state
     cdef public Channel channel
     cdef public long long ready_count
     cdef public long long in_flight_count

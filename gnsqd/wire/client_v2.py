@@ -2,7 +2,7 @@
 
 import socket
 from time import monotonic, time
-from typing import Any
+from typing import Any, Protocol
 
 from gevent import get_hub
 
@@ -24,6 +24,22 @@ DEFAULT_OUTPUT_BUFFER_SIZE = 16384
 _NS = 1e9
 
 
+class AuthState(Protocol):
+    """What an auth server said of a client: who it is, and what it may do until that has expired."""
+
+    identity: str
+    identity_url: str
+
+    @property
+    def permission_count(self) -> int: ...
+
+    @property
+    def expired(self) -> bool: ...
+
+    def allows(self, topic_name: str, channel_name: str) -> bool:
+        """Whether it may consume from the channel; without a channel, whether it may publish to the topic."""
+
+
 class ClientV2:
     """Owns one connection's state. Durations are ns; 0 switches a heartbeat or a buffer timeout off."""
 
@@ -37,6 +53,7 @@ class ClientV2:
         self.connect_time = int(time())
 
         host = "" if remote_address.startswith("@") else remote_address.rpartition(":")[0].strip("[]")
+        self.remote_ip = host
         self.client_id = host
         self.hostname = host
         self.user_agent = ""
@@ -48,6 +65,8 @@ class ClientV2:
         self.tls: TLSLayer | None = None
         self.deflate = False
         self.snappy = False
+        self.auth_secret = b""
+        self.auth_state: AuthState | None = None
 
         self.channel: Channel | None = None
         self.ready_count = 0
@@ -259,6 +278,10 @@ class ClientV2:
             user_agent=self.user_agent,
             pub_counts=[(name, self.pub_counts[name]) for name in names if name in self.pub_counts],
         )
+        if self.auth_state is not None:
+            stats.authed = self.auth_state.permission_count > 0
+            stats.auth_identity = self.auth_state.identity
+            stats.auth_identity_url = self.auth_state.identity_url
         if self.tls is not None:
             stats.tls = True
             stats.tls_cipher_suite = self.tls.cipher_suite

@@ -17,6 +17,7 @@ cdef class Connection:
     cdef object _sending
 
     cpdef bytes receive(self)
+    cdef _decode(self, bytes data)
     cdef _receive(self)
     cdef bint _wait_readable(self) except -1
     cpdef _on_readable(self)
@@ -25,3 +26,4 @@ cdef class Connection:
     cpdef _on_timer(self)
     cpdef send(self, bytes data)
     cdef _send(self, bytes data)
+    cdef Py_ssize_t _try_send(self, data) except -1

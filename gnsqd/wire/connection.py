@@ -3,13 +3,15 @@
 The socket is non-blocking. Receiving always goes through the hub first, so that however much one client sends, every
 other one gets its turn after 64 KB; the watcher for that stays armed from one wait to the next and disarms itself when
 it fires with nobody waiting. Sending tries the socket first and waits only if it is full. The read deadline costs a
-timer that fires at most once per deadline: it looks whether the deadline has moved, and sleeps again.
+timer that fires at most once per deadline: it looks whether the deadline has moved, and sleeps again. What has to be
+wrapped is wrapped and sent a slice at a time, because compressing takes long.
 
 Two greenlets share a connection, IOLoop (which alone receives) and messagePump; sends take turns. `shutdown` makes
 both fail or see the end, and IOLoop then closes.
 """
 
 import socket
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -20,10 +22,11 @@ from greenlet import getcurrent, greenlet
 
 from gnsqd.broker.doorbell import give_way
 from gnsqd.wire.listener import format_address
-from gnsqd.wire.stream import Layer, Stream
+from gnsqd.wire.stream import Layer, Stream, StreamError
 from gnsqd.wire.tls import TLSError, TLSLayer
 
 RECEIVE_SIZE = 65536
+_SLICE = 65536  # bytes wrapped before others get their turn: the slowest compression takes some ms for them
 _READ = 1
 
 
@@ -58,15 +61,25 @@ class Connection:
         while True:
             if self._upgraded and stream.pending:
                 give_way()
-                data = stream.decode(b"")
+                data = self._decode(b"")
+            elif self._upgraded and stream.ended:
+                return b""
             else:
                 data = self._receive()
                 if not data:
                     return b""
                 if self._upgraded:
-                    data = stream.decode(data)
-            if data or stream.ended:
+                    data = self._decode(data)
+            if data:
                 return data
+
+    def _decode(self, data: bytes) -> bytes:
+        try:
+            return self._stream.decode(data)
+        except StreamError:
+            if not self._sending.locked():
+                self._send_alert(self._stream.encode(b""))
+            raise
 
     def _receive(self) -> bytes:
         while True:
@@ -78,8 +91,7 @@ class Connection:
                 if not in_time:
                     raise TimeoutError(f"{self._describe('read')}: i/o timeout") from None
             except OSError as error:
-                reason = (error.strerror or str(error)).lower()
-                raise OSError(f"{self._describe('read')}: read: {reason}") from error
+                raise self._failed("read", error) from error
 
     def _wait_readable(self) -> bool:
         """Whether it became readable before the deadline."""
@@ -132,15 +144,16 @@ class Connection:
         """Wrap and send all of `data`; TimeoutError if the client takes nothing for as long as the write timeout,
         OSError, StreamError."""
         with self._sending:
-            if self._upgraded:
-                data = self._stream.encode(data)
-            self._send(data)
+            if not self._upgraded:
+                self._send(data)
+                return
+            self._send(self._stream.encode(data[:_SLICE]))
+            for start in range(_SLICE, len(data), _SLICE):
+                give_way()
+                self._send(self._stream.encode(data[start : start + _SLICE]))
 
     def _send(self, data: bytes) -> None:
-        try:
-            sent = self._socket.send(data)
-        except BlockingIOError:
-            sent = 0
+        sent = self._try_send(data)
         if sent < len(data):
             self._send_slowly(memoryview(data)[sent:])
 
@@ -148,18 +161,25 @@ class Connection:
         while rest:
             timeout = TimeoutError(f"{self._describe('write')}: i/o timeout")
             wait_write(self._socket.fileno(), self.write_timeout, timeout)
-            try:
-                rest = rest[self._socket.send(rest) :]
-            except BlockingIOError:
-                continue
+            rest = rest[self._try_send(rest) :]
+
+    def _try_send(self, data: bytes | memoryview) -> int:
+        """How many bytes of `data` the socket took."""
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._failed("write", error) from error
 
     def handshake(self, layer: TLSLayer, received: bytes) -> None:
-        """Let `layer` shake hands, beginning with what was `received` already, and put it on; errors as `receive`.
+        """Let `layer` shake hands, beginning with what was `received` already, and put it on; errors as `receive`, and
+        all of it within the read deadline.
 
         On failure nothing but TLS's own alert is sent.
         """
-        try:
-            with self._sending:
+        with self._sending:
+            try:
                 reply = layer.handshake(received)
                 while True:
                     if reply:
@@ -170,10 +190,16 @@ class Connection:
                     if not data:
                         raise OSError("EOF")
                     reply = layer.handshake(data)
-        except TLSError as error:
-            self._send(error.alert)
-            raise
-        self.push(layer)
+            except TLSError as error:
+                self._send_alert(error.alert)
+                raise
+            self.push(layer)
+
+    def _send_alert(self, alert: bytes) -> None:
+        """TLS's last word, if there is one and somebody to take it: nobody waits for that."""
+        if alert:
+            with suppress(OSError):
+                self._socket.send(alert)
 
     def push(self, layer: Layer, received: bytes = b"") -> None:
         """Everything goes through `layer` from now on, beginning with what was `received` already."""
@@ -182,8 +208,13 @@ class Connection:
         if received:
             self._unread = layer.decode(received)
 
+    def _failed(self, what: str, error: OSError) -> OSError:
+        """`error` of the socket, as Go words it."""
+        return OSError(f"{self._describe(what)}: {what}: {(error.strerror or str(error)).lower()}")
+
     def _describe(self, what: str) -> str:
-        return f"{what} tcp {self._local_address}->{self.remote_address}"
+        network = "unix" if self._socket.family == socket.AF_UNIX else "tcp"
+        return f"{what} {network} {self._local_address}->{self.remote_address}"
 
     def shutdown(self) -> None:
         """End both directions; whoever waits on this connection notices."""

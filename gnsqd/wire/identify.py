@@ -142,7 +142,7 @@ def negotiated(client: ClientV2, upgrades: Upgrades, tls: bool, options: Options
             "max_deflate_level": options.max_deflate_level,
             "snappy": upgrades.snappy,
             "sample_rate": client.sample_rate,
-            "auth_required": False,
+            "auth_required": bool(options.auth_http_addresses),
             "output_buffer_size": client.output_buffer_size,
             "output_buffer_timeout": client.output_buffer_timeout // MILLISECOND,
         }

@@ -10,6 +10,7 @@ cdef class ProtocolV2:
     cdef object _options
     cdef object _log
     cdef object _tls_context
+    cdef object _gate
     cdef bint _tls_required
 
     @cython.locals(decoder=Decoder, command=Command)

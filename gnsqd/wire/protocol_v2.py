@@ -8,9 +8,10 @@ otherwise.
 """
 
 from collections.abc import Callable
+from time import monotonic
 from traceback import format_exc
 
-from gevent import Greenlet, Timeout, sleep
+from gevent import Greenlet, sleep
 from OpenSSL.SSL import Context
 
 from gnsqd.broker.channel import Channel
@@ -23,6 +24,7 @@ from gnsqd.errors import BrokerError, StorageError
 from gnsqd.gotext import quote
 from gnsqd.log import Level, Logger
 from gnsqd.options import MILLISECOND, TLS_NOT_REQUIRED, Options
+from gnsqd.wire.auth import Authenticate, Gate
 from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_INIT, STATE_SUBSCRIBED, ClientV2
 from gnsqd.wire.codec import FRAME_TYPE_ERROR, FRAME_TYPE_RESPONSE, CodecError, Command, LineTooLong, frame
 from gnsqd.wire.errors import ClientError, Disconnected
@@ -42,13 +44,22 @@ _HEARTBEAT = frame(FRAME_TYPE_RESPONSE, b"_heartbeat_")
 
 
 class ProtocolV2:
-    """Serves clients against one registry. `tls_context` is None without a certificate."""
+    """Serves clients against one registry. `tls_context` is None without a certificate, `authenticate` without auth
+    servers."""
 
-    def __init__(self, registry: Registry, options: Options, log: Logger, tls_context: Context | None) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        options: Options,
+        log: Logger,
+        tls_context: Context | None,
+        authenticate: Authenticate | None = None,
+    ) -> None:
         self._registry = registry
         self._options = options
         self._log = log
         self._tls_context = tls_context
+        self._gate = None if authenticate is None else Gate(authenticate, log)
         self._tls_required = options.tls_required != TLS_NOT_REQUIRED
 
     # IOLoop
@@ -259,12 +270,16 @@ class ProtocolV2:
     def _upgrade_tls(self, client: ClientV2, context: Context) -> None:
         self._log.info("PROTOCOL(V2): [%s] upgrading connection to TLS", client)
         layer = TLSLayer(context)
+        client.connection.read_deadline = monotonic() + TLS_HANDSHAKE_SECONDS
+        client.connection.write_timeout = TLS_HANDSHAKE_SECONDS
         try:
-            with Timeout(TLS_HANDSHAKE_SECONDS, TimeoutError("i/o timeout")):
-                client.connection.handshake(layer, client.decoder.take_rest())
+            client.connection.handshake(layer, client.decoder.take_rest())
         except (OSError, StreamError) as error:
             # Unlike the real daemon, no error frame: it would be plain bytes in a stream the client takes for TLS.
-            raise Disconnected(f"E_IDENTIFY_FAILED IDENTIFY failed {error}") from error
+            text = f"E_IDENTIFY_FAILED IDENTIFY failed {error}"
+            self._log.error("[%s] - %s - %s", client, text, error)
+            raise Disconnected(text) from error
+        client.set_deadlines()
         client.tls = layer
         client.send_now(_OK)
 
@@ -276,8 +291,12 @@ class ProtocolV2:
         _require_state(client, "AUTH", STATE_INIT)
         if len(command.params) != 1:
             raise ClientError("E_INVALID", "AUTH invalid number of parameters")
-        self._command_body(client, command, "AUTH")
-        raise ClientError("E_AUTH_DISABLED", "AUTH disabled")
+        secret = self._command_body(client, command, "AUTH")
+        if client.auth_state is not None:
+            raise ClientError("E_INVALID", "AUTH already set")
+        if self._gate is None:
+            raise ClientError("E_AUTH_DISABLED", "AUTH disabled")
+        return frame(FRAME_TYPE_RESPONSE, self._gate.admit(client, secret))
 
     # Consuming
 
@@ -292,6 +311,8 @@ class ProtocolV2:
         channel_name = params[2].decode("latin-1")
         if not is_valid_name(channel_name):
             raise ClientError("E_BAD_CHANNEL", f"SUB channel name {quote(params[2])} is not valid")
+        if self._gate is not None:
+            self._gate.check(client, "SUB", topic_name, channel_name)
         client.channel = self._subscribe(client, topic_name, channel_name)
         client.state = STATE_SUBSCRIBED
         return _OK
@@ -375,6 +396,8 @@ class ProtocolV2:
     def PUB(self, client: ClientV2, command: Command) -> bytes | None:
         topic_name = _publish_topic(command, "PUB", 2)
         body = self._message_body(client, command, "PUB")
+        if self._gate is not None:
+            self._gate.check(client, "PUB", topic_name)
         return self._publish(client, topic_name, [body], 0, "PUB")
 
     def DPUB(self, client: ClientV2, command: Command) -> bytes | None:
@@ -384,10 +407,14 @@ class ProtocolV2:
         if delay > longest:
             raise ClientError("E_INVALID", f"DPUB timeout {delay} out of range 0-{longest}")
         body = self._message_body(client, command, "DPUB")
+        if self._gate is not None:
+            self._gate.check(client, "DPUB", topic_name)
         return self._publish(client, topic_name, [body], delay * MILLISECOND, "DPUB")
 
     def MPUB(self, client: ClientV2, command: Command) -> bytes | None:
         topic_name = _publish_topic(command, "MPUB", 2)
+        if self._gate is not None:
+            self._gate.check(client, "MPUB", topic_name)
         self._get_topic(topic_name, "MPUB")
         size = self._size(client, command, "E_BAD_BODY", "MPUB")
         limit = self._options.max_body_size

@@ -102,6 +102,7 @@ _SNAPPY_IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
 _SNAPPY_BLOCK = 65536  # uncompressed bytes in a chunk, at most
 _SNAPPY_MAX_LENGTH = 4 + 32 + _SNAPPY_BLOCK + _SNAPPY_BLOCK // 6  # CRC, and a block that compresses as badly as can be
 _SNAPPY_MAX_RATIO = 22  # a three-byte copy gives at most 64 bytes
+_SNAPPY_CHUNK_COST = 64  # looking at a chunk takes as long as decoding about that many bytes
 
 
 class SnappyLayer:
@@ -131,7 +132,8 @@ class SnappyLayer:
             raise StreamError(str(error)) from error
 
     def _take_chunks(self, data: bytes) -> list[bytes]:
-        """The next whole chunks, as many as surely decode to no more than MAX_CHUNK bytes, without padding."""
+        """The next whole chunks, as many as surely decode to no more than MAX_CHUNK bytes, without padding. A flood of
+        empty chunks comes in pieces as well."""
         if self._skip:
             skipped = min(self._skip, len(data))
             self._skip -= skipped
@@ -145,15 +147,16 @@ class SnappyLayer:
             length = int.from_bytes(unread[start + 1 : start + 4], "little")
             end = start + 4 + length
             self._check_header(kind, length)
-            if 0x80 <= kind <= 0xFE:
-                self._skip = max(0, end - len(unread))
-            elif end > len(unread):
+            skippable = 0x80 <= kind <= 0xFE
+            if end > len(unread) and not skippable:
                 break
+            size += min(_SNAPPY_BLOCK, _SNAPPY_MAX_RATIO * length + _SNAPPY_CHUNK_COST)
+            if size > MAX_CHUNK:
+                self.pending = True
+                break
+            if skippable:
+                self._skip = max(0, end - len(unread))
             else:
-                size += min(_SNAPPY_BLOCK, _SNAPPY_MAX_RATIO * length)
-                if size > MAX_CHUNK:
-                    self.pending = True
-                    break
                 chunks.append(unread[start:end])
             start = end
         self._unread = unread[start:]

@@ -14,8 +14,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from cryptography.x509.oid import NameOID
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from OpenSSL import SSL, crypto
 
 from gnsqd.errors import StartError
@@ -60,7 +59,22 @@ _REASONS = {
     "peer did not return a certificate": "client didn't provide a certificate",
     "certificate verify failed": "failed to verify client certificate",
 }
+# What the peer's alert says, where Go says it otherwise.
+_ALERTS = {
+    "bad record mac": "bad record MAC",
+    "certificate expired": "expired certificate",
+    "certificate revoked": "revoked certificate",
+    "certificate unknown": "unknown certificate",
+    "decode error": "error decoding message",
+    "decrypt error": "error decrypting message",
+    "protocol version": "protocol version not supported",
+    "unknown ca": "unknown certificate authority",
+}
 
+_VERSION = 0xA0  # the tag of a certificate's first field, which may be missing
+_COMMON_NAME = bytes([0x55, 4, 3])  # its OID, 2.5.4.3
+# ASN.1's types of string that Go knows: UTF8String, NumericString, PrintableString, T61String, IA5String, BMPString.
+_STRINGS = {12: "utf-8", 18: "ascii", 19: "ascii", 20: "latin-1", 22: "ascii", 30: "utf-16-be"}
 
 _RECORD = 16384  # bytes of plaintext in a TLS record, at most
 _SLICE = 65536  # bytes encoded in one go: a memory BIO keeps the memory of the largest amount it ever held
@@ -110,10 +124,16 @@ class TLSLayer:
         self.established = self.pending = True
         self.version = _SHOWN_VERSIONS[self._connection.get_protocol_version()]
         self.cipher_suite = _SHOWN_SUITES[self._connection.get_cipher_name() or ""]
-        certificate = self._connection.get_peer_certificate(as_cryptography=True)
-        if certificate is not None:
-            names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-            self.peer_common_name = str(names[-1].value) if names else ""
+        self.peer_common_name = self._read_common_name()
+
+    def _read_common_name(self) -> str:
+        certificate = self._connection.get_peer_certificate()
+        if certificate is None:
+            return ""
+        try:
+            return _common_name(crypto.dump_certificate(crypto.FILETYPE_ASN1, certificate))
+        except ValueError as error:
+            raise TLSError("tls: failed to parse client certificate", b"") from error
 
     def decode(self, data: bytes) -> bytes:
         self.pending = False
@@ -159,10 +179,46 @@ class TLSLayer:
         return b"".join(pieces)
 
 
+def _common_name(certificate: bytes) -> str:
+    """The last one of the subject, as in Go; "" without any, ValueError for one that Go does not take either.
+
+    Read from the DER because cryptography refuses certificates that Go takes, such as one with an asterisk in a
+    PrintableString. OpenSSL has taken this one, so its structure is sound.
+    """
+    ((_, content),) = _elements(certificate)
+    (_, signed), *_ = _elements(content)
+    _serial, _algorithm, _issuer, _validity, subject, *_ = (
+        content for tag, content in _elements(signed) if tag != _VERSION
+    )
+    found = ""
+    for _, relative_name in _elements(subject):
+        for _, attribute in _elements(relative_name):
+            (_, kind), (tag, value) = _elements(attribute)
+            if kind == _COMMON_NAME:
+                if tag not in _STRINGS:
+                    raise ValueError(f"common name of ASN.1 type {tag}")
+                found = value.decode(_STRINGS[tag])
+    return found
+
+
+def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
+    """Tag and content of each element."""
+    while der:
+        start, length = 2, der[1]
+        if length & 0x80:
+            start += length & 0x7F
+            length = int.from_bytes(der[2:start])
+        yield der[0], der[start : start + length]
+        der = der[start + length :]
+
+
 def _text(error: SSL.Error | crypto.Error) -> str:
     """The reason of an OpenSSL error, as Go's crypto/tls words it where it has an equal."""
     match error.args:
-        case ([*_, (_, _, reason)],):
+        case ([*_, (_, _, reason)],) if reason:
+            name, is_alert, alert = reason.partition(" alert ")
+            if is_alert and " " not in name:
+                return f"remote error: tls: {_ALERTS.get(alert, alert)}"
             return f"tls: {_REASONS.get(reason, reason)}"
         case _:  # nothing new: an earlier error has ended the connection
             return "tls: connection has failed"
@@ -176,11 +232,17 @@ def build_context(options: Options) -> SSL.Context | None:
     if not options.tls_cert and not options.tls_key:
         if options.tls_required != TLS_NOT_REQUIRED:
             raise StartError("cannot require TLS client connections without TLS key and cert")
-        with _start_errors("client TLS config"):  # the roots of auth servers
-            _read_roots(options.tls_root_ca_file)
         return None
     with _start_errors("TLS config"):
         return _build_context(options)
+
+
+def read_client_roots(options: Options) -> bytes:
+    """The roots that servers we ask are verified against, in DER one after the other, b"" for the system's;
+    StartError with Go's texts."""
+    with _start_errors("client TLS config"):
+        roots = _read_roots(options.tls_root_ca_file)
+        return b"".join(root.public_bytes(Encoding.DER) for root in roots)
 
 
 @contextlib.contextmanager

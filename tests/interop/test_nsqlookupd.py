@@ -1,110 +1,24 @@
 """A daemon and a real nsqlookupd: who is registered for what, and what a new topic learns from it."""
 
 import json
-import os
 import re
-import signal
 import socket
-import subprocess
+import struct
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from daemons import DEADLINE, Daemon, eventually
-from nsq_client import Client
+from daemons import Daemon, eventually, free_port
+from interop.cluster import Lookupd, Pretender, is_registered, post
+from nsq_client import Client, sized
 
 pytestmark = pytest.mark.peer
 
 
-class Lookupd:
-    """A real nsqlookupd. After `kill`, `start` begins again on the same ports, knowing nothing."""
-
-    def __init__(self, binary: Path, directory: Path) -> None:
-        self._binary = binary
-        self._log = directory / "nsqlookupd.log"
-        self._ports = {"tcp": "0", "http": "0"}
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> "Lookupd":
-        flags = [f"--{kind}-address=127.0.0.1:{port}" for kind, port in self._ports.items()]
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [os.fspath(self._binary), "--broadcast-address=127.0.0.1", *flags], stderr=log
-            )
-        for kind in self._ports:
-            line = re.compile(rf"\b{kind.upper()}: listening on 127\.0\.0\.1:(\d+)$", re.MULTILINE)
-            found = eventually(lambda line=line: line.search(self._log.read_text()))  # type: ignore[misc]
-            self._ports[kind] = found[1]
-        return self
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(DEADLINE)
-            self._process = None
-
-    def freeze(self) -> None:
-        """From now on the kernel accepts connections, and nobody answers."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    @property
-    def flag(self) -> str:
-        return f"--lookupd-tcp-address=127.0.0.1:{self._ports['tcp']}"
-
-    def ask(self, path: str, method: str = "GET") -> Any:
-        request = urllib.request.Request(f"http://127.0.0.1:{self._ports['http']}{path}", method=method)
-        with urllib.request.urlopen(request, timeout=DEADLINE) as response:
-            body = response.read()
-        return json.loads(body) if body else None
-
-    def registered(self) -> set[str]:
-        """`topic:channel` for each registration of a producer, `topic:` for a topic's own."""
-        return {
-            f"{topic}:{channel}"
-            for category, topic, channel in (key.split(":") for key in self.ask("/debug"))
-            if category != "client"
-        }
-
-    def producers(self) -> list[dict[str, Any]]:
-        return list(self.ask("/nodes")["producers"])
-
-
-@pytest.fixture
-def start_lookupd(peer_binary: Callable[[str], Path], tmp_path: Path) -> Iterator[Callable[[], Lookupd]]:
-    """Start an nsqlookupd, any number of times."""
-    started: list[Lookupd] = []
-
-    def start() -> Lookupd:
-        directory = tmp_path / f"nsqlookupd-{len(started)}"
-        directory.mkdir()
-        started.append(Lookupd(peer_binary("nsqlookupd"), directory))
-        return started[-1].start()
-
-    yield start
-    for each in started:
-        each.kill()
-
-
-@pytest.fixture
-def lookupd(start_lookupd: Callable[[], Lookupd]) -> Lookupd:
-    return start_lookupd()
-
-
 DaemonFactory = Callable[..., Daemon]
-
-
-def post(nsqd: Daemon, path: str) -> None:
-    assert nsqd.http("POST", path)[0] == 200
-
-
-def registered(lookupd: Lookupd, *expected: str) -> None:
-    eventually(lambda: lookupd.registered() == set(expected), f"{expected} registered")
 
 
 def test_daemon_describes_itself(nsqd_factory: DaemonFactory, lookupd: Lookupd) -> None:
@@ -140,18 +54,18 @@ def test_what_is_created_is_registered_until_it_is_deleted(nsqd_factory: DaemonF
     eventually(lookupd.producers)
     with closing(Client(nsqd.tcp_address)) as client, closing(Client(nsqd.tcp_address)) as publisher:
         publisher.publish("t", b"x")
-        registered(lookupd, "t:")
+        is_registered(lookupd, "t:")
         client.subscribe("t", "c#ephemeral")
-        registered(lookupd, "t:", "t:c#ephemeral")
-    registered(lookupd, "t:")
+        is_registered(lookupd, "t:", "t:c#ephemeral")
+    is_registered(lookupd, "t:")
     post(nsqd, "/channel/create?topic=t&channel=c")
     post(nsqd, "/topic/create?topic=u%23ephemeral")
-    registered(lookupd, "t:", "t:c", "u#ephemeral:")
+    is_registered(lookupd, "t:", "t:c", "u#ephemeral:")
     post(nsqd, "/channel/delete?topic=t&channel=c")
-    registered(lookupd, "t:", "u#ephemeral:")
+    is_registered(lookupd, "t:", "u#ephemeral:")
     post(nsqd, "/channel/create?topic=t&channel=d")
     post(nsqd, "/topic/delete?topic=t")
-    registered(lookupd, "u#ephemeral:")
+    is_registered(lookupd, "u#ephemeral:")
 
 
 def test_what_was_there_before_is_registered_at_start(nsqd_factory: DaemonFactory, lookupd: Lookupd) -> None:
@@ -160,13 +74,13 @@ def test_what_was_there_before_is_registered_at_start(nsqd_factory: DaemonFactor
     post(nsqd, "/topic/create?topic=u")
     post(nsqd, "/channel/create?topic=u&channel=c")
     nsqd.restart(lookupd.flag)
-    registered(lookupd, "t:", "u:", "u:c")
+    is_registered(lookupd, "t:", "u:", "u:c")
 
 
 def test_daemon_that_exits_is_no_producer_any_more(nsqd_factory: DaemonFactory, lookupd: Lookupd) -> None:
     nsqd = nsqd_factory(lookupd.flag)
     post(nsqd, "/topic/create?topic=t")
-    registered(lookupd, "t:")
+    is_registered(lookupd, "t:")
     nsqd.terminate()
     eventually(lambda: lookupd.producers() == [])
 
@@ -192,13 +106,13 @@ def test_nsqlookupd_that_comes_back_is_told_everything(nsqd_factory: DaemonFacto
     nsqd = nsqd_factory(lookupd.flag)
     post(nsqd, "/topic/create?topic=t")
     post(nsqd, "/channel/create?topic=t&channel=c")
-    registered(lookupd, "t:", "t:c")
+    is_registered(lookupd, "t:", "t:c")
     lookupd.kill()
     post(nsqd, "/topic/create?topic=u")  # tells the daemon that the connection is broken
     eventually(lambda: re.search(r"ERROR: LOOKUPD\(\S+\): REGISTER u - ", nsqd.log()))
     lookupd.start()
     post(nsqd, "/topic/create?topic=v")
-    registered(lookupd, "t:", "t:c", "u:", "v:")
+    is_registered(lookupd, "t:", "t:c", "u:", "v:")
 
 
 def saved_topics(nsqd: Daemon) -> set[str]:
@@ -206,24 +120,99 @@ def saved_topics(nsqd: Daemon) -> set[str]:
     return {topic["name"] for topic in saved["topics"]}
 
 
+@pytest.mark.parametrize("alone", [False, True], ids=["with a good one", "alone"])
 def test_frozen_nsqlookupd_delays_neither_publishers_nor_metadata_nor_others(
-    gnsqd_factory: DaemonFactory, start_lookupd: Callable[[], Lookupd]
+    alone: bool, gnsqd_factory: DaemonFactory, start_lookupd: Callable[[], Lookupd]
 ) -> None:
-    frozen, lookupd = start_lookupd(), start_lookupd()
-    nsqd = gnsqd_factory(frozen.flag, lookupd.flag)
-    eventually(frozen.producers)
-    eventually(lookupd.producers)
+    frozen, *others = lookupds = [start_lookupd() for _ in range(1 if alone else 2)]
+    nsqd = gnsqd_factory(*(lookupd.flag for lookupd in lookupds))
+    for lookupd in lookupds:
+        eventually(lookupd.producers)
     frozen.freeze()
-    post(nsqd, "/topic/create?topic=t")  # waits for the channels that the frozen one knows
-    eventually(lambda: "REGISTER t - i/o timeout" in nsqd.log())
     started = time.monotonic()
     names = [f"t{number}" for number in range(20)]
     with closing(Client(nsqd.tcp_address)) as client:
         for name in names:
             client.publish(name, b"x")
-    registered(lookupd, "t:", *(f"{name}:" for name in names))
-    eventually(lambda: saved_topics(nsqd) == {"t", *names})
-    assert time.monotonic() - started < len(names) / 2  # where one waits for the other, it is more than a second each
+    eventually(lambda: saved_topics(nsqd) == set(names))
+    for lookupd in others:
+        is_registered(lookupd, *(f"{name}:" for name in names))
+    assert time.monotonic() - started < len(names) / 4  # where one waits for the other, it is more than a second each
+    frozen.thaw()
+    post(nsqd, "/topic/create?topic=u")
+    is_registered(frozen, "u:", *(f"{name}:" for name in names))
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """Where connections are taken, and nothing is said."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def test_lying_nsqlookupds_delay_neither_publishers_nor_metadata_nor_others(
+    gnsqd_factory: DaemonFactory, lookupd: Lookupd, silent_port: int
+) -> None:
+    info = {"tcp_port": 4160, "http_port": silent_port, "version": "1.3.0", "broadcast_address": "127.0.0.1"}
+    identified = sized(json.dumps(info).encode())
+    lies: list[Callable[[bytes], list[bytes]]] = [
+        lambda line: [],
+        lambda line: [b"\xff" * 1_000_000],
+        lambda line: [struct.pack(">i", 5_000_000), b"[" * 5_000_000],
+        lambda line: [identified[:50]],
+        lambda line: [sized(b"E_INVALID no")],
+        lambda line: [identified * 10_000],
+        lambda line: [identified if line.startswith(b"IDENTIFY") else sized(b"E_INVALID no")],
+        lambda line: [identified if line.startswith(b"IDENTIFY") else b"\x7f"],
+    ]
+    names = [f"t{number}" for number in range(20)]
+    for name in names:
+        lookupd.ask(f"/channel/create?topic={name}&channel=c", "POST")
+    with ExitStack() as stack:
+        flags = [stack.enter_context(Pretender(lie)).flag for lie in lies]
+        nsqd = gnsqd_factory("--http-client-request-timeout=2s", *flags, lookupd.flag)
+        eventually(lookupd.producers)
+        eventually(lambda: f"HTTPPort:{silent_port} " in nsqd.log())
+        started = time.monotonic()
+        with closing(Client(nsqd.tcp_address)) as client:
+            for name in names:
+                client.publish(name, b"x")
+        eventually(lambda: saved_topics(nsqd) == set(names))
+        assert time.monotonic() - started < len(names) / 4
+        # What was published waited for the channels.
+        for name in names:
+            eventually(lambda name=name: nsqd.channel_stats(name, "c").get("depth") == 1)  # type: ignore[misc]
+        is_registered(lookupd, *(f"{name}:" for name in names), *(f"{name}:c" for name in names))
+        assert nsqd.terminate() == 0
+
+
+def test_addresses_change_while_the_daemon_runs(
+    nsqd_factory: DaemonFactory, start_lookupd: Callable[[], Lookupd]
+) -> None:
+    one, two = start_lookupd(), start_lookupd()
+    nsqd = nsqd_factory(one.flag)
+    post(nsqd, "/topic/create?topic=t")
+    is_registered(one, "t:")
+
+    def change(addresses: list[str] | None) -> None:
+        status, _, answer = nsqd.http("PUT", "/config/nsqlookupd_tcp_addresses", json.dumps(addresses))
+        assert (status, json.loads(answer)) == (200, addresses)
+
+    change([two.tcp_address])
+    is_registered(two, "t:")
+    is_registered(one)
+    change([two.tcp_address, one.tcp_address])
+    is_registered(one, "t:")
+    post(nsqd, "/topic/create?topic=u")
+    for lookupd in (one, two):
+        is_registered(lookupd, "t:", "u:")
+    (before,) = two.producers()
+    change(["no.such.host.invalid:4160", "nowhere", "::1:4160", f"127.0.0.1:{free_port()}", two.tcp_address])
+    is_registered(one)
+    (after,) = two.producers()
+    assert after["remote_address"] == before["remote_address"]  # that connection stays
+    change(None)
+    eventually(lambda: two.producers() == [])
 
 
 def test_daemon_that_drains_stays_registered_for_consumers_to_find(
@@ -234,7 +223,7 @@ def test_daemon_that_drains_stays_registered_for_consumers_to_find(
     post(gnsqd, "/drain")
     # What is told now comes after whatever the drain itself would have told.
     post(gnsqd, "/channel/create?topic=t&channel=c")
-    registered(lookupd, "t:", "t:c")
+    is_registered(lookupd, "t:", "t:c")
     (producer,) = lookupd.ask("/lookup?topic=t")["producers"]
     with Client((producer["broadcast_address"], producer["tcp_port"])) as consumer:
         consumer.subscribe("t", "c", rdy=1)

@@ -11,7 +11,7 @@ import pytest
 from gnsqd import config_file, options
 from gnsqd.config_file import resolve
 from gnsqd.errors import StartError
-from gnsqd.flags import BadValue, FlagError, parse_flags, usage
+from gnsqd.flags import BadValue, FlagError, parse_flags
 from gnsqd.log import Level
 from gnsqd.options import OPTIONS, Kind, Options, validate, validate_after_tls
 
@@ -66,11 +66,6 @@ def test_config_keys_follow_the_flags_but_for_five() -> None:
 
 def test_only_log_level_and_lookupd_addresses_reload() -> None:
     assert {option.cfg for option in OPTIONS if option.reload} == {"log_level", "nsqlookupd_tcp_addresses"}
-
-
-def test_every_pending_option_says_so_in_the_usage_text() -> None:
-    pending = [option for option in OPTIONS if option.pending]
-    assert usage().count("[not available yet in gnsqd: ") == len(pending)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,15 @@
 """All topics: found by name, created once, deleted, loaded from and told to nsqd.dat; the daemon's health."""
 
+import dataclasses
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import pytest
-from gevent import joinall, spawn
+from gevent import joinall, sleep, spawn
+from gevent.event import Event
 
-from gnsqd.broker.registry import TopicNotFound
+from gnsqd.broker.registry import PRECREATION_PATIENCE, TopicNotFound
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.log import Logger
 from gnsqd.storage import opening
@@ -57,12 +60,57 @@ def test_new_topic_whose_channels_cannot_be_made_still_moves_messages(
 
     with monkeypatch.context() as patched:
         patched.setattr("gnsqd.storage.diskqueue.open_queue", no_descriptor_for("t:known"))
-        with pytest.raises(StorageError):
-            around.registry.get_topic("t")
+        around.registry.get_topic("t")
+        settle()
+    assert "ERROR: TOPIC(t): creating channel known - too many open files\n" in around.log.getvalue()
     publish(around, "t")
     channel = around.registry.get_topic("t").get_channel("later")
     settle()
     assert channel.depth == 1
+
+
+def test_slow_nsqlookupd_keeps_messages_waiting_but_no_publisher(surroundings: Build) -> None:
+    around = surroundings()
+    answered = Event()
+
+    def channels(topic_name: str) -> list[str]:
+        answered.wait()
+        return ["known"]
+
+    around.registry.attach(dataclasses.replace(around.environment, channels_to_precreate=channels))
+    names = [f"t{number}" for number in range(20)]
+    started = monotonic()
+    for name in names:
+        publish(around, name)
+        around.registry.topics[name].get_channel("own")
+    assert monotonic() - started < 3 * PRECREATION_PATIENCE  # it was waited for once
+    around.registry.delete_existing_topic("t0")
+    settle()
+    topics = around.registry.topics
+    assert [topic.depth for topic in topics.values()] == [1] * 19
+    answered.set()
+    settle()
+    for topic in topics.values():
+        assert {name: channel.depth for name, channel in topic.channels.items()} == {"own": 1, "known": 1}
+    # From now on it's waited for again.
+    assert list(around.registry.get_topic("u").channels) == ["known"]
+
+
+def test_very_many_channels_from_nsqlookupd_stop_nobody(surroundings: Build) -> None:
+    around = surroundings()
+    around.precreate = [f"c{number}" for number in range(100)]
+    turns = 0
+
+    def others() -> None:
+        nonlocal turns
+        while True:
+            sleep(1e-6)
+            turns += 1
+
+    greenlet = spawn(others)
+    assert len(around.registry.get_topic("t").channels) == 100
+    greenlet.kill()
+    assert turns >= 100
 
 
 def no_descriptor_for(queue: str) -> Callable[..., Any]:
@@ -76,7 +124,7 @@ def no_descriptor_for(queue: str) -> Callable[..., Any]:
 
 def publish(around: Surroundings, name: str) -> None:
     topic = around.registry.get_topic(name)
-    topic.put_messages([topic.new_message(b"x")])
+    topic.put_messages(topic.new_messages([b"x"]))
 
 
 def test_deleted_topic_can_be_made_again_empty(surroundings: Build) -> None:

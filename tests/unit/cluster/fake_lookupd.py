@@ -27,16 +27,16 @@ class FakeLookupd:
     """Listens on a free port. `respond(line)` gives the pieces of the answer to a command, and may take its time;
     `lines` has a list of the commands of each connection, `received` all of its bytes."""
 
-    def __init__(self, respond: Callable[[str], Iterable[bytes]] = obliging) -> None:
+    def __init__(self, respond: Callable[[str], Iterable[bytes]] = obliging, host: str = "127.0.0.1") -> None:
         self.respond = respond
         self.lines: list[list[str]] = []
         self.received: list[bytes] = []
         self.closed: list[int] = []  # connections that the peer has ended
         self._sockets: list[socket] = []
-        self._server = StreamServer(("127.0.0.1", 0), self._handle)
+        self._server = StreamServer((host, 0), self._handle)
         self._server.start()
         self.port: int = self._server.server_port
-        self.address = f"127.0.0.1:{self.port}"
+        self.address = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     def _handle(self, sock: socket, _: object) -> None:
         number = len(self.lines)

@@ -3,12 +3,15 @@
 import io
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from errno import EMFILE
+from os import strerror
+from socket import AF_APPLETALK, AF_INET, SOCK_STREAM
 
 import pytest
 from gevent import sleep, spawn
 
 from daemons import free_port
-from gnsqd.cluster import lookup_peer
+from gnsqd.cluster import dial, lookup_peer
 from gnsqd.cluster.lookup_peer import LookupdError, LookupPeer
 from gnsqd.log import Level, Logger
 from unit.cluster.fake_lookupd import FakeLookupd, answer, info, obliging
@@ -136,6 +139,11 @@ def test_answer_of_impossible_size_is_refused(size: int, lookupd: Lookupd, peer:
     assert failure(client) == ("IDENTIFY", text)
 
 
+def test_answer_is_small_however_large_max_body_size_is(lookupd: Lookupd) -> None:
+    client = Peer(lookupd(lambda line: [struct.pack(">i", 16 * 1024 + 1)]).address, max_body_size=2**31)
+    assert failure(client) == ("IDENTIFY", "response body size (16385) is greater than limit (16384)")
+
+
 def drip(line: str) -> Iterable[bytes]:
     for byte in answer(b"x" * 900):
         yield bytes([byte])
@@ -169,6 +177,8 @@ def test_nobody_listens(peer: MakePeer) -> None:
     "address, text",
     [
         ("nowhere", "dial tcp: address nowhere: missing port in address"),
+        ("[::1]", "dial tcp: address [::1]: missing port in address"),
+        ("::1:4160", "dial tcp: address ::1:4160: too many colons in address"),
         ("127.0.0.1:99999", "dial tcp 127.0.0.1:99999: invalid port"),
         ("[::1]:99999", "dial tcp [::1]:99999: invalid port"),
         ("no..host:1", "dial tcp no..host:1: "),
@@ -183,6 +193,39 @@ def test_address_that_cannot_be(address: str, text: str, peer: MakePeer) -> None
 def test_name_is_looked_up(lookupd: Lookupd, peer: MakePeer) -> None:
     server = lookupd()
     peer(f"localhost:{server.port}").command("PING")
+    assert server.lines == [["IDENTIFY", "PING"]]
+
+
+def test_every_address_of_a_name_is_tried(lookupd: Lookupd, peer: MakePeer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = lookupd()
+    impossible, nobody, right = (AF_APPLETALK, 1), (AF_INET, free_port()), (AF_INET, server.port)
+    found = [(family, SOCK_STREAM, 0, "", ("127.0.0.1", port)) for family, port in (impossible, nobody, right)]
+    monkeypatch.setattr("gevent.socket.getaddrinfo", lambda *args, **kwargs: found)
+    peer("nsqlookupd.example:4160").command("PING")
+    assert server.lines == [["IDENTIFY", "PING"]]
+
+
+def test_no_descriptor_for_a_socket_is_an_error_like_others(
+    lookupd: Lookupd, peer: MakePeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_socket(*args: object) -> None:
+        raise OSError(EMFILE, strerror(EMFILE))
+
+    client = peer(lookupd().address)
+    with monkeypatch.context() as patched:
+        patched.setattr(dial, "Socket", no_socket)
+        command, error = failure(client)
+    assert (command, error) == ("", f"dial tcp {client.address}: connect: too many open files")
+    client.command("PING")
+
+
+def test_address_of_ipv6_has_brackets(lookupd: Lookupd, peer: MakePeer) -> None:
+    try:
+        server = lookupd(obliging, "::1")
+    except OSError:
+        pytest.skip("no IPv6 on this machine")
+    assert server.address.startswith("[::1]:")
+    peer(server.address).command("PING")
     assert server.lines == [["IDENTIFY", "PING"]]
 
 

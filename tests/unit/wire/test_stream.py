@@ -1,7 +1,6 @@
 """The compressing layers and their stack. References: zlib itself, vectors by hand, NSQD-COMPAT 2.6, the real nsqd."""
 
 import random
-import struct
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -11,33 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnsqd.wire.stream import MAX_CHUNK, DeflateLayer, Layer, SnappyLayer, Stream, StreamError
+from upgraded_client import SNAPPY_IDENTIFIER as IDENTIFIER
+from upgraded_client import chunk
 
 OK_FRAME = bytes.fromhex("00 00 00 06 00 00 00 00 4f 4b")
 DEFLATED_OK = bytes.fromhex("62 60 60 60 63 60 60 60 f0 f7 06 00 00 00 ff ff 00 00 00 ff ff")
-IDENTIFIER = bytes.fromhex("ff 06 00 00 73 4e 61 50 70 59")
 FRAMED_OK = IDENTIFIER + bytes.fromhex("01 0e 00 00 26 98 2b cf") + OK_FRAME
 
 # By hand from the format description: 64 bytes, literal "a", copy of 63 bytes from 1 back.
 A64 = bytes.fromhex("40 00 61 fa 01 00")
-
-
-def crc32c(data: bytes) -> int:
-    """CRC-32C bit by bit (polynomial 0x1EDC6F41, reflected)."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
-
-
-def chunk(kind: int, payload: bytes, plain: bytes | None = None) -> bytes:
-    """One chunk of the framing format; with `plain`, its masked checksum comes before the payload."""
-    if plain is not None:
-        crc = crc32c(plain)
-        masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-        payload = struct.pack("<I", masked) + payload
-    return bytes([kind]) + len(payload).to_bytes(3, "little") + payload
 
 
 def plain_chunk(data: bytes) -> bytes:
@@ -250,6 +231,18 @@ def test_damaged_streams_raise_nothing_but_stream_errors(make_layer: Callable[[]
         except StreamError:
             failures += 1
     assert failures > 100
+
+
+@pytest.mark.parametrize("empty", [chunk(0x80, b""), IDENTIFIER, plain_chunk(b"")], ids=["skippable", "id", "plain"])
+def test_flood_of_empty_chunks_is_looked_at_in_pieces(empty: bytes) -> None:
+    layer = SnappyLayer()
+    assert layer.decode(IDENTIFIER + empty * 10_000) == b""
+    pieces = 1
+    while layer.pending:
+        assert layer.decode(b"") == b""
+        pieces += 1
+    assert pieces > 2
+    assert layer.decode(plain_chunk(b"NOP\n")) == b"NOP\n"
 
 
 def test_padding_of_any_length_is_dropped_not_buffered() -> None:

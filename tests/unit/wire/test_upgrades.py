@@ -3,10 +3,8 @@
 import json
 import random
 import socket
-import ssl
 import struct
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +12,12 @@ from typing import Any
 import pytest
 
 from certificates import issue
-from daemons import DEADLINE, Address, Daemon
+from daemons import DEADLINE, Daemon
 from gnsqd.options import Options
 from gnsqd.wire.stream import DeflateLayer, SnappyLayer, Stream
 from gnsqd.wire.tls import TLSLayer, build_context
-from nsq_client import RESPONSE, Client
+from nsq_client import RESPONSE
+from upgraded_client import Compression, UpgradedClient, tls_client_context
 
 pytestmark = pytest.mark.peer
 
@@ -46,34 +45,29 @@ def push_compression(stream: Stream, upgrade: dict[str, Any]) -> bool:
     return True
 
 
-class UpgradedClient(Client):
-    """The client for tests, upgraded: TLS from the standard library, compression by our layers."""
+class OurCompression:
+    """One of our layers, as the client for tests wants it."""
 
-    def __init__(self, address: Address, upgrade: dict[str, Any]) -> None:
-        self.stream = Stream()
-        super().__init__(address)
-        answer = json.loads(self.identify(feature_negotiation=True, **upgrade).data)
-        assert {name: answer[name] for name in upgrade} == upgrade
-        if upgrade.get("tls_v1"):
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            self.sock = context.wrap_socket(self.sock)
-            assert self.response() == b"OK"
-        if push_compression(self.stream, upgrade):
-            self.buffer = self.stream.decode(self.buffer)  # nsqd may have been fast
-            assert self.response() == b"OK"
+    def __init__(self, upgrade: dict[str, Any]) -> None:
+        self._stream = Stream()
+        self.flushed = True
+        push_compression(self._stream, upgrade)
 
-    def send(self, data: bytes) -> None:
-        self.sock.sendall(self.stream.encode(data))
+    def encode(self, data: bytes) -> bytes:
+        return self._stream.encode(data)
 
-    def _receive(self, deadline: float) -> None:
-        if not self.stream.pending:
-            self.sock.settimeout(max(deadline - time.monotonic(), 0.001))
-            data = self.sock.recv(65536)
-            assert data, "closed by the daemon"
-            self.buffer += self.stream.decode(data)
-        else:
-            self.buffer += self.stream.decode(b"")
+    def decode(self, raw: bytes) -> bytes:
+        pieces = [self._stream.decode(raw)]
+        while self._stream.pending:
+            pieces.append(self._stream.decode(b""))
+        return b"".join(pieces)
+
+
+class OurClient(UpgradedClient):
+    """The client for tests, with compression by our layers."""
+
+    def _agreed_compression(self) -> Compression | None:
+        return OurCompression(self.answer) if self.answer["snappy"] or self.answer["deflate"] else None
 
 
 @upgrades
@@ -86,7 +80,7 @@ def test_bodies_pass_the_real_nsqd_both_ways(
     bodies = [randomness.randbytes(size) for size in (1, 100, 16384, 65535, 65536, 65537, 1 << 20)]
     bodies += [b"a" * (1 << 20), b"b"]
     daemon = Daemon([str(peer_binary("nsqd"))], tmp_path / "data", *flags)
-    with daemon.start(), UpgradedClient(daemon.tcp_address, upgrade) as client:
+    with daemon.start(), OurClient(daemon.tcp_address, tls_client_context(), **upgrade) as client:
         for body in bodies:
             client.publish("test", body)
         client.publish("test", *bodies[:4])

@@ -1,0 +1,195 @@
+"""Asking auth servers what a client may do (NSQD-COMPAT section 8).
+
+Their regexes have RE2's syntax and meaning, and are matched by RE2 itself: in linear time, with bounded memory,
+whatever comes from outside. An answer is refused as a whole if one of them is wrong. It is kept as text: compiled, the
+answers of many clients would take a lot of memory, and RE2's cache has what is in use.
+"""
+
+import random
+import re
+from time import monotonic
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+import re2
+from gevent import get_hub
+from greenlet import getcurrent, greenlet
+
+from gnsqd.broker.turns import Turns
+from gnsqd.cluster.http_client import HTTPClient, HTTPClientError
+from gnsqd.errors import AuthError
+from gnsqd.gotext import Kind, Struct, decode_object, quote
+
+MAX_SECRET_SIZE = 64 * 1024  # no web server takes a longer URL
+MAX_ANSWER_SIZE = 128 * 1024
+MAX_REGEX_SIZE = 4096  # characters; it takes RE2 20 ms to refuse the worst that is so long
+
+PERMISSIONS = ("subscribe", "publish")
+
+_AUTHORIZATION = Struct(
+    "Authorization", {"topic": Kind.STR, "channels": Kind.STRS, "permissions": Kind.STRS}, package="auth"
+)
+_STATE = Struct(
+    "State",
+    {"ttl": Kind.INT64, "authorizations": _AUTHORIZATION, "identity": Kind.STR, "identity_url": Kind.STR},
+    package="auth",
+)
+
+# What RE2 says of a regex that it refuses, in the words of Go's regexp; where they differ.
+_REGEX_ERRORS = {
+    "missing ]": "missing closing ]",
+    "missing )": "missing closing )",
+    "no argument for repetition operator": "missing argument to repetition operator",
+    "bad repetition operator": "invalid nested repetition operator",
+    "invalid repetition size": "invalid repeat count",
+    "invalid perl operator": "invalid or unsupported Perl syntax",
+    "invalid named capture group": "invalid named capture",
+    "trailing \\": "trailing backslash at end of expression",
+    "pattern too large - compile failed": "expression too large",
+}
+_REGEX_OPTIONS = re2.Options()
+_REGEX_OPTIONS.log_errors = False  # to stderr
+_REGEX_OPTIONS.max_mem = 512 * 1024
+
+_SHOWN = 1000  # characters of what one server did wrong
+
+# Secrets in what is logged: the clients' in URLs, and passwords for auth servers.
+_SECRETS = re.compile(r'(?<=[?&]secret=)[^&"]*|(?<=:)[^/:@"]*(?=@)')
+
+
+class Authorization(NamedTuple):
+    """What an auth server allows: permissions for the channels of some topics."""
+
+    topic: str = ""
+    channels: list[str] = []
+    permissions: list[str] = []
+
+    def validate(self, turns: Turns) -> None:
+        """ValueError for an unknown permission or a regex that is none."""
+        for permission in self.permissions:
+            if permission not in PERMISSIONS:
+                raise ValueError(f"unknown permission {permission}")
+        _compile("topic", self.topic)
+        for channel in turns.over(self.channels):
+            _compile("channel", channel)
+
+    def allows(self, topic_name: str, channel_name: str, turns: Turns) -> bool:
+        """Regexes may match anywhere in a name. Who publishes has the channel ""."""
+        return (
+            ("subscribe" if channel_name else "publish") in self.permissions
+            and _found(self.topic, topic_name)
+            and any(_found(channel, channel_name) for channel in turns.over(self.channels))
+        )
+
+
+def _found(pattern: str, name: str) -> bool:
+    return re2.compile(pattern, _REGEX_OPTIONS).search(name) is not None
+
+
+def _compile(what: str, pattern: str) -> None:
+    try:
+        if len(pattern) > MAX_REGEX_SIZE:
+            raise re2.error(b"pattern too large - compile failed")
+        re2.compile(pattern, _REGEX_OPTIONS)
+    except re2.error as error:
+        code, _, found = error.args[0].decode("utf-8", "backslashreplace").partition(": ")
+        text = f"error parsing regexp: {_REGEX_ERRORS.get(code, code)}: `{found}`"
+        raise ValueError(f"unable to compile {what} {quote(pattern)} {text}") from None
+
+
+class State:
+    """An auth server's answer about one client."""
+
+    def __init__(self, identity: str, identity_url: str, authorizations: list[Authorization], ttl: int) -> None:
+        self.identity = identity
+        self.identity_url = identity_url
+        self._authorizations = authorizations
+        self._expires = monotonic() + ttl
+        self._allowed: set[tuple[str, str]] = set()
+
+    @property
+    def permission_count(self) -> int:
+        return len(self._authorizations)
+
+    @property
+    def expired(self) -> bool:
+        return monotonic() > self._expires
+
+    def allows(self, topic_name: str, channel_name: str) -> bool:
+        """Yields when it takes long."""
+        names = (topic_name, channel_name)
+        if names not in self._allowed:
+            turns = Turns()
+            if not any(each.allows(*names, turns) for each in turns.over(self._authorizations)):
+                return False
+            self._allowed.add(names)
+        return True
+
+
+class Auth:
+    """Asks the servers at `addresses`: `host:port`, or URLs."""
+
+    def __init__(self, addresses: list[str], http: HTTPClient) -> None:
+        self._addresses = addresses
+        self._http = http
+        self._asking: set[greenlet] = set()
+        self._stopped = False
+
+    def query(self, remote_ip: str, tls: bool, common_name: str, secret: bytes) -> State:
+        """What the first server says that gives a valid answer, beginning anywhere; AuthError. Yields."""
+        if self._stopped:
+            raise AuthError("exiting")
+        if len(secret) > MAX_SECRET_SIZE:
+            raise AuthError(f"secret too big {len(secret)} > {MAX_SECRET_SIZE}")
+        fields: dict[str, str | bytes] = {
+            "common_name": common_name,
+            "remote_ip": remote_ip,
+            "secret": secret,
+            "tls": str(tls).lower(),
+        }
+        asking = getcurrent()
+        self._asking.add(asking)
+        try:
+            return self._query_any(fields)
+        finally:
+            self._asking.discard(asking)
+
+    def stop(self) -> None:
+        """Ask no more; who waits for an answer gets an AuthError. Never yields."""
+        self._stopped = True
+        for asking in self._asking:
+            get_hub().loop.run_callback(self._give_up, asking)
+
+    def _give_up(self, asking: greenlet) -> None:
+        if asking in self._asking:  # else it had its answer in the meantime, and does something else now
+            asking.throw(AuthError("exiting"))
+
+    def _query_any(self, fields: dict[str, str | bytes]) -> State:
+        errors = []
+        start = random.randrange(len(self._addresses))
+        for address in self._addresses[start:] + self._addresses[:start]:
+            url = address if "://" in address else f"http://{address}/auth"
+            try:
+                return parse_answer(self._http.get(f"{url}?{urlencode(fields)}"))
+            except (HTTPClientError, ValueError) as error:
+                errors.append(_presentable(f"failed to auth against {address} - {error}"))
+        raise AuthError("; ".join(errors))
+
+
+def parse_answer(body: bytes) -> State:
+    """ValueError for what is no valid answer. Yields when it takes long."""
+    fields = decode_object(body, _STATE)
+    authorizations = [Authorization(**authorization) for authorization in fields.get("authorizations", [])]
+    turns = Turns()
+    for authorization in turns.over(authorizations):
+        authorization.validate(turns)
+    ttl = fields.get("ttl", 0)
+    if ttl <= 0:
+        raise ValueError(f"invalid TTL {ttl} (must be >0)")
+    return State(fields.get("identity", ""), fields.get("identity_url", ""), authorizations, ttl)
+
+
+def _presentable(text: str) -> str:
+    """One line for the log, of bounded length, without secrets."""
+    text = _SECRETS.sub("***", text)[:_SHOWN]
+    return text if text.isprintable() else quote(text)

@@ -1,0 +1,680 @@
+"""AUTH: whom auth servers let do what, on both daemons, and what goes wrong with the servers (NSQD-COMPAT 2.4 and 8).
+
+The client is never told why it was refused; that is in the log, where the real daemon shows secrets and ours does not.
+"""
+
+import json
+import os
+import re
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from auth_server import EVERYTHING, AuthServer, grant, query, response
+from certificates import Identity, issue
+from daemons import Daemon, eventually, free_port
+from nsq_client import ERROR, HEARTBEAT, RESPONSE, Client, Frame, mpub_body, sized, split_frames
+
+DaemonFactory = Callable[..., Daemon]
+
+OK = Frame(RESPONSE, b"OK")
+FAILED = Frame(ERROR, b"E_AUTH_FAILED AUTH failed")
+
+
+@pytest.fixture(scope="module")
+def running_server() -> Iterator[AuthServer]:
+    with AuthServer() as server:
+        yield server
+
+
+@pytest.fixture
+def server(running_server: AuthServer) -> AuthServer:
+    running_server.reset(grant(EVERYTHING))
+    return running_server
+
+
+@pytest.fixture(scope="module")
+def shared(module_factory: DaemonFactory, running_server: AuthServer) -> Daemon:
+    """One daemon for all the tests that need nothing but an auth server."""
+    return module_factory(f"--auth-http-address={running_server.address}")
+
+
+def auth(client: Client, secret: bytes = b"secret") -> Frame:
+    client.command(b"AUTH", secret)
+    return client.frame()
+
+
+def admitted(nsqd: Daemon) -> Client:
+    client = Client(nsqd.tcp_address)
+    assert auth(client).type == RESPONSE
+    return client
+
+
+def ask(nsqd: Daemon, data: bytes) -> list[Frame]:
+    """All that comes for `data` and an empty command, after which the daemon ends the connection if it did not."""
+    with Client(nsqd.tcp_address) as client:
+        client.send(data + b"\n")
+        frames = split_frames(client.recv_until_closed())
+    end = Frame(ERROR, b"E_INVALID invalid command ")
+    return frames[:-1] if frames[-1:] == [end] else frames
+
+
+def publish(topic: str) -> bytes:
+    return f"PUB {topic}\n".encode() + sized(b"x")
+
+
+AUTH = b"AUTH\n" + sized(b"secret")
+
+
+def warnings(nsqd: Daemon, secret: str = "secret") -> list[str]:
+    """What the log tells of failures; the real daemon tells secrets with them."""
+    text = nsqd.log().replace(f"secret={secret}", "secret=***")
+    return re.findall(r" WARNING: PROTOCOL\(V2\): \[[^]]+\] AUTH failed (.*)", text)
+
+
+# The question and the answer
+
+
+def test_identify_tells_that_auth_is_required(shared: Daemon) -> None:
+    with Client(shared.tcp_address) as client:
+        assert json.loads(client.identify(feature_negotiation=True).data)["auth_required"] is True
+
+
+def test_server_is_asked_with_what_is_known_of_the_client(shared: Daemon, server: AuthServer) -> None:
+    with Client(shared.tcp_address) as client:
+        assert auth(client, b"a b+c&d=\xff~-_.!*'()/\0" + "\xe9".encode()).type == RESPONSE
+    assert server.requests == [
+        b"GET /auth?common_name=&remote_ip=127.0.0.1"
+        b"&secret=a+b%2Bc%26d%3D%FF~-_.%21%2A%27%28%29%2F%00%C3%A9&tls=false HTTP/1.1\r\n"
+        b"Host: " + server.address.encode() + b"\r\nUser-Agent: Go-http-client/1.1\r\n"
+        b"Accept: application/vnd.nsq; version=1.0\r\nAccept-Encoding: gzip\r\n\r\n"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "answer"),
+    [
+        ({}, '{"identity":"","identity_url":"","permission_count":1}'),
+        (
+            {"identity": "me <\xe9&\ud800>", "identity_url": "http://me/?a=1"},
+            r'{"identity":"me \u003c' + "\xe9" + r"\u0026" + "\ufffd" + r'\u003e",'
+            r'"identity_url":"http://me/?a=1","permission_count":1}',
+        ),
+        (
+            {"identity": None, "authorizations": [EVERYTHING, {}, None]},
+            '{"identity":"","identity_url":"","permission_count":3}',
+        ),
+        (
+            {"Identity": "me", "IDENTITY_URL": "u", "more": [1, {}]},
+            '{"identity":"me","identity_url":"u","permission_count":1}',
+        ),
+    ],
+)
+def test_client_is_told_who_it_is(shared: Daemon, server: AuthServer, fields: dict[str, object], answer: str) -> None:
+    server.reset(grant(EVERYTHING, **fields))
+    with Client(shared.tcp_address) as client:
+        assert auth(client) == Frame(RESPONSE, answer.encode())
+
+
+def test_client_without_authorizations_is_refused(shared: Daemon, server: AuthServer) -> None:
+    for answer in (grant(), grant(authorizations=None), response('{"ttl":1}')):
+        server.reset(answer)
+        assert ask(shared, AUTH) == [Frame(ERROR, b"E_UNAUTHORIZED AUTH no authorizations found")]
+
+
+def test_client_may_authenticate_once(shared: Daemon, server: AuthServer) -> None:
+    *answers, refusal = ask(shared, AUTH + AUTH)
+    assert (len(answers), refusal) == (1, Frame(ERROR, b"E_INVALID AUTH already set"))
+    assert len(server.requests) == 1
+
+
+def test_statistics_tell_who_a_client_is(shared: Daemon, server: AuthServer, topic: str) -> None:
+    def shown(client: dict[str, object]) -> dict[str, object]:
+        return {key: value for key, value in client.items() if key.startswith("auth")}
+
+    everything = {"authed": True, "auth_identity": "me", "auth_identity_url": "http://me"}
+    server.reset(grant(EVERYTHING, identity="me", identity_url="http://me"))
+    with admitted(shared) as consumer, admitted(shared) as producer:
+        consumer.subscribe(topic, "c")
+        producer.publish(topic, b"x")
+        stats = shared.stats(topic)
+        assert shown(stats["topics"][0]["channels"][0]["clients"][0]) == everything
+        assert [shown(client) for client in stats["producers"] if client["pub_counts"][0]["topic"] == topic] == [
+            everything
+        ]
+    server.reset(grant(EVERYTHING))
+    with admitted(shared) as consumer:
+        consumer.subscribe(topic, "d")
+        assert shown(shared.channel_stats(topic, "d")["clients"][0]) == {"authed": True}
+
+
+# What is guarded
+
+SIZE = b"\0\0\0\1"
+TOO_BIG = b"\x7f\0\0\0"
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"SUB t c\n", "E_AUTH_FIRST AUTH required before SUB"),
+        (b"PUB t\n" + SIZE + b"x", "E_AUTH_FIRST AUTH required before PUB"),
+        (b"DPUB t 1\n" + SIZE + b"x", "E_AUTH_FIRST AUTH required before DPUB"),
+        (b"MPUB t\n" + sized(mpub_body(b"x")), "E_AUTH_FIRST AUTH required before MPUB"),
+        # before and after what else is checked
+        (b"SUB t\n", "E_INVALID SUB insufficient number of parameters"),
+        (b"SUB t$ c\n", 'E_BAD_TOPIC SUB topic name "t$" is not valid'),
+        (b"SUB t c$\n", 'E_BAD_CHANNEL SUB channel name "c$" is not valid'),
+        (b"PUB t$\n", 'E_BAD_TOPIC PUB topic name "t$" is not valid'),
+        (b"PUB t\n" + TOO_BIG, "E_BAD_MESSAGE PUB message too big 2130706432 > 1048576"),
+        (b"DPUB t x\n", "E_INVALID DPUB could not parse timeout x"),
+        (b"DPUB t 1\n" + TOO_BIG, "E_BAD_MESSAGE DPUB message too big 2130706432 > 1048576"),
+        (b"MPUB t$\n", 'E_BAD_TOPIC E_BAD_TOPIC MPUB topic name "t$" is not valid'),
+        (b"MPUB t\n", "E_AUTH_FIRST AUTH required before MPUB"),
+        (b"MPUB t\n" + TOO_BIG, "E_AUTH_FIRST AUTH required before MPUB"),
+    ],
+)
+def test_command_is_refused_before_auth(shared: Daemon, server: AuthServer, data: bytes, text: str) -> None:
+    with Client(shared.tcp_address) as client:
+        client.send(data)
+        assert split_frames(client.recv_until_closed()) == [Frame(ERROR, text.encode())]
+    assert server.requests == []
+    assert not shared.stats("t")["topics"]
+
+
+def test_other_commands_and_http_need_no_auth(shared: Daemon, server: AuthServer, topic: str) -> None:
+    assert ask(shared, b"NOP\nIDENTIFY\n" + sized(b"{}")) == [OK]
+    assert shared.http("POST", f"/pub?topic={topic}", b"x")[2] == b"OK"
+    with admitted(shared) as client:
+        client.subscribe(topic, "c", rdy=1)
+        client.command(b"FIN " + client.message().id)
+        client.command(b"CLS")
+        assert client.response() == b"CLOSE_WAIT"
+    assert len(server.requests) == 1
+
+
+BOTH = ["subscribe", "publish"]
+
+
+@pytest.mark.parametrize(
+    ("authorizations", "topic_name", "may_subscribe", "may_publish"),
+    [
+        ([("", [""], BOTH)], "orders", True, True),
+        ([("orders", [".*"], BOTH)], "orders", True, True),
+        ([("rder", [".*"], BOTH)], "orders", True, True),
+        ([("^rder", [".*"], BOTH)], "orders", False, False),
+        ([("^orders$", [".*"], BOTH)], "orders-2", False, False),
+        ([("Orders", [".*"], BOTH)], "orders", False, False),
+        ([("(?i)Orders", [".*"], BOTH)], "orders", True, True),
+        ([("orders", [".*"], ["subscribe"])], "orders", True, False),
+        ([("orders", [".*"], ["publish"])], "orders", False, True),
+        ([("orders", [".*"], [])], "orders", False, False),
+        ([("orders", [".*"], None)], "orders", False, False),
+        ([("orders", [], BOTH)], "orders", False, False),
+        ([("orders", None, BOTH)], "orders", False, False),
+        # who publishes has the channel ""
+        ([("orders", ["^$"], BOTH)], "orders", False, True),
+        ([("orders", ["channe"], BOTH)], "orders", True, False),
+        ([("orders", ["x", "^ch", "y"], BOTH)], "orders", True, False),
+        # one authorization must allow it all
+        ([("orders", [".*"], []), ("x", [".*"], BOTH)], "orders", False, False),
+        ([("x", [".*"], BOTH), ("orders", ["^$"], BOTH), ("orders", ["c"], BOTH)], "orders", True, True),
+        # RE2's syntax
+        ([(r"^[[:alpha:]]+$", [r"\A\pL*\z"], BOTH)], "orders", True, True),
+        ([(r"^o(?P<name>r)(?:d)e??rs\b", [".*"], BOTH)], "orders", True, True),
+        ([(r"\Qa.b\E", [".*"], BOTH)], "a.b", True, True),
+        ([(r"\Qa.b\E", [".*"], BOTH)], "axb", False, False),
+        ([(r"^\D{1,3}\d$", [".*"], BOTH)], "abc1", True, True),
+        ([(r"(?m)^orders$\n?", [".*"], BOTH)], "orders", True, True),
+    ],
+)  # fmt: skip
+def test_authorizations_allow_what_their_regexes_find(
+    shared: Daemon,
+    server: AuthServer,
+    authorizations: list[tuple[str, list[str], list[str]]],
+    topic_name: str,
+    may_subscribe: bool,
+    may_publish: bool,
+) -> None:
+    fields = ("topic", "channels", "permissions")
+    server.reset(grant(*(dict(zip(fields, each, strict=True)) for each in authorizations)))
+    body, messages = sized(b"x"), sized(mpub_body(b"x"))
+    for command, channel, allowed in (
+        ("SUB {} channel\n", "channel", may_subscribe),
+        ("PUB {}\n", "", may_publish),
+        ("DPUB {} 1\n", "", may_publish),
+        ("MPUB {}\n", "", may_publish),
+    ):
+        name = command.partition(" ")[0]
+        rest = {"SUB": b"", "MPUB": messages}.get(name, body)
+        _, answer = ask(shared, AUTH + command.format(topic_name).encode() + rest)
+        refusal = f'E_UNAUTHORIZED AUTH failed for {name} on "{topic_name}" "{channel}"'
+        assert answer == (OK if allowed else Frame(ERROR, refusal.encode())), name
+
+
+# What is wrong with the server's answer
+
+
+REGEX = "unable to compile topic "
+JSON_LIST = '{"ttl":1,"authorizations":[%s]}'
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (response("no", "500 Internal Server Error"), 'got response 500 Internal Server Error "no"'),
+        (response("", "204 No Content"), 'got response 204 No Content ""'),
+        (response("{}", "404 Not Found"), 'got response 404 Not Found "{}"'),
+        (response("", "302 Found"), 'got response 302 Found ""'),
+        # 403 may tell of an https_port
+        (response("no", "403 Forbidden"), "invalid character 'o' in literal null (expecting 'u')"),
+        (response("", "403 Forbidden"), "unexpected end of JSON input"),
+        (
+            response('{"https_port":"1"}', "403 Forbidden"),
+            "json: cannot unmarshal string into Go struct field .https_port of type int",
+        ),
+        # JSON
+        (response(""), "unexpected end of JSON input"),
+        (response("ok"), "invalid character 'o' looking for beginning of value"),
+        (response('{"ttl":1'), "unexpected end of JSON input"),
+        (response("{}{}"), "invalid character '{' after top-level value"),
+        (response("[]"), "json: cannot unmarshal array into Go value of type auth.State"),
+        (response('{"ttl":"1"}'), "json: cannot unmarshal string into Go struct field State.ttl of type int"),
+        (response('{"ttl":1.5}'), "json: cannot unmarshal number 1.5 into Go struct field State.ttl of type int"),
+        (
+            response('{"ttl":9223372036854775808}'),
+            "json: cannot unmarshal number 9223372036854775808 into Go struct field State.ttl of type int",
+        ),
+        (
+            response('{"authorizations":{}}'),
+            "json: cannot unmarshal object into Go struct field State.authorizations of type []auth.Authorization",
+        ),
+        (
+            response(JSON_LIST % '"x"'),
+            "json: cannot unmarshal string into Go struct field State.authorizations of type auth.Authorization",
+        ),
+        (
+            response(JSON_LIST % '{"topic":1}'),
+            "json: cannot unmarshal number into Go struct field Authorization.authorizations.topic of type string",
+        ),
+        (
+            response(JSON_LIST % '{"channels":"x"}'),
+            "json: cannot unmarshal string into Go struct field Authorization.authorizations.channels "
+            "of type []string",
+        ),
+        (
+            response(JSON_LIST % '{"permissions":[true]}'),
+            "json: cannot unmarshal bool into Go struct field Authorization.authorizations.permissions of type string",
+        ),
+        # TTL
+        (response("null"), "invalid TTL 0 (must be >0)"),
+        (response("{}"), "invalid TTL 0 (must be >0)"),
+        (grant(EVERYTHING, ttl=0), "invalid TTL 0 (must be >0)"),
+        (grant(EVERYTHING, ttl=-5), "invalid TTL -5 (must be >0)"),
+        # permissions
+        (grant(EVERYTHING, {"permissions": ["publish", "admin"]}, ttl=0), "unknown permission admin"),
+        (grant({"permissions": ["Publish"], "topic": "("}), "unknown permission Publish"),
+        # regexes
+        (
+            grant({"topic": "a(", "channels": ["["]}),
+            'unable to compile topic "a(" error parsing regexp: missing closing ): `a(`',
+        ),
+        (
+            grant({"topic": "a", "channels": ["b", "[c\xe9"]}),
+            'unable to compile channel "[c\xe9" error parsing regexp: missing closing ]: `[c\xe9`',
+        ),
+        (grant({"topic": "*"}), REGEX + '"*" error parsing regexp: missing argument to repetition operator: `*`'),
+        (grant({"topic": "a**"}), REGEX + '"a**" error parsing regexp: invalid nested repetition operator: `**`'),
+        (grant({"topic": "a{1001}"}), REGEX + '"a{1001}" error parsing regexp: invalid repeat count: `{1001}`'),
+        (grant({"topic": "[b-a]"}), REGEX + '"[b-a]" error parsing regexp: invalid character class range: `b-a`'),
+        (grant({"topic": "a)"}), REGEX + '"a)" error parsing regexp: unexpected ): `a)`'),
+        (grant({"topic": "(?=a)"}), REGEX + '"(?=a)" error parsing regexp: invalid or unsupported Perl syntax: `(?=`'),
+        (grant({"topic": "(?P<n"}), REGEX + '"(?P<n" error parsing regexp: invalid named capture: `(?P<n`'),
+        (grant({"topic": r"\1"}), REGEX + r'"\\1" error parsing regexp: invalid escape sequence: `\1`'),
+        (grant({"topic": "\\"}), REGEX + r'"\\" error parsing regexp: trailing backslash at end of expression: ``'),
+        (
+            grant({"topic": r"\p{No}\p{X}"}),
+            REGEX + r'"\\p{No}\\p{X}" error parsing regexp: invalid character class range: `\p{X}`',
+        ),
+        # HTTP
+        (b"", "EOF"),
+        (
+            b"garbage\r\n\r\n",
+            'net/http: HTTP/1.x transport connection broken: malformed HTTP response "garbage"',
+        ),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{", "unexpected EOF"),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n50\r\n{",
+            "unexpected EOF",
+        ),
+    ],
+)  # fmt: skip
+def test_answer_that_is_wrong_is_logged_and_the_client_refused(
+    shared: Daemon, server: AuthServer, answer: bytes, why: str
+) -> None:
+    server.reset(answer)
+    before = len(warnings(shared))
+    assert ask(shared, AUTH) == [FAILED]
+    get = f'Get "http://{server.address}/auth?common_name=&remote_ip=127.0.0.1&secret=***&tls=false": '
+    where = get if why == "EOF" or why.startswith("net/http:") else ""
+    expected = f"failed to auth against {server.address} - {where}{why}"
+    assert warnings(shared)[before:] == [expected]
+
+
+def test_server_that_cannot_be_reached_is_logged(module_factory: DaemonFactory) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    for address, why in (
+        (nobody, f"dial tcp {nobody}: connect: connection refused"),
+        ("ftp://127.0.0.1/auth", 'unsupported protocol scheme "ftp"'),
+        ("http:///auth", "http: no Host in request URL"),
+    ):
+        nsqd = module_factory(f"--auth-http-address={address}")
+        assert ask(nsqd, AUTH) == [FAILED]
+        (line,) = warnings(nsqd)
+        assert line.startswith(f"failed to auth against {address} - Get ")
+        assert line.endswith(f'common_name=&remote_ip=127.0.0.1&secret=***&tls=false": {why}')
+
+
+def test_client_is_told_nothing_that_is_logged(shared: Daemon, server: AuthServer) -> None:
+    server.reset(response("why", "500 Broken"))
+    with Client(shared.tcp_address) as client:
+        peer = ":".join(map(str, client.sock.getsockname()))
+        client.send(AUTH)
+        assert split_frames(client.recv_until_closed()) == [FAILED]
+    reason = f'failed to auth against {server.address} - got response 500 Broken "why"'
+    for line in (
+        f" WARNING: PROTOCOL(V2): [{peer}] AUTH failed {reason}\n",
+        f" ERROR: [{peer}] - E_AUTH_FAILED AUTH failed - {reason}\n",
+        f" ERROR: client({peer}) - E_AUTH_FAILED AUTH failed\n",
+    ):
+        eventually(lambda line=line: line in shared.log())  # type: ignore[misc]
+
+
+# When the answer has expired
+
+
+def publish_until_asked(client: Client, server: AuthServer, topic: str) -> Frame:
+    """Publish until that makes the daemon ask the server again; the answer to that."""
+    asked = len(server.requests)
+
+    def answer() -> Frame | None:
+        client.command(b"PUB " + topic.encode(), b"x")
+        frame = client.frame()
+        return frame if len(server.requests) > asked else None
+
+    return eventually(answer)
+
+
+def test_expired_answer_is_asked_for_again(shared: Daemon, server: AuthServer, topic: str) -> None:
+    server.reset(grant(EVERYTHING, ttl=1, identity="before"))
+    with Client(shared.tcp_address) as client:
+        assert auth(client, b"a&b").type == RESPONSE
+        server.answer = grant(EVERYTHING, identity="after")
+        assert publish_until_asked(client, server, topic) == OK
+        assert len(server.targets) == 2
+        assert query(server.targets[0]) == query(server.targets[1])
+        client.publish(topic, b"x")
+        client.subscribe(topic, "c")
+        assert len(server.requests) == 2
+        assert shared.channel_stats(topic, "c")["clients"][0]["auth_identity"] == "after"
+
+
+def test_what_was_granted_is_gone_when_it_is_not_granted_again(shared: Daemon, server: AuthServer, topic: str) -> None:
+    server.reset(grant(EVERYTHING, ttl=1))
+    refused = Frame(ERROR, f'E_UNAUTHORIZED AUTH failed for PUB on "{topic}-other" ""'.encode())
+    with admitted(shared) as consumer, admitted(shared) as first, admitted(shared) as second:
+        consumer.subscribe(topic, "c", rdy=100)
+        for client, answer, end in (
+            (first, response("", "500 Internal Server Error"), FAILED),
+            (second, grant(), refused),
+        ):
+            server.answer = answer
+            before = len(warnings(shared))
+            assert publish_until_asked(client, server, f"{topic}-other") == end
+            assert client.recv_until_closed() == b""
+            assert len(warnings(shared)) == before + (end == FAILED)
+        # What is subscribed stays so.
+        assert shared.http("POST", f"/pub?topic={topic}", b"late")[2] == b"OK"
+        message = consumer.message()
+        assert message.body == b"late"
+        consumer.command(b"FIN " + message.id)
+        eventually(lambda: shared.channel_stats(topic, "c")["clients"][0]["finish_count"] == 1)
+
+
+# Several servers, other places
+
+
+def test_servers_are_tried_until_one_gives_a_valid_answer(module_factory: DaemonFactory) -> None:
+    with AuthServer(response("{}")) as bad, AuthServer(grant(EVERYTHING)) as good:
+        nsqd = module_factory(f"--auth-http-address={bad.address}", f"--auth-http-address={good.address}")
+
+        def both_were_first() -> bool:
+            (_,) = ask(nsqd, AUTH)
+            return 0 < len(bad.requests) < len(good.requests)
+
+        eventually(both_were_first)
+        assert warnings(nsqd) == []
+        good.answer = response("")
+        assert ask(nsqd, AUTH) == [FAILED]
+    failures = [
+        f"failed to auth against {bad.address} - invalid TTL 0 (must be >0)",
+        f"failed to auth against {good.address} - unexpected end of JSON input",
+    ]
+    assert [sorted(line.split("; ")) for line in warnings(nsqd)] == [sorted(failures)]
+
+
+def test_address_may_be_a_url(module_factory: DaemonFactory, server: AuthServer) -> None:
+    url = f"http://user:pass%20word@{server.address}/a/path"
+    nsqd = module_factory(f"--auth-http-address={url}")
+    (answer,) = ask(nsqd, AUTH)
+    assert answer.type == RESPONSE
+    request = server.requests[0].decode().split("\r\n")
+    assert request[0] == "GET /a/path?common_name=&remote_ip=127.0.0.1&secret=secret&tls=false HTTP/1.1"
+    assert request[1] == f"Host: {server.address}"
+    assert "Authorization: Basic dXNlcjpwYXNzIHdvcmQ=" in request
+
+
+def found(location: str, status: int = 302) -> bytes:
+    return response("", f"{status} Found", f"Location: {location}")
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_redirects_are_followed(shared: Daemon, server: AuthServer, status: int) -> None:
+    def answer(target: str) -> bytes:
+        if target.startswith("/auth"):
+            return found("other?x=1", status)
+        return found(f"//{server.address}/end", status) if target == "/other?x=1" else grant(EVERYTHING)
+
+    server.reset(answer)
+    assert [frame.type for frame in ask(shared, AUTH)] == [RESPONSE]
+    assert server.targets[1:] == ["/other?x=1", "/end"]
+
+
+def test_redirects_end(shared: Daemon, server: AuthServer) -> None:
+    for location, asked, why in (
+        ("/loop", 10, 'Get "/loop": stopped after 10 redirects'),
+        ("ftp://host/", 1, 'Get "ftp://host/": unsupported protocol scheme "ftp"'),
+    ):
+        server.reset(found(location))
+        assert ask(shared, AUTH) == [FAILED]
+        assert len(server.requests) == asked
+        assert warnings(shared)[-1] == f"failed to auth against {server.address} - {why}"
+
+
+# HTTPS, and clients with TLS
+
+
+class Files(NamedTuple):
+    """An authority, and PEM files: its own, a server's key pair, and the flags for a daemon with that."""
+
+    authority: Identity
+    root: str
+    server: tuple[str, str]
+    flags: list[str]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    directory = tmp_path_factory.mktemp("certificates")
+    authority = issue("authority", authority=True)
+    root, _ = authority.write(directory / "authority")
+    cert, key = issue("server", authority).write(directory / "server")
+    flags = [f"--tls-cert={cert}", f"--tls-key={key}", "--https-address=127.0.0.1:0"]
+    return Files(authority, root, (cert, key), flags)
+
+
+@pytest.fixture(scope="module")
+def https(files: Files) -> Iterator[AuthServer]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*files.server)
+    with AuthServer(grant(EVERYTHING), context) as server:
+        yield server
+
+
+def test_server_may_be_asked_over_https(module_factory: DaemonFactory, files: Files, https: AuthServer) -> None:
+    https.reset(grant(EVERYTHING))
+    address = f"--auth-http-address=https://{https.address}/auth"
+    (answer,) = ask(module_factory(address, f"--tls-root-ca-file={files.root}"), AUTH)
+    assert answer.type == RESPONSE
+    assert query(https.targets[0])["secret"] == "secret"
+    stranger = module_factory(address)
+    assert ask(stranger, AUTH) == [FAILED]
+    assert warnings(stranger)[0].endswith(": x509: certificate signed by unknown authority")
+    assert len(https.requests) == 1
+
+
+def test_server_can_ask_for_https(
+    module_factory: DaemonFactory, files: Files, https: AuthServer, server: AuthServer
+) -> None:
+    https.reset(grant(EVERYTHING))
+    server.reset(response(f'{{"message":"TLS_REQUIRED","https_port":{https.port}}}', "403 Forbidden"))
+    nsqd = module_factory(f"--auth-http-address={server.address}", f"--tls-root-ca-file={files.root}")
+    (answer,) = ask(nsqd, AUTH)
+    assert answer.type == RESPONSE
+    assert server.targets == https.targets
+    https.reset(response("no", "403 Forbidden"))
+    assert ask(nsqd, AUTH) == [FAILED]
+    assert warnings(nsqd) == [f'failed to auth against {server.address} - got response 403 Forbidden "no"']
+
+
+def upgrade(client: Client, certificate: tuple[str, str] | None) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if certificate:
+        context.load_cert_chain(*certificate)
+    client.identify(feature_negotiation=True, tls_v1=True)
+    client.sock = context.wrap_socket(client.sock)
+    assert client.frame() == OK
+
+
+def test_server_is_told_of_the_clients_tls(
+    module_factory: DaemonFactory, files: Files, server: AuthServer, tmp_path: Path
+) -> None:
+    flags = [*files.flags, f"--auth-http-address={server.address}"]
+    own = issue("a client & more", files.authority).write(tmp_path / "client")
+    with Client(module_factory(*flags).tcp_address) as client:
+        upgrade(client, own)  # a certificate that is not asked for is not sent
+        assert auth(client).type == RESPONSE
+    nsqd = module_factory(*flags, "--tls-client-auth-policy=require")
+    with Client(nsqd.tcp_address) as client:
+        upgrade(client, own)
+        assert auth(client).type == RESPONSE
+    assert [(query(target)["tls"], query(target)["common_name"]) for target in server.targets] == [
+        ("true", ""),
+        ("true", "a client & more"),
+    ]
+    assert "&tls=true" in server.targets[0]
+    assert "?common_name=a+client+%26+more&" in server.targets[1]
+    required = Frame(ERROR, b"E_INVALID cannot AUTH in current state (TLS required)")
+    assert ask(nsqd, b"AUTH\n") == [required]
+
+
+def test_client_may_upgrade_after_auth(module_factory: DaemonFactory, files: Files, server: AuthServer) -> None:
+    server.reset(grant(EVERYTHING, ttl=1))
+    flags = [*files.flags, f"--auth-http-address={server.address}"]
+    with admitted(module_factory(*flags)) as client:
+        upgrade(client, None)
+        assert publish_until_asked(client, server, "t") == OK
+    assert [query(target)["tls"] for target in server.targets] == ["false", "true"]
+
+
+def test_client_on_a_unix_socket_has_no_address(
+    module_factory: DaemonFactory, server: AuthServer, tmp_path: Path
+) -> None:
+    paths = [f"--{kind}-address={tmp_path}/{kind}" for kind in ("tcp", "http")]
+    nsqd = module_factory(*paths, f"--auth-http-address={server.address}")
+    (answer,) = ask(nsqd, AUTH)
+    assert answer.type == RESPONSE
+    assert query(server.targets[0]) == {"common_name": "", "remote_ip": "", "secret": "secret", "tls": "false"}
+
+
+# Servers that hang
+
+
+def test_client_has_its_heartbeats_while_the_server_hangs(module_factory: DaemonFactory, server: AuthServer) -> None:
+    nsqd = module_factory(f"--auth-http-address={server.address}", "--http-client-request-timeout=1h")
+    server.awake.clear()
+    with Client(nsqd.tcp_address) as client:
+        assert client.identify(heartbeat_interval=1000) == OK
+        client.send(AUTH + b"NOP\n" + publish("t"))
+        assert client.response() == HEARTBEAT
+        assert ask(nsqd, publish("t")) == [Frame(ERROR, b"E_AUTH_FIRST AUTH required before PUB")]
+        assert nsqd.http("POST", "/pub?topic=t", b"x")[2] == b"OK"
+        server.awake.set()
+        frames = (frame for frame in iter(client.frame, None) if frame.data != HEARTBEAT)
+        assert next(frames).data.startswith(b'{"identity":')
+        assert next(frames) == OK
+
+
+def test_server_is_given_up_when_the_request_takes_too_long(module_factory: DaemonFactory, server: AuthServer) -> None:
+    nsqd = module_factory(f"--auth-http-address={server.address}", "--http-client-request-timeout=200ms")
+    server.awake.clear()
+    assert ask(nsqd, AUTH) == [FAILED]
+    assert warnings(nsqd)[-1].endswith(" (Client.Timeout exceeded while awaiting headers)")
+
+
+# Ours alone
+
+
+def open_files(nsqd: Daemon) -> int:
+    return len(os.listdir(f"/proc/{nsqd.pid}/fd"))
+
+
+def test_clients_whose_server_hangs_leave_nothing_behind(gnsqd_factory: DaemonFactory, server: AuthServer) -> None:
+    gnsqd = gnsqd_factory(f"--auth-http-address={server.address}", "--http-client-request-timeout=500ms")
+    eventually(lambda: ask(gnsqd, AUTH)[0].type == RESPONSE)
+    before = open_files(gnsqd)
+    server.awake.clear()
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Client(gnsqd.tcp_address)) for _ in range(50)]
+        for client in clients:
+            client.send(AUTH)
+        assert gnsqd.http("GET", "/ping")[2] == b"OK"
+        assert [client.frame() for client in clients] == [FAILED] * 50
+    eventually(lambda: open_files(gnsqd) <= before)
+
+
+def test_exit_does_not_wait_for_auth_servers(gnsqd_factory: DaemonFactory, server: AuthServer) -> None:
+    gnsqd = gnsqd_factory(f"--auth-http-address={server.address}", "--http-client-request-timeout=1h")
+    server.awake.clear()
+    with ExitStack() as stack:
+        for _ in range(50):
+            stack.enter_context(Client(gnsqd.tcp_address)).send(AUTH)
+        eventually(lambda: len(server.requests) == 50)
+        assert gnsqd.terminate() == 0
+
+
+def test_secrets_are_not_logged(gnsqd_factory: DaemonFactory, server: AuthServer) -> None:
+    address = f"http://me:daemons-own@{server.address}/auth"
+    gnsqd = gnsqd_factory(f"--auth-http-address={address}", "--log-level=debug")
+    for answer in (b"", response("no", "500 Internal Server Error"), found("http://me:daemons-own@127.0.0.1:1/")):
+        server.reset(answer)
+        assert ask(gnsqd, b"AUTH\n" + sized(b"the-clients & more")) == [FAILED]
+    shown = address.replace("daemons-own", "***")
+    assert [line.partition(" - ")[0] for line in warnings(gnsqd)] == [f"failed to auth against {shown}"] * 3
+    assert "daemons-own" not in gnsqd.log()
+    assert "the-clients" not in gnsqd.log()

@@ -1,0 +1,278 @@
+"""TLS handshakes: those that fail or never end harm nobody else, and whose certificate it is reaches the auth server.
+
+The real daemon tells of a failed handshake in plain bytes, into what its client takes for TLS; ours closes after TLS's
+own alert (NSQD-COMPAT 0.1, item 14). All else is the same for both.
+"""
+
+import re
+import select
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from auth_server import EVERYTHING, AuthServer, grant, query
+from certificates import issue, write_identities
+from daemons import Daemon, eventually, own_command
+from faults.onlookers import GoodClients
+from nsq_client import HEARTBEAT, Client, split_frames
+from upgraded_client import UpgradedClient, tls_client_context
+
+pytestmark = pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+
+KeyPair = tuple[str, str]
+
+HALF_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # the beginning of a ClientHello
+NO_HANDSHAKE = "tls: first record does not look like a TLS handshake"
+
+
+@pytest.fixture(scope="module")
+def identities(tmp_path_factory: pytest.TempPathFactory) -> dict[str, KeyPair]:
+    return write_identities(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def nsqd(module_factory: Callable[..., Daemon], identities: dict[str, KeyPair]) -> Daemon:
+    cert, key = identities["server"]
+    return module_factory(f"--tls-cert={cert}", f"--tls-key={key}", "--https-address=")
+
+
+@pytest.fixture(scope="module")
+def verifying(module_factory: Callable[..., Daemon], identities: dict[str, KeyPair]) -> Daemon:
+    cert, key = identities["server"]
+    return module_factory(
+        f"--tls-cert={cert}",
+        f"--tls-key={key}",
+        f"--tls-root-ca-file={identities['authority'][0]}",
+        "--tls-client-auth-policy=require-verify",
+        "--tls-min-version=tls1.2",
+        "--https-address=",
+    )
+
+
+@pytest.fixture
+def onlookers(nsqd: Daemon) -> Iterator[GoodClients]:
+    """Good clients at work during the test, which must not notice."""
+    good = GoodClients(nsqd)
+    eventually(lambda: good.received, "they are at work")
+    yield good
+    good.stop()
+    assert good.slowest < 3
+
+
+def addresses_of(client: Client) -> tuple[str, str]:
+    """The client's and the daemon's."""
+    own, peer = ("{}:{}".format(*name) for name in (client.sock.getsockname(), client.sock.getpeername()))
+    return own, peer
+
+
+def ask_for_tls(daemon: Daemon, **fields: object) -> Client:
+    client = Client(daemon.tcp_address)
+    assert b'"tls_v1":true' in client.identify(feature_negotiation=True, tls_v1=True, **fields).data
+    return client
+
+
+def without_alerts(raw: bytes) -> bytes:
+    """What the daemon sent, without TLS's own alerts."""
+    while raw[:2] == b"\x15\x03":
+        raw = raw[5 + int.from_bytes(raw[3:5]) :]
+    return raw
+
+
+def check_last_words(daemon: Daemon, raw: bytes) -> None:
+    """Nothing but alerts comes from ours."""
+    rest = without_alerts(raw)
+    if daemon.command == own_command():
+        assert rest == b""
+    else:
+        words = [data for _, data in split_frames(rest) if data != HEARTBEAT]
+        assert all(data.startswith(b"E_IDENTIFY_FAILED IDENTIFY failed ") for data in words), words
+
+
+def logged_failure(daemon: Daemon, address: str) -> str:
+    """Why the handshake with `address` failed, by the daemon's log, which says it twice."""
+    text = "E_IDENTIFY_FAILED IDENTIFY failed (.*)"
+    lines = re.compile(
+        rf" ERROR: \[{address}\] - {text} - \1$(?s:.*) ERROR: client\({address}\) - {text}$", re.MULTILINE
+    )
+    found = eventually(lambda: lines.search(daemon.log()), f"lines about {address}")
+    assert found[1] == found[2]
+    return found[1]
+
+
+NO_HANDSHAKES = {
+    "commands": (b"PUB t\n\0\0\0\1a", NO_HANDSHAKE),
+    "http": (b"GET / HTTP/1.1\r\n\r\n", NO_HANDSHAKE),
+    "random": (bytes(range(200, 256)), NO_HANDSHAKE),
+    "zeros": (bytes(100), NO_HANDSHAKE),
+    "hello-without-content": (b"\x16\x03\x01\x00\x05hello", "tls: "),
+    "record-too-long": (b"\x16\x03\x01\xff\xff" + bytes(100), "tls: "),
+    "plain-then-hello": (b"NOP\n" + HALF_HELLO, NO_HANDSHAKE),
+}
+
+
+@pytest.mark.parametrize(("sent", "why"), NO_HANDSHAKES.values(), ids=NO_HANDSHAKES)
+def test_what_is_no_handshake_closes_the_connection(
+    nsqd: Daemon, onlookers: GoodClients, sent: bytes, why: str
+) -> None:
+    with ask_for_tls(nsqd) as client:
+        address, _ = addresses_of(client)
+        client.send(sent)
+        check_last_words(nsqd, client.recv_until_closed())
+    assert logged_failure(nsqd, address).startswith(why)
+
+
+def test_handshake_is_cut_off_after_5_seconds_in_all(nsqd: Daemon, onlookers: GoodClients) -> None:
+    """Whatever the client's heartbeat interval, and however it trickles in."""
+
+    def hang(fields: dict[str, int], sent: bytes, trickle: bool) -> None:
+        began = time.monotonic()
+        with ask_for_tls(nsqd, **fields) as client:
+            address, nsqd_address = addresses_of(client)
+            client.send(sent)
+            while trickle and not select.select([client.sock], [], [], 0.2)[0]:
+                client.send(b"\0")
+            check_last_words(nsqd, client.recv_until_closed())
+            assert 4.9 < time.monotonic() - began < 15
+            assert logged_failure(nsqd, address) == f"read tcp {nsqd_address}->{address}: i/o timeout"
+
+    cases: list[tuple[dict[str, int], bytes, bool]] = [
+        ({}, b"", False),
+        ({}, HALF_HELLO, False),
+        ({"heartbeat_interval": 1000}, HALF_HELLO, False),
+        ({"heartbeat_interval": -1}, HALF_HELLO, False),
+        ({}, HALF_HELLO, True),
+    ]
+    with ThreadPoolExecutor(len(cases)) as pool:
+        for case in [pool.submit(hang, *case) for case in cases]:
+            case.result()
+
+
+def test_client_that_leaves_in_the_middle_is_forgotten(nsqd: Daemon, onlookers: GoodClients) -> None:
+    for sent in (b"", HALF_HELLO):
+        with ask_for_tls(nsqd) as client:
+            address, nsqd_address = addresses_of(client)
+            client.send(sent)
+        assert logged_failure(nsqd, address).endswith("EOF")
+        with ask_for_tls(nsqd) as client:
+            address, nsqd_address = addresses_of(client)
+            client.send(sent)
+            client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        expected = f"read tcp {nsqd_address}->{address}: read: connection reset by peer"
+        assert logged_failure(nsqd, address) == expected
+
+
+@pytest.mark.parametrize("version", ["tls1.2", "tls1.3"])
+@pytest.mark.parametrize("who", ["none", "unknown"])
+def test_client_certificate_that_is_refused(
+    verifying: Daemon, identities: dict[str, KeyPair], who: str, version: str
+) -> None:
+    context = tls_client_context(version, identities.get(who))
+    with ask_for_tls(verifying) as client:
+        address, _ = addresses_of(client)
+        with pytest.raises((ssl.SSLError, ConnectionError)) as caught, context.wrap_socket(client.sock) as sock:
+            assert not sock.recv(1)
+        if isinstance(caught.value, ssl.SSLError):  # not so if the daemon's end overtook its alert
+            assert "alert" in str(caught.value)
+    why = logged_failure(verifying, address)
+    assert why == "tls: client didn't provide a certificate" if who == "none" else why.startswith("tls: failed to ver")
+
+
+def test_version_that_is_too_old(verifying: Daemon, identities: dict[str, KeyPair]) -> None:
+    with ask_for_tls(verifying) as client:
+        address, _ = addresses_of(client)
+        with pytest.raises(ssl.SSLError, match="(?i)protocol.version"):
+            tls_client_context("tls1.1", identities["known"]).wrap_socket(client.sock)
+    assert logged_failure(verifying, address).startswith("tls: client offered only unsupported versions")
+
+
+def test_client_that_does_not_trust_the_daemon_says_so_in_the_log(nsqd: Daemon) -> None:
+    context = ssl.create_default_context()
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with ask_for_tls(nsqd) as client:
+        address, _ = addresses_of(client)
+        with pytest.raises(ssl.SSLCertVerificationError):
+            context.wrap_socket(client.sock, server_hostname="localhost")
+    assert logged_failure(nsqd, address) == "remote error: tls: unknown certificate authority"
+
+
+@pytest.mark.parametrize("version", ["tls1.2", "tls1.3"])
+def test_plain_bytes_behind_the_handshake_close_the_connection(nsqd: Daemon, version: str) -> None:
+    with UpgradedClient(nsqd.tcp_address, tls_client_context(version), tls_v1=True) as client:
+        address, _ = addresses_of(client)
+        client.publish("upgraded#ephemeral", b"x")
+        with socket.socket(fileno=client.sock.detach()) as sock:
+            sock.settimeout(client.timeout)
+            sock.sendall(b"PUB upgraded#ephemeral\n\0\0\0\1x")
+            raw = b""
+            while data := sock.recv(65536):
+                raw += data
+    assert raw[:1] in (b"\x15", b"\x17")  # an alert; since TLS 1.3 it looks like data
+    assert b"E_" not in raw
+    eventually(lambda: f"client({address}) - failed to read command - tls: " in nsqd.log())
+
+
+# Whose certificate it is
+
+
+def element(tag: int, content: bytes) -> bytes:
+    return bytes([tag, len(content)]) + content
+
+
+def relative_name(kind: int, tag: int, value: bytes) -> bytes:
+    """One part of a subject in DER: `kind` is 3 for a common name, `tag` the type of string."""
+    return element(0x31, element(0x30, element(6, bytes([0x55, 4, kind])) + element(tag, value)))
+
+
+UTF8, PRINTABLE, T61, UNIVERSAL, BMP = 12, 19, 20, 28, 30
+SUBJECTS: dict[str, tuple[bytes, str | None]] = {
+    "utf-8": (relative_name(3, UTF8, "ключ".encode()), "ключ"),
+    "bmp": (relative_name(3, BMP, "ключ".encode("utf-16-be")), "ключ"),
+    "latin-1": (relative_name(3, T61, b"M\xfcller"), "Müller"),
+    "asterisk": (relative_name(3, PRINTABLE, b"*.example.com"), "*.example.com"),
+    "none": (relative_name(10, UTF8, b"organisation"), ""),
+    "several": (relative_name(3, UTF8, b"one") + relative_name(10, UTF8, b"o") + relative_name(3, UTF8, b"two"), "two"),
+    "odd-characters": (relative_name(3, UTF8, b"a&b=c%41 \0\n"), "a&b=c%41 \0\n"),
+    "universal": (relative_name(3, UNIVERSAL, "ключ".encode("utf-32-be")), None),
+    "no-ascii": (relative_name(3, PRINTABLE, b"M\xfcller"), None),
+}
+
+
+def key_pair_of(subject: bytes, path: Path) -> KeyPair:
+    """A certificate with that subject; its signature is wrong."""
+    name = "x" * (len(subject) - len(relative_name(3, UTF8, b"")))
+    identity = issue(name)
+    plain = relative_name(3, UTF8, name.encode())
+    der = identity.certificate.public_bytes(Encoding.DER)
+    assert der.count(plain) == 2  # it is its own issuer
+    cert, key = identity.write(path)
+    Path(cert).write_text(ssl.DER_cert_to_PEM_cert(der.replace(plain, subject)))
+    return cert, key
+
+
+def test_common_name_reaches_the_auth_server_however_it_is_written(
+    module_factory: Callable[..., Daemon], identities: dict[str, KeyPair], tmp_path: Path
+) -> None:
+    cert, key = identities["server"]
+    flags = [f"--tls-cert={cert}", f"--tls-key={key}", "--https-address=", "--tls-client-auth-policy=require"]
+    with AuthServer(grant(EVERYTHING)) as auth_server:
+        daemon = module_factory(*flags, f"--auth-http-address={auth_server.address}")
+        for name, (subject, expected) in SUBJECTS.items():
+            context = tls_client_context("tls1.2", key_pair_of(subject, tmp_path / name))
+            auth_server.requests.clear()
+            if expected is None:
+                with pytest.raises((ssl.SSLError, ConnectionError)):
+                    UpgradedClient(daemon.tcp_address, context, tls_v1=True)
+                continue
+            with UpgradedClient(daemon.tcp_address, context, tls_v1=True) as client:
+                client.command(b"AUTH", b"secret")
+                client.response()
+            (target,) = auth_server.targets
+            assert query(target)["common_name"] == expected, name
+            assert query(target)["tls"] == "true"

@@ -1,0 +1,398 @@
+"""TLS, deflate and snappy on a client's connection: what is agreed, who is refused, and every byte both ways.
+
+The matrix of NSQD-COMPAT 2.6: every upgrade with every policy on certificates and versions, the levels of deflate, and
+bodies of every size. Handshakes that fail are in test_tls_handshakes.py, broken
+streams in test_broken_streams.py.
+"""
+
+import itertools
+import random
+import ssl
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from certificates import write_identities
+from daemons import DEADLINE, Daemon
+from nsq_client import ERROR, RESPONSE, Client, Frame, split_frames
+from upgraded_client import TLS_VERSIONS, UpgradedClient, tls_client_context
+
+pytestmark = pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+
+KeyPair = tuple[str, str]
+
+UPGRADES: dict[str, dict[str, Any]] = {
+    "none": {},
+    "tls": {"tls_v1": True},
+    "deflate": {"deflate": True},
+    "snappy": {"snappy": True},
+    "tls+deflate": {"tls_v1": True, "deflate": True},
+    "tls+snappy": {"tls_v1": True, "snappy": True},
+}
+upgrades = pytest.mark.parametrize("upgrade", UPGRADES.values(), ids=UPGRADES)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a daemon is started. `required` tells of TLS over TCP; `{}` in a flag is the authority's file."""
+
+    flags: tuple[str, ...] = ()
+    certificate: bool = True
+    required: bool = False
+    admits: tuple[str, ...] = ("none", "unknown", "known")
+    min_version: str = "tls1.0"
+    max_level: int = 6
+    deflate: bool = True
+    snappy: bool = True
+
+
+POLICIES = {
+    "default": Policy(),
+    "no-certificate": Policy(("--deflate=false", "--snappy=false"), certificate=False, deflate=False, snappy=False),
+    "tcp-https": Policy(
+        ("--tls-required=tcp-https", "--tls-min-version=tls1.2", "--max-deflate-level=9"),
+        required=True,
+        min_version="tls1.2",
+        max_level=9,
+    ),
+    "require": Policy(
+        ("--tls-client-auth-policy=require", "--tls-min-version=tls1.3", "--max-deflate-level=1", "--snappy=false"),
+        required=True,
+        admits=("unknown", "known"),
+        min_version="tls1.3",
+        max_level=1,
+        snappy=False,
+    ),
+    "require-verify": Policy(
+        (
+            "--tls-client-auth-policy=require-verify",
+            "--tls-required=true",
+            "--tls-root-ca-file={}",
+            "--tls-min-version=tls1.1",
+            "--deflate=false",
+        ),
+        required=True,
+        admits=("known",),
+        min_version="tls1.1",
+        deflate=False,
+    ),
+    # Any other text asks for no certificate, and still makes TLS required.
+    "no-such-policy": Policy(("--tls-client-auth-policy=no-such-policy",), required=True),
+}
+policies = pytest.mark.parametrize("name", POLICIES)
+
+
+@pytest.fixture(scope="module")
+def identities(tmp_path_factory: pytest.TempPathFactory) -> dict[str, KeyPair]:
+    return write_identities(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def start(module_factory: Callable[..., Daemon], identities: dict[str, KeyPair]) -> Callable[[str], Daemon]:
+    """The daemon of a policy, by name; it is started once."""
+    running: dict[str, Daemon] = {}
+
+    def start(name: str) -> Daemon:
+        if name not in running:
+            policy = POLICIES[name]
+            cert, key = identities["server"]
+            flags = [f"--tls-cert={cert}", f"--tls-key={key}", "--https-address="] if policy.certificate else []
+            running[name] = module_factory(*flags, *(flag.format(identities["authority"][0]) for flag in policy.flags))
+        return running[name]
+
+    return start
+
+
+@pytest.fixture
+def nsqd(start: Callable[[str], Daemon]) -> Daemon:
+    return start("default")
+
+
+@pytest.fixture(scope="module")
+def contexts(identities: dict[str, KeyPair]) -> dict[tuple[str, str], ssl.SSLContext]:
+    """What a client shakes hands with, by identity and version."""
+    return {
+        (identity, version): tls_client_context(version, identities.get(identity))
+        for identity in ("none", "unknown", "known")
+        for version in TLS_VERSIONS
+    }
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def topics() -> Iterator[str]:
+    """Names of topics that go away by themselves."""
+    return (f"upgrades{number}#ephemeral" for number in _numbers)
+
+
+def exchange(client: Client, topic: str, bodies: list[bytes]) -> None:
+    """Publish `bodies` and consume them, on one connection."""
+    client.publish(topic, *bodies)
+    client.subscribe(topic, "c#ephemeral", rdy=1)
+    for body in bodies:
+        message = client.message()
+        assert message.body == body
+        client.command(b"FIN " + message.id)
+
+
+# What is agreed
+
+
+def answer(
+    policy: Policy, *, tls: bool = False, deflate: bool = False, level: int = 6, snappy: bool = False
+) -> dict[str, Any]:
+    return {
+        "max_rdy_count": 2500,
+        "version": "1.3.0",
+        "max_msg_timeout": 900000,
+        "msg_timeout": 60000,
+        "tls_v1": tls,
+        "deflate": deflate,
+        "deflate_level": min(level, policy.max_level),
+        "max_deflate_level": policy.max_level,
+        "snappy": snappy,
+        "sample_rate": 0,
+        "auth_required": False,
+        "output_buffer_size": 16384,
+        "output_buffer_timeout": 250,
+    }
+
+
+def refused(daemon: Daemon, context: ssl.SSLContext, fields: dict[str, Any]) -> bool:
+    try:
+        UpgradedClient(daemon.tcp_address, context, **fields).close()
+    except (ssl.SSLError, ConnectionError):
+        return True
+    return False
+
+
+@policies
+def test_every_upgrade_with_every_policy_certificate_and_version(
+    start: Callable[[str], Daemon],
+    contexts: dict[tuple[str, str], ssl.SSLContext],
+    topics: Iterator[str],
+    name: str,
+) -> None:
+    policy, daemon = POLICIES[name], start(name)
+    for wanted, ((identity, version), context) in itertools.product(UPGRADES.values(), contexts.items()):
+        case = f"{wanted} {identity} {version}"
+        tls = policy.certificate and "tls_v1" in wanted
+        if tls and (identity not in policy.admits or version < policy.min_version):
+            assert refused(daemon, context, wanted), case
+            continue
+        if not tls and (identity, version) != ("none", "tls1.3"):
+            continue  # all the same
+        with UpgradedClient(daemon.tcp_address, context, **wanted) as client:
+            deflate, snappy = policy.deflate and "deflate" in wanted, policy.snappy and "snappy" in wanted
+            assert client.answer == answer(policy, tls=tls, deflate=deflate, snappy=snappy), case
+            if policy.required and not tls:
+                client.command(b"SUB t c")
+                expected = [Frame(ERROR, b"E_INVALID cannot SUB in current state (TLS required)")]
+                assert split_frames(client.recv_until_closed()) == expected, case
+            else:
+                exchange(client, next(topics), [b"x", b"body" * 500])
+
+
+REQUIRING = [name for name, policy in POLICIES.items() if policy.required]
+LINES = [b"NOP", b"SUB t c", b"PUB t", b"MPUB t", b"DPUB t 1", b"RDY 1", b"FIN 0123456789abcdef", b"CLS", b"AUTH", b"",
+         b"REQ 0123456789abcdef 1", b"TOUCH 0123456789abcdef", b"whatever", b"identify", b" IDENTIFY"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REQUIRING)
+def test_where_tls_is_required_nothing_but_identify_is_answered_without(
+    start: Callable[[str], Daemon], name: str
+) -> None:
+    address = start(name).tcp_address
+    for line in LINES:
+        for identified in (False, True):
+            with Client(address) as client:
+                if identified:
+                    assert client.identify(tls_v1=True).data == b"OK"  # features were not negotiated
+                client.command(line)
+                text = b"E_INVALID cannot %b in current state (TLS required)" % line.split(b" ")[0]
+                assert split_frames(client.recv_until_closed()) == [Frame(ERROR, text)]
+
+
+# Daemon, what is asked for, and what of it is agreed.
+NEGOTIATIONS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("default", {"deflate_level": 1}, {}),
+    ("default", {"snappy": True, "deflate_level": 1}, {"snappy": True}),
+    ("no-certificate", {"tls_v1": True, "deflate": True, "snappy": True, "deflate_level": 2}, {}),
+    ("require-verify", {"deflate": True, "snappy": True}, {"snappy": True}),
+    ("require", {"deflate": True, "snappy": True}, {"deflate": True, "level": 1}),
+]
+for _name, _max in (("default", 6), ("tcp-https", 9), ("require", 1)):
+    NEGOTIATIONS += [
+        (_name, {"deflate": True, "deflate_level": level}, {"deflate": True, "level": agreed})
+        for level, agreed in [
+            (-(2**63), 6), (-1, 6), (0, 6), *((level, level) for level in range(1, 10)), (10, 10), (2**63 - 1, 10),
+        ]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted({row[0] for row in NEGOTIATIONS}))
+def test_level_and_choice_of_compression_are_agreed(
+    start: Callable[[str], Daemon], contexts: dict[tuple[str, str], ssl.SSLContext], topics: Iterator[str], name: str
+) -> None:
+    policy, daemon = POLICIES[name], start(name)
+    tls = {"tls_v1": True} if policy.required else {}
+    for _, asked, agreed in (row for row in NEGOTIATIONS if row[0] == name):
+        with UpgradedClient(daemon.tcp_address, contexts["known", "tls1.3"], **tls, **asked) as client:
+            assert client.answer == answer(policy, tls=policy.required, **agreed), asked
+            exchange(client, next(topics), [b"x", b"body" * 500])
+
+
+def test_level_that_was_agreed_is_told_in_the_log(start: Callable[[str], Daemon]) -> None:
+    daemon = start("default")
+    with UpgradedClient(daemon.tcp_address, deflate=True, deflate_level=9) as client:
+        address = "{}:{}".format(*client.sock.getsockname())
+        assert f"PROTOCOL(V2): [{address}] upgrading connection to deflate (level 6)\n" in daemon.log()
+
+
+@upgrades
+def test_statistics_tell_the_upgrades(
+    nsqd: Daemon, contexts: dict[tuple[str, str], ssl.SSLContext], topic: str, upgrade: dict[str, Any]
+) -> None:
+    tls = "tls_v1" in upgrade
+    with UpgradedClient(nsqd.tcp_address, contexts["none", "tls1.2"], **upgrade) as client:
+        client.subscribe(topic, "c")
+        (stats,) = nsqd.channel_stats(topic, "c")["clients"]
+    assert [stats[key] for key in ("deflate", "snappy", "tls", "tls_version", "tls_negotiated_protocol_is_mutual")] == [
+        "deflate" in upgrade, "snappy" in upgrade, tls, "TLS1.2" if tls else "", tls
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("tls", [{}, {"tls_v1": True}], ids=["plain", "tls"])
+def test_both_compressions_are_refused_before_any_upgrade(nsqd: Daemon, tls: dict[str, bool]) -> None:
+    with Client(nsqd.tcp_address) as client:
+        frame = client.identify(feature_negotiation=True, deflate=True, snappy=True, **tls)
+        assert frame == (ERROR, b"E_IDENTIFY_FAILED cannot enable both deflate and snappy compression")
+        assert client.recv_until_closed() == b""
+
+
+# Bytes
+
+
+def bodies_of_every_size() -> list[bytes]:
+    randomness = random.Random(1)
+    sizes = [1, 2, 100, 4096, 16383, 16384, 16385, 65535, 65536, 65537, 300_000, 1 << 20]
+    words = b" ".join(randomness.choices([b"topic", b"channel", b"requeue", b"depth"], k=1 << 18))
+    return [body[:size] for size in sizes for body in (words, randomness.randbytes(size))]
+
+
+@upgrades
+def test_bodies_of_every_size_pass_both_ways(
+    nsqd: Daemon, contexts: dict[tuple[str, str], ssl.SSLContext], topic: str, upgrade: dict[str, Any]
+) -> None:
+    context = contexts["none", "tls1.3"]
+    bodies = bodies_of_every_size()
+    with (
+        UpgradedClient(nsqd.tcp_address, context, **upgrade) as publisher,
+        UpgradedClient(nsqd.tcp_address, context, **upgrade) as consumer,
+    ):
+        consumer.subscribe(topic, "c", rdy=1)
+        for body in bodies:
+            publisher.publish(topic, body)
+            message = consumer.message()
+            assert message.body == body
+            consumer.command(b"FIN " + message.id)
+        small = [body for body in bodies if len(body) <= 300_000]
+        publisher.publish(topic, *small)
+        consumer.command(b"RDY 100")
+        received = [consumer.message() for _ in small]
+        assert sorted(message.body for message in received) == sorted(small)
+
+
+@upgrades
+def test_every_answer_and_message_can_be_read_at_once_and_to_its_end(
+    nsqd: Daemon, contexts: dict[tuple[str, str], ssl.SSLContext], topic: str, upgrade: dict[str, Any]
+) -> None:
+    """Nothing waits for bytes to follow; the buffer's clock is set so that it does not help."""
+    slow = {"output_buffer_timeout": 30000, "heartbeat_interval": 60000}
+    context = contexts["none", "tls1.3"]
+    with (
+        UpgradedClient(nsqd.tcp_address, context, timeout=10, **upgrade, **slow) as client,
+        Client(nsqd.tcp_address) as publisher,
+    ):
+        assert client.settled()
+        client.subscribe(topic, "c", rdy=1)
+        assert client.settled()
+        for size in (1, 100, 16384, 65536, 300_000):
+            publisher.publish(topic, bytes(size))
+            message = client.message()
+            assert message.body == bytes(size)
+            assert client.settled()
+            client.command(f"PUB other-{topic}".encode(), b"x")
+            assert client.response() == b"OK"
+            assert client.settled()
+            client.command(b"FIN " + message.id)
+        for _ in range(3):
+            client.send(b"FIN 0123456789abcdef\n")
+            assert client.error() == b"E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight"
+            assert client.settled()
+
+
+@upgrades
+def test_commands_may_arrive_in_any_pieces(
+    nsqd: Daemon, contexts: dict[tuple[str, str], ssl.SSLContext], topic: str, upgrade: dict[str, Any]
+) -> None:
+    with UpgradedClient(nsqd.tcp_address, contexts["none", "tls1.3"], **upgrade) as client:
+        line = b"PUB %b\n\0\0\0\x03abc" % topic.encode()
+        raw = client.compression.encode(line * 3) if client.compression else line * 3
+        for start in range(len(raw)):
+            client.sock.sendall(raw[start : start + 1])
+        assert [client.response() for _ in range(3)] == [b"OK"] * 3
+
+
+@upgrades
+def test_second_identify_is_answered_inside_the_upgraded_stream(
+    nsqd: Daemon, contexts: dict[tuple[str, str], ssl.SSLContext], topics: Iterator[str], upgrade: dict[str, Any]
+) -> None:
+    """Without a new output buffer: the real daemon writes plain bytes then (NSQD-COMPAT 0.1, item 13)."""
+    with UpgradedClient(nsqd.tcp_address, contexts["none", "tls1.3"], **upgrade) as client:
+        client.command(b"IDENTIFY", b'{"client_id":"x"}')
+        assert client.frame() == (RESPONSE, b"OK")
+        exchange(client, next(topics), [b"x"])
+
+
+@upgrades
+def test_second_identify_with_a_new_output_buffer_sends_no_plain_bytes(
+    gnsqd: Daemon, topics: Iterator[str], upgrade: dict[str, Any]
+) -> None:
+    """Mended (NSQD-COMPAT 0.1, item 13)."""
+    upgrade = {name: value for name, value in upgrade.items() if name != "tls_v1"}
+    with UpgradedClient(gnsqd.tcp_address, **upgrade) as client:
+        assert client.identify(output_buffer_size=64).data == b"OK"
+        exchange(client, next(topics), [b"x", b"y" * 1000])
+
+
+# Go's client library
+
+
+@pytest.mark.peer
+@upgrades
+def test_go_tools_publish_and_consume(
+    nsqd: Daemon, peer_binary: Callable[[str], Path], tmp_path: Path, topic: str, upgrade: dict[str, Any]
+) -> None:
+    randomness = random.Random(2)
+    printable = bytes(range(0x20, 0x7F))
+    lines = [b"a", b"b" * 300_000, bytes(randomness.choices(printable, k=200_000)), b"last"]
+    (tmp_path / "lines").write_bytes(b"".join(line + b"\n" for line in lines))
+    options = {**upgrade, **({"tls_insecure_skip_verify": True} if "tls_v1" in upgrade else {})}
+    where = ["--nsqd-tcp-address={}:{}".format(*nsqd.tcp_address), f"--topic={topic}"]
+
+    def tool(name: str, option: str) -> list[str]:
+        chosen = [f"--{option}={key},{str(value).lower()}" for key, value in options.items()]
+        return [str(peer_binary(name)), *where, *chosen]
+
+    with (tmp_path / "lines").open("rb") as stdin:
+        subprocess.run(tool("to_nsq", "producer-opt"), stdin=stdin, check=True, timeout=DEADLINE, capture_output=True)
+    tail = [*tool("nsq_tail", "consumer-opt"), "--channel=c", f"-n={len(lines)}"]
+    shown = subprocess.run(tail, check=True, timeout=DEADLINE, capture_output=True).stdout
+    assert sorted(shown.splitlines()) == sorted(lines)

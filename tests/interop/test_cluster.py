@@ -1,0 +1,238 @@
+"""Several daemons behind two nsqlookupds: whoever looks a topic up gets all of it, whatever dies and comes back."""
+
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from daemons import DEADLINE, Daemon, eventually, free_port, own_command
+from handover import REAL
+from interop.cluster import Lookupd, Program, is_registered, port, post
+from peer_program import PeerProgram
+
+pytestmark = pytest.mark.peer
+
+HERE = Path(__file__).parent
+PING_INTERVAL = 15.0  # seconds, of the real nsqd
+
+DaemonFactory = Callable[..., Daemon]
+MakeLookupd = Callable[..., Lookupd]
+
+
+class Cluster(NamedTuple):
+    lookupds: list[Lookupd]
+    nodes: list[Daemon]
+
+
+@pytest.fixture
+def cluster(gnsqd_factory: DaemonFactory, start_lookupd: Callable[[], Lookupd]) -> Cluster:
+    """Two nsqlookupds and three gnsqd."""
+    lookupds = [start_lookupd() for _ in range(2)]
+    flags = [lookupd.flag for lookupd in lookupds]
+    nodes = [gnsqd_factory("--broadcast-address=127.0.0.1", *flags) for _ in range(3)]
+    for lookupd in lookupds:
+        eventually(lambda lookupd=lookupd: len(lookupd.producers()) == 3)  # type: ignore[misc]
+    return Cluster(lookupds, nodes)
+
+
+def are_found(cluster: Cluster, topic: str, *nodes: Daemon) -> None:
+    """Wait until every nsqlookupd sends consumers of the topic to those nodes."""
+    wanted = {port(node) for node in nodes}
+    for lookupd in cluster.lookupds:
+        eventually(lambda lookupd=lookupd: lookupd.found(topic) == wanted, f"{wanted} found")  # type: ignore[misc]
+
+
+# Consumers
+
+TOPIC = "orders"
+COPIES = "copies"
+CHANNELS = ("pynsq", "gnsq", "nsqjs", "tail", "file", "copy")
+LINES = 50  # of each publisher, each time
+
+
+@pytest.fixture
+def consumers(
+    cluster: Cluster, peer_binary: Callable[[str], Path], nsqjs: Path, tmp_path: Path
+) -> Iterator[dict[str, Callable[[], list[str]]]]:
+    """By channel of TOPIC, a consumer that looks it up, and everything it got so far. The consumer of `copy` puts what
+    it gets into another topic, which is consumed in turn."""
+    lookupds = [lookupd.http_address for lookupd in cluster.lookupds]
+    flags = ["--consumer-opt=lookupd_poll_interval,200ms"]
+    flags += [f"--lookupd-http-address={address}" for address in lookupds]
+    to_file = ["--filename-format=<TOPIC>", f"--output-dir={tmp_path}/archive", "--sync-interval=100ms"]
+    (tmp_path / "archive").mkdir()
+    destination = "--destination-nsqd-tcp-address={}:{}".format(*cluster.nodes[0].tcp_address)
+
+    def program(name: str, *arguments: str) -> list[str]:
+        return [str(peer_binary(name)), *arguments, *flags]
+
+    argv = {
+        "pynsq": [sys.executable, str(HERE / "pynsq_consumer.py"), TOPIC, "pynsq", *lookupds],
+        "gnsq": [sys.executable, str(HERE / "gnsq_consumer.py"), TOPIC, "gnsq", *lookupds],
+        "nsqjs": ["node", str(nsqjs / "consumer.js"), TOPIC, "nsqjs", *lookupds],
+        "tail": program("nsq_tail", f"--topic={TOPIC}", "--channel=tail"),
+        "file": program("nsq_to_file", f"--topic={TOPIC}", "--channel=file", *to_file),
+        "copier": program(
+            "nsq_to_nsq", f"--topic={TOPIC}", "--channel=copy", f"--destination-topic={COPIES}", destination
+        ),
+        "copy": program("nsq_tail", f"--topic={COPIES}", "--channel=tail"),
+    }
+    with ExitStack() as stack:
+        programs = {name: stack.enter_context(Program(command, tmp_path / name)) for name, command in argv.items()}
+        got = {name: programs[name].lines for name in CHANNELS}
+        archive = tmp_path / "archive" / TOPIC
+        got["file"] = lambda: archive.read_text().split("\n")[:-1] if archive.exists() else []
+        yield got
+
+
+def publish(binary: Path, node: Daemon, prefix: str) -> list[str]:
+    """Let to_nsq publish lines, and return them."""
+    lines = [f"{prefix}-{number}" for number in range(LINES)]
+    command = [str(binary), f"--topic={TOPIC}", "--nsqd-tcp-address={}:{}".format(*node.tcp_address)]
+    done = subprocess.run(command, input="\n".join(lines) + "\n", text=True, capture_output=True, timeout=DEADLINE)
+    assert done.returncode == 0, done.stderr
+    return lines
+
+
+def finished(node: Daemon) -> bool:
+    return not any(
+        channel["depth"] + channel["in_flight_count"]
+        for topic in node.stats()["topics"]
+        for channel in topic["channels"]
+    )
+
+
+def test_everybody_who_looks_a_topic_up_gets_all_of_it(
+    cluster: Cluster, consumers: dict[str, Callable[[], list[str]]], peer_binary: Callable[[str], Path]
+) -> None:
+    for lookupd, channels in zip(cluster.lookupds, (CHANNELS[::2], CHANNELS[1::2]), strict=True):
+        for channel in channels:  # so that a new topic has them before any consumer comes
+            lookupd.ask(f"/channel/create?topic={TOPIC}&channel={channel}", "POST")
+    cluster.lookupds[0].ask(f"/channel/create?topic={COPIES}&channel=tail", "POST")
+    to_nsq, published = peer_binary("to_nsq"), Counter[str]()
+
+    def everybody_has_everything() -> None:
+        for name, got in consumers.items():
+            eventually(lambda got=got: Counter(got()) == published, f"{name} has everything")  # type: ignore[misc]
+        for node in cluster.nodes:
+            eventually(lambda node=node: finished(node), "all finished")  # type: ignore[misc]
+
+    last = cluster.nodes[-1]
+    for number, command in enumerate((own_command(), REAL, own_command())):
+        if number:
+            last.terminate()
+            are_found(cluster, TOPIC, *cluster.nodes[:-1])
+            last.command = command
+            last.restart(same_ports=True)
+            are_found(cluster, TOPIC, *cluster.nodes)
+        for index, node in enumerate(cluster.nodes):
+            published.update(publish(to_nsq, node, f"{number}-{index}"))
+        everybody_has_everything()
+    assert published.total() == 9 * LINES
+
+
+# What heals
+
+
+def test_whoever_dies_is_found_again_within_an_interval_of_heartbeats(
+    gnsqd_factory: DaemonFactory, make_lookupd: MakeLookupd, tmp_path: Path
+) -> None:
+    """Nothing happens in the daemons meanwhile that they would have to tell. Either one nsqlookupd or the other is the
+    first to be there, and so is either daemon that dies."""
+    late, killed = make_lookupd(free_port()), make_lookupd().start()
+    flags = ["--broadcast-address=127.0.0.1", late.flag, killed.flag]
+    nodes = [gnsqd_factory(*flags) for _ in range(3)]
+    with Daemon(REAL, tmp_path / "nsqd", *flags) as real:
+        for node in (*nodes, real):
+            post(node, "/topic/create?topic=t")
+            post(node, "/channel/create?topic=t&channel=c")
+        everybody = {port(node) for node in (*nodes, real)}
+        eventually(lambda: killed.having("t", "c") == everybody, "registered")
+        steady, before, after = nodes
+        killed.kill()
+        before.kill()
+        before.restart(same_ports=True)
+        after.kill()
+        for lookupd in (late, killed):
+            lookupd.start()
+        started = time.monotonic()
+        after.restart(same_ports=True)
+        wanted = {port(node) for node in nodes}
+        for lookupd in (late, killed):
+            eventually(lambda lookupd=lookupd: lookupd.found("t") >= wanted, "found")  # type: ignore[misc]
+        assert time.monotonic() - started < PING_INTERVAL + 5  # the real one needs up to two intervals
+        for lookupd in (late, killed):
+            eventually(lambda lookupd=lookupd: lookupd.having("t", "c") >= wanted, "channels")  # type: ignore[misc]
+        error = f"ERROR: LOOKUPD({killed.tcp_address}): PING - "
+        eventually(lambda: error in real.log())
+        assert error in steady.log()
+
+
+# nsqadmin
+
+
+@pytest.fixture
+def admin(cluster: Cluster, peer_binary: Callable[[str], Path], tmp_path: Path) -> Iterator[PeerProgram]:
+    """The nsqadmin of the cluster."""
+    flags = [f"--lookupd-http-address={lookupd.http_address}" for lookupd in cluster.lookupds]
+    with PeerProgram(peer_binary("nsqadmin"), tmp_path / "admin", "--http-address=127.0.0.1:0", *flags) as program:
+        yield program
+
+
+def has_channels(cluster: Cluster, *channels: str) -> None:
+    """Wait until every node has a topic t with those channels, and both nsqlookupd know of them."""
+    for node in cluster.nodes:
+        eventually(
+            lambda node=node: (
+                [[channel["channel_name"] for channel in topic["channels"]] for topic in node.stats()["topics"]]  # type: ignore[misc]
+                == [list(channels)]
+            )
+        )
+    for lookupd in cluster.lookupds:
+        eventually(lambda lookupd=lookupd: lookupd.ask("/channels?topic=t")["channels"] == list(channels))  # type: ignore[misc]
+        is_registered(lookupd, "t:", *(f"t:{channel}" for channel in channels))
+
+
+def test_what_nsqadmin_does_arrives_at_all_nodes(cluster: Cluster, admin: PeerProgram) -> None:
+    assert admin.ask("POST", "/api/topics", topic="t", channel="c")[0] == 200
+    for node in cluster.nodes:
+        post(node, "/pub?topic=t", b"x")
+    are_found(cluster, "t", *cluster.nodes)
+    has_channels(cluster, "c")
+    assert admin.ask("DELETE", "/api/topics/t/c")[0] == 200
+    has_channels(cluster)
+    assert admin.ask("DELETE", "/api/topics/t")[0] == 200
+    for node in cluster.nodes:
+        assert node.stats()["topics"] == []
+    for lookupd in cluster.lookupds:
+        is_registered(lookupd)
+        assert lookupd.ask("/topics") == {"topics": []}
+
+
+def test_tombstoned_node_is_found_again_once_it_registers_anew(cluster: Cluster, admin: PeerProgram) -> None:
+    for node in cluster.nodes:
+        post(node, "/topic/create?topic=t")
+    are_found(cluster, "t", *cluster.nodes)
+    gone, *others = cluster.nodes
+    name = f"127.0.0.1:{gone.http_address[1]}"
+
+    assert admin.ask("DELETE", f"/api/nodes/{name}", topic="t")[0] == 200  # tombstones it, and deletes the topic there
+    assert gone.stats()["topics"] == []
+    are_found(cluster, "t", *others)
+    post(gone, "/pub?topic=t", b"x")
+    are_found(cluster, "t", *cluster.nodes)
+
+    for lookupd in cluster.lookupds:
+        lookupd.ask(f"/topic/tombstone?topic=t&node={name}", "POST")
+    are_found(cluster, "t", *others)
+    for lookupd in cluster.lookupds:
+        tombstones = {producer["tcp_port"]: producer["tombstones"] for producer in lookupd.producers()}
+        assert tombstones == {port(node): [node is gone] for node in cluster.nodes}
+    gone.restart(same_ports=True)
+    are_found(cluster, "t", *cluster.nodes)

@@ -1,0 +1,164 @@
+"""Auth servers that lie, secrets that are none of the log's business, and queries that the daemon's exit ends."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import re2
+from gevent import Greenlet, sleep, spawn
+from gevent.event import Event
+
+from auth_server import EVERYTHING
+from daemons import DEADLINE
+from gnsqd.cluster.auth import MAX_REGEX_SIZE, MAX_SECRET_SIZE, Auth, State, parse_answer
+from gnsqd.cluster.http_client import HTTPClient, HTTPClientError
+from gnsqd.errors import AuthError
+
+
+def answer(*authorizations: object, ttl: int = 1) -> bytes:
+    return json.dumps({"ttl": ttl, "authorizations": authorizations}).encode()
+
+
+class FakeHTTP(HTTPClient):
+    """Notes URLs, and answers once it is `let`."""
+
+    def __init__(self, body: bytes = b"", error: str = "") -> None:
+        self.urls: list[str] = []
+        self.let = Event()
+        self._answer = body
+        self._error = error
+
+    def get(self, url: str) -> bytes:
+        self.urls.append(url)
+        if self._error:
+            raise HTTPClientError(self._error)
+        assert self.let.wait(DEADLINE)
+        return self._answer
+
+
+def query(auth: Auth, secret: bytes = b"secret") -> State:
+    return auth.query("127.0.0.1", False, "", secret)
+
+
+# Regexes from outside
+
+
+@pytest.mark.parametrize("regex", ["x" * (MAX_REGEX_SIZE + 1), "x{1000}" * 500, r"\pL{1000}", "((a{30}){30}){30}" * 9])
+def test_regex_that_is_too_large_is_refused(regex: str) -> None:
+    with pytest.raises(ValueError, match=r"^unable to compile channel .* (expression too large|invalid repeat count)"):
+        parse_answer(answer({"topic": "t", "channels": [regex]}))
+
+
+def test_long_regex_is_taken() -> None:
+    names = "|".join(f"topic{number:04}" for number in range(400))
+    assert len(names) < MAX_REGEX_SIZE
+    state = parse_answer(answer(EVERYTHING | {"topic": f"^({names})$"}))
+    assert state.allows("topic0399", "")
+    assert not state.allows("topic0400", "")
+
+
+def turns_of_others(work: Greenlet) -> Iterator[None]:
+    while not work.dead:
+        yield
+        sleep()
+
+
+def test_others_have_their_turns_while_an_answer_is_checked_and_matched() -> None:
+    hostile = [f"(?:{number}?){{900}}x" for number in range(300)]
+    state: list[State] = []
+    checking = spawn(lambda: state.append(parse_answer(answer(EVERYTHING | {"channels": hostile}))))
+    assert len(list(turns_of_others(checking))) > 20
+    matching = spawn(lambda: state[0].allows("t", "channel"))
+    assert len(list(turns_of_others(matching))) > 20
+    assert matching.get() is False
+
+
+def test_what_was_allowed_once_is_not_matched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = parse_answer(answer({"topic": "^t$", "channels": ["^$"], "permissions": ["publish"]}))
+    assert state.allows("t", "")
+    monkeypatch.setattr(re2, "compile", None)
+    assert state.allows("t", "")
+    with pytest.raises(TypeError):
+        state.allows("u", "")
+
+
+def test_answer_may_live_longer_than_the_clock_counts() -> None:
+    assert not parse_answer(answer(ttl=2**63 - 1)).expired
+
+
+# What is sent and logged
+
+
+def test_secret_that_no_server_takes_is_not_sent() -> None:
+    http = FakeHTTP(answer(EVERYTHING))
+    http.let.set()
+    auth = Auth(["a:1"], http)
+    query(auth, b"x" * MAX_SECRET_SIZE)
+    with pytest.raises(AuthError, match=f"^secret too big {MAX_SECRET_SIZE + 1} > {MAX_SECRET_SIZE}$"):
+        query(auth, b"x" * (MAX_SECRET_SIZE + 1))
+    assert len(http.urls) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (
+            'Get "http://me:pass@a:1/auth?common_name=&remote_ip=&secret=a+%40b&tls=true": EOF',
+            'Get "http://me:***@a:1/auth?common_name=&remote_ip=&secret=***&tls=true": EOF',
+        ),
+        ('Get "/?secret=s": stopped', 'Get "/?secret=***": stopped'),
+        ("dial tcp [::1]:80: no", "dial tcp [::1]:80: no"),
+        ("x" * 5000, "x" * (1000 - len("failed to auth against http://you:***@a:1/ - "))),
+    ],
+)
+def test_failure_is_told_without_secrets_and_not_at_length(error: str, shown: str) -> None:
+    with pytest.raises(AuthError) as caught:
+        query(Auth(["http://you:pass@a:1/"], FakeHTTP(error=error)))
+    assert str(caught.value) == f"failed to auth against http://you:***@a:1/ - {shown}"
+
+
+def test_failure_is_one_line() -> None:
+    http = FakeHTTP(answer({"permissions": ["a\n[nsqd] forged\x1b"]}))
+    http.let.set()
+    with pytest.raises(AuthError) as caught:
+        query(Auth(["a:1"], http))
+    assert str(caught.value) == r'"failed to auth against a:1 - unknown permission a\n[nsqd] forged\x1b"'
+
+
+# Exit
+
+
+def test_stop_ends_a_query_and_lets_none_begin() -> None:
+    http = FakeHTTP()
+    auth = Auth(["a:1"], http)
+
+    def ask() -> str:
+        with pytest.raises(AuthError) as caught:
+            query(auth)
+        return str(caught.value)
+
+    asking = [spawn(ask) for _ in range(3)]
+    sleep()
+    assert len(http.urls) == 3
+    auth.stop()
+    assert [greenlet.get(timeout=DEADLINE) for greenlet in asking] == ["exiting"] * 3
+    with pytest.raises(AuthError, match="^exiting$"):
+        query(auth)
+    assert len(http.urls) == 3
+
+
+def test_stop_does_not_strike_who_just_got_an_answer() -> None:
+    http = FakeHTTP(answer(EVERYTHING))
+    auth, elsewhere = Auth(["a:1"], http), Event()
+
+    def client() -> bool:
+        query(auth)
+        return bool(elsewhere.wait(DEADLINE))
+
+    asking = spawn(client)
+    sleep()
+    http.let.set()
+    auth.stop()
+    sleep()
+    elsewhere.set()
+    assert asking.get(timeout=DEADLINE)

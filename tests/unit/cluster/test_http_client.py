@@ -1,0 +1,179 @@
+"""Answers that are too long, too slow, compressed or not what they seem, and whose certificate counts."""
+
+import gzip
+import ssl
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+from gevent import Timeout, sleep
+from gevent.server import StreamServer
+from gevent.socket import socket
+
+from auth_server import AuthServer, response
+from certificates import Identity, issue
+from daemons import DEADLINE
+from gnsqd.cluster.http_client import HTTPClient, HTTPClientError
+from gnsqd.options import MILLISECOND, SECOND
+from unit.cluster.fake_lookupd import FakeHTTP
+
+LIMIT = 100_000
+TOO_LONG = f"response body size is greater than limit ({LIMIT})"
+GZIP = "Content-Encoding: gzip"
+
+
+@pytest.fixture
+def client() -> HTTPClient:
+    return HTTPClient(60 * SECOND, 60 * SECOND, max_body_size=LIMIT)
+
+
+def failure(client: HTTPClient, url: str) -> str:
+    with Timeout(DEADLINE), pytest.raises(HTTPClientError) as caught:
+        client.get(url)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        response("x" * LIMIT),
+        response(gzip.compress(b"x" * LIMIT), "200 OK", GZIP),
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n186a0\r\n" + b"x" * LIMIT + b"\r\n0\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * LIMIT,
+    ],
+)
+def test_body_may_be_as_long_as_the_limit(client: HTTPClient, http: Callable[..., FakeHTTP], answer: bytes) -> None:
+    assert client.get(f"http://127.0.0.1:{http(answer).port}/") == b"x" * LIMIT
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        response("x" * (LIMIT + 1)),
+        response(gzip.compress(b"x" * (LIMIT + 1)), "200 OK", GZIP),
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffff\r\n" + b"x" * LIMIT * 3,
+        b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * LIMIT * 3,
+    ],
+)
+def test_longer_body_is_refused(client: HTTPClient, http: Callable[..., FakeHTTP], answer: bytes) -> None:
+    assert failure(client, f"http://127.0.0.1:{http(answer).port}/") == TOO_LONG
+
+
+def test_bomb_is_not_decompressed(client: HTTPClient, http: Callable[..., FakeHTTP]) -> None:
+    bomb = gzip.compress(bytes(50_000_000))
+    assert len(bomb) < LIMIT
+    url = f"http://127.0.0.1:{http(response(bomb, '200 OK', GZIP)).port}/"
+    tracemalloc.start()
+    try:
+        assert failure(client, url) == TOO_LONG
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("body", "why"), [(b"no gzip", "gzip: invalid header"), (gzip.compress(b"x" * 99)[:-9], "unexpected EOF")]
+)
+def test_body_that_is_not_compressed_as_it_says_is_refused(
+    client: HTTPClient, http: Callable[..., FakeHTTP], body: bytes, why: str
+) -> None:
+    assert failure(client, f"http://127.0.0.1:{http(response(body, '200 OK', GZIP)).port}/") == why
+
+
+# Time
+
+
+@contextmanager
+def served(handle: Callable[[socket], None]) -> Iterator[int]:
+    """The port of a server."""
+    server = StreamServer(("127.0.0.1", 0), lambda sock, _: handle(sock))
+    server.start()
+    try:
+        yield server.server_port
+    finally:
+        server.stop()
+
+
+def never(sock: socket) -> None:
+    sock.recv(65536)
+    sleep(DEADLINE)
+
+
+def headers_only(sock: socket) -> None:
+    sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n")
+    sleep(DEADLINE)
+
+
+def drop_by_drop(sock: socket) -> None:
+    sock.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+    while True:
+        sock.sendall(b" ")
+        sleep(0.01)
+
+
+def in_circles(sock: socket) -> None:
+    sock.recv(65536)
+    sleep(0.02)
+    sock.sendall(response("", "302 Found", "Location: /"))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "handle", "while_doing"),
+    [
+        ("http", never, "exceeded while awaiting headers"),
+        ("https", never, "exceeded while awaiting headers"),
+        ("http", headers_only, "or context cancellation while reading body"),
+        ("http", drop_by_drop, "or context cancellation while reading body"),
+        ("http", in_circles, "exceeded while awaiting headers"),
+    ],
+)
+def test_request_timeout_covers_everything(scheme: str, handle: Callable[[socket], None], while_doing: str) -> None:
+    client = HTTPClient(60 * SECOND, 50 * MILLISECOND)
+    with served(handle) as port:
+        text = failure(client, f"{scheme}://127.0.0.1:{port}/")
+    assert text.endswith(f"context deadline exceeded (Client.Timeout {while_doing})")
+
+
+# Certificates
+
+
+@pytest.mark.parametrize(
+    ("host", "expired", "why"),
+    [
+        ("127.0.0.1", False, ""),
+        ("127.0.0.2", False, "IP address mismatch"),
+        ("127.0.0.1", True, "certificate has expired"),
+    ],
+)
+@pytest.mark.parametrize("root", ["authority", "intermediate"])
+def test_servers_certificate_is_verified(tmp_path: Path, root: str, host: str, expired: bool, why: str) -> None:
+    authority = issue("authority", authority=True)
+    intermediate = issue("intermediate", authority, authority=True)
+    roots: dict[str, Identity] = {"authority": authority, "intermediate": intermediate}
+    own = issue("server", intermediate, expired=expired).write(tmp_path / "server", intermediate)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*own)
+    client = HTTPClient(60 * SECOND, 60 * SECOND, roots[root].certificate.public_bytes(Encoding.DER))
+    with AuthServer(response("x"), context, host) as server:
+        url = f"https://{server.address}/"
+        if not why:
+            assert client.get(url) == b"x"
+            return
+        assert failure(client, url).startswith(f'Get "{url}": tls: failed to verify certificate: x509: {why}')
+
+
+def test_oldest_version_of_tls_is_the_options(tmp_path: Path) -> None:
+    authority = issue("authority", authority=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*issue("server", authority).write(tmp_path / "server"))
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    roots = authority.certificate.public_bytes(Encoding.DER)
+    with AuthServer(response("x"), context) as server:
+        url = f"https://{server.address}/"
+        for version in (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_2):
+            assert HTTPClient(60 * SECOND, 60 * SECOND, roots, version).get(url) == b"x"
+        newest = HTTPClient(60 * SECOND, 60 * SECOND, roots, ssl.TLSVersion.TLSv1_3)
+        assert failure(newest, url) == f'Get "{url}": tls: tlsv1 alert protocol version'
