@@ -58,6 +58,7 @@ def _run(options: Options) -> int:
     from gnsqd.nsqd import NSQD  # here, because a mistake in a flag should not wait for the whole daemon to load
 
     _raise_descriptor_limit()
+    gevent.config.track_greenlet_tree = False  # where each was spawned: half a kilobyte a greenlet
     nsqd = NSQD(options, Logger(options.log_prefix, options.log_level))
     for number in (signal.SIGINT, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup holds

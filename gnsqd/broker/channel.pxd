@@ -29,14 +29,17 @@ cdef class Channel:
     cdef dict _waiting
     cdef bint _backend_first
 
+    cpdef bint has_room(self, Py_ssize_t count) except -1
     cpdef put_messages(self, list messages)
     cdef _enqueue(self, list messages)
-    @cython.locals(message=Message, candidates=list, taken=list, now=cython.longlong)
+    @cython.locals(candidates=list, taken=list, now=cython.longlong)
     cpdef list take(self, client, Py_ssize_t window, long long timeout, long long sample_rate)
-    @cython.locals(message=Message, messages=list, depth=Py_ssize_t, backend_depth=Py_ssize_t, limit=Py_ssize_t, size=Py_ssize_t)
+    @cython.locals(message=Message, messages=list, depth=Py_ssize_t, backend_depth=Py_ssize_t, limit=Py_ssize_t, size=Py_ssize_t, position=Py_ssize_t)
     cdef list _next_messages(self, Py_ssize_t window)
     @cython.locals(message=Message, messages=list, ready=list)
     cdef list _read_backend(self, Py_ssize_t limit)
+    @cython.locals(messages=list)
+    cpdef Py_ssize_t finish_run(self, long long client_id, list ids) except -1
     @cython.locals(message=Message)
     cpdef finish(self, long long client_id, bytes id)
     cpdef _wake_waiting(self, Py_ssize_t count)

@@ -16,7 +16,7 @@ from random import random
 from time import monotonic_ns, time_ns
 from typing import Protocol
 
-from gnsqd.broker.backend import flush_messages, hold_back, read_messages, release, write_messages
+from gnsqd.broker.backend import flush_messages, hold_back, look, read_messages, release, write_messages
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.in_flight import Deferred, InFlight
 from gnsqd.broker.message import Message
@@ -142,6 +142,10 @@ class Channel:
 
     # From the topic
 
+    def has_room(self, count: int) -> bool:
+        """Whether `count` more messages fit into memory."""
+        return count <= self._capacity - len(self._memory) and not self.blocked
+
     def put_messages(self, messages: list[Message]) -> None:
         """Queue messages of this channel's own; BrokerError("exiting") if it is going away."""
         if self.exiting:
@@ -239,11 +243,9 @@ class Channel:
                 if len(self._deferred) > held_back:
                     self._wake_waiting(1)  # to go on behind messages that are not due yet
                 return taken
-            for message in candidates:
-                if sample_rate and random() * 100 >= sample_rate:
-                    continue
-                if self._in_flight.push(message, client.id, now, timeout):
-                    taken.append(message)
+            if sample_rate:
+                candidates = [message for message in candidates if random() * 100 < sample_rate]
+            taken = self._in_flight.push(candidates, client.id, now, timeout)
         if self._waiting:
             self._wake_waiting(self.depth)
         return taken
@@ -260,12 +262,17 @@ class Channel:
             if messages or not memory:
                 return messages
         self._backend_first = True
-        messages = []
+        if not memory:
+            return []
+        # If those behind the first are larger, the surplus goes back.
+        limit = min(limit, len(memory), MAX_TAKE_BYTES // len(memory[0].frame) + 1)
+        messages = [memory.popleft() for _ in range(limit)]
         size = 0
-        while memory and len(messages) < limit and size < MAX_TAKE_BYTES:
-            message = memory.popleft()
+        for position, message in enumerate(messages):
+            if size >= MAX_TAKE_BYTES:
+                memory.extendleft(messages[: position - 1 : -1])
+                return messages[:position]
             size += len(message.frame)
-            messages.append(message)
         return messages
 
     def _read_backend(self, limit: int) -> list[Message]:
@@ -289,6 +296,15 @@ class Channel:
         for client in list(self._waiting.values())[:count]:
             del self._waiting[client.id]
             client.wake()
+
+    def finish_run(self, client_id: int, ids: list[bytes]) -> int:
+        """FIN of several, up to the first that `client_id` does not have in flight; how many that were."""
+        messages = self._in_flight.pop_run(ids, client_id)
+        if self.latencies is not None:
+            now = time_ns()
+            for message in messages:
+                self.latencies.insert(now - message.timestamp)
+        return len(messages)
 
     def finish(self, client_id: int, id: bytes) -> None:
         """FIN; BrokerError with the reason if `client_id` has no such message in flight."""
@@ -332,6 +348,10 @@ class Channel:
         return bool(due)
 
     # From operators
+
+    def peek(self, limit: int, max_bytes: int) -> list[tuple[Message, bool]]:
+        """Some of the messages that wait; see `backend.look`."""
+        return look(self._memory, self.backend, limit, max_bytes)
 
     def pause(self) -> None:
         self._set_paused(True)

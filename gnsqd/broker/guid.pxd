@@ -1,3 +1,5 @@
+cimport cython
+
 cdef long long _EPOCH
 cdef long long _SEQUENCE_END
 cdef list _SUFFIXES
@@ -8,5 +10,6 @@ cdef class GuidFactory:
     cdef long long _sequence
     cdef bytes _prefix
 
-    cpdef bytes next_id(self, long long now)
+    @cython.locals(tick=cython.longlong, ids=list, suffixes=list, prefix=bytes, suffix=bytes)
+    cpdef list next_ids(self, long long now, Py_ssize_t count)
     cdef _start_tick(self, long long tick)

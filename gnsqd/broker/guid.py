@@ -25,16 +25,21 @@ class GuidFactory:
         self._sequence = _SEQUENCE_END
         self._prefix = b""
 
-    def next_id(self, now: int) -> bytes:
-        """A new id of 16 hex characters; `now` is the wall clock in ns."""
+    def next_ids(self, now: int, count: int) -> list[bytes]:
+        """`count` new ids of 16 hex characters, in order; `now` is the wall clock in ns."""
         tick = (now >> 20) - _EPOCH
         if tick > self._tick:
             self._start_tick(tick)
-        elif self._sequence >= _SEQUENCE_END:
-            self._start_tick(self._tick + 1)
-        suffix: bytes = _SUFFIXES[self._sequence]
-        self._sequence += 1
-        return self._prefix + suffix
+        ids: list[bytes] = []
+        while count > 0:
+            if self._sequence >= _SEQUENCE_END:
+                self._start_tick(self._tick + 1)
+            prefix = self._prefix
+            suffixes = _SUFFIXES[self._sequence : self._sequence + count]
+            ids += [prefix + suffix for suffix in suffixes]
+            self._sequence += len(suffixes)
+            count -= len(suffixes)
+        return ids
 
     def _start_tick(self, tick: int) -> None:
         self._tick = tick

@@ -2,14 +2,21 @@ cimport cython
 
 from gnsqd.broker.message cimport Message
 
+cdef Py_ssize_t ID_AT
+cdef Py_ssize_t BODY_AT
+
 cdef class InFlight:
     cdef dict _by_timeout
     cdef dict _touched
     cdef list _heap
     cdef list _where
 
-    @cython.locals(messages=dict, others=dict)
-    cpdef bint push(self, Message message, long long client_id, long long now, long long timeout) except -1
+    @cython.locals(by_id=dict, message=Message, data="const unsigned char *", before=Py_ssize_t)
+    cpdef list push(self, list messages, long long client_id, long long now, long long timeout)
+    @cython.locals(messages=dict)
+    cdef bint _has(self, bytes id) except -1
+    @cython.locals(popped=list, id=bytes, messages=dict, message=Message)
+    cpdef list pop_run(self, list ids, long long client_id)
     @cython.locals(messages=dict, message=Message)
     cpdef Message pop(self, bytes id, long long client_id)
     @cython.locals(message=Message)

@@ -9,7 +9,7 @@ when they surface and swept when they outnumber the live ones.
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
-from gnsqd.broker.message import Message
+from gnsqd.broker.message import BODY_AT, ID_AT, Message
 from gnsqd.errors import BrokerError
 
 _SWEEP_FROM = 64
@@ -33,22 +33,45 @@ class InFlight:
         for messages in self._where:
             yield from messages.values()
 
-    def push(self, message: Message, client_id: int, now: int, timeout: int) -> bool:
-        """Note that `message` goes to `client_id` now. False if its id is in flight already."""
-        messages = self._by_timeout.get(timeout)
-        if messages is None:
-            messages = self._by_timeout[timeout] = {}
-            self._where.insert(0, messages)
+    def push(self, messages: list[Message], client_id: int, now: int, timeout: int) -> list[Message]:
+        """Note that the messages go to `client_id` now. The result leaves out those whose ids are in flight already."""
+        by_id = self._by_timeout.get(timeout)
+        if by_id is None:
+            by_id = self._by_timeout[timeout] = {}
+            self._where.insert(0, by_id)
         if len(self._where) > 2 or self._touched:
-            for others in self._where:
-                if message.id in others:
-                    return False
-        if messages.setdefault(message.id, message) is not message:
-            return False
-        message.client_id = client_id
-        message.delivered_at = now
-        message.deadline = now + timeout
-        return True
+            messages = [message for message in messages if not self._has(message.id)]
+        before = len(by_id)
+        for message in messages:
+            data = message.frame
+            by_id.setdefault(data[ID_AT:BODY_AT], message)
+            message.client_id = client_id
+            message.delivered_at = now
+        if len(by_id) == before + len(messages):
+            return messages
+        return [message for message in messages if by_id[message.id] is message]
+
+    def _has(self, id: bytes) -> bool:
+        for messages in self._where:  # noqa: SIM110 (compiled methods have no generators)
+            if id in messages:
+                return True
+        return False
+
+    def pop_run(self, ids: list[bytes], client_id: int) -> list[Message]:
+        """Take out what `client_id` has in flight as `ids`, up to the first that it hasn't."""
+        popped: list[Message] = []
+        for id in ids:
+            for messages in self._where:
+                message = messages.get(id)
+                if message is not None:
+                    break
+            else:
+                break
+            if message.client_id != client_id:
+                break
+            del messages[id]
+            popped.append(message)
+        return popped
 
     def pop(self, id: bytes, client_id: int) -> Message:
         """Take out what `client_id` has in flight as `id`; BrokerError if there is no such message or it isn't its."""
@@ -78,7 +101,7 @@ class InFlight:
         for timeout, messages in list(self._by_timeout.items()):
             first = len(due)
             for message in messages.values():
-                if message.deadline > now or len(due) >= limit:
+                if message.delivered_at + timeout > now or len(due) >= limit:
                     break
                 due.append(message)
             for message in due[first:]:

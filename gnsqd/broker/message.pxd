@@ -1,5 +1,6 @@
+cimport cython
+
 cdef class Message:
-    cdef public bytes id
     cdef public bytes frame
     cdef public long long attempts
     cdef public long long deferred
@@ -7,10 +8,11 @@ cdef class Message:
     cdef public long long delivered_at
     cdef public long long deadline
 
+    @cython.locals(message=Message)
     cpdef Message copy(self)
-    cpdef Py_ssize_t body_size(self)
     cpdef bytes next_delivery(self)
     cpdef bytes payload(self)
 
-cpdef Message new_message(bytes id, long long timestamp, bytes body, long long deferred=*)
+@cython.locals(message=Message, messages=list, id=bytes, body=bytes, head=bytes, size=Py_ssize_t, position=Py_ssize_t)
+cpdef list new_messages(list ids, long long timestamp, list bodies, long long deferred=*)
 cpdef Message message_from_payload(bytes payload)

@@ -15,34 +15,44 @@ FRAME_TYPE_MESSAGE = 2
 MAX_ATTEMPTS = 0xFFFF
 
 _HEAD = Struct(">iiqH")
+_FIRST_ATTEMPT = 1
 _SIZE_AND_TYPE = Struct(">ii")
 _ATTEMPTS = Struct(">H")
 _TIMESTAMP = Struct(">q")
 
 _PAYLOAD_AT = 8
 _ATTEMPTS_AT = 16
-_ID_AT = 18
-_BODY_AT = 34
+ID_AT = 18
+BODY_AT = 34
 _SIZE_WITHOUT_BODY = 30
 
 
 class Message:
     """One channel's copy: the shared frame and this channel's own state of delivery."""
 
-    __slots__ = ("attempts", "client_id", "deadline", "deferred", "delivered_at", "frame", "id")
+    __slots__ = ("attempts", "client_id", "deadline", "deferred", "delivered_at", "frame")
 
-    def __init__(self, id: bytes, frame: bytes, attempts: int, deferred: int) -> None:
-        self.id = id
+    # Unset until the message is in flight or held back; times are monotonic ns.
+    client_id: int  # who it was delivered to last
+    delivered_at: int
+    deadline: int  # when it is due again, or, once touched, times out
+
+    def __init__(self, frame: bytes, attempts: int, deferred: int) -> None:
         self.frame = frame
         self.attempts = attempts
         self.deferred = deferred  # ns to hold it back before its first delivery
-        self.client_id = 0  # who it was delivered to last
-        self.delivered_at = 0  # monotonic ns
-        self.deadline = 0  # monotonic ns: when it times out, or is due again
 
     def copy(self) -> "Message":
         """The same message for another channel, never delivered there."""
-        return Message(self.id, self.frame, 0, self.deferred)
+        message = Message.__new__(Message)
+        message.frame = self.frame
+        message.attempts = 0
+        message.deferred = self.deferred
+        return message
+
+    @property
+    def id(self) -> bytes:
+        return self.frame[ID_AT:BODY_AT]
 
     @property
     def timestamp(self) -> int:
@@ -52,10 +62,7 @@ class Message:
 
     @property
     def body(self) -> bytes:
-        return self.frame[_BODY_AT:]
-
-    def body_size(self) -> int:
-        return len(self.frame) - _BODY_AT
+        return self.frame[BODY_AT:]
 
     def next_delivery(self) -> bytes:
         """Count one more attempt and return the frame that says so. Attempts stop at 65535."""
@@ -65,21 +72,33 @@ class Message:
             self.attempts = attempts
         if attempts == 1:
             return self.frame
-        return self.frame[:_ATTEMPTS_AT] + _ATTEMPTS.pack(attempts) + self.frame[_ID_AT:]
+        return self.frame[:_ATTEMPTS_AT] + _ATTEMPTS.pack(attempts) + self.frame[ID_AT:]
 
     def payload(self) -> bytes:
         """What a disk queue keeps (NSQD-COMPAT section 4.3, without the length)."""
-        return self.frame[_PAYLOAD_AT:_ATTEMPTS_AT] + _ATTEMPTS.pack(self.attempts) + self.frame[_ID_AT:]
+        return self.frame[_PAYLOAD_AT:_ATTEMPTS_AT] + _ATTEMPTS.pack(self.attempts) + self.frame[ID_AT:]
 
 
-def new_message(id: bytes, timestamp: int, body: bytes, deferred: int = 0) -> Message:
-    """A message just published; `timestamp` is the wall clock in ns, `deferred` the ns to hold it back."""
-    head = _HEAD.pack(_SIZE_WITHOUT_BODY + len(body), FRAME_TYPE_MESSAGE, timestamp, 1)
-    return Message(id, b"".join((head, id, body)), 0, deferred)
+def new_messages(ids: list[bytes], timestamp: int, bodies: list[bytes], deferred: int = 0) -> list[Message]:
+    """Messages just published; `timestamp` is the wall clock in ns, `deferred` the ns to hold them back."""
+    messages = []
+    size = -1
+    head = b""
+    for position, id in enumerate(ids):
+        body = bodies[position]
+        if len(body) != size:
+            size = len(body)
+            head = _HEAD.pack(_SIZE_WITHOUT_BODY + size, FRAME_TYPE_MESSAGE, timestamp, _FIRST_ATTEMPT)
+        message = Message.__new__(Message)
+        message.frame = b"".join((head, id, body))
+        message.attempts = 0
+        message.deferred = deferred
+        messages.append(message)
+    return messages
 
 
 def message_from_payload(payload: bytes) -> Message:
     """The message that a disk queue kept as `payload`, which must be at least 26 bytes long."""
     attempts: int = _ATTEMPTS.unpack_from(payload, 8)[0]
     head = _SIZE_AND_TYPE.pack(4 + len(payload), FRAME_TYPE_MESSAGE)
-    return Message(payload[10:26], b"".join((head, payload[:8], b"\x00\x01", payload[10:])), attempts, 0)
+    return Message(b"".join((head, payload[:8], b"\x00\x01", payload[10:])), attempts, 0)

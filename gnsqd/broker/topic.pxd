@@ -4,7 +4,9 @@ from gnsqd.broker.backend cimport read_messages, write_messages
 from gnsqd.broker.channel cimport Channel
 from gnsqd.broker.doorbell cimport Doorbell
 from gnsqd.broker.guid cimport GuidFactory
-from gnsqd.broker.message cimport Message, new_message
+from gnsqd.broker.message cimport Message, new_messages
+
+cdef Py_ssize_t BODY_AT
 
 cdef class Topic:
     cdef public str name
@@ -29,8 +31,14 @@ cdef class Topic:
     cdef object _pump
 
     @cython.locals(now=cython.longlong)
-    cpdef Message new_message(self, bytes body, long long deferred=*)
-    @cython.locals(room=Py_ssize_t, message=Message)
+    cpdef list new_messages(self, list bodies, long long deferred=*)
+    @cython.locals(first=Py_ssize_t)
+    cpdef publish(self, list bodies, long long deferred=*)
+    @cython.locals(channel=Channel)
+    cdef bint _nothing_before(self, Py_ssize_t count) except -1
+    cdef bint _flowing(self) except -1
+    cpdef bint _pump_batch(self) except -1
+    @cython.locals(room=Py_ssize_t, message=Message, size=cython.longlong)
     cpdef put_messages(self, list messages)
-    @cython.locals(message=Message)
+    @cython.locals(message=Message, channel=Channel, deferred=list)
     cdef _hand_over(self, list messages, bint from_disk=*)

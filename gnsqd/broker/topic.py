@@ -13,8 +13,9 @@ from gnsqd.broker.backend import flush_messages, read_messages, write_messages
 from gnsqd.broker.channel import MAX_TAKE_BYTES, Channel
 from gnsqd.broker.doorbell import Doorbell, give_way
 from gnsqd.broker.environment import Environment
-from gnsqd.broker.message import Message, new_message
+from gnsqd.broker.message import BODY_AT, Message, new_messages
 from gnsqd.broker.names import is_ephemeral
+from gnsqd.broker.turns import Turns
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.quantile import Result
 from gnsqd.storage.backend_queue import BackendQueue, DummyBackendQueue
@@ -72,9 +73,9 @@ class Topic:
 
     def e2e_latency(self) -> Result | None:
         """How long messages took from being published to FIN, over all channels; None if no percentiles are configured
-        or there is no channel."""
+        or there is no channel. May yield."""
         streams = [channel.latencies for channel in self.channels.values() if channel.latencies is not None]
-        return streams[0].merged(streams) if streams else None
+        return streams[0].merged(Turns().over(streams)) if streams else None
 
     def start(self) -> None:
         """Let messages move: all channels that must not miss any are there."""
@@ -83,10 +84,10 @@ class Topic:
 
     # From publishers
 
-    def new_message(self, body: bytes, deferred: int = 0) -> Message:
-        """A message of this topic, not yet put; `deferred` is the ns to hold it back in every channel."""
+    def new_messages(self, bodies: list[bytes], deferred: int = 0) -> list[Message]:
+        """Messages of this topic, not yet put; `deferred` is the ns to hold them back in every channel."""
         now = time_ns()
-        return new_message(self._ids.next_id(now), now, body, deferred)
+        return new_messages(self._ids.next_ids(now, len(bodies)), now, bodies, deferred)
 
     def put_messages(self, messages: list[Message]) -> None:
         """Queue what was just published; BrokerError("exiting") or StorageError if that can't be.
@@ -98,23 +99,38 @@ class Topic:
             raise BrokerError("exiting")
         failure = None
         room = self._capacity - len(self._memory)
-        if len(messages) <= room:
+        if self._nothing_before(len(messages)):
+            self._hand_over(messages)
+        elif len(messages) <= room:
             self._memory.extend(messages)
-        elif not self._capacity and self._flowing and self.ephemeral:
+            self._doorbell.ring()
+        elif not self._capacity and self._flowing() and self.ephemeral:
             # There is neither memory nor disk to wait in.
             self._hand_over(messages)
         else:
             room = max(room, 0)
             self._memory.extend(messages[:room])
             failure = self._write_to_backend(messages[room:])
+            self._doorbell.ring()
             if failure is not None:
                 messages = messages[: room + failure.written]
         self.message_count += len(messages)
+        size = 0
         for message in messages:
-            self.message_bytes += message.body_size()
-        self._doorbell.ring()
+            size += len(message.frame)
+        self.message_bytes += size - BODY_AT * len(messages)
         if failure is not None:
             raise failure
+
+    def _nothing_before(self, count: int) -> bool:
+        """Whether so few messages may go to the channels right away, as the pump would do it: nothing waits here, and
+        they have room in memory."""
+        if self._memory or not self._flowing() or count * len(self.channels) > MAX_BATCH or self.backend.depth:
+            return False
+        for channel in self.channels.values():  # noqa: SIM110 (compiled methods have no generators)
+            if not channel.has_room(count):
+                return False
+        return True
 
     def _write_to_backend(self, messages: list[Message]) -> StorageError | None:
         try:
@@ -135,7 +151,7 @@ class Topic:
             if first:
                 self.commit()
                 give_way()
-            self.put_messages([self.new_message(body, deferred) for body in bodies[first : first + MAX_PUT]])
+            self.put_messages(self.new_messages(bodies[first : first + MAX_PUT], deferred))
 
     def commit(self) -> None:
         """Return when what was put is kept as surely as the options promise. May yield."""
@@ -186,7 +202,6 @@ class Topic:
 
     # The pump
 
-    @property
     def _flowing(self) -> bool:
         return self._started and not self.paused and bool(self.channels)
 
@@ -198,14 +213,14 @@ class Topic:
                 channel.retry_overflow()
             if any(channel.blocked for channel in blocked):
                 self._wait_to_retry()
-            elif self._flowing and self._pump_batch():
+            elif self._flowing() and self._pump_batch():
                 for channel in list(self.channels.values()):
                     channel.backend.wait_synced()
                 if self.depth:
                     give_way()
             else:
                 # What can't be read from disk just now is tried again.
-                self._doorbell.wait(RETRY_SECONDS if self._flowing and self.depth else -1.0)
+                self._doorbell.wait(RETRY_SECONDS if self._flowing() and self.depth else -1.0)
         self._log.info("TOPIC(%s): closing ... messagePump", self.name)
 
     def _wait_to_retry(self) -> None:

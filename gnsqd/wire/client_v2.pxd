@@ -3,6 +3,7 @@ cimport cython
 from gnsqd.broker.channel cimport Channel
 from gnsqd.broker.doorbell cimport Doorbell
 from gnsqd.broker.message cimport Message
+from gnsqd.broker.topic cimport Topic
 from gnsqd.wire.codec cimport Decoder
 from gnsqd.wire.connection cimport Connection
 
@@ -35,7 +36,9 @@ cdef class ClientV2:
     cdef public long long finish_count
     cdef public long long requeue_count
     cdef public dict pub_counts
-    cdef public set uncommitted
+    cdef public dict uncommitted
+    cdef public Topic last_topic
+    cdef public bytes last_topic_word
     cdef public bint identified
     cdef public Channel delivers_from
     cdef public long long delivery_msg_timeout
@@ -52,14 +55,14 @@ cdef class ClientV2:
     cpdef long long window(self) except? -1
     cpdef set_deadlines(self)
     cpdef set_ready_count(self, long long count)
-    cpdef finished_message(self)
+    cpdef finished_messages(self, long long count)
     cpdef requeued_message(self)
     cpdef timed_out_message(self)
-    cdef _left_flight(self)
+    cdef _left_flight(self, long long count)
     cpdef wake(self)
-    cpdef published(self, topic, Py_ssize_t count)
+    cpdef published(self, Topic topic, Py_ssize_t count)
     cpdef reply(self, bytes frame)
     cpdef send_replies(self)
-    @cython.locals(message=Message, frame=bytes, output=list, size=Py_ssize_t)
+    @cython.locals(message=Message, frames=list)
     cpdef send_messages(self, list messages)
     cpdef flush(self)

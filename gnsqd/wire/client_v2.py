@@ -43,6 +43,52 @@ class AuthState(Protocol):
 class ClientV2:
     """Owns one connection's state. Durations are ns; 0 switches a heartbeat or a buffer timeout off."""
 
+    __slots__ = (
+        "_flush_interval",
+        "_heartbeat_timer",
+        "_next_flush",
+        "_output",
+        "_output_size",
+        "_replies",
+        "auth_secret",
+        "auth_state",
+        "channel",
+        "client_id",
+        "connect_time",
+        "connection",
+        "decoder",
+        "deflate",
+        "delivers_from",
+        "delivery_msg_timeout",
+        "delivery_sample_rate",
+        "doorbell",
+        "exiting",
+        "finish_count",
+        "heartbeat_due",
+        "heartbeat_interval",
+        "hostname",
+        "id",
+        "identified",
+        "in_flight_count",
+        "last_topic",
+        "last_topic_word",
+        "message_count",
+        "msg_timeout",
+        "output_buffer_size",
+        "output_buffer_timeout",
+        "pub_counts",
+        "ready_count",
+        "remote_address",
+        "remote_ip",
+        "requeue_count",
+        "sample_rate",
+        "snappy",
+        "state",
+        "tls",
+        "uncommitted",
+        "user_agent",
+    )
+
     def __init__(self, id: int, sock: socket.socket, remote_address: str, options: Options) -> None:
         self.id = id
         self.connection = Connection(sock, remote_address)
@@ -75,7 +121,9 @@ class ClientV2:
         self.finish_count = 0
         self.requeue_count = 0
         self.pub_counts: dict[str, int] = {}
-        self.uncommitted: set[Topic] = set()
+        self.uncommitted: dict[Topic, None] = {}
+        self.last_topic: Topic | None = None  # it published to; and its name as it comes
+        self.last_topic_word = b""
 
         # What messagePump works with: the first IDENTIFY sets it, later ones don't reach it (NSQD-COMPAT 2.4).
         self.identified = False
@@ -146,21 +194,21 @@ class ClientV2:
             self.ready_count = count
             self.doorbell.ring()
 
-    def finished_message(self) -> None:
-        self.finish_count += 1
-        self._left_flight()
+    def finished_messages(self, count: int) -> None:
+        self.finish_count += count
+        self._left_flight(count)
 
     def requeued_message(self) -> None:
         self.requeue_count += 1
-        self._left_flight()
+        self._left_flight(1)
 
     def timed_out_message(self) -> None:
-        self._left_flight()
+        self._left_flight(1)
 
-    def _left_flight(self) -> None:
-        self.in_flight_count -= 1
-        if self.in_flight_count + 1 >= self.ready_count:
+    def _left_flight(self, count: int) -> None:
+        if self.in_flight_count >= self.ready_count:
             self.doorbell.ring()
+        self.in_flight_count -= count
 
     def emptied(self) -> None:
         self.in_flight_count = 0
@@ -175,8 +223,11 @@ class ClientV2:
         self.state = STATE_CLOSING
 
     def published(self, topic: Topic, count: int) -> None:
+        if topic is not self.last_topic:
+            self.last_topic = topic
+            self.last_topic_word = topic.name.encode()
         self.pub_counts[topic.name] = self.pub_counts.get(topic.name, 0) + count
-        self.uncommitted.add(topic)
+        self.uncommitted[topic] = None
 
     # Output
 
@@ -203,14 +254,10 @@ class ClientV2:
         """Put message frames into the output buffer, which is sent when it is full. May yield then."""
         self.in_flight_count += len(messages)
         self.message_count += len(messages)
-        output = self._output
-        size = self._output_size
-        for message in messages:
-            frame = message.next_delivery()
-            output.append(frame)
-            size += len(frame)
-        self._output_size = size
-        if size >= self.output_buffer_size:
+        frames = [message.next_delivery() for message in messages]
+        self._output += frames
+        self._output_size += sum(map(len, frames))
+        if self._output_size >= self.output_buffer_size:
             self.flush()
 
     def send_now(self, frame: bytes) -> None:

@@ -8,6 +8,8 @@ as its line is in, with its size and body where they came along and None where t
 
 Bytes that wait for more are kept in pieces and joined once, when enough are there: a large body that arrives in many
 segments costs no more than its length.
+
+Compiled, the locals called `data` are pointers into the buffer: they are indexed and sliced, and nothing else.
 """
 
 from enum import Enum
@@ -17,6 +19,7 @@ from gnsqd.errors import NSQError
 
 MAGIC_V2 = b"  V2"
 MAX_LINE = 16384  # with the line feed
+MESSAGE_ID_LENGTH = 16
 
 FRAME_TYPE_RESPONSE = 0
 FRAME_TYPE_ERROR = 1
@@ -48,6 +51,9 @@ GRAMMAR: dict[bytes, Tail] = {
     b"CLS": Tail.NOTHING,
 }
 
+_FIN = b"FIN "
+_FIN_LENGTH = len(_FIN) + MESSAGE_ID_LENGTH + 1
+
 _HAS_SIZE = {name for name, tail in GRAMMAR.items() if tail is not Tail.NOTHING}
 _HAS_BODY = {name for name, tail in GRAMMAR.items() if tail is Tail.BODY}
 
@@ -75,14 +81,14 @@ class Command:
 
     __slots__ = ("body", "params", "size")
 
-    def __init__(self, params: list[bytes]) -> None:
-        self.params = params
-        self.size: int | None = None
-        self.body: bytes | None = None
+    params: list[bytes]
+    size: int | None
+    body: bytes | None
 
 
 def _int32(buffer: bytes, at: int) -> int:
-    size = buffer[at] << 24 | buffer[at + 1] << 16 | buffer[at + 2] << 8 | buffer[at + 3]
+    data = buffer
+    size = data[at] << 24 | data[at + 1] << 16 | data[at + 2] << 8 | data[at + 3]
     return size - (1 << 32) if size >= 1 << 31 else size
 
 
@@ -151,7 +157,24 @@ class Decoder:
             return None
         start = self._position
         self._position = start + count
-        return self._buffer[start : self._position]
+        data = self._buffer
+        return data[start : start + count]
+
+    def finished_ids(self) -> list[bytes]:
+        """The message ids of the FINs that are next, as far as they have the usual form, which takes no parsing."""
+        ids: list[bytes] = []
+        buffer = data = self._buffer
+        start = self._position
+        last = self._length - _FIN_LENGTH
+        while start <= last and data[start + 20] == 10 and buffer.startswith(_FIN, start):
+            ids.append(data[start + 4 : start + 20])
+            start += _FIN_LENGTH
+        self._position = start
+        return ids
+
+    def take_back(self, count: int) -> None:
+        """Let the last `count` of the FINs that `finished_ids` found come as commands after all."""
+        self._position -= count * _FIN_LENGTH
 
     def next_command(self) -> Command | None:
         """The next command; LineTooLong if there can't be one any more."""
@@ -171,9 +194,14 @@ class Decoder:
         if end - start >= MAX_LINE:
             raise LineTooLong("bufio: buffer full")
         self._position = end + 1
-        if end > start and self._buffer[end - 1] == 13:
+        data = self._buffer
+        if end > start and data[end - 1] == 13:
             end -= 1
-        command = Command(self._buffer[start:end].split(b" "))
+        line: bytes = data[start:end]
+        command = Command.__new__(Command)
+        command.params = line.split(b" ")
+        command.size = None
+        command.body = None
         name = command.params[0]
         if name in _HAS_SIZE:
             command.size = self.size()
@@ -182,7 +210,8 @@ class Decoder:
                 if 0 < known <= self._length - self._position:
                     start = self._position
                     self._position = start + known
-                    command.body = self._buffer[start : self._position]
+                    data = self._buffer  # size may have joined pieces
+                    command.body = data[start : start + known]
         return command
 
     def size(self) -> int | None:
@@ -210,26 +239,42 @@ class Decoder:
                 raise CodecError("E_BAD_BODY", f"invalid message count {count}")
             self._count = count
         bodies = self._bodies
+        total = self._total
+        data = self._buffer
+        start = self._position
         while len(bodies) < self._count:
-            if not self._has(4):
+            if self._length - start >= 4:
+                size = data[start] << 24 | data[start + 1] << 16 | data[start + 2] << 8 | data[start + 3]
+                end = start + 4 + size
+                if 0 < size <= max_msg_size and end <= self._length and total + size <= max_body_size:
+                    bodies.append(data[start + 4 : end])
+                    total += size
+                    start = end
+                    continue
+            self._total = total
+            self._position = start
+            if not self._has_message(max_body_size, max_msg_size):
                 return None
-            size = _int32(self._buffer, self._position)
-            if size <= 0:
-                raise CodecError("E_BAD_MESSAGE", f"invalid message({len(bodies)}) body size {size}")
-            if size > max_msg_size:
-                raise CodecError("E_BAD_MESSAGE", f"message too big {size} > {max_msg_size}")
-            if self._total + size > max_body_size:
-                raise CodecError("E_BAD_BODY", f"body too big {self._total + size} > {max_body_size}")
-            if not self._has(4 + size):
-                return None
-            start = self._position + 4
-            self._position = start + size
-            bodies.append(self._buffer[start : self._position])
-            self._total += size
+            data = self._buffer
+            start = self._position
+        self._position = start
         self._count = -1
         self._bodies = []
         self._total = 0
         return bodies
+
+    def _has_message(self, max_body_size: int, max_msg_size: int) -> bool:
+        """Whether the next message of an MPUB is there, and then contiguous in the buffer; CodecError for a bad one."""
+        if not self._has(4):
+            return False
+        size = _int32(self._buffer, self._position)
+        if size <= 0:
+            raise CodecError("E_BAD_MESSAGE", f"invalid message({len(self._bodies)}) body size {size}")
+        if size > max_msg_size:
+            raise CodecError("E_BAD_MESSAGE", f"message too big {size} > {max_msg_size}")
+        if self._total + size > max_body_size:
+            raise CodecError("E_BAD_BODY", f"body too big {self._total + size} > {max_body_size}")
+        return self._has(4 + size)
 
     def messages_cut_off(self) -> CodecError:
         """What to say when the stream ends where `messages` needed more."""

@@ -13,11 +13,36 @@ cdef class ProtocolV2:
     cdef object _gate
     cdef bint _tls_required
 
-    @cython.locals(decoder=Decoder, command=Command)
+    @cython.locals(decoder=Decoder, command=Command, channel=Channel, done=Py_ssize_t, data=bytes)
     cpdef _serve(self, ClientV2 client)
+    @cython.locals(decoder=Decoder, ids=list, count=Py_ssize_t)
+    cdef Py_ssize_t _finish_run(self, ClientV2 client, Channel channel) except -1
     cpdef _execute(self, ClientV2 client, Command command)
     @cython.locals(channel=Channel, messages=list, window=cython.longlong, debugging=cython.bint)
     cpdef _pump(self, ClientV2 client)
-    cdef bytes _publish(self, ClientV2 client, topic_name, list bodies, long long deferred, name)
+    cdef _more(self, ClientV2 client)
+    cdef long long _size(self, ClientV2 client, Command command, str code, str what) except? -1
+    @cython.locals(body=bytes)
+    cdef bytes _body(self, ClientV2 client, Command command, Py_ssize_t size, str code, str what)
+    @cython.locals(size=cython.longlong)
+    cdef bytes _message_body(self, ClientV2 client, Command command, str name)
+    @cython.locals(decoder=Decoder, bodies=list)
+    cdef list _bodies(self, ClientV2 client)
+    @cython.locals(topic=Topic)
+    cdef bytes _publish(self, ClientV2 client, str topic_name, list bodies, long long deferred, str name)
+    @cython.locals(topic=Topic)
+    cdef Topic _get_topic(self, ClientV2 client, str topic_name, str name)
+    @cython.locals(topic_name=str, body=bytes)
+    cpdef PUB(self, ClientV2 client, Command command)
+    @cython.locals(topic_name=str, size=cython.longlong)
+    cpdef MPUB(self, ClientV2 client, Command command)
     @cython.locals(channel=Channel)
     cpdef FIN(self, ClientV2 client, Command command)
+
+cdef _require_state(ClientV2 client, str name, int state)
+cdef Channel _subscribed_channel(ClientV2 client, str name)
+cdef str _topic_name(bytes raw, str name)
+@cython.locals(raw=bytes, topic=Topic)
+cdef str _publish_topic(ClientV2 client, Command command, str name, Py_ssize_t words)
+@cython.locals(id=bytes)
+cdef bytes _message_id(Command command, str name, Py_ssize_t words)

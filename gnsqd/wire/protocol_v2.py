@@ -90,13 +90,17 @@ class ProtocolV2:
     def _serve(self, client: ClientV2) -> None:
         decoder = client.decoder
         while not client.exiting:
+            channel = client.channel if self._log.level > _DEBUG else None
             done = 0
             try:
-                command = decoder.next_command()
-                while command is not None:
+                while True:
+                    if channel is not None:
+                        done += self._finish_run(client, channel)
+                    command = decoder.next_command()
+                    if command is None:
+                        break
                     done += 1
                     self._execute(client, command)
-                    command = decoder.next_command()
             finally:
                 client.send_replies()
             if done:
@@ -105,6 +109,16 @@ class ProtocolV2:
             if not data:
                 return
             decoder.feed(data)
+
+    def _finish_run(self, client: ClientV2, channel: Channel) -> int:
+        """Execute the FINs that come next, up to one that is refused; how many that were."""
+        ids = client.decoder.finished_ids()
+        if not ids:
+            return 0
+        count = channel.finish_run(client.id, ids)
+        client.finished_messages(count)
+        client.decoder.take_back(len(ids) - count)
+        return count
 
     def _execute(self, client: ClientV2, command: Command) -> None:
         """Execute one command; ClientError if it ends the connection, and the client has been told."""
@@ -354,7 +368,7 @@ class ProtocolV2:
             channel.finish(client.id, id)
         except BrokerError as error:
             raise _refused("E_FIN_FAILED", "FIN", id, error) from error
-        client.finished_message()
+        client.finished_messages(1)
         return None
 
     def REQ(self, client: ClientV2, command: Command) -> bytes | None:
@@ -394,14 +408,14 @@ class ProtocolV2:
     # Publishing
 
     def PUB(self, client: ClientV2, command: Command) -> bytes | None:
-        topic_name = _publish_topic(command, "PUB", 2)
+        topic_name = _publish_topic(client, command, "PUB", 2)
         body = self._message_body(client, command, "PUB")
         if self._gate is not None:
             self._gate.check(client, "PUB", topic_name)
         return self._publish(client, topic_name, [body], 0, "PUB")
 
     def DPUB(self, client: ClientV2, command: Command) -> bytes | None:
-        topic_name = _publish_topic(command, "DPUB", 3)
+        topic_name = _publish_topic(client, command, "DPUB", 3)
         delay = _number(command.params[2], "DPUB could not parse timeout ")
         longest = self._options.max_req_timeout // MILLISECOND
         if delay > longest:
@@ -412,10 +426,10 @@ class ProtocolV2:
         return self._publish(client, topic_name, [body], delay * MILLISECOND, "DPUB")
 
     def MPUB(self, client: ClientV2, command: Command) -> bytes | None:
-        topic_name = _publish_topic(command, "MPUB", 2)
+        topic_name = _publish_topic(client, command, "MPUB", 2)
         if self._gate is not None:
             self._gate.check(client, "MPUB", topic_name)
-        self._get_topic(topic_name, "MPUB")
+        self._get_topic(client, topic_name, "MPUB")
         size = self._size(client, command, "E_BAD_BODY", "MPUB")
         limit = self._options.max_body_size
         if size <= 0:
@@ -441,7 +455,7 @@ class ProtocolV2:
             raise ClientError(cut_off.code, f"MPUB {cut_off.reason}", error) from error
 
     def _publish(self, client: ClientV2, topic_name: str, bodies: list[bytes], deferred: int, name: str) -> bytes:
-        topic = self._get_topic(topic_name, name)
+        topic = self._get_topic(client, topic_name, name)
         try:
             topic.publish(bodies, deferred)
         except Draining as error:
@@ -452,7 +466,10 @@ class ProtocolV2:
         client.published(topic, len(bodies))
         return _OK
 
-    def _get_topic(self, topic_name: str, name: str) -> Topic:
+    def _get_topic(self, client: ClientV2, topic_name: str, name: str) -> Topic:
+        topic = client.last_topic
+        if topic is not None and topic.name == topic_name and not topic.exiting:
+            return topic
         try:
             return self._registry.get_topic(topic_name)
         except (BrokerError, StorageError) as error:
@@ -499,10 +516,14 @@ def _topic_name(raw: bytes, name: str) -> str:
     return topic_name
 
 
-def _publish_topic(command: Command, name: str, words: int) -> str:
+def _publish_topic(client: ClientV2, command: Command, name: str, words: int) -> str:
     if len(command.params) < words:
         raise ClientError("E_INVALID", f"{name} insufficient number of parameters")
-    return _topic_name(command.params[1], name)
+    raw = command.params[1]
+    topic = client.last_topic
+    if topic is not None and raw == client.last_topic_word:
+        return topic.name
+    return _topic_name(raw, name)
 
 
 def _message_id(command: Command, name: str, words: int) -> bytes:

@@ -47,6 +47,8 @@ class Layer(Protocol):
 class Stream:
     """The layers of one connection. Without any, bytes pass as they are."""
 
+    __slots__ = ("_layers",)
+
     def __init__(self) -> None:
         self._layers: list[Layer] = []
 

@@ -13,7 +13,7 @@ from gevent import Greenlet, sleep
 from gnsqd.broker.channel import Channel, ClientStats
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.guid import GuidFactory
-from gnsqd.broker.message import Message, new_message
+from gnsqd.broker.message import Message, new_messages
 from gnsqd.broker.registry import Registry
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
@@ -124,7 +124,7 @@ class Surroundings:
 
     def messages(self, *bodies: bytes, deferred: int = 0) -> list[Message]:
         now = time_ns()
-        return [new_message(self.environment.ids.next_id(now), now, body, deferred) for body in bodies]
+        return new_messages(self.environment.ids.next_ids(now, len(bodies)), now, list(bodies), deferred)
 
 
 def bodies_of(messages: list[Message]) -> list[bytes]:

@@ -6,7 +6,7 @@ import pytest
 from gevent import spawn
 
 from gnsqd.broker import drain as drain_module
-from gnsqd.broker.drain import SHOWN, TOPICS_PER_TURN, Drain
+from gnsqd.broker.drain import SHOWN, Drain
 from gnsqd.broker.topic import MAX_PUT, Draining
 from unit.broker.surroundings import MINUTE, FakeConsumer, Surroundings, settle
 
@@ -112,10 +112,10 @@ def test_drain_that_is_cancelled_while_it_looks_does_not_finish(
     surroundings: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around = surroundings()
-    for number in range(TOPICS_PER_TURN):
-        around.registry.get_topic(f"t{number}")
+    around.registry.get_topic("t0")
     drain = Watched(around)
-    monkeypatch.setattr(drain_module, "give_way", drain.cancel)
+    monkeypatch.setattr("gnsqd.broker.turns.TURN_SECONDS", 0)
+    monkeypatch.setattr("gnsqd.broker.turns.give_way", drain.cancel)
     drain.start()
     settle()
     assert drain.finished == 0

@@ -6,7 +6,7 @@ from time import time_ns
 import pytest
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.message import Message, new_message
+from gnsqd.broker.message import Message, new_messages
 from gnsqd.broker.topic import Topic
 from gnsqd.errors import BrokerError
 from gnsqd.quantile import Result
@@ -26,7 +26,7 @@ def around(surroundings: Build) -> Surroundings:
 def put(around: Surroundings, channel: Channel, age: int) -> Message:
     """Queue a message that was published `age` ns ago."""
     now = time_ns()
-    message = new_message(around.environment.ids.next_id(now), now - age, b"x")
+    (message,) = new_messages(around.environment.ids.next_ids(now, 1), now - age, [b"x"])
     channel.put_messages([message])
     return message
 
@@ -103,3 +103,24 @@ def test_a_topic_merges_what_its_channels_have(around: Surroundings) -> None:
     assert in_hours(topic.get_channel("a").e2e_latency()) == (3, [(1.0, 1.0), (0.5, 1.0)])
     topic.delete_existing_channel("b")
     assert in_hours(topic.e2e_latency()) == (3, [(1.0, 1.0), (0.5, 1.0)])
+
+
+def test_others_have_turns_while_a_topic_merges_and_may_go_on_meanwhile(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = Topic("t", around.environment, lambda topic: None)
+    for name in "abc":
+        finish(around, topic.get_channel(name), HOUR)
+    turns: list[None] = []
+
+    def change() -> None:
+        turns.append(None)
+        finish(around, topic.get_channel("a"), HOUR)
+        topic.get_channel(f"new{len(turns)}")
+        if "c" in topic.channels:
+            topic.delete_existing_channel("c")
+
+    monkeypatch.setattr("gnsqd.broker.turns.TURN_SECONDS", 0)
+    monkeypatch.setattr("gnsqd.broker.turns.give_way", change)
+    assert in_hours(topic.e2e_latency()) == (3, [(1.0, 1.0), (0.5, 1.0)])
+    assert len(turns) == 3

@@ -21,7 +21,7 @@ def parts(id: bytes) -> tuple[int, int, int]:
 def test_id_is_tick_node_and_sequence_in_sixteen_lower_case_hex_characters() -> None:
     for node_id in (0, 617, 1023):
         ids = GuidFactory(node_id)
-        made = [ids.next_id(NOW + 5), ids.next_id(NOW + 5), ids.next_id(NOW + TICK)]
+        made = ids.next_ids(NOW + 5, 2) + ids.next_ids(NOW + TICK, 1)
         tick = (NOW >> 20) - 1288834974288
         assert [parts(id) for id in made] == [(tick, node_id, 0), (tick, node_id, 1), (tick + 1, node_id, 0)]
         assert all(id == b"%016x" % int(id, 16) for id in made)
@@ -32,12 +32,12 @@ def test_ids_are_what_the_real_daemon_made_of_the_same_time() -> None:
     frames = [bytes.fromhex(step["hex"]) for step in json.loads(path.read_text()) if step["dir"] == "S"]
     first = next(frame for frame in frames if frame[4:8] == b"\x00\x00\x00\x02")
     timestamp, id = int.from_bytes(first[8:16], "big"), first[18:34]
-    assert GuidFactory(777).next_id(timestamp) == id
+    assert GuidFactory(777).next_ids(timestamp, 1) == [id]
 
 
 def test_tick_that_is_used_up_goes_on_in_the_next_one() -> None:
     ids = GuidFactory(7)
-    made = [ids.next_id(NOW) for _ in range(4096 * 2 + 1)]
+    made = ids.next_ids(NOW, 4096 * 2 + 1)
     assert len(set(made)) == len(made)
     assert made == sorted(made)
     tick = parts(made[0])[0]
@@ -52,6 +52,6 @@ def test_tick_that_is_used_up_goes_on_in_the_next_one() -> None:
 @pytest.mark.parametrize("back", [TICK, 3600 * 10**9])
 def test_clock_that_goes_back_makes_no_id_twice(back: int) -> None:
     ids = GuidFactory(7)
-    made = [ids.next_id(NOW), ids.next_id(NOW - back), ids.next_id(NOW), ids.next_id(NOW - back)]
-    made += [ids.next_id(NOW + TICK)]
+    made = [id for now in (NOW, NOW - back, NOW, NOW - back) for id in ids.next_ids(now, 1)]
+    made += ids.next_ids(NOW + TICK, 1)
     assert made == sorted(set(made))

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsqd.broker.in_flight import Deferred, InFlight
-from gnsqd.broker.message import Message, new_message
+from gnsqd.broker.message import Message, new_messages
 from gnsqd.errors import BrokerError
 
 
 def message(number: int) -> Message:
-    return new_message(b"%016x" % number, 0, b"")
+    return new_messages([b"%016x" % number], 0, [b""])[0]
 
 
 def ids(messages: list[Message]) -> list[int]:
@@ -22,8 +22,8 @@ def ids(messages: list[Message]) -> list[int]:
 def test_message_is_popped_by_its_owner_once() -> None:
     in_flight = InFlight()
     mine = message(1)
-    assert in_flight.push(mine, 7, 100, 50)
-    assert (mine.client_id, mine.delivered_at, mine.deadline) == (7, 100, 150)
+    assert in_flight.push([mine], 7, 100, 50) == [mine]
+    assert (mine.client_id, mine.delivered_at) == (7, 100)
     with pytest.raises(BrokerError, match="^client does not own message$"):
         in_flight.pop(mine.id, 8)
     assert len(in_flight) == 1
@@ -36,7 +36,7 @@ def test_message_is_popped_by_its_owner_once() -> None:
 def test_due_messages_are_those_whose_deadline_has_come() -> None:
     in_flight = InFlight()
     for number, timeout in ((1, 50), (2, 50), (3, 10), (4, 90)):
-        in_flight.push(message(number), 7, 100 + number, timeout)
+        in_flight.push([message(number)], 7, 100 + number, timeout)
     assert ids(in_flight.pop_due(112, 1000)) == []
     assert ids(in_flight.pop_due(113, 1000)) == [3]
     assert ids(in_flight.pop_due(151, 1000)) == [1]
@@ -47,7 +47,7 @@ def test_due_messages_are_those_whose_deadline_has_come() -> None:
 def test_touch_moves_the_deadline_up_to_the_limit_since_delivery() -> None:
     in_flight = InFlight()
     for number in (1, 2, 3):
-        in_flight.push(message(number), 7, 100, 50)
+        in_flight.push([message(number)], 7, 100, 50)
     in_flight.touch(b"%016x" % 1, 7, 180, 1000)
     in_flight.touch(b"%016x" % 2, 7, 5000, 300)  # 400 at most
     assert ids(in_flight.pop_due(160, 1000)) == [3]
@@ -60,7 +60,7 @@ def test_touch_moves_the_deadline_up_to_the_limit_since_delivery() -> None:
 
 def test_touch_needs_the_owner_and_a_message_in_flight() -> None:
     in_flight = InFlight()
-    in_flight.push(message(1), 7, 100, 50)
+    in_flight.push([message(1)], 7, 100, 50)
     with pytest.raises(BrokerError, match="^client does not own message$"):
         in_flight.touch(b"%016x" % 1, 8, 500, 1000)
     with pytest.raises(BrokerError, match="^ID not in flight$"):
@@ -71,10 +71,10 @@ def test_touch_needs_the_owner_and_a_message_in_flight() -> None:
 def test_touched_message_that_comes_again_is_not_taken_for_the_old_one() -> None:
     in_flight = InFlight()
     mine = message(1)
-    in_flight.push(mine, 7, 100, 50)
+    in_flight.push([mine], 7, 100, 50)
     in_flight.touch(mine.id, 7, 200, 1000)
     in_flight.pop(mine.id, 7)
-    in_flight.push(mine, 8, 300, 50)
+    in_flight.push([mine], 8, 300, 50)
     assert ids(in_flight.pop_due(349, 1000)) == []
     in_flight.touch(mine.id, 8, 400, 1000)
     assert ids(in_flight.pop_due(399, 1000)) == []
@@ -85,18 +85,32 @@ def test_touched_message_that_comes_again_is_not_taken_for_the_old_one() -> None
 @pytest.mark.parametrize("touched", [False, True])
 def test_id_in_flight_already_is_not_pushed_again(timeout: int, touched: bool) -> None:
     in_flight = InFlight()
-    in_flight.push(message(1), 7, 100, 50)
+    in_flight.push([message(1)], 7, 100, 50)
     if touched:
         in_flight.touch(b"%016x" % 1, 7, 140, 1000)
-    assert not in_flight.push(message(1), 8, 110, timeout)
-    assert len(in_flight) == 1
+    assert ids(in_flight.push([message(1), message(2), message(2)], 8, 110, timeout)) == [2]
+    assert len(in_flight) == 2
     assert in_flight.pop(b"%016x" % 1, 7)
+    assert in_flight.pop(b"%016x" % 2, 8)
+
+
+def test_run_ends_before_the_first_that_the_client_does_not_have() -> None:
+    in_flight = InFlight()
+    in_flight.push([message(1), message(2)], 7, 100, 50)
+    in_flight.push([message(3)], 8, 100, 50)
+    in_flight.push([message(4)], 7, 100, 60)
+    in_flight.touch(b"%016x" % 2, 7, 120, 1000)
+    run = [b"%016x" % number for number in (4, 2, 3, 1)]
+    assert ids(in_flight.pop_run(run, 7)) == [4, 2]
+    assert sorted(ids(list(in_flight))) == [1, 3]
+    assert ids(in_flight.pop_run([b"%016x" % 1, b"%016x" % 1], 7)) == [1]
+    assert in_flight.pop_run([], 7) == []
 
 
 def test_message_touched_again_and_again_costs_no_more_memory_for_it() -> None:
     in_flight = InFlight()
     for number in range(3):
-        in_flight.push(message(number), 7, 0, 10)
+        in_flight.push([message(number)], 7, 0, 10)
     tracemalloc.start()
     for now in range(10_000):
         in_flight.touch(b"%016x" % (now % 3), 7, now + 10, 1 << 40)
@@ -125,7 +139,7 @@ def test_any_history_leaves_what_a_plain_dict_would(history: list[tuple[str, int
         now += passed
         id = b"%016x" % number
         if step == "push":
-            assert in_flight.push(message(number), 7, now, timeout) == (number not in model)
+            assert bool(in_flight.push([message(number)], 7, now, timeout)) == (number not in model)
             model.setdefault(number, now + timeout)
         elif step == "due":
             expected = {each for each, deadline in model.items() if deadline <= now}

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from gnsqd.broker.message import Message, message_from_payload, new_message
+from gnsqd.broker.message import Message, message_from_payload, new_messages
 
 ID = b"18a297cb3cf09000"
 TIME = 0x18E9EEC2F439B671
@@ -13,7 +13,7 @@ RECORDED = bytes.fromhex("00000023 00000002 18e9eec2f439b671 0001") + ID + b"hel
 
 
 def message(body: bytes = b"hello") -> Message:
-    return new_message(ID, TIME, body)
+    return new_messages([ID], TIME, [body])[0]
 
 
 def test_first_delivery_is_the_frame_that_the_real_daemon_sent() -> None:
@@ -30,7 +30,7 @@ def test_each_delivery_counts_one_attempt_more() -> None:
 
 def test_parts_are_read_from_the_frame() -> None:
     made = message()
-    assert (made.id, made.timestamp, made.body, made.body_size(), made.attempts) == (ID, TIME, b"hello", 5, 0)
+    assert (made.id, made.timestamp, made.body, made.attempts) == (ID, TIME, b"hello", 0)
 
 
 def test_attempts_stop_at_65535() -> None:
@@ -56,7 +56,7 @@ def test_payload_is_time_attempts_id_body_and_brings_the_message_back(body: byte
 
 
 def test_copy_is_the_same_message_never_delivered() -> None:
-    made = new_message(ID, TIME, b"hello", 5)
+    (made,) = new_messages([ID], TIME, [b"hello"], 5)
     made.next_delivery()
     copy = made.copy()
     assert (copy.id, copy.body, copy.attempts, copy.deferred) == (ID, b"hello", 0, 5)

@@ -22,7 +22,7 @@ def new_topic(around: Surroundings, name: str = "t", *, started: bool = True) ->
 
 
 def publish(topic: Topic, *bodies: bytes, deferred: int = 0) -> None:
-    topic.put_messages([topic.new_message(body, deferred) for body in bodies])
+    topic.put_messages(topic.new_messages(list(bodies), deferred))
     topic.commit()
 
 
@@ -138,7 +138,7 @@ def test_ephemeral_topic_without_memory_hands_over_what_it_can(surroundings: Bui
 def test_deferred_messages_go_straight_to_each_channels_deferred_set(surroundings: Build) -> None:
     topic = new_topic(surroundings())
     one, two = topic.get_channel("one"), topic.get_channel("two")
-    topic.put_messages([topic.new_message(b"later", MINUTE), topic.new_message(b"now")])
+    topic.put_messages(topic.new_messages([b"later"], MINUTE) + topic.new_messages([b"now"]))
     settle()
     for channel in (one, two):
         assert (channel.deferred_count, channel.depth, channel.message_count) == (1, 1, 2)

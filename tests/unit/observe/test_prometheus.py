@@ -10,8 +10,9 @@ import pytest
 
 from exposition import OPENMETRICS, families, labels, series
 from gnsqd.broker.registry import Registry
+from gnsqd.broker.turns import TURN_SECONDS
 from gnsqd.errors import StorageError
-from gnsqd.observe.prometheus import TURN_SECONDS, Metrics
+from gnsqd.observe.prometheus import Metrics
 from gnsqd.observe.stats import MemoryStats
 from gnsqd.options import Options
 from gnsqd.version import NSQD_VERSION, VERSION, lane
@@ -63,7 +64,7 @@ def test_topics_and_channels_show_all_their_figures(registry: Registry, metrics:
     topic = registry.get_topic("t")
     channel = topic.get_channel("c")
     channel.pause()
-    topic.put_messages([topic.new_message(b"abc"), topic.new_message(b"de")])
+    topic.put_messages(topic.new_messages([b"abc", b"de"]))
     gevent.sleep(0)
     found = scrape(metrics)
     assert names_with(found, "gnsqd_topic") | names_with(found, "gnsqd_channel") == {
@@ -321,7 +322,7 @@ def test_compat_has_the_values_of_stats(registry: Registry, options: Options, me
     channel = topic.get_channel("c")
     channel.add_client(ShownClient(1))
     channel.pause()
-    topic.put_messages([topic.new_message(b"abc"), topic.new_message(b"de")])
+    topic.put_messages(topic.new_messages([b"abc", b"de"]))
     gevent.sleep(0)
     assert channel.latencies is not None
     channel.latencies.insert(5000)
@@ -411,8 +412,8 @@ def test_many_small_families_are_no_reason_to_skip_turns(
         registry.get_topic(f"t{number}").get_channel("c")
     clock = count()
     turns: list[int] = []
-    monkeypatch.setattr("gnsqd.observe.prometheus.perf_counter", lambda: next(clock) * TURN_SECONDS / 100)
-    monkeypatch.setattr("gnsqd.observe.prometheus.give_way", lambda: turns.append(next(clock)))
+    monkeypatch.setattr("gnsqd.broker.turns.perf_counter", lambda: next(clock) * TURN_SECONDS / 100)
+    monkeypatch.setattr("gnsqd.broker.turns.give_way", lambda: turns.append(next(clock)))
     scrape(metrics)
     gaps = [later - earlier for earlier, later in pairwise(turns)]
     assert len(gaps) >= 2

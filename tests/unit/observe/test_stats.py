@@ -67,7 +67,7 @@ class Client:
 
 def publish(registry: Registry, topic_name: str, *bodies: bytes, deferred: int = 0) -> None:
     topic = registry.get_topic(topic_name)
-    topic.put_messages([topic.new_message(body, deferred) for body in bodies])
+    topic.put_messages(topic.new_messages(list(bodies), deferred))
     gevent.sleep(0)
 
 
@@ -169,6 +169,58 @@ def test_producers_are_shown_with_clients_only(three: Registry) -> None:
 def test_producer_has_no_counts_of_other_topics(three: Registry) -> None:
     (producer,) = snapshot(three, lambda: [Client(1, [("a", 2)])], "b").producers or []
     assert "pub_counts" not in producer
+
+
+def test_others_have_turns_and_may_change_everything_meanwhile(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = {number: Client(number, [("t0", 1)]) for number in range(5)}
+    for topic_number in range(4):
+        for channel_name in "abc":
+            channel = registry.get_topic(f"t{topic_number}").get_channel(channel_name)
+            for client in clients.values():
+                channel.add_client(client)
+    turns = 0
+
+    def change() -> None:
+        nonlocal turns
+        turns += 1
+        if turns > 20:
+            return
+        for topic in list(registry.topics.values()):
+            for channel in topic.channels.values():
+                channel.add_client(Client(100 + turns))
+            topic.get_channel(f"new{turns}")
+        registry.get_topic(f"new{turns}")
+        clients[100 + turns] = Client(100 + turns, [("t0", 1)])
+
+    monkeypatch.setattr("gnsqd.broker.turns.TURN_SECONDS", 0)
+    monkeypatch.setattr("gnsqd.broker.turns.give_way", change)
+    found = snapshot(registry, clients.values)
+    assert turns >= 4 * 3 * 5 + 5
+    assert [row["topic_name"] for row in found.topics or []] == ["t0", "t1", "t2", "t3"]
+    for row in found.topics or []:
+        for channel_row in row["channels"]:
+            assert len(channel_row["clients"]) == channel_row["client_count"]
+    assert len(found.producers or []) > 5
+
+
+def test_message_on_its_way_into_channels_shows_somewhere(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = registry.get_topic("t")
+    for channel_name in "ab":
+        topic.get_channel(channel_name)
+    topic.pause()
+    publish(registry, "t", b"x")
+
+    def move() -> None:
+        topic.unpause()
+        gevent.sleep(0)
+
+    monkeypatch.setattr("gnsqd.broker.turns.TURN_SECONDS", 0)
+    monkeypatch.setattr("gnsqd.broker.turns.give_way", move)
+    (row,) = snapshot(registry, list).topics or []
+    assert [channel["depth"] for channel in row["channels"]] == [0, 1], "it moved behind the first channel's row"
+    assert row["depth"] == 1
 
 
 def test_client_shows_its_authorization_once_there_is_one() -> None:
