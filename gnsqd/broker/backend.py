@@ -1,6 +1,6 @@
 """Messages to and from a backend queue: as payloads, and with what payloads cannot say, the time they are held back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import time_ns
 
 from gnsqd.broker.message import Message, message_from_payload
@@ -54,6 +54,20 @@ def read_messages(payloads: list[bytes], backend: BackendQueue, longest: int) ->
     if backend.due_times:
         _set_delays(messages, backend.due_times, longest)
     return messages
+
+
+def look(memory: Iterable[Message], backend: BackendQueue, limit: int, max_bytes: int) -> list[tuple[Message, bool]]:
+    """The messages of a queue that would come next from memory, then those from disk, each with whether it is there:
+    at most `limit`, together at most `max_bytes` but for a single larger one. All of them stay where they are."""
+    found: list[tuple[Message, bool]] = []
+    for message in memory:
+        max_bytes -= len(message.frame)
+        if found and (len(found) == limit or max_bytes < 0):
+            return found
+        found.append((message, False))
+    if len(found) < limit and max_bytes > 0:
+        found += [(message_from_payload(payload), True) for payload in backend.look(limit - len(found), max_bytes)]
+    return found
 
 
 def hold_back(messages: list[Message], backend: BackendQueue) -> None:

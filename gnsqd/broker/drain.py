@@ -1,8 +1,8 @@
 """The drain: publishers are refused, consumers take what is left, and then the daemon exits.
 
 It lasts until no queue holds a message any more, whether waiting, in flight or deferred, or until its time is up.
-Looking at all queues is more than one step; it may be, because a topic that was found empty stays so: nothing but a
-publisher puts messages into one.
+Looking at all queues is more than one step; it may be, because what was found empty stays so: nothing but a publisher
+puts messages into a topic, and nothing but its topic into a channel.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,10 +13,10 @@ from typing import NamedTuple
 from gevent import Greenlet, sleep
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.environment import Spawn
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
+from gnsqd.broker.turns import Turns
 from gnsqd.gotext import format_duration
 from gnsqd.log import Logger
 from gnsqd.options import SECOND
@@ -24,7 +24,6 @@ from gnsqd.options import SECOND
 POLL_SECONDS = 0.1
 REPORT_SECONDS = 5.0
 SHOWN = 10  # queues in a report
-TOPICS_PER_TURN = 100
 
 
 class Holder(NamedTuple):
@@ -110,14 +109,13 @@ class Drain:
         return f"{messages} messages in {len(holders)} queues: {', '.join(map(str, _fullest(holders)))}{more}"
 
     def _holders(self) -> Iterator[Holder]:
-        for number, topic in enumerate(list(self._registry.topics.values()), 1):
+        turns = Turns()
+        for topic in turns.over(list(self._registry.topics.values())):
             if messages := topic.depth:
                 yield Holder(topic.name, "", messages, _topic_remark(topic))
-            for channel in list(topic.channels.values()):
+            for channel in turns.over(list(topic.channels.values())):
                 if messages := channel.depth + channel.in_flight_count + channel.deferred_count:
                     yield Holder(topic.name, channel.name, messages, _channel_remark(channel))
-            if number % TOPICS_PER_TURN == 0:
-                give_way()
 
 
 def _fullest(holders: list[Holder]) -> list[Holder]:

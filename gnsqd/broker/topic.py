@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from time import monotonic, time_ns
 
-from gnsqd.broker.backend import flush_messages, read_messages, write_messages
+from gnsqd.broker.backend import flush_messages, look, read_messages, write_messages
 from gnsqd.broker.channel import MAX_TAKE_BYTES, Channel
 from gnsqd.broker.doorbell import Doorbell, give_way
 from gnsqd.broker.environment import Environment
@@ -265,6 +265,10 @@ class Topic:
                 channel.put_messages_deferred(deferred, from_disk)
 
     # From operators
+
+    def peek(self, limit: int, max_bytes: int) -> list[tuple[Message, bool]]:
+        """Some of the messages that no channel has yet; see `backend.look`."""
+        return look(self._memory, self.backend, limit, max_bytes)
 
     def pause(self) -> None:
         """Keep messages here; publishers go on."""

@@ -1,7 +1,7 @@
 """The /metrics page: everything of STAT_FIELDS, who we are, and prometheus-client's own figures of the process.
 
 Nothing is counted for Prometheus. A scrape notes which topics, channels and clients there are, reads the broker's plain
-counters while the page is written, and lets everybody else have a turn every TURN_SECONDS.
+counters while the page is written, and lets everybody else have turns meanwhile.
 
 Ours are called gnsqd_*, in base units; contrib/docs/metrics.md lists them. --metrics-compat adds what dashboards made
 for others ask for, under their names, labels and units:
@@ -18,7 +18,7 @@ formats have no type for them: it is said to be unknown.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from platform import python_version
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from gevent import get_hub
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -31,17 +31,15 @@ from gnsqd.broker.channel import Channel, ClientStats
 from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.names import is_ephemeral
 from gnsqd.broker.registry import Registry
+from gnsqd.broker.turns import Turns
 from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, Kind, MemoryStats, StatField
 from gnsqd.options import SECOND, Options
 from gnsqd.quantile import Result
 from gnsqd.version import NSQD_VERSION, VERSION, lane
 
-TURN_SECONDS = 0.0005
-
 _LATENCY = "e2e_processing_latency"
 
 Labels = dict[str, str]
-T = TypeVar("T")
 
 
 class Client(Protocol):
@@ -155,7 +153,7 @@ class _BrokerCollector(Collector):
         yield _gauge(
             "gnsqd_draining", "Whether publishers are refused until all queues are empty (1) or not (0).", draining
         )
-        turns = _Turns()
+        turns = Turns()
         percentiles = self._options.e2e_processing_latency_percentiles
         topics = [topic for topic in self._registry.topics.values() if self._shows(topic.ephemeral)]
         channels = [it for topic in topics for it in topic.channels.values() if self._shows(it.ephemeral)]
@@ -188,13 +186,13 @@ class _BrokerCollector(Collector):
     def _shows(self, ephemeral: bool) -> bool:
         return not (ephemeral and self._options.metrics_exclude_ephemeral)
 
-    def _consumers(self, channels: list[Channel], turns: "_Turns") -> Iterator[_Thing]:
+    def _consumers(self, channels: list[Channel], turns: Turns) -> Iterator[_Thing]:
         subscribed = [(channel, client) for channel in channels for client in channel.clients.values()]
         for channel, client in turns.over(subscribed):
             stats = client.stats()
             yield _Thing(_channel_labels(channel) | _client_labels(client.id, stats), stats)
 
-    def _producers(self, turns: "_Turns") -> list[tuple[Labels, float]]:
+    def _producers(self, turns: Turns) -> list[tuple[Labels, float]]:
         points: list[tuple[Labels, float]] = []
         for client in turns.over(list(self._clients())):
             if client.pub_counts:
@@ -235,14 +233,14 @@ def _memory_of_mixin(memory: MemoryStats) -> Iterator[Metric]:
             yield _gauge(f"nsq_mem_{key}", f"The {key} of /stats.", value)
 
 
-def _channels_of_mixin(channels: list[_Thing], turns: "_Turns") -> Iterator[Metric]:
+def _channels_of_mixin(channels: list[_Thing], turns: Turns) -> Iterator[Metric]:
     for field in STAT_FIELDS["channel"]:
         if field.statsd:
             yield _compat_family(f"nsq_topic_channel_{field.statsd}", field, channels, turns)
 
 
 def _latencies_of_mixin(
-    things: dict[str, list[_Thing]], percentiles: Sequence[float], turns: "_Turns"
+    things: dict[str, list[_Thing]], percentiles: Sequence[float], turns: Turns
 ) -> Iterator[Metric]:
     names = {f"{_LATENCY}_{percentile * 100:.0f}": index for index, percentile in enumerate(percentiles)}
     for level, prefix in (("topic", "nsq_topic"), ("channel", "nsq_topic_channel")):
@@ -252,7 +250,7 @@ def _latencies_of_mixin(
 
 
 def _topics_and_channels_of_exporter(
-    things: dict[str, list[_Thing]], percentiles: Sequence[float], turns: "_Turns"
+    things: dict[str, list[_Thing]], percentiles: Sequence[float], turns: Turns
 ) -> Iterator[Metric]:
     for level, latency_name in (("topic", "e2e_latency_{}_percentile"), ("channel", "e2e_latency_{}p")):
         labelled = [
@@ -273,7 +271,7 @@ def _topics_and_channels_of_exporter(
             yield _metric(name, "gauge", "From publishing to FIN, in nanoseconds; 0 if unknown.", points, turns)
 
 
-def _clients_of_exporter(clients: list[_Thing], turns: "_Turns") -> Iterator[Metric]:
+def _clients_of_exporter(clients: list[_Thing], turns: Turns) -> Iterator[Metric]:
     labelled = {}
     for thing in turns.over(clients):
         labels = {name: value for name, value in thing.labels.items() if name != "id"}
@@ -296,37 +294,23 @@ def _true_or_false(value: bool) -> str:
 # Families
 
 
-class _Turns:
-    """Lets everybody else have a turn whenever a scrape has been at work for TURN_SECONDS."""
-
-    def __init__(self) -> None:
-        self._end = perf_counter() + TURN_SECONDS
-
-    def over(self, items: Iterable[T]) -> Iterator[T]:
-        for item in items:
-            yield item
-            if perf_counter() >= self._end:
-                give_way()
-                self._end = perf_counter() + TURN_SECONDS
-
-
 def _gauge(name: str, help: str, value: float, kind: str = "gauge") -> Metric:
     family = _described(name, kind, help)
     family.add_sample(name, {}, value)
     return family
 
 
-def _family(name: str, field: StatField, things: list[_Thing], turns: _Turns) -> Metric:
+def _family(name: str, field: StatField, things: list[_Thing], turns: Turns) -> Metric:
     points = ((thing.labels, field.getter(thing.it)) for thing in things)
     return _metric(name, field.kind.value, field.help, points, turns)
 
 
-def _compat_family(name: str, field: StatField, things: list[_Thing], turns: _Turns) -> Metric:
+def _compat_family(name: str, field: StatField, things: list[_Thing], turns: Turns) -> Metric:
     points = ((thing.labels, field.getter(thing.it)) for thing in things)
     return _metric(name, "gauge" if field.kind is Kind.GAUGE else "unknown", field.help, points, turns)
 
 
-def _latencies(name: str, things: list[_Thing], turns: _Turns) -> Metric:
+def _latencies(name: str, things: list[_Thing], turns: Turns) -> Metric:
     """Prometheus has no value for quantiles of nothing: NaN."""
     help = "How long messages took from being published to FIN, over e2e-processing-latency-window-time."
     points = (
@@ -338,7 +322,7 @@ def _latencies(name: str, things: list[_Thing], turns: _Turns) -> Metric:
     return _metric(name, "summary", help, points, turns)
 
 
-def _metric(name: str, kind: str, help: str, points: Iterable[tuple[Labels, float]], turns: _Turns) -> Metric:
+def _metric(name: str, kind: str, help: str, points: Iterable[tuple[Labels, float]], turns: Turns) -> Metric:
     family = _described(name, kind, help)
     sample_name = f"{name}_total" if kind == "counter" else name
     samples = (Sample(sample_name, labels, value) for labels, value in points)

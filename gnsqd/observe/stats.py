@@ -19,6 +19,7 @@ from typing import Any
 from gnsqd.broker.channel import Channel, ClientStats, Consumer
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
+from gnsqd.broker.turns import Turns
 from gnsqd.quantile import Result
 
 
@@ -112,7 +113,8 @@ def snapshot(
     channel_name: str = "",
     include_clients: bool = True,
 ) -> Snapshot:
-    """The present state, of one topic or of the channels of one name if asked for (NSQD-COMPAT 5.3)."""
+    """The present state, of one topic or of the channels of one name if asked for (NSQD-COMPAT 5.3). Yields if there is
+    much: the figures of a row are of one moment, those of two rows need not be."""
     topics: Sequence[Topic]
     if not topic_name:
         topics = sorted(registry.topics.values(), key=attrgetter("name"))
@@ -120,33 +122,40 @@ def snapshot(
         topics = [registry.topics[topic_name]]
     else:
         return Snapshot(None, None)
+    turns = Turns()
+
+    def client_rows(clients: Iterable[Consumer]) -> list[Row] | None:
+        if not include_clients:
+            return None
+        return [client_row(client.stats(topic_name)) for client in turns.over(list(clients))]
+
     rows = []
-    for topic in topics:
+    for topic in turns.over(topics):
         if channel_name:
             channels = [topic.channels[channel_name]] if channel_name in topic.channels else []
             if not channels:
                 continue
         else:
             channels = sorted(topic.channels.values(), key=attrgetter("name"))
-        rows.append(_topic_row(topic, [_channel_row(channel, topic_name, include_clients) for channel in channels]))
-    publishing = [client_row(client.stats(topic_name)) for client in producers()] if include_clients else []
-    return Snapshot(rows, publishing or None)
+        row = _topic_row(topic)  # before its channels: a message on its way to them shows twice rather than nowhere
+        row["channels"] += [_channel_row(channel, client_rows) for channel in turns.over(channels)]
+        row["e2e_processing_latency"] = _latency_row(topic.e2e_latency())
+        rows.append(row)
+    return Snapshot(rows, client_rows(producers()) or None)
 
 
-def _topic_row(topic: Topic, channels: list[Row]) -> Row:
-    row: Row = {"topic_name": topic.name, "channels": channels}
+def _topic_row(topic: Topic) -> Row:
+    row: Row = {"topic_name": topic.name, "channels": []}
     for field in STAT_FIELDS["topic"]:
         row[field.name] = field.getter(topic)
-    row["e2e_processing_latency"] = _latency_row(topic.e2e_latency())
     return row
 
 
-def _channel_row(channel: Channel, topic_name: str, include_clients: bool) -> Row:
+def _channel_row(channel: Channel, client_rows: Callable[[Iterable[Consumer]], list[Row] | None]) -> Row:
     row: Row = {"channel_name": channel.name}
     for field in STAT_FIELDS["channel"]:
         if field.name == "paused":
-            clients = channel.clients.values()
-            row["clients"] = [client_row(client.stats(topic_name)) for client in clients] if include_clients else None
+            row["clients"] = client_rows(channel.clients.values())
         row[field.name] = field.getter(channel)
     row["e2e_processing_latency"] = _latency_row(channel.e2e_latency())
     return row

@@ -7,7 +7,7 @@ last second. What is a counter goes as the difference to the previous push that 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from operator import attrgetter
-from socket import AI_NUMERICHOST, SOCK_DGRAM, gaierror
+from socket import AI_NUMERICHOST, SO_BROADCAST, SOCK_DGRAM, SOL_SOCKET, gaierror
 from socket import getaddrinfo as getaddrinfo_at_once
 from time import monotonic
 from typing import Any
@@ -18,10 +18,10 @@ from gevent import Greenlet
 from gevent.event import Event
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.environment import Spawn
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
+from gnsqd.broker.turns import Turns
 from gnsqd.log import Logger
 from gnsqd.observe.stats import STAT_FIELDS, Kind, MemoryStats, StatField
 from gnsqd.options import SECOND, Options
@@ -29,7 +29,6 @@ from gnsqd.options import SECOND, Options
 LOOK_UP_SECONDS = 1.0
 SEND_SECONDS = 1.0
 DEFAULT_PACKET_SIZE = 4096  # where the option says 0 or less
-THINGS_PER_TURN = 32
 HIGHEST_PORT = 65535
 
 Name = tuple[str, ...]
@@ -110,6 +109,7 @@ class Statsd:
         for family, kind, protocol, _, found in self._resolve(host.removeprefix("[").removesuffix("]"), port):
             sock = gevent.socket.socket(family, kind, protocol)
             try:
+                sock.setsockopt(SOL_SOCKET, SO_BROADCAST, 1)  # as Go does
                 sock.settimeout(SEND_SECONDS)
                 sock.connect(found)
                 return sock
@@ -150,14 +150,12 @@ class Statsd:
         self._counts = counts
 
     def _figures(self) -> Iterator[tuple[Name, Kind, int]]:
-        for number, (name, thing) in enumerate(self._things(), 1):
+        for name, thing in Turns().over(self._things()):
             for field in _FIELDS[type(thing)]:
                 yield (*name, field.statsd), field.kind, field.getter(thing)
             latency = thing.e2e_latency()
             for quantile, value in latency.percentiles if latency is not None else ():
                 yield (*name, f"e2e_processing_latency_{quantile * 100:.0f}"), Kind.GAUGE, value
-            if number % THINGS_PER_TURN == 0:
-                give_way()
         if self._options.statsd_mem_stats:
             for key, value in self._memory.row().items():
                 if key == "gc_total_runs":

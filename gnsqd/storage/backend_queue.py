@@ -40,6 +40,10 @@ class BackendQueue(Protocol):
     def advance(self, count: int) -> None:
         """Consume the first `count` payloads of the last `peek_many`; ValueError if it gave fewer."""
 
+    def look(self, limit: int, max_bytes: int) -> list[bytes]:
+        """The next payloads as far as they can be read, bounded as in `peek_many`, for somebody who only looks: nothing
+        is noted or mended."""
+
     def wait_synced(self) -> None:
         """Return once at most sync-every operations are unsynced. May yield: call it between batches."""
 
@@ -76,6 +80,9 @@ class DummyBackendQueue:
 
     def advance(self, count: int) -> None:
         pass
+
+    def look(self, limit: int, max_bytes: int) -> list[bytes]:
+        return []
 
     def wait_synced(self) -> None:
         pass

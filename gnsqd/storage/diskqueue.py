@@ -242,6 +242,18 @@ class DiskQueue:
             self._check_tail()
         return []
 
+    def look(self, limit: int, max_bytes: int) -> list[bytes]:
+        found: list[bytes] = []
+        with suppress(StorageError):
+            for number in self._files.existing_between(self._read_file, self._write_file):
+                for payloads in self._files.read_all(number, self._read_pos if number == self._read_file else 0):
+                    for payload in payloads:
+                        max_bytes -= len(payload)
+                        if found and (len(found) == limit or max_bytes < 0):
+                            return found
+                        found.append(payload)
+        return found
+
     def _open_reader(self) -> RecordReader:
         self._reader = reader = self._files.open_reader(self._read_file)
         self._log.info("DISKQUEUE(%s): readOne() opened %s", self.name, self._files.path(self._read_file))

@@ -31,8 +31,8 @@ from gevent.event import Event
 from gevent.hub import Hub
 from greenlet import getcurrent
 
-from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.registry import Registry
+from gnsqd.broker.turns import Turns
 from gnsqd.gotext import NumberError, parse_int
 from gnsqd.observe.stats import MemoryStats
 from gnsqd.web.http11 import Request
@@ -41,8 +41,6 @@ from gnsqd.web.routes import Content, HTTPError, parse_query
 SAMPLES_PER_SECOND = 100
 DEFAULT_SECONDS = 30
 MAX_SECONDS = 300
-GREENLETS_PER_TURN = 100
-CHANNELS_PER_TURN = 1000
 SMALL_HEAP = 200_000  # blocks: a full collection of more would keep everybody waiting for over 10 ms
 
 _PAGES = {
@@ -123,7 +121,6 @@ class Debug:
         figures |= self._memory.row()
         for generation, stats in enumerate(gc.get_stats()):
             figures[f"gc_generation_{generation}"] = ", ".join(f"{stats[name]} {name}" for name in stats)
-        figures["gc_frozen_objects"] = gc.get_freeze_count()
         figures |= self._held()
         return "heap profile:\n" + "".join(f"{name} = {value}\n" for name, value in figures.items())
 
@@ -167,25 +164,22 @@ class Debug:
         hub = get_hub()
         yield "main", _stack(hub.parent.gr_frame)
         yield "hub", _stack(hub.gr_frame)
-        for number, one in enumerate(list(self._greenlets)):
-            if number % GREENLETS_PER_TURN == 0:
-                give_way()
+        for one in Turns().over(list(self._greenlets)):
             if not one.dead:
                 yield one.name, _stack(sys._getframe() if one is getcurrent() else one.gr_frame)
 
     def _held(self) -> dict[str, object]:
         """What the broker keeps. Yields."""
         held: Counter[str] = Counter(topics=0, channels=0, messages_in_memory=0, in_flight=0, deferred=0)
-        for topic in list(self._registry.topics.values()):
+        turns = Turns()
+        for topic in turns.over(list(self._registry.topics.values())):
             held["topics"] += 1
             held["messages_in_memory"] += topic.depth - topic.backend_depth
-            for channel in list(topic.channels.values()):
+            for channel in turns.over(list(topic.channels.values())):
                 held["channels"] += 1
                 held["messages_in_memory"] += channel.depth - channel.backend_depth
                 held["in_flight"] += channel.in_flight_count
                 held["deferred"] += channel.deferred_count
-                if held["channels"] % CHANNELS_PER_TURN == 0:
-                    give_way()
         return {"greenlets": self.greenlet_count(), **held}
 
 

@@ -14,13 +14,14 @@ from gnsqd.broker.drain import Drain
 from gnsqd.broker.names import is_valid_name
 from gnsqd.broker.registry import Registry, TopicNotFound
 from gnsqd.broker.topic import ChannelNotFound, Draining, Topic
+from gnsqd.broker.turns import Turns
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.gotext import parse_int
 from gnsqd.log import Logger
 from gnsqd.observe.stats import MemoryStats, snapshot
 from gnsqd.options import MILLISECOND, Options
 from gnsqd.version import NSQD_VERSION
-from gnsqd.web import config
+from gnsqd.web import config, peek
 from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import Request
 from gnsqd.web.routes import JSON, Content, HTTPError, parse_query
@@ -140,7 +141,9 @@ class API:
         memory = self._memory.row() if _BOOLS.get(parameters.get("include_mem", ""), True) else None
         registry = self._registry
         if parameters.get("format") != "json":
-            return stats_page(stats, memory, registry.health, registry.start_time, monotonic_ns() - self._started)
+            uptime = monotonic_ns() - self._started
+            lines = stats_page(stats, memory, registry.health, registry.start_time, uptime)
+            return "".join(f"{line}\n" for line in Turns().over(lines))
         answer = {
             "version": NSQD_VERSION,
             "health": registry.health,
@@ -265,6 +268,10 @@ class API:
         topic.unpause()
         self._persist_metadata()
 
+    def peek_topic(self, request: Request) -> dict[str, object]:
+        parameters = self._parameters(request)
+        return peek.show(self._get_existing_topic(_required(parameters, "topic")), parameters)
+
     # Channels
 
     def create_channel(self, request: Request) -> None:
@@ -290,6 +297,9 @@ class API:
     def unpause_channel(self, request: Request) -> None:
         self._get_existing_channel(request).unpause()
         self._persist_metadata()
+
+    def peek_channel(self, request: Request) -> dict[str, object]:
+        return peek.show(self._get_existing_channel(request), self._query(request))
 
     # Options
 

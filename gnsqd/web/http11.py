@@ -143,6 +143,12 @@ class RequestReader:
         self._ready = []
         return ready
 
+    def close(self) -> None:
+        """Let go of the parser, which refers back here: otherwise a body that was cut off would stay until the garbage
+        collector comes by."""
+        self._request = None
+        del self._parser
+
     @property
     def idle(self) -> bool:
         """Nothing of a next request has arrived."""

@@ -5,7 +5,7 @@ what that returns or raises, by the row's style (NSQD-COMPAT 5.1). What no row m
 for a slash too many or the wrong case, OPTIONS, 405 and 404.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from html import escape
@@ -18,6 +18,7 @@ from typing import NamedTuple
 from urllib.parse import quote as quote_path
 from urllib.parse import unquote_plus
 
+from gnsqd.broker.turns import Turns
 from gnsqd.errors import BrokerError, NSQError, StorageError
 from gnsqd.gotext import dumps, format_duration, quote
 from gnsqd.log import Logger
@@ -85,6 +86,8 @@ ROUTES = (
     Route("POST", "/topic/empty", "empty_topic"),
     Route("POST", "/topic/pause", "pause_topic"),
     Route("POST", "/topic/unpause", "unpause_topic"),
+    Route("GET", "/topic/peek", "peek_topic"),
+    Route("GET", "/channel/peek", "peek_channel"),
     Route("POST", "/channel/create", "create_channel"),
     Route("POST", "/channel/delete", "delete_channel"),
     Route("POST", "/channel/empty", "empty_channel"),
@@ -156,7 +159,9 @@ class Router:
             result = handler(request)
         except HTTPError as error:
             status = error.status
-            result = error
+            # Not `error` itself: with its traceback, which leads back here, it would keep the request and its body
+            # until the garbage collector comes by.
+            result = HTTPError(status, error.code)
         except BrokerError as error:
             self._log.error("failure in %s - %s", request.path, error)
             status = 503
@@ -242,7 +247,27 @@ def _dress(request: Request, status: int, result: object, style: Style, headers:
         return render(request, status, b"", _V1 if v1 else b"")
     if isinstance(result, JSON):
         result = result.value
-    return render(request, status, dumps(result).encode(), _V1_JSON)
+    return render(request, status, "".join(_json(result, Turns())).encode(), _V1_JSON)
+
+
+def _json(value: object, turns: Turns) -> Iterator[str]:
+    """As `dumps`, bit by bit, with turns for everybody else between the items of lists: /stats can be very long."""
+    if isinstance(value, list) and value:
+        separator = "["
+        for item in turns.over(value):
+            yield separator
+            yield from _json(item, turns)
+            separator = ","
+        yield "]"
+    elif isinstance(value, dict) and any(isinstance(item, list) and item for item in value.values()):
+        separator = "{"
+        for key, item in value.items():
+            yield f"{separator}{dumps(key)}:"
+            yield from _json(item, turns)
+            separator = ","
+        yield "}"
+    else:
+        yield dumps(value)
 
 
 _BAD_ESCAPE = regex("%(?![0-9a-fA-F]{2}).{0,2}")

@@ -8,6 +8,7 @@ Go's server waits for without end. Whoever speaks HTTP without TLS to a server w
 """
 
 import socket
+from contextlib import closing
 from functools import partial
 from time import monotonic
 from traceback import format_exc
@@ -135,7 +136,10 @@ class HTTPServer:
         connection.send(b"")  # nothing but TLS's goodbye, without which clients suspect that the end is missing
 
     def _converse(self, connection: Connection) -> None:
-        reader = RequestReader(self._router.body_limit)
+        with closing(RequestReader(self._router.body_limit)) as reader:
+            self._answer(connection, reader)
+
+    def _answer(self, connection: Connection, reader: RequestReader) -> None:
         while not (reader.done or self._closed):
             self._receiving.add(connection)
             try:

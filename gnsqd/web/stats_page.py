@@ -1,6 +1,7 @@
 """The text form of /stats, to the byte (NSQD-COMPAT 5.3), out of the same rows as the JSON."""
 
 import time
+from collections.abc import Iterator
 
 from gnsqd.gotext import format_duration
 from gnsqd.observe.stats import Row, Snapshot
@@ -19,24 +20,25 @@ _CONSUMER = (
 )
 
 
-def stats_page(stats: Snapshot, memory: Row | None, health: str, start_time: int, uptime: int) -> str:
-    """`start_time` in unix seconds, `uptime` in ns."""
-    lines = [version_string(), f"start_time {_rfc3339(start_time)}", f"uptime {format_duration(uptime)}"]
-    lines += ["", f"Health: {health}"]
+def stats_page(stats: Snapshot, memory: Row | None, health: str, start_time: int, uptime: int) -> Iterator[str]:
+    """Line by line; `start_time` in unix seconds, `uptime` in ns."""
+    yield from (version_string(), f"start_time {_rfc3339(start_time)}", f"uptime {format_duration(uptime)}")
+    yield from ("", f"Health: {health}")
     if memory is not None:
-        lines += ["", "Memory:"]
-        lines += [f"   {name:<25}\t{value}" for name, value in memory.items()]
-    lines += ["", "Topics:" if stats.topics else "Topics: None"]
+        yield from ("", "Memory:")
+        yield from (f"   {name:<25}\t{value}" for name, value in memory.items())
+    yield from ("", "Topics:" if stats.topics else "Topics: None")
     for number, topic in enumerate(stats.topics or []):
         if number:
-            lines.append("")
-        lines.append(f"{_paused(topic)}{_TOPIC % topic} e2e%: {_latency(topic)}")
+            yield ""
+        yield f"{_paused(topic)}{_TOPIC % topic} e2e%: {_latency(topic)}"
         for channel in topic["channels"]:
-            lines.append(f"   {_paused(channel)}{_CHANNEL % channel} e2e%: {_latency(channel)}")
-            lines += [f"        {_client(client)}" for client in channel["clients"] or []]
-    lines += ["", "Producers:" if stats.producers else "Producers: None"]
-    lines += [f"   {_client(client)}" for client in stats.producers or []]
-    return "\n".join(lines) + "\n"
+            yield f"   {_paused(channel)}{_CHANNEL % channel} e2e%: {_latency(channel)}"
+            for client in channel["clients"] or []:
+                yield f"        {_client(client)}"
+    yield from ("", "Producers:" if stats.producers else "Producers: None")
+    for client in stats.producers or []:
+        yield f"   {_client(client)}"
 
 
 def _paused(row: Row) -> str:

@@ -62,7 +62,7 @@ def test_ephemeral_topics_and_channels_are_left_out_and_names_of_others_added_wh
 
 
 def test_scrapes_bear_topics_that_come_and_go(gnsqd_factory: Callable[..., Daemon], tmp_path: Path) -> None:
-    write_topics(tmp_path / "data", 100, 1)
+    write_topics(tmp_path / "data", [f"topic{number}" for number in range(100)], ["channel0"])
     flags = ("--metrics-clients", "--metrics-compat", "--e2e-processing-latency-percentile=0.99")
     daemon = gnsqd_factory(*flags, data_path=tmp_path / "data")
     stop = threading.Event()
@@ -97,7 +97,7 @@ def test_scrape_of_many_topics_is_quick_and_holds_up_no_publisher(
     gnsqd_factory: Callable[..., Daemon], tmp_path: Path
 ) -> None:
     """Bounds for busy machines; `python tests/benchmarks scrape` has the figures and the bounds that are promised."""
-    write_topics(tmp_path / "data", 1000, 3)
+    write_topics(tmp_path / "data", [f"topic{number}" for number in range(1000)], ["a", "b", "c"])
     daemon = gnsqd_factory(data_path=tmp_path / "data")
     result = measure(daemon, OPENMETRICS, scrapes=5)
     assert len(result.during) > 100

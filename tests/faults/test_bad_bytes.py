@@ -4,24 +4,20 @@ One daemon takes all examples of the module, a few bad clients at a time, while 
 from a topic that no example can name. Afterwards it must have no client, file descriptor or greenlet more than before.
 """
 
-import os
-import random
 import re
 import socket
 import struct
-import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from daemons import Daemon, eventually, own_command
-from nsq_client import MESSAGE, Client, split_frames
+from faults.onlookers import GOOD, GoodClients, resident_bytes, sockets
+from nsq_client import Client, split_frames
 
 EXAMPLES = {"random": 600, "mutated": 900, "cut": 400, "sizes": 300, "names": 300}
-GOOD = "good-topic"
 ID = b"0123456789abcdef"
 
 slow = HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture
@@ -29,69 +25,6 @@ slow = HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_sc
 
 def examples(kind: str) -> settings:
     return settings(max_examples=EXAMPLES[kind], deadline=None, database=None, suppress_health_check=slow)
-
-
-class GoodClients:
-    """A publisher and a consumer of one channel, each in its thread, from construction to `stop`."""
-
-    def __init__(self, daemon: Daemon) -> None:
-        self.published: list[bytes] = []
-        self.received: list[bytes] = []
-        self._daemon = daemon
-        self._random = random.Random(0)
-        self._stopping = threading.Event()
-        self._threads = [threading.Thread(target=self._publish), threading.Thread(target=self._consume)]
-        self._failures: list[BaseException] = []
-        for thread in self._threads:
-            thread.start()
-
-    def _publish(self) -> None:
-        try:
-            with Client(self._daemon.tcp_address) as client:
-                while not self._stopping.wait(0.002):
-                    body = b"%d " % len(self.published) + self._random.randbytes(self._random.randrange(200))
-                    client.publish(GOOD, body)
-                    self.published.append(body)
-        except BaseException as error:
-            self._failures.append(error)
-
-    def _consume(self) -> None:
-        try:
-            with Client(self._daemon.tcp_address) as client:
-                client.subscribe(GOOD, "c", rdy=10)
-                while not (self._stopping.is_set() and len(self.received) >= len(self.published)):
-                    frame = client.frame()
-                    if frame.type == MESSAGE:
-                        self.received.append(frame.data[26:])
-                        client.command(b"FIN " + frame.data[10:26])
-                    else:
-                        client.command(b"NOP")
-        except BaseException as error:
-            self._failures.append(error)
-
-    def stop(self) -> None:
-        """Publish no more, wait until everything has come, and pass on what failed."""
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join()
-        assert not self._failures, self._failures
-
-
-def sockets(daemon: Daemon) -> int:
-    """How many sockets the daemon has open."""
-    count = 0
-    for descriptor in Path(f"/proc/{daemon.pid}/fd").iterdir():
-        try:
-            count += os.readlink(descriptor).startswith("socket:")
-        except FileNotFoundError:
-            pass  # closed just now
-    return count
-
-
-def resident_bytes(daemon: Daemon) -> int:
-    match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{daemon.pid}/status").read_text())
-    assert match
-    return int(match[1]) * 1024
 
 
 @pytest.fixture(scope="module")

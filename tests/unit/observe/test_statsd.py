@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from gnsqd.broker.registry import Registry
 from gnsqd.log import Level, Logger
 from gnsqd.observe import statsd as module
 from gnsqd.observe.stats import MemoryStats
-from gnsqd.observe.statsd import THINGS_PER_TURN, Statsd, expand_prefix, pack
+from gnsqd.observe.statsd import Statsd, expand_prefix, pack
 from gnsqd.options import MILLISECOND, Options
 
 # How long a push may take to come; nothing measures time with it.
@@ -153,12 +154,12 @@ def test_counters_of_a_topic_made_anew_are_negative(registry: Registry, receiver
     publish(registry, "t", b"abc", b"de")
     start(options_for(receiver.address))
     assert counts(receiver.packet())["topic.t.message_count"] == 2
-    del registry.topics["t"]  # without a yield, so that no push sees that it is gone
+    del registry.topics["t"]  # without a yield before there is another, so that no push sees that it is gone
     publish(registry, "t", b"f")
-    assert next_counts(receiver, lambda found: any(found.values())) == {
-        "topic.t.message_count": -1,
-        "topic.t.message_bytes": -4,
-    }
+    sums: Counter[str] = Counter()
+    with gevent.Timeout(DEADLINE):
+        while sums != {"topic.t.message_count": -1, "topic.t.message_bytes": -4}:
+            sums.update(counts(receiver.packet()))
 
 
 def test_counters_of_a_topic_that_a_push_missed_start_at_zero(
@@ -171,7 +172,7 @@ def test_counters_of_a_topic_that_a_push_missed_start_at_zero(
     registry.delete_existing_topic("t")
     next_counts(receiver, lambda found: "topic.t.message_count" not in found)
     publish(registry, "t", b"f")
-    assert next_counts(receiver, lambda found: "topic.t.message_count" in found)["topic.t.message_count"] == 1
+    assert next_counts(receiver, lambda found: any(found.values()))["topic.t.message_count"] == 1
 
 
 def test_names_with_dots_do_not_share_their_counters(registry: Registry, receiver: Receiver, start: Start) -> None:
@@ -268,9 +269,10 @@ def test_slow_look_up_serves_the_next_push(
 
 
 def test_reading_many_topics_lets_others_have_their_turns(
-    registry: Registry, receiver: Receiver, start: Start, log: io.StringIO
+    registry: Registry, receiver: Receiver, start: Start, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number in range(10 * THINGS_PER_TURN):
+    monkeypatch.setattr("gnsqd.broker.turns.TURN_SECONDS", 0)
+    for number in range(10):
         registry.topics[f"t{number}"] = registry.get_topic("t")
     start(options_for(receiver.address, statsd_udp_packet_size=1000))
     with gevent.Timeout(DEADLINE):

@@ -205,3 +205,14 @@ def test_strange_value_of_binary_is_warned_of(world: World) -> None:
         world.ask("mpub", "topic=t&binary=yes", b"x")
     assert caught.value.code == "BAD_BODY"
     assert "WARNING: deprecated value 'yes' used for /mpub binary param" in world.log.getvalue()
+
+
+def test_others_have_turns_between_the_lines_of_the_text_of_stats(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[None] = []
+    monkeypatch.setattr("gnsqd.broker.turns.TURN_SECONDS", 0)
+    monkeypatch.setattr("gnsqd.broker.turns.give_way", lambda: turns.append(None))
+    text = world.ask("stats", "topic=nope")
+    assert isinstance(text, str)
+    assert len(turns) == text.count("\n") > 10

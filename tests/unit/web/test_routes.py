@@ -16,6 +16,7 @@ ROWS = (
     Route("GET", "/text", "text"),
     Route("GET", "/plain", "text", Style.PLAIN),
     Route("GET", "/json", "json"),
+    Route("GET", "/rows", "rows"),
     Route("GET", "/empty", "empty"),
     Route("GET", "/page", "page", Style.PLAIN),
     Route("GET", "/refusal", "refusal"),
@@ -51,6 +52,13 @@ class API:
 
     def json(self, request: Request) -> dict[str, str]:
         return {"b": "<", "a": "x"}
+
+    def rows(self, request: Request) -> dict[str, object]:
+        return {
+            "<": [{"a": [], "b": [{"c": [1, None, "&"]}], "d": {}}, {"a": [[], [2.0]]}, {}],
+            "e": {"f": [3]},
+            "g": None,
+        }
 
     def empty(self, request: Request) -> None:
         return None
@@ -108,6 +116,12 @@ JSON_TYPE = {"Content-Type": "application/json; charset=utf-8"}
         ("/text", 200, V1 | TEXT, "caf\u00e9 0".encode()),
         ("/plain", 200, TEXT, "caf\u00e9 0".encode()),
         ("/json", 200, V1 | JSON_TYPE, b'{"b":"\\u003c","a":"x"}'),
+        (
+            "/rows",
+            200,
+            V1 | JSON_TYPE,
+            b'{"\\u003c":[{"a":[],"b":[{"c":[1,null,"\\u0026"]}],"d":{}},{"a":[[],[2]]},{}],"e":{"f":[3]},"g":null}',
+        ),
         ("/empty", 200, V1, b""),
         ("/nothing/silent", 200, {}, b""),
         ("/null", 200, V1 | JSON_TYPE, b"null"),
@@ -122,6 +136,14 @@ def test_results_are_dressed_by_kind_and_style(
     judge: Judge, path: str, status: int, headers: dict[str, str], body: bytes
 ) -> None:
     assert judge.ask("GET", path) == (status, headers, body)
+
+
+def test_others_have_turns_between_the_rows_of_a_long_answer(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[None] = []
+    monkeypatch.setattr("gnsqd.broker.turns.TURN_SECONDS", 0)
+    monkeypatch.setattr("gnsqd.broker.turns.give_way", lambda: turns.append(None))
+    judge.ask("GET", "/rows")
+    assert len(turns) >= 3
 
 
 @pytest.mark.parametrize(

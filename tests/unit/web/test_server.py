@@ -1,5 +1,6 @@
 """Connections, over real sockets: order, time limits, the end."""
 
+import gc
 import io
 import re
 import ssl
@@ -17,8 +18,8 @@ from certificates import issue
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.web import server
-from gnsqd.web.http11 import Request
-from gnsqd.web.routes import Route, Router, Style
+from gnsqd.web.http11 import Request, RequestReader
+from gnsqd.web.routes import HTTPError, Route, Router, Style
 from gnsqd.web.server import HTTPServer
 from gnsqd.wire.listener import Listener
 from gnsqd.wire.tls import build_context
@@ -30,6 +31,7 @@ ROWS = (
     Route("GET", "/slow", "slow", Style.PLAIN, logged=False),
     Route("GET", "/large", "large", Style.PLAIN, logged=False),
     Route("POST", "/pub", "pub", Style.PLAIN, body="max_msg_size", logged=False),
+    Route("POST", "/refuse", "refuse", Style.PLAIN, body="max_msg_size", logged=False),
 )
 PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -52,6 +54,9 @@ class API:
 
     def pub(self, request: Request) -> str:
         return str(len(request.body))
+
+    def refuse(self, request: Request) -> str:
+        raise HTTPError(400, "REFUSED")
 
 
 class Running:
@@ -252,6 +257,39 @@ def test_client_that_vanishes_leaves_nothing_behind(running: Running) -> None:
     assert read_responses(last, 1) == [b"OK"]
     last.close()
     running.ends()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        PING,
+        b"POST /refuse HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx",
+        b"POST /pub HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx",
+        b"POST /refuse HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nx",
+        b"GET /ping HTTP/1.1\r\nHost",
+        b"garbage\r\n\r\n",
+    ],
+    ids=["whole", "refused", "half a body", "half a body, refused", "half a head", "garbage"],
+)
+def test_nothing_of_an_ended_connection_waits_for_the_garbage_collector(running: Running, data: bytes) -> None:
+    def alive() -> int:
+        return sum(isinstance(one, Request | RequestReader) for one in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = alive()
+        client = running.connect()
+        client.sendall(data)
+        client.close()
+        last = running.connect()  # accepted after the other
+        last.sendall(PING)
+        assert read_responses(last, 1) == [b"OK"]
+        last.close()
+        running.ends()
+        assert alive() == before
+    finally:
+        gc.enable()
 
 
 # TLS

@@ -1,0 +1,362 @@
+"""Where the daemon listens, and how that and its clients are shown: IPv4, IPv6, unix sockets (NSQD-COMPAT 1.4)."""
+
+import json
+import os
+import re
+import socket
+import ssl
+import stat
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from certificates import issue
+from daemons import DEADLINE, Address, Daemon, eventually, open_socket
+from http_api import head, read_all
+from nsq_client import Client
+from peer_program import PeerProgram
+
+DaemonFactory = Callable[..., Daemon]
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+def link_local() -> tuple[str, str] | None:
+    """Address and interface, of the first interface that has one."""
+    try:
+        lines = Path("/proc/net/if_inet6").read_text().splitlines()
+    except FileNotFoundError:
+        return None
+    for line in lines:
+        digits, _, _, scope, _, interface = line.split()
+        if scope == "20":
+            return socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)), interface
+    return None
+
+
+ipv6 = pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here")
+
+
+def listening_on(nsqd: Daemon, kind: str = "TCP") -> str:
+    found = eventually(lambda: re.search(rf" INFO: {kind}: listening on (.*)", nsqd.log()))
+    return found[1]
+
+
+@contextmanager
+def consumer(nsqd: Daemon, address: Address, topic: str = "t") -> Iterator[tuple[Client, dict[str, Any]]]:
+    """A client that has consumed what it published itself, and what the statistics tell of it."""
+    with Client(address) as client:
+        client.publish(topic, b"x")
+        client.subscribe(topic, "c", 1)
+        message = client.message()
+        assert message.body == b"x"
+        client.command(b"FIN " + message.id)
+        (stats,) = nsqd.channel_stats(topic, "c")["clients"]
+        yield client, stats
+
+
+def info(nsqd: Daemon) -> dict[str, Any]:
+    return dict(json.loads(nsqd.http("GET", "/info")[2]))
+
+
+def start_and_fail(command: list[str], directory: Path, *flags: str) -> str:
+    """What the last line of a daemon that does not start says."""
+    argv = [*command, "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", f"--data-path={directory}", *flags]
+    result = subprocess.run(argv, capture_output=True, text=True, timeout=DEADLINE)
+    assert result.returncode == 1, result
+    assert "Traceback" not in result.stderr
+    return result.stderr.splitlines()[-1].partition(" FATAL: failed to instantiate nsqd - ")[2]
+
+
+# What an address may be
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("127.0.0.1:-1", "listen tcp: address -1: invalid port"),
+        ("127.0.0.1:70000", "listen tcp: address 70000: invalid port"),
+        ("127.0.0.1:1_0", "listen tcp: lookup tcp/1_0: unknown port"),
+        ("127.0.0.1:\u0661", "listen tcp: lookup tcp/\u0661: unknown port"),
+        ("192.0.2.1:+0004150", "listen tcp 192.0.2.1:4150: bind: cannot assign requested address"),
+        ("127.1:0", "listen tcp: lookup 127.1: no such host"),
+        ("*:0", "listen tcp: lookup *: no such host"),
+        ("a..b:0", "listen tcp: lookup a..b: no such host"),
+        ("localhost:{taken}", "listen tcp 127.0.0.1:{taken}: bind: address already in use"),
+        (":{taken}", "listen tcp :{taken}: bind: address already in use"),
+        ("0.0.0.0:{taken}", "listen tcp 0.0.0.0:{taken}: bind: address already in use"),
+        ("[::ffff:127.0.0.1]:{taken}", "listen tcp 127.0.0.1:{taken}: bind: address already in use"),
+        pytest.param("[::]:{taken}", "listen tcp 0.0.0.0:{taken}: bind: address already in use", marks=ipv6),
+        pytest.param(
+            "[2001:DB8:0::1]:1", "listen tcp [2001:db8::1]:1: bind: cannot assign requested address", marks=ipv6
+        ),
+        pytest.param("[fe80::1%nope]:1", "listen tcp [fe80::1%nope]:1: bind: invalid argument", marks=ipv6),
+    ],
+)
+def test_address_that_cannot_be_listened_on(daemon_command: list[str], tmp_path: Path, address: str, text: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        address, text = address.format(taken=taken), text.format(taken=taken)
+        found = start_and_fail(daemon_command, tmp_path, f"--tcp-address={address}")
+    assert found == f"listen ({address}) failed - {text}"
+
+
+def test_port_may_have_the_name_of_a_service(daemon_command: list[str], tmp_path: Path) -> None:
+    try:
+        number = socket.getservbyname("https", "tcp")
+    except OSError:
+        pytest.skip("no /etc/services here")
+    found = start_and_fail(daemon_command, tmp_path, "--tcp-address=192.0.2.1:HTTPS")
+    reason = f"listen tcp 192.0.2.1:{number}: bind: cannot assign requested address"
+    assert found == f"listen (192.0.2.1:HTTPS) failed - {reason}"
+
+
+@pytest.mark.parametrize("address", ["localhost:0", "127.0.0.1:-0", "[::ffff:127.0.0.1]:0"])
+def test_ways_to_say_ipv4(nsqd_factory: DaemonFactory, address: str) -> None:
+    nsqd = nsqd_factory("--tcp-address=" + address, "--http-address=" + address.replace(":-0", ":0"))
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", listening_on(nsqd)), listening_on(nsqd)
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", listening_on(nsqd, "HTTP"))
+
+
+@ipv6
+@pytest.mark.parametrize("address", [":0", "0.0.0.0:0", "[::]:0", "[0:0::0]:0"])
+def test_every_interface_has_both_families(nsqd_factory: DaemonFactory, address: str) -> None:
+    nsqd = nsqd_factory(f"--tcp-address={address}", f"--http-address={address}")
+    for kind in ("TCP", "HTTP"):
+        assert re.fullmatch(r"\[::\]:\d+", listening_on(nsqd, kind))
+    for host, shown in (("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")):
+        nsqd.tcp_address = host, int(nsqd.tcp_address[1])
+        nsqd.http_address = host, int(nsqd.http_address[1])
+        with consumer(nsqd, nsqd.tcp_address) as (client, stats):
+            remote_address = f"{shown}:{client.sock.getsockname()[1]}"
+            assert (stats["remote_address"], stats["client_id"], stats["hostname"]) == (remote_address, host, host)
+            assert f" INFO: TCP: new client({remote_address})\n" in nsqd.log()
+        assert re.search(rf" GET /stats\S* \({re.escape(shown)}:\d+\) ", nsqd.log())
+        eventually(lambda: nsqd.channel_stats("t", "c")["clients"] == [])
+
+
+@ipv6
+def test_one_address_of_ipv6(nsqd_factory: DaemonFactory) -> None:
+    nsqd = nsqd_factory("--tcp-address=[::1]:0", "--http-address=[::1]:0")
+    port = int(nsqd.tcp_address[1])
+    assert listening_on(nsqd) == f"[::1]:{port}"
+    assert (info(nsqd)["tcp_port"], info(nsqd)["http_port"]) == (port, nsqd.http_address[1])
+    with pytest.raises(ConnectionRefusedError):
+        open_socket(("127.0.0.1", port), DEADLINE)
+    with consumer(nsqd, nsqd.tcp_address) as (client, stats):
+        client_port = client.sock.getsockname()[1]
+        assert stats["remote_address"] == f"[::1]:{client_port}"
+        assert f"[V2 ::1:{client_port} " in nsqd.http("GET", "/stats")[2].decode()
+        client.command(b"NONSENSE")
+        eventually(lambda: f" ERROR: [[::1]:{client_port}] - E_INVALID invalid command NONSENSE\n" in nsqd.log())
+    assert nsqd.terminate() == 0
+    assert f" INFO: TCP: closing [::1]:{port}\n" in nsqd.log()
+
+
+@pytest.mark.skipif(link_local() is None, reason="no interface with a link-local address here")
+def test_link_local_address_is_shown_with_its_zone(nsqd_factory: DaemonFactory) -> None:
+    found = link_local()
+    assert found is not None
+    host, zone = found
+    nsqd = nsqd_factory(f"--tcp-address=[{host}%{zone}]:0")
+    shown = listening_on(nsqd)
+    assert re.fullmatch(rf"\[{host}%{zone}\]:\d+", shown)
+    with consumer(nsqd, (f"{host}%{zone}", int(shown.rpartition(":")[2]))) as (client, stats):
+        assert stats["remote_address"] == f"[{host}%{zone}]:{client.sock.getsockname()[1]}"
+        assert stats["client_id"] == f"{host}%{zone}"
+
+
+@ipv6
+def test_https_on_ipv6(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    cert, key = issue("server").write(tmp_path / "server")
+    nsqd = nsqd_factory(f"--tls-cert={cert}", f"--tls-key={key}", "--https-address=[::1]:0")
+    address = listening_on(nsqd, "HTTPS")
+    assert re.fullmatch(r"\[::1\]:\d+", address)
+    context = ssl.create_default_context(cafile=cert)
+    context.check_hostname = False
+    with open_socket(("::1", int(address.rpartition(":")[2])), DEADLINE) as plain:
+        port = plain.getsockname()[1]
+        with context.wrap_socket(plain) as sock:
+            sock.sendall(head("GET /ping?six", "Connection: close"))
+            assert read_all(sock).endswith(b"\r\n\r\nOK")
+    eventually(lambda: f" INFO: 200 GET /ping?six ([::1]:{port}) " in nsqd.log())
+
+
+@ipv6
+@pytest.mark.peer
+def test_nsqlookupd_on_ipv6_learns_of_an_ipv6_address_and_tells_its_channels(
+    nsqd_factory: DaemonFactory, peer_binary: Callable[[str], Path], tmp_path: Path
+) -> None:
+    flags = ["--broadcast-address=::1", "--tcp-address=[::1]:0", "--http-address=[::1]:0"]
+    log = tmp_path / "nsqlookupd.log"
+    with PeerProgram(peer_binary("nsqlookupd"), log, *flags, kinds=("TCP", "HTTP")) as lookupd:
+        lookupd.ask("POST", "/channel/create?topic=t&channel=known")
+        nsqd = nsqd_factory(
+            f"--lookupd-tcp-address={lookupd.address['TCP']}", "--broadcast-address=::1", "--broadcast-tcp-port=7"
+        )
+        (producer,) = eventually(lambda: lookupd.ask("GET", "/nodes")[1]["producers"])
+        assert re.fullmatch(r"\[::1\]:\d+", producer["remote_address"])
+        found = producer["broadcast_address"], producer["tcp_port"], producer["http_port"]
+        assert found == ("::1", 7, nsqd.http_address[1])
+        assert info(nsqd)["broadcast_address"] == "::1"
+        assert info(nsqd)["tcp_port"] == nsqd.tcp_address[1]
+        nsqd.http("POST", "/topic/create?topic=t")
+        assert list(nsqd.channel_stats("t", "known"))
+
+
+# Unix sockets
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_socket_files_have_the_mode_that_the_umask_leaves_and_go_at_exit(
+    nsqd_factory: DaemonFactory, tmp_path: Path, mask: int
+) -> None:
+    paths = [tmp_path / "tcp.sock", tmp_path / "http.sock"]
+    with umask(mask):
+        nsqd = nsqd_factory(f"--tcp-address={paths[0]}", f"--http-address={paths[1]}")
+    for path, kind in zip(paths, ("TCP", "HTTP"), strict=True):
+        assert stat.S_ISSOCK(path.stat().st_mode)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o777 & ~mask
+        assert listening_on(nsqd, kind) == str(path)
+    assert nsqd.terminate() == 0
+    assert not [path for path in paths if path.exists()]
+    assert f" INFO: TCP: closing {paths[0]}\n" in nsqd.log()
+
+
+def test_relative_path_is_of_the_working_directory(nsqd_factory: DaemonFactory) -> None:
+    nsqd = nsqd_factory("--tcp-address=nsqd.sock")  # it runs in its data path
+    assert listening_on(nsqd) == "nsqd.sock"
+    with consumer(nsqd, str(nsqd.data_path / "nsqd.sock")) as (_, stats):
+        assert stats["remote_address"] == "@"
+    assert nsqd.terminate() == 0
+    assert not (nsqd.data_path / "nsqd.sock").exists()
+
+
+def test_longest_path(nsqd_factory: DaemonFactory, daemon_command: list[str], tmp_path: Path) -> None:
+    path = f"{tmp_path}/".ljust(107, "s")
+    assert len(path) == 107
+    nsqd_factory(f"--tcp-address={path}").terminate()
+    found = start_and_fail(daemon_command, tmp_path, f"--tcp-address={path}s")
+    assert found == f"listen ({path}s) failed - listen unix {path}s: bind: invalid argument"
+
+
+def test_path_that_is_taken_is_left_alone(
+    nsqd_factory: DaemonFactory, daemon_command: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "nsqd.sock"
+
+    def refused() -> bool:
+        found = start_and_fail(daemon_command, tmp_path, f"--tcp-address={path}")
+        return found == f"listen ({path}) failed - listen unix {path}: bind: address already in use"
+
+    path.write_text("no socket")
+    assert refused()
+    assert path.read_text() == "no socket"
+    path.unlink()
+    first = nsqd_factory(f"--tcp-address={path}")
+    assert refused()  # by a daemon
+    with consumer(first, str(path)):
+        pass
+    first.kill()
+    assert refused()  # by nobody any more
+    path.unlink()
+    first.start()
+    with consumer(first, str(path), "u"):
+        pass
+
+
+class NamedClient(Client):
+    """On a unix socket whose own end has a name too, if that isn't empty."""
+
+    def __init__(self, address: Address, name: str) -> None:
+        self.timeout = DEADLINE
+        self.buffer = b""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(DEADLINE)
+        if name:
+            self.sock.bind(name)
+        self.sock.connect(str(address))
+        self.send(b"  V2")
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("{path}/a.sock", "{path}/a.sock"), ("\0a-{unique}", "@a-{unique}"), ("", "@")],
+    ids=["file", "abstract", "unnamed"],
+)
+def test_client_of_a_unix_socket_is_shown_by_its_own_name(
+    nsqd_factory: DaemonFactory, tmp_path: Path, name: str, shown: str
+) -> None:
+    nsqd = nsqd_factory(f"--tcp-address={tmp_path}/t.sock", f"--http-address={tmp_path}/h.sock")
+    assert (info(nsqd)["tcp_port"], info(nsqd)["http_port"]) == (-1, -1)
+    unique = f"{os.getpid()}-{nsqd.pid}"
+    name, shown = name.format(path=tmp_path, unique=unique), shown.format(path=tmp_path, unique=unique)
+    with NamedClient(nsqd.tcp_address, name) as client:
+        client.subscribe("t", "c")
+        (stats,) = nsqd.channel_stats("t", "c")["clients"]
+        assert (stats["remote_address"], stats["client_id"], stats["hostname"]) == (shown, "", "")
+        client.command(b"NONSENSE")
+        assert client.error() == b"E_INVALID invalid command NONSENSE"
+    assert f" INFO: TCP: new client({shown})\n" in nsqd.log()
+    assert f" ERROR: [{shown}] - E_INVALID invalid command NONSENSE\n" in nsqd.log()
+
+
+def test_error_of_a_unix_socket_names_both_ends(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    path = f"{tmp_path}/t.sock"
+    nsqd = nsqd_factory(f"--tcp-address={path}")
+    with Client(path) as client:
+        client.identify(heartbeat_interval=1000)
+        client.recv_until_closed()  # for its silence
+    error = f"client(@) - failed to read command - read unix {path}->@: i/o timeout"
+    eventually(lambda: f" ERROR: {error}\n" in nsqd.log())
+
+
+def test_name_in_the_abstract_namespace_is_no_file(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    name = f"nsqd-{os.getpid()}"
+    data_path = tmp_path / "data"
+    data_path.mkdir()
+    (data_path / f"@{name}").write_text("a file")
+    nsqd = nsqd_factory(f"--tcp-address=@{name}", data_path=data_path)
+    assert listening_on(nsqd) == f"@{name}"
+    assert info(nsqd)["tcp_port"] == -1
+    with consumer(nsqd, f"\0{name}") as (_, stats):
+        assert stats["remote_address"] == "@"
+    assert nsqd.terminate() == 0
+    assert (data_path / f"@{name}").read_text() == "a file"
+
+
+def test_empty_tcp_address_lets_the_kernel_choose_an_abstract_name(nsqd_factory: DaemonFactory) -> None:
+    nsqd = nsqd_factory("--tcp-address=")
+    name = listening_on(nsqd)
+    assert re.fullmatch("@[0-9a-f]{5}", name)
+    assert info(nsqd)["tcp_port"] == -1
+    with consumer(nsqd, f"\0{name[1:]}"):
+        pass
+
+
+def test_unix_socket_leaves_the_ports_to_announce_as_they_are_set(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    addresses = [f"--tcp-address={tmp_path}/t.sock", f"--http-address={tmp_path}/h.sock"]
+    for flags, expected in (([], ("0", "0")), (["--broadcast-tcp-port=1", "--broadcast-http-port=2"], ("1", "2"))):
+        nsqd = nsqd_factory(*addresses, *flags)
+        found = [nsqd.http("GET", f"/config/broadcast_{kind}_port")[2].decode() for kind in ("tcp", "http")]
+        assert tuple(found) == expected
+        nsqd.terminate()

@@ -1,0 +1,95 @@
+"""What a daemon under attack is judged by: good clients that must not notice, and what it holds open or in memory."""
+
+import os
+import random
+import re
+import threading
+import time
+from pathlib import Path
+
+from daemons import Daemon
+from nsq_client import HEARTBEAT, MESSAGE, Client
+
+GOOD = "good-topic"
+
+
+class GoodClients:
+    """A publisher and a consumer of one channel, each in its thread, from construction to `stop`.
+
+    `slowest` is the most seconds that a publish took to be answered, or a message to be delivered.
+    """
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.published: list[bytes] = []
+        self.received: list[bytes] = []
+        self.slowest = 0.0
+        self._began: dict[bytes, float] = {}
+        self._daemon = daemon
+        self._random = random.Random(0)
+        self._stopping = threading.Event()
+        self._threads = [threading.Thread(target=self._publish), threading.Thread(target=self._consume)]
+        self._failures: list[BaseException] = []
+        for thread in self._threads:
+            thread.start()
+
+    def _publish(self) -> None:
+        try:
+            with Client(self._daemon.tcp_address) as client:
+                while not self._stopping.wait(0.002):
+                    body = b"%d " % len(self.published) + self._random.randbytes(self._random.randrange(200))
+                    began = self._began[body] = time.monotonic()
+                    client.command(b"PUB " + GOOD.encode(), body)
+                    while (answer := client.response()) == HEARTBEAT:
+                        client.command(b"NOP")
+                    assert answer == b"OK"
+                    self._took(began)
+                    self.published.append(body)
+        except BaseException as error:
+            self._failures.append(error)
+
+    def _consume(self) -> None:
+        try:
+            with Client(self._daemon.tcp_address) as client:
+                client.subscribe(GOOD, "c", rdy=10)
+                while not (self._stopping.is_set() and len(self.received) >= len(self.published)):
+                    frame = client.frame()
+                    if frame.type == MESSAGE:
+                        body = frame.data[26:]
+                        self._took(self._began.pop(body, time.monotonic()))
+                        self.received.append(body)
+                        client.command(b"FIN " + frame.data[10:26])
+                    else:
+                        client.command(b"NOP")
+        except BaseException as error:
+            self._failures.append(error)
+
+    def _took(self, began: float) -> None:
+        self.slowest = max(self.slowest, time.monotonic() - began)
+
+    def check(self) -> None:
+        """Pass on what failed so far."""
+        assert not self._failures, self._failures
+
+    def stop(self) -> None:
+        """Publish no more, wait until everything has come, and pass on what failed."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+        self.check()
+
+
+def sockets(daemon: Daemon) -> int:
+    """How many sockets the daemon has open."""
+    count = 0
+    for descriptor in Path(f"/proc/{daemon.pid}/fd").iterdir():
+        try:
+            count += os.readlink(descriptor).startswith("socket:")
+        except FileNotFoundError:
+            pass  # closed just now
+    return count
+
+
+def resident_bytes(daemon: Daemon) -> int:
+    match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{daemon.pid}/status").read_text())
+    assert match
+    return int(match[1]) * 1024
