@@ -34,8 +34,8 @@ LEVELS = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 # Packages that only hold others: they are imported with whatever is in them, so they import nothing.
 HOLDERS = ("gnsqd", "gnsqd.observe")
 
-# All of gnsqd that programs beside the daemon may import: it needs no gevent.
-SHARED = ("gnsqd.wire.codec", "gnsqd.storage.record", "gnsqd.version")
+# All of gnsqd that programs beside the daemon may import, with what it raises: it needs no gevent.
+SHARED = ("gnsqd.errors", "gnsqd.wire.codec", "gnsqd.storage.record", "gnsqd.version")
 
 CIMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+)?cimport\s+([\w., ]+)", re.MULTILINE)
 
