@@ -11,7 +11,7 @@ export PYTHON
 PEERS := tests/peers/bin/.built
 PYTEST = GNSQD_EXPECT_LANE=$$(cat $(1)/.lane) $(1)/bin/pytest $(TESTS)
 
-.PHONY: run test test-plain peers bench bench-memory options lint types format clean
+.PHONY: run test test-plain peers bench bench-memory bench-scale options screens lint types format clean
 
 run:
 	@.ci/install .venv
@@ -28,13 +28,14 @@ test-plain:
 	@CC=/bin/false .ci/install .venv-plain dev
 	@$(call PYTEST,.venv-plain)
 
-# The programs of the real NSQ that tests and benchmarks compare with; needs Go.
+# The programs of the real NSQ that tests and benchmarks compare with, and the load generator; needs Go.
 peers: $(PEERS)
 
-$(PEERS): tests/peers/go.mod tests/peers/go.sum tests/peers/peers.go
+$(PEERS): tests/peers/go.mod tests/peers/go.sum tests/peers/peers.go $(wildcard tests/peers/load/*.go)
 	@command -v go >/dev/null || { echo "make peers needs Go"; exit 1; }
 	@mkdir -p tests/peers/bin
-	cd tests/peers && go build -o bin/ $$(go list -e -tags peers -f '{{join .Imports " "}}' .)
+	cd tests/peers && go build -o bin/ $$(go list -e -tags peers -f '{{join .Imports " "}}' .) ./load
+	cd tests/peers && go test -c -o bin/nsqd.test github.com/nsqio/nsq/nsqd
 	@touch $@
 
 bench: $(PEERS)
@@ -48,10 +49,22 @@ bench-memory: $(PEERS)
 	@CC=/bin/false .ci/install .venv-plain dev
 	@.venv/bin/python tests/benchmarks memory $(FLAGS)
 
-# The config file and the page about options, from the table in gnsqd/options.py.
+# What great numbers of topics, channels, connections and messages cost, as figures and as a plot in contrib/docs.
+bench-scale: $(PEERS)
+	@.ci/install .venv bench
+	@CC=/bin/false .ci/install .venv-plain
+	@.venv/bin/python tests/benchmarks scale --json=contrib/docs/scale.json --plot=contrib/docs/scale.png $(FLAGS)
+
+# The config file and the page about options, from the table in gnsqd/options.py; the page about gnsqadmin, from itself.
 options:
 	@.ci/install .venv dev
 	@.venv/bin/python .ci/write_options.py
+	@.venv/bin/python .ci/write_gnsqadmin.py
+
+# Pictures of gnsqadmin at work, in contrib/docs/screens.
+screens:
+	@.ci/install .venv dev
+	@.venv/bin/python .ci/write_screens.py $(FLAGS)
 
 lint:
 	@.ci/install .venv dev

@@ -5,8 +5,8 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from benchmarks import cli, memory, scrape  # noqa: E402
+from benchmarks import cli, memory, scale, scrape  # noqa: E402
 
-OTHERS = {"memory": memory.main, "scrape": scrape.main}
+OTHERS = {"memory": memory.main, "scale": scale.main, "scrape": scrape.main}
 
 sys.exit(OTHERS[sys.argv[1]](sys.argv[2:]) if sys.argv[1:2] and sys.argv[1] in OTHERS else cli.main())

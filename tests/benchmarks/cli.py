@@ -1,22 +1,27 @@
 """The command line: which lanes and rows, how often, how long, and in what form the result comes."""
 
 import argparse
+import fnmatch
+import math
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import report
 from benchmarks.backlog import Backlogs
 from benchmarks.harness import RowResult, run_row
 from benchmarks.lanes import DIRECTORY_PREFIX, BenchmarkError, Lane
-from benchmarks.rows import ROWS, Load, fill
+from benchmarks.programs import GENERATOR
+from benchmarks.queues import fill
+from benchmarks.row import Load, Row
+from benchmarks.rows import ROWS
+from certificates import issue
 from daemons import PEERS
 
 # Messages prepared per second of consuming; doubled for the whole row when some lane turns out to be faster.
 SUPPLY = 1_000_000
-
-ROW_NAMES = [row.name for row in ROWS]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,7 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     try:
         load = Load(arguments.seconds, SUPPLY, arguments.backlog)
-        results = run_rows(arguments, load)
+        rows = select(arguments.rows)
+        results = run_rows(rows, arguments, load)
         print((report.markdown if arguments.markdown else report.text)(results, load))
         if arguments.json:
             report.write_json(arguments.json, results, load)
@@ -36,28 +42,47 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def run_rows(arguments: argparse.Namespace, load: Load) -> list[RowResult]:
+def select(patterns: Sequence[str]) -> list[Row]:
+    """The rows whose names match one of the patterns, in the order of the table; BenchmarkError if one matches none."""
+    names = [row.name for row in ROWS]
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            raise BenchmarkError(f"no row is called {pattern}; there are {', '.join(names)}")
+    return [row for row in ROWS if any(fnmatch.fnmatchcase(row.name, pattern) for pattern in patterns)]
+
+
+def run_rows(rows: Sequence[Row], arguments: argparse.Namespace, load: Load) -> list[RowResult]:
     lanes = find_lanes(arguments)
-    rows = [row for row in ROWS if row.name in (arguments.rows or ROW_NAMES)]
+    sink = Lane.parse(report.SINK, f"{GENERATOR} sink")
     with tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX) as directory:
+        load = replace(load, certificate=issue("localhost").write(Path(directory) / "server"))
         backlogs = Backlogs(Path(directory), lambda daemon: fill(daemon, load.stored))
-        return [run_row(row, lanes, arguments.runs, load, say, backlogs.of) for row in rows]
+        results = [run_row(row, lanes, arguments.runs, load, say, backlogs.of, sink) for row in rows]
+    return [part for result in results for part in result]
 
 
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         prog="python tests/benchmarks",
         description="Compare gnsqd with the real nsqd.",
-        epilog="`python tests/benchmarks memory --help` is about memory, `scrape --help` about /metrics.",
+        epilog="`python tests/benchmarks memory --help` is about the memory of a backlog, `scale --help` about great "
+        "numbers of topics, connections and so on, `scrape --help` about /metrics.",
     )
     result.add_argument("--runs", type=positive, default=5, metavar="N", help="of each row and daemon (%(default)s)")
     result.add_argument(
-        "--seconds", type=positive, default=3, metavar="N", help="that bench programs run (%(default)s)"
+        "--seconds", type=positive_seconds, default=3, metavar="N", help="that bench programs run (%(default)s)"
     )
     result.add_argument(
-        "--backlog", type=positive, default=1_000_000, metavar="N", help="messages in disk rows (%(default)s)"
+        "--backlog", type=positive, default=1_000_000, metavar="N", help="messages that a backlog has (%(default)s)"
     )
-    result.add_argument("--rows", nargs="+", choices=ROW_NAMES, metavar="NAME", help=f"of {', '.join(ROW_NAMES)} (all)")
+    names = ", ".join(row.name for row in ROWS)
+    result.add_argument(
+        "--rows",
+        nargs="+",
+        default=["*"],
+        metavar="PATTERN",
+        help=f"those called so, like '*-consume', of {names} (all)",
+    )
     result.add_argument("--json", type=Path, metavar="FILE", help="write every run to FILE")
     result.add_argument("--markdown", action="store_true", help="print the table in Markdown")
     add_lane_options(result)
@@ -75,6 +100,12 @@ def positive(text: str) -> int:
     if (number := int(text)) <= 0:
         raise ValueError(text)
     return number
+
+
+def positive_seconds(text: str) -> float:
+    if not 0 < (seconds := float(text)) < math.inf:
+        raise ValueError(text)
+    return seconds
 
 
 def find_lanes(arguments: argparse.Namespace) -> list[Lane]:

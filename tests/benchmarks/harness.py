@@ -1,6 +1,7 @@
 """Runs rows over lanes, interleaved: A B C, A B C, ... so that a slow moment of the machine meets every lane.
 
-Each run has a fresh daemon. Ratios are taken pair by pair, within one turn, for the same reason.
+Each run has a fresh daemon. Ratios are taken pair by pair, within one turn, for the same reason. In the first turn the
+load also meets the sink, a daemon that does no work: what comes out is the most that this load can show.
 """
 
 import statistics
@@ -9,7 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.lanes import BenchmarkError, Lane
-from benchmarks.rows import Load, Measurement, RanDry, Row
+from benchmarks.row import RATE, Load, Measurement, RanDry, Row
+
+# A figure this close to what the load reaches with the sink says as much about the load as about the daemon.
+NEAR_LIMIT = 0.8
 
 
 @dataclass(frozen=True)
@@ -22,27 +26,56 @@ class Spread:
     def of(cls, values: Sequence[float]) -> "Spread":
         return cls(statistics.median(values), min(values), max(values))
 
+    @classmethod
+    def of_known(cls, values: Sequence[float | None]) -> "Spread | None":
+        """None if one is not known."""
+        known = [value for value in values if value is not None]
+        return cls.of(known) if len(known) == len(values) else None
+
 
 @dataclass(frozen=True)
 class RowResult:
-    """The runs of a row: lane name to measurements in the order of the turns. The first lane is the base."""
+    """The runs of a row: lane name to measurements in the order of the turns. The first lane is the base; `limit` is
+    the sink's run, where there was one."""
 
     row: Row
     runs: dict[str, list[Measurement]]
+    limit: Measurement | None = None
 
     def figure(self, lane: str) -> Spread:
         """In the row's unit."""
         return Spread.of([run.value for run in self.runs[lane]])
 
     def cpu_per_million(self, lane: str) -> Spread | None:
-        """None where no messages are moved."""
-        values = [run.cpu_per_million for run in self.runs[lane]]
-        return Spread.of([value for value in values if value is not None]) if None not in values else None
+        """Of the daemon; None where no messages are moved."""
+        return Spread.of_known([run.cpu_per_million for run in self.runs[lane]])
+
+    def load_per_million(self, lane: str) -> Spread | None:
+        """Of the clients; None where no messages are moved, or the clients' time is not known."""
+        return Spread.of_known([run.load_per_million for run in self.runs[lane]])
 
     def ratio(self, lane: str) -> Spread:
         first = next(iter(self.runs.values()))
         pairs = zip(self.runs[lane], first, strict=True)
-        return Spread.of([self.row.speedup(run.value, other.value) for run, other in pairs])
+        return Spread.of([self.row.unit.ratio(run.value, other.value) for run, other in pairs])
+
+    def near_limit(self, lane: str) -> bool:
+        """Whether the load may be what kept this lane from being faster."""
+        if self.limit is None or self.row.unit is not RATE:
+            return False
+        return self.figure(lane).median > NEAR_LIMIT * self.limit.value
+
+    def split(self) -> "list[RowResult]":
+        """One result for each part of the row; itself where it has none."""
+        return [self._part(part) for part in self.row.parts] or [self]
+
+    def _part(self, part: str) -> "RowResult":
+        def pick(run: Measurement) -> Measurement:
+            return replace(run, value=run.parts[part], parts={})
+
+        row = replace(self.row, name=f"{self.row.name}-{part}", title=f"{self.row.title}, {part}", parts=())
+        runs = {lane: [pick(run) for run in runs] for lane, runs in self.runs.items()}
+        return RowResult(row, runs, self.limit and pick(self.limit))
 
 
 def run_row(
@@ -52,14 +85,16 @@ def run_row(
     load: Load,
     say: Callable[[str], None],
     stored: Callable[[Lane], Path],
-) -> RowResult:
-    """Measures `row` on every lane `turns` times; BenchmarkError if a daemon or a client fails.
+    sink: Lane | None = None,
+) -> list[RowResult]:
+    """Measures `row` on every lane `turns` times, and once on the sink if the row wants that; BenchmarkError if a
+    daemon or a client fails.
 
     `stored` gives the data path that a lane's daemon starts on in rows that want a backlog on disk.
     """
     while True:
         try:
-            return run_turns(row, lanes, turns, load, say, stored)
+            return run_turns(row, lanes, turns, load, say, stored, sink).split()
         except RanDry as error:
             load = replace(load, supply=load.supply * 2)
             say(f"{error}; the row starts again with {load.backlog}")
@@ -72,18 +107,24 @@ def run_turns(
     load: Load,
     say: Callable[[str], None],
     stored: Callable[[Lane], Path],
+    sink: Lane | None,
 ) -> RowResult:
-    flags = [] if row.mem_queue_size is None else [f"--mem-queue-size={row.mem_queue_size(load)}"]
+    def measure(lane: Lane, turn: int) -> Measurement:
+        try:
+            with lane.running(*row.flags(load), stored=stored(lane) if row.stored else None) as daemon:
+                measurement = row.measure(daemon, load)
+        except RanDry:
+            raise
+        except (AssertionError, BenchmarkError) as error:  # the former from tests/daemons.py
+            raise BenchmarkError(f"{row.title}, {lane.name}: {error}") from error
+        say(f"{row.title}, turn {turn}/{turns}, {lane.name}: {measurement.value:{row.unit.form}} {row.unit.name}")
+        return measurement
+
     runs: dict[str, list[Measurement]] = {lane.name: [] for lane in lanes}
+    limit = None
     for turn in range(1, turns + 1):
         for lane in lanes:
-            try:
-                with lane.running(*flags, stored=stored(lane) if row.stored else None) as daemon:
-                    measurement = row.measure(daemon, load)
-            except RanDry:
-                raise
-            except (AssertionError, BenchmarkError) as error:  # the former from tests/daemons.py
-                raise BenchmarkError(f"{row.title}, {lane.name}: {error}") from error
-            runs[lane.name].append(measurement)
-            say(f"{row.title}, turn {turn}/{turns}, {lane.name}: {measurement.value:{row.unit.form}} {row.unit.name}")
-    return RowResult(row, runs)
+            runs[lane.name].append(measure(lane, turn))
+        if turn == 1 and row.sink and sink is not None:
+            limit = measure(sink, turn)
+    return RowResult(row, runs, limit)

@@ -65,6 +65,22 @@ class Lane:
 
 
 def cpu_seconds(daemon: Daemon) -> float:
-    """User and system time of all threads of `daemon` so far, in steps of a clock tick (proc(5), stat, 14 and 15)."""
+    """User and system time of all threads that `daemon` has, so far (/proc/PID/task/TID/schedstat)."""
+    threads = Path(f"/proc/{daemon.pid}/task").glob("*/schedstat")
+    return sum(int(thread.read_text(encoding="utf-8").split()[0]) for thread in threads) / 1e9
+
+
+def total_cpu_seconds(daemon: Daemon) -> float:
+    """The same with the threads that have ended, and of a process that has, until it is waited for; in steps of a clock
+    tick (proc(5), stat, 14 and 15)."""
     fields = Path(f"/proc/{daemon.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+
+
+def resident(daemon: Daemon, field: str = "VmRSS") -> int:
+    """Bytes of resident memory (proc(5), status): VmRSS is now, VmHWM the most so far."""
+    status = Path(f"/proc/{daemon.pid}/status").read_text(encoding="utf-8")
+    found = re.search(rf"^{field}:\s+(\d+) kB$", status, re.MULTILINE)
+    if found is None:
+        raise BenchmarkError(f"no {field} in /proc/{daemon.pid}/status")
+    return int(found[1]) * 1024

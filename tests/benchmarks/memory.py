@@ -5,15 +5,13 @@ Linux.
 """
 
 import argparse
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarks.cli import add_lane_options, find_lanes, positive, say
 from benchmarks.clients import MPUB_BYTES, drain, publish
-from benchmarks.lanes import BenchmarkError, Lane
-from benchmarks.rows import CHANNEL, TOPIC, channel_stats, connections, create_channel
+from benchmarks.lanes import BenchmarkError, Lane, resident
+from benchmarks.queues import CHANNEL, TOPIC, channel_stats, connections, create_channel
 from daemons import Daemon, eventually
 
 MB = 1_000_000
@@ -56,17 +54,17 @@ def fill_and_drain(daemon: Daemon, body_size: int, count: int) -> Peaks:
     The second half comes while the topic is paused: then its memory queue fills too, not only the channel's.
     """
     create_channel(daemon)
-    started = peak_memory(daemon)
+    started = resident(daemon, "VmHWM")
     publish(daemon.tcp_address, TOPIC, count // 2, body_size)
     settle(daemon, count // 2)
     set_topic(daemon, "pause")
     publish(daemon.tcp_address, TOPIC, count - count // 2, body_size)
-    filled = peak_memory(daemon)
+    filled = resident(daemon, "VmHWM")
     set_topic(daemon, "unpause")
     settle(daemon, count)
     drain(daemon.tcp_address, TOPIC, CHANNEL, count, body_size, rdy=RDY, connections=connections(), until=count)
     eventually(lambda: channel_stats(daemon)["in_flight_count"] == 0, "all is finished", SETTLE_SECONDS)
-    return Peaks(started, filled, peak_memory(daemon))
+    return Peaks(started, filled, resident(daemon, "VmHWM"))
 
 
 def settle(daemon: Daemon, count: int) -> None:
@@ -77,15 +75,6 @@ def set_topic(daemon: Daemon, how: str) -> None:
     status, _, body = daemon.http("POST", f"/topic/{how}?topic={TOPIC}")
     if status != 200:
         raise BenchmarkError(f"/topic/{how}: {status} {body.decode(errors='replace')}")
-
-
-def peak_memory(daemon: Daemon) -> int:
-    """The most that has been resident so far, in bytes (proc(5), status, VmHWM)."""
-    status = Path(f"/proc/{daemon.pid}/status").read_text(encoding="utf-8")
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
-    if found is None:
-        raise BenchmarkError(f"no VmHWM in /proc/{daemon.pid}/status")
-    return int(found[1]) * 1024
 
 
 def main(argv: Sequence[str] | None = None) -> int:

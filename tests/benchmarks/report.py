@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.harness import RowResult, Spread
-from benchmarks.rows import BODY_SIZE, Load
+from benchmarks.harness import NEAR_LIMIT, RowResult, Spread
+from benchmarks.queues import BODY_SIZE
+from benchmarks.row import Load, Measurement
 
-HEADINGS = ("row", "unit", "daemon", "median (range)", "ratio (range)", "CPU s per million messages")
+HEADINGS = ("row", "unit", "daemon", "median (range)", "ratio (range)", "CPU s per million messages", "of the clients")
 
 
 def text(results: Sequence[RowResult], load: Load) -> str:
@@ -32,18 +33,32 @@ def cells(results: Sequence[RowResult]) -> list[tuple[str, ...]]:
         for lane in result.runs:
             first = lane == next(iter(result.runs))
             unit = result.row.unit
-            cpu = result.cpu_per_million(lane)
             lines.append(
                 (
                     result.row.title if first else "",
-                    unit.name if first else "",
+                    unit.heading if first else "",
                     lane,
                     spread(result.figure(lane), unit.form) + marks(result, lane),
                     "1" if first else spread(result.ratio(lane), ".2f"),
-                    f"{cpu.median:.2f}" if cpu else "",
+                    seconds(result.cpu_per_million(lane)),
+                    seconds(result.load_per_million(lane)),
                 )
             )
+        if result.limit is not None:
+            lines.append(limit_cells(result, result.limit))
     return lines
+
+
+def limit_cells(result: RowResult, limit: Measurement) -> tuple[str, ...]:
+    """The line of the sink, which had one run."""
+    base = result.figure(next(iter(result.runs))).median
+    unit = result.row.unit
+    cpu = (Spread.of_known([cpu]) for cpu in (limit.cpu_per_million, limit.load_per_million))
+    return ("", "", SINK, f"{limit.value:{unit.form}}", f"{unit.ratio(limit.value, base):.2f}", *map(seconds, cpu))
+
+
+def seconds(values: Spread | None) -> str:
+    return f"{values.median:.2f}" if values else ""
 
 
 def spread(values: Spread, form: str) -> str:
@@ -62,12 +77,19 @@ def fell_behind(result: RowResult, lane: str) -> bool:
     return not result.row.in_memory and any(run.behind > run.messages // 100 for run in result.runs[lane])
 
 
+SINK = "sink"
+
 MARKS = {
     "†": (spilled, "more messages than the memory queue holds: some went to disk."),
     "‡": (
         fell_behind,
         "more than 1 % of the messages were still in the topic's disk queue, and not yet in the channel's, when the "
         "last one was acknowledged. The CPU time includes the rest.",
+    ),
+    "§": (
+        RowResult.near_limit,
+        f"more than {100 * NEAR_LIMIT:.0f} % of what the same clients reach with the sink, so they and the machine "
+        "hold the daemon back: the CPU time tells more than the ratio.",
     ),
 }
 
@@ -76,10 +98,12 @@ def notes(results: Sequence[RowResult], load: Load) -> list[str]:
     turns = max(len(runs) for result in results for runs in result.runs.values())
     lines = [
         f"Medians of {turns} interleaved runs, each with a fresh daemon; bench programs run for {load.seconds:g} s, a "
-        f"backlog is {load.stored:,} messages, all bodies have {BODY_SIZE} bytes. A ratio is the speed relative to the "
-        f"first daemon in the same turn, above 1 is faster. {len(os.sched_getaffinity(0))} CPUs, Python "
-        f"{platform.python_version()}."
+        f"backlog is {load.stored:,} messages, bodies have {BODY_SIZE} bytes where nothing else is said. A ratio is "
+        "the speed relative to the first daemon in the same turn, above 1 is faster; where less is better, it is the "
+        f"figure relative to that. {len(os.sched_getaffinity(0))} CPUs, Python {platform.python_version()}."
     ]
+    if any(result.limit is not None for result in results):
+        lines += ["", "The sink is a daemon that does no work; it shows what the clients and the machine can do."]
     for mark, (applies, text) in MARKS.items():
         if any(applies(result, lane) for result in results for lane in result.runs):
             lines += ["", f"{mark} {text}"]
@@ -104,11 +128,14 @@ def row_document(result: RowResult) -> dict[str, object]:
     return {
         "title": result.row.title,
         "unit": result.row.unit.name,
+        "sink": None if result.limit is None else asdict(result.limit),
         "lanes": {
             lane: {
                 "figure": asdict(result.figure(lane)),
                 "ratio": asdict(result.ratio(lane)),
                 "cpu_seconds_per_million": asdict(cpu) if (cpu := result.cpu_per_million(lane)) else None,
+                "load_cpu_seconds_per_million": asdict(cpu) if (cpu := result.load_per_million(lane)) else None,
+                "near_limit": result.near_limit(lane),
                 "runs": [asdict(run) for run in runs],
             }
             for lane, runs in result.runs.items()

@@ -66,10 +66,10 @@ class Result:
     during: list[Span]
 
 
-def write_topics(data_path: Path, topics: int, channels: int) -> None:
+def write_topics(data_path: Path, topics: Sequence[str], channels: Sequence[str]) -> None:
     """The nsqd.dat of a daemon that has them."""
-    named = [{"name": f"channel{number}", "paused": False} for number in range(channels)]
-    rows = [{"name": f"topic{number}", "paused": False, "channels": named} for number in range(topics)]
+    named = [{"name": name, "paused": False} for name in channels]
+    rows = [{"name": name, "paused": False, "channels": named} for name in topics]
     data_path.mkdir()
     (data_path / "nsqd.dat").write_text(json.dumps({"version": "1.3.0", "topics": rows}), encoding="utf-8")
 
@@ -132,7 +132,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         lanes = find_lanes(arguments)[1:]  # nsqd has no /metrics
         with tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX) as directory:
             stored = Path(directory) / "data"
-            write_topics(stored, arguments.topics, CHANNELS)
+            channels = [f"channel{number}" for number in range(CHANNELS)]
+            write_topics(stored, [f"topic{number}" for number in range(arguments.topics)], channels)
             print_line(HEADINGS)
             for lane in lanes:
                 late |= measure_lane(lane, stored, arguments)

@@ -13,9 +13,13 @@ from typing import Any, cast
 
 import pytest
 
+from benchmarks import put, report
+from benchmarks.cli import select
 from benchmarks.harness import RowResult, Spread, run_row
-from benchmarks.lanes import Lane
-from benchmarks.rows import RATE, SECONDS, Load, Measurement, RanDry, Row, Unit
+from benchmarks.lanes import BenchmarkError, Lane
+from benchmarks.row import MEGABYTES, RATE, SECONDS, Load, Measurement, RanDry, Row, Unit
+from benchmarks.rows import ROWS
+from benchmarks.scale import DIMENSIONS, Point
 from daemons import Daemon, own_command
 
 LOAD = Load(seconds=3.0, supply=100, stored=5)
@@ -37,6 +41,11 @@ def idle(daemon: Daemon, load: Load) -> Measurement:
     return measurement(1)
 
 
+def result_of(unit: Unit, figures: dict[str, list[float]], limit: float | None = None) -> RowResult:
+    runs = {lane: [measurement(figure) for figure in values] for lane, values in figures.items()}
+    return RowResult(row(idle, unit), runs, None if limit is None else measurement(limit))
+
+
 class IdleLane(Lane):
     """A lane whose daemon is its own name."""
 
@@ -46,17 +55,86 @@ class IdleLane(Lane):
 
 
 def test_ratios_are_taken_within_a_turn() -> None:
-    rates = {"real": [10.0, 20.0, 40.0], "ours": [20.0, 20.0, 20.0]}
-    result = RowResult(row(idle), {lane: [measurement(rate) for rate in runs] for lane, runs in rates.items()})
+    result = result_of(RATE, {"real": [10.0, 20.0, 40.0], "ours": [20.0, 20.0, 20.0]})
     assert result.ratio("ours") == Spread(median=1.0, low=0.5, high=2.0)
     assert result.figure("real") == Spread(median=20.0, low=10.0, high=40.0)
     assert result.cpu_per_million("ours") == Spread(500.0, 500.0, 500.0)
 
 
 def test_less_time_is_faster() -> None:
-    seconds = {"real": [0.5, 0.5, 0.5], "ours": [1.0, 0.25, 2.0]}
-    result = RowResult(row(idle, SECONDS), {lane: list(map(measurement, runs)) for lane, runs in seconds.items()})
+    result = result_of(SECONDS, {"real": [0.5, 0.5, 0.5], "ours": [1.0, 0.25, 2.0]})
     assert result.ratio("ours") == Spread(median=0.5, low=0.25, high=2.0)
+
+
+def test_ratio_of_what_is_no_speed_is_that_of_the_figures() -> None:
+    result = result_of(MEGABYTES, {"real": [10.0, 10.0, 0.0], "ours": [5.0, 40.0, 1.0]})
+    assert result.ratio("ours") == Spread(median=4.0, low=0.5, high=float("inf"))
+    assert "MB, less is better" in report.text([result], LOAD)
+
+
+def test_figures_near_the_sinks_are_marked() -> None:
+    result = result_of(RATE, {"real": [70.0], "ours": [90.0]}, limit=100.0)
+    assert not result.near_limit("real")
+    assert result.near_limit("ours")
+    lines = report.text([result], LOAD).splitlines()
+    assert ["§" in line for line in lines[1:4]] == [False, True, False]
+    assert lines[3].split()[:3] == ["sink", "100", "1.43"]
+    # Of a latency the sink's is the floor, and says nothing about a limit.
+    assert not result_of(MEGABYTES, {"real": [1.0], "ours": [90.0]}, limit=100.0).near_limit("ours")
+
+
+def test_sink_is_measured_once_and_only_where_a_row_wants_it() -> None:
+    measured: list[Any] = []
+
+    def measure(daemon: Daemon, load: Load) -> Measurement:
+        measured.append(daemon)
+        return measurement(1)
+
+    sink, lanes = IdleLane("sink", ()), [IdleLane("a", ())]
+    for wanted, order in ((True, ["a", "sink", "a"]), (False, ["a", "a"])):
+        measured.clear()
+        rows = [Row("row", "row", measure, sink=wanted)]
+        (result,) = run_row(rows[0], lanes, 2, LOAD, lambda line: None, nothing_stored, sink)
+        assert measured == order
+        assert (result.limit is not None) == wanted
+
+
+def test_a_row_with_several_figures_gives_a_line_for_each() -> None:
+    figures = iter([1.0, 2.0])
+
+    def measure(daemon: Daemon, load: Load) -> Measurement:
+        figure = next(figures)
+        return Measurement(0, parts={"p50": figure, "p99": 10 * figure})
+
+    several = Row("trip", "Trip", measure, parts=("p50", "p99"))
+    lanes = [IdleLane("a", ()), IdleLane("b", ())]
+    results = run_row(several, lanes, 1, LOAD, lambda line: None, nothing_stored)
+    assert [(result.row.name, result.row.title) for result in results] == [
+        ("trip-p50", "Trip, p50"), ("trip-p99", "Trip, p99")
+    ]  # fmt: skip
+    assert [[result.figure(lane).median for lane in ("a", "b")] for result in results] == [[1, 2], [10, 20]]
+
+
+def test_rows_are_chosen_by_pattern_in_the_order_of_the_table() -> None:
+    assert [row.name for row in select(["restart*", "mpub-20"])] == ["mpub-20", "restart-empty", "restart"]
+    assert [row.name for row in select(["*"])] == [row.name for row in ROWS]
+    assert len({row.name for row in ROWS}) == len(ROWS)
+    with pytest.raises(BenchmarkError, match=r"no row is called mpub-21; there are writer-1, .*"):
+        select(["mpub-20", "mpub-21"])
+
+
+def test_interpreter_of_a_lane_is_found_in_its_command(tmp_path: Path) -> None:
+    script = tmp_path / "gnsqd"
+    script.write_text("#!/usr/bin/env python3 -I\nimport gnsqd\n")
+    program = tmp_path / "nsqd"
+    program.write_bytes(b"\x7fELF python")
+    shell = tmp_path / "wrapper"
+    shell.write_text("#!/bin/sh\nexec nsqd\n")
+    assert put.interpreter([str(script)]) == ["/usr/bin/env", "python3", "-I"]
+    assert put.interpreter(["env", "A=b", "python", "-P", "-m", "gnsqd"]) == ["env", "A=b", "python"]
+    for other in (program, shell):
+        with pytest.raises(BenchmarkError, match=f"cannot tell which Python runs {other}"):
+            put.interpreter([str(other)])
 
 
 def test_lanes_take_turns() -> None:
@@ -80,7 +158,7 @@ def test_row_starts_again_with_twice_the_backlog_for_all_when_one_ran_dry() -> N
         return measurement(1)
 
     lanes = [IdleLane("a", ()), IdleLane("b", ())]
-    result = run_row(row(measure), lanes, 1, LOAD, lambda line: None, nothing_stored)
+    (result,) = run_row(row(measure), lanes, 1, LOAD, lambda line: None, nothing_stored)
     first = backlogs[0][1]
     assert backlogs == [("a", first), ("b", first), ("a", 2 * first), ("b", 2 * first)]
     assert [len(runs) for runs in result.runs.values()] == [1, 1]
@@ -118,7 +196,7 @@ def test_benchmarks_compare_the_real_nsqd_with_the_lane_that_is_there(
     assert run.stderr.count("without gnsqd") == 1
     rows = json.loads((tmp_path / "result.json").read_text())["rows"]
     assert [(name, row["unit"]) for name, row in rows.items()] == [
-        ("writer-20", "messages/s"), ("drain", "messages/s"), ("exit", "s"), ("restart", "s")
+        ("writer-20", "messages/s"), ("drain", "messages/s"), ("exit", "s"), ("restart", "s"),
     ]  # fmt: skip
     for name, row in rows.items():
         lanes = row["lanes"]
@@ -130,6 +208,74 @@ def test_benchmarks_compare_the_real_nsqd_with_the_lane_that_is_there(
                 assert result["runs"][0]["messages"] > 1000
                 assert result["runs"][0]["cpu_seconds"] > 0
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+def test_rows_of_the_load_generator_move_messages_in_every_daemon(
+    peer_binary: Callable[[str], Path], tmp_path: Path
+) -> None:
+    ours = shlex.join(own_command())
+    rows = ["pub", "consume-100", "both", "http-mpub", "tls-consume", "deflate-mpub-20", "end-to-end"]
+    run = subprocess.run(
+        [sys.executable, str(Path(__file__).parent), "--runs=1", "--seconds=0.3", "--backlog=20000", "--rows", *rows,
+         "trip-neighbour", "connection-memory", "put-channel", f"--real={peer_binary('nsqd')}", f"--compiled={ours}",
+         f"--plain={ours}", f"--json={tmp_path / 'result.json'}"],
+        capture_output=True, text=True, env={**os.environ, "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    results = json.loads((tmp_path / "result.json").read_text())["rows"]
+    for result in results.values():
+        runs = [run for lane in result["lanes"].values() for run in lane["runs"]]
+        assert len(runs) == 2
+        assert all(run["value"] > 0 for run in runs)
+        if result["unit"] == "messages/s":
+            assert all(run["messages"] > 0 and run["load_seconds"] > 0 for run in (*runs, result["sink"]))
+            assert all(run["cpu_seconds"] > 0 for run in runs)
+    for kind in ("end-to-end", "trip-neighbour"):
+        assert results.pop(f"{kind}-p50")["unit"] == results.pop(f"{kind}-p99")["unit"] == "ms"
+    assert set(results) == {*rows[:-1], "connection-memory", "put-channel"}
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+def test_cost_is_measured_against_numbers(peer_binary: Callable[[str], Path], tmp_path: Path) -> None:
+    ours = shlex.join(own_command())
+    run = subprocess.run(
+        [sys.executable, str(Path(__file__).parent), "scale", "--of", "topics", "in flight", "deferred", "--most=10",
+         "--messages=5000", f"--real={peer_binary('nsqd')}", f"--compiled={ours}", f"--plain={ours}",
+         f"--json={tmp_path / 'points.json'}"],
+        capture_output=True, text=True, env={**os.environ, "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    points = [Point(**point) for point in json.loads((tmp_path / "points.json").read_text())["points"]]
+    assert [(point.dimension, point.count) for point in points[::2]] == [
+        ("topics", 1), ("topics", 10), ("in flight", 1), ("deferred", 1)
+    ]  # fmt: skip
+    assert {point.lane for point in points[::2]} == {"nsqd"}
+    assert all(point.microseconds > 0 and point.rest >= 0 and point.megabytes > 1 for point in points)
+    assert [path.name for path in tmp_path.iterdir()] == ["points.json"]
+
+
+def test_points_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from benchmarks.plot import draw
+
+    points = [Point("topics", count, lane, 1.0, 0.1, 10.0) for count in (1, 10) for lane in ("nsqd", "gnsqd plain")]
+    draw(points, {dimension.name: dimension.what for dimension in DIMENSIONS}, tmp_path / "scale.png")
+    assert (tmp_path / "scale.png").read_bytes().startswith(b"\x89PNG\r\n")
+
+
+def test_a_plot_without_matplotlib_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "matplotlib.py").write_text("raise ImportError('there is none')")
+    run = subprocess.run(
+        [sys.executable, str(Path(__file__).parent), "scale", "--plot=scale.png"],
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert run.returncode == 1
+    assert run.stderr == "benchmarks: a plot needs matplotlib: there is none\n"
+    assert run.stdout == ""
 
 
 @pytest.mark.peer

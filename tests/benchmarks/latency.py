@@ -1,0 +1,45 @@
+"""Procedures that time single messages at a rate which leaves the daemon idle for most of the time: p50 and p99, ms."""
+
+from collections.abc import Callable
+
+from benchmarks.lanes import BenchmarkError
+from benchmarks.programs import Loaded, generate, neighbour, on_channel
+from benchmarks.queues import create_channel, topic_stats
+from benchmarks.row import Load, Measurement
+from daemons import Daemon
+
+RATE = 500  # messages per second
+WARM_UP = 0.5  # seconds
+
+# MPUBs, some of them always waiting in the daemon's receive buffer.
+NEIGHBOUR = ("-publishers=1", "-batch=20", "-window=50")
+
+
+def trip(daemon: Daemon, load: Load) -> Measurement:
+    """From sending a PUB to its answer."""
+    create_channel(daemon)
+    return timed(generate(daemon, "trip", load.seconds, f"-rate={RATE}", f"-warmup={WARM_UP}s"))
+
+
+def trip_beside_neighbour(daemon: Daemon, load: Load) -> Measurement:
+    """The same while another client publishes to that topic as fast as it can."""
+    with neighbour(daemon, *NEIGHBOUR):
+        measurement = trip(daemon, load)
+    others = topic_stats(daemon)["message_count"] - RATE * (load.seconds + WARM_UP)
+    if others < RATE:
+        raise BenchmarkError("the neighbour published next to nothing")
+    return measurement
+
+
+def end_to_end(flags: tuple[str, ...]) -> Callable[[Daemon, Load], Measurement]:
+    """From sending a PUB to receiving the message, which a consumer waits for."""
+
+    def measure(daemon: Daemon, load: Load) -> Measurement:
+        rate = (f"-rate={RATE}", f"-warmup={WARM_UP}s")
+        return timed(generate(daemon, "latency", load.seconds, on_channel(), *rate, *flags))
+
+    return measure
+
+
+def timed(loaded: Loaded) -> Measurement:
+    return Measurement(loaded.p99 * 1000, parts={"p50": loaded.p50 * 1000, "p99": loaded.p99 * 1000})

@@ -1,0 +1,145 @@
+"""The programs that load a daemon: nsq's own bench_writer and bench_reader, whose log line carries the rate, and the
+load generator in tests/peers/load, which prints JSON."""
+
+import contextlib
+import json
+import re
+import resource
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from benchmarks.lanes import BenchmarkError, cpu_seconds
+from benchmarks.queues import BODY_SIZE, CHANNEL, SETTLE_SECONDS, TOPIC
+from daemons import PEERS, Daemon
+
+GENERATOR = PEERS / "load"
+
+# The line all of nsq's bench programs close with; the duration is Go's (15.2s, 1m0.5s).
+RESULT = re.compile(r"duration: (?:(?P<minutes>\d+)m)?(?P<seconds>[\d.]+)s - .* - (?P<rate>[\d.]+)ops/s - ")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a program did. Times are seconds; those of single messages are there where they were timed."""
+
+    seconds: float
+    published: int
+    consumed: int
+    cpu_seconds: float  # of the program
+    p50: float
+    p99: float
+    longest: float
+    # The daemon's CPU time when it began, and when it had ended: connecting and closing are not in between.
+    before: float = 0.0
+    after: float = 0.0
+
+
+def bench_program(daemon: Daemon, name: str, seconds: float, *flags: str) -> tuple[float, int, float]:
+    """Runs one of nsq's bench programs: messages per second, messages, its CPU time. BenchmarkError if it fails."""
+    command = [
+        str(PEERS / name),
+        "--nsqd-tcp-address={}:{}".format(*daemon.tcp_address),
+        f"--runfor={seconds:g}s",
+        f"--size={BODY_SIZE}",
+        f"--topic={TOPIC}",
+        *flags,
+    ]
+    before = cpu_of_children()
+    run = run_to_end(command, seconds)
+    spent = cpu_of_children() - before
+    result = RESULT.search(run.stderr)
+    if result is None:
+        raise BenchmarkError(f"{name} gave no result:\n{run.stderr.strip()}")
+    rate = float(result["rate"])
+    elapsed = int(result["minutes"] or 0) * 60 + float(result["seconds"])
+    return rate, round(rate * elapsed), spent
+
+
+def cpu_of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def generate(daemon: Daemon, mode: str, seconds: float, *flags: str) -> Loaded:
+    """Runs the load generator for `seconds`; BenchmarkError if it fails."""
+    with started(generator(daemon, mode, "-wait", f"-for={seconds:g}s", *flags)) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        alarm = threading.Timer(11 * seconds + SETTLE_SECONDS, process.kill)
+        alarm.start()
+        line = ""
+        if process.stdout.readline():
+            before = cpu_seconds(daemon)
+            process.stdin.write("\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+            after = cpu_seconds(daemon)
+        _, complaint = process.communicate()  # ends its input, which ends it
+        alarm.cancel()
+        check(process, complaint)
+    return replace(parse(line), before=before, after=after)
+
+
+def generator(daemon: Daemon, mode: str, *flags: str) -> list[str]:
+    return [str(GENERATOR), mode, "-tcp={}:{}".format(*daemon.tcp_address), f"-topic={TOPIC}", *flags]
+
+
+def on_channel() -> str:
+    return f"-channel={CHANNEL}"
+
+
+def run_to_end(command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    name = command[0].rpartition("/")[2]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=seconds + SETTLE_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise BenchmarkError(f"{name} still runs after {error.timeout:g} s") from error
+    if run.returncode != 0:
+        raise BenchmarkError(f"{name} exited with {run.returncode}:\n{run.stderr.strip()}")
+    return run
+
+
+def parse(line: str) -> Loaded:
+    try:
+        return Loaded(**json.loads(line))
+    except (TypeError, ValueError) as error:
+        raise BenchmarkError(f"load gave no result: {line.strip()!r}") from error
+
+
+@contextlib.contextmanager
+def holding(daemon: Daemon, *flags: str) -> Iterator[Loaded]:
+    """Keeps the load generator's connections open; BenchmarkError if they cannot be had, or do not last."""
+    with started(generator(daemon, "hold", *flags)) as process:
+        assert process.stdout is not None
+        if line := process.stdout.readline():
+            yield parse(line)
+        _, complaint = process.communicate(timeout=SETTLE_SECONDS)  # ends its input, which ends it
+        check(process, complaint)
+
+
+@contextlib.contextmanager
+def neighbour(daemon: Daemon, *flags: str) -> Iterator[None]:
+    """Publishes without end meanwhile; BenchmarkError if that stops."""
+    with started(generator(daemon, "move", "-for=1h", *flags)) as process:
+        yield
+        if process.poll() is not None:
+            _, complaint = process.communicate()
+            raise BenchmarkError(f"the neighbour exited with {process.returncode}:\n{complaint.strip()}")
+
+
+@contextlib.contextmanager
+def started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """A program that does not outlast the block."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def check(process: subprocess.Popen[str], complaint: str) -> None:
+    if process.returncode != 0:
+        raise BenchmarkError(f"load exited with {process.returncode}:\n{complaint.strip()}")

@@ -1,0 +1,51 @@
+"""The topic and the channel that the rows load: made, filled, looked at."""
+
+import os
+from typing import Any
+
+from benchmarks.clients import publish
+from benchmarks.lanes import BenchmarkError
+from daemons import Daemon, eventually
+
+TOPIC = "sub_bench"
+CHANNEL = "ch"
+BODY_SIZE = 200
+SETTLE_SECONDS = 60.0
+
+
+def connections() -> int:
+    """How many connections nsq's bench programs open, and so do most rows: GOMAXPROCS."""
+    return len(os.sched_getaffinity(0))
+
+
+def topic_stats(daemon: Daemon) -> dict[str, Any]:
+    topic: dict[str, Any] = daemon.stats(TOPIC)["topics"][0]
+    return topic
+
+
+def channel_stats(daemon: Daemon) -> dict[str, Any]:
+    channel: dict[str, Any] = topic_stats(daemon)["channels"][0]
+    return channel
+
+
+def create_channel(daemon: Daemon) -> None:
+    for path in (f"/topic/create?topic={TOPIC}", f"/channel/create?topic={TOPIC}&channel={CHANNEL}"):
+        status, _, body = daemon.http("POST", path)
+        if status != 200:
+            raise BenchmarkError(f"POST {path}: {status} {body.decode(errors='replace')}")
+
+
+def fill(daemon: Daemon, count: int) -> None:
+    """Publishes `count` messages and waits until all of them are in the channel."""
+    create_channel(daemon)
+    publish(daemon.tcp_address, TOPIC, count, BODY_SIZE)
+    wait_for_depth(daemon, count)
+
+
+def wait_for_depth(daemon: Daemon, count: int) -> None:
+    eventually(lambda: channel_stats(daemon)["depth"] == count, "backlog is there", SETTLE_SECONDS)
+
+
+def wait_for_topic(daemon: Daemon) -> None:
+    """Until the topic has handed everything to its channel: that is work on these messages, too."""
+    eventually(lambda: topic_stats(daemon)["depth"] == 0, "topic is empty", SETTLE_SECONDS)

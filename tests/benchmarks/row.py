@@ -1,0 +1,111 @@
+"""What a row is: a procedure on a running daemon, which gives a figure and the CPU time that the daemon spent on it."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from benchmarks.lanes import BenchmarkError
+from daemons import Daemon
+
+FASTEST = 2_500_000  # messages per second, more than any daemon takes
+
+
+class RanDry(BenchmarkError):
+    """The consumer took everything there was, so its rate is the backlog's and not the daemon's."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """How long to load the daemon, how many messages to prepare for each second of consuming, how many are stored."""
+
+    seconds: float
+    supply: int
+    stored: int = 0
+    certificate: tuple[str, str] = ("", "")  # for TLS: files of the certificate and its key
+
+    @property
+    def backlog(self) -> int:
+        return int(self.seconds * self.supply)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    value: float  # in the unit of the row
+    messages: int = 0  # 0 where none are moved
+    cpu_seconds: float = 0.0  # of the daemon, over all these messages
+    on_disk: int = 0  # messages that the memory queue had no room for
+    behind: int = 0  # messages that were published, but not yet in the channel
+    load_seconds: float | None = None  # of the clients: their CPU time over the same messages
+    parts: dict[str, float] = field(default_factory=dict)  # the figures, where the row names several
+
+    @property
+    def cpu_per_million(self) -> float | None:
+        return self._per_million(self.cpu_seconds)
+
+    @property
+    def load_per_million(self) -> float | None:
+        return None if self.load_seconds is None else self._per_million(self.load_seconds)
+
+    def _per_million(self, seconds: float) -> float | None:
+        return seconds / self.messages * 1_000_000 if self.messages else None
+
+
+@dataclass(frozen=True)
+class Unit:
+    """`inverted`: a figure is time per work, and the ratio that of the speeds. Memory, latency and CPU time at rest are
+    no `speed`; their ratio is that of the figures."""
+
+    name: str
+    form: str  # of a figure in the table
+    inverted: bool = False
+    speed: bool = True
+
+    @property
+    def heading(self) -> str:
+        return self.name if self.speed else f"{self.name}, less is better"
+
+    def ratio(self, value: float, base: float) -> float:
+        above, below = (base, value) if self.inverted else (value, base)
+        return above / below if below else math.inf
+
+
+RATE = Unit("messages/s", ",.0f")
+SECONDS = Unit("s", ".3f", inverted=True)
+NANOSECONDS = Unit("ns/message", ",.0f", inverted=True)
+MILLISECONDS = Unit("ms", ".3f", speed=False)
+MEGABYTES = Unit("MB", ",.1f", speed=False)
+KILOBYTES = Unit("kB", ",.1f", speed=False)
+PERCENT = Unit("% of a CPU", ".1f", speed=False)
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    title: str
+    measure: Callable[[Daemon, Load], Measurement]
+    mem_queue_size: Callable[[Load], int] | None = None  # None is nsqd's default
+    unit: Unit = RATE
+    stored: bool = False  # the daemon starts with a backlog on disk
+    in_memory: bool = True  # nothing of what is measured should be on disk
+    sink: bool = False  # the load's own limit is worth knowing: it meets the sink, too
+    tls: bool = False
+    parts: tuple[str, ...] = ()  # names of the figures, where there are several: a line each
+
+    def flags(self, load: Load) -> list[str]:
+        """What the daemon is started with."""
+        flags = [] if self.mem_queue_size is None else [f"--mem-queue-size={self.mem_queue_size(load)}"]
+        if self.tls:
+            flags += [f"--tls-cert={load.certificate[0]}", f"--tls-key={load.certificate[1]}"]
+        return flags
+
+
+def all_that_comes(load: Load) -> int:
+    return int(load.seconds * FASTEST)
+
+
+def backlog(load: Load) -> int:
+    return load.backlog
+
+
+def stored(load: Load) -> int:
+    return load.stored

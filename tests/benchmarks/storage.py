@@ -1,0 +1,90 @@
+"""Procedures about the disk: draining a backlog, a clean exit with one, a start."""
+
+import http.client
+import os
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from benchmarks.clients import drain
+from benchmarks.lanes import BenchmarkError, cpu_seconds, total_cpu_seconds
+from benchmarks.queues import BODY_SIZE, CHANNEL, SETTLE_SECONDS, TOPIC, channel_stats, connections, fill
+from benchmarks.row import Load, Measurement
+from daemons import DEADLINE, Daemon, eventually, free_port
+
+POLL_SECONDS = 0.001
+
+# The consumer must not be what is measured.
+MAX_BUSY = 0.5
+
+
+def drainer(rdy: int) -> Callable[[Daemon, Load], Measurement]:
+    """All that is stored goes to as many connections as nsq's bench programs open.
+
+    The last windows are left out of the rate: less than an output buffer's load waits up to output-buffer-timeout for
+    the next tick, and that is no speed.
+    """
+
+    def measure(daemon: Daemon, load: Load) -> Measurement:
+        if (depth := channel_stats(daemon)["backend_depth"]) != load.stored:
+            raise BenchmarkError(f"{depth} messages on disk instead of {load.stored}")
+        until = max(load.stored - 2 * rdy * connections(), 1)
+        before = cpu_seconds(daemon)
+        drained = drain(
+            daemon.tcp_address, TOPIC, CHANNEL, load.stored, BODY_SIZE, rdy=rdy, connections=connections(), until=until
+        )
+        eventually(lambda: channel_stats(daemon)["in_flight_count"] == 0, "all is finished", SETTLE_SECONDS)
+        spent = cpu_seconds(daemon) - before
+        if drained.busy > MAX_BUSY:
+            raise BenchmarkError(f"the consumer was busy {drained.busy:.0%} of the time")
+        return Measurement(drained.messages / drained.seconds, load.stored, spent)
+
+    return measure
+
+
+def restart(daemon: Daemon, load: Load) -> Measurement:
+    """From just before exec to the first answer to /ping, after a clean exit."""
+    if (code := daemon.terminate()) != 0:
+        raise BenchmarkError(f"exited with {code}")
+    port = free_port()
+    with ThreadPoolExecutor(1) as pool:
+        began = time.monotonic()
+        answered = pool.submit(first_answer, port)
+        daemon.restart(*daemon.flags, f"--http-address=127.0.0.1:{port}")
+        seconds = answered.result() - began
+    return Measurement(seconds, cpu_seconds=cpu_seconds(daemon))
+
+
+def first_answer(port: int) -> float:
+    """The monotonic time at which /ping is first answered with 200."""
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
+        try:
+            connection.request("GET", "/ping")
+            if connection.getresponse().status == 200:
+                return time.monotonic()
+        except ConnectionError:
+            pass
+        finally:
+            connection.close()
+        time.sleep(POLL_SECONDS)
+    raise BenchmarkError(f"/ping was not answered within {DEADLINE:g} s")
+
+
+def clean_exit(daemon: Daemon, load: Load) -> Measurement:
+    """From SIGTERM to the end of the process, with as many messages in memory as are stored elsewhere."""
+    fill(daemon, load.stored)
+    if (depth := channel_stats(daemon)["backend_depth"]) != 0:
+        raise BenchmarkError(f"{depth} messages on disk already")
+    before = total_cpu_seconds(daemon)
+    began = time.monotonic()
+    daemon.send_signal(signal.SIGTERM)
+    # Not reaped yet: its CPU time stays in /proc until then.
+    eventually(lambda: os.waitid(os.P_PID, daemon.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG), "exit", SETTLE_SECONDS)
+    seconds = time.monotonic() - began
+    spent = total_cpu_seconds(daemon) - before
+    if (code := daemon.wait()) != 0:
+        raise BenchmarkError(f"exited with {code}:\n{daemon.log()}")
+    return Measurement(seconds, load.stored, spent)

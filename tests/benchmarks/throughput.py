@@ -1,0 +1,111 @@
+"""Procedures that move messages as fast as it goes. What a consumer needs is published beforehand and costs the
+measurement nothing."""
+
+from collections.abc import Callable
+
+from benchmarks.lanes import cpu_seconds
+from benchmarks.programs import Loaded, bench_program, generate, on_channel
+from benchmarks.queues import (
+    CHANNEL,
+    SETTLE_SECONDS,
+    channel_stats,
+    connections,
+    create_channel,
+    fill,
+    topic_stats,
+    wait_for_depth,
+    wait_for_topic,
+)
+from benchmarks.row import Load, Measurement, RanDry
+from daemons import Daemon
+
+Procedure = Callable[[Daemon, Load], Measurement]
+
+
+def writer(batch_size: int) -> Procedure:
+    """bench_writer sends MPUBs of `batch_size`, one unanswered per connection (also with 1: it knows no PUB)."""
+
+    def measure(daemon: Daemon, load: Load) -> Measurement:
+        create_channel(daemon)
+        before = cpu_seconds(daemon)
+        rate, messages, load_seconds = bench_program(daemon, "bench_writer", load.seconds, f"--batch-size={batch_size}")
+        return published(daemon, rate, messages, load_seconds, before)
+
+    return measure
+
+
+def reader(rdy: int) -> Procedure:
+    """bench_reader takes from a backlog in memory that outlasts it; RanDry if it did not."""
+
+    def measure(daemon: Daemon, load: Load) -> Measurement:
+        fill(daemon, load.backlog)
+        before = cpu_seconds(daemon)
+        rate, messages, load_seconds = bench_program(
+            daemon, "bench_reader", load.seconds, f"--channel={CHANNEL}", f"--rdy={rdy}"
+        )
+        # More than every connection's window left: the queue never was empty.
+        if load.backlog - messages <= rdy * connections():
+            raise RanDry(f"bench_reader took {messages} of {load.backlog} messages")
+        return published(daemon, rate, messages, load_seconds, before)
+
+    return measure
+
+
+def publisher(*flags: str, http: int = 0) -> Procedure:
+    """The load generator publishes: over TCP, with one command unanswered on each connection, or over `http`
+    connections. PUB without a `-batch`."""
+
+    def measure(daemon: Daemon, load: Load) -> Measurement:
+        create_channel(daemon)
+        to = [f"-publishers={http or connections()}"]
+        if http:
+            to.append("-http={}:{}".format(*daemon.http_address))
+        loaded = generate(daemon, "move", load.seconds, *to, *flags)
+        rate = loaded.published / loaded.seconds
+        return published(daemon, rate, loaded.published, loaded.cpu_seconds, loaded.before)
+
+    return measure
+
+
+def published(daemon: Daemon, rate: float, messages: int, load_seconds: float, before: float) -> Measurement:
+    behind = topic_stats(daemon)["depth"]
+    wait_for_topic(daemon)
+    spent = cpu_seconds(daemon) - before
+    return Measurement(rate, messages, spent, channel_stats(daemon)["backend_depth"], behind, load_seconds)
+
+
+def consumer(rdy: int, *flags: str) -> Procedure:
+    """The load generator takes what is stored, from memory, until only the last windows are left or time is up."""
+
+    def measure(daemon: Daemon, load: Load) -> Measurement:
+        create_channel(daemon)
+        # Published by it too, for bodies that compress like real ones.
+        filled = generate(
+            daemon, "move", SETTLE_SECONDS, "-publishers=1", "-batch=200", f"-count={load.stored}"
+        ).published
+        wait_for_depth(daemon, filled)
+        on_disk = channel_stats(daemon)["backend_depth"]
+        until = max(filled - 2 * rdy * connections(), 1)
+        to = [on_channel(), f"-consumers={connections()}", f"-rdy={rdy}", f"-count={until}"]
+        loaded = generate(daemon, "move", load.seconds, *to, *flags)
+        return consumed(loaded, on_disk)
+
+    return measure
+
+
+def consumed(loaded: Loaded, on_disk: int = 0) -> Measurement:
+    spent = loaded.after - loaded.before
+    rate = loaded.consumed / loaded.seconds
+    return Measurement(rate, loaded.consumed, spent, on_disk, load_seconds=loaded.cpu_seconds)
+
+
+def both(publishers: int, consumers: int, *flags: str) -> Procedure:
+    """Publishers and consumers at once, until everything that was published has been finished: messages finished per
+    second, which are several of each one that was published where there are several channels. 0 is one connection per
+    CPU."""
+
+    def measure(daemon: Daemon, load: Load) -> Measurement:
+        to = [on_channel(), f"-publishers={publishers or connections()}", f"-consumers={consumers or connections()}"]
+        return consumed(generate(daemon, "move", load.seconds, *to, *flags))
+
+    return measure
