@@ -27,6 +27,7 @@ cdef class Channel:
     cdef InFlight _in_flight
     cdef Deferred _deferred
     cdef dict _waiting
+    cdef set _woken
     cdef bint _backend_first
 
     cpdef bint has_room(self, Py_ssize_t count) except -1

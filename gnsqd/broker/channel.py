@@ -12,6 +12,7 @@ about as much each.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from random import random
 from time import monotonic_ns, time_ns
 from typing import Protocol
@@ -108,6 +109,7 @@ class Channel:
         self._in_flight = InFlight()
         self._deferred = Deferred()
         self._waiting: dict[int, Consumer] = {}
+        self._woken: set[int] = set()  # that have not come yet for what they were woken for
         self._backend_first = False
         self.latencies: Quantile | None = None
         if percentiles := environment.options.e2e_processing_latency_percentiles:
@@ -233,6 +235,7 @@ class Channel:
         consumed silently.
         """
         self._waiting.pop(client.id, None)
+        self._woken.discard(client.id)
         taken: list[Message] = []
         now = monotonic_ns()
         while not taken:
@@ -247,7 +250,7 @@ class Channel:
                 candidates = [message for message in candidates if random() * 100 < sample_rate]
             taken = self._in_flight.push(candidates, client.id, now, timeout)
         if self._waiting:
-            self._wake_waiting(self.depth)
+            self._wake_waiting(self.depth - len(self._woken))
         return taken
 
     def _next_messages(self, window: int) -> list[Message]:
@@ -289,12 +292,14 @@ class Channel:
     def stop_waiting(self, client: Consumer) -> None:
         """`client` takes nothing for now; if it was woken for something, the next in line is woken instead."""
         self._waiting.pop(client.id, None)
+        self._woken.discard(client.id)
         if self._waiting and not self.paused:
-            self._wake_waiting(self.depth)
+            self._wake_waiting(self.depth - len(self._woken))
 
     def _wake_waiting(self, count: int) -> None:
-        for client in list(self._waiting.values())[:count]:
+        for client in list(islice(self._waiting.values(), max(count, 0))):
             del self._waiting[client.id]
+            self._woken.add(client.id)
             client.wake()
 
     def finish_run(self, client_id: int, ids: list[bytes]) -> int:

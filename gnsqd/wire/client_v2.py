@@ -289,6 +289,9 @@ class ClientV2:
                 self.doorbell.wait(-late)
                 return
             self._next_flush += (late // self._flush_interval + 1) * self._flush_interval
+        if self.delivers_from is not None:
+            # A client that does not read may hold this up, and must not be woken for what others could take.
+            self.delivers_from.stop_waiting(self)
         self.flush()
 
     # The end

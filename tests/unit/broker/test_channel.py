@@ -170,6 +170,20 @@ def test_consumers_that_wait_are_woken_in_order_one_for_each_message(
     assert [consumer.woken for consumer in consumers] == [1, 1, 1]
 
 
+def test_no_more_consumers_are_woken_while_those_that_were_have_not_come(
+    surroundings: Build, consumers: list[FakeConsumer]
+) -> None:
+    around = surroundings()
+    channel = around.channel()
+    for consumer in consumers:
+        take(channel, consumer)
+    channel.put_messages(around.messages(b"0", b"1"))
+    assert len(take(channel, consumers[0], 1)) == 1
+    assert [consumer.woken for consumer in consumers] == [1, 1, 0]
+    channel.stop_waiting(consumers[1])
+    assert [consumer.woken for consumer in consumers] == [1, 1, 1]
+
+
 def test_consumers_that_wait_share_what_comes_equally(surroundings: Build, consumers: list[FakeConsumer]) -> None:
     around = surroundings()
     channel = around.channel()

@@ -9,7 +9,7 @@ from gnsqd.options import Options
 from gnsqd.storage.syncer import Syncer
 from gnsqd.wire.client_v2 import ClientV2
 from gnsqd.wire.protocol_v2 import ProtocolV2
-from unit.broker.surroundings import Surroundings, settle
+from unit.broker.surroundings import MINUTE, FakeConsumer, Surroundings, settle
 
 
 def test_client_that_ends_while_its_heartbeat_waits_for_room_takes_no_more_messages(tmp_path: Path) -> None:
@@ -33,6 +33,34 @@ def test_client_that_ends_while_its_heartbeat_waits_for_room_takes_no_more_messa
         client.connection.close()
         assert pump.dead
     assert (channel.depth, channel.in_flight_count) == (1, 0)
+    channel.backend.close()
+    around.syncer.stop()
+
+
+def test_client_that_reads_nothing_is_woken_for_no_message_while_it_is_sent_some(tmp_path: Path) -> None:
+    around = Surroundings(tmp_path, Options(output_buffer_timeout=1), Syncer())
+    channel = around.channel()
+    channel.put_messages(around.messages(b"x"))
+    ours, theirs = socket.socketpair()
+    with theirs:
+        client = ClientV2(1, ours, "127.0.0.1:1", around.options)
+        client.start_tickers()
+        client.delivers_from = channel
+        client.ready_count = 10
+        fill(ours)
+        pump = spawn(ProtocolV2(around.registry, around.options, around.logger, None).messagePump, client)
+        settle()
+        assert (channel.depth, channel.in_flight_count, pump.dead) == (0, 1, False)
+        other = FakeConsumer(2)
+        assert channel.take(other, 10, MINUTE, 0) == []
+        channel.put_messages(around.messages(b"y"))
+        assert other.woken == 1
+        client.close()
+        drain(theirs)
+        pump.join(10)
+        client.stop_tickers()
+        client.connection.close()
+        assert pump.dead
     channel.backend.close()
     around.syncer.stop()
 
