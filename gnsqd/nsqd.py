@@ -220,6 +220,7 @@ class NSQD:
     def _notify(self, changed: object, persist: bool) -> None:
         if persist and not self._registry.loading:
             self._metadata_file.note_change()
+        self._registry.note_change()
         self._lookup.notify(changed)
 
     # Health

@@ -26,6 +26,7 @@ class Registry:
         self.start_time = int(time())
         self.draining = False
         self._environment: Environment
+        self._channels: list[Channel] | None = None  # of all topics; None when one may have come or gone
         self._late: set[Topic] = set()  # whose channels nsqlookupd was too slow to tell
         self.error: Exception | None = None  # of the last disk write; None when it succeeded
         self._exiting = False
@@ -117,8 +118,14 @@ class Registry:
         self._environment.spawn(f"delete:{topic.name}", delete)
 
     def channels(self) -> list[Channel]:
-        """Every channel of every topic."""
-        return [channel for topic in self.topics.values() for channel in topic.channels.values()]
+        """Every channel of every topic, and possibly some that have just gone. Not to be changed."""
+        if self._channels is None:
+            self._channels = [channel for topic in self.topics.values() for channel in topic.channels.values()]
+        return self._channels
+
+    def note_change(self) -> None:
+        """A topic or channel comes or goes."""
+        self._channels = None
 
     # nsqd.dat
 

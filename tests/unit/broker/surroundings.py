@@ -87,12 +87,16 @@ class Surroundings:
             log=self.logger,
             ids=GuidFactory(self.options.node_id),
             make_backend=self.make_backend,
-            notify=lambda thing, persist: self.notified.append((thing, persist)),
+            notify=self._notify,
             set_health=self.registry.set_health,
             channels_to_precreate=self._channels_to_precreate,
             spawn=self.spawn,
         )
         self.registry.attach(self.environment)
+
+    def _notify(self, thing: object, persist: bool) -> None:
+        self.registry.note_change()
+        self.notified.append((thing, persist))
 
     def make_backend(self, name: str) -> DiskQueue:
         return DiskQueue(
