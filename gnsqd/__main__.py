@@ -17,16 +17,12 @@ from typing import TextIO
 import gevent
 from gevent.util import print_run_info
 
-from gnsqd import config_file
+from gnsqd import config_file, garbage
 from gnsqd.errors import StartError
 from gnsqd.flags import BadValue, FlagError, HelpRequested, parse_flags, usage
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.version import version_string
-
-# Messages live briefly and in great numbers: collecting the young generation less often pays, and what start-up
-# made stays anyway.
-_YOUNG_GENERATION = 50_000
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -69,10 +65,9 @@ def _run(options: Options) -> int:
     # Python's own handler runs even while a greenlet spins, when a dump is wanted most
     signal.signal(signal.SIGQUIT, _dump)
     nsqd.start()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_YOUNG_GENERATION, *gc.get_threshold()[1:])
-    nsqd.wait()
+    garbage.settle()
+    while not nsqd.wait(garbage.INTERVAL_SECONDS):
+        garbage.collect()
     code = nsqd.exit()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # else Python, as it ends, makes one more of them deadly

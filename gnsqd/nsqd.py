@@ -302,10 +302,9 @@ class NSQD:
             self._terminating = True
             self._drain.start()
 
-    def wait(self) -> int:
-        """Return once an exit was asked for."""
-        self._exit_requested.wait()
-        return self._exit_code
+    def wait(self, timeout: float) -> bool:
+        """Return once an exit was asked for, or after `timeout` seconds; whether it was."""
+        return bool(self._exit_requested.wait(timeout))
 
     def exit(self) -> int:
         """Stop everything, flush everything to disk; the exit code."""

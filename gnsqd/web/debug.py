@@ -31,6 +31,7 @@ from gevent.event import Event
 from gevent.hub import Hub
 from greenlet import getcurrent
 
+from gnsqd import garbage
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.turns import Turns
 from gnsqd.gotext import NumberError, parse_int
@@ -41,7 +42,6 @@ from gnsqd.web.routes import Content, HTTPError, parse_query
 SAMPLES_PER_SECOND = 100
 DEFAULT_SECONDS = 30
 MAX_SECONDS = 300
-SMALL_HEAP = 200_000  # blocks: a full collection of more would keep everybody waiting for over 10 ms
 
 _PAGES = {
     "block": "where greenlets wait, and how many of each kind",
@@ -154,7 +154,7 @@ class Debug:
             raise HTTPError(400, f"invalid block rate : {NumberError('Atoi', rate, error.reason)}") from error
 
     def free_memory(self, request: Request) -> None:
-        gc.collect(2 if sys.getallocatedblocks() < SMALL_HEAP else 0)
+        garbage.collect()
         get_hub().threadpool.apply(_trim)
 
     # What they share

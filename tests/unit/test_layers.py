@@ -27,7 +27,7 @@ LAYERS = (
     ("gnsqd.observe.stats",),
     ("gnsqd.broker",),
     ("gnsqd.storage",),
-    ("gnsqd.options", "gnsqd.errors", "gnsqd.log", "gnsqd.quantile", "gnsqd.gotext", "gnsqd.version"),
+    ("gnsqd.options", "gnsqd.errors", "gnsqd.log", "gnsqd.quantile", "gnsqd.garbage", "gnsqd.gotext", "gnsqd.version"),
 )
 LEVELS = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 
