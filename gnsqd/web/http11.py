@@ -15,6 +15,7 @@ from collections.abc import Callable
 from email.utils import formatdate
 from re import compile as regex
 from time import time
+from typing import Any
 from urllib.parse import unquote
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
@@ -103,7 +104,7 @@ class RequestReader:
         self.done = False
         self.refusal = b""
         self._body_limit = body_limit
-        self._parser = HttpRequestParser(self)
+        self._parser: Any = HttpRequestParser(self)
         self._request: Request | None = None
         self._ready: list[Request] = []
         self._silence = 0
@@ -147,7 +148,7 @@ class RequestReader:
         """Let go of the parser, which refers back here: otherwise a body that was cut off would stay until the garbage
         collector comes by."""
         self._request = None
-        del self._parser
+        self._parser = None
 
     @property
     def idle(self) -> bool:

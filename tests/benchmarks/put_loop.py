@@ -5,13 +5,12 @@ Like Go's, the number of messages grows until that many take SECONDS; only the l
 interpreter of the lane that is measured.
 """
 
-import gc
 import json
 import sys
 import tempfile
 import time
 
-from gnsqd.__main__ import _YOUNG_GENERATION
+from gnsqd import garbage
 from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.registry import Registry
 from gnsqd.log import Level, Logger
@@ -45,10 +44,7 @@ def main() -> None:
         )
         nsqd = NSQD(options, Logger("", Level.FATAL))
         nsqd.start()
-        # As the daemon does.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(_YOUNG_GENERATION, *gc.get_threshold()[1:])
+        garbage.settle()
         count, seconds = 1, 0.0
         while (seconds := put(nsqd._registry, kind == "channel", count)) < wanted and count < MOST:
             estimate = int(1.2 * count * wanted / max(seconds, 1e-9))
