@@ -1,4 +1,4 @@
-"""The `gnsqadmin` command: looks at the nsqds of a cluster, ours and the real ones alike, over their HTTP API.
+"""The `gnsqadmin` command: looks after the nsqds of a cluster, ours and the real ones alike, and their directories.
 
-It runs without gevent: of gnsqd it imports `wire.codec`, `storage.record` and `version` alone.
+It runs without gevent: of gnsqd it imports `wire.codec`, `storage.record`, `errors` and `version` alone.
 """

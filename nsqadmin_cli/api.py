@@ -1,161 +1,172 @@
-"""The HTTP API of nsqd as gnsqadmin uses it: where a node is, one question to it, one question to many at once.
+"""The HTTP APIs of nsqd and nsqlookupd: a method for each question and each order. All may raise NodeError."""
 
-Every trouble with a node is a `NodeError`, whose text names the node and says what was wrong. A node is held to one
-deadline for the whole answer, name lookup included: each is asked on a daemon thread that is given up when its time is
-over, so a peer that hangs or drips bytes delays neither the command nor Ctrl-C.
-"""
-
-import http.client
-import ipaddress
+import email.utils
 import json
-import re
-import socket
-import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
-from nsqadmin_cli.models import ModelError, NodeStats
+from nsqadmin_cli.address import Address
+from nsqadmin_cli.http_client import HTTPClient, NodeError
+from nsqadmin_cli.models import Info, ModelError, NodeStats, Producer, strings
 
 T = TypeVar("T")
 
-_LARGEST_ANSWER = 64 * 1024 * 1024  # bytes; some hundred thousand channels
-_FORMS = "expected host:port, [ipv6]:port or http://host:port"
+Action = Literal["create", "delete", "empty", "pause", "unpause"]
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where the HTTP API of a node listens; `str()` is `host:port`, with IPv6 in brackets."""
+class Peer:
+    """One daemon with an HTTP API; `program` is its name."""
 
-    host: str
-    port: int
+    program = ""
+
+    def __init__(self, address: Address, http: HTTPClient) -> None:
+        self.address = address
+        self._http = http
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return str(self.address)
 
-    @classmethod
-    def parse(cls, text: str) -> "Address":
-        """Read `host:port`, `[ipv6]:port` or either after `http://`; ValueError with a text for people."""
-        if text.lower().startswith("https://"):
-            raise ValueError(f"{text!r}: https is not supported, {_FORMS}")
-        bare = text.removesuffix("/")[7:] if text.lower().startswith("http://") else text
-        match = re.fullmatch(r"(?:\[([^\[\]]+)\]|([^\x00-\x20\s:/?#@\[\]]+)):([0-9]{1,5})", bare)
-        if not match:
-            raise ValueError(f"{text!r}: {_FORMS}")
-        ipv6, name, port = match.groups()
-        if not 0 < int(port) < 65536:
-            raise ValueError(f"{text!r}: port {port} is not in 1..65535")
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> bytes:
+        """The body of a 200 answer; `timeout` in seconds, if it is to be another one than usual."""
+        # Names from a command line may be any bytes, which Python carries as surrogates.
+        target = f"{path}?{urllib.parse.urlencode(query, errors='surrogateescape')}" if query else path
+        return self._http.request(self.address, method, target, body, program=self.program, timeout=timeout)
+
+    def ask(self, path: str, read: Callable[[object], T], query: Mapping[str, str] | None = None) -> T:
+        """What `read` makes of the JSON at `path`; its ModelError becomes a NodeError."""
+        return self._read(self.request("GET", path, query=query), read)
+
+    def _read(self, body: bytes, read: Callable[[object], T]) -> T:
         try:
-            host = str(ipaddress.IPv6Address(ipv6)) if ipv6 else name.encode("idna").decode("ascii")
-        except (ipaddress.AddressValueError, UnicodeError):
-            raise ValueError(f"{text!r}: {ipv6 or name!r} is not a valid host") from None
-        return cls(host, int(port))
+            return read(json.loads(body))
+        except ModelError as error:
+            reason = f"answered JSON that is not an {self.program}'s: {error}"
+            raise NodeError(self.program, self.address, reason) from None
+        except (ValueError, RecursionError):
+            reason = f"answered something that is not JSON; is this the HTTP address of an {self.program}?"
+            raise NodeError(self.program, self.address, reason) from None
 
+    def ping(self) -> str:
+        """`OK`; a daemon that is not well answers 500, which is a Refused."""
+        return self.request("GET", "/ping").decode("utf-8", "replace").strip()
 
-class NodeError(Exception):
-    """A node could not be asked or did not answer as an nsqd does; `reason` says why, without the address."""
-
-    def __init__(self, address: Address, reason: str) -> None:
-        super().__init__(f"nsqd at {address}: {reason}")
-        self.address = address
-        self.reason = reason
-
-
-def fetch_stats(address: Address, timeout: float, *, topic: str = "", channel: str = "") -> NodeStats:
-    """Topics and channels of one node, all or those of the given names (an empty name is no filter).
-
-    Raises NodeError; `timeout` is in seconds.
-    """
-    query = {"format": "json", "include_clients": "false", "include_mem": "false", "topic": topic, "channel": channel}
-    # Names from a command line may be any bytes, which Python carries as surrogates.
-    body = _get(address, f"/stats?{urllib.parse.urlencode(query, errors='surrogateescape')}", timeout)
-    try:
-        return NodeStats.from_json(json.loads(body))
-    except ModelError as error:
-        raise NodeError(address, f"answered JSON that is not an nsqd's: {error}") from None
-    except (ValueError, RecursionError):
-        raise NodeError(address, "answered something that is not JSON; is this the HTTP address of an nsqd?") from None
-
-
-def ask_all(
-    addresses: Iterable[Address], timeout: float, question: Callable[[Address, float], T]
-) -> dict[Address, T | NodeError]:
-    """`question(address, timeout)` for every node at once: what it returned or the NodeError it raised, in order.
-
-    A node named twice is asked once, or its counts would double.
-
-    One that takes more than `timeout` seconds counts as a NodeError; its thread is left to itself.
-    """
-    deadline = time.monotonic() + timeout
-    futures: dict[Address, Future[T]] = {address: Future() for address in addresses}
-    for address, future in futures.items():
-        threading.Thread(target=_answer, args=(future, question, address, timeout), daemon=True).start()
-    answers: dict[Address, T | NodeError] = {}
-    for address, future in futures.items():
+    def clock_ahead(self) -> tuple[float, float] | None:
+        """How many seconds its clock is ahead of this machine's, at least and at most; None where it does not say."""
+        asked = time.time()
+        headers, _ = self._http.answer(self.address, "GET", "/ping", program=self.program)
+        answered = time.time()
         try:
-            answers[address] = future.result(max(0.0, deadline - time.monotonic()))
-        except NodeError as error:
-            answers[address] = error
-        except TimeoutError:
-            answers[address] = _timed_out(address, timeout)
-    return answers
+            told = email.utils.parsedate_to_datetime(headers.get("Date", "")).timestamp()
+        except (ValueError, OverflowError):
+            return None
+        return told - answered, told + 1 - asked  # the header has whole seconds
 
 
-def _answer(future: Future[T], question: Callable[[Address, float], T], address: Address, timeout: float) -> None:
-    try:
-        future.set_result(question(address, timeout))
-    except BaseException as error:
-        future.set_exception(error)
+class Nsqd(Peer):
+    """One nsqd, ours or the real one."""
+
+    program = "nsqd"
+
+    def info(self) -> Info:
+        return self.ask("/info", Info.from_json)
+
+    def tcp_address(self) -> tuple[str, int]:
+        """Where this node takes TCP clients: the host that HTTP is asked at, which this machine can surely reach."""
+        info = self.info()
+        if info.tcp_port < 1:
+            raise NodeError(self.program, self.address, "has no TCP port, only a unix socket")
+        return self.address.host or "127.0.0.1", info.tcp_port
+
+    def stats(self, *, topic: str = "", channel: str = "", clients: bool = False) -> NodeStats:
+        """Topics and channels, all or those of the given names (an empty name is no filter)."""
+        return self.ask(
+            "/stats",
+            NodeStats.from_json,
+            {
+                "format": "json",
+                "include_clients": str(clients).lower(),
+                "include_mem": "false",
+                "topic": topic,
+                "channel": channel,
+            },
+        )
+
+    def topic(self, action: Action, topic: str) -> None:
+        """Do something to a topic, which all but "create" want to be there: else Refused, code TOPIC_NOT_FOUND."""
+        self.request("POST", f"/topic/{action}", query={"topic": topic})
+
+    def channel(self, action: Action, topic: str, channel: str) -> None:
+        """Do something to a channel; codes TOPIC_NOT_FOUND and CHANNEL_NOT_FOUND."""
+        self.request("POST", f"/channel/{action}", query={"topic": topic, "channel": channel})
+
+    def pub(self, topic: str, body: bytes, *, defer_ms: int = 0) -> None:
+        self.request("POST", "/pub", body, query={"topic": topic} | ({"defer": str(defer_ms)} if defer_ms else {}))
+
+    def mpub(self, topic: str, bodies: Sequence[bytes]) -> None:
+        """Publish all of `bodies`, which may contain any bytes, or none of them."""
+        parts = [len(bodies).to_bytes(4, "big")]
+        for body in bodies:
+            parts += [len(body).to_bytes(4, "big"), body]
+        self.request("POST", "/mpub", b"".join(parts), query={"topic": topic, "binary": "true"})
+
+    def get_config(self, option: str) -> str:
+        """The value of an option by its config key, as nsqd writes it: a bare text or JSON. Code INVALID_OPTION."""
+        return self.request("GET", f"/config/{urllib.parse.quote(option, safe='')}").decode("utf-8", "replace")
+
+    def set_config(self, option: str, value: str) -> str:
+        """Change an option; returns the new value. Codes INVALID_OPTION and INVALID_VALUE."""
+        target = f"/config/{urllib.parse.quote(option, safe='')}"
+        return self.request("PUT", target, value.encode("utf-8", "surrogateescape")).decode("utf-8", "replace")
+
+    def drain(self, method: Literal["GET", "POST", "DELETE"]) -> dict[str, Any]:
+        """Look at a drain, start or cancel it. gnsqd alone has this, at others it is a Refused with status 404."""
+
+        def read(data: object) -> dict[str, Any]:
+            if not isinstance(data, dict) or not isinstance(data.get("draining"), bool):
+                raise ModelError("it is no state of a drain")
+            return data
+
+        return self._read(self.request(method, "/drain"), read)
 
 
-def _get(address: Address, path: str, timeout: float) -> bytes:
-    """The body of a 200 answer; NodeError for everything else that can happen."""
-    connection = http.client.HTTPConnection(address.host, address.port, timeout=timeout)
-    try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        body = response.read(_LARGEST_ANSWER + 1)
-        if len(body) > _LARGEST_ANSWER:
-            raise NodeError(address, f"answered more than {_LARGEST_ANSWER >> 20} MiB")
-        if response.length:
-            raise NodeError(address, "closed the connection in the middle of its answer")
-        if response.status != 200:
-            raise NodeError(address, f"answered HTTP {response.status}{_explanation(response, body)}")
-        return body
-    except TimeoutError:
-        raise _timed_out(address, timeout) from None
-    except socket.gaierror as error:
-        raise NodeError(address, f"cannot resolve the host name: {error.strerror}") from None
-    except (ConnectionResetError, BrokenPipeError, http.client.BadStatusLine):
-        # nsqd does this to HTTP on its TCP port, often with a reset that swallows its E_BAD_PROTOCOL.
-        raise NodeError(address, "does not answer in HTTP; is this the TCP address of an nsqd?") from None
-    except http.client.HTTPException as error:
-        raise NodeError(address, f"does not answer in proper HTTP ({type(error).__name__})") from None
-    except OSError as error:
-        raise NodeError(address, (error.strerror or str(error)).lower()) from None
-    finally:
-        connection.close()
+class Lookupd(Peer):
+    """One nsqlookupd."""
 
+    program = "nsqlookupd"
 
-def _timed_out(address: Address, timeout: float) -> NodeError:
-    return NodeError(address, f"no complete answer within {timeout:g} s")
+    def topics(self) -> tuple[str, ...]:
+        return self.ask("/topics", lambda data: strings(data, "topics"))
 
+    def channels(self, topic: str) -> tuple[str, ...]:
+        """Empty for topics that it does not know."""
+        return self.ask("/channels", lambda data: strings(data, "channels"), {"topic": topic})
 
-def _explanation(response: http.client.HTTPResponse, body: bytes) -> str:
-    """What an error answer says about itself: nsqd's message, else a short plain text, else the status text."""
-    text = response.reason
-    try:
-        document: Any = json.loads(body)
-        text = document["message"]
-    except (ValueError, RecursionError, LookupError, TypeError):
-        if response.headers.get_content_type() == "text/plain":
-            text = body.decode("utf-8", "replace").strip()
-    return f" ({printable(str(text))[:100]})" if text else ""
+    def lookup(self, topic: str) -> tuple[Producer, ...]:
+        """The nodes that consumers of a topic are sent to; without tombstoned ones. Code TOPIC_NOT_FOUND."""
+        return self.ask("/lookup", Producer.list_from_json, {"topic": topic})
 
+    def nodes(self) -> tuple[Producer, ...]:
+        """All nodes that it knows and heard from lately, tombstoned ones too."""
+        return self.ask("/nodes", Producer.list_from_json)
 
-def printable(text: str) -> str:
-    """`text` on one line, with everything that a terminal might obey shown as its escape sequence."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+    def topic(self, action: Literal["create", "delete"], topic: str) -> None:
+        """Deleting an unknown topic is no error."""
+        self.request("POST", f"/topic/{action}", query={"topic": topic})
+
+    def channel(self, action: Literal["create", "delete"], topic: str, channel: str) -> None:
+        """Code CHANNEL_NOT_FOUND for deleting an unknown one."""
+        self.request("POST", f"/channel/{action}", query={"topic": topic, "channel": channel})
+
+    def tombstone(self, topic: str, node: str) -> None:
+        """Hide a node, told as `{broadcast address}:{HTTP port}`, from consumers of a topic; it may be unknown."""
+        self.request("POST", "/topic/tombstone", query={"topic": topic, "node": node})

@@ -1,36 +1,84 @@
 """The `gnsqadmin` command line: the group of all commands, and how a run ends.
 
-Exit codes are in `options.ExitCode`. A user's mistake is a line on stderr, never a traceback. Ctrl-C and a reader that
-went away (`| head`) end the run without a word; click makes an `Abort` of the one and an exit with 1 of the other.
+A user's mistake is a line on stderr, never a traceback. Ctrl-C and a reader that went away (`| head`) end the run
+without a word; click makes an `Abort` of the one and an exit with 1 of the other.
 """
 
+import importlib
 import io
 import os
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from gnsqd.version import VERSION
-from nsqadmin_cli.commands.stats import stats
-from nsqadmin_cli.options import ExitCode
+from nsqadmin_cli.commands import GROUPS, SECTIONS, Entry
+from nsqadmin_cli.errors import AdminError, ExitCode
+from nsqadmin_cli.output import report
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class LazyGroup(click.Group):
+    """A group of the commands of `commands.SECTIONS` whose words begin with `first`; loads those that are wanted."""
+
+    def __init__(self, *args: Any, first: str = "", **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.first = first
+        self._entries: dict[str, Entry] = {}
+        self._sections: dict[str, list[str]] = {}
+        for section, entries in SECTIONS.items():
+            for entry in entries:
+                words = entry.words.split()
+                if first and (words[0] != first or len(words) < 2):
+                    continue
+                name = words[1] if first else words[0]
+                self._entries[name] = entry
+                listed = self._sections.setdefault("Commands" if first else section, [])
+                if name not in listed:
+                    listed.append(name)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(dict.fromkeys(name for names in self._sections.values() for name in names))
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        entry = self._entries.get(name)
+        if entry is None:
+            return None
+        if not self.first and " " in entry.words:
+            return LazyGroup(name, first=name, help=GROUPS[name])
+        loaded = getattr(importlib.import_module(f"nsqadmin_cli.commands.{entry.module}"), entry.attribute)
+        assert isinstance(loaded, click.Command)
+        return loaded
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        told = set()
+        for section, names in self._sections.items():
+            records = []
+            for name in names:
+                if name not in told and (found := self.get_command(ctx, name)) is not None:
+                    told.add(name)
+                    records.append((name, found.get_short_help_str(formatter.width)))
+            if records:
+                with formatter.section(section):
+                    formatter.write_dl(records)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(VERSION, prog_name="gnsqadmin", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Look after NSQ: what is in the queues of gnsqd and nsqd.
+    """Look after NSQ: what is in the queues of gnsqd and nsqd, whether all is well, and what to do about it.
+
+    Nodes are told by address, by nsqlookupd or by a saved context; when nothing is said, 127.0.0.1:4151 is asked.
 
     \b
     Exit codes:
       0    all is well
-      1    a node could not be asked, or answered nonsense
+      1    a node could not be asked, refused or answered nonsense
       2    wrong usage
+      4    no node has such a topic, channel or option
+      5    something destructive was not confirmed, and nothing was done
       130  interrupted
     """
-
-
-cli.add_command(stats)
 
 
 def main() -> NoReturn:
@@ -41,6 +89,9 @@ def main() -> NoReturn:
         status = cli.main(prog_name="gnsqadmin", standalone_mode=False)
     except click.ClickException as error:
         error.show()
+        status = error.exit_code
+    except AdminError as error:
+        report([error])
         status = error.exit_code
     except click.Abort:
         status = ExitCode.INTERRUPTED

@@ -1,19 +1,61 @@
-"""What an nsqd says in `GET /stats?format=json`, as dataclasses.
+"""What nsqd and nsqlookupd say in their JSON, as dataclasses.
 
 Fields have the names of the JSON keys, so that one declaration serves reading, totals and the output of `--json`.
-Keys that are not declared here are ignored: newer nsqds may send more. A missing key or one of another type means
-that this is not an nsqd, and is a `ModelError`.
+Keys that are not declared here are ignored: newer daemons may send more. A missing key without a default, or one of
+another type, means that this is no such daemon, and is a `ModelError`.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import MISSING, dataclass, fields
+from typing import Any
 
 _LARGEST = 2**64  # no count of a Go program goes beyond its integers
 
 
 class ModelError(ValueError):
-    """A JSON document is not what an nsqd sends; the text says what is wrong with it."""
+    """A JSON document is not what such a daemon sends; the text says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Percentile:
+    """So many ns of end-to-end processing latency are not exceeded by the part `quantile` of the messages."""
+
+    quantile: float
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """End-to-end processing latency; no percentiles where the daemon measures none."""
+
+    count: int
+    percentiles: tuple[Percentile, ...]
+
+
+_NO_LATENCY = Latency(0, ())
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStats:
+    """One connection, as a consumer of a channel or as a producer."""
+
+    client_id: str
+    hostname: str
+    remote_address: str
+    version: str
+    user_agent: str
+    state: int
+    ready_count: int
+    in_flight_count: int
+    message_count: int
+    finish_count: int
+    requeue_count: int
+    connect_ts: int  # unix seconds
+    sample_rate: int
+    deflate: bool
+    snappy: bool
+    tls: bool = False
+    authed: bool = False
+    auth_identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +72,8 @@ class ChannelStats:
     timeout_count: int
     client_count: int
     paused: bool
+    e2e_processing_latency: Latency = _NO_LATENCY
+    clients: tuple[ClientStats, ...] | None = None  # None: not asked for, and in sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +86,8 @@ class TopicStats:
     message_count: int
     message_bytes: int
     paused: bool
-    channels: tuple[ChannelStats, ...]
+    e2e_processing_latency: Latency = _NO_LATENCY
+    channels: tuple[ChannelStats, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,124 +98,165 @@ class NodeStats:
     health: str  # "OK" or "NOK - {error}"
     start_time: int  # unix seconds
     topics: tuple[TopicStats, ...]
+    producers: tuple[ClientStats, ...] | None = None  # None: not asked for
 
     @classmethod
     def from_json(cls, data: object) -> "NodeStats":
-        """Read the parsed document of one nsqd; ModelError if it is something else."""
-        node = _object(data, "the document")
-        return cls(**_scalars(cls, node, "the document"), topics=_topics(_list(node, "topics", "the document")))
+        """Read the parsed `/stats?format=json` of one nsqd; ModelError if it is something else."""
+        where = ("the document", "")
+        node = _object(data, where)
+        scalars = _scalars(NodeStats, node, where)
+        topics = tuple(_topic(item) for item in _list(node, "topics", where) or ())
+        return cls(*scalars, topics, _clients(node, "producers", where))  # type: ignore[call-arg]
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
-    """Sums over all nodes. Topics and channels that several nodes have count once.
+class Info:
+    """What one nsqd says in `/info`. Ports are -1 where it listens on unix sockets."""
 
-    `depth` and `backend_depth` are of topics and channels together, `message_count` and `message_bytes` of topics
-    (each message once, as published), the other counts of channels.
-    """
-
-    topic_count: int
-    channel_count: int
-    depth: int
-    backend_depth: int
-    in_flight_count: int
-    deferred_count: int
-    message_count: int
-    message_bytes: int
-    requeue_count: int
-    timeout_count: int
-    client_count: int
-    topics: tuple[TopicStats, ...]
+    version: str
+    broadcast_address: str
+    hostname: str
+    http_port: int
+    tcp_port: int
+    start_time: int  # unix seconds
 
     @classmethod
-    def over(cls, nodes: Iterable[NodeStats]) -> "Totals":
-        """Sum up `nodes`; a topic or channel counts as paused when it is paused on any of them."""
-        topics = _summed(TopicStats, [topic for node in nodes for topic in node.topics])
-        channels = [channel for topic in topics for channel in topic.channels]
-        sums = {
-            name: sum(getattr(row, name) for row in rows)
-            for rows, names in (
-                ((*topics, *channels), ("depth", "backend_depth")),
-                (topics, ("message_count", "message_bytes")),
-                (channels, ("in_flight_count", "deferred_count", "requeue_count", "timeout_count", "client_count")),
-            )
-            for name in names
-        }
-        return cls(topic_count=len(topics), channel_count=len(channels), topics=topics, **sums)
+    def from_json(cls, data: object) -> "Info":
+        """ModelError if it is something else."""
+        return cls(*_scalars(Info, _object(data, ("the document", "")), ("the document", "")))
 
 
-Row = TypeVar("Row", TopicStats, ChannelStats)
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """One nsqd as an nsqlookupd knows it; `topics` and `tombstones` are parallel, and empty in an answer of /lookup."""
+
+    remote_address: str
+    hostname: str
+    broadcast_address: str
+    tcp_port: int
+    http_port: int
+    version: str
+    topics: tuple[str, ...] = ()
+    tombstones: tuple[bool, ...] = ()
+
+    @classmethod
+    def list_from_json(cls, data: object) -> tuple["Producer", ...]:
+        """The producers in the parsed `/nodes` or `/lookup` of one nsqlookupd; ModelError if it is something else."""
+        where = ("the document", "")
+        found = []
+        for item in _list(_object(data, where), "producers", where) or ():
+            inner = ("a producer", "")
+            producer = _object(item, inner)
+            topics = strings(producer, "topics", inner) if "topics" in producer else ()
+            tombstones = tuple(bool(told) for told in _list(producer, "tombstones", inner) or ()) if topics else ()
+            found.append(cls(*_scalars(Producer, producer, inner), topics, tombstones))  # type: ignore[call-arg]
+        return tuple(found)
 
 
-def _summed(kind: type[Row], rows: Iterable[Row]) -> tuple[Row, ...]:
-    """One row per name in the order of names: counts added, paused when any is."""
-    key = fields(kind)[0].name
-    same: dict[str, list[Row]] = {}
-    for row in rows:
-        same.setdefault(getattr(row, key), []).append(row)
-    return tuple(kind(**_sum(same[name])) for name in sorted(same))
+Where = tuple[str, str]  # what is read, and its name if it has one; made a text of only when there is something to say
 
 
-def _sum(rows: list[Row]) -> dict[str, Any]:
-    """The fields of the sum of `rows`, which have the same name."""
-    sums: dict[str, Any] = {}
-    for field in fields(rows[0]):
-        values = [getattr(row, field.name) for row in rows]
-        if field.name == "channels":
-            sums["channels"] = _summed(ChannelStats, [channel for channels in values for channel in channels])
-        elif field.type is int:
-            sums[field.name] = sum(values)
-        else:
-            sums[field.name] = max(values)
-    return sums
+def strings(data: object, key: str, where: Where = ("the document", "")) -> tuple[str, ...]:
+    """The list of texts that an object has under `key`; ModelError."""
+    found = _list(_object(data, where), key, where) or []
+    if not all(isinstance(text, str) for text in found):
+        raise ModelError(f'"{key}" of {_text(where)} is no list of texts')
+    return tuple(found)
 
 
-def _topics(items: list[Any]) -> tuple[TopicStats, ...]:
-    topics = []
-    for item in items:
-        where = "a topic"
-        topic = _object(item, where)
-        scalars = _scalars(TopicStats, topic, where)
-        where = f"topic {scalars['topic_name']!r:.100}"
-        channels = tuple(
-            ChannelStats(**_scalars(ChannelStats, _object(channel, where), f"a channel of {where}"))
-            for channel in _list(topic, "channels", where)
-        )
-        topics.append(TopicStats(**scalars, channels=channels))
-    return tuple(topics)
+def as_json(value: object) -> object:
+    """A model as what json.dumps takes: its fields in order, of its models and tuples too."""
+    if isinstance(value, tuple):
+        return [as_json(item) for item in value]
+    scalars = _SCALARS.get(type(value))
+    if scalars is None:
+        return value
+    document: dict[str, object] = {name: getattr(value, name) for name, _, _ in scalars}
+    for name in _NESTED[type(value)]:
+        document[name] = as_json(getattr(value, name))
+    return document
 
 
-def _object(data: object, where: str) -> dict[str, Any]:
+def _topic(data: object) -> TopicStats:
+    topic = _object(data, ("a topic", ""))
+    scalars = _scalars(TopicStats, topic, ("a topic", ""))
+    name = scalars[0]
+    inner = ("a channel of topic", name)
+    channels = []
+    for item in _list(topic, "channels", ("topic", name)) or ():
+        channel = _object(item, inner)
+        latency = _latency(channel, inner)
+        clients = _clients(channel, "clients", inner)
+        channels.append(ChannelStats(*_scalars(ChannelStats, channel, inner), latency, clients))  # type: ignore[call-arg]
+    return TopicStats(*scalars, _latency(topic, ("topic", name)), tuple(channels))  # type: ignore[call-arg]
+
+
+def _clients(data: dict[str, Any], key: str, where: Where) -> tuple[ClientStats, ...] | None:
+    found = _list(data, key, where) if key in data else None
+    if found is None:
+        return None
+    inner = (f"a client of {_text(where)}", "") if found else where
+    return tuple(ClientStats(*_scalars(ClientStats, _object(item, inner), inner)) for item in found)
+
+
+def _latency(data: dict[str, Any], where: Where) -> Latency:
+    if (found := data.get("e2e_processing_latency")) is None:
+        return _NO_LATENCY
+    latency = _object(found, where)
+    percentiles = latency.get("percentiles")
+    if not percentiles:
+        return _NO_LATENCY
+    try:
+        read = [Percentile(float(one["quantile"]), float(one["value"])) for one in percentiles]
+        return Latency(int(latency["count"]), tuple(read))
+    except (TypeError, ValueError, LookupError, OverflowError):
+        raise ModelError(f'"e2e_processing_latency" of {_text(where)} is no latency') from None
+
+
+def _object(data: object, where: Where) -> dict[str, Any]:
     if not isinstance(data, dict):
-        raise ModelError(f"{where} is no JSON object")
+        raise ModelError(f"{_text(where)} is no JSON object")
     return data
 
 
-def _list(data: dict[str, Any], key: str, where: str) -> list[Any]:
+def _list(data: dict[str, Any], key: str, where: Where) -> list[Any] | None:
     """A list, which Go shows as null when it never made one."""
-    value = _value(data, key, where)
+    if key not in data:
+        raise ModelError(f'{_text(where)} has no "{key}"')
+    value = data[key]
     if value is not None and not isinstance(value, list):
-        raise ModelError(f'"{key}" of {where} is no list')
-    return value or []
+        raise ModelError(f'"{key}" of {_text(where)} is no list')
+    return value
 
 
-def _scalars(kind: type, data: dict[str, Any], where: str) -> dict[str, Any]:
-    """The values in `data` of the fields of `kind` that are text, numbers or booleans."""
-    scalars: dict[str, Any] = {}
-    for field in fields(kind):
-        if field.type in (str, int, bool):
-            value = _value(data, field.name, where)
-            if type(value) is not field.type or (isinstance(value, int) and abs(value) >= _LARGEST):
-                raise ModelError(f'"{field.name}" of {where} is no {_NAMES[field.type]}')
-            scalars[field.name] = value
+def _scalars(kind: type, data: dict[str, Any], where: Where) -> list[Any]:
+    """The values in `data` of the fields of `kind` that are text, numbers or booleans, in their order."""
+    scalars = []
+    for name, wanted, default in _SCALARS[kind]:
+        value = data.get(name, default)
+        if type(value) is not wanted or (wanted is int and not -_LARGEST < value < _LARGEST):
+            if value is MISSING:
+                raise ModelError(f'{_text(where)} has no "{name}"')
+            raise ModelError(f'"{name}" of {_text(where)} is no {_NAMES[wanted]}')
+        scalars.append(value)
     return scalars
 
 
 _NAMES: dict[object, str] = {str: "text", int: "count", bool: "truth value"}
 
 
-def _value(data: dict[str, Any], key: str, where: str) -> Any:
-    try:
-        return data[key]
-    except KeyError:
-        raise ModelError(f'{where} has no "{key}"') from None
+def _text(where: Where) -> str:
+    what, name = where
+    return f"{what} {name!r:.100}" if name else what
+
+
+_MODELS = (Percentile, Latency, ClientStats, ChannelStats, TopicStats, NodeStats, Info, Producer)
+_SIMPLE = (str, int, bool, float)
+_SCALARS: dict[type, tuple[tuple[str, Any, Any], ...]] = {
+    kind: tuple((field.name, field.type, field.default) for field in fields(kind) if field.type in _SIMPLE)
+    for kind in _MODELS
+}
+_NESTED: dict[type, tuple[str, ...]] = {
+    kind: tuple(field.name for field in fields(kind) if field.type not in _SIMPLE) for kind in _MODELS
+}

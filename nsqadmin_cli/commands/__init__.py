@@ -1,1 +1,93 @@
-"""The commands of gnsqadmin, one module per group."""
+"""The commands of gnsqadmin, one module for each or for a few that belong together.
+
+A row here makes a command known: its words, and the module and attribute that it is loaded from when it is wanted.
+Modules are loaded by name because a command must not wait for what the others need.
+"""
+
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """Where the command `words` is."""
+
+    words: str
+    module: str
+    attribute: str
+
+
+SEE = (
+    Entry("stats", "stats", "stats"),
+    Entry("top", "top", "top"),
+    Entry("tree", "tree", "tree"),
+    Entry("nodes", "nodes", "nodes"),
+    Entry("lookup", "lookup", "lookup"),
+    Entry("counter", "counter", "counter"),
+    Entry("topic show", "topic_show", "show"),
+    Entry("channel show", "channel_show", "show"),
+)
+ACT = (
+    Entry("topic create", "topic_act", "create"),
+    Entry("topic pause", "topic_act", "pause"),
+    Entry("topic unpause", "topic_act", "unpause"),
+    Entry("topic empty", "topic_act", "empty"),
+    Entry("topic delete", "topic_act", "delete"),
+    Entry("topic tombstone", "topic_act", "tombstone"),
+    Entry("channel create", "channel_act", "create"),
+    Entry("channel pause", "channel_act", "pause"),
+    Entry("channel unpause", "channel_act", "unpause"),
+    Entry("channel empty", "channel_act", "empty"),
+    Entry("channel delete", "channel_act", "delete"),
+    Entry("config get", "config", "get"),
+    Entry("config set", "config", "set_option"),
+    Entry("drain start", "drain", "start"),
+    Entry("drain status", "drain", "status"),
+    Entry("drain watch", "drain", "watch"),
+    Entry("drain cancel", "drain", "cancel"),
+)
+MESSAGES = (
+    Entry("pub", "pub", "pub"),
+    Entry("tail", "tail", "tail"),
+    Entry("peek", "peek", "peek"),
+    Entry("copy", "copy", "copy"),
+    Entry("save", "save", "save"),
+    Entry("load", "load", "load"),
+)
+JUDGE: tuple[Entry, ...] = (
+    Entry("doctor", "doctor", "doctor"),
+    Entry("check", "check", "check"),
+    Entry("bench", "bench", "bench"),
+)
+DATA = (
+    Entry("data ls", "data", "ls"),
+    Entry("data verify", "data", "verify"),
+    Entry("data export", "data_export", "export"),
+    Entry("data repair", "data_mend", "repair"),
+    Entry("data recover-bad", "data_mend", "recover_bad"),
+)
+SELF: tuple[Entry, ...] = (
+    Entry("context list", "context", "list_contexts"),
+    Entry("context set", "context", "set_context"),
+    Entry("context use", "context", "use"),
+    Entry("context remove", "context", "remove"),
+    Entry("completion", "completion", "completion"),
+)
+
+# In the order of help. A heading without commands is not shown.
+SECTIONS = {
+    "See": SEE,
+    "Act": ACT,
+    "Messages": MESSAGES,
+    "Judge": JUDGE,
+    "Data directories": DATA,
+    "gnsqadmin itself": SELF,
+}
+
+# The first words of commands that have two.
+GROUPS = {
+    "topic": "Look at one topic, or change it.",
+    "channel": "Look at one channel, or change it.",
+    "config": "Look at the options of running nodes, or change them.",
+    "drain": "Let consumers empty nodes of gnsqd, which then exit.",
+    "data": "Work on the data directory of an nsqd that does not run.",
+    "context": "Save where a cluster is under a name.",
+}

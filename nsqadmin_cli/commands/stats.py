@@ -1,26 +1,75 @@
-"""`gnsqadmin stats`: the topics and channels of some nodes, as a table or as JSON."""
+"""`gnsqadmin stats`: topics, channels, clients and nodes in numbers, once or again and again."""
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, fields
-from functools import partial
+import itertools
+import time
+from collections.abc import Callable, Sequence
 
 import click
 
-from nsqadmin_cli import render
-from nsqadmin_cli.api import Address, NodeError, ask_all, fetch_stats
-from nsqadmin_cli.models import NodeStats, Totals
-from nsqadmin_cli.options import ExitCode, json_option, node_options
+from nsqadmin_cli import stat_tables
+from nsqadmin_cli.cluster import Cluster
+from nsqadmin_cli.command import command
+from nsqadmin_cli.documents import stats_document
+from nsqadmin_cli.errors import ExitCode
+from nsqadmin_cli.look import Look, look
+from nsqadmin_cli.options import Duration, channel_option, cluster_options, output_options, topic_option
+from nsqadmin_cli.output import Output, OutputFormat, report
+from nsqadmin_cli.table import Block, Line, Table
 
 
-@click.command()
-@node_options
-@click.option("--topic", default="", metavar="NAME", help="Show only this topic.")
-@click.option("--channel", default="", metavar="NAME", help="Show only this channel, and the topics that have it.")
-@json_option
+@command(
+    "stats",
+    examples="""
+        gnsqadmin stats
+        gnsqadmin stats --nsqd-http-address a.example:4151 --nsqd-http-address b.example:4151
+        gnsqadmin stats --lookupd-http-address lookup.example:4161 --by channel -o csv
+        gnsqadmin stats --topic orders --channel billing --by channel --watch 2
+        gnsqadmin stats --topic orders --json | jq .totals.depth
+    """,
+    document="""
+        time     unix seconds
+        nodes    list, in the order asked: address, error (null, or why this node
+                 has no numbers), version, health ("OK" or "NOK - ..."; both null
+                 after an error), start_time (unix seconds or null), topics, producers
+        totals   the sums over all nodes: topic_count, channel_count, depth,
+                 backend_depth, in_flight_count, deferred_count, message_count,
+                 message_bytes, requeue_count, timeout_count, client_count, topics
+        topics   list by name: topic_name, depth, backend_depth, message_count,
+                 message_bytes, paused, e2e_processing_latency, channels
+        channels list by name: channel_name, depth, backend_depth,
+                 in_flight_count, deferred_count, message_count, requeue_count,
+                 timeout_count, client_count, paused, e2e_processing_latency, clients
+        clients  null without --by client and in totals, else as in /stats
+        flows    null, or since the last time with --watch: list of topic, channel
+                 (empty: the topic itself), ingress_rate, egress_rate
+        Keys mean what they mean in the /stats of nsqd. In totals, paused says "on
+        any node", and latencies are those of the slowest node.
+        With --watch there is one document on each line.
+    """,
+)
+@topic_option
+@channel_option
+@click.option(
+    "--by",
+    type=click.Choice(["tree", "topic", "channel", "client", "node"]),
+    default="tree",
+    show_default=True,
+    help="What has a row: topics with their channels and their shares of each node, or one of these alone.",
+)
+@click.option("--watch", type=Duration(), metavar="DURATION", help="Look again after so long, and show rates.")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="End after N looks; without it, by Ctrl-C.")
+@cluster_options
+@output_options
 @click.pass_context
 def stats(
-    ctx: click.Context, addresses: tuple[Address, ...], timeout: float, topic: str, channel: str, as_json: bool
+    ctx: click.Context,
+    cluster: Cluster,
+    output: Output,
+    topic: str,
+    channel: str,
+    by: str,
+    watch: float | None,
+    count: int | None,
 ) -> None:
     """Show topics and channels: what waits, where, and who takes it.
 
@@ -29,55 +78,55 @@ def stats(
     depth. When several nodes have a topic or channel, its line is the sum and a line for each node follows. The last
     line sums up the depths of topics and channels; its messages are those published to topics.
 
+    When watched, in/s is what was published, and out/s what is done with: finished by a channel's clients, or given
+    to all channels of a topic.
+
     On a narrow terminal the headings are those of nsq_stat and numbers are rounded down (12.3k).
-
-    \b
-    Examples:
-      gnsqadmin stats
-      gnsqadmin stats --nsqd-http-address a.example:4151 --nsqd-http-address b.example:4151
-      gnsqadmin stats --topic orders --json | jq .totals.depth
-
-    \b
-    The document of --json, its keys always present:
-      nodes    list, in the order asked: address, error (null, or why this node
-               has no numbers), version, health ("OK" or "NOK - ..."; both null
-               after an error), start_time (unix seconds or null), topics
-      totals   the sums over all nodes: topic_count, channel_count, depth,
-               backend_depth, in_flight_count, deferred_count, message_count,
-               message_bytes, requeue_count, timeout_count, client_count, topics
-      topics   list by name: topic_name, depth, backend_depth, message_count,
-               message_bytes, paused, channels
-      channels list by name: channel_name, depth, backend_depth,
-               in_flight_count, deferred_count, message_count, requeue_count,
-               timeout_count, client_count, paused
-    Keys mean what they mean in the /stats of nsqd. In totals, paused says "on any node".
 
     A node that cannot be asked gives one line on standard error and exit code 1; the others are shown nevertheless.
     """
-    answers = ask_all(addresses, timeout, partial(fetch_stats, topic=topic, channel=channel))
-    nodes = [answer for answer in answers.values() if isinstance(answer, NodeStats)]
-    errors = [answer for answer in answers.values() if isinstance(answer, NodeError)]
-    totals = Totals.over(nodes)
-    if as_json:
-        click.echo(json.dumps(_document(answers, totals), indent=2))
-    elif nodes:
-        render.show_stats(answers, totals)
-        if not totals.topics:
-            click.echo(f"\n{_nothing(topic, channel)}")
-    for error in errors:
-        click.echo(f"Error: {error}", err=True)
-    ctx.exit(ExitCode.FAILED if errors else ExitCode.OK)
+    if count is not None and watch is None:
+        raise click.UsageError("--count is for --watch.")
+    seen: Look | None = None
+    code = ExitCode.OK
+    for number in range(count) if count else itertools.count():
+        started = time.monotonic()
+        seen = look(cluster, topic=topic, channel=channel, clients=by == "client", before=seen)
+        code = _show(output, seen, by, number if watch else None, topic, channel)
+        if watch is None or number + 1 == count:
+            break
+        time.sleep(max(0.0, started + watch - time.monotonic()))
+    ctx.exit(code)
 
 
-def _document(answers: Mapping[Address, NodeStats | NodeError], totals: Totals) -> dict[str, object]:
-    nodes = []
-    for address, answer in answers.items():
-        if isinstance(answer, NodeStats):
-            nodes.append({"address": str(address), "error": None} | asdict(answer))
-        else:
-            unknown = dict.fromkeys((field.name for field in fields(NodeStats)), None)
-            nodes.append({"address": str(address), "error": answer.reason} | unknown | {"topics": []})
-    return {"nodes": nodes, "totals": asdict(totals)}
+def _show(output: Output, seen: Look, by: str, number: int | None, topic: str, channel: str) -> ExitCode:
+    """Print one look; `number` counts those of a watch."""
+    watched = number is not None
+    tables: dict[str, Callable[[], Table]] = {
+        "tree": lambda: stat_tables.tree_table(seen, watched=watched),
+        "topic": lambda: stat_tables.topic_table(seen, watched=watched),
+        "channel": lambda: stat_tables.channel_table(seen, watched=watched),
+        "client": lambda: stat_tables.client_table(seen),
+        "node": lambda: stat_tables.node_table(seen),
+    }
+    flat = tables["channel" if by == "tree" else by]
+
+    def blocks() -> Sequence[Block]:
+        if not seen.nodes and by != "node":
+            return ()
+        table = tables[by]()
+        if not table.rows and not seen.totals.topics:
+            table.empty = _nothing(topic, channel)
+        return [stat_tables.node_grid(seen.answers), table] if by == "tree" else [table]
+
+    if number is None:
+        output.show(lambda: stats_document(seen), blocks, flat)
+    elif output.format is OutputFormat.TABLE and by in ("topic", "channel") and len((table := flat()).rows) == 1:
+        output.show_row(table, number)
+    else:
+        stamp = Line.of(time.strftime("%H:%M:%S", time.localtime(seen.clock)))
+        output.show_next(lambda: stats_document(seen), lambda: [Line(), stamp, *blocks()], flat)
+    return report(seen.errors)
 
 
 def _nothing(topic: str, channel: str) -> str:

@@ -3,12 +3,16 @@
 import fcntl
 import os
 import pty
+import re
+import select
 import socket
+import ssl
 import struct
 import subprocess
 import sys
 import termios
 import threading
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -28,15 +32,16 @@ class Result(NamedTuple):
 def environment(**variables: str) -> dict[str, str]:
     """This process' environment without what changes how programs print, and with `variables`."""
     told = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
-    kept = {name: value for name, value in os.environ.items() if name not in told}
-    return kept | {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"} | variables
+    kept = {name: value for name, value in os.environ.items() if name not in told and not name.startswith("GNSQADMIN_")}
+    ours = {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", "GNSQADMIN_CONFIG": "/nonexistent/config.toml"}
+    return kept | ours | variables
 
 
-def gnsqadmin(*args: str, **variables: str) -> Result:
+def gnsqadmin(*args: str, stdin: str = "", **variables: str) -> Result:
     """Run with pipes; `variables` are added to the environment."""
     done = subprocess.run(
         [*COMMAND, *args],
-        stdin=subprocess.DEVNULL,
+        input=stdin,
         capture_output=True,
         encoding="utf-8",
         env=environment(**variables),
@@ -61,17 +66,88 @@ def on_terminal(columns: int, *args: str, **variables: str) -> Result:
     return Result(process.wait(DEADLINE), output.decode().replace("\r\n", "\n"), "")
 
 
+class Terminal:
+    """A run on a terminal that types keys and looks at what was printed; `with` ends it."""
+
+    def __init__(self, columns: int, lines: int, *args: str, **variables: str) -> None:
+        self._master, slave = pty.openpty()
+        self.resize(columns, lines)
+        self.settings = termios.tcgetattr(slave)
+        self.slave = slave
+        self.process = subprocess.Popen(
+            [*COMMAND, *args],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=environment(**variables),
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        self.printed = ""
+
+    def resize(self, columns: int, lines: int) -> None:
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def type(self, keys: str) -> None:
+        """Type `keys`; what was printed before is forgotten."""
+        self.printed = ""
+        os.write(self._master, keys.encode())
+
+    def wait_for(self, *texts: str) -> str:
+        """Until all of `texts` were printed since the last key, codes left out; returns what was printed."""
+        deadline = time.monotonic() + DEADLINE
+        while not all(text in plain(self.printed) for text in texts):
+            ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, f"no {texts} in {plain(self.printed)[-2000:]}"
+            try:
+                data = os.read(self._master, 65536)
+            except OSError:  # how Linux reports the end of a terminal
+                raise AssertionError(f"no {texts} in {plain(self.printed)[-2000:]}, and it ended") from None
+            self.printed += data.decode("utf-8", "replace")
+        return plain(self.printed)
+
+    def end(self) -> int:
+        """Read on until it ends; returns its exit code."""
+        deadline = time.monotonic() + DEADLINE
+        while (ready := select.select([self._master], [], [], 0.05)[0]) or self.process.poll() is None:
+            assert time.monotonic() < deadline, f"it does not end: {plain(self.printed)[-2000:]}"
+            if ready:
+                self.printed += os.read(self._master, 65536).decode("utf-8", "replace")
+        return self.process.wait(DEADLINE)
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+        os.close(self.slave)
+
+
+def plain(printed: str) -> str:
+    """What a terminal was sent without the codes for colours and places."""
+    return re.sub(r"\x1b(\[[0-9;?]*[A-Za-z]|[()][A-Z0-9])", "", printed)
+
+
 class FakeNode:
     """A server on a loopback port that reads one request per connection, then sends `answer` or calls it.
 
-    With `hangs`, connections stay open afterwards, until the end of the `with` block.
+    With `hangs`, connections stay open afterwards, until the end of the `with` block; with `tls`, it speaks that.
     """
 
-    def __init__(self, answer: bytes | Callable[[socket.socket], None] = b"", *, hangs: bool = False) -> None:
+    def __init__(
+        self,
+        answer: bytes | Callable[[socket.socket], None] = b"",
+        *,
+        hangs: bool = False,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.asked = threading.Event()
         self._answer = answer
         self._over = threading.Event()
         self._hangs = hangs
+        self._tls = tls
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._serve, daemon=True).start()
@@ -85,6 +161,11 @@ class FakeNode:
             threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
 
     def _talk(self, connection: socket.socket) -> None:
+        if self._tls is not None:
+            try:
+                connection = self._tls.wrap_socket(connection, server_side=True)
+            except OSError:
+                return  # the other side has not passed
         with connection:
             request = b""
             while not request.endswith(b"\r\n\r\n") and (data := connection.recv(65536)):

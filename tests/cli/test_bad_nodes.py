@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cli.gnsqadmin import COMMAND, FakeNode, environment, gnsqadmin, http_answer
+from cli.gnsqadmin import COMMAND, FakeNode, environment, gnsqadmin, http_answer, on_terminal
 from daemons import DEADLINE
 
 NOT_JSON = "answered something that is not JSON; is this the HTTP address of an nsqd?"
@@ -26,6 +26,9 @@ def node(**changes: Any) -> dict[str, Any]:
 def topic(**changes: Any) -> dict[str, Any]:
     counts = dict.fromkeys(("depth", "backend_depth", "message_count", "message_bytes"), 0)
     return {"topic_name": "t", "channels": [], **counts, "paused": False} | changes
+
+
+NO_LATENCY = {"e2e_processing_latency": {"count": 0, "percentiles": []}}
 
 
 def as_json(document: object) -> bytes:
@@ -45,7 +48,7 @@ BAD_ANSWERS = {
     ),
     "cut chunk": (
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
-        "does not answer in proper HTTP (IncompleteRead)",
+        "closed the connection in the middle of its answer",
     ),
     "many headers": (
         b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200,
@@ -58,8 +61,8 @@ BAD_ANSWERS = {
         http_answer(b'{"message":"NOT_FOUND"}', "404 Not Found"),
         "answered HTTP 404 (NOT_FOUND)",
     ),
-    "TLS required": (
-        http_answer(b'{"message": "TLS_REQUIRED", "https_port": 4152}', "403 Forbidden"),
+    "TLS required, no port": (
+        http_answer(b'{"message": "TLS_REQUIRED", "https_port": 0}', "403 Forbidden"),
         "answered HTTP 403 (TLS_REQUIRED)",
     ),
     "HTTPS": (
@@ -110,6 +113,59 @@ def test_a_hanging_node_is_given_up_after_the_timeout_and_the_others_are_shown()
     assert f"t                 {fine.address}" in result.out
 
 
+def test_a_terminal_is_told_when_answers_take_long() -> None:
+    with FakeNode(hangs=True) as hanging, FakeNode(as_json(node(topics=[topic()]))) as fine:
+        addresses = [f"--nsqd-http-address={one.address}" for one in (hanging, fine)]
+        slow = on_terminal(100, "stats", "--timeout=1.5", *addresses)
+        quick = on_terminal(100, "stats", "--timeout=0.1", *addresses)
+        in_a_pipe = gnsqadmin("stats", "--timeout=1.5", *addresses)
+    assert "waiting for answers" in slow.out
+    assert "1 / 2 nodes" in slow.out
+    assert "waiting" not in quick.out
+    assert "waiting" not in in_a_pipe.out + in_a_pipe.err
+
+
+def client(text: str) -> dict[str, Any]:
+    """A consumer that says `text` of itself wherever it can."""
+    texts = dict.fromkeys(("client_id", "hostname", "remote_address", "version", "user_agent"), text)
+    counts = ("state", "ready_count", "in_flight_count", "message_count", "finish_count", "requeue_count")
+    return texts | dict.fromkeys((*counts, "connect_ts", "sample_rate"), 1) | {"deflate": False, "snappy": False}
+
+
+def with_client(text: str) -> bytes:
+    """What a node says that has this consumer."""
+    counts = ("depth", "backend_depth", "in_flight_count", "deferred_count", "message_count", "requeue_count")
+    zeros = dict.fromkeys((*counts, "timeout_count", "client_count"), 0)
+    channel = {"channel_name": "c", "paused": False, "clients": [client(text)], **zeros}
+    return as_json(node(topics=[topic(channels=[channel])]))
+
+
+SEEING_CLIENTS = (["stats", "--by=client"], ["tree"], ["channel", "show", "t", "c"])
+
+
+@pytest.mark.parametrize("command", SEEING_CLIENTS)
+@pytest.mark.parametrize("form", ["table", "csv", "json"])
+def test_hostile_clients_are_shown_harmlessly(command: list[str], form: str) -> None:
+    text = "[bold red]\x1b[2J\x9b0m\r\n\u202e:bomb:\ud800"
+    with FakeNode(with_client(text)) as hostile:
+        code, out, err = gnsqadmin(*command, "-o", form, "--nsqd-http-address", hostile.address)
+        shown = on_terminal(200, *command, "-o", form, "--nsqd-http-address", hostile.address, NO_COLOR="1").out
+    assert (code, err) == (0, "")
+    for printed in (out, shown):
+        assert all(char == "\n" or char.isprintable() for char in printed)
+        if form != "json":
+            assert r"[bold red]\x1b[2J\x9b0m\r\n\u202e:bomb:\ud800" in printed
+
+
+@pytest.mark.parametrize("command", SEEING_CLIENTS)
+def test_endless_texts_are_cut_off(command: list[str]) -> None:
+    with FakeNode(with_client("x" * 1_000_000)) as hostile:
+        code, out, err = gnsqadmin(*command, "--nsqd-http-address", hostile.address)
+    assert (code, err) == (0, "")
+    assert "xxx…" in out
+    assert len(out) < 20_000
+
+
 def test_a_node_that_drips_bytes_is_given_up_after_the_timeout() -> None:
     def drip(connection: socket.socket) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
@@ -157,7 +213,7 @@ def test_unknown_keys_are_ignored_and_go_nulls_are_empty_lists() -> None:
     with FakeNode(as_json(node(new=1, topics=[topic(new=[], channels=None)]))) as newer:
         code, out, err = gnsqadmin("stats", "--json", "--nsqd-http-address", newer.address)
     assert (code, err) == (0, "")
-    assert json.loads(out)["nodes"][0]["topics"] == [topic()]
+    assert json.loads(out)["nodes"][0]["topics"] == [topic(**NO_LATENCY)]
 
 
 @pytest.mark.parametrize("name", ["\x1b]0;owned\x07", "[bold red]x[/]", ":pile_of_poo:", "a\nb", "\u202eabc", "\ud800"])

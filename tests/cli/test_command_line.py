@@ -4,7 +4,7 @@ import pytest
 
 from cli.gnsqadmin import gnsqadmin
 from gnsqd.version import VERSION
-from nsqadmin_cli.api import Address
+from nsqadmin_cli.address import Address
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,11 @@ from nsqadmin_cli.api import Address
         ("HTTP://localhost:4151/", "localhost", 4151, "localhost:4151"),
         ("[::1]:4151", "::1", 4151, "[::1]:4151"),
         ("http://[2001:DB8:0::1]:4151", "2001:db8::1", 4151, "[2001:db8::1]:4151"),
+        ("https://localhost:4152", "localhost", 4152, "https://localhost:4152"),
+        ("HTTPS://[::1]:4152/", "::1", 4152, "https://[::1]:4152"),
+        ("unix:/run/nsqd.sock", "", 0, "unix:/run/nsqd.sock"),
+        ("unix:///run/nsqd.sock", "", 0, "unix:/run/nsqd.sock"),
+        ("/run/nsqd.sock", "", 0, "unix:/run/nsqd.sock"),
         ("[fe80::1%eth0]:4151", "fe80::1%eth0", 4151, "[fe80::1%eth0]:4151"),
         ("bücher.example:4151", "xn--bcher-kva.example", 4151, "xn--bcher-kva.example:4151"),
     ],
@@ -29,9 +34,9 @@ def test_addresses_are_taken_in_their_usual_forms(text: str, host: str, port: in
 @pytest.mark.parametrize(
     "text",
     ["", "localhost", ":4151", "localhost:", "localhost:x", "localhost:0", "localhost:65536", "localhost:-1",
-     "localhost:４１５１", "::1:4151", "[::1]", "[::g]:4151", "[127.0.0.1]:4151", "https://localhost:4151",
+     "localhost:４１５１", "::1:4151", "[::1]", "[::g]:4151", "[127.0.0.1]:4151", "unix:nsqd.sock", "unix:",
      "http://localhost:4151/stats", "http://user@localhost:4151", "ftp://localhost:4151", "a b:4151", "a..b:4151",
-     f"{'x' * 64}:4151", "a\r\nb:4151", "a\x01b:4151", "\udcff:4151", "localhost:4151/"],
+     f"/{'x' * 107}", f"{'x' * 64}:4151", "a\r\nb:4151", "a\x01b:4151", "\udcff:4151", "localhost:4151/"],
 )  # fmt: skip
 def test_a_bad_address_is_a_usage_error(text: str) -> None:
     code, out, err = gnsqadmin("stats", f"--nsqd-http-address={text}")

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from cli.gnsqadmin import gnsqadmin
+from cli.nodes import address, create, post, publish, wait_for_depth
 from daemons import Daemon, eventually, free_port
 from nsq_client import Client
 
@@ -19,29 +20,7 @@ CHANNEL_COUNTS = (
     "message_count",
     "client_count",
 )
-
-
-def address(daemon: Daemon) -> str:
-    return "{}:{}".format(*daemon.http_address)
-
-
-def post(daemon: Daemon, path: str, body: bytes = b"") -> None:
-    status, _, answer = daemon.http("POST", path, body)
-    assert status == 200, (path, status, answer)
-
-
-def create(daemon: Daemon, topic: str, *channels: str) -> None:
-    post(daemon, f"/topic/create?topic={topic}")
-    for channel in channels:
-        post(daemon, f"/channel/create?topic={topic}&channel={channel}")
-
-
-def wait_for_depth(daemon: Daemon, topic: str, channel: str, depth: int) -> None:
-    eventually(lambda: daemon.channel_stats(topic, channel)["depth"] == depth)
-
-
-def publish(daemon: Daemon, topic: str, count: int) -> None:
-    post(daemon, f"/mpub?topic={topic}", b"\n".join(b"%d" % number for number in range(count)))
+NO_LATENCY = {"count": 0, "percentiles": []}
 
 
 def stats(*daemons: Daemon, more: tuple[str, ...] = ()) -> str:
@@ -126,12 +105,16 @@ def test_json_repeats_what_the_daemon_says_of_itself(busy: Daemon) -> None:
     assert node.pop("address") == address(busy)
     assert node.pop("error") is None
     topics = node.pop("topics")
+    assert node.pop("producers") is None
     assert node == {name: said[name] for name in ("version", "health", "start_time")}
     assert [topic["topic_name"] for topic in topics] == ["orders", "quiet"]
     for topic, expected in zip(topics, said["topics"], strict=True):
         channels = topic.pop("channels")
+        assert topic.pop("e2e_processing_latency") == NO_LATENCY
         assert topic == {name: expected[name] for name in topic}
         for channel, original in zip(channels, expected["channels"], strict=True):
+            assert channel.pop("e2e_processing_latency") == NO_LATENCY
+            assert channel.pop("clients") is None
             assert channel == {name: original[name] for name in channel}
 
 
@@ -141,7 +124,7 @@ def test_json_has_the_keys_that_help_lists(busy: Daemon) -> None:
     keys = {*found["nodes"][0], *found["totals"], *found["nodes"][0]["topics"][0]}
     keys |= {*found["nodes"][0]["topics"][0]["channels"][0]}
     assert {key for key in keys if key not in described} == set()
-    assert sorted(found) == ["nodes", "totals"]
+    assert sorted(found) == ["flows", "nodes", "time", "totals"]
 
 
 def test_topic_and_channel_options_filter(busy: Daemon) -> None:
@@ -225,6 +208,7 @@ def test_a_node_that_is_down_leaves_the_others_shown(busy: Daemon) -> None:
         "health": None,
         "start_time": None,
         "topics": [],
+        "producers": None,
     }
     assert fine["error"] is None
     assert failed.keys() == fine.keys()

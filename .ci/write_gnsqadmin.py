@@ -1,0 +1,123 @@
+"""Writes the commands into the reference page of gnsqadmin, contrib/docs/gnsqadmin.md, from the command line itself:
+what stands around them there is written by hand. `make options` runs it; a test compares."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from nsqadmin_cli.cli import cli
+from nsqadmin_cli.command import AdminCommand
+from nsqadmin_cli.commands import SECTIONS
+
+PAGE = Path(__file__).parents[1] / "contrib" / "docs" / "gnsqadmin.md"
+
+_BEGIN = "<!-- commands -->\n"
+_END = "<!-- end of commands -->\n"
+
+
+def page(text: str) -> str:
+    """The page with its commands as they should be."""
+    before, begin, rest = text.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not end:
+        raise ValueError(f"{PAGE} has no place for the commands")
+    return before + begin + "\n".join(_commands()) + "\n" + end + after
+
+
+def all_commands() -> dict[str, AdminCommand]:
+    """Every command by its words, in the order of help."""
+    found: dict[str, AdminCommand] = {}
+    ctx = click.Context(cli, info_name="gnsqadmin")
+    for entries in SECTIONS.values():
+        for entry in entries:
+            group: click.Command | None = cli
+            for word in entry.words.split():
+                assert isinstance(group, click.Group)
+                group = group.get_command(ctx, word)
+            assert isinstance(group, AdminCommand), f"{entry.words} is not made by nsqadmin_cli.command"
+            found[entry.words] = group
+    return found
+
+
+def _commands() -> Iterator[str]:
+    commands = all_commands()
+    shared: dict[str, dict[str, click.Option]] = {}
+    for command in commands.values():
+        for option in _options(command):
+            if (section := _section(option)) in _SHARED:
+                shared.setdefault(section, {}).setdefault(option.opts[-1], option)
+    for section, options in shared.items():
+        yield f"### {section}\n\n{_SHARED[section]}\n"
+        yield _table(list(options.values()))
+    for heading, entries in SECTIONS.items():
+        for entry in entries:
+            yield from _command(entry.words, commands[entry.words], heading)
+
+
+_SHARED = {
+    "Which nodes": "Options of every command that asks nodes.",
+    "Output": "Options of every command that prints data.",
+}
+
+
+def _command(words: str, command: AdminCommand, heading: str) -> Iterator[str]:
+    ctx = click.Context(command, info_name=f"gnsqadmin {words}")
+    usage = " ".join([f"gnsqadmin {words}", *command.collect_usage_pieces(ctx)])
+    yield f"### gnsqadmin {words}\n\n*{heading}* · `{usage}`\n"
+    yield _text(command) + "\n"
+    options = _options(command)
+    own = [option for option in options if _section(option) not in _SHARED]
+    if own:
+        yield _table(own)
+    told = dict.fromkeys(section for option in options if (section := _section(option)) in _SHARED)
+    if told:
+        yield f"And the options of {' and '.join(f'[{name}](#{_anchor(name)})' for name in told)}.\n"
+    yield _block(command.examples)
+    if command.document:
+        yield f"The document of `--json`:\n\n{_block(command.document)}"
+
+
+def _options(command: click.Command) -> list[click.Option]:
+    return [param for param in command.params if isinstance(param, click.Option) and not param.hidden]
+
+
+def _section(option: click.Option) -> str:
+    return str(getattr(option, "section", "Options"))
+
+
+def _anchor(heading: str) -> str:
+    return heading.lower().replace(" ", "-")
+
+
+def _text(command: click.Command) -> str:
+    """The help, each paragraph on a line of its own."""
+    paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+    return "\n\n".join(_escaped(" ".join(paragraph.split())) for paragraph in paragraphs)
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([<>|*])", r"\\\1", text)
+
+
+def _block(text: str) -> str:
+    return "\n".join(f"    {line}".rstrip() for line in text.splitlines()) + "\n"
+
+
+def _table(options: list[click.Option]) -> str:
+    with_variables = any(option.envvar for option in options)
+    rows = ["| Option | Variable | |", "|---|---|---|"] if with_variables else ["| Option | |", "|---|---|"]
+    ctx = click.Context(click.Command("x"))
+    for option in options:
+        name = ", ".join(f"`{name}`" for name in option.opts)
+        value = "" if option.is_flag or option.count else f" {_escaped(option.make_metavar(ctx))}"
+        default = f" Default: `{option.default}`." if option.show_default and option.default not in (None, ()) else ""
+        variable = f" {f'`{option.envvar}`' if option.envvar else ''} |" if with_variables else ""
+        rows.append(f"| {name}{value} |{variable} {_escaped(option.help or '')}{default} |")
+    return "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text()))

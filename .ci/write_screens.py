@@ -1,0 +1,196 @@
+"""Writes the pictures of gnsqadmin in contrib/docs/screens: it starts two nodes, gives them work, runs gnsqadmin on a
+terminal and keeps what that shows as SVG. `make screens` runs it; a name narrows it, `--light` shows light terminals,
+`--columns N` another width."""
+
+import argparse
+import contextlib
+import io
+import re
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.terminal_theme import DEFAULT_TERMINAL_THEME, MONOKAI
+from rich.text import Text
+
+ROOT = Path(__file__).parents[1]
+SCREENS = ROOT / "contrib" / "docs" / "screens"
+sys.path.insert(0, str(ROOT / "tests"))
+
+from cli.gnsqadmin import Terminal, on_terminal  # noqa: E402
+from cli.nodes import at, create, post, publish  # noqa: E402
+from daemons import Daemon, own_command  # noqa: E402
+from nsq_client import HEARTBEAT, MESSAGE, Client, parse_message  # noqa: E402
+
+_CELL = 12.2  # how wide rich makes a letter
+_TEXT = re.compile(r'(<text class="[^"]*" x=")([\d.]+)("[^>]*? textLength=")([\d.]+)("[^>]*>)((?:&#160;)+)')
+
+
+class Picture(NamedTuple):
+    """What is typed, on how large a terminal."""
+
+    columns: int
+    lines: int
+    command: str
+    seconds: float = 0.0  # how long a full screen runs before it is kept
+
+
+PICTURES = {
+    "stats": Picture(100, 30, "stats"),
+    "top": Picture(120, 22, "top --sort trouble", 20.0),
+    "tree": Picture(110, 40, "tree"),
+    "channel": Picture(110, 30, "channel show orders archive"),
+    "doctor": Picture(130, 40, "doctor"),
+}
+
+QUEUES = {
+    "clicks": ["dashboard#ephemeral"],
+    "orders": ["archive", "billing", "search-index"],
+    "payments": ["fraud-check", "ledger"],
+    "signups": ["crm", "welcome-mail"],
+}
+
+
+class Consumer(NamedTuple):
+    """A consumer of one channel on one node: messages in flight, and what becomes of them."""
+
+    name: str
+    topic: str
+    channel: str
+    node: int
+    rdy: int
+    every: float = 0.0  # seconds for a message
+    requeues: int = 0  # one of so many
+
+
+CONSUMERS = (
+    Consumer("archiver-1", "orders", "archive", 0, 50, 0.02),
+    Consumer("archiver-2", "orders", "archive", 1, 50, 0.001),
+    Consumer("indexer", "orders", "search-index", 0, 200, 0.0, 9),
+    Consumer("indexer", "orders", "search-index", 1, 200),
+    Consumer("ledger", "payments", "ledger", 0, 100),
+    Consumer("ledger", "payments", "ledger", 1, 100),
+    Consumer("dashboard", "clicks", "dashboard#ephemeral", 0, 20),
+    Consumer("crm", "signups", "crm", 0, 5),
+    Consumer("welcome", "signups", "welcome-mail", 0, 5),
+)
+
+
+def work(nodes: list[Daemon], over: threading.Event) -> None:
+    """Publish until it is over."""
+    rates = {"orders": 40, "payments": 12, "clicks": 9, "signups": 1}
+    while not over.wait(0.1):
+        for number, node in enumerate(nodes):
+            for topic, count in rates.items():
+                with contextlib.suppress(OSError):
+                    publish(node, topic, count * (2 - number))
+
+
+def consume(node: Daemon, consumer: Consumer, over: threading.Event) -> None:
+    with Client(node.tcp_address) as client, contextlib.suppress(OSError):
+        host = f"{consumer.name}.example"
+        client.identify(client_id=consumer.name, hostname=host, user_agent="go-nsq/1.1.0")
+        client.subscribe(consumer.topic, consumer.channel, rdy=consumer.rdy)
+        count = 0
+        while not over.is_set():
+            try:
+                frame = client.frame(0.2)
+            except TimeoutError:
+                continue
+            if frame.type == MESSAGE:
+                count += 1
+                id = parse_message(frame.data).id
+                if consumer.requeues and count % consumer.requeues == 0:
+                    client.command(b"REQ %s 4000" % id)
+                else:
+                    client.command(b"FIN %s" % id)
+                time.sleep(consumer.every)
+            elif frame.data == HEARTBEAT:
+                client.command(b"NOP")
+
+
+@contextlib.contextmanager
+def busy_nodes() -> Iterator[list[Daemon]]:
+    over = threading.Event()
+    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
+        nodes = [
+            stack.enter_context(Daemon(own_command(), Path(directory) / f"node-{number}", "--mem-queue-size=1000"))
+            for number in range(2)
+        ]
+        for node in nodes:
+            for topic, channels in QUEUES.items():
+                create(node, topic, *channels)
+        post(nodes[0], "/channel/pause?topic=signups&channel=crm")
+        threads = [threading.Thread(target=work, args=(nodes, over))]
+        threads += [threading.Thread(target=consume, args=(nodes[one.node], one, over)) for one in CONSUMERS]
+        for thread in threads:
+            thread.start()
+        try:
+            time.sleep(6)
+            yield nodes
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+
+
+def shown(picture: Picture, nodes: list[Daemon]) -> str:
+    """What the terminal has at the end, with its codes for colours."""
+    arguments = [*picture.command.split(), *at(*nodes)]
+    if not picture.seconds:
+        return on_terminal(picture.columns, *arguments).out.rpartition("\x1b[2K")[2]  # without progress, which is gone
+    with Terminal(picture.columns, picture.lines, *arguments) as terminal:
+        began = time.monotonic()
+        while time.monotonic() < began + picture.seconds:
+            terminal.printed = ""
+            terminal.wait_for("q quit")
+        terminal.type("x")  # and so one whole frame comes
+        terminal.wait_for("q quit")
+        frame = terminal.printed.rpartition("\x1b[H")[2]
+        terminal.type("q")
+        terminal.end()
+    return re.sub(r"\x1b\[[KJ]", "", frame).replace("\r", "")
+
+
+def svg(picture: Picture, text: str, light: bool) -> str:
+    console = Console(record=True, width=picture.columns, file=io.StringIO(), force_terminal=True, legacy_windows=False)
+    console.print(Text.from_ansi(text.rstrip("\n")), no_wrap=True, crop=True)
+    theme = DEFAULT_TERMINAL_THEME if light else MONOKAI
+    title = f"gnsqadmin {picture.command}"
+    made = console.export_svg(title=title, theme=theme, unique_id=f"gnsqadmin-{picture.command.split()[0]}")
+    made = re.sub(r"\s*@font-face \{.*?\}", "", made, flags=re.DOTALL)  # a picture must not load fonts from anywhere
+    return "\n".join(line.rstrip() for line in _TEXT.sub(_moved, made).splitlines()) + "\n"
+
+
+def _moved(match: re.Match[str]) -> str:
+    """A text without the spaces before it, which some programs drop: it begins where they end."""
+    spaces = len(match[6]) // len("&#160;") * _CELL
+    start, length = float(match[2]) + spaces, max(_CELL, float(match[4]) - spaces)
+    return f"{match[1]}{start:g}{match[3]}{length:g}{match[5]}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", metavar="NAME", default=["top", "doctor", "tree"])
+    parser.add_argument("--light", action="store_true")
+    parser.add_argument("--columns", type=int, default=0)
+    parser.add_argument("--to", type=Path, default=SCREENS)
+    told = parser.parse_args()
+    if unknown := set(told.names) - set(PICTURES):
+        parser.error(f"no picture {min(unknown)}, there are {', '.join(PICTURES)}")
+    told.to.mkdir(parents=True, exist_ok=True)
+    with busy_nodes() as nodes:
+        for name in told.names:
+            picture = PICTURES[name]
+            if told.columns:
+                picture = picture._replace(columns=told.columns)
+            (told.to / f"{name}.svg").write_text(svg(picture, shown(picture, nodes), told.light), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,232 @@
+"""Files of messages: a JSON document on each line (`Message.document`), compressed with gzip if the name ends in .gz.
+
+What `ArchiveWriter.write` has returned from is on disk, so that messages may be finished in their queue. When writing
+fails or is interrupted, the file is cut back to its last whole line, and is a whole file nevertheless.
+"""
+
+import json
+import os
+import re
+import stat
+import struct
+import sys
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any, BinaryIO
+
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.lines import Advance, InputError, Splitter, name_of, read_pieces, unpack
+from nsqadmin_cli.message import Message, body_of
+
+STDOUT = "-"
+LONGEST_LINE = 256 * 1024 * 1024  # bytes
+_PIECE = 1 << 20  # bytes
+_GZIP = b"\x1f\x8b"
+_BEGINNING = b'{"topic": "'  # of each line that is written here
+_TOPIC = re.compile(r"(?=.{1,64}\Z)[.a-zA-Z0-9_-]+(#ephemeral)?")
+
+
+class ArchiveError(AdminError):
+    """A file cannot be written."""
+
+
+class ArchiveWriter:
+    """Writes to `path`, or to standard output for `-`; `with` closes it. `append` is for a file that is there."""
+
+    def __init__(self, path: str, *, append: bool = False) -> None:
+        self.path = path
+        self.messages = 0
+        self._packer = _Packer() if path.endswith(".gz") else None
+        self._whole = True  # nothing was written in part
+        self._safe = 0  # bytes of the file that are whole lines on disk
+        self._regular = False
+        self._file: BinaryIO
+        if path == STDOUT:
+            self._file = sys.stdout.buffer
+            return
+        try:
+            self._file = self._open(append)
+        except FileExistsError:
+            raise ArchiveError(f"{path} is there already; --append adds to it") from None
+        except OSError as error:
+            raise ArchiveError(f"cannot write {path}: {_reason(error)}") from None
+
+    def _open(self, append: bool) -> BinaryIO:
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            self._regular = True
+            return open(self.path, "xb", buffering=0)
+        if not stat.S_ISREG(found.st_mode):
+            return open(self.path, "wb", buffering=0)
+        if not append:
+            raise FileExistsError
+        self._regular = True
+        self._safe = self._whole_size(found.st_size)
+        file = open(self.path, "r+b", buffering=0)  # noqa: SIM115
+        file.truncate(self._safe)
+        file.seek(self._safe)
+        return file
+
+    def _whole_size(self, size: int) -> int:
+        """Where to go on in a file of `size` bytes; ArchiveError if what is added there could not be read."""
+        with open(self.path, "rb") as file:
+            packed = file.read(2) == _GZIP
+            if size and packed != (self._packer is not None):
+                raise ArchiveError(f"{self.path} is {'' if packed else 'not '}compressed, which its name does not say")
+            if packed:
+                try:
+                    for _ in unpack(read_pieces(self.path), self.path):
+                        pass
+                except InputError as error:
+                    raise ArchiveError(f"{error}; save to another file") from None
+                return size
+            return self._cut_line(file, size)
+
+    def _cut_line(self, file: BinaryIO, size: int) -> int:
+        """Where the last whole line ends. What a killed run left of another was not finished, and comes again."""
+        begin = size
+        while begin:
+            end, begin = begin, max(0, begin - _PIECE)
+            file.seek(begin)
+            last = file.read(end - begin).rfind(b"\n")
+            if last >= 0:
+                begin += last + 1
+                break
+        file.seek(begin)
+        if not file.read(len(_BEGINNING)).startswith(_BEGINNING[: size - begin]):
+            raise ArchiveError(f"{self.path} ends in the middle of a line; save to another file")
+        return begin
+
+    def write(self, messages: Iterable[Message]) -> None:
+        """Add a line for each, and be sure of it; ArchiveError."""
+        lines = [json.dumps(message.document()) for message in messages]
+        data = "".join(f"{line}\n" for line in lines).encode()
+        self._put(data if self._packer is None else self._packer.pack(data))
+        if self._packer is not None:
+            self._packer.count(data)
+        self.messages += len(lines)
+
+    def _put(self, data: bytes) -> None:
+        self._whole = False
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[self._file.write(view) :]
+            self._file.flush()
+            if self._regular:
+                os.fsync(self._file.fileno())
+                self._safe += len(data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise ArchiveError(f"cannot write {self.path}: {_reason(error)}") from None
+        self._whole = True
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        try:
+            self._cut()
+            if self._packer is not None and self._whole and self.messages:
+                with suppress(*((ArchiveError,) if kind else ())):  # that it is full was said before
+                    self._put(self._packer.end())
+        finally:
+            if self.path != STDOUT:
+                self._cut()
+                self._file.close()
+            if self._regular and not self._safe:
+                with suppress(OSError):
+                    os.unlink(self.path)
+
+    def __enter__(self) -> "ArchiveWriter":
+        return self
+
+    def _cut(self) -> None:
+        """Take away what was written in part."""
+        if self._regular and not self._whole:
+            with suppress(OSError):
+                os.ftruncate(self._file.fileno(), self._safe)
+                self._file.seek(self._safe)
+                self._whole = True
+
+
+class _Packer:
+    """Makes a file of gzip that can be ended behind any data that was counted, whatever was packed after that."""
+
+    def __init__(self) -> None:
+        self._deflate = zlib.compressobj(wbits=-15)
+        self._head = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
+        self._crc = 0
+        self._size = 0
+
+    def pack(self, data: bytes) -> bytes:
+        head, self._head = self._head, b""
+        return head + self._deflate.compress(data) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
+
+    def count(self, data: bytes) -> None:
+        """`data` is in the file."""
+        self._crc = zlib.crc32(data, self._crc)
+        self._size += len(data)
+
+    def end(self) -> bytes:
+        """A last, empty block, and what RFC 1952 wants behind it."""
+        return b"\x03\x00" + struct.pack("<II", self._crc, self._size & 0xFFFFFFFF)
+
+
+class Line:
+    """A message of a file: where it goes to, and what is in it."""
+
+    __slots__ = ("body", "number", "topic")
+
+    def __init__(self, number: int, topic: str, body: bytes) -> None:
+        self.number = number
+        self.topic = topic
+        self.body = body
+
+
+def read_archive(path: str, *, start: int = 1, advance: Advance = lambda count: None) -> Iterator[list[Line]]:
+    """The messages of a file from line `start` on, in the pieces they are read in. InputError for the first line that
+    holds none, after all before it."""
+    splitter = Splitter(b"\n", LONGEST_LINE, path)
+    number = 0
+    for piece in unpack(read_pieces(path, advance), path):
+        found, failure = [], None
+        for text in splitter.feed(piece):
+            number += 1
+            try:
+                if number >= start and (line := _parse(number, text, path)):
+                    found.append(line)
+            except InputError as error:
+                failure = error
+                break
+        yield found
+        if failure is not None:
+            raise failure
+    if number + 1 >= start and (line := _parse(number + 1, splitter.rest(), path)):
+        yield [line]
+
+
+def _parse(number: int, text: bytes, path: str) -> Line | None:
+    """None for an empty line; InputError."""
+    if not text.strip():
+        return None
+    try:
+        document: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InputError(f"line {number:,} of {name_of(path)} is no JSON") from None
+    if not isinstance(document, dict):
+        raise InputError(f"line {number:,} of {name_of(path)} is no JSON object")
+    topic = document.get("topic")
+    if topic is not None and not (isinstance(topic, str) and _TOPIC.fullmatch(topic)):
+        raise InputError(f'line {number:,} of {name_of(path)}: "topic" is no name of a topic')
+    try:
+        body = body_of(document)
+    except ValueError as error:
+        raise InputError(f"line {number:,} of {name_of(path)}: {error}") from None
+    if not body:
+        raise InputError(f"line {number:,} of {name_of(path)}: its body is empty, which NSQ does not take")
+    return Line(number, topic or "", body)
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

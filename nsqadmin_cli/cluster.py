@@ -1,0 +1,139 @@
+"""The nodes that a command is about: those named, and those that nsqlookupds know of; and asking all of them at once.
+
+Each is asked on a daemon thread that is given up when its time is over, so that a name server that hangs delays neither
+the command nor Ctrl-C; everything else that a peer can do is bounded by the HTTP client's deadline.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+from nsqadmin_cli.address import Address
+from nsqadmin_cli.api import Lookupd, Nsqd, Peer
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.http_client import TLS, HTTPClient, NodeError, timed_out
+from nsqadmin_cli.models import Producer
+
+T = TypeVar("T")
+P = TypeVar("P", bound=Peer)
+
+# Shows people that so many answers are waited for; gets the number of those that came, again and again.
+Waiting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
+
+Answers = dict[Address, T | NodeError]
+
+_PATIENCE = 1.0  # seconds before people are told that answers are waited for
+_GRACE = 0.5  # seconds that the HTTP client has to say itself that time is over
+
+
+class Cluster:
+    """Owns the HTTP client and knows which nodes there are."""
+
+    def __init__(
+        self, nsqds: Iterable[Address], lookupds: Iterable[Address], timeout: float, tls: TLS | None = None
+    ) -> None:
+        """A node named twice is one node, or its counts would double. `timeout` in seconds for each answer."""
+        self.timeout = timeout
+        self.waiting: Waiting | None = None
+        self.http = HTTPClient(timeout, tls)
+        self.lookupds = [Lookupd(address, self.http) for address in dict.fromkeys(lookupds)]
+        self.lookupd_errors: list[NodeError] = []
+        self.listed: dict[Address, tuple[Producer, ...]] = {}  # what each nsqlookupd said when it was asked last
+        self._named = [Nsqd(address, self.http) for address in dict.fromkeys(nsqds)]
+
+    def nsqds(self) -> list[Nsqd]:
+        """The nodes named, then those that the nsqlookupds know of, by address; asks these anew at each call.
+
+        An nsqlookupd that cannot be asked is noted in `lookupd_errors`; AdminError if that is true of all of them and
+        no node was named.
+        """
+        nodes = {node.address: node for node in self._named}
+        found: dict[Address, Nsqd] = {}
+        for lookupd, producers in self._ask_for_producers().items():
+            for producer in producers:
+                try:
+                    address = producer_address(producer)
+                except ValueError as error:
+                    self.lookupd_errors.append(NodeError("nsqlookupd", lookupd, f"lists a node at {error}"))
+                    continue
+                found[address] = Nsqd(address, self.http)
+        for address in sorted(found):
+            nodes.setdefault(address, found[address])
+        return list(nodes.values())
+
+    def producers(self) -> list[Producer]:
+        """The nodes that the nsqlookupds know of, each once, by address; asks these anew, as `nsqds` does."""
+        answers = self._ask_for_producers().values()
+        found = {(one.broadcast_address, one.http_port): one for producers in answers for one in producers}
+        return [found[key] for key in sorted(found)]
+
+    def _ask_for_producers(self) -> dict[Address, tuple[Producer, ...]]:
+        if not self.lookupds:
+            return {}
+        answers = self.ask_lookupds(Lookupd.nodes)
+        self.lookupd_errors = errors_of(answers)
+        self.listed = values_of(answers)
+        if not self.listed and not self._named:
+            raise AdminError("; ".join(map(str, self.lookupd_errors)))
+        return self.listed
+
+    def ask(self, question: Callable[[Nsqd], T], nodes: Sequence[Nsqd] | None = None) -> Answers[T]:
+        """`question(node)` for all nodes at once: what it returned or the NodeError it raised, in their order."""
+        return ask_all(self.nsqds() if nodes is None else nodes, question, self.timeout, self.waiting)
+
+    def ask_lookupds(self, question: Callable[[Lookupd], T]) -> Answers[T]:
+        return ask_all(self.lookupds, question, self.timeout, self.waiting)
+
+
+def producer_address(producer: Producer) -> Address:
+    """Where the HTTP API of a node is that an nsqlookupd tells of; ValueError if it can be nowhere."""
+    host = producer.broadcast_address
+    return Address.parse(f"[{host}]:{producer.http_port}" if ":" in host else f"{host}:{producer.http_port}")
+
+
+def ask_all(
+    peers: Sequence[P], question: Callable[[P], T], timeout: float, waiting: Waiting | None = None
+) -> Answers[T]:
+    """As `Cluster.ask`. A peer that takes more than `timeout` seconds counts as a NodeError."""
+    deadline = time.monotonic() + timeout + _GRACE
+    futures: dict[Address, Future[T]] = {}
+    for peer in peers:
+        futures[peer.address] = Future()
+        threading.Thread(target=_answer, args=(futures[peer.address], question, peer), daemon=True).start()
+    pending = set(futures.values())
+    if waiting is not None:
+        pending = wait(pending, min(timeout + _GRACE, _PATIENCE)).not_done
+        if pending:
+            with waiting(len(futures)) as advance:
+                advance(len(futures) - len(pending))
+                while pending and (left := deadline - time.monotonic()) > 0:
+                    answered, pending = wait(pending, left, FIRST_COMPLETED)
+                    advance(len(answered))
+    answers: Answers[T] = {}
+    for peer in peers:
+        try:
+            answers[peer.address] = futures[peer.address].result(max(0.0, deadline - time.monotonic()))
+        except NodeError as error:
+            answers[peer.address] = error
+        except TimeoutError:
+            answers[peer.address] = NodeError(peer.program, peer.address, timed_out(timeout))
+    return answers
+
+
+def _answer(future: "Future[T]", question: Callable[[P], T], peer: P) -> None:
+    try:
+        future.set_result(question(peer))
+    except BaseException as error:
+        future.set_exception(error)
+
+
+def values_of(answers: Answers[T]) -> dict[Address, T]:
+    """The answers that are none of the errors."""
+    return {address: answer for address, answer in answers.items() if not isinstance(answer, NodeError)}
+
+
+def errors_of(answers: Answers[T]) -> list[NodeError]:
+    return [answer for answer in answers.values() if isinstance(answer, NodeError)]

@@ -1,0 +1,58 @@
+"""How a command of gnsqadmin is made, and how its help looks.
+
+A command declares, besides its options, `examples` and where there is one the `document` of its --json; help shows them
+at its end, and the reference page is written from them. Options that many commands share stand under a heading of
+their own.
+"""
+
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+
+class AdminOption(click.Option):
+    """An option that help lists under `section`."""
+
+    def __init__(self, *args: Any, section: str = "Options", **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.section = section
+
+
+class AdminCommand(click.Command):
+    """A command with examples. `document` describes what --json prints; both are kept as they are, line by line."""
+
+    def __init__(self, *args: Any, examples: str = "", document: str = "", **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.examples = textwrap.dedent(examples).strip()
+        self.document = textwrap.dedent(document).strip()
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and record[1]:  # an argument stands in the line of usage
+                sections.setdefault(getattr(param, "section", "Options"), []).append(record)
+        for name, records in sections.items():
+            with formatter.section(name):
+                formatter.write_dl(records, col_max=32)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for heading, text in (("Examples", self.examples), ("The document of --json", self.document)):
+            if text:
+                with formatter.section(heading):
+                    formatter.write(textwrap.indent(text, " " * formatter.current_indent) + "\n")
+
+
+def command(
+    name: str, *, examples: str, document: str = "", cls: type[AdminCommand] = AdminCommand
+) -> Callable[[Callable[..., Any]], AdminCommand]:
+    """A decorator in the place of click.command: `name` is the last word of the command."""
+
+    def make(function: Callable[..., Any]) -> AdminCommand:
+        made = click.command(name, cls=cls, examples=examples, document=document)(function)
+        assert isinstance(made, AdminCommand)
+        return made
+
+    return make

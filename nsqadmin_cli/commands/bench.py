@@ -1,0 +1,269 @@
+"""`gnsqadmin bench`: how many messages a second nodes take and deliver, and how long that takes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from nsqadmin_cli import units
+from nsqadmin_cli.cluster import Cluster
+from nsqadmin_cli.command import command
+from nsqadmin_cli.consumer import ephemeral_channel
+from nsqadmin_cli.consuming import auth_option
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.histogram import Histogram
+from nsqadmin_cli.load import SMALLEST, Load, Plan, Report
+from nsqadmin_cli.options import Duration, cluster_options, output_options
+from nsqadmin_cli.output import Output, report
+from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Grid, Line, Paragraph, Table, Tone
+from nsqadmin_cli.text import plural
+
+_QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
+_BAR = 36  # columns of the longest one
+_BUSY = 0.85  # of a core: then it is this program that is measured
+
+
+@command(
+    "bench",
+    examples="""
+        gnsqadmin bench
+        gnsqadmin bench --nsqd-http-address a.example:4151 --duration 30 --size 1000
+        gnsqadmin bench --rate 500 --duration 1m
+        gnsqadmin bench --publishers 8 --batch 1 --durable
+        gnsqadmin bench --json | jq .delivery_latency.p99
+    """,
+    document="""
+        seconds           that were measured
+        nodes             list of addresses
+        topic             that was made and deleted
+        size, batch, publishers, consumers, window, rate
+                          as told; rate is null without --rate
+        published, received
+                          messages that nodes took, and that came back meanwhile
+        publish_rate, receive_rate
+                          the same a second
+        lost, redelivered messages that never came, and that came again
+        own_cpu           the part of a core that gnsqadmin itself used
+        publish_latency   of requests until their answer, in seconds: count, mean,
+                          p50, p90, p99, p999, max
+        delivery_latency  the same of messages, from publishing until they were here
+        histogram         of delivery_latency: list of least, most (seconds), count
+        errors            list of texts; it ends with the first one
+    """,
+)
+@click.option(
+    "--duration", type=Duration(86400), default=5.0, metavar="DURATION", help="How long to measure. [default: 5]"
+)
+@click.option(
+    "--size",
+    type=click.IntRange(SMALLEST, 64 * 1024 * 1024),
+    default=200,
+    show_default=True,
+    metavar="BYTES",
+    help="Size of each message.",
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="Messages in one request. [default: 100, fewer with --rate so that they are spread over time]",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    metavar="N",
+    help="Messages to publish a second, all together. Without it, as many as can be.",
+)
+@click.option(
+    "--publishers",
+    type=click.IntRange(1, 256),
+    metavar="N",
+    help="Connections that publish, over HTTP. [default: 2, and one for each node at least]",
+)
+@click.option(
+    "--consumers",
+    type=click.IntRange(0, 256),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Connections that consume, one for each node at least; 0: nobody does, and only publishing is measured.",
+)
+@click.option(
+    "--window",
+    type=click.IntRange(1, 1_000_000),
+    default=1000,
+    show_default=True,
+    metavar="N",
+    help="Messages that may be on their way at once. A node must be able to keep them: see its --mem-queue-size.",
+)
+@click.option(
+    "--durable", is_flag=True, help="Use a topic and channel that are not ephemeral: what overflows goes to disk."
+)
+@auth_option
+@cluster_options
+@output_options
+@click.pass_context
+def bench(
+    ctx: click.Context,
+    cluster: Cluster,
+    output: Output,
+    duration: float,
+    size: int,
+    batch: int | None,
+    rate: float | None,
+    publishers: int | None,
+    consumers: int,
+    window: int,
+    durable: bool,
+    auth_secret: str,
+) -> None:
+    """Measure how many messages a second nodes take and deliver, and how long that takes.
+
+    Publishes to a topic of its own on every node, consumes it and deletes it at the end. Without --rate this is as much
+    load as it can make: think twice before you do that to nodes that others use. Publishing is measured by request,
+    delivery by message, from the moment before it was published until it was here; without --rate most of that is the
+    wait behind the --window messages before it.
+
+    This program uses one core at most. When it does, the last line says so: the nodes can do more than it shows.
+    """
+    nodes = cluster.nsqds()
+    if not nodes:
+        raise AdminError("nsqlookupd knows of no node")
+    publishers = publishers or max(2, len(nodes))
+    if batch is None:
+        batch = max(1, min(100, int(rate / publishers / 20))) if rate else 100
+    topic = ephemeral_channel("bench")  # a name that is as good for a topic
+    plan = Plan(
+        topic.removesuffix("#ephemeral") if durable else topic,
+        "bench" if durable else "bench#ephemeral",
+        duration,
+        size,
+        batch,
+        publishers,
+        consumers,
+        max(window, batch),
+        rate or 0.0,
+        auth_secret,
+    )
+    load = Load(nodes, plan, timeout=cluster.timeout, tls=cluster.http.tls)
+    try:
+        load.connect()
+        measured = _measure(load, plan)
+    finally:
+        load.close()
+    output.show(
+        lambda: _document(measured, plan, [str(node) for node in nodes]),
+        lambda: list(_blocks(measured, plan, len(nodes))),
+        lambda: _table(measured, plan),
+    )
+    ctx.exit(report([*cluster.lookupd_errors, *measured.errors]))
+
+
+def _measure(load: Load, plan: Plan) -> Report:
+    from nsqadmin_cli.render.countdown import countdown  # what it needs loads slowly
+
+    with countdown(f"load for {plan.seconds:g} s", plan.seconds) as say:
+        return load.run(lambda so_far: say(f"{so_far.published:,} published  {so_far.received:,} received"))
+
+
+def _rate(count: int, measured: Report) -> float:
+    return count / measured.seconds if measured.seconds else 0.0
+
+
+def _latencies(histogram: Histogram) -> dict[str, float | None]:
+    """Seconds; None where there is nothing to measure."""
+    if not histogram.count:
+        return dict.fromkeys(("mean", *_QUANTILES, "max"))
+    found = {key: histogram.quantile(part) for key, part in _QUANTILES.items()}
+    return {"mean": histogram.mean, **found, "max": histogram.largest / 1e9}
+
+
+def _document(measured: Report, plan: Plan, nodes: list[str]) -> dict[str, Any]:
+    return {
+        "seconds": measured.seconds,
+        "nodes": nodes,
+        "topic": plan.topic,
+        "size": plan.size,
+        "batch": plan.batch,
+        "publishers": plan.publishers,
+        "consumers": max(plan.consumers, len(nodes)) if plan.consumers else 0,
+        "window": plan.window,
+        "rate": plan.rate or None,
+        "published": measured.published,
+        "received": measured.received,
+        "publish_rate": _rate(measured.published, measured),
+        "receive_rate": _rate(measured.received, measured),
+        "lost": measured.lost if plan.consumers else 0,
+        "redelivered": measured.twice,
+        "own_cpu": measured.cpu / measured.seconds if measured.seconds else 0.0,
+        "publish_latency": {"count": measured.publishing.count, **_latencies(measured.publishing)},
+        "delivery_latency": {"count": measured.delivery.count, **_latencies(measured.delivery)},
+        "histogram": [{"least": bar.least, "most": bar.most, "count": bar.number} for bar in measured.delivery.bars()],
+        "errors": list(map(str, measured.errors)),
+    }
+
+
+def _table(measured: Report, plan: Plan) -> Table:
+    """A row for publishing and one for delivery."""
+    columns = [
+        Column("what", ""),
+        Column("messages", "messages", form=Form.COUNT, keep=ALWAYS),
+        Column("rate", "messages/s", "msgs/s", Form.RATE, keep=ALWAYS),
+        Column("bytes_rate", "bytes/s", form=Form.BYTES, keep=6),
+        Column("mean", "mean", form=Form.LATENCY, keep=3),
+        *(Column(key, f"{part * 100:g} %", form=Form.LATENCY, keep=7) for key, part in _QUANTILES.items()),
+        Column("max", "longest", "max", Form.LATENCY, keep=5),
+    ]
+    table = Table(columns)
+    for what, count, histogram in (
+        ("published", measured.published, measured.publishing),
+        ("delivered", measured.received, measured.delivery),
+    ):
+        if what == "published" or plan.consumers:
+            rate = _rate(count, measured)
+            table.rows.append([what, count, rate, int(rate * plan.size), *_latencies(histogram).values()])
+    return table
+
+
+def _blocks(measured: Report, plan: Plan, nodes: int) -> Iterator[Block]:
+    consumers = plural(max(plan.consumers, nodes), "consumer") if plan.consumers else "no consumer"
+    pace = f"{units.rate(plan.rate)}/s" if plan.rate else "as fast as can be"
+    facts = (
+        ("nodes", f"{plural(nodes, 'node')}, {plural(plan.publishers, 'publisher')}, {consumers}"),
+        ("messages", f"{units.size(plan.size)} each, {plan.batch:,} in a request, {pace}"),
+        ("measured", f"{measured.seconds:.1f} s"),
+    )
+    yield Grid([[Cell(name, Tone.FAINT), text] for name, text in facts])
+    yield _table(measured, plan)
+    if measured.delivery.count:
+        yield Line.of("How long messages took from publishing until they were here", Tone.STRONG)
+        yield _histogram(measured.delivery)
+    if plan.consumers and measured.lost:
+        where = "its --mem-queue-size is smaller than --window, or it failed" if not plan.durable else "a node failed"
+        yield Paragraph(("", Tone.PLAIN), f"{plural(measured.lost, 'message')} lost: {where}.", Tone.BAD)
+    if measured.twice:
+        text = f"{plural(measured.twice, 'message')} came again: they took longer than the node's --msg-timeout."
+        yield Paragraph(("", Tone.PLAIN), text, Tone.NOTE)
+    busy = measured.cpu / measured.seconds if measured.seconds else 0.0
+    if busy > _BUSY:
+        text = f"gnsqadmin itself was busy for {busy:.0%} of the time: the nodes can do more than this."
+        yield Paragraph(("", Tone.PLAIN), text, Tone.NOTE)
+
+
+def _histogram(histogram: Histogram) -> Table:
+    bars = list(histogram.bars())
+    highest = max(bar.number for bar in bars)
+    table = Table(
+        [
+            Column("least", "from", form=Form.LATENCY),
+            Column("most", "to", form=Form.LATENCY, keep=ALWAYS),
+            Column("count", "messages", form=Form.COUNT, keep=ALWAYS),
+            Column("share", "share", keep=ALWAYS),
+            Column("bar", "", keep=ALWAYS, tone=Tone.NODE),
+        ]
+    )
+    for bar in bars:
+        share = f"{bar.number / histogram.count:6.1%}"
+        length = round(_BAR * bar.number / highest)
+        table.rows.append([bar.least, bar.most, bar.number, share, "█" * max(length, bool(bar.number))])
+    return table

@@ -1,0 +1,81 @@
+"""`gnsqadmin channel show`: one channel on all nodes, with its consumers."""
+
+from typing import Any
+
+import click
+
+from nsqadmin_cli import stat_tables
+from nsqadmin_cli.cluster import Cluster
+from nsqadmin_cli.command import command
+from nsqadmin_cli.documents import client_document, model_document
+from nsqadmin_cli.http_client import NodeError
+from nsqadmin_cli.look import Look, look
+from nsqadmin_cli.options import channel_argument, cluster_options, output_options, topic_argument
+from nsqadmin_cli.output import Output, not_found, report
+from nsqadmin_cli.table import Block, Cell, Grid, Line, Tone
+from nsqadmin_cli.text import plural
+
+
+@command(
+    "show",
+    examples="""
+        gnsqadmin channel show orders billing
+        gnsqadmin channel show orders billing -o csv
+        gnsqadmin channel show orders billing --json | jq '.clients[] | select(.ready_count == 0)'
+    """,
+    document="""
+        topic_name
+        channel_name, depth, backend_depth, in_flight_count, deferred_count,
+        message_count, requeue_count, timeout_count, client_count, paused (on any
+        node), e2e_processing_latency: summed over nodes
+        clients  list: node, and the keys of a client in the /stats of nsqd
+        nodes    list: address, error (null, or why it has no numbers), channel (the
+                 keys above, or null where the node does not have it)
+    """,
+)
+@topic_argument
+@channel_argument
+@cluster_options
+@output_options
+@click.pass_context
+def show(ctx: click.Context, cluster: Cluster, output: Output, topic: str, channel: str) -> None:
+    """Show one channel: how much waits, on which nodes, and who consumes it.
+
+    As CSV it is one row for each consumer.
+    """
+    seen = look(cluster, topic=topic, channel=channel, clients=True)
+    if (topic, channel) not in seen.channel_shares:
+        raise not_found(f"the channel {channel} in the topic {topic}", seen.errors)
+    output.show(
+        lambda: _document(seen, topic, channel),
+        lambda: _blocks(seen, topic, channel),
+        lambda: stat_tables.client_table(seen),
+    )
+    ctx.exit(report(seen.errors))
+
+
+def _blocks(seen: Look, topic: str, channel: str) -> list[Block]:
+    whole = seen.totals.topics[0].channels[0]
+    shares = seen.channel_shares[topic, channel]
+    facts = Grid([[Cell("channel", Tone.FAINT), Cell(channel, Tone.STRONG)], [Cell("topic", Tone.FAINT), topic]])
+    facts.rows += stat_tables.channel_facts(whole, shares)
+    clients = stat_tables.client_table(seen, with_places=False)
+    clients.empty = "No consumers." if not whole.depth else "No consumers: nobody takes what waits."
+    return [
+        facts,
+        stat_tables.share_table(seen, shares, whole),
+        Line.of(plural(len(clients.rows), "consumer"), Tone.STRONG),
+        clients,
+    ]
+
+
+def _document(seen: Look, topic: str, channel: str) -> dict[str, Any]:
+    shares = seen.channel_shares[topic, channel]
+    clients = [client_document(client, address) for address, share in shares.items() for client in share.clients or ()]
+    nodes = []
+    for address, answer in seen.answers.items():
+        share = shares.get(address)
+        error = answer.reason if isinstance(answer, NodeError) else None
+        nodes.append({"address": str(address), "error": error, "channel": share and model_document(share)})
+    whole = model_document(seen.totals.topics[0].channels[0])
+    return {"topic_name": topic} | whole | {"clients": clients, "nodes": nodes}

@@ -1,0 +1,34 @@
+"""`gnsqadmin completion`: the script with which a shell completes commands, options, topics and channels."""
+
+import click
+from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
+
+from nsqadmin_cli.command import command
+
+
+class _BashComplete(BashComplete):
+    @staticmethod
+    def _check_version() -> None:
+        """The script may be made on another machine than it is used on."""
+
+
+_SHELLS: dict[str, type[ShellComplete]] = {"bash": _BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+
+
+@command(
+    "completion",
+    examples="""
+        eval "$(gnsqadmin completion bash)"      # in ~/.bashrc
+        eval "$(gnsqadmin completion zsh)"       # in ~/.zshrc, after compinit
+        gnsqadmin completion fish > ~/.config/fish/completions/gnsqadmin.fish
+    """,
+)
+@click.argument("shell", type=click.Choice(sorted(_SHELLS)))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the script that makes a shell complete commands, options, saved contexts, topics and channels.
+
+    Topics and channels are those that the nodes have at that moment; a shell waits a second for them at most.
+    """
+    root = ctx.find_root().command
+    click.echo(_SHELLS[shell](root, {}, "gnsqadmin", "_GNSQADMIN_COMPLETE").source())

@@ -1,0 +1,252 @@
+"""`gnsqadmin config get` and `config set`: options of running nodes."""
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import click
+
+from nsqadmin_cli.address import Address
+from nsqadmin_cli.api import Nsqd
+from nsqadmin_cli.cluster import Answers, Cluster, ask_all, errors_of, values_of
+from nsqadmin_cli.command import command
+from nsqadmin_cli.http_client import NodeError, Refused
+from nsqadmin_cli.node_options import CHANGEABLE, NODE_OPTIONS, key_of, parse, shown
+from nsqadmin_cli.options import cluster_options, output_options
+from nsqadmin_cli.output import Output, not_found, report
+from nsqadmin_cli.table import ALWAYS, Cell, Column, Row, Table, Tone
+from nsqadmin_cli.text import plural, printable
+
+_UNKNOWN = "INVALID_OPTION"
+_SHOWN = 3  # nodes in a row
+_PATIENCE = 4  # timeouts for all options of a node, each of which has one
+
+
+class _Key(click.ParamType[str]):
+    """The key of an option."""
+
+    name = "option"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return key_of(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    return [key for key in NODE_OPTIONS if key.startswith(incomplete)]
+
+
+def _complete_changeable(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    return [key for key in CHANGEABLE if key.startswith(incomplete)]
+
+
+@command(
+    "get",
+    examples="""
+        gnsqadmin config get
+        gnsqadmin config get log_level max_msg_size
+        gnsqadmin config get --different --lookupd-http-address lookup.example:4161
+        gnsqadmin config get --json | jq '.nodes[0].options.mem_queue_size'
+    """,
+    document="""
+        nodes    list, in the order asked: address, error (null, or why it has no
+                 options), options (by key: their values as /config tells them,
+                 durations in ns; those that the node does not have are left out)
+    """,
+)
+@click.argument("option", nargs=-1, type=_Key(), shell_complete=_complete)
+@click.option("--different", is_flag=True, help="Show only options whose values are not the same on all nodes.")
+@cluster_options
+@output_options
+@click.pass_context
+def get(ctx: click.Context, cluster: Cluster, output: Output, option: tuple[str, ...], different: bool) -> None:
+    """Show the options that nodes run with, all or those named.
+
+    Options are named by their keys in the config file (max_msg_size) or as flags (max-msg-size). Nodes with the same
+    value share a row.
+    """
+    keys = list(dict.fromkeys(option)) or list(NODE_OPTIONS)
+    answers = ask_all(cluster.nsqds(), lambda node: _options(node, keys), cluster.timeout * _PATIENCE)
+    errors = [*cluster.lookupd_errors, *errors_of(answers)]
+    found = values_of(answers)
+    missing = [key for key in keys if not any(key in options for options in found.values())]
+    if option and missing and (found or not errors):
+        raise not_found(f"the option {missing[0]}{_suggestion(missing[0])}", errors)
+    kept = [key for key in keys if key not in missing and not (different and _is_same(key, found))]
+    output.show(
+        lambda: {"nodes": list(_documents(answers, kept))},
+        lambda: [_value_table(kept, found)],
+        lambda: _flat_table(kept, found),
+    )
+    ctx.exit(report(errors))
+
+
+@command(
+    "set",
+    examples="""
+        gnsqadmin config set log_level debug --nsqd-http-address a.example:4151
+        gnsqadmin config set nsqlookupd_tcp_addresses lookup-1.example:4160 lookup-2.example:4160
+        gnsqadmin config set nsqlookupd_tcp_addresses '[]'
+    """,
+    document="""
+        option
+        nodes    list, in the order asked: address, error (null, or why nothing was
+                 changed), before, after (the values as /config tells them)
+    """,
+)
+@click.argument("option", type=_Key(), shell_complete=_complete_changeable)
+@click.argument("value", nargs=-1, required=True)
+@cluster_options
+@output_options
+@click.pass_context
+def set_option(ctx: click.Context, cluster: Cluster, output: Output, option: str, value: tuple[str, ...]) -> None:
+    """Change an option of running nodes, until they are restarted.
+
+    nsqd lets two be changed: log_level (debug, info, warn, error, fatal), and nsqlookupd_tcp_addresses, which takes
+    several values or a JSON list of them. The config file stays as it is.
+    """
+    text = _text(option, value)
+    answers = cluster.ask(lambda node: _changed(node, option, text))
+    found = values_of(answers)
+    errors = [*cluster.lookupd_errors, *errors_of(answers)]
+    if not found and any(isinstance(error, Refused) and error.code == _UNKNOWN for error in errors):
+        others = [error for error in errors if not (isinstance(error, Refused) and error.code == _UNKNOWN)]
+        raise not_found(f"the option {option}{_suggestion(option)}", others)
+    table = _change_table(option, answers)
+    # Where nothing was changed, the errors say it all.
+    output.show(lambda: _change_document(option, answers), lambda: [table] if found else [], lambda: table)
+    ctx.exit(report(errors))
+
+
+def _options(node: Nsqd, keys: Sequence[str]) -> dict[str, object]:
+    """The values of those options that the node has."""
+    found: dict[str, object] = {}
+    for key in keys:
+        try:
+            found[key] = parse(key, node.get_config(key))
+        except Refused as error:
+            if error.code != _UNKNOWN:
+                raise
+    return found
+
+
+def _changed(node: Nsqd, key: str, text: str) -> tuple[object, object]:
+    """The values before and after."""
+    before = parse(key, node.get_config(key))
+    try:
+        return before, parse(key, node.set_config(key, text))
+    except Refused as error:
+        if error.code == _UNKNOWN:
+            reason = f"{key} cannot be changed while nsqd runs, only {' and '.join(CHANGEABLE)} can"
+        elif error.code == "INVALID_VALUE":
+            expected = {"log_level": ", expected debug, info, warn, error or fatal"}.get(key, "")
+            reason = f"{printable(text, 100)!r} is no value for {key}{expected}"
+        else:
+            raise
+        raise NodeError(node.program, node.address, reason) from None
+
+
+def _text(key: str, values: Sequence[str]) -> str:
+    """What to send to nodes for the values that were typed; UsageError."""
+    if key != "nsqlookupd_tcp_addresses":
+        if len(values) > 1:
+            raise click.UsageError(f"{key} takes one value.")
+        return values[0]
+    if len(values) == 1 and values[0].lstrip().startswith("["):
+        return values[0]
+    for value in values:
+        try:
+            address = Address.parse(value)
+        except ValueError:
+            address = None
+        if address is None or address.path or "://" in value:
+            raise click.UsageError(f"{printable(repr(value), 100)} is no host:port of an nsqlookupd.")
+    return json.dumps(values)
+
+
+def _suggestion(key: str) -> str:
+    near = difflib.get_close_matches(key, NODE_OPTIONS, n=1)
+    return f"; did you mean {near[0]}?" if near and near[0] != key else ""
+
+
+def _is_same(key: str, found: Mapping[Address, Mapping[str, object]]) -> bool:
+    values = [json.dumps(options.get(key)) if key in options else "" for options in found.values()]
+    return len(set(values)) < 2
+
+
+def _documents(answers: Answers[dict[str, object]], keys: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for address, answer in answers.items():
+        if isinstance(answer, NodeError):
+            yield {"address": str(address), "error": answer.reason, "options": {}}
+        else:
+            options = {key: answer[key] for key in keys if key in answer}
+            yield {"address": str(address), "error": None, "options": options}
+
+
+def _value_table(keys: Sequence[str], found: Mapping[Address, Mapping[str, object]]) -> Table:
+    """One row for each value of each option, with the nodes that have it where these are not all."""
+    several = len(found) > 1
+    node = (Column("node", "nodes", keep=ALWAYS, tone=Tone.NODE),) if several else ()
+    empty = "No option differs." if found else ""
+    table = Table((Column("option", "option"), Column("value", "value", keep=ALWAYS), *node), empty=empty)
+    for key in keys:
+        places: dict[str, list[str]] = {}
+        for address, options in found.items():
+            places.setdefault(shown(key, options[key]) if key in options else "", []).append(str(address))
+        name: object = Cell(key, Tone.STRONG)
+        for value, nodes in places.items():
+            where = plural(len(nodes), "node") if len(nodes) == len(found) else _some_of(nodes)
+            row: Row = [name, _value_cell(value), *([where] if several else [])]
+            table.rows.append(row)
+            name = ""
+    return table
+
+
+def _some_of(nodes: Sequence[str]) -> str:
+    more = [f"and {len(nodes) - _SHOWN} more"] if len(nodes) > _SHOWN else []
+    return ", ".join([*nodes[:_SHOWN], *more])
+
+
+def _value_cell(value: str) -> Cell:
+    return Cell(value or "has no such option", Tone.FAINT if value in ("", "none") else None)
+
+
+def _flat_table(keys: Sequence[str], found: Mapping[Address, Mapping[str, object]]) -> Table:
+    """One row for each option of each node, with the value as it is in JSON."""
+    table = Table((Column("option", "option"), Column("node", "node"), Column("value", "value")))
+    for key in keys:
+        for address, options in found.items():
+            if key in options:
+                value = options[key]
+                table.rows.append([key, str(address), value if isinstance(value, str) else json.dumps(value)])
+    return table
+
+
+def _change_document(key: str, answers: Answers[tuple[object, object]]) -> dict[str, Any]:
+    nodes = []
+    for address, answer in answers.items():
+        before, after = (None, None) if isinstance(answer, NodeError) else answer
+        error = answer.reason if isinstance(answer, NodeError) else None
+        nodes.append({"address": str(address), "error": error, "before": before, "after": after})
+    return {"option": key, "nodes": nodes}
+
+
+def _change_table(key: str, answers: Answers[tuple[object, object]]) -> Table:
+    table = Table(
+        (
+            Column("node", "node", tone=Tone.NODE),
+            Column("before", f"{key} before", "before", keep=ALWAYS),
+            Column("after", "after", keep=ALWAYS),
+        ),
+        empty="No nodes.",
+    )
+    for address, answer in answers.items():
+        if isinstance(answer, NodeError):
+            table.rows.append([str(address), None, Cell(f"failed: {answer.reason}", Tone.BAD)])
+        else:
+            before, after = answer
+            table.rows.append([str(address), shown(key, before), Cell(shown(key, after), Tone.GOOD)])
+    return table

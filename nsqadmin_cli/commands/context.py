@@ -1,0 +1,126 @@
+"""`gnsqadmin context`: where clusters are, saved under names."""
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from nsqadmin_cli import context as contexts
+from nsqadmin_cli.command import command
+from nsqadmin_cli.completion import complete_contexts
+from nsqadmin_cli.context import Context, Contexts
+from nsqadmin_cli.options import output_options, settings_options
+from nsqadmin_cli.output import Output, note
+from nsqadmin_cli.settings import ClusterSettings, merged
+from nsqadmin_cli.table import ALWAYS, Cell, Column, Table, Tone
+
+
+@command(
+    "list",
+    examples="gnsqadmin context list\ngnsqadmin context list --json",
+    document="""
+        file      the path of the file, which need not be there
+        contexts  list by name: name, current (whether it is used when nothing is
+                  said), and the settings that it has, named as their options
+    """,
+)
+@output_options
+def list_contexts(output: Output) -> None:
+    """List the saved contexts."""
+    saved = contexts.load()
+    output.show(lambda: _document(saved), lambda: [_table(saved)])
+
+
+@command(
+    "set",
+    examples="""
+        gnsqadmin context set prod --lookupd-http-address lookup.example:4161 --timeout 10
+        gnsqadmin context set prod --tls-ca /etc/nsq/ca.pem
+    """,
+)
+@click.argument("name", shell_complete=complete_contexts)
+@settings_options
+@click.pass_context
+def set_context(ctx: click.Context, settings: ClusterSettings, name: str) -> None:
+    """Save the given options under a name, or change them there; others are kept.
+
+    The first context that is saved becomes the current one. Variables such as GNSQADMIN_TIMEOUT are not saved.
+    """
+    if not contexts.is_name(name):
+        raise click.UsageError("a context is named by 1 to 64 of a-z, A-Z, 0-9, '.', '_' and '-'.")
+    saved = contexts.load()
+    told = _of_command_line(ctx, settings.context)
+    base = saved.contexts.get(name, Context())
+    if settings.context_name and ctx.get_parameter_source("context_name") is ParameterSource.COMMANDLINE:
+        base = saved.get(settings.context_name)  # a copy of that one
+    saved = saved.with_context(name, merged(base, told))
+    contexts.save(saved if saved.current else replace(saved, current=name))
+    note(f"saved context {name} in {contexts.path()}")
+
+
+@command("use", examples="gnsqadmin context use prod\ngnsqadmin context use --none")
+@click.argument("name", required=False, shell_complete=complete_contexts)
+@click.option("--none", "no_context", is_flag=True, help="Use no context when nothing is said.")
+def use(name: str | None, no_context: bool) -> None:
+    """Make a context the one that is used when nothing is said."""
+    if (name is None) != no_context:
+        raise click.UsageError("tell the name of a context, or --none.")
+    saved = contexts.load()
+    if name is not None:
+        saved.get(name)
+    contexts.save(replace(saved, current=name or ""))
+    note(f"the current context is {name}" if name else "there is no current context")
+
+
+@command("remove", examples="gnsqadmin context remove old")
+@click.argument("name", shell_complete=complete_contexts)
+def remove(name: str) -> None:
+    """Forget a context."""
+    contexts.save(contexts.load().without(name))
+    note(f"removed context {name}")
+
+
+def _of_command_line(ctx: click.Context, context: Context) -> Context:
+    """Without what came from variables; names of files that will be found from any directory."""
+    told = {}
+    for name in Context.__slots__:
+        value = getattr(context, name)
+        if value and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            told[name] = os.path.abspath(value) if name in ("tls_ca", "tls_cert", "tls_key") else value
+    return Context(**told)
+
+
+def _document(saved: Contexts) -> dict[str, Any]:
+    found = [
+        {"name": name, "current": name == saved.current} | context.settings()
+        for name, context in sorted(saved.contexts.items())
+    ]
+    return {"file": str(contexts.path()), "contexts": found}
+
+
+def _table(saved: Contexts) -> Table:
+    table = Table(
+        (
+            Column("name", "context"),
+            Column("current", "current", keep=ALWAYS),
+            Column("settings", "settings", keep=ALWAYS),
+        ),
+        empty=f"No contexts in {contexts.path()}.",
+    )
+    for name, context in sorted(saved.contexts.items()):
+        current = name == saved.current
+        told = [word for key, value in context.settings().items() for word in _words(key, value)]
+        cell = Cell(name, Tone.STRONG if current else None)
+        table.rows.append([cell, "yes" if current else "", " ".join(told)])
+    return table
+
+
+def _words(key: str, value: object) -> list[str]:
+    """A setting as one would type it."""
+    option = f"--{key.replace('_', '-')}"
+    if value is True:
+        return [option]
+    values = value if isinstance(value, list) else [f"{value:g}" if isinstance(value, float) else value]
+    return [f"{option} {one}" for one in values]

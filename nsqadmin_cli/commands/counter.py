@@ -1,0 +1,90 @@
+"""`gnsqadmin counter`: how many messages went through, in one number."""
+
+import itertools
+import time
+
+import click
+
+from nsqadmin_cli.cluster import Cluster
+from nsqadmin_cli.command import command
+from nsqadmin_cli.errors import ExitCode
+from nsqadmin_cli.look import Look, look
+from nsqadmin_cli.options import Duration, cluster_options, output_options, topic_option
+from nsqadmin_cli.output import Output, OutputFormat, report
+from nsqadmin_cli.table import ALWAYS, Column, Form, Table
+
+
+@command(
+    "counter",
+    examples="""
+        gnsqadmin counter
+        gnsqadmin counter --watch 1
+        gnsqadmin counter --topic orders --watch 10 -o csv >> orders.csv
+    """,
+    document="""
+        time       unix seconds
+        published  messages that topics took since their nodes were started
+        delivered  messages that channels took: each message once for each channel
+        ingress_rate, egress_rate
+                   messages a second into topics, and finished by consumers; null
+                   but for --watch
+    """,
+)
+@topic_option
+@click.option("--watch", type=Duration(), metavar="DURATION", help="Count again after so long, and show rates.")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="End after N counts; without it, by Ctrl-C.")
+@cluster_options
+@output_options
+@click.pass_context
+def counter(
+    ctx: click.Context, cluster: Cluster, output: Output, topic: str, watch: float | None, count: int | None
+) -> None:
+    """Count the messages of all topics on all nodes, since these were started."""
+    if count is not None and watch is None:
+        raise click.UsageError("--count is for --watch.")
+    seen: Look | None = None
+    code = ExitCode.OK
+    for number in range(count) if count else itertools.count():
+        started = time.monotonic()
+        seen = look(cluster, topic=topic, before=seen)
+        _show(output, seen, number if watch else None)
+        code = report(seen.errors)
+        if watch is None or number + 1 == count:
+            break
+        time.sleep(max(0.0, started + watch - time.monotonic()))
+    ctx.exit(code)
+
+
+def _show(output: Output, seen: Look, number: int | None) -> None:
+    """Print one count, the `number`th of many."""
+    delivered = sum(channel.message_count for topic in seen.totals.topics for channel in topic.channels)
+    ingress = egress = None
+    if seen.flows is not None:
+        ingress = sum(flow.ingress for (_, channel), flow in seen.flows.items() if not channel)
+        egress = sum(flow.egress for (_, channel), flow in seen.flows.items() if channel)
+    document = {
+        "time": seen.clock,
+        "published": seen.totals.message_count,
+        "delivered": delivered,
+        "ingress_rate": ingress,
+        "egress_rate": egress,
+    }
+    columns = [
+        Column("time", "time"),
+        Column("published", "published", form=Form.COUNT, keep=ALWAYS),
+        Column("delivered", "delivered", form=Form.COUNT, keep=ALWAYS),
+    ]
+    row: list[object] = [seen.clock, seen.totals.message_count, delivered]
+    if number is not None:
+        rates = ("ingress_rate", "in/s", ingress), ("egress_rate", "out/s", egress)
+        columns += [Column(key, heading, form=Form.RATE, keep=ALWAYS) for key, heading, _ in rates]
+        row += [value for _, _, value in rates]
+    if output.format is OutputFormat.TABLE:
+        row[0] = time.strftime("%H:%M:%S", time.localtime(seen.clock))
+    table = Table(columns, [row])
+    if number is None:
+        output.show(lambda: document, lambda: [table])
+    elif output.format is OutputFormat.TABLE:
+        output.show_row(table, number)
+    else:
+        output.show_next(lambda: document, lambda: [table])

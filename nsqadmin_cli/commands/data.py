@@ -1,0 +1,330 @@
+"""`gnsqadmin data ls` and `verify`: what is in a data directory. They only read, whether an nsqd runs on it or not."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from nsqadmin_cli.command import AdminOption, command
+from nsqadmin_cli.datadir.checking import Checker, Finding, Report, Severity
+from nsqadmin_cli.datadir.directory import METADATA, DataDirectory, Queue, list_directory
+from nsqadmin_cli.datadir.due_times import read_due_times
+from nsqadmin_cli.datadir.lock import describe_holder, is_held
+from nsqadmin_cli.datadir.queue import Saved, make_plan, oldest
+from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, Advance
+from nsqadmin_cli.errors import ExitCode, NotFound
+from nsqadmin_cli.options import output_options
+from nsqadmin_cli.output import Output, note
+from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Grid, Line, Paragraph, Row, Table, Tone
+from nsqadmin_cli.text import plural
+
+Function = Callable[..., Any]
+
+_WHICH = "Which queues"
+_MARGIN = 8
+_QUICKLY_READ = 20_000_000  # bytes
+
+directory_argument = click.argument("directory", type=click.Path(exists=True, file_okay=False))
+max_msg_size_option = click.option(
+    "--max-msg-size",
+    type=click.IntRange(1),
+    default=DEFAULT_MAX_MSG_SIZE,
+    show_default=True,
+    metavar="BYTES",
+    help="The largest body, as nsqd was told: it takes what is larger for damage.",
+)
+
+
+def queue_options(function: Function) -> Function:
+    """`--topic`, `--channel` and `--max-msg-size`: parameters of these names."""
+    for option in (
+        max_msg_size_option,
+        click.option(
+            "--channel", cls=AdminOption, section=_WHICH, default="", metavar="NAME", help="Only channels of this name."
+        ),
+        click.option(
+            "--topic",
+            cls=AdminOption,
+            section=_WHICH,
+            default="",
+            metavar="NAME",
+            help="Only this topic and its channels.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def select(found: DataDirectory, topic: str, channel: str) -> list[Queue]:
+    """The queues that the options name; NotFound if they name none."""
+    queues = found.select(topic, channel)
+    if not queues and (topic or channel):
+        what = f"the topic {topic}" if topic else f"the channel {channel}"
+        raise NotFound(f"{found.path} has nothing of {what}" + f" and its channel {channel}" * bool(topic and channel))
+    return queues
+
+
+@contextmanager
+def reading(description: str, size: int, *, quiet: bool = False) -> Iterator[Advance]:
+    """Progress in bytes, of what may take a second."""
+    if quiet or size < _QUICKLY_READ or not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from nsqadmin_cli.render.progress import progress  # not before it is wanted: what it needs loads slowly
+
+    with progress(description, total=size, unit="bytes") as advance:
+        yield advance
+
+
+@command(
+    "ls",
+    examples="""
+        gnsqadmin data ls /var/lib/nsqd
+        gnsqadmin data ls . --topic orders
+        gnsqadmin data ls /var/lib/nsqd --json | jq '.queues[] | select(.bad_files > 0)'
+    """,
+    document="""
+        directory
+        running  whether an nsqd runs on it
+        metadata_error
+                 null, or why nsqd.dat cannot be read
+        queues   list: queue, topic, channel (null: the queue of the topic itself),
+                 listed (whether nsqd.dat has it; null if that cannot be read),
+                 paused, messages (null without a usable meta file), bytes, files,
+                 bad_files, oldest (unix seconds or null), due_times (deferred
+                 messages that gnsqd holds back), problem (null, or a text)
+    """,
+)
+@directory_argument
+@click.option("--topic", default="", metavar="NAME", help="Only this topic and its channels.")
+@click.option("--channel", default="", metavar="NAME", help="Only channels of this name.")
+@output_options
+def ls(output: Output, directory: str, topic: str, channel: str) -> None:
+    """List the queues in a data directory: what waits there, and since when.
+
+    DIRECTORY is what nsqd has as --data-path. Counts are those of the meta files, which takes no time; verify reads
+    everything. What a running nsqd has in memory is not here. The queue of a topic itself has what its channels have
+    not been given yet.
+    """
+    found = list_directory(directory)
+    running = is_held(directory)
+    rows = [_facts(found, queue) for queue in select(found, topic, channel)]
+    output.show(
+        lambda: {
+            "directory": directory,
+            "running": running,
+            "metadata_error": found.metadata_error or None,
+            "queues": rows,
+        },
+        lambda: [*_head(found, running), _ls_table(rows)],
+    )
+
+
+def _facts(found: DataDirectory, queue: Queue) -> dict[str, Any]:
+    plan = make_plan(queue)
+    problem = ""
+    if plan.meta is None and (queue.numbers or queue.has_meta):
+        problem = plan.meta_error
+    elif plan.missing:
+        problem = plan.missing
+    return {
+        "queue": queue.name,
+        "topic": queue.topic,
+        "channel": queue.channel or None,
+        "listed": None if found.listed is None else queue.name in found.listed,
+        "paused": found.is_paused(queue),
+        "messages": plan.meta.depth if plan.meta else None if queue.numbers or queue.has_meta else 0,
+        "bytes": queue.size,
+        "files": len(queue.numbers),
+        "bad_files": len(queue.bad),
+        "oldest": oldest(queue, plan),
+        "due_times": len(read_due_times(queue).due),
+        "problem": problem or None,
+    }
+
+
+def _ls_table(facts: list[dict[str, Any]]) -> Table:
+    table = Table(
+        (
+            Column("queue", "queue"),
+            Column("messages", "messages", "msgs", Form.COUNT, ALWAYS),
+            Column("bytes", "size", form=Form.BYTES, keep=7),
+            Column("files", "files", form=Form.COUNT, keep=4),
+            Column("bad_files", "bad", form=Form.COUNT, keep=6, tone=Tone.NOTE),
+            Column("oldest", "oldest", form=Form.DURATION, keep=6),
+            Column("due_times", "deferred", "def", Form.COUNT, keep=5),
+            Column("state", "state", keep=ALWAYS, tone=Tone.NOTE),
+        ),
+        empty="No queues.",
+    )
+    now = time.time()
+    for row in facts:
+        age = None if row["oldest"] is None else max(0.0, now - row["oldest"])
+        state = ["paused"] * row["paused"] + [f"not in {METADATA}"] * (row["listed"] is False)
+        tone = Tone.BAD if row["problem"] else None
+        text = Cell(", ".join([*state, *([row["problem"]] if row["problem"] else [])]), tone)
+        name = Cell(row["queue"], None if row["channel"] else Tone.STRONG)
+        counts = [row[key] for key in ("messages", "bytes", "files", "bad_files")]
+        table.rows.append([name, *counts, age, row["due_times"], text])
+    if len(facts) > 1:
+        sums = [sum(row[key] or 0 for row in facts) for key in ("messages", "bytes", "files", "bad_files", "due_times")]
+        table.total = [plural(len(facts), "queue"), *sums[:4], None, sums[4], None]
+    return table
+
+
+def _head(found: DataDirectory, running: bool) -> list[Block]:
+    facts: list[Sequence[Cell | str]] = [[Cell("directory", Tone.FAINT), Cell(found.path, Tone.STRONG)]]
+    if running:
+        facts.append([Cell("in use by", Tone.FAINT), Cell(describe_holder(found.path), Tone.NODE)])
+    if found.listed is None:
+        facts.append([Cell(METADATA, Tone.FAINT), Cell(found.metadata_error, Tone.BAD)])
+    return [Grid(facts)]
+
+
+@command(
+    "verify",
+    examples="""
+        gnsqadmin data verify /var/lib/nsqd
+        gnsqadmin data verify /var/lib/nsqd --topic orders --json | jq .findings
+        gnsqadmin data verify /var/lib/nsqd && systemctl start gnsqd
+    """,
+    document="""
+        directory
+        running  whether an nsqd runs on it
+        sound    whether there is no damage
+        queues   list: queue, messages, bytes (of bodies), held (deferred messages
+                 that gnsqd keeps beside the queue), sound
+        findings list: severity ("damage" or "note"), queue (null: the directory),
+                 file, position (bytes; null: the whole file), text, command (or null)
+    """,
+)
+@directory_argument
+@queue_options
+@output_options
+@click.pass_context
+def verify(ctx: click.Context, output: Output, directory: str, topic: str, channel: str, max_msg_size: int) -> None:
+    """Read a data directory to its end: what is wrong, and what mends it.
+
+    Damage is what nsqd has lost, would lose, or does not start with; a note is harmless, or mended by nsqd itself. The
+    exit code is 1 if there is damage.
+
+    While an nsqd runs on it, what the files do not agree about is no fault, and only damage in the files is told.
+    """
+    found = list_directory(directory)
+    running = is_held(directory)
+    if running:
+        note(f"Note: {directory} is in use by {describe_holder(directory)}; what it writes meanwhile is not looked at.")
+    queues = select(found, topic, channel)
+    reports, findings = check(found, queues, running=running, max_msg_size=max_msg_size)
+    output.show(
+        lambda: _verify_document(found, running, reports, findings),
+        lambda: [
+            *_head(found, running),
+            _verify_table(reports),
+            *finding_blocks(findings),
+            _verdict(reports, findings),
+        ],
+        lambda: _finding_table(findings),
+    )
+    ctx.exit(ExitCode.FAILED if _damage(findings) else ExitCode.OK)
+
+
+def check(
+    found: DataDirectory, queues: list[Queue], *, running: bool, max_msg_size: int
+) -> tuple[list[Report], list[Finding]]:
+    """Read these queues; findings are sorted by severity."""
+    size = sum(queue.size + sum(queue.bad.values()) for queue in queues)
+    with reading("reading", size) as advance:
+        checker = Checker(found, running=running, max_msg_size=max_msg_size, advance=advance)
+        findings = list(checker.check_directory())
+        reports = [checker.check(queue) for queue in queues]
+    findings += [finding for each in reports for finding in each.findings]
+    return reports, sorted(findings, key=lambda finding: finding.severity is not Severity.DAMAGE)
+
+
+def saved_table(heading: str, rows: Sequence[Saved]) -> Table:
+    """A row for each queue of which messages were brought to safety."""
+    columns = (
+        Column("queue", heading),
+        Column("messages", "messages", "msgs", Form.COUNT, ALWAYS),
+        Column("lost_bytes", "lost", form=Form.BYTES, keep=ALWAYS, tone=Tone.BAD),
+    )
+    return Table(columns, [*rows], empty="No queues.")
+
+
+def _damage(findings: list[Finding]) -> int:
+    return sum(finding.severity is Severity.DAMAGE for finding in findings)
+
+
+def _verify_document(
+    found: DataDirectory, running: bool, reports: list[Report], findings: list[Finding]
+) -> dict[str, Any]:
+    return {
+        "directory": found.path,
+        "running": running,
+        "sound": not _damage(findings),
+        "queues": [
+            {
+                "queue": each.queue.name,
+                "messages": each.messages,
+                "bytes": each.bytes,
+                "held": each.held,
+                "sound": not each.damaged,
+            }
+            for each in reports
+        ],
+        "findings": [finding.as_json() for finding in findings],
+    }
+
+
+def _verify_table(reports: list[Report]) -> Table:
+    table = Table(
+        (
+            Column("queue", "queue"),
+            Column("messages", "messages", "msgs", Form.COUNT, ALWAYS),
+            Column("bytes", "bytes", form=Form.BYTES, keep=7),
+            Column("held", "deferred", "def", Form.COUNT, keep=5),
+            Column("state", "state", keep=ALWAYS),
+        ),
+        empty="No queues.",
+    )
+    for each in reports:
+        state = Cell("damaged", Tone.BAD) if each.damaged else Cell("sound", Tone.GOOD)
+        name = Cell(each.queue.name, None if each.queue.channel else Tone.STRONG)
+        table.rows.append([name, each.messages, each.bytes, each.held, state])
+    if len(reports) > 1:
+        sums = [sum(each.messages for each in reports), sum(each.bytes for each in reports)]
+        table.total = [plural(len(reports), "queue"), *sums, sum(each.held for each in reports), None]
+    return table
+
+
+def finding_blocks(findings: list[Finding]) -> Iterator[Block]:
+    """Each finding with its place, what it means and the command that mends it."""
+    for finding in findings:
+        tone = Tone.BAD if finding.severity is Severity.DAMAGE else Tone.NOTE
+        place = finding.file or finding.queue
+        if finding.position is not None:
+            place += f" at {finding.position:,}"
+        yield Line(((finding.severity.value.upper().ljust(_MARGIN), tone), (place, Tone.STRONG)))
+        yield Paragraph((" " * _MARGIN, Tone.PLAIN), finding.text)
+        if finding.command:
+            yield Line(((" " * (_MARGIN - 2) + "→ ", Tone.GOOD), (finding.command, Tone.NODE)))
+        yield Line()
+
+
+def _finding_table(findings: list[Finding]) -> Table:
+    columns = ("severity", "queue", "file", "position", "text", "command")
+    rows: list[Row] = [list(one.as_json().values()) for one in findings]
+    return Table([Column(key, key) for key in columns], rows)
+
+
+def _verdict(reports: list[Report], findings: list[Finding]) -> Line:
+    messages = plural(sum(each.messages for each in reports), "message")
+    if not _damage(findings):
+        return Line((("Sound", Tone.GOOD), (f": {messages} in {plural(len(reports), 'queue')}.", Tone.PLAIN)))
+    damaged = sum(each.damaged for each in reports)
+    of = f": {damaged:,} of {plural(len(reports), 'queue')}" if damaged else f": {METADATA}"
+    return Line((("Damaged", Tone.BAD), (f"{of}; {messages} can be read.", Tone.PLAIN)))

@@ -1,0 +1,91 @@
+"""`gnsqadmin data export`: the messages of a data directory in a file of messages."""
+
+from typing import Any
+
+import click
+
+from nsqadmin_cli.archive import STDOUT, ArchiveWriter
+from nsqadmin_cli.command import command
+from nsqadmin_cli.commands.data import directory_argument, queue_options, reading, saved_table, select
+from nsqadmin_cli.datadir.directory import list_directory
+from nsqadmin_cli.datadir.exporting import MessageFile, export_queue
+from nsqadmin_cli.datadir.lock import describe_holder, is_held
+from nsqadmin_cli.datadir.queue import Saved
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.message import DOCUMENT
+from nsqadmin_cli.options import output_options
+from nsqadmin_cli.output import Output, note, report
+from nsqadmin_cli.table import Line
+from nsqadmin_cli.text import plural
+
+
+@command(
+    "export",
+    examples="""
+        gnsqadmin data export /var/lib/nsqd orders.ndjson.gz --topic orders
+        gnsqadmin data export /var/lib/nsqd - --topic orders --channel billing | jq -r .body
+    """,
+    document=f"""
+        directory, file, messages
+        queues   list: queue, messages, lost_bytes (that hold no whole message)
+        A line of the file itself is the JSON of a message:{DOCUMENT}
+        channel  where it waits; null: in the topic itself
+        due      ns since 1970, until which gnsqd would hold it back, or null
+    """,
+)
+@directory_argument
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@click.option("--append", is_flag=True, help="Add to FILE if it is there.")
+@queue_options
+@output_options
+@click.pass_context
+def export(
+    ctx: click.Context,
+    output: Output,
+    directory: str,
+    file: str,
+    append: bool,
+    topic: str,
+    channel: str,
+    max_msg_size: int,
+) -> None:
+    """Write the messages of a data directory to a file.
+
+    FILE gets a JSON document for each message, one a line, as gnsqadmin load publishes them; - is standard output, and
+    a name that ends in .gz makes a compressed file. Messages come in the order in which nsqd would deliver them, each
+    once for every channel where it waits; those behind damage are among them.
+
+    Nothing is changed, and an nsqd may run: then what it has in memory is missing.
+    """
+    found = list_directory(directory)
+    if is_held(directory):
+        note(f"Note: {directory} is in use by {describe_holder(directory)}; what it has in memory is not here.")
+    queues = select(found, topic, channel)
+    size = sum(queue.size for queue in queues)
+    with ArchiveWriter(file, append=append) as archive, reading("exporting", size, quiet=file == STDOUT) as advance:
+        lines = MessageFile(archive)
+        exported = [export_queue(queue, lines, max_msg_size, advance) for queue in queues]
+        lines.flush()
+    messages = sum(each.messages for each in exported)
+    if file == STDOUT:
+        note(f"{plural(messages, 'message')} of {plural(len(queues), 'queue')}")
+    else:
+        output.show(
+            lambda: _document(directory, file, messages, exported),
+            lambda: [saved_table("queue", exported), Line.of(_outcome(messages, file))],
+        )
+    errors = [
+        AdminError(f"{each.queue}: {plural(each.lost_bytes, 'byte')} could not be read as messages")
+        for each in exported
+        if each.lost_bytes
+    ]
+    ctx.exit(report(errors))
+
+
+def _document(directory: str, file: str, messages: int, exported: list[Saved]) -> dict[str, Any]:
+    queues = [each._asdict() for each in exported]
+    return {"directory": directory, "file": file, "messages": messages, "queues": queues}
+
+
+def _outcome(messages: int, file: str) -> str:
+    return f"Wrote {plural(messages, 'message')} to {file}." if messages else f"No messages; {file} was not written."

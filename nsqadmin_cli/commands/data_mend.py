@@ -1,0 +1,313 @@
+"""`gnsqadmin data repair` and `recover-bad`: bring back what a data directory still has of its messages."""
+
+import os
+import shlex
+from contextlib import ExitStack
+from typing import Any
+
+import click
+
+from nsqadmin_cli.archive import STDOUT, ArchiveWriter
+from nsqadmin_cli.command import command
+from nsqadmin_cli.commands.data import (
+    check,
+    directory_argument,
+    finding_blocks,
+    max_msg_size_option,
+    queue_options,
+    reading,
+    saved_table,
+    select,
+)
+from nsqadmin_cli.consent import Consent, consent_options
+from nsqadmin_cli.datadir.checking import Finding, Report
+from nsqadmin_cli.datadir.directory import DataDirectory, list_directory
+from nsqadmin_cli.datadir.exporting import MessageFile
+from nsqadmin_cli.datadir.lock import locked
+from nsqadmin_cli.datadir.queue import Saved
+from nsqadmin_cli.datadir.records import Advance
+from nsqadmin_cli.datadir.recovering import BadFile, bad_files, put_back
+from nsqadmin_cli.datadir.repairing import Repair, exchange
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.options import output_options
+from nsqadmin_cli.output import Output, note, report
+from nsqadmin_cli.table import ALWAYS, Block, Column, Form, Line, Row, Table, Tone
+from nsqadmin_cli.text import plural
+
+
+@command(
+    "repair",
+    examples="""
+        gnsqadmin data repair /var/lib/nsqd --dry-run
+        gnsqadmin data repair /var/lib/nsqd --to /mnt/large/nsqd
+        gnsqadmin data repair /var/lib/nsqd --replace --yes && systemctl start gnsqd
+    """,
+    document="""
+        directory
+        copy     where the repaired copy is; null: none was made
+        kept     with --replace, where the damaged directory is now, else null
+        queues   list of those that were mended: queue, messages, lost_bytes (that
+                 hold no whole message)
+        adopted  queues that nsqd.dat lists again
+        left     list of what is not well in the copy, as the findings of verify
+    """,
+)
+@directory_argument
+@click.option("--to", "target", type=click.Path(), metavar="PATH", help="Where to make the copy. [DIRECTORY.repaired]")
+@click.option(
+    "--replace", is_flag=True, help="Put the copy in the place of DIRECTORY, kept as DIRECTORY.before-repair."
+)
+@click.option("--adopt-orphans", is_flag=True, help="List topics and channels in nsqd.dat that it has forgotten.")
+@consent_options
+@max_msg_size_option
+@output_options
+@click.pass_context
+def repair(
+    ctx: click.Context,
+    output: Output,
+    directory: str,
+    target: str | None,
+    replace: bool,
+    adopt_orphans: bool,
+    consent: Consent,
+    max_msg_size: int,
+) -> None:
+    """Make a copy of a data directory in which every queue is whole.
+
+    The directory itself is not changed. Messages behind damage come back; counts and positions are set right, and
+    without a usable nsqd.dat topics and channels are listed anew (none is paused then). No nsqd may run meanwhile.
+    What is in files set aside as .bad stays there, for recover-bad.
+
+    When the copy stands, its queues are read again. --replace then exchanges it for the directory.
+    """
+    path = os.path.realpath(directory)
+    copy = os.path.abspath(target or f"{path}.repaired")
+    kept = f"{path}.before-repair"
+    if os.path.commonpath([path, os.path.realpath(copy)]) == path:
+        raise click.UsageError(f"the copy cannot be inside of {path}")
+    for name in (copy, kept) if replace else (copy,):
+        if os.path.lexists(name):
+            raise AdminError(f"{name} is there already; remove it first" + ", or name another by --to" * (name == copy))
+    with locked(path):
+        found = list_directory(path)
+        reports, findings = check(found, select(found, "", ""), running=False, max_msg_size=max_msg_size)
+        work = Repair(found, reports, copy, adopt=adopt_orphans, max_msg_size=max_msg_size)
+        if not work.is_needed or consent.dry_run:
+            damaged = [each for each in reports if each.needs_repair]
+            output.show(
+                lambda: _document(path, None, None, _preview(damaged), work.adopted, findings),
+                lambda: [*finding_blocks(findings), *_plan(work, damaged, copy)],
+                lambda: saved_table("repaired queue", _preview(damaged)),
+            )
+            return
+        if replace:
+            messages = plural(sum(each.messages for each in reports), "message")
+            warning = f"{path}, where {messages} can be read, becomes {kept}, and its repaired copy takes its place."
+            consent.ask(warning, [*finding_blocks(findings)], "Go on?")
+        repaired = _run(work, copy)
+        left = _check_copy(reports, copy, path if replace else copy, max_msg_size)
+        if replace:
+            exchange(path, copy, kept)
+    output.show(
+        lambda: _document(path, path if replace else copy, kept if replace else None, repaired, work.adopted, left),
+        lambda: [
+            saved_table("repaired queue", repaired),
+            *finding_blocks(left),
+            *_outcome(found, work.adopted, path, copy, kept if replace else ""),
+        ],
+    )
+
+
+def _run(work: Repair, copy: str) -> list[Saved]:
+    with reading(f"writing {os.path.basename(copy)}", work.size) as advance:
+        return work.run(advance)
+
+
+def _check_copy(reports: list[Report], copy: str, name: str, max_msg_size: int) -> list[Finding]:
+    """Read the copy, and be sure that it has every message; what is left to do there when it has this name."""
+    found = list_directory(copy)
+    found.path = name
+    copied, findings = check(found, select(found, "", ""), running=False, max_msg_size=max_msg_size)
+    there = {each.queue.name: each.messages + each.held for each in copied}
+    for each in reports:
+        if there.get(each.queue.name, 0) != each.messages + each.held:
+            raise AdminError(f"the copy {copy} is not what it should be: queue {each.queue.name}; is the disk sound?")
+    return findings
+
+
+def _preview(damaged: list[Report]) -> list[Saved]:
+    return [Saved(each.queue.name, each.messages, sum(tally.lost for tally in each.files.values())) for each in damaged]
+
+
+def _plan(work: Repair, damaged: list[Report], copy: str) -> list[Block]:
+    """What a repair would do."""
+    if not work.is_needed:
+        return [Line((("Nothing to repair", Tone.GOOD), (".", Tone.PLAIN)))]
+    blocks: list[Block] = [saved_table("repaired queue", _preview(damaged))]
+    if work.adopted:
+        blocks.append(Line.of(f"nsqd.dat would list {', '.join(work.adopted)}."))
+    return [*blocks, Line.of(f"The copy would be {copy}. Nothing was done.")]
+
+
+def _outcome(found: DataDirectory, adopted: list[str], path: str, copy: str, kept: str) -> list[Block]:
+    blocks: list[Block] = []
+    if adopted:
+        blocks.append(Line.of(f"nsqd.dat lists {', '.join(adopted)}."))
+    if found.passed_over:
+        blocks.append(Line.of(f"Not copied: {', '.join(sorted(found.passed_over))}.", Tone.NOTE))
+    if kept:
+        blocks.append(Line.of(f"{path} is repaired; as it was before it is {kept}."))
+    else:
+        blocks.append(Line.of(f"The repaired copy is {copy}; {path} is as it was. To exchange them:"))
+        blocks.append(Line.of(f"mv {shlex.quote(path)} {shlex.quote(kept or path + '.before-repair')}", Tone.NODE))
+        blocks.append(Line.of(f"mv {shlex.quote(copy)} {shlex.quote(path)}", Tone.NODE))
+    return blocks
+
+
+def _document(
+    path: str, copy: str | None, kept: str | None, repaired: list[Saved], adopted: list[str], left: list[Finding]
+) -> dict[str, Any]:
+    return {
+        "directory": path,
+        "copy": copy,
+        "kept": kept,
+        "queues": [each._asdict() for each in repaired],
+        "adopted": adopted,
+        "left": [finding.as_json() for finding in left],
+    }
+
+
+@command(
+    "recover-bad",
+    examples="""
+        gnsqadmin data recover-bad /var/lib/nsqd --dry-run
+        gnsqadmin data recover-bad /var/lib/nsqd
+        gnsqadmin data recover-bad /var/lib/nsqd --topic orders --to lost.ndjson.gz
+    """,
+    document="""
+        directory
+        file     the file of --to, or null
+        messages
+        files    list: file, queue, delivered (messages before the damage, which nsqd
+                 had read), recovered, lost_bytes (that hold no whole message),
+                 error (null, or why nothing was recovered)
+    """,
+)
+@directory_argument
+@click.option(
+    "--to",
+    "target",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    metavar="FILE",
+    help="Write the messages to FILE, as export does, and change nothing. An nsqd may run meanwhile.",
+)
+@click.option("--append", "appending", is_flag=True, help="Add to FILE if it is there.")
+@click.option("--all", "everything", is_flag=True, help="Take what was before the damage, too: it comes twice, then.")
+@click.option("--dry-run", "-n", is_flag=True, help="Only say what would be recovered.")
+@queue_options
+@output_options
+@click.pass_context
+def recover_bad(
+    ctx: click.Context,
+    output: Output,
+    directory: str,
+    target: str | None,
+    appending: bool,
+    everything: bool,
+    dry_run: bool,
+    topic: str,
+    channel: str,
+    max_msg_size: int,
+) -> None:
+    """Bring back the messages in files that nsqd set aside as .bad.
+
+    A file is read from its beginning, and its rest set aside at the first damage: what stands before it was delivered,
+    what stands behind it was not, and is recovered. A file without damage was read to its end, unless the log of nsqd
+    says that it could not be opened: then --all brings it back.
+
+    The messages go to the end of the queue that they were in, and the file is renamed to .bad.recovered. No nsqd may
+    run meanwhile, and a queue that is damaged itself must be repaired first. With --to they go to a file instead, which
+    gnsqadmin load publishes.
+    """
+
+    def read(bad: BadFile, advance: Advance) -> None:
+        for _ in bad.read(everything=everything, max_msg_size=max_msg_size, advance=advance):
+            pass
+
+    def save(bad: BadFile, lines: MessageFile, advance: Advance) -> None:
+        for payload in bad.read(everything=everything, max_msg_size=max_msg_size, advance=advance):
+            lines.add(bad.queue, payload)
+
+    errors: list[AdminError] = []
+    with ExitStack() as stack:
+        changing = target is None and not dry_run
+        if changing:
+            stack.enter_context(locked(directory, ", or --to writes the messages to a file"))
+        found = list_directory(directory)
+        select(found, topic, channel)
+        files = bad_files(found, topic, channel)
+        size = sum(bad.queue.bad[bad.number] for bad in files)
+        lines = None
+        if target is not None and not dry_run:
+            lines = MessageFile(stack.enter_context(ArchiveWriter(target, append=appending)))
+        advance = stack.enter_context(reading("recovering", size, quiet=target == STDOUT))
+        for bad in files:
+            if lines is not None:
+                save(bad, lines, advance)
+            elif dry_run:
+                read(bad, advance)
+            else:
+                try:
+                    put_back(bad, found, everything=everything, max_msg_size=max_msg_size, advance=advance)
+                except AdminError as error:
+                    bad.found, bad.error = 0, str(error)
+                    errors.append(AdminError(f"{bad.name}: {error}"))
+        if lines is not None:
+            lines.flush()
+    messages = sum(bad.found for bad in files)
+    if target == STDOUT and not dry_run:
+        note(f"{plural(messages, 'message')} of {plural(len(files), 'file')}")
+    else:
+        output.show(
+            lambda: {
+                "directory": directory,
+                "file": None if dry_run else target,
+                "messages": messages,
+                "files": [_bad_document(bad) for bad in files],
+            },
+            lambda: [_bad_table(files), *_bad_outcome(messages, target, dry_run=dry_run)],
+        )
+    ctx.exit(report(errors))
+
+
+def _bad_document(bad: BadFile) -> dict[str, Any]:
+    return {
+        "file": bad.name,
+        "queue": bad.queue.name,
+        "delivered": bad.delivered,
+        "recovered": bad.found,
+        "lost_bytes": bad.lost_bytes,
+        "error": bad.error or None,
+    }
+
+
+def _bad_table(files: list[BadFile]) -> Table:
+    columns = (
+        Column("file", "file"),
+        Column("delivered", "delivered before", "before", Form.COUNT, keep=5),
+        Column("recovered", "recovered", "rec", Form.COUNT, ALWAYS),
+        Column("lost_bytes", "lost", form=Form.BYTES, keep=ALWAYS, tone=Tone.BAD),
+        Column("error", "error", keep=6, tone=Tone.BAD),
+    )
+    rows: list[Row] = [[bad.name, bad.delivered, bad.found, bad.lost_bytes, bad.error] for bad in files]
+    return Table(columns, rows, empty="No files were set aside.")
+
+
+def _bad_outcome(messages: int, target: str | None, *, dry_run: bool) -> list[Block]:
+    if not messages:
+        return []
+    if dry_run:
+        return [Line.of(f"{plural(messages, 'message')} would be recovered. Nothing was done.")]
+    if target is not None:
+        return [Line.of(f"Wrote {plural(messages, 'message')} to {target}. No queue was changed.")]
+    return [Line.of(f"{plural(messages, 'message')} {'is' if messages == 1 else 'are'} back in the queue.")]

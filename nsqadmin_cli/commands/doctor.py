@@ -1,0 +1,190 @@
+"""`gnsqadmin doctor`: what is wrong, how that shows, and what mends it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from nsqadmin_cli.command import command
+from nsqadmin_cli.diagnosis.directory import examine_directory
+from nsqadmin_cli.diagnosis.examination import Examination, examine
+from nsqadmin_cli.diagnosis.finding import Commands, Finding, Severity
+from nsqadmin_cli.diagnosis.nodes import examine_nodes
+from nsqadmin_cli.diagnosis.queues import examine_queues
+from nsqadmin_cli.errors import ExitCode
+from nsqadmin_cli.http_client import NodeError
+from nsqadmin_cli.options import Duration, channel_option, output_options, settings_options, topic_option
+from nsqadmin_cli.output import Output, not_found
+from nsqadmin_cli.settings import ClusterSettings
+from nsqadmin_cli.table import Block, Column, Line, Paragraph, Table, Tone
+from nsqadmin_cli.text import plural
+
+_TONES = {Severity.CRITICAL: Tone.BAD, Severity.WARNING: Tone.STRONG_NOTE, Severity.NOTE: Tone.FAINT}
+_MARGIN = 10  # columns; the longest severity and two blanks
+_OF_A_KIND = 5  # findings that are shown without --all
+
+
+@command(
+    "doctor",
+    examples="""
+        gnsqadmin doctor
+        gnsqadmin doctor --lookupd-http-address lookup.example:4161 --interval 10
+        gnsqadmin doctor --topic orders --deep 100000
+        gnsqadmin doctor --data-path /var/lib/nsqd
+        gnsqadmin doctor --json | jq -r '.findings[] | .remedies[].command | values'
+    """,
+    document="""
+        time      unix seconds
+        seconds   between the two looks
+        nodes     list: address, error (null, or why it could not be looked at)
+        counts    how many findings are critical, warning and note
+        findings  list, the worst first: severity (critical, warning or note),
+                  code, topic, channel, node (null where it is about none),
+                  summary, evidence (list of texts), remedies (list of text,
+                  command (null, or what to type))
+        code      of queues: no-consumers, orphan-channel, unserved-node, no-channel,
+                  paused-topic, paused-channel, rdy-zero, stuck, stuck-consumer,
+                  stuck-topic, slow, growing, requeue-storm, timeouts;
+                  of nodes: unreachable, unhealthy, draining, version-mix, clock-skew,
+                  no-nodes; of nsqlookupd: lookupd-unreachable, not-registered,
+                  tombstoned, ghost-topic, bad-listing; of the data directory:
+                  disk-full, bad-files, orphan-files, no-metadata, bad-metadata
+    """,
+)
+@topic_option
+@channel_option
+@click.option(
+    "--interval",
+    type=Duration(3600),
+    default=3.0,
+    metavar="DURATION",
+    help="How long to watch what moves. The longer, the surer it is that what does not move is stuck. [default: 3]",
+)
+@click.option(
+    "--deep",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    metavar="N",
+    help="How many waiting messages make a queue a deep one.",
+)
+@click.option(
+    "--data-path",
+    type=click.Path(exists=True, file_okay=False),
+    metavar="DIRECTORY",
+    help="Look at this data directory, too: its disk, files set aside as .bad, files that nobody will read.",
+)
+@click.option("--all", "everything", is_flag=True, help="Show every finding, not just the first 5 of a kind.")
+@settings_options
+@output_options
+@click.pass_context
+def doctor(
+    ctx: click.Context,
+    settings: ClusterSettings,
+    output: Output,
+    topic: str,
+    channel: str,
+    interval: float,
+    deep: int,
+    data_path: str | None,
+    everything: bool,
+) -> None:
+    """Find out what is wrong with nodes, topics and channels, and what to do about it.
+
+    Looks at everything twice, to see what moves. Each finding comes with its evidence and with what mends it; commands
+    are written for the nodes that were looked at. Nothing is changed.
+
+    Critical is what loses messages or leaves them to nobody, a warning what will, a note what may be meant to be so.
+    The exit code is 1 if there is anything but notes.
+    """
+    here = list(examine_directory(data_path)) if data_path else []  # a mistake is told at once
+    seen = examine(settings.cluster(), Commands(settings), topic=topic, channel=channel, interval=interval, deep=deep)
+    _require(seen, topic, channel)
+    findings = [*examine_nodes(seen), *here, *examine_queues(seen)]
+    order = list(Severity)
+    findings.sort(key=lambda finding: order.index(finding.severity))
+    output.show(
+        lambda: _document(seen, findings),
+        lambda: [*_blocks(findings, None if everything else _OF_A_KIND), *_summary(seen, findings)],
+        lambda: _table(findings),
+    )
+    ctx.exit(ExitCode.FAILED if any(one.severity is not Severity.NOTE for one in findings) else ExitCode.OK)
+
+
+def _require(seen: Examination, topic: str, channel: str) -> None:
+    """What was named has to be somewhere, or all would seem to be well."""
+    if seen.after.nodes and (topic or channel):
+        channels = [found for one in seen.after.totals.topics for found in one.channels]
+        if channel and not channels:
+            raise not_found(f"the channel {channel}" + f" of topic {topic}" * bool(topic), seen.after.errors)
+        if topic and not seen.after.totals.topics:
+            raise not_found(f"the topic {topic}", seen.after.errors)
+
+
+def _counts(findings: list[Finding]) -> dict[str, int]:
+    return {severity.value: sum(finding.severity is severity for finding in findings) for severity in Severity}
+
+
+def _document(seen: Examination, findings: list[Finding]) -> dict[str, Any]:
+    return {
+        "time": seen.after.clock,
+        "seconds": seen.seconds,
+        "nodes": [
+            {"address": str(address), "error": answer.reason if isinstance(answer, NodeError) else None}
+            for address, answer in seen.after.answers.items()
+        ],
+        "counts": _counts(findings),
+        "findings": [finding.as_json() for finding in findings],
+    }
+
+
+def _table(findings: list[Finding]) -> Table:
+    columns = ("severity", "code", "topic", "channel", "node", "summary", "evidence", "command")
+    table = Table([Column(key, key) for key in columns])
+    for finding in findings:
+        command = next((remedy.command for remedy in finding.remedies if remedy.command), "")
+        place = [finding.topic, finding.channel, finding.node]
+        evidence = "; ".join(finding.evidence)
+        table.rows.append([finding.severity.value, finding.code, *place, finding.summary, evidence, command])
+    return table
+
+
+def _blocks(findings: list[Finding], of_a_kind: int | None) -> Iterator[Block]:
+    """The findings, of each kind and severity as many as said, and how many more there are."""
+    kinds: dict[tuple[Severity, str], list[Finding]] = {}
+    for finding in findings:
+        kinds.setdefault((finding.severity, finding.code), []).append(finding)
+    blank = (" " * _MARGIN, Tone.PLAIN)
+    for (severity, code), alike in kinds.items():
+        shown = alike[:of_a_kind]
+        for finding in shown:
+            yield Paragraph((severity.value.upper().ljust(_MARGIN), _TONES[severity]), finding.summary, Tone.STRONG)
+            for text in finding.evidence:
+                yield Paragraph(blank, text)
+            for remedy in finding.remedies:
+                yield Paragraph((" " * (_MARGIN - 2) + "→ ", Tone.GOOD), remedy.text)
+                if remedy.command:
+                    yield Line(((" " * (_MARGIN + 2), Tone.PLAIN), (remedy.command, Tone.NODE)))
+            yield Line()
+        if more := len(alike) - len(shown):
+            yield Paragraph(blank, f"and {more:,} more of the kind {code}: --all shows them", Tone.FAINT)
+            yield Line()
+
+
+def _summary(seen: Examination, findings: list[Finding]) -> Iterator[Block]:
+    totals = seen.after.totals
+    looked = ", ".join(
+        (
+            plural(len(seen.after.nodes), "node"),
+            plural(totals.topic_count, "topic"),
+            plural(totals.channel_count, "channel"),
+            plural(totals.client_count, "consumer"),
+        )
+    )
+    counts = _counts(findings)
+    if not findings:
+        yield Paragraph(("All is well: ", Tone.GOOD), f"{looked}, watched for {seen.seconds:.1f} s.")
+        return
+    found = f"{counts['critical']:,} critical, {plural(counts['warning'], 'warning')}, {plural(counts['note'], 'note')}"
+    label = f"{found}: ", _TONES[findings[0].severity]
+    yield Paragraph(label, f"{looked}, watched for {seen.seconds:.1f} s.")

@@ -1,0 +1,227 @@
+"""`gnsqadmin drain`: let consumers empty nodes of gnsqd, which then exit."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from nsqadmin_cli import units
+from nsqadmin_cli.address import Address
+from nsqadmin_cli.api import Nsqd
+from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
+from nsqadmin_cli.command import command
+from nsqadmin_cli.consent import Consent, consent_options
+from nsqadmin_cli.drain import DrainState, Holder, Watched, watch_drains
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.http_client import NodeError
+from nsqadmin_cli.options import cluster_options, output_options
+from nsqadmin_cli.output import Output, note, report
+from nsqadmin_cli.table import ALWAYS, Cell, Column, Form, Table, Tone
+from nsqadmin_cli.text import plural
+
+_DOCUMENT = """
+    nodes    list, in the order asked: address, error (null, or why it cannot be said),
+             draining, remaining (ns until the node exits anyhow), messages (in all
+             queues), holding (null or a list of the fullest queues: topic, channel,
+             messages, remark), end (null, "exited", "timed out" or "cancelled")
+    After an error draining, remaining, messages and holding are null.
+"""
+_TIME_LIMIT = "drain_timeout"
+_SHOWN = 3  # queues in a row
+
+
+@command(
+    "start",
+    examples="""
+        gnsqadmin drain start --dry-run --nsqd-http-address a.example:4151
+        gnsqadmin drain start --watch --nsqd-http-address a.example:4151
+        gnsqadmin drain start --yes --json --nsqd-http-address a.example:4151
+    """,
+    document=_DOCUMENT,
+)
+@click.option("--watch", "is_watched", is_flag=True, help="Wait until the nodes have exited, as gnsqadmin drain watch.")
+@consent_options
+@cluster_options
+@output_options
+@click.pass_context
+def start(ctx: click.Context, cluster: Cluster, output: Output, consent: Consent, is_watched: bool) -> None:
+    """Begin to drain nodes: they refuse publishers, and exit when consumers have emptied all their queues.
+
+    They exit, too, when their --drain-timeout is over; what is left is then kept on disk, but for ephemeral topics and
+    channels. Messages of a topic without channels, of what is paused or has no consumers are never taken, so that a
+    node waits its whole time for them. gnsqd alone can do it.
+    """
+    nodes = cluster.nsqds()
+    answers = cluster.ask(lambda node: DrainState.ask(node, "GET"), nodes)
+    able = [node for node in nodes if node.address in values_of(answers)]
+    if not able:
+        report([*cluster.lookupd_errors, *errors_of(answers)])
+        raise AdminError("no node can be drained")
+    if not consent.dry_run:
+        limits = values_of(cluster.ask(lambda node: node.get_config(_TIME_LIMIT), able))
+        everywhere = bool(cluster.lookupds) and len(able) == len(nodes)
+        consent.ask(_warning(able, list(limits.values()), everywhere), [_state_table(answers)], f"Drain {_them(able)}?")
+        answers |= cluster.ask(lambda node: DrainState.ask(node, "POST"), able)
+    if is_watched and not consent.dry_run:
+        _watch(ctx, cluster, output, answers)
+    output.show(lambda: _document(answers), lambda: [_state_table(answers)])
+    ctx.exit(report([*cluster.lookupd_errors, *errors_of(answers)]))
+
+
+@command(
+    "status",
+    examples="gnsqadmin drain status\ngnsqadmin drain status --json | jq '.nodes[].messages'",
+    document=_DOCUMENT,
+)
+@cluster_options
+@output_options
+@click.pass_context
+def status(ctx: click.Context, cluster: Cluster, output: Output) -> None:
+    """Show which nodes drain, how long they have, and what they still hold."""
+    answers = cluster.ask(lambda node: DrainState.ask(node, "GET"))
+    output.show(lambda: _document(answers), lambda: [_state_table(answers)])
+    ctx.exit(report([*cluster.lookupd_errors, *errors_of(answers)]))
+
+
+@command(
+    "watch",
+    examples="gnsqadmin drain watch --nsqd-http-address a.example:4151\ngnsqadmin drain watch --json",
+    document=_DOCUMENT,
+)
+@cluster_options
+@output_options
+@click.pass_context
+def watch(ctx: click.Context, cluster: Cluster, output: Output) -> None:
+    """Wait until the nodes that drain have exited, and say whether they were empty.
+
+    The exit code is 1 if the time of a node was up before it was empty, or its drain was cancelled. Ctrl-C ends the
+    watching only.
+    """
+    answers = cluster.ask(lambda node: DrainState.ask(node, "GET"))
+    _watch(ctx, cluster, output, answers)
+
+
+@command(
+    "cancel",
+    examples="gnsqadmin drain cancel --nsqd-http-address a.example:4151\ngnsqadmin drain cancel --json",
+    document=_DOCUMENT,
+)
+@cluster_options
+@output_options
+@click.pass_context
+def cancel(ctx: click.Context, cluster: Cluster, output: Output) -> None:
+    """End drains: the nodes take new messages again and go on as before."""
+    answers = cluster.ask(lambda node: DrainState.ask(node, "DELETE"))
+    output.show(lambda: _document(answers), lambda: [_state_table(answers)])
+    ctx.exit(report([*cluster.lookupd_errors, *errors_of(answers)]))
+
+
+def _watch(ctx: click.Context, cluster: Cluster, output: Output, answers: Answers[DrainState]) -> None:
+    """Wait for the drains in `answers` and end the command."""
+    now = time.monotonic()
+    watched = {
+        address: Watched(Nsqd(address, cluster.http), state, now)
+        for address, state in values_of(answers).items()
+        if state.draining
+    }
+    errors = [*cluster.lookupd_errors, *errors_of(answers)]
+    if not watched:
+        report(errors)
+        raise AdminError("no node is draining")
+    try:
+        with _progress(list(watched.values())) as advance:
+            watch_drains(cluster, list(watched.values()), advance)
+    except KeyboardInterrupt:
+        note("the drain goes on; gnsqadmin drain cancel ends it")
+        raise
+    ended: Answers[DrainState] = {address: one.error or one.state for address, one in watched.items()}
+    ends = {address: one.end for address, one in watched.items()}
+    output.show(lambda: _document(ended, ends), lambda: [_state_table(ended, ends)])
+    errors += errors_of(ended)
+    for one in watched.values():
+        if one.end == "timed out":
+            text = f"exited because its time was up; about {plural(one.state.messages, 'message')} were left"
+            errors.append(NodeError(one.node.program, one.node.address, text))
+        elif one.end == "cancelled":
+            errors.append(NodeError(one.node.program, one.node.address, "does not drain any more: it was cancelled"))
+    ctx.exit(report(errors))
+
+
+def _progress(watched: Sequence[Watched]) -> AbstractContextManager[Callable[[int], None]]:
+    if not sys.stderr.isatty():
+        return nullcontext(lambda done: None)
+    from nsqadmin_cli.render.progress import progress  # not before it is wanted: what it needs loads slowly
+
+    return progress(f"draining {plural(len(watched), 'node')}", total=sum(one.state.messages for one in watched))
+
+
+def _them(nodes: Sequence[Nsqd]) -> str:
+    return "it" if len(nodes) == 1 else "them"
+
+
+def _warning(nodes: Sequence[Nsqd], limits: Sequence[str], everywhere: bool) -> str:
+    """Draining 2 nodes makes them refuse publishers, and exit when empty, after 1m 0s at the latest."""
+    known = [int(limit) / 1e9 for limit in limits if limit.isascii() and limit.isdigit() and len(limit) < 20]
+    latest = f", after {units.latency(max(known))} at the latest" if known else ""
+    doing = (
+        f"Draining {plural(len(nodes), 'node')} makes {_them(nodes)} refuse publishers, and exit when empty{latest}."
+    )
+    return f"{doing} These are all nodes that there are." if everywhere else doing
+
+
+def _document(answers: Answers[DrainState], ends: dict[Address, str] | None = None) -> dict[str, Any]:
+    nodes = []
+    for address, answer in answers.items():
+        if isinstance(answer, NodeError):
+            unknown = dict.fromkeys(("draining", "remaining", "messages", "holding", "end"))
+            nodes.append({"address": str(address), "error": answer.reason} | unknown)
+            continue
+        nodes.append(
+            {
+                "address": str(address),
+                "error": None,
+                "draining": answer.draining,
+                "remaining": answer.remaining,
+                "messages": answer.messages,
+                "holding": [asdict(holder) for holder in answer.holding],
+                "end": (ends or {}).get(address) or None,
+            }
+        )
+    return {"nodes": nodes}
+
+
+def _state_table(answers: Answers[DrainState], ends: dict[Address, str] | None = None) -> Table:
+    """One row for each node."""
+    table = Table(
+        (
+            Column("node", "node", tone=Tone.NODE),
+            Column("remaining_seconds", "time left", "left", Form.DURATION, keep=6),
+            Column("messages", "messages", "msgs", Form.COUNT, keep=ALWAYS),
+            Column("state", "state", keep=ALWAYS),
+            Column("holding", "held by", keep=3),
+        ),
+        empty="No nodes.",
+    )
+    for address, answer in answers.items():
+        if isinstance(answer, NodeError):
+            table.rows.append([str(address), None, None, Cell(f"failed: {answer.reason}", Tone.BAD), None])
+            continue
+        end = (ends or {}).get(address, "")
+        state = Cell(end, _TONES[end]) if end else Cell("draining", Tone.NOTE) if answer.draining else "not draining"
+        remaining = answer.remaining / 1e9 if answer.draining and not end else None
+        table.rows.append([str(address), remaining, answer.messages, state, _held_by(answer.holding)])
+    return table
+
+
+_TONES = {"exited": Tone.GOOD, "timed out": Tone.BAD, "cancelled": Tone.NOTE}
+
+
+def _held_by(holding: Sequence[Holder]) -> str:
+    """orders:billing 1,200 (no consumer), clicks 5 (no channel), and 3 more"""
+    texts = [str(holder) for holder in holding[:_SHOWN]]
+    more = [f"and {len(holding) - _SHOWN} more"] if len(holding) > _SHOWN else []
+    return ", ".join([*texts, *more])

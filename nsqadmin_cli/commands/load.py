@@ -1,0 +1,132 @@
+"""`gnsqadmin load`: publish what `gnsqadmin save` has saved."""
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import click
+
+from nsqadmin_cli.archive import Line, read_archive
+from nsqadmin_cli.cluster import Cluster
+from nsqadmin_cli.command import command
+from nsqadmin_cli.completion import complete_topics
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.lines import InputError, name_of, size_of
+from nsqadmin_cli.options import Name, cluster_options, output_options
+from nsqadmin_cli.output import Output, note, report
+from nsqadmin_cli.publisher import Publisher
+from nsqadmin_cli.publishing import amount, pace, rate_option
+from nsqadmin_cli.render.progress import progress
+from nsqadmin_cli.table import Column, Form, Table
+from nsqadmin_cli.table import Line as Text
+from nsqadmin_cli.text import plural
+
+_PATIENCE = 20.0  # seconds that all nodes may be away
+
+
+@command(
+    "load",
+    examples="""
+        gnsqadmin load orders.ndjson.gz
+        gnsqadmin load orders.ndjson orders_test --rate 200
+        gnsqadmin load orders.ndjson --from-line 40001
+        zcat *.gz | gnsqadmin load - --dry-run
+    """,
+    document="""
+        topics   list: topic, messages that were published to it, or would be
+        messages, bytes, seconds
+                 what was published, and how long it took
+        nodes    list: address, messages that it took
+    """,
+)
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@click.argument("topic", type=Name("topic"), default=None, required=False, shell_complete=complete_topics)
+@click.option(
+    "--from-line", "start", type=click.IntRange(1), default=1, metavar="N", help="Begin with line N of the file."
+)
+@click.option("--dry-run", is_flag=True, help="Only read the file, and say what would be published.")
+@rate_option
+@cluster_options
+@output_options
+@click.pass_context
+def load(
+    ctx: click.Context,
+    cluster: Cluster,
+    output: Output,
+    file: str,
+    topic: str | None,
+    start: int,
+    dry_run: bool,
+    rate: float,
+) -> None:
+    """Publish the messages of a file that gnsqadmin save, tail --json or data export wrote.
+
+    They go to the topics that they came from, or to TOPIC. The file may be compressed with gzip; - is standard input.
+
+    Each line is a JSON object with "body" or "body_base64", and "topic" unless TOPIC is given. Messages get a new id
+    and time. When a line is no message, or nodes take no more, it ends and says with which line to go on.
+    """
+    publisher = None if dry_run else Publisher(cluster.nsqds(), patience=_PATIENCE, rate=rate)
+    run = _Run(publisher)
+    started = time.monotonic()
+    try:
+        with progress("reading" if dry_run else "publishing", size_of(file), "bytes") as advance:
+            for lines in read_archive(file, start=start, advance=advance):
+                for name, group in itertools.groupby(lines, lambda line: topic or line.topic):
+                    run.take(name, list(group), file)
+    except (AdminError, KeyboardInterrupt) as error:
+        told = f"{plural(run.messages, 'message')} {'read' if dry_run else 'published'}"
+        if run.last:
+            told += f", up to line {run.last}; go on with --from-line {run.last + 1}"
+        if isinstance(error, KeyboardInterrupt):
+            note(f"Interrupted: {told}")
+            raise
+        raise AdminError(f"{error}; {told}") from None
+    _show(output, run, time.monotonic() - started)
+    ctx.exit(report(cluster.lookupd_errors))
+
+
+class _Run:
+    """What was done so far: messages by topic, their bytes, and `last`, the line up to which all are published."""
+
+    def __init__(self, publisher: Publisher | None) -> None:
+        self.publisher = publisher
+        self.topics: Counter[str] = Counter()
+        self.bytes = 0
+        self.last = 0
+
+    @property
+    def messages(self) -> int:
+        return self.topics.total()
+
+    def take(self, topic: str, lines: Sequence[Line], file: str) -> None:
+        if not topic:
+            raise InputError(f"line {lines[0].number:,} of {name_of(file)} has no topic; give TOPIC")
+        bodies = [line.body for line in lines]
+        counts = [len(lines)] if self.publisher is None else self.publisher.publish(topic, bodies)
+        done = 0
+        for count in counts:
+            self.bytes += sum(map(len, bodies[done : done + count]))
+            done += count
+            self.topics[topic] += count
+            self.last = lines[done - 1].number
+
+
+def _show(output: Output, run: _Run, seconds: float) -> None:
+    topics = sorted(run.topics.items())
+    nodes = sorted(run.publisher.sent.items()) if run.publisher else []
+    document = {
+        "topics": [{"topic": name, "messages": count} for name, count in topics],
+        "messages": run.messages,
+        "bytes": run.bytes,
+        "seconds": round(seconds, 3),
+        "nodes": [{"address": str(address), "messages": count} for address, count in nodes],
+    }
+    columns = [Column("topic", "topic"), Column("messages", "messages", form=Form.COUNT)]
+    table = Table(columns, [[name, count] for name, count in topics])
+    where = f" to {topics[0][0]}" if len(topics) == 1 else ""
+    told = f"{'Published' if run.publisher else 'Would publish'} {amount(run.messages, run.bytes)}{where}"
+    if run.publisher:
+        told += pace(run.messages, seconds)
+    output.show(lambda: document, lambda: [Text.of(told), *([table] if len(topics) > 1 else [])], lambda: table)

@@ -1,0 +1,207 @@
+"""`gnsqadmin peek`: look at what waits in a queue, and leave it there."""
+
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+import click
+
+from gnsqd.storage.record import decode_record
+from nsqadmin_cli import units
+from nsqadmin_cli.api import Nsqd
+from nsqadmin_cli.cluster import Cluster, errors_of
+from nsqadmin_cli.command import command
+from nsqadmin_cli.completion import complete_channels
+from nsqadmin_cli.datadir.directory import Queue, list_directory
+from nsqadmin_cli.datadir.queue import Plan, make_plan, read_queue
+from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, Record
+from nsqadmin_cli.errors import NotFound
+from nsqadmin_cli.http_client import NodeError, Refused
+from nsqadmin_cli.message import DOCUMENT, Message, body_of
+from nsqadmin_cli.message_view import message_blocks, message_table
+from nsqadmin_cli.models import ModelError
+from nsqadmin_cli.options import Name, cluster_options, output_options, topic_argument
+from nsqadmin_cli.output import Output, not_found, report
+from nsqadmin_cli.table import Block, Line, Tone
+from nsqadmin_cli.text import plural
+
+MOST = 1000  # messages that a node shows at once
+
+
+class Peeked(NamedTuple):
+    """A message in its queue. `size` is that of its body, of which a node shows no more than it wants to."""
+
+    message: Message
+    on_disk: bool
+    size: int
+
+
+class Found(NamedTuple):
+    """What a node, or a directory, shows of a queue that holds `depth` messages, `on_disk` of them there."""
+
+    depth: int
+    backend_depth: int
+    messages: list[Peeked]
+
+
+@command(
+    "peek",
+    examples="""
+        gnsqadmin peek orders billing
+        gnsqadmin peek orders billing -n 100 --json | jq -r '.messages[].body'
+        gnsqadmin peek orders --hex
+        gnsqadmin peek orders billing --data-path /var/lib/nsqd
+    """,
+    document=f"""
+        nodes    list: address (or the data path), error (null, or why it shows
+                 nothing), depth, backend_depth (of them on disk; null after an error)
+        messages list, all nodes' after each other: node, on_disk, size (of the
+                 body, of which no more than 32 KiB are shown), and{DOCUMENT}
+    """,
+)
+@topic_argument
+@click.argument("channel", type=Name("channel"), default=None, required=False, shell_complete=complete_channels)
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(1, MOST),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Show N messages of each node at most.",
+)
+@click.option("--hex", "as_hex", is_flag=True, help="Show the bytes of bodies.")
+@click.option(
+    "--data-path",
+    type=click.Path(exists=True, file_okay=False),
+    metavar="DIRECTORY",
+    help="Look at the files of an nsqd, which need not run, in place of asking nodes.",
+)
+@cluster_options
+@output_options
+@click.pass_context
+def peek(
+    ctx: click.Context,
+    cluster: Cluster,
+    output: Output,
+    topic: str,
+    channel: str | None,
+    count: int,
+    as_hex: bool,
+    data_path: str | None,
+) -> None:
+    """Look at the messages that wait in a channel, and leave them there.
+
+    Without CHANNEL, those are shown that wait in the topic because it has no channel or is paused. First come those in
+    memory, then those on disk. Neither messages in flight nor deferred ones are shown.
+
+    Only gnsqd lets itself be asked for this. What the real nsqd has on disk can be seen with --data-path, of either,
+    while it runs, too. What an nsqd has in memory, in flight and deferred gets there when it exits.
+    """
+    answers: dict[str, Found | NodeError | None]
+    if data_path is not None:
+        answers, errors = {data_path: _look_at_files(data_path, topic, channel or "", count)}, []
+    else:
+        asked = cluster.ask(lambda node: _ask(node, topic, channel or "", count))
+        answers = {str(address): answer for address, answer in asked.items()}
+        errors = [*cluster.lookupd_errors, *errors_of(asked)]
+    if not any(isinstance(answer, Found) for answer in answers.values()):
+        if not errors or None in answers.values():
+            raise not_found(f"the channel {channel} of {topic}" if channel else f"the topic {topic}", errors)
+        ctx.exit(report(errors))
+    found = {address: answer for address, answer in answers.items() if isinstance(answer, Found)}
+    output.show(
+        lambda: _document(answers),
+        lambda: list(_blocks(found, topic, channel, as_hex)),
+        lambda: message_table([one.message for answer in found.values() for one in answer.messages]),
+    )
+    ctx.exit(report(errors))
+
+
+def _ask(node: Nsqd, topic: str, channel: str, count: int) -> Found | None:
+    """None where there is no such topic or channel; NodeError."""
+
+    def read(data: object) -> Found:
+        try:
+            assert isinstance(data, dict)
+            rows = [_peeked(row, topic, str(node.address)) for row in data["messages"]]
+            return Found(int(data["depth"]), int(data["backend_depth"]), rows)
+        except (AssertionError, LookupError, TypeError, ValueError, AttributeError, OverflowError):
+            raise ModelError("it is no list of messages") from None
+
+    query = {"topic": topic, "limit": str(count)} | ({"channel": channel} if channel else {})
+    try:
+        return node.ask("/channel/peek" if channel else "/topic/peek", read, query)
+    except Refused as error:
+        if error.code in ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"):
+            return None
+        if error.status != 404:
+            raise
+        reason = "only gnsqd shows what waits; what nsqd has on disk can be seen with --data-path"
+        raise NodeError(node.program, node.address, reason) from None
+
+
+def _peeked(row: dict[str, Any], topic: str, node: str) -> Peeked:
+    id = str(row["id"]).encode("utf-8", "surrogatepass")
+    message = Message(topic, int(row["timestamp"]), int(row["attempts"]), id, body_of(row), node)
+    return Peeked(message, bool(row["on_disk"]), int(row["size"]))
+
+
+def _look_at_files(path: str, topic: str, channel: str, count: int) -> Found:
+    """What the files of the queue hold that nobody has read yet."""
+    found = list_directory(path).select(topic, channel)
+    queue = next((queue for queue in found if queue.channel == channel), None)
+    if queue is None:
+        raise NotFound(f"{path} has no {f'channel {channel} of {topic}' if channel else f'topic {topic}'}")
+    plan = make_plan(queue)
+    messages = []
+    for payload in islice(_payloads(queue, plan), count):
+        timestamp, attempts, id, body = decode_record(payload)
+        messages.append(Peeked(Message(topic, timestamp, attempts, id, body, path), True, len(body)))
+    depth = len(messages) if plan.meta is None else plan.meta.depth
+    return Found(depth, depth, messages)
+
+
+def _payloads(queue: Queue, plan: Plan) -> Iterator[bytes]:
+    for _, item in read_queue(queue, plan, DEFAULT_MAX_MSG_SIZE):
+        if isinstance(item, Record):
+            yield item.payload
+
+
+def _blocks(found: dict[str, Found], topic: str, channel: str | None, as_hex: bool) -> Iterator[Block]:
+    for number, (address, answer) in enumerate(found.items()):
+        if number:
+            yield Line()
+        waiting = f"{plural(answer.depth, 'message')} waiting" if answer.depth else "nothing waits"
+        if len(answer.messages) < answer.depth:
+            waiting += f", {len(answer.messages):,} shown"
+        name = f"{topic} {channel}" if channel else topic
+        yield Line(((name, Tone.STRONG), (" at ", Tone.FAINT), (address, Tone.NODE), (f": {waiting}", Tone.PLAIN)))
+        for one in answer.messages:
+            yield from message_blocks(one.message, [(_age(one.message), Tone.FAINT), _place(one)], as_hex=as_hex)
+
+
+def _age(message: Message) -> str:
+    return f"{units.duration(max(0.0, time.time() - message.timestamp / 1e9))} ago"
+
+
+def _place(peeked: Peeked) -> tuple[str, Tone]:
+    if peeked.size > len(peeked.message.body):
+        return f"the beginning of {units.size(peeked.size)}", Tone.NOTE
+    return "on disk" if peeked.on_disk else "in memory", Tone.FAINT
+
+
+def _document(answers: dict[str, Found | NodeError | None]) -> dict[str, Any]:
+    nodes, messages = [], []
+    for address, answer in answers.items():
+        match answer:
+            case Found(depth, backend_depth, peeked):
+                nodes.append({"address": address, "error": None, "depth": depth, "backend_depth": backend_depth})
+                messages += [
+                    {"node": address, "on_disk": one.on_disk, "size": one.size} | one.message.document()
+                    for one in peeked
+                ]
+            case NodeError(reason=reason):
+                nodes.append({"address": address, "error": reason, "depth": None, "backend_depth": None})
+    return {"nodes": nodes, "messages": messages}

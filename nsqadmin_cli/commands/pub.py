@@ -1,0 +1,161 @@
+"""`gnsqadmin pub`: publish messages that are typed, piped or in a file."""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from itertools import chain, repeat
+
+import click
+
+from nsqadmin_cli.cluster import Cluster
+from nsqadmin_cli.command import command
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.lines import STDIN, Advance, InputError, Splitter, read_pieces, size_of
+from nsqadmin_cli.options import Duration, cluster_options, output_options, topic_argument
+from nsqadmin_cli.output import Output, note, report
+from nsqadmin_cli.publisher import Publisher
+from nsqadmin_cli.publishing import PUBLISHED, rate_option, show_published
+from nsqadmin_cli.text import plural
+
+_LONGEST = 64 * 1024 * 1024  # bytes of one message
+_ESCAPES = {r"\n": b"\n", r"\t": b"\t", r"\0": b"\0", r"\r": b"\r"}
+
+
+class Delimiter(click.ParamType[bytes]):
+    """A single byte, as it is or as an escape sequence."""
+
+    name = "byte"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
+        if isinstance(value, bytes):
+            return value
+        text = str(value)
+        found = _ESCAPES.get(text) or os.fsencode(text)
+        if match := re.fullmatch(r"\\x([0-9a-fA-F]{2})", text):
+            found = bytes.fromhex(match[1])
+        if len(found) != 1:
+            self.fail(rf"{text!r} is not a single byte, as in ',', '\0' or '\x1e'.", param, ctx)
+        return found
+
+
+@command(
+    "pub",
+    examples=r"""
+        gnsqadmin pub orders '{"id": 1}'
+        tail -F app.log | gnsqadmin pub logs
+        gnsqadmin pub orders --file orders.txt --rate 500
+        gnsqadmin pub orders --file picture.png --whole
+        gnsqadmin pub reminders 'call back' --defer 30m
+        find . -print0 | gnsqadmin pub files --delimiter '\0'
+    """,
+    document=PUBLISHED,
+)
+@topic_argument
+@click.argument("messages", nargs=-1, metavar="[MESSAGE]...")
+@click.option("--file", type=click.Path(dir_okay=False), metavar="FILE", help="Publish each line of a file.")
+@click.option("--whole", is_flag=True, help="Publish the whole file, or standard input, as one message.")
+@click.option(
+    "--delimiter",
+    type=Delimiter(),
+    default=r"\n",
+    show_default=True,
+    metavar="BYTE",
+    help=r"What ends a message of a file or of standard input; also \0, \t, \x1e.",
+)
+@click.option("--repeat", "times", type=click.IntRange(1), default=1, metavar="N", help="Publish each MESSAGE N times.")
+@click.option(
+    "--defer", type=Duration(30 * 86400), metavar="DURATION", help="Keep the messages from consumers for so long."
+)
+@rate_option
+@cluster_options
+@output_options
+@click.pass_context
+def pub(
+    ctx: click.Context,
+    cluster: Cluster,
+    output: Output,
+    topic: str,
+    messages: tuple[str, ...],
+    file: str | None,
+    whole: bool,
+    delimiter: bytes,
+    times: int,
+    defer: float | None,
+    rate: float,
+) -> None:
+    """Publish messages: those given, each line of a file, or each line of standard input as it comes.
+
+    Empty lines are left out, as NSQ takes no empty messages. A topic that is not there is made.
+
+    Each message goes to one node. With several nodes, batches go to them by turns, and one that takes nothing is left
+    out. Should the answer of a node be lost, its batch is published again, so there may be messages twice; --timeout is
+    for each batch.
+    """
+    _check(messages, file, whole, times)
+    path = file or STDIN
+    if not messages and path == STDIN and sys.stdin is not None and sys.stdin.isatty():
+        note("Type messages, each on a line; Ctrl-D ends.")
+    publisher = Publisher(cluster.nsqds(), rate=rate)
+    defer_ms = max(1, round(defer * 1000)) if defer else 0
+    started = time.monotonic()
+    try:
+        if messages:
+            bodies = [os.fsencode(message) for message in messages]
+            with _progress(len(bodies) * times, "messages", shown=times > 1) as advance:
+                for count in publisher.publish(topic, chain.from_iterable(repeat(bodies, times)), defer_ms):
+                    advance(count)
+        else:
+            _publish_file(publisher, topic, path, None if whole else delimiter, defer_ms)
+    except (AdminError, KeyboardInterrupt) as error:
+        told = f"{plural(publisher.total, 'message')} {'was' if publisher.total == 1 else 'were'} published"
+        if isinstance(error, KeyboardInterrupt):
+            note(f"Interrupted: {told}")
+            raise
+        raise AdminError(f"{error}; {told}") from None
+    show_published(output, publisher, topic, time.monotonic() - started)
+    ctx.exit(report(cluster.lookupd_errors))
+
+
+def _check(messages: tuple[str, ...], file: str | None, whole: bool, times: int) -> None:
+    if messages and (file or whole):
+        raise click.UsageError("Give messages or a file, not both.")
+    if times > 1 and not messages:
+        raise click.UsageError("--repeat is for a MESSAGE.")
+    if "" in messages:
+        raise click.UsageError("A message cannot be empty.")
+
+
+def _publish_file(publisher: Publisher, topic: str, path: str, delimiter: bytes | None, defer_ms: int) -> None:
+    """Publish what is between the delimiters as it comes, or everything as one."""
+    with _progress(size_of(path), "bytes", shown=not (path == STDIN and sys.stdin.isatty())) as advance:
+        splitter = Splitter(delimiter or b"\n", _LONGEST, path)
+        for bodies in _parts(splitter, path, advance) if delimiter else [_all(path, advance)]:
+            for _ in publisher.publish(topic, filter(None, bodies), defer_ms):
+                pass
+
+
+def _parts(splitter: Splitter, path: str, advance: Advance) -> Iterator[list[bytes]]:
+    for piece in read_pieces(path, advance):
+        yield splitter.feed(piece)
+    yield [splitter.rest()]
+
+
+def _all(path: str, advance: Advance) -> list[bytes]:
+    pieces, size = [], 0
+    for piece in read_pieces(path, advance):
+        pieces.append(piece)
+        size += len(piece)
+        if size > _LONGEST:
+            raise InputError(f"{path} is larger than {plural(_LONGEST, 'byte')}, which is too much for one message")
+    return [b"".join(pieces)]
+
+
+def _progress(total: int | None, unit: str, *, shown: bool) -> AbstractContextManager[Advance]:
+    if not shown:
+        return nullcontext(lambda count: None)
+    from nsqadmin_cli.render.progress import progress  # loads slowly, and one message needs none
+
+    return progress("publishing", total, unit)

@@ -1,0 +1,99 @@
+"""`gnsqadmin save`: take messages out of a channel into a file."""
+
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import click
+
+from nsqadmin_cli import units
+from nsqadmin_cli.archive import STDOUT, ArchiveWriter
+from nsqadmin_cli.cluster import Cluster
+from nsqadmin_cli.command import command
+from nsqadmin_cli.consumer import Consumer
+from nsqadmin_cli.consuming import Source, source_options
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.lines import Advance
+from nsqadmin_cli.message import DOCUMENT
+from nsqadmin_cli.options import cluster_options, output_options, topic_argument
+from nsqadmin_cli.output import Output, note, report
+from nsqadmin_cli.render.progress import progress
+from nsqadmin_cli.subscription import Received
+from nsqadmin_cli.table import Column, Form, Line, Table
+from nsqadmin_cli.text import plural
+from nsqadmin_cli.transfer import look_at_rest, transfer
+
+
+@command(
+    "save",
+    examples="""
+        gnsqadmin save orders orders.ndjson.gz --channel archive
+        gnsqadmin save orders - -n 100 | jq .body
+        gnsqadmin save orders orders.ndjson --channel archive --create --follow
+    """,
+    document=f"""
+        topic, channel, file, messages, bytes (of their bodies), seconds
+        Each line of the file is a document:{DOCUMENT}
+    """,
+)
+@topic_argument
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@click.option("--append", is_flag=True, help="Add to a file that is there already.")
+@source_options("save")
+@cluster_options
+@output_options
+@click.pass_context
+def save(
+    ctx: click.Context, cluster: Cluster, output: Output, topic: str, file: str, append: bool, source: Source
+) -> None:
+    """Save messages to a file, a JSON document a line; compressed if its name ends in .gz, to standard output for -.
+
+    With --channel, the messages of that channel are taken out of it until it is empty: they are in the file then, and
+    no longer in the queue. Each is finished only when it is safe on disk. What is in hand when a run ends goes back and
+    comes again the next time, so there may be messages twice, but none is lost. gnsqadmin load publishes them again.
+
+    Without --channel, what is published from now on is saved, until Ctrl-C. Nobody waits for it: what comes while no
+    save runs, or faster than it can be saved, is not in the file.
+    """
+    channel = source.wish.channel
+    started = time.monotonic()
+    size = 0
+
+    def deliver(messages: Sequence[Received]) -> None:
+        nonlocal size
+        writer.write(messages)
+        size += sum(len(message.body) for message in messages)
+        advance(len(messages))
+
+    total = source.count or (None if source.follow else look_at_rest(cluster, topic, channel).waiting or None)
+    interrupted = False
+    with ArchiveWriter(file, append=append) as writer, Consumer(cluster, [topic], source.wish) as consumer:
+        consumer.start(create_channel=source.create, yes=source.yes)
+        with _progress(file, total) as advance:
+            try:
+                transfer(consumer, cluster, topic, channel, deliver, count=source.count, follow=source.follow)
+            except KeyboardInterrupt:
+                interrupted = True
+            except AdminError as error:
+                raise AdminError(f"{error}; {plural(writer.messages, 'message')} saved to {file}") from None
+    consumer.warn()
+    seconds = time.monotonic() - started
+    told = f"Saved {plural(writer.messages, 'message')} ({units.size(size)}) of {topic} to {file}"
+    row = [topic, channel, file, writer.messages, size, round(seconds, 3)]
+    keys = ("topic", "channel", "file", "messages", "bytes", "seconds")
+    if file == STDOUT:
+        note(told)
+    else:
+        columns = [Column(key, key, form=Form.COUNT if key in ("messages", "bytes") else Form.TEXT) for key in keys]
+        output.show(lambda: dict(zip(keys, row, strict=True)), lambda: [Line.of(told)], lambda: Table(columns, [row]))
+    if interrupted:
+        sys.stdout.flush()
+        raise KeyboardInterrupt
+    ctx.exit(report([*cluster.lookupd_errors, *consumer.errors]))
+
+
+def _progress(file: str, total: int | None) -> AbstractContextManager[Advance]:
+    if file == STDOUT and sys.stdout.isatty():
+        return nullcontext(lambda count: None)
+    return progress("saving", total)

@@ -1,0 +1,192 @@
+"""`gnsqadmin tail`: look at messages as they are published."""
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import click
+
+from nsqadmin_cli.cluster import Cluster
+from nsqadmin_cli.command import command
+from nsqadmin_cli.completion import complete_topics
+from nsqadmin_cli.consumer import Consumer, ephemeral_channel
+from nsqadmin_cli.consuming import auth_option, count_option
+from nsqadmin_cli.message import DOCUMENT, Message, field_of
+from nsqadmin_cli.message_view import message_blocks, message_table
+from nsqadmin_cli.options import Duration, Name, cluster_options, output_options
+from nsqadmin_cli.output import Output, OutputFormat, report
+from nsqadmin_cli.subscription import Received, Wish
+from nsqadmin_cli.table import Block, Tone
+from nsqadmin_cli.text import printable
+
+_TICK = 0.25  # seconds
+_WINDOW = 200  # messages
+_LONGEST = 100_000  # characters of a body on a terminal
+
+
+class Pattern(click.ParamType[re.Pattern[bytes]]):
+    """A regular expression for bytes."""
+
+    name = "regex"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> re.Pattern[bytes]:
+        try:
+            return re.compile(os.fsencode(str(value)))
+        except (re.error, OverflowError, RecursionError) as error:
+            self.fail(f"{printable(repr(value), 100)} is no regular expression: {error}.", param, ctx)
+
+
+class Condition(click.ParamType[tuple[str, str]]):
+    """`path=value`."""
+
+    name = "condition"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        path, equals, wanted = str(value).partition("=")
+        if not path or not equals:
+            self.fail(f"{printable(repr(value), 100)} is no condition, expected KEY=VALUE.", param, ctx)
+        return path, wanted
+
+
+@command(
+    "tail",
+    examples="""
+        gnsqadmin tail orders
+        gnsqadmin tail orders payments -n 10 --details
+        gnsqadmin tail orders --where customer.country=DE --grep express
+        gnsqadmin tail orders --json | jq .body
+        gnsqadmin tail pictures --hex -n 1
+        gnsqadmin tail clicks --sample 1 --for 10s -o csv > clicks.csv
+    """,
+    document=f"""
+        A document on each line, for each message:
+        node     that had it{DOCUMENT}
+    """,
+)
+@click.argument(
+    "topics", nargs=-1, required=True, type=Name("topic"), shell_complete=complete_topics, metavar="TOPIC..."
+)
+@count_option
+@click.option("--for", "seconds", type=Duration(), metavar="DURATION", help="End after so long.")
+@click.option(
+    "--grep",
+    "patterns",
+    type=Pattern(),
+    multiple=True,
+    metavar="REGEX",
+    help="Only bodies in which this is found. May be repeated: all must be.",
+)
+@click.option(
+    "--where",
+    "conditions",
+    type=Condition(),
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Only bodies that are JSON with this value, as in customer.country=DE. May be repeated: all must be.",
+)
+@click.option(
+    "--sample",
+    type=click.IntRange(1, 99),
+    default=None,
+    metavar="PERCENT",
+    help="Only so many of a hundred messages, chosen by the nodes.",
+)
+@click.option("--details", is_flag=True, help="Show when, where and how often each message was sent.")
+@click.option("--hex", "as_hex", is_flag=True, help="Show the bytes of bodies.")
+@auth_option
+@click.option("--yes", is_flag=True, help="Take what waits in a topic that has no channel, and do not ask.")
+@cluster_options
+@output_options
+@click.pass_context
+def tail(
+    ctx: click.Context,
+    cluster: Cluster,
+    output: Output,
+    topics: tuple[str, ...],
+    count: int | None,
+    seconds: float | None,
+    patterns: tuple[re.Pattern[bytes], ...],
+    conditions: tuple[tuple[str, str], ...],
+    sample: int | None,
+    details: bool,
+    as_hex: bool,
+    auth_secret: str,
+    yes: bool,
+) -> None:
+    """Show messages as they are published, on all nodes that have the topic, until Ctrl-C.
+
+    It looks through a channel of its own, which is gone at the end, so no other consumer misses anything. But messages
+    that wait in a topic because it has no channel yet would be gone, too: it asks first, or needs --yes.
+
+    In a pipe each body is printed as it is, with a line feed behind it, and with several topics the name of its topic
+    in front. On a terminal what is no printable text is shown as escape sequences.
+    """
+    wish = Wish(ephemeral_channel("tail"), min(_WINDOW, count or _WINDOW), sample or 0, auth_secret)
+    show = _printer(output, details=details, as_hex=as_hex, several=len(set(topics)) > 1)
+    shown = 0
+    with Consumer(cluster, topics, wish) as consumer:
+        consumer.start(yes=yes)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while (count is None or shown < count) and (deadline is None or time.monotonic() < deadline):
+            patience = _TICK if deadline is None else max(0.0, min(_TICK, deadline - time.monotonic()))
+            batch = consumer.receive(patience)
+            chosen = [message for message in batch if _fits(message, patterns, conditions)]
+            chosen = chosen[: None if count is None else count - shown]
+            if chosen:
+                show(chosen)
+                sys.stdout.flush()
+                shown += len(chosen)
+            consumer.finish(batch)
+        errors = consumer.errors
+    ctx.exit(report(errors))
+
+
+def _fits(message: Message, patterns: Sequence[re.Pattern[bytes]], conditions: Sequence[tuple[str, str]]) -> bool:
+    return all(pattern.search(message.body) for pattern in patterns) and all(
+        _has(message.body, path, wanted) for path, wanted in conditions
+    )
+
+
+def _has(body: bytes, path: str, wanted: str) -> bool:
+    """Whether the value at `path` is, or is written, `wanted`."""
+    try:
+        found = field_of(body, path)
+    except KeyError:
+        return False
+    return found == wanted or (not isinstance(found, str) and json.dumps(found, ensure_ascii=False) == wanted)
+
+
+def _printer(output: Output, *, details: bool, as_hex: bool, several: bool) -> Callable[[Sequence[Received]], None]:
+    """How to print some messages."""
+    if output.format is OutputFormat.JSON:
+        return _print_documents
+    if output.format is OutputFormat.CSV:
+        return lambda messages: output.show_next(dict, tuple, lambda: message_table(messages))
+    if details or as_hex:
+        return lambda messages: output.show_next(dict, lambda: list(_blocks(messages, as_hex)))
+    return lambda messages: _print_bodies(messages, several)
+
+
+def _blocks(messages: Sequence[Received], as_hex: bool) -> Iterator[Block]:
+    for one in messages:
+        yield from message_blocks(one, [(one.topic, Tone.STRONG), (one.node, Tone.NODE)], as_hex=as_hex)
+
+
+def _print_documents(messages: Sequence[Received]) -> None:
+    sys.stdout.write("".join(f"{json.dumps({'node': one.node} | one.document())}\n" for one in messages))
+
+
+def _print_bodies(messages: Sequence[Received], several: bool) -> None:
+    """With the name of the topic where there are `several`."""
+    if sys.stdout.isatty():
+        texts = [printable(one.body_text, _LONGEST) for one in messages]
+        lines = [
+            f"{one.topic} | {text}\n" if several else f"{text}\n" for one, text in zip(messages, texts, strict=True)
+        ]
+        sys.stdout.write("".join(lines))
+    else:
+        heads = [one.topic.encode() + b" | " if several else b"" for one in messages]
+        sys.stdout.buffer.write(b"".join([head + one.body + b"\n" for one, head in zip(messages, heads, strict=True)]))

@@ -1,0 +1,55 @@
+"""What a shell completes names to: topics and channels as the nodes have them now, and saved contexts.
+
+A shell that waits for this must not hear of troubles: whatever goes wrong, there is nothing to complete to.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import click
+
+from nsqadmin_cli import context as contexts
+from nsqadmin_cli.cluster import Cluster, values_of
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.settings import take_settings
+
+_PATIENCE = 1.0  # seconds that a person waits for the answer to a Tab
+
+
+def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Names of topics that begin with `incomplete`."""
+    return _names(ctx, incomplete, _topics)
+
+
+def complete_channels(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Names of channels, those of the topic when that was given before."""
+    topic = ctx.params.get("topic") or ""
+    return _names(ctx, incomplete, lambda cluster: _channels(cluster, topic))
+
+
+def complete_contexts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Names of saved contexts."""
+    try:
+        return sorted(name for name in contexts.load().contexts if name.startswith(incomplete))
+    except AdminError:
+        return []
+
+
+def _names(ctx: click.Context, incomplete: str, find: Callable[[Cluster], Iterable[str]]) -> list[str]:
+    try:
+        settings = take_settings(ctx, dict(ctx.params))
+        patience = min(_PATIENCE, settings.context.timeout or _PATIENCE)
+        found = find(replace(settings, context=replace(settings.context, timeout=patience)).cluster())
+        return sorted({name for name in found if name.startswith(incomplete) and name.isprintable()})
+    except AdminError:
+        return []
+
+
+def _topics(cluster: Cluster) -> Iterable[str]:
+    for node in values_of(cluster.ask(lambda node: node.stats())).values():
+        yield from (topic.topic_name for topic in node.topics)
+
+
+def _channels(cluster: Cluster, topic: str) -> Iterable[str]:
+    for node in values_of(cluster.ask(lambda node: node.stats(topic=topic))).values():
+        yield from (channel.channel_name for found in node.topics for channel in found.channels)

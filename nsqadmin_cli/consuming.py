@@ -1,0 +1,94 @@
+"""What the commands that consume have in common: their options, and which channel they are on."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from nsqadmin_cli.completion import complete_channels
+from nsqadmin_cli.consumer import ephemeral_channel
+from nsqadmin_cli.options import Name
+from nsqadmin_cli.subscription import Wish
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What to consume from: `follow` is false if it is to end when the channel is empty, `create` and `yes` are for
+    `Consumer.start`."""
+
+    wish: Wish
+    count: int | None
+    follow: bool
+    create: bool
+    yes: bool
+
+
+count_option = click.option("-n", "--count", type=click.IntRange(1), metavar="N", help="End after N messages.")
+auth_option = click.option(
+    "--auth-secret",
+    envvar="GNSQADMIN_AUTH_SECRET",
+    default="",
+    metavar="TEXT",
+    help="What to authenticate with, where nodes want that of consumers.",
+)
+
+yes_option = click.option(
+    "--yes",
+    is_flag=True,
+    help="Without --channel, take what waits in a topic that has no channel, and do not ask.",
+)
+
+
+def source_options(purpose: str) -> Callable[[Function], Function]:
+    """The options of a command that takes messages out of a channel: parameter `source` (Source)."""
+
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def called(
+            *args: Any,
+            channel: str | None,
+            create: bool,
+            follow: bool,
+            count: int | None,
+            in_flight: int,
+            auth_secret: str,
+            yes: bool,
+            **values: Any,
+        ) -> Any:
+            if create and not channel:
+                raise click.UsageError("--create is for --channel.")
+            window = min(in_flight, count or in_flight)  # what is taken and given back counts as an attempt
+            wish = Wish(channel or ephemeral_channel(purpose), window, auth_secret=auth_secret)
+            return function(*args, source=Source(wish, count, follow or not channel, create, yes), **values)
+
+        for option in (
+            yes_option,
+            auth_option,
+            click.option(
+                "--in-flight",
+                type=click.IntRange(1, 1_000_000),
+                default=1000,
+                show_default=True,
+                metavar="N",
+                help="How many messages may be on their way here at once, over all nodes.",
+            ),
+            count_option,
+            click.option("--follow", is_flag=True, help="Go on for what is published later, when --channel is empty."),
+            click.option("--create", is_flag=True, help="Make the channel where it is not there yet."),
+            click.option(
+                "--channel",
+                type=Name("channel"),
+                metavar="NAME",
+                shell_complete=complete_channels,
+                help="Take the messages of this channel, until it is empty. Without it, a channel of its own gets what "
+                "is published from now on, and is gone at the end.",
+            ),
+        ):
+            called = option(called)
+        return called
+
+    return decorate

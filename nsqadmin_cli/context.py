@@ -1,0 +1,154 @@
+"""Saved contexts: a name for the addresses of a cluster and how to reach them, in a TOML file of the user.
+
+    current = "prod"
+
+    [contexts.prod]
+    lookupd_http_address = ["lookup-1.example:4161", "lookup-2.example:4161"]
+    timeout = 10.0
+    tls_ca = "/etc/nsq/ca.pem"
+
+The file is `$GNSQADMIN_CONFIG`, else `gnsqadmin/config.toml` in `$XDG_CONFIG_HOME` or `~/.config`.
+"""
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from nsqadmin_cli.errors import AdminError, NotFound
+from nsqadmin_cli.text import printable
+
+
+class ContextError(AdminError):
+    """The file of contexts cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Where a cluster is. What is None or empty is left to the defaults."""
+
+    nsqd_http_address: tuple[str, ...] = ()
+    lookupd_http_address: tuple[str, ...] = ()
+    timeout: float | None = None  # seconds
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_insecure: bool = False
+
+    def settings(self) -> dict[str, Any]:
+        """What is told, by name: lists, texts, numbers and booleans."""
+        told = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in told.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """What the file holds."""
+
+    current: str = ""
+    contexts: Mapping[str, Context] = field(default_factory=dict)
+
+    def get(self, name: str) -> Context:
+        """NotFound if there is none of that name."""
+        try:
+            return self.contexts[name]
+        except KeyError:
+            known = ", ".join(sorted(self.contexts)) or "none"
+            text = f"there is no context {printable(repr(name))} in {path()}; there: {known}"
+            raise NotFound(text) from None
+
+    def with_context(self, name: str, context: Context) -> "Contexts":
+        return replace(self, contexts={**self.contexts, name: context})
+
+    def without(self, name: str) -> "Contexts":
+        self.get(name)
+        left = {other: context for other, context in self.contexts.items() if other != name}
+        return Contexts("" if self.current == name else self.current, left)
+
+
+def path() -> Path:
+    """Where the file is, or would be."""
+    if told := os.environ.get("GNSQADMIN_CONFIG"):
+        return Path(told)
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    # A relative path is invalid there and has to be ignored (XDG Base Directory Specification).
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".config") / "gnsqadmin" / "config.toml"
+
+
+def is_name(text: str) -> bool:
+    """Whether a context may be called so."""
+    return re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", text) is not None
+
+
+def load() -> Contexts:
+    """The contexts of the file, none if it is not there; ContextError."""
+    file = path()
+    try:
+        document = tomllib.loads(file.read_bytes().decode())
+    except FileNotFoundError:
+        return Contexts()
+    except OSError as error:
+        raise ContextError(f"cannot read {file}: {(error.strerror or str(error)).lower()}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ContextError(f"{file} is no TOML: {printable(str(error))}") from None
+    tables = document.pop("contexts", {})
+    current = document.pop("current", "")
+    if document:
+        raise ContextError(f"{file}: unknown key {printable(repr(min(document)))}")
+    if not isinstance(tables, dict) or not isinstance(current, str):
+        raise ContextError(f'{file}: "current" is a text and "contexts" are tables')
+    return Contexts(current, {name: _context(name, table, file) for name, table in tables.items()})
+
+
+def save(contexts: Contexts) -> None:
+    """Replace the file by one with these contexts; ContextError."""
+    lines = [f"current = {json.dumps(contexts.current)}"] if contexts.current else []
+    for name, context in sorted(contexts.contexts.items()):
+        lines += ["", f"[contexts.{json.dumps(name)}]"]
+        lines += [f"{key} = {_toml(value)}" for key, value in context.settings().items()]
+    file = path()
+    written = file.with_name(f"{file.name}.{os.getpid()}.new")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        written.write_text("\n".join(lines).lstrip("\n") + "\n", "utf-8")
+        written.replace(file)
+    except UnicodeEncodeError:
+        raise ContextError("a file name that is no UTF-8 cannot be saved in a context") from None
+    except OSError as error:
+        written.unlink(missing_ok=True)
+        raise ContextError(f"cannot write {file}: {(error.strerror or str(error)).lower()}") from None
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "nsqd_http_address": (list,),
+    "lookupd_http_address": (list,),
+    "timeout": (int, float),
+    "tls_insecure": (bool,),
+}
+
+
+def _context(name: str, table: object, file: Path) -> Context:
+    where = f"{file}: context {printable(name)}"
+    if not isinstance(table, dict):
+        raise ContextError(f"{where} is no table")
+    told: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in Context.__slots__:
+            raise ContextError(f"{where}: unknown key {printable(repr(key))}")
+        kinds = _KINDS.get(key, (str,))
+        if type(value) not in kinds or (list in kinds and not all(isinstance(one, str) for one in value)):
+            expected = {list: "a list of texts", int: "a number of seconds", bool: "true or false"}
+            raise ContextError(f"{where}: {key} is {expected.get(kinds[0], 'a text')}")
+        if key == "timeout" and not 0 < value <= 3600:
+            raise ContextError(f"{where}: timeout is more than 0 and at most 3600 seconds")
+        told[key] = tuple(value) if list in kinds else value
+    return Context(**told)
+
+
+def _toml(value: object) -> str:
+    """A value in TOML, whose texts are JSON's but for DEL and the escapes of surrogates."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

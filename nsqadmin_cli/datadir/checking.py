@@ -1,0 +1,230 @@
+"""What is wrong in a data directory: each queue read to its end, and what nsqd would make of it."""
+
+import enum
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gnsqd.storage.record import MIN_RECORD_SIZE, due_times_file_name, meta_file_name
+from nsqadmin_cli.datadir.directory import METADATA, DataDirectory, Queue
+from nsqadmin_cli.datadir.due_times import DueTimes, key_of, read_due_times
+from nsqadmin_cli.datadir.queue import Plan, make_plan, read_data_file, read_queue
+from nsqadmin_cli.datadir.records import Advance, Gap, Record
+from nsqadmin_cli.text import plural
+
+
+class Severity(enum.StrEnum):
+    DAMAGE = "damage"  # messages are lost, or nsqd would lose them or refuse to start
+    NOTE = "note"  # harmless, or mended by nsqd itself
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not as it should be. `command` is what to do about it, if anything."""
+
+    severity: Severity
+    queue: str  # empty: the directory
+    file: str
+    position: int | None
+    text: str
+    command: str = ""
+
+    def as_json(self) -> dict[str, str | int | None]:
+        return {
+            "severity": self.severity.value,
+            "queue": self.queue or None,
+            "file": self.file or None,
+            "position": self.position,
+            "text": self.text,
+            "command": self.command or None,
+        }
+
+
+@dataclass
+class Tally:
+    """What one file holds; behind the first flaw everything is lost to nsqd."""
+
+    messages: int = 0
+    bytes: int = 0  # of bodies
+    behind: int = 0  # messages at the first flaw or behind it
+    lost: int = 0  # bytes that hold no whole message
+    flaw_position: int = -1
+    flaw: str = ""
+    largest: int = 0  # body that is too large for the limit
+    broken: bool = False  # there are flaws besides such bodies
+
+    def add(self, item: Record | Gap) -> None:
+        reason = item.reason if isinstance(item, Gap) else item.flaw
+        if reason and not self.flaw:
+            self.flaw, self.flaw_position = reason, item.position
+        if isinstance(item, Gap):
+            self.lost += item.end - item.position
+            self.broken = True
+            return
+        body = len(item.payload) - MIN_RECORD_SIZE
+        self.messages += 1
+        self.bytes += body
+        if self.flaw:
+            self.behind += 1
+        if item.flaw:
+            self.broken = self.broken or not item.too_large
+            self.largest = max(self.largest, body * item.too_large)
+
+
+@dataclass
+class Report:
+    """How a queue is. `held` are deferred messages that only the side file of gnsqd has."""
+
+    queue: Queue
+    plan: Plan
+    due_times: DueTimes
+    messages: int = 0
+    bytes: int = 0
+    held: int = 0
+    files: dict[int, Tally] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    needs_repair: bool = False
+
+    @property
+    def damaged(self) -> bool:
+        return any(finding.severity is Severity.DAMAGE for finding in self.findings)
+
+
+class Checker:
+    """Looks at a directory. `running`: a daemon holds it, so that what meta says is older than the files."""
+
+    def __init__(self, found: DataDirectory, *, running: bool, max_msg_size: int, advance: Advance | None) -> None:
+        self._found = found
+        self._running = running
+        self._max_msg_size = max_msg_size
+        self._advance = advance
+        self._repair = f"gnsqadmin data repair {shlex.quote(found.path)}"
+        self._recover = f"gnsqadmin data recover-bad {shlex.quote(found.path)}"
+
+    def check_directory(self) -> Iterator[Finding]:
+        """What concerns no queue."""
+        found = self._found
+        if found.listed is None:
+            text = f"{found.metadata_error}: nsqd starts without topics"
+            if found.metadata_error != "no such file or directory":
+                text = f"{found.metadata_error}: nsqd does not start"
+            yield Finding(Severity.DAMAGE, "", METADATA, None, text, self._repair)
+        for name in found.others:
+            text = "this is no data file, though it is named like one"
+            yield Finding(Severity.NOTE, "", name, None, text)
+        if found.temporary and not self._running:
+            text = f"{plural(len(found.temporary), 'file')} that a killed nsqd left unfinished; gnsqd removes them"
+            yield Finding(Severity.NOTE, "", found.temporary[0], None, text)
+
+    def check(self, queue: Queue) -> Report:
+        """Read a queue. AdminError if a file cannot be read."""
+        plan = make_plan(queue)
+        due_times = read_due_times(queue)
+        report = Report(queue, plan, due_times)
+        held = set(due_times.held)
+        tallies = report.files
+        for number, item in read_queue(queue, plan, self._max_msg_size, self._advance):
+            tally = tallies.get(number)
+            if tally is None:
+                tally = tallies[number] = Tally()
+            tally.add(item)
+            if held and isinstance(item, Record):
+                held.discard(key_of(item.payload))
+        report.messages = sum(tally.messages for tally in tallies.values())
+        report.bytes = sum(tally.bytes for tally in tallies.values())
+        report.held = len(held)
+        self._judge_files(report)
+        self._judge_meta(report)
+        self._judge_rest(report)
+        for number in sorted(queue.bad):
+            self._judge_bad(report, number)
+        return report
+
+    def _judge_files(self, report: Report) -> None:
+        queue = report.queue
+        for number, tally in report.files.items():
+            if not tally.flaw:
+                continue
+            if self._running and number == max(queue.numbers) and not tally.behind:
+                continue  # it is being written
+            text = f"{tally.flaw}: nsqd loses the rest of the file"
+            if tally.behind:
+                text += f"; {plural(tally.behind, 'message')} in it can be saved"
+            if tally.lost:
+                text += f"; {plural(tally.lost, 'byte')} cannot be read as messages"
+            command = self._repair
+            if not tally.broken:
+                command = f"nsqd --max-msg-size={tally.largest}"
+            report.needs_repair = report.needs_repair or tally.broken
+            position = tally.flaw_position
+            report.findings.append(
+                Finding(Severity.DAMAGE, queue.name, queue.file_name(number), position, text, command)
+            )
+
+    def _judge_meta(self, report: Report) -> None:
+        queue, plan, meta = report.queue, report.plan, report.plan.meta
+        name = meta_file_name(queue.name)
+        if self._running:
+            return  # it is written later than the files, and they are deleted as they are read
+        if meta is None:
+            if queue.numbers:
+                text = f"{plan.meta_error}: nsqd starts with an empty queue and overwrites it, gnsqd delivers all again"
+                self._add(report, Severity.DAMAGE, name, text)
+            elif queue.has_meta:
+                self._add(report, Severity.NOTE, name, f"{plan.meta_error}; the queue is empty")
+            return
+        if plan.missing:
+            self._add(report, Severity.DAMAGE, name, f"{plan.missing}, and the messages in it are lost")
+        size = queue.numbers.get(meta.write_file, 0)
+        later = [number for number in plan.numbers if number > meta.write_file]
+        if size > meta.write_pos:
+            text = "older than the data files, as after a kill; nsqd reads these to their end"
+            self._add(report, Severity.NOTE, name, text)
+        elif size < meta.write_pos and meta.write_file in queue.numbers:
+            text = f"tells of {plural(meta.write_pos - size, 'byte')} more than {queue.file_name(meta.write_file)} has"
+            self._add(report, Severity.DAMAGE, name, text)
+        elif later:
+            text = f"does not know of {queue.file_name(later[0])}: nsqd overwrites it, gnsqd reads it"
+            self._add(report, Severity.DAMAGE, name, text)
+        elif meta.depth != report.messages and not plan.missing and not report.needs_repair:
+            text = f"says {meta.depth:,} messages, and there are {report.messages:,}; nsqd corrects it at the end"
+            self._add(report, Severity.NOTE, name, text)
+        if plan.read:
+            text = f"{plural(len(plan.read), 'file')} from before the read position, which nobody reads any more"
+            self._add(report, Severity.NOTE, queue.file_name(plan.read[0]), text)
+
+    def _judge_rest(self, report: Report) -> None:
+        queue, due_times = report.queue, report.due_times
+        name = due_times_file_name(queue.name)
+        if due_times.size > len(due_times.whole) and not self._running:
+            lost = due_times.size - len(due_times.whole)
+            text = f"{plural(lost, 'byte')} cannot be read: deferred messages may come early or be missing"
+            self._add(report, Severity.DAMAGE, name, text)
+        if queue.bad_due_times:
+            text = "due times that were set aside: deferred messages may have come early or be missing"
+            report.findings.append(Finding(Severity.NOTE, queue.name, f"{name}.bad", None, text))
+        if not self._found.is_listed(queue) and report.messages:
+            text = f"not in {METADATA}: nobody reads its {plural(report.messages, 'message')} until it is created again"
+            command = f"{self._repair} --adopt-orphans" if "#" not in queue.name else ""
+            report.findings.append(Finding(Severity.NOTE, queue.name, "", None, text, command))
+
+    def _judge_bad(self, report: Report, number: int) -> None:
+        queue = report.queue
+        tally = Tally()
+        for item in read_data_file(queue.path(number, bad=True), 0, self._max_msg_size, self._advance):
+            tally.add(item)
+        name = queue.file_name(number, bad=True)
+        if not tally.flaw:
+            text = "set aside, but whole: nsqd had read all of it, or its log says that it could not open it"
+            finding = Finding(Severity.NOTE, queue.name, name, None, text)
+        else:
+            text = f"set aside for {tally.flaw}; {plural(tally.behind, 'message')} behind that can be recovered"
+            severity = Severity.DAMAGE if tally.behind else Severity.NOTE
+            command = self._recover if tally.behind else ""
+            finding = Finding(severity, queue.name, name, tally.flaw_position, text, command)
+        report.findings.append(finding)
+
+    def _add(self, report: Report, severity: Severity, file: str, text: str) -> None:
+        """Something that a repair mends."""
+        report.needs_repair = True
+        report.findings.append(Finding(severity, report.queue.name, file, None, text, self._repair))

@@ -1,0 +1,230 @@
+"""What is in a data directory: the files of each queue, nsqd.dat, and what belongs to nobody."""
+
+import json
+import os
+import re
+import stat
+from dataclasses import dataclass, field
+from typing import Any
+
+from gnsqd.errors import StorageError
+from gnsqd.storage.record import Meta, data_file_name, due_times_file_name, meta_file_name
+from nsqadmin_cli.errors import AdminError
+
+METADATA = "nsqd.dat"
+_LARGEST_METADATA = 64 << 20  # bytes; a cluster of thousands of topics has some 100 kB
+_OF_QUEUE = re.compile(
+    r"(?P<queue>.+)\.diskqueue\.(?:(?P<number>[0-9]{6,15})|(?P<kind>meta|due_times))\.dat(?P<bad>\.bad)?", re.DOTALL
+)
+_TEMPORARY = re.compile(r".+\.dat\.[0-9]+\.tmp", re.DOTALL)
+
+
+@dataclass
+class Queue:
+    """The files of one queue as they were listed; sizes in bytes. `channel` is empty for the queue of a topic."""
+
+    directory: str
+    name: str
+    numbers: dict[int, int] = field(default_factory=dict)  # data files: number -> size
+    bad: dict[int, int] = field(default_factory=dict)  # the same of those that were set aside
+    has_meta: bool = False
+    due_times_size: int | None = None
+    bad_due_times: bool = False
+
+    @property
+    def topic(self) -> str:
+        return self.name.partition(":")[0]
+
+    @property
+    def channel(self) -> str:
+        return self.name.partition(":")[2]
+
+    @property
+    def size(self) -> int:
+        return sum(self.numbers.values())
+
+    def file_name(self, number: int, *, bad: bool = False) -> str:
+        return data_file_name(self.name, number) + ".bad" * bad
+
+    def path(self, number: int, *, bad: bool = False) -> str:
+        return os.path.join(self.directory, self.file_name(number, bad=bad))
+
+    @property
+    def meta_path(self) -> str:
+        return os.path.join(self.directory, meta_file_name(self.name))
+
+    @property
+    def due_times_path(self) -> str:
+        return os.path.join(self.directory, due_times_file_name(self.name))
+
+    def read_meta(self) -> Meta:
+        """What the meta file says now; StorageError, with a text for people, if that is unusable."""
+        try:
+            text = read_file(self.meta_path, 200)
+        except FileNotFoundError:
+            raise StorageError("no meta file") from None
+        except OSError as error:
+            raise StorageError(f"the meta file cannot be read: {reason_of(error)}") from error
+        try:
+            meta = Meta.parse(text)
+        except StorageError:
+            raise StorageError("the meta file does not hold five numbers") from None
+        if meta.read_position > meta.write_position:
+            raise StorageError("the meta file reads behind where it writes")
+        return meta
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A topic or channel that nsqd.dat lists."""
+
+    topic: str
+    channel: str  # empty: the topic itself
+    paused: bool
+
+    @property
+    def queue(self) -> str:
+        return f"{self.topic}:{self.channel}" if self.channel else self.topic
+
+
+@dataclass
+class DataDirectory:
+    """One data directory. `listed` is what nsqd.dat lists by name of the queue, None with `metadata_error`."""
+
+    path: str
+    queues: dict[str, Queue] = field(default_factory=dict)
+    listed: dict[str, Listed] | None = None
+    metadata_error: str = ""
+    temporary: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)  # with the name of a queue's file, but no files
+    unknown: list[str] = field(default_factory=list)  # other files
+    passed_over: list[str] = field(default_factory=list)  # directories and such
+
+    def is_listed(self, queue: Queue) -> bool:
+        """True, too, where nsqd.dat cannot tell."""
+        return self.listed is None or queue.name in self.listed
+
+    def is_paused(self, queue: Queue) -> bool:
+        entry = (self.listed or {}).get(queue.name)
+        return entry is not None and entry.paused
+
+    def select(self, topic: str, channel: str) -> list[Queue]:
+        """The queues of that topic and channel, or of all, sorted."""
+        found = [
+            queue
+            for queue in self.queues.values()
+            if (not topic or queue.topic == topic) and (not channel or queue.channel == channel)
+        ]
+        return sorted(found, key=lambda queue: (queue.topic, queue.channel))
+
+
+def list_directory(path: str) -> DataDirectory:
+    """AdminError if it cannot be listed, or is no data directory at all."""
+    found = DataDirectory(path)
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                _sort_in(found, entry)
+    except OSError as error:
+        raise AdminError(f"cannot list {path}: {reason_of(error)}") from error
+    try:
+        found.listed = _read_metadata(os.path.join(path, METADATA))
+    except (StorageError, OSError) as error:
+        found.metadata_error = reason_of(error) if isinstance(error, OSError) else str(error)
+        if not found.queues and isinstance(error, FileNotFoundError):
+            raise AdminError(f"{path} is no data directory: it has neither {METADATA} nor files of queues") from error
+    for listed in (found.listed or {}).values():
+        found.queues.setdefault(listed.queue, Queue(path, listed.queue))
+    found.temporary.sort()
+    return found
+
+
+def _sort_in(found: DataDirectory, entry: "os.DirEntry[str]") -> None:
+    name = entry.name
+    match = _OF_QUEUE.fullmatch(name)
+    if match is None:
+        if _TEMPORARY.fullmatch(name):
+            found.temporary.append(name)
+        elif not entry.is_file():
+            found.passed_over.append(name)
+        elif name != METADATA:
+            found.unknown.append(name)
+        return
+    try:
+        status = entry.stat()
+    except OSError:
+        return  # it has gone meanwhile
+    number = int(match["number"] or 0)
+    if not stat.S_ISREG(status.st_mode) or (match["number"] and f"{number:06d}" != match["number"]):
+        found.others.append(name)
+        return
+    queue = found.queues.setdefault(match["queue"], Queue(found.path, match["queue"]))
+    match match["kind"], bool(match["bad"]):
+        case None, bad:
+            (queue.bad if bad else queue.numbers)[number] = status.st_size
+        case "meta", False:
+            queue.has_meta = True
+        case "due_times", False:
+            queue.due_times_size = status.st_size
+        case "due_times", True:
+            queue.bad_due_times = True
+
+
+def _read_metadata(path: str) -> dict[str, Listed]:
+    """What nsqd.dat lists; OSError, or StorageError with a text for people."""
+    data = read_file(path, _LARGEST_METADATA)
+    if not data.strip(b" \t\r\n\0"):
+        raise StorageError("it is empty")
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        place = f" at byte {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
+        raise StorageError(f"it is no JSON{place}") from error
+    found: dict[str, Listed] = {}
+    for topic in _entries(document, "topics"):
+        entries = [("", topic), *((_name(channel), channel) for channel in _entries(topic, "channels"))]
+        for channel, value in entries:
+            listed = Listed(_name(topic), channel, _get(value, "paused") is True)
+            before = found.get(listed.queue)
+            found[listed.queue] = listed if before is None or not before.paused else before
+    return found
+
+
+def _get(value: Any, key: str) -> Any:
+    """As Go's decoder finds it: in any case, the last one."""
+    if not isinstance(value, dict):
+        raise StorageError(f"what should be an object is {type(value).__name__}")
+    return next((found for name, found in reversed(value.items()) if name.lower() == key), None)
+
+
+def _entries(value: Any, key: str) -> list[Any]:
+    found = _get(value, key)
+    if found is not None and not isinstance(found, list):
+        raise StorageError(f'its "{key}" are no list')
+    return found or []
+
+
+def _name(value: Any) -> str:
+    name = _get(value, "name")
+    if not isinstance(name, str):
+        raise StorageError("a topic or channel has no name")
+    return name
+
+
+def open_file(path: str) -> int:
+    """A descriptor to read a file with; OSError also for what is no file, such as a pipe that nobody writes to."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is no file")
+    return descriptor
+
+
+def read_file(path: str, most: int) -> bytes:
+    """The first `most` bytes; OSError."""
+    with os.fdopen(open_file(path), "rb") as file:
+        return file.read(most)
+
+
+def reason_of(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

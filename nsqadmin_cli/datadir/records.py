@@ -1,0 +1,168 @@
+"""Reads one data file, and finds its way past damage.
+
+nsqd gives up the rest of a file where a record's length cannot be right. Behind it there usually are whole messages:
+the bytes are searched for the next head of a message (a time of this century and 16 hexadecimal digits of id) behind a
+length that leads to another head or to the end. If what lies between is one message with an impossible length, that is
+taken, too. Files may be written to or deleted at the same time; what is read is never kept as a whole.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from gnsqd.storage.record import LENGTH, MIN_RECORD_SIZE
+from nsqadmin_cli.datadir.directory import open_file
+
+DEFAULT_MAX_MSG_SIZE = 1 << 20  # bytes of a body, as nsqd has it
+_CHUNK = 1 << 20  # bytes read at once
+_LARGEST = 64 << 20  # bytes of a payload: what is longer than this and the limit is no message
+_HEAD = LENGTH.size + MIN_RECORD_SIZE
+_ID = re.compile(rb"[0-9a-f]{16}")
+# length below 2**27, time between 2000 and 2100 in ns, attempts, id
+_HEAD_PATTERN = re.compile(rb"[\x00-\x07](?=.{3}[\x0d-\x38].{9}[0-9a-f]{16})", re.DOTALL)
+_MESSAGE_PATTERN = re.compile(rb"[\x0d-\x38].{9}[0-9a-f]{16}", re.DOTALL)
+
+Advance = Callable[[int], None]
+
+
+class Record(NamedTuple):
+    """A message. `end` is behind it; `flaw` says why nsqd takes it for damage, if it does: `too_large`, or its length
+    was damaged."""
+
+    position: int
+    end: int
+    payload: bytes
+    flaw: str = ""
+    too_large: bool = False
+
+
+class Gap(NamedTuple):
+    """Bytes that hold no whole message."""
+
+    position: int
+    end: int
+    reason: str
+
+
+class DataFile:
+    """An open data file; `with` closes it. `advance` is told how many bytes were read. OSError if it is none."""
+
+    def __init__(self, path: str, max_msg_size: int, advance: Advance | None = None) -> None:
+        self._descriptor = open_file(path)
+        self.size = os.fstat(self._descriptor).st_size
+        self._max_size = max_msg_size + MIN_RECORD_SIZE
+        self._largest = max(_LARGEST, self._max_size)
+        self._advance = advance
+        self._told = 0  # position up to which `advance` was called
+        self._buffer = b""
+        self._start = 0
+
+    def __enter__(self) -> "DataFile":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._descriptor)
+
+    def read(self, start: int = 0) -> Iterator[Record | Gap]:
+        """Everything from `start` on, in order, without holes; OSError."""
+        position = self._told = min(start, self.size)
+        while position < self.size:
+            length = self._length(position)
+            end = position + LENGTH.size + length
+            if MIN_RECORD_SIZE <= length <= self._max_size and end <= self.size:
+                payload = self._at(position + LENGTH.size, length)
+                if len(payload) == length and self._is_sound(position, end, payload):
+                    yield Record(position, end, payload)
+                    position = end
+                    continue
+            for found in self._pass(position, length):
+                yield found
+                position = found.end
+        self._tell(self.size)
+
+    def _is_sound(self, position: int, end: int, payload: bytes) -> bool:
+        """Whether the record ends where its length says. When nothing sensible follows, that may be damaged instead."""
+        return self._leads_on(end) or (bool(_ID.match(payload, 10)) and self._find(position + 1, end) >= end)
+
+    def _pass(self, position: int, length: int) -> Iterator[Record | Gap]:
+        """What stands at `position` where nsqd finds damage, up to the next message or the end."""
+        if length > self._max_size and self._is_record(position):
+            end = position + LENGTH.size + length
+            flaw = f"a message of {length - MIN_RECORD_SIZE:,} bytes, more than --max-msg-size"
+            yield Record(position, end, self._at(position + LENGTH.size, length), flaw, too_large=True)
+            return
+        rest = self.size - position
+        if length < MIN_RECORD_SIZE or length > self._largest:
+            reason = f"a length of {length} bytes" if rest >= LENGTH.size else "an end in the middle of a message"
+        elif length + LENGTH.size > rest:
+            reason = "an end in the middle of a message"
+        else:
+            reason = "bytes that are no message"
+        following = self._find(position + 1)
+        size = following - position - LENGTH.size
+        # A length that is possible may be right, and bytes of the message lost: then it must not be delivered.
+        is_length_damaged = length < MIN_RECORD_SIZE or length > self._max_size
+        if is_length_damaged and following < self.size and MIN_RECORD_SIZE <= size <= self._largest:
+            payload = self._at(position + LENGTH.size, size)
+            if _MESSAGE_PATTERN.match(payload) and not _HEAD_PATTERN.search(payload, 1):
+                yield Record(position, following, payload, reason)
+                return
+        yield Gap(position, following, reason)
+
+    def _find(self, position: int, limit: int | None = None) -> int:
+        """Where the next record begins at `position` or behind it, up to `limit`; the size of the file if none does."""
+        limit = self.size if limit is None else limit
+        while position < limit:
+            chunk = self._at(position, min(_CHUNK, limit - position + _HEAD))
+            for match in _HEAD_PATTERN.finditer(chunk):
+                if self._is_record(position + match.start()):
+                    return position + match.start()
+            if len(chunk) <= _HEAD:
+                break
+            position += len(chunk) - _HEAD + 1
+        return self.size
+
+    def _is_record(self, position: int) -> bool:
+        """Whether a whole message of any size stands there, and something sensible or a torn message behind it."""
+        head = self._peek(position)
+        if len(head) < _HEAD or not _HEAD_PATTERN.match(head):
+            return False
+        length: int = LENGTH.unpack_from(head)[0]
+        end = position + LENGTH.size + length
+        if not MIN_RECORD_SIZE <= length <= self._largest or end > self.size:
+            return False
+        return self.size - end < _HEAD or self._leads_on(end)
+
+    def _leads_on(self, position: int) -> bool:
+        """Whether the file ends at `position`, or a message begins."""
+        head = self._peek(position)
+        if len(head) < _HEAD:
+            return position == self.size
+        return LENGTH.unpack_from(head)[0] >= MIN_RECORD_SIZE and bool(_HEAD_PATTERN.match(head))
+
+    def _length(self, position: int) -> int:
+        field = self._at(position, LENGTH.size)
+        length: int = LENGTH.unpack(field)[0] if len(field) == LENGTH.size else -1
+        return length
+
+    def _peek(self, position: int) -> bytes:
+        """What may be the head of a record, wherever that is."""
+        offset = position - self._start
+        if 0 <= offset <= len(self._buffer) - _HEAD:
+            return self._buffer[offset : offset + _HEAD]
+        return os.pread(self._descriptor, _HEAD, position)
+
+    def _at(self, position: int, count: int) -> bytes:
+        """Up to `count` bytes at `position`, fewer at the end of the file."""
+        offset = position - self._start
+        if offset < 0 or offset + count > len(self._buffer):
+            self._tell(position)
+            self._buffer = os.pread(self._descriptor, max(count, _CHUNK), position)
+            self._start, offset = position, 0
+        return self._buffer[offset : offset + count]
+
+    def _tell(self, position: int) -> None:
+        if self._advance is not None and position > self._told:
+            self._advance(position - self._told)
+            self._told = position

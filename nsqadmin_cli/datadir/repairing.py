@@ -1,0 +1,202 @@
+"""Makes a copy of a data directory in which every queue is whole; the directory itself is only read.
+
+Queues that are well are copied as they are. Of the others every message that can be found is written, in order, to new
+files behind the old numbers, so that no name of a file that was set aside is used again. What was read already, and
+what a killed nsqd left unfinished, stays behind.
+"""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from gnsqd.storage.record import Meta, data_file_name, due_times_file_name, meta_file_name
+from gnsqd.version import NSQD_VERSION
+from nsqadmin_cli.datadir.checking import Report
+from nsqadmin_cli.datadir.copying import Writer, copy_file, sync_directory, take_over_owner
+from nsqadmin_cli.datadir.directory import METADATA, DataDirectory, Listed, Queue, reason_of
+from nsqadmin_cli.datadir.queue import Saved, read_queue
+from nsqadmin_cli.datadir.records import Advance, Record
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.units import size
+
+_NAME = re.compile(r"[.a-zA-Z0-9_-]{1,64}(:[.a-zA-Z0-9_-]{1,64})?")  # of a queue that nsqd.dat can list
+
+
+class Repair:
+    """Copies the directory `found`, whose queues are as `reports` say, to `target`, which must not exist.
+
+    With `adopt`, topics and channels that nsqd.dat has forgotten are listed there again.
+    """
+
+    def __init__(
+        self, found: DataDirectory, reports: Sequence[Report], target: str, *, adopt: bool, max_msg_size: int
+    ) -> None:
+        self._found = found
+        self._reports = reports
+        self._target = target
+        self._adopt = adopt
+        self._max_msg_size = max_msg_size
+
+    @property
+    def adopted(self) -> list[str]:
+        """The queues that nsqd.dat will list and does not list now."""
+        if self._found.listed is not None and not self._adopt:
+            return []
+        unknown = [queue for queue in self._found.queues.values() if queue.name not in (self._found.listed or {})]
+        return sorted(queue.name for queue in unknown if _NAME.fullmatch(queue.name) and _has_files(queue))
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self._found.listed is None or self.adopted or any(report.needs_repair for report in self._reports))
+
+    @property
+    def size(self) -> int:
+        """Bytes to write, at most."""
+        bad = sum(sum(report.queue.bad.values()) for report in self._reports)
+        return bad + sum(report.queue.size for report in self._reports)
+
+    def run(self, advance: Advance) -> list[Saved]:
+        """Make the copy; AdminError, with nothing left of it, if that fails."""
+        source, target = self._found.path, self._target
+        with _made_directory(source, target, self.size) as unfinished:
+            repaired = []
+            for report in self._reports:
+                if report.needs_repair:
+                    repaired.append(self._rewrite(report, unfinished, advance))
+                else:
+                    self._copy(report.queue, unfinished, advance)
+            self._write_metadata(unfinished)
+            for name in self._found.unknown:
+                copy_file(os.path.join(source, name), os.path.join(unfinished, name), advance)
+        return repaired
+
+    def _copy(self, queue: Queue, target: str, advance: Advance) -> None:
+        names = [queue.file_name(number) for number in queue.numbers]
+        if queue.has_meta:
+            names.append(meta_file_name(queue.name))
+        if queue.due_times_size is not None:
+            names.append(due_times_file_name(queue.name))
+        self._copy_names([*names, *_bad_names(queue)], target, advance)
+
+    def _copy_names(self, names: Sequence[str], target: str, advance: Advance) -> None:
+        for name in names:
+            copy_file(os.path.join(self._found.path, name), os.path.join(target, name), advance)
+
+    def _rewrite(self, report: Report, target: str, advance: Advance) -> Saved:
+        queue, meta = report.queue, report.plan.meta
+        first = last = max([-1, *queue.numbers, *queue.bad, meta.write_file if meta else -1]) + 1
+        messages, position = 0, 0
+        like = queue.path(min(queue.numbers)) if queue.numbers else self._found.path
+        records = self._messages(report, advance)
+        record = next(records, None)
+        while record is not None:
+            number = record[0]
+            last = first if not messages else last + 1
+            with Writer(os.path.join(target, data_file_name(queue.name, last)), like) as writer:
+                while record is not None and record[0] == number:
+                    writer.write_record(record[1])
+                    messages += 1
+                    record = next(records, None)
+                position = writer.size
+        with Writer(os.path.join(target, meta_file_name(queue.name)), like) as writer:
+            writer.write(Meta(messages, first, 0, last, position).format())
+        if report.due_times.whole:
+            with Writer(os.path.join(target, due_times_file_name(queue.name)), like) as writer:
+                writer.write(report.due_times.whole)
+        self._copy_names(_bad_names(queue), target, advance)
+        return Saved(queue.name, messages, sum(tally.lost for tally in report.files.values()))
+
+    def _messages(self, report: Report, advance: Advance) -> Iterator[tuple[int, bytes]]:
+        """Number of the file, and payload, of each message that can be found."""
+        for number, item in read_queue(report.queue, report.plan, self._max_msg_size, advance):
+            if isinstance(item, Record):
+                yield number, item.payload
+
+    def _write_metadata(self, target: str) -> None:
+        source = os.path.join(self._found.path, METADATA)
+        path = os.path.join(target, METADATA)
+        adopted = self.adopted
+        if self._found.listed is not None and not adopted:
+            copy_file(source, path, lambda count: None)
+            return
+        names = dict.fromkeys([*(self._found.listed or {}), *adopted])
+        like = source if os.path.isfile(source) else self._found.path
+        with Writer(path, like) as writer:
+            writer.write(_metadata(self._found.listed or {}, names))
+
+
+def _metadata(listed: dict[str, Listed], queues: dict[str, None]) -> bytes:
+    """The content of nsqd.dat for these queues, with the channels of a topic behind it."""
+    topics: dict[str, list[str]] = {}
+    for name in queues:
+        topic, _, channel = name.partition(":")
+        channels = topics.setdefault(topic, [])
+        if channel:
+            channels.append(channel)
+
+    def entry(name: str, queue: str) -> dict[str, object]:
+        return {"name": name, "paused": queue in listed and listed[queue].paused}
+
+    document = {
+        "topics": [
+            entry(topic, topic) | {"channels": [entry(name, f"{topic}:{name}") for name in channels] or None}
+            for topic, channels in topics.items()
+        ]
+        or None,
+        "version": NSQD_VERSION,
+    }
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _has_files(queue: Queue) -> bool:
+    return bool(queue.numbers or queue.has_meta)
+
+
+def _bad_names(queue: Queue) -> list[str]:
+    names = [queue.file_name(number, bad=True) for number in queue.bad]
+    return [*names, f"{due_times_file_name(queue.name)}.bad"] if queue.bad_due_times else names
+
+
+@contextmanager
+def _made_directory(source: str, target: str, needed: int) -> Iterator[str]:
+    """A directory to fill, which becomes `target` when `with` ends well and is removed otherwise."""
+    unfinished = f"{target}.unfinished"
+    parent = os.path.dirname(os.path.abspath(target))
+    try:
+        free = shutil.disk_usage(parent).free
+        if free < needed:
+            raise AdminError(f"a copy needs {size(needed)}, and only {size(free)} are free in {parent}")
+        os.mkdir(unfinished, 0o700)
+    except FileExistsError:
+        raise AdminError(f"{unfinished} is left of a run that was interrupted; remove it") from None
+    except OSError as error:
+        raise AdminError(f"cannot make {unfinished}: {reason_of(error)}") from error
+    try:
+        yield unfinished
+        take_over_owner(unfinished, source, os.stat(source).st_mode & 0o777)
+        sync_directory(unfinished)
+        os.rename(unfinished, target)
+        sync_directory(parent)
+    except BaseException as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise AdminError(f"cannot make the copy in {target}: {reason_of(error)}") from error
+        raise
+
+
+def exchange(path: str, copy: str, kept: str) -> None:
+    """Put `copy` in the place of the directory `path`, which is `kept` from now on; AdminError if it cannot be."""
+    try:
+        os.rename(path, kept)
+    except OSError as error:
+        text = f"cannot rename {path}: {reason_of(error)}; the repaired copy is {copy}"
+        raise AdminError(text) from error
+    try:
+        os.rename(copy, path)
+    except OSError as error:
+        os.rename(kept, path)
+        raise AdminError(f"cannot rename {copy}: {reason_of(error)}; nothing was exchanged") from error
+    sync_directory(os.path.dirname(os.path.abspath(path)))

@@ -1,0 +1,113 @@
+"""The rules about a data directory on this machine: is its disk full, and does it hold what nobody will read?
+
+Only names, sizes and meta files are looked at, and nsqd.dat, so that a running daemon is not disturbed; `gnsqadmin data
+verify` reads the records.
+"""
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+
+from gnsqd.errors import StorageError
+from nsqadmin_cli import units
+from nsqadmin_cli.datadir.directory import METADATA, DataDirectory, Queue, list_directory, reason_of
+from nsqadmin_cli.diagnosis.finding import Finding, Remedy, Severity, some_of
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.text import plural
+
+_LOW, _VERY_LOW = 0.10, 0.03  # of the disk
+
+
+def examine_directory(path: str) -> Iterator[Finding]:
+    """Everything that is wrong with a data directory; AdminError if it cannot be looked at, or is none."""
+    found = list_directory(path)
+    yield from _disk(path)
+    bad = {
+        queue.file_name(number, bad=True): size for queue in found.queues.values() for number, size in queue.bad.items()
+    }
+    if bad:
+        yield Finding(
+            Severity.WARNING,
+            "bad-files",
+            f"{path} holds {plural(len(bad), 'damaged file')} set aside: nobody will read what is left in them",
+            (units.size(sum(bad.values())), some_of(sorted(bad))),
+            (Remedy("See what can be read of them, and give it back:", _data("recover-bad", path)),),
+        )
+    unread = [queue for queue in found.queues.values() if _holds_messages(queue)]
+    if found.listed is None:
+        yield from _no_metadata(found, unread)
+    elif orphans := [queue for queue in unread if not found.is_listed(queue)]:
+        yield Finding(
+            Severity.WARNING,
+            "orphan-files",
+            f"{path} has messages of {plural(len(orphans), 'queue')} that {METADATA} does not list: nobody will read "
+            "them",
+            (units.size(sum(queue.size for queue in orphans)), _names(orphans)),
+            (
+                Remedy(
+                    "A topic or channel that is created again under that name finds them. See what they hold:",
+                    _data("ls", path),
+                ),
+            ),
+        )
+
+
+def _data(words: str, path: str) -> str:
+    return shlex.join(["gnsqadmin", "data", words, path])
+
+
+def _names(queues: Sequence[Queue]) -> str:
+    return some_of(sorted(queue.name for queue in queues))
+
+
+def _holds_messages(queue: Queue) -> bool:
+    """Whether a daemon would find messages in its files: what was read to the end holds none."""
+    if not queue.size:
+        return False
+    try:
+        meta = queue.read_meta()
+    except StorageError:
+        return True
+    return meta.read_position != meta.write_position
+
+
+def _disk(path: str) -> Iterator[Finding]:
+    try:
+        disk = os.statvfs(path)
+    except OSError as error:
+        raise AdminError(f"cannot ask how full the disk of {path} is: {reason_of(error)}") from None
+    rooms = (
+        ("room", disk.f_bavail, disk.f_blocks, f"{units.size(disk.f_bavail * disk.f_frsize)} free"),
+        ("inodes", disk.f_favail, disk.f_files, f"{disk.f_favail:,} free"),
+    )
+    for what, free, whole, text in rooms:
+        if whole and free / whole < _LOW:
+            yield Finding(
+                Severity.CRITICAL if free / whole < _VERY_LOW else Severity.WARNING,
+                "disk-full",
+                f"the disk of {path} has {free / whole:.1%} of its {what} left",
+                (text, "nsqd refuses messages that it cannot write"),
+                (Remedy("Make room, or let consumers catch up. What queues take of it:", _data("ls", path)),),
+            )
+
+
+def _no_metadata(found: DataDirectory, unread: list[Queue]) -> Iterator[Finding]:
+    """nsqd.dat is not there, or cannot be read."""
+    file = os.path.join(found.path, METADATA)
+    queues = f"{plural(len(unread), 'queue')} with messages: {_names(unread)}" if unread else "no messages on disk"
+    if os.path.lexists(file):
+        yield Finding(
+            Severity.CRITICAL,
+            "bad-metadata",
+            f"{file} cannot be used: no daemon starts with it",
+            (found.metadata_error, queues),
+            (Remedy("Restore it, or move it away and create the topics and channels again."),),
+        )
+    elif unread:
+        yield Finding(
+            Severity.CRITICAL,
+            "no-metadata",
+            f"{found.path} has no {METADATA}: a daemon that starts there finds no topics",
+            (queues,),
+            (Remedy("Restore it, or create the topics and channels again: they find what they left."),),
+        )

@@ -1,0 +1,85 @@
+"""What is seen of a cluster before it is judged: two looks some seconds apart, and what nodes and nsqlookupds say."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from nsqadmin_cli.address import Address
+from nsqadmin_cli.api import Lookupd, Nsqd
+from nsqadmin_cli.cluster import Answers, Cluster, ask_all, values_of
+from nsqadmin_cli.diagnosis.finding import Commands
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.http_client import NodeError
+from nsqadmin_cli.look import Look
+from nsqadmin_cli.models import ClientStats, Producer
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What the rules look at; `after` has the flows since `before`, `seconds` ago. `deep` messages are many.
+
+    `whole`: all topics and channels were asked for, so that what is not seen is not there.
+    """
+
+    before: Look
+    after: Look
+    seconds: float
+    commands: Commands
+    deep: int
+    whole: bool = True
+    clocks: Answers[tuple[float, float] | None] = field(default_factory=dict)  # seconds ahead, at least and at most
+    drains: Answers[dict[str, Any]] = field(default_factory=dict)
+    listed: Answers[tuple[Producer, ...]] = field(default_factory=dict)  # by each nsqlookupd
+    known_topics: Answers[tuple[str, ...]] = field(default_factory=dict)  # to each nsqlookupd
+    discovery: Sequence[AdminError] = ()  # why the nodes that nsqlookupds know of could not be found out
+
+    def clients_before(self) -> "dict[tuple[Address, str, str, str, int], ClientStats]":
+        """The consumers of the first look, by what tells a connection from all others."""
+        return {
+            (address, topic.topic_name, channel.channel_name, client.remote_address, client.connect_ts): client
+            for address, node in self.before.nodes.items()
+            for topic in node.topics
+            for channel in topic.channels
+            for client in channel.clients or ()
+        }
+
+
+def examine(
+    cluster: Cluster, commands: Commands, *, topic: str, channel: str, interval: float, deep: int
+) -> Examination:
+    """Look at all nodes twice, `interval` seconds apart, and ask them and the nsqlookupds what else counts."""
+    discovery: list[AdminError] = []
+    try:
+        nodes = cluster.nsqds()
+    except AdminError as error:  # of all nsqlookupds: each of them has an error among the answers below
+        nodes, discovery = [], [error]
+    question = partial(Nsqd.stats, topic=topic, channel=channel, clients=True)
+    before = Look(cluster.ask(question, nodes), [])
+    listed = cluster.ask_lookupds(Lookupd.nodes) if cluster.lookupds else {}
+    # Who hangs is waited for once.
+    there = [node for node in nodes if node.address in before.nodes]
+    clocks = cluster.ask(Nsqd.clock_ahead, there)
+    drains = cluster.ask(lambda node: node.drain("GET"), there)
+    lookupds = [lookupd for lookupd in cluster.lookupds if lookupd.address in values_of(listed)]
+    known = ask_all(lookupds, Lookupd.topics, cluster.timeout)
+    if there:
+        from nsqadmin_cli.render.countdown import wait  # what it needs loads slowly
+
+        wait(f"watching what moves, {interval:g} s", interval)
+    after = Look(before.answers | cluster.ask(question, there), [], before)
+    # What is left of these are nodes at impossible addresses.
+    discovery += [one for one in cluster.lookupd_errors if not isinstance(listed.get(one.address), NodeError)]
+    return Examination(
+        before,
+        after,
+        max(1e-3, after.moment - before.moment),
+        commands,
+        deep,
+        not topic and not channel,
+        clocks,
+        drains,
+        listed,
+        known,
+        discovery,
+    )

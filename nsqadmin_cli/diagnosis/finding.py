@@ -1,0 +1,90 @@
+"""What a rule found, and the commands that mend it, ready to be typed."""
+
+import enum
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nsqadmin_cli.address import Address
+from nsqadmin_cli.settings import ClusterSettings
+
+
+class Severity(enum.StrEnum):
+    """How bad it is, the worst first."""
+
+    CRITICAL = "critical"  # messages are lost, or not taken, or a node is not there
+    WARNING = "warning"  # it will be critical, or somebody forgot something
+    NOTE = "note"  # worth knowing, and perhaps meant to be so
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What to do, in words; `command` does it, or helps to, where there is one."""
+
+    text: str
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong. `code` is the stable name of the rule; what it is about is empty where it is not."""
+
+    severity: Severity
+    code: str
+    summary: str
+    evidence: tuple[str, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+    topic: str = ""
+    channel: str = ""
+    node: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "severity": self.severity.value,
+            "code": self.code,
+            "topic": self.topic or None,
+            "channel": self.channel or None,
+            "node": self.node or None,
+            "summary": self.summary,
+            "evidence": list(self.evidence),
+            "remedies": [{"text": remedy.text, "command": remedy.command or None} for remedy in self.remedies],
+        }
+
+
+class Commands:
+    """Writes gnsqadmin's own commands for the cluster that this one was told."""
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        told = settings.context.settings()
+        self._where: list[str] = []
+        self._how: list[str] = []
+        if settings.context_name:
+            self._how.append(f"--context={settings.context_name}")
+        for name, value in told.items():
+            flag = f"--{name.replace('_', '-')}"
+            if isinstance(value, list | tuple):
+                self._where += [f"{flag}={text}" for text in value]
+            elif value is True:
+                self._how.append(flag)
+            elif name != "timeout":
+                self._how.append(f"{flag}={value}")
+
+    def on_all(self, words: str, *names: str) -> str:
+        """`gnsqadmin {words} {names}` on the nodes that were looked at."""
+        return self._line(words, names, [*self._where, *self._how])
+
+    def on(self, node: Address, words: str, *names: str) -> str:
+        """The same on one node."""
+        return self._line(words, names, [f"--nsqd-http-address={node}", *self._how])
+
+    def _line(self, words: str, names: Sequence[str], flags: list[str]) -> str:
+        if any(name.startswith("-") for name in names):
+            return shlex.join(["gnsqadmin", *words.split(), *flags, "--", *names])
+        return shlex.join(["gnsqadmin", *words.split(), *names, *flags])
+
+
+def some_of(names: Sequence[str], longest: int = 3) -> str:
+    """Names in a line: the first ones, and how many more there are."""
+    more = f" and {len(names) - longest:,} more" if len(names) > longest else ""
+    return ", ".join(names[:longest]) + more

@@ -1,0 +1,394 @@
+"""The rules about topics and channels: who waits, who takes, and what comes back.
+
+A channel is judged by the first thing that explains its state: one that is paused, or that nobody takes from, is not
+called slow as well. What only time can show (does anything move?) is judged by the two looks, and says so.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from nsqadmin_cli import units
+from nsqadmin_cli.address import Address
+from nsqadmin_cli.diagnosis.examination import Examination
+from nsqadmin_cli.diagnosis.finding import Finding, Remedy, Severity, some_of
+from nsqadmin_cli.models import ChannelStats, ClientStats, TopicStats
+from nsqadmin_cli.text import plural
+from nsqadmin_cli.totals import Flow, backlog
+
+_SETTLED = 60.0  # seconds that a consumer is connected until it should have finished something
+_SLOW = 3600.0  # seconds to empty a deep queue that are too many
+_STORM = 1.0  # requeues or time-outs a second that are worth a word
+_MANY = 100  # of them since the start
+
+Shares = Mapping[Address, ChannelStats]
+
+
+def examine_queues(seen: Examination) -> Iterator[Finding]:
+    """Everything that is wrong with topics and channels, topic by topic."""
+    clients_before = seen.clients_before()
+    for topic in seen.after.totals.topics:
+        yield from _topic(seen, topic)
+        for channel in topic.channels:
+            key = topic.topic_name, channel.channel_name
+            shares = seen.after.channel_shares[key]
+            flow = (seen.after.flows or {}).get(key, Flow())
+            then = seen.before.channel_shares.get(key, {})
+            consumers = [
+                Consumer(address, client, clients_before.get((address, *key, client.remote_address, client.connect_ts)))
+                for address, share in shares.items()
+                for client in share.clients or ()
+            ]
+            yield from Patient(seen, topic, channel, shares, then, flow, consumers).findings()
+
+
+def _topic(seen: Examination, topic: TopicStats) -> Iterator[Finding]:
+    name = topic.topic_name
+    commands = seen.commands
+    flow = (seen.after.flows or {}).get((name, ""), Flow())
+    paused = [address for address, share in seen.after.topic_shares[name].items() if share.paused]
+    depth = f"{plural(topic.depth, 'message')} in the topic on {_nodes(seen.after.topic_shares[name])}"
+    rates = f"{units.rate(flow.ingress)}/s published"
+    create = commands.on_all("channel create", name, "CHANNEL")
+    if paused:
+        yield Finding(
+            Severity.WARNING if topic.depth else Severity.NOTE,
+            "paused-topic",
+            f"topic {name} is paused{_some(paused, seen.after.topic_shares[name])}: its channels get nothing",
+            (depth, rates),
+            (Remedy("Let it go on:", commands.on_all("topic unpause", name)),),
+            topic=name,
+        )
+    elif topic.depth and not topic.channels and seen.whole:
+        yield Finding(
+            _by_depth(seen, topic.depth),
+            "no-channel",
+            f"topic {name} has no channel: what is published waits in it",
+            (depth, rates),
+            (
+                Remedy("Start a consumer, which makes its channel; or make one, to collect them:", create),
+                Remedy("If nobody needs the messages:", commands.on_all("topic empty", name)),
+            ),
+            topic=name,
+        )
+    elif topic.depth >= seen.deep and topic.channels and not flow.egress:
+        yield Finding(
+            Severity.CRITICAL,
+            "stuck-topic",
+            f"topic {name} does not pass its messages on to its channels",
+            (depth, f"{rates}, none passed on in {seen.seconds:.1f} s"),
+            (Remedy("The node's log says why; often its disk refuses what a channel cannot keep in memory."),),
+            topic=name,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """One connection at the second look, and at the first if it was there then."""
+
+    node: Address
+    now: ClientStats
+    then: ClientStats | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.now.client_id or self.now.hostname} ({self.now.remote_address})"
+
+    def connected(self, clock: float) -> float:
+        return max(0.0, clock - self.now.connect_ts)
+
+    @property
+    def moved(self) -> bool:
+        """Whether it finished or gave back anything between the looks; a new one may have."""
+        then, now = self.then, self.now
+        if then is None:
+            return True
+        return (then.finish_count, then.requeue_count) != (now.finish_count, now.requeue_count)
+
+
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """One channel, summed over nodes, with its share on each of them now and at the first look."""
+
+    seen: Examination
+    topic: TopicStats
+    channel: ChannelStats
+    shares: Shares
+    shares_before: Shares
+    flow: Flow
+    consumers: list[Consumer]
+
+    def findings(self) -> Iterator[Finding]:
+        rules: tuple[Callable[[], Finding | None], ...] = (
+            self._paused,
+            self._no_consumers,
+            self._not_ready,
+            self._stuck,
+            self._slow,
+        )
+        found = next((finding for rule in rules if (finding := rule()) is not None), None)
+        if found is not None:
+            yield found
+        if found is None or found.code in ("stuck", "slow", "growing"):
+            yield from filter(None, (self._requeues(), self._timeouts()))
+        if found is None or found.code in ("slow", "growing"):
+            yield from self._idle_consumers()
+        if self.channel.client_count and (found is None or found.code not in ("paused-channel", "rdy-zero")):
+            yield from self._unserved()
+
+    @property
+    def _name(self) -> str:
+        return f"channel {self.topic.topic_name}/{self.channel.channel_name}"
+
+    def _finding(
+        self, severity: Severity, code: str, summary: str, evidence: list[str], *remedies: Remedy, node: str = ""
+    ) -> Finding:
+        return Finding(
+            severity,
+            code,
+            f"{self._name}: {summary}",
+            tuple(evidence),
+            remedies,
+            self.topic.topic_name,
+            self.channel.channel_name,
+            node,
+        )
+
+    def _on_all(self, words: str) -> str:
+        return self.seen.commands.on_all(words, self.topic.topic_name, self.channel.channel_name)
+
+    def _depth(self) -> str:
+        channel = self.channel
+        parts = [f"{plural(channel.depth, 'message')} waiting on {_nodes(self.shares)}"]
+        if channel.backend_depth:
+            parts.append(f"{channel.backend_depth:,} of them on disk")
+        if channel.in_flight_count:
+            parts.append(f"{channel.in_flight_count:,} in flight")
+        if channel.deferred_count:
+            parts.append(f"{channel.deferred_count:,} deferred")
+        return ", ".join(parts)
+
+    def _rates(self) -> str:
+        flow = self.flow
+        return f"{units.rate(flow.ingress)}/s come in, {units.rate(flow.egress)}/s are finished"
+
+    def _paused(self) -> Finding | None:
+        paused = [address for address, share in self.shares.items() if share.paused]
+        if not paused:
+            return None
+        return self._finding(
+            Severity.WARNING if self.channel.depth else Severity.NOTE,
+            "paused-channel",
+            f"paused{_some(paused, self.shares)}: its consumers get nothing",
+            [self._depth(), self._rates()],
+            Remedy("Let it go on:", self._on_all("channel unpause")),
+        )
+
+    def _no_consumers(self) -> Finding | None:
+        channel = self.channel
+        if channel.client_count:
+            return None
+        if owed := backlog(channel):
+            return self._finding(
+                _by_depth(self.seen, owed),
+                "no-consumers",
+                f"{plural(owed, 'message')} and no consumer to take them",
+                [self._depth(), self._rates()],
+                Remedy("Start its consumers, or find out why they cannot connect."),
+                Remedy("If nobody needs the channel any more:", self._on_all("channel delete")),
+                Remedy("If only these messages are not needed:", self._on_all("channel empty")),
+            )
+        if channel.channel_name.endswith("#ephemeral"):
+            return None
+        return self._finding(
+            Severity.NOTE,
+            "orphan-channel",
+            "no consumer; all that is published will pile up",
+            [f"empty now, {plural(channel.message_count, 'message')} taken so far, {self._rates()}"],
+            Remedy("If nobody needs it any more:", self._on_all("channel delete")),
+        )
+
+    def _wanting(self) -> set[Address]:
+        """Nodes with a consumer that wanted messages at one of the looks."""
+        return {one.node for one in self.consumers if one.now.ready_count or one.then is None or one.then.ready_count}
+
+    def _not_ready(self) -> Finding | None:
+        """No consumer wants any of the messages that wait for them, on no node."""
+        consumers = self.consumers
+        if not consumers or self._wanting() or not any(self.shares[one.node].depth for one in consumers):
+            return None
+        return self._finding(
+            Severity.CRITICAL,
+            "rdy-zero",
+            f"messages wait, and {_all(len(consumers))} RDY 0: they want none",
+            [self._depth(), f"consumers: {some_of([one.name for one in consumers])}"],
+            Remedy(
+                "They are in backoff after failures, are shutting down, or their max_in_flight is smaller than the "
+                "number of nodes: their logs tell."
+            ),
+            Remedy("See them:", self._on_all("channel show")),
+        )
+
+    def _stuck(self) -> Finding | None:
+        """Consumers that hold messages and finish none, while others wait. It may be that a message takes them long."""
+        channel = self.channel
+        if not self.consumers or any(one.moved for one in self.consumers) or self.flow.egress or self.flow.timeouts:
+            return None
+        if not channel.in_flight_count or not any(share.in_flight_count for share in self.shares_before.values()):
+            return None
+        clock = self.seen.after.clock
+        longest = max(one.connected(clock) for one in self.consumers)
+        idle = not any(one.now.finish_count for one in self.consumers)
+        never = idle and longest >= _SETTLED and channel.timeout_count > 0  # else it may be their first message
+        if not never and not channel.depth:
+            return None  # nobody waits for them to finish
+        held = max(self.consumers, key=lambda one: one.now.in_flight_count)
+        since = f"nothing since the first connected {units.duration(longest)} ago" if never else "nothing meanwhile"
+        waiting = Severity.WARNING if channel.depth >= self.seen.deep else Severity.NOTE
+        return self._finding(
+            Severity.CRITICAL if never else waiting,
+            "stuck",
+            f"{plural(channel.in_flight_count, 'message')} in flight and none finished in {self.seen.seconds:.1f} s",
+            [
+                self._depth(),
+                f"{plural(len(self.consumers), 'consumer')} finished {since}",
+                f"{held.name} at {held.node} holds {held.now.in_flight_count:,} with RDY {held.now.ready_count:,}",
+            ],
+            Remedy(
+                "If a message takes them longer than that, all is well: look again with a longer --interval. Else they "
+                "hang; messages come back after the node's msg-timeout, and at once when a consumer is restarted."
+            ),
+            Remedy("See them:", self._on_all("channel show")),
+        )
+
+    def _slow(self) -> Finding | None:
+        channel, flow = self.channel, self.flow
+        if channel.depth < self.seen.deep:
+            return None
+        seconds = flow.drain_seconds(backlog(channel))
+        if flow.ingress > flow.egress * 1.05 + 0.1:
+            code, how = "growing", "more come than are finished"
+        elif seconds is None:
+            code, how = "slow", "they do not get less"
+        elif seconds > _SLOW:
+            code, how = "slow", f"it takes {units.duration(seconds)} until it is empty"
+        else:
+            return None
+        ready = sum(one.now.ready_count for one in self.consumers)
+        return self._finding(
+            Severity.WARNING,
+            code,
+            f"{plural(channel.depth, 'message')} waiting, and {how}",
+            [
+                self._depth(),
+                self._rates(),
+                f"{plural(channel.client_count, 'consumer')} with RDY {ready:,} together",
+            ],
+            Remedy(
+                "More consumers, or a larger max_in_flight if they have time left. Watch it:",
+                self.seen.commands.on_all("top --sort drain"),
+            ),
+        )
+
+    def _requeues(self) -> Finding | None:
+        return self._comes_back(
+            "requeue-storm", "requeued", self.flow.requeues, self.channel.requeue_count, "given back unfinished"
+        )
+
+    def _timeouts(self) -> Finding | None:
+        return self._comes_back(
+            "timeouts", "timed out", self.flow.timeouts, self.channel.timeout_count, "not answered within msg-timeout"
+        )
+
+    def _comes_back(self, code: str, word: str, rate: float, count: int, meaning: str) -> Finding | None:
+        """Messages that are delivered again and again: now, or so far in a large part."""
+        taken, finished = self.channel.message_count, self.flow.egress
+        summary = f"{units.rate(rate)} messages a second are {word}, {units.rate(finished)} finished"
+        if rate >= _STORM and rate > finished and code == "requeue-storm":
+            severity = Severity.CRITICAL
+        elif rate >= _STORM and rate > 0.1 * finished:
+            severity = Severity.WARNING
+        elif count >= _MANY and count > 0.5 * taken:
+            severity = Severity.NOTE
+            summary = f"{count:,} times a message was {word}, of {taken:,} taken"
+        else:
+            return None
+        evidence = [f"{count:,} since the start, {meaning}", self._depth()]
+        text = "Handling fails: the consumers' logs say why. Let them give up a message after some attempts. See them:"
+        if code == "timeouts":
+            text = (
+                "Handling takes longer than the msg-timeout of the consumers or the node: let them TOUCH what takes "
+                "long, ask for a longer msg_timeout or take fewer messages at once. See them:"
+            )
+        elif self.consumers:
+            worst = max(self.consumers, key=lambda one: one.now.requeue_count)
+            evidence.append(f"most by {worst.name} at {worst.node}: {worst.now.requeue_count:,}")
+        return self._finding(severity, code, summary, evidence, Remedy(text, self._on_all("channel show")))
+
+    def _idle_consumers(self) -> Iterator[Finding]:
+        """Consumers that hold messages and never finished one, while others do."""
+        clock = self.seen.after.clock
+        for one in self.consumers:
+            now = one.now
+            before = now.message_count - now.in_flight_count  # messages that it had, and that went back
+            if one.moved or now.finish_count or not now.in_flight_count or before <= 0:
+                continue
+            if one.connected(clock) < _SETTLED:
+                continue
+            yield self._finding(
+                Severity.WARNING,
+                "stuck-consumer",
+                f"consumer {one.name} holds {plural(now.in_flight_count, 'message')} and never finished one",
+                [
+                    f"at {one.node}, connected {units.duration(one.connected(clock))}, RDY {now.ready_count:,}, "
+                    f"{plural(now.message_count, 'message')} sent to it, {now.requeue_count:,} given back"
+                ],
+                Remedy("It hangs or does not answer what it handles: its log tells; restart it."),
+                node=str(one.node),
+            )
+
+    def _unserved(self) -> Iterator[Finding]:
+        """Nodes with messages of the channel where none of its consumers is, or none that wants any."""
+        wanting = self._wanting()
+        for address, share in self.shares.items():
+            if not share.depth or address in wanting:
+                continue
+            waiting = f"{plural(share.depth, 'message')} at {address}"
+            if share.client_count:
+                yield self._finding(
+                    Severity.WARNING,
+                    "rdy-zero",
+                    f"{waiting}, and {_all(share.client_count)} RDY 0 there",
+                    [f"{plural(self.channel.client_count, 'consumer')} on {_nodes(self.shares)}"],
+                    Remedy("Their max_in_flight has to be as large as the number of nodes, or they leave some out."),
+                    node=str(address),
+                )
+                continue
+            yield self._finding(
+                _by_depth(self.seen, share.depth),
+                "unserved-node",
+                f"{waiting}, where none of its consumers is",
+                [f"{plural(self.channel.client_count, 'consumer')} at other nodes"],
+                Remedy(
+                    "Consumers find nodes by nsqlookupd: is this one registered there, not tombstoned, and its "
+                    "broadcast-address one that they reach?",
+                    self.seen.commands.on_all("topic show", self.topic.topic_name),
+                ),
+                node=str(address),
+            )
+
+
+def _by_depth(seen: Examination, depth: int) -> Severity:
+    return Severity.CRITICAL if depth >= seen.deep else Severity.WARNING
+
+
+def _nodes(shares: Mapping[Address, object]) -> str:
+    return str(next(iter(shares))) if len(shares) == 1 else plural(len(shares), "node")
+
+
+def _some(which: list[Address], shares: Mapping[Address, object]) -> str:
+    """Where, if it is not everywhere."""
+    return "" if len(which) == len(shares) else f" on {some_of(list(map(str, which)))}"
+
+
+def _all(count: int) -> str:
+    return "its consumer has" if count == 1 else f"all {count:,} consumers have"

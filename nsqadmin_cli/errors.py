@@ -1,0 +1,38 @@
+"""How a run of gnsqadmin ends: the exit codes, and the error that ends it with one line."""
+
+import enum
+
+
+class ExitCode(enum.IntEnum):
+    """What `gnsqadmin` exits with. WARNING, CRITICAL and UNKNOWN are what `gnsqadmin check` tells a monitoring system.
+
+    USAGE is what click itself uses for a wrong command line; `check` makes UNKNOWN of it.
+    """
+
+    OK = 0
+    FAILED = 1  # a node could not be asked or refused, or the output could not be written; what could be done is done
+    USAGE = 2
+    NOT_FOUND = 4  # no node has such a topic, channel or option
+    NOT_CONFIRMED = 5  # what would have destroyed something was not confirmed, and nothing was done
+    INTERRUPTED = 130
+
+    WARNING = 1
+    CRITICAL = 2
+    UNKNOWN = 3
+
+
+class AdminError(Exception):
+    """What ends a command with one line on standard error and `exit_code`; `str()` is that line."""
+
+    exit_code = ExitCode.FAILED
+
+    def __init__(self, text: str, exit_code: ExitCode | None = None) -> None:
+        super().__init__(text)
+        if exit_code is not None:
+            self.exit_code = exit_code
+
+
+class NotFound(AdminError):
+    """There is no such topic, channel or option on any node."""
+
+    exit_code = ExitCode.NOT_FOUND

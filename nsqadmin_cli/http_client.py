@@ -1,0 +1,342 @@
+"""HTTP to nsqd and nsqlookupd, on urllib3: one request, its whole answer or a `NodeError` that says what was wrong.
+
+Built on urllib3 because it keeps connections, checks certificates and leaves sockets to be chosen, needs nothing else
+and is loaded quickly. What it lacks is one deadline over a whole answer: its timeouts begin anew with every byte that
+a slow peer drips. So connections are made of sockets that ask before each read how much of the time is left.
+"""
+
+import http.client
+import json
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import urllib3
+import urllib3.exceptions
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
+from gnsqd.version import VERSION
+from nsqadmin_cli.address import Address
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.text import printable
+
+LARGEST_ANSWER = 64 * 1024 * 1024  # bytes; some hundred thousand channels
+
+_deadline: ContextVar[float] = ContextVar("deadline")  # of the request that this thread is at, by time.monotonic()
+
+
+class NodeError(AdminError):
+    """A node could not be asked or did not answer as it should; `reason` says why, without the address."""
+
+    def __init__(self, program: str, address: Address, reason: str) -> None:
+        super().__init__(f"{program} at {address}: {reason}")
+        self.program = program
+        self.address = address
+        self.reason = reason
+
+
+class Refused(NodeError):
+    """A node answered with an error; `code` is NSQ's word for it, such as TOPIC_NOT_FOUND, or empty."""
+
+    def __init__(self, program: str, address: Address, status: int, code: str, explanation: str) -> None:
+        text = printable(explanation, 100)
+        super().__init__(program, address, f"answered HTTP {status}{f' ({text})' if text else ''}")
+        self.status = status
+        self.code = code
+
+
+class TLSError(AdminError):
+    """A file for TLS cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class TLS:
+    """How to speak TLS; each text is the path of a PEM file or empty. Without `ca`, the system's authorities count."""
+
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    insecure: bool = False
+
+    def context(self) -> ssl.SSLContext:
+        """Raises TLSError."""
+        context = ssl.create_default_context()
+        context.sslsocket_class = _TLSSocket
+        file = self.ca
+        try:
+            if self.ca:
+                context.load_verify_locations(self.ca)
+            file = self.cert
+            if self.cert:
+                context.load_cert_chain(self.cert, self.key or None, password="")  # an encrypted key must not ask
+        except ssl.SSLError as error:
+            reason = "is no certificate in PEM form" if not error.reason else error.reason.replace("_", " ").lower()
+            raise TLSError(f"cannot use {file} for TLS: {reason}") from None
+        except OSError as error:
+            raise TLSError(
+                f"cannot use {error.filename or file} for TLS: {(error.strerror or str(error)).lower()}"
+            ) from None
+        if self.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+class HTTPClient:
+    """Owns the connections to all nodes and keeps them for the next request. Threads may share it."""
+
+    def __init__(self, timeout: float, tls: TLS | None = None) -> None:
+        """`timeout`: seconds for a request, its whole answer and any retry over TLS included."""
+        self.timeout = timeout
+        self.tls = tls or TLS()
+        self._pools: dict[Address, _Pool | _TLSPool] = {}
+        self._moved: dict[Address, Address] = {}  # nodes that want TLS -> where they said that it is spoken
+        if self.tls.insecure:
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+
+    @cached_property
+    def _context(self) -> ssl.SSLContext:
+        return self.tls.context()
+
+    def request(
+        self,
+        address: Address,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        *,
+        program: str = "nsqd",
+        timeout: float | None = None,
+        largest: int = LARGEST_ANSWER,
+    ) -> bytes:
+        """The body of a 200 answer. Raises Refused for other answers, NodeError for everything else that can happen.
+
+        A node that takes HTTPS only and says where is asked there, as NSQ's own tools do.
+        """
+        return self.answer(address, method, target, body, program=program, timeout=timeout, largest=largest)[1]
+
+    def answer(
+        self,
+        address: Address,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        *,
+        program: str = "nsqd",
+        timeout: float | None = None,
+        largest: int = LARGEST_ANSWER,
+    ) -> tuple[Mapping[str, str], bytes]:
+        """The same with the headers."""
+        timeout = timeout or self.timeout
+        token = _deadline.set(time.monotonic() + timeout)
+        try:
+            asked = self._moved.get(address, address)
+            status, reason, headers, answer = self._exchange(program, asked, method, target, body, largest, timeout)
+            if status == 403 and not (asked.tls or asked.path) and (port := _https_port(answer)):
+                self._moved[address] = asked = Address(address.host, port, tls=True)
+                status, reason, headers, answer = self._exchange(program, asked, method, target, body, largest, timeout)
+        finally:
+            _deadline.reset(token)
+        if status != 200:
+            code, explanation = _explanation(reason, headers, answer)
+            raise Refused(program, address, status, code, explanation)
+        return headers, answer
+
+    def _exchange(
+        self, program: str, address: Address, method: str, target: str, body: bytes | None, largest: int, timeout: float
+    ) -> tuple[int, str, Mapping[str, str], bytes]:
+        """Status, reason, headers and body of an answer, whatever it is."""
+        try:
+            response = self._pool(address).urlopen(
+                method,
+                target,
+                body=body,
+                headers={"User-Agent": f"gnsqadmin/{VERSION}"},
+                retries=False,
+                redirect=False,
+                timeout=urllib3.Timeout(total=_left()),
+                preload_content=False,
+                decode_content=False,
+            )
+            try:
+                answer = bytearray()
+                while part := response.read(1 << 20):  # more at once would take a short answer for a whole one
+                    answer += part
+                    if len(answer) > largest:
+                        raise NodeError(program, address, f"answered more than {largest >> 20} MiB")
+            except BaseException:
+                response.close()
+                raise
+            response.release_conn()
+            return response.status, response.reason or "", response.headers, bytes(answer)
+        except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
+            raise NodeError(program, address, _reason(error, program, timeout)) from None
+
+    def _pool(self, address: Address) -> "_Pool | _TLSPool":
+        pool = self._pools.get(address)
+        if pool is None:
+            host = address.host.partition("%")[0] or "localhost"  # urllib3 knows no scope of an IPv6 address
+            if address.tls:
+                pool = _TLSPool(host, address.port, ssl_context=self._context)
+            else:
+                pool = _Pool(host, address.port)
+            pool.address = address
+            self._pools[address] = pool
+        return pool
+
+
+def timed_out(timeout: float) -> str:
+    """The reason of a NodeError for an answer that did not come in time."""
+    return f"no complete answer within {timeout:g} s"
+
+
+def _left() -> float:
+    """Seconds left of the request; TimeoutError when there are none."""
+    left = _deadline.get() - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+class _Socket(socket.socket):
+    def recv_into(self, *args: Any) -> int:
+        self.settimeout(_left())
+        return super().recv_into(*args)
+
+
+class _TLSSocket(ssl.SSLSocket):
+    def recv_into(self, *args: Any) -> int:
+        self.settimeout(_left())
+        return super().recv_into(*args)
+
+
+def _connected(address: Address) -> socket.socket:
+    """A connection to the first of a host's addresses that takes it, or to the unix socket."""
+    if address.path:
+        return _connected_to(socket.AF_UNIX, address.path)
+    failure = OSError("the host name has no addresses")
+    for family, _, _, _, found in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
+        try:
+            return _connected_to(family, found)
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+def _connected_to(family: int, address: Any) -> socket.socket:
+    sock = _Socket(family)
+    try:
+        if family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.settimeout(_left())
+        sock.connect(address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+class _Connection(HTTPConnection):
+    address: Address
+
+    def _new_conn(self) -> socket.socket:
+        return _connected(self.address)
+
+
+class _TLSConnection(HTTPSConnection):
+    address: Address
+
+    def _new_conn(self) -> socket.socket:
+        return _connected(self.address)
+
+
+class _Pool(HTTPConnectionPool):
+    ConnectionCls = _Connection
+    address: Address
+
+    def _new_conn(self) -> Any:
+        connection = super()._new_conn()
+        connection.address = self.address  # type: ignore[attr-defined]
+        return connection
+
+
+class _TLSPool(HTTPSConnectionPool):
+    ConnectionCls = _TLSConnection
+    address: Address
+
+    def _new_conn(self) -> Any:
+        connection = super()._new_conn()
+        connection.address = self.address  # type: ignore[attr-defined]
+        return connection
+
+
+def _reason(error: BaseException, program: str, timeout: float) -> str:
+    """What was wrong, for people: urllib3 wraps what it caught, sometimes more than once."""
+    for cause in _causes(error):
+        match cause:
+            case TimeoutError() | urllib3.exceptions.TimeoutError() if not isinstance(
+                cause, urllib3.exceptions.NewConnectionError
+            ):
+                return timed_out(timeout)
+            case socket.gaierror():
+                return f"cannot resolve the host name: {cause.strerror}"
+            case ssl.SSLCertVerificationError():
+                return f"its certificate is not to be trusted: {printable(cause.verify_message)}"
+            case ssl.SSLError() if cause.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF"):
+                return "does not speak TLS; is this an http address?"
+            case ssl.SSLError():
+                return f"TLS failed: {printable((cause.reason or str(cause)).replace('_', ' ').lower())}"
+            case urllib3.exceptions.InvalidChunkLength():
+                return "does not answer in proper HTTP (InvalidChunkLength)"
+            case urllib3.exceptions.IncompleteRead() | http.client.IncompleteRead():
+                return "closed the connection in the middle of its answer"
+            case ConnectionRefusedError():
+                return "connection refused"
+            case ConnectionResetError() | BrokenPipeError() | http.client.BadStatusLine():
+                # nsqd does this to HTTP on its TCP port, often with a reset that swallows its E_BAD_PROTOCOL.
+                return f"does not answer in HTTP; is this the TCP address of an {program}?"
+            case http.client.HTTPException():
+                return f"does not answer in proper HTTP ({type(cause).__name__})"
+            case OSError():
+                return (cause.strerror or str(cause)).lower()
+    return f"does not answer in proper HTTP ({type(error).__name__})"
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """The error and what it was made of, innermost first."""
+    found: list[BaseException] = []
+    pending: list[object] = [error]
+    while pending and len(found) < 10:
+        current = pending.pop(0)
+        if isinstance(current, BaseException) and current not in found:
+            found.append(current)
+            pending += [current.__cause__, current.__context__, getattr(current, "reason", None), *current.args]
+    return found[::-1]
+
+
+def _https_port(answer: bytes) -> int:
+    """The port in nsqd's answer to plain HTTP when it wants TLS; 0 in all other answers."""
+    try:
+        document: Any = json.loads(answer)
+        port = document["https_port"]
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return 0
+    return port if isinstance(port, int) and 0 < port < 65536 else 0
+
+
+def _explanation(reason: str, headers: Mapping[str, str], body: bytes) -> tuple[str, str]:
+    """NSQ's code in an error answer, and what to show of it: the code, else a short plain text, else the status."""
+    try:
+        document: Any = json.loads(body)
+        code = str(document["message"])
+        return code, code
+    except (ValueError, RecursionError, LookupError, TypeError):
+        if headers.get("Content-Type", "text/plain").startswith("text/plain"):
+            return "", body[:1000].decode("utf-8", "replace").strip() or reason
+        return "", reason

@@ -1,0 +1,119 @@
+"""Reading files and standard input bit by bit, as what comes is cut into lines. Nothing is held but one line."""
+
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.text import plural
+
+STDIN = "-"
+_PIECE = 1 << 20  # bytes read, or unpacked, at once
+_GZIP = b"\x1f\x8b"
+
+Advance = Callable[[int], None]
+
+
+class InputError(AdminError):
+    """A file cannot be read, or does not hold what it should."""
+
+
+def size_of(path: str) -> int | None:
+    """How many bytes there are to read; None where that is not known, as of a pipe."""
+    try:
+        return (os.path.getsize(path) if path != STDIN else 0) or None
+    except OSError:
+        return None
+
+
+def read_pieces(path: str, advance: Advance = lambda count: None) -> Iterator[bytes]:
+    """What is in a file, or in standard input for `-`: whatever has come, without waiting for more.
+
+    `advance` is called with numbers of bytes. InputError.
+    """
+    try:
+        descriptor = sys.stdin.fileno() if path == STDIN else os.open(path, os.O_RDONLY)
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(f"cannot read {name_of(path)}: {_reason(error)}") from None
+    try:
+        while data := os.read(descriptor, _PIECE):
+            yield data
+            advance(len(data))
+    except OSError as error:
+        raise InputError(f"cannot read {name_of(path)}: {_reason(error)}") from None
+    finally:
+        if path != STDIN:
+            os.close(descriptor)
+
+
+def unpack(pieces: Iterable[bytes], path: str) -> Iterator[bytes]:
+    """`pieces` as they are, or what is packed in them if they begin as a file of gzip does. InputError."""
+    unpacker = None
+    first = True
+    whole = True
+    for piece in pieces:
+        if first:
+            first = False
+            if piece.startswith(_GZIP):
+                unpacker = zlib.decompressobj(31)
+        if unpacker is None:
+            yield piece
+            continue
+        while piece:
+            if unpacker.eof:  # another archive follows, as gzip allows
+                unpacker = zlib.decompressobj(31)
+            try:
+                data = unpacker.decompress(piece, _PIECE)
+            except zlib.error:
+                raise InputError(f"{name_of(path)} is damaged: it cannot be unpacked any further") from None
+            piece = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
+            whole = unpacker.eof
+            if data:
+                yield data
+    if not whole:
+        raise InputError(f"{name_of(path)} ends in the middle: it was cut off")
+
+
+class Splitter:
+    """Cuts what it is fed at each `delimiter`, a single byte; InputError for more than `longest` bytes without one."""
+
+    def __init__(self, delimiter: bytes, longest: int, path: str) -> None:
+        self._delimiter = delimiter
+        self._longest = longest
+        self._path = path
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self.count = 0  # parts that are whole
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The parts that are whole now, without their delimiters; empty ones too."""
+        last = data.rfind(self._delimiter)
+        if last < 0:
+            self._hold(data)
+            return []
+        parts = b"".join([*self._pieces, data[:last]]).split(self._delimiter)
+        self.count += len(parts)
+        self._pieces, self._size = [], 0
+        self._hold(data[last + 1 :])
+        return parts
+
+    def rest(self) -> bytes:
+        """What came behind the last delimiter."""
+        return b"".join(self._pieces)
+
+    def _hold(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > self._longest:
+            where = f"line {self.count + 1:,} of {name_of(self._path)}"
+            raise InputError(f"{where} is longer than {plural(self._longest, 'byte')}")
+        if data:
+            self._pieces.append(data)
+
+
+def name_of(path: str) -> str:
+    return "standard input" if path == STDIN else path
+
+
+def _reason(error: BaseException) -> str:
+    return ((error.strerror if isinstance(error, OSError) else None) or "it is closed").lower()

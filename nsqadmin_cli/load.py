@@ -1,0 +1,223 @@
+"""A load on nodes, and what it shows: messages are published over HTTP and taken by consumers, for a while.
+
+Publishers are threads, because each waits for its answers; consumers share the calling thread. A message carries the
+time at which its publisher sent it. No more than `window` messages are on their way at once: without that, whoever is
+faster would decide what is measured, and a topic that keeps messages in memory alone would lose some.
+"""
+
+import selectors
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from struct import Struct
+
+from nsqadmin_cli.api import Nsqd
+from nsqadmin_cli.histogram import Histogram
+from nsqadmin_cli.http_client import TLS, NodeError
+from nsqadmin_cli.subscription import Subscription, Wish
+
+_STAMP = Struct(">q")  # time.monotonic_ns() at which a message was sent
+SMALLEST = _STAMP.size  # bytes of a body
+_TICK = 0.1  # seconds between two looks at the clock
+_PATIENCE = 2.0  # seconds without any message until those under way are given up
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do: `rate` in messages a second of all publishers together, 0: as fast as can be."""
+
+    topic: str
+    channel: str
+    seconds: float
+    size: int  # bytes of a body
+    batch: int  # messages in one request
+    publishers: int
+    consumers: int  # 0: nobody takes the messages
+    window: int
+    rate: float = 0.0
+    auth_secret: str = ""
+
+    @property
+    def durable(self) -> bool:
+        return not self.topic.endswith("#ephemeral")
+
+
+@dataclass
+class Report:
+    """What was measured. `published` counts what nodes took, `received` what came while they were published."""
+
+    seconds: float = 0.0
+    published: int = 0
+    received: int = 0
+    late: int = 0  # messages that came after the last was published
+    twice: int = 0  # messages that were delivered again
+    cpu: float = 0.0  # seconds of this program
+    publishing: Histogram = field(default_factory=Histogram)  # of requests, until their answer
+    delivery: Histogram = field(default_factory=Histogram)  # of messages, from their request until they were here
+    errors: list[NodeError] = field(default_factory=list)
+
+    @property
+    def lost(self) -> int:
+        return max(0, self.published - self.received - self.late)
+
+
+class Load:
+    """Owns the threads and connections of one measurement."""
+
+    def __init__(self, nodes: Sequence[Nsqd], plan: Plan, *, timeout: float, tls: TLS) -> None:
+        self.report = Report()
+        self._nodes = nodes
+        self._plan = plan
+        self._timeout = timeout
+        self._tls = tls
+        self._lock = threading.Condition()  # of the two below and of the report's publishing side
+        self._under_way = 0
+        self._stopped = False
+        self._threads: list[threading.Thread] = []
+        self._subscriptions: list[Subscription] = []
+        self._selector = selectors.DefaultSelector()
+
+    def connect(self) -> None:
+        """Make the topic and its channel on all nodes, with a consumer on each at least; NodeError."""
+        plan = self._plan
+        for node in self._nodes:
+            node.topic("create", plan.topic)
+            if plan.consumers:
+                node.channel("create", plan.topic, plan.channel)
+        count = max(plan.consumers, len(self._nodes)) if plan.consumers else 0
+        wish = Wish(plan.channel, max(1, plan.window // max(1, count)), 0, plan.auth_secret)
+        for node in islice(cycle(self._nodes), count):
+            subscription = Subscription(node, plan.topic, wish, timeout=self._timeout, tls=self._tls)
+            self._subscriptions.append(subscription)
+            self._selector.register(subscription, selectors.EVENT_READ, subscription)
+
+    def run(self, say: Callable[[Report], None]) -> Report:
+        """Publish and take messages; `say` is called some times a second."""
+        report = self.report
+        plan = self._plan
+        cpu, started = time.process_time(), time.monotonic()
+        for number in range(plan.publishers):
+            thread = threading.Thread(target=self._publish, args=(number,), daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        end = started + plan.seconds
+        heard = started
+        while (now := time.monotonic()) < end and not report.errors:
+            if self._receive(min(_TICK, end - now)):
+                heard = now
+            elif now > heard + _PATIENCE:
+                self._settle(self._under_way)  # they are lost, and no reason not to go on
+            say(report)
+        report.seconds, report.cpu = time.monotonic() - started, time.process_time() - cpu
+        received = report.received
+        self._stop()
+        self._receive_the_rest()
+        report.late, report.received = report.received - received, received
+        return report
+
+    def close(self) -> None:
+        """End everything and delete the topic, as far as nodes can be asked."""
+        self._stop()
+        deadline = time.monotonic() + self._timeout
+        for thread in self._threads:  # what is published after the topic was deleted makes it anew
+            thread.join(max(0.0, deadline - time.monotonic()))
+        for subscription in self._subscriptions:
+            subscription.drop()
+        self._selector.close()
+        for node in self._nodes:
+            try:
+                node.topic("delete", self._plan.topic)
+            except NodeError:
+                continue  # it has gone, or never had it
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            self._lock.notify_all()
+
+    # Publishing, on a thread for each publisher
+
+    def _publish(self, number: int) -> None:
+        plan = self._plan
+        node = self._nodes[number % len(self._nodes)]
+        padding = bytes(plan.size - SMALLEST)
+        pause = plan.batch * plan.publishers / plan.rate if plan.rate else 0.0
+        due = time.monotonic() + pause * number / plan.publishers
+        while self._may_publish(due):
+            sent = time.monotonic_ns()
+            try:
+                if plan.batch == 1:
+                    node.pub(plan.topic, _STAMP.pack(sent) + padding)
+                else:
+                    node.mpub(plan.topic, [_STAMP.pack(sent) + padding] * plan.batch)
+            except NodeError as error:
+                with self._lock:
+                    self.report.errors.append(error)
+                return
+            with self._lock:
+                self.report.publishing.add(time.monotonic_ns() - sent)
+                self.report.published += plan.batch
+            due = max(due + pause, time.monotonic() - 1)  # what was missed is caught up with, but not for long
+
+    def _may_publish(self, due: float) -> bool:
+        """Wait until a batch is due and there is room for it on the way; False: it is over."""
+        plan = self._plan
+        with self._lock:
+            while not self._stopped:
+                early = due - time.monotonic()
+                if early <= 0 and (not plan.consumers or self._under_way + plan.batch <= plan.window):
+                    self._under_way += plan.batch
+                    return True
+                self._lock.wait(early if early > 0 else None)
+        return False
+
+    # Consuming, on the calling thread
+
+    def _receive(self, timeout: float) -> int:
+        """Take what has come within `timeout` seconds; how many messages."""
+        if not self._subscriptions:
+            time.sleep(timeout)
+            return 0
+        count = 0
+        report = self.report
+        for key, _ in self._selector.select(timeout):
+            subscription: Subscription = key.data
+            try:
+                messages = subscription.receive()
+                now = time.monotonic_ns()
+                for message in messages:
+                    message.finish()
+                    if message.attempts > 1:
+                        report.twice += 1
+                        continue
+                    count += 1
+                    if len(message.body) >= SMALLEST:
+                        report.delivery.add(now - _STAMP.unpack_from(message.body)[0])
+                subscription.flush()
+            except NodeError as error:
+                with self._lock:
+                    report.errors.append(error)
+                self._selector.unregister(subscription)
+        if count:
+            report.received += count
+            self._settle(count)
+        return count
+
+    def _settle(self, count: int) -> None:
+        """So many messages are under way no more."""
+        with self._lock:
+            self._under_way -= count
+            self._lock.notify_all()
+
+    def _receive_the_rest(self) -> None:
+        """Take what is still under way."""
+        report = self.report
+        patient = time.monotonic() + _PATIENCE
+        while time.monotonic() < patient and not report.errors:
+            if self._receive(_TICK):
+                patient = time.monotonic() + _PATIENCE
+            publishing = any(thread.is_alive() for thread in self._threads)
+            if not publishing and (not self._subscriptions or report.received >= report.published):
+                return

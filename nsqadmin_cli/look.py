@@ -1,0 +1,70 @@
+"""One look at all nodes: what they said at one moment, and how it changed since the look before."""
+
+import time
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+
+from nsqadmin_cli.address import Address
+from nsqadmin_cli.api import Nsqd
+from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
+from nsqadmin_cli.http_client import NodeError
+from nsqadmin_cli.models import ChannelStats, NodeStats, TopicStats
+from nsqadmin_cli.totals import Flow, Key, Totals, flows
+
+
+@dataclass
+class Look:
+    """What was seen. `clock` is in unix seconds, `moment` monotonic; there are flows if there was a look before."""
+
+    answers: Answers[NodeStats]
+    lookupd_errors: list[NodeError]
+    before: "Look | None" = None
+    clock: float = field(default_factory=time.time)
+    moment: float = field(default_factory=time.monotonic)
+    flows: dict[Key, Flow] | None = None
+
+    def __post_init__(self) -> None:
+        if self.before is not None:
+            seconds = max(1e-3, self.moment - self.before.moment)
+            self.flows = flows(self.before.nodes, self.nodes, seconds)
+            self.before = None  # or each look would keep all before it
+
+    @cached_property
+    def nodes(self) -> dict[Address, NodeStats]:
+        """The nodes that answered."""
+        return values_of(self.answers)
+
+    @cached_property
+    def totals(self) -> Totals:
+        return Totals.over(self.nodes.values())
+
+    @cached_property
+    def topic_shares(self) -> dict[str, dict[Address, TopicStats]]:
+        """Each topic on each node that has it."""
+        found: dict[str, dict[Address, TopicStats]] = {}
+        for address, node in self.nodes.items():
+            for topic in node.topics:
+                found.setdefault(topic.topic_name, {})[address] = topic
+        return found
+
+    @cached_property
+    def channel_shares(self) -> dict[Key, dict[Address, ChannelStats]]:
+        """Each channel, by topic and name, on each node that has it."""
+        found: dict[Key, dict[Address, ChannelStats]] = {}
+        for address, node in self.nodes.items():
+            for topic in node.topics:
+                for channel in topic.channels:
+                    found.setdefault((topic.topic_name, channel.channel_name), {})[address] = channel
+        return found
+
+    @property
+    def errors(self) -> list[NodeError]:
+        return [*self.lookupd_errors, *errors_of(self.answers)]
+
+
+def look(
+    cluster: Cluster, *, topic: str = "", channel: str = "", clients: bool = False, before: Look | None = None
+) -> Look:
+    """Ask all nodes for their statistics, of all topics and channels or those of the given names."""
+    answers = cluster.ask(partial(Nsqd.stats, topic=topic, channel=channel, clients=clients))
+    return Look(answers, cluster.lookupd_errors, before)

@@ -1,0 +1,124 @@
+"""Publishing over HTTP, in batches, to the nodes of a cluster by turns.
+
+A batch that a node does not take, because it is down, full or on its way out, goes to the next one. When an answer is
+lost, nobody knows whether the node has the batch: it goes to the next one nevertheless, so there may be messages twice.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from nsqadmin_cli.address import Address
+from nsqadmin_cli.api import Nsqd
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.http_client import NodeError, Refused
+from nsqadmin_cli.output import note
+from nsqadmin_cli.text import plural
+
+MOST_MESSAGES = 2000  # in one request
+MOST_BYTES = 1024 * 1024
+
+# What is wrong with the messages, whatever node is asked. Codes of the others mean that another node may do.
+_TOO_BIG = {"MSG_TOO_BIG", "BODY_TOO_BIG", "BAD_MESSAGE", "BAD_BODY"}
+_WRONG = _TOO_BIG | {"MSG_EMPTY", "INVALID_TOPIC", "INVALID_DEFER"}
+_RESTING = 5.0  # seconds that a node which failed is left alone, if there is another
+
+
+class Publisher:
+    """Publishes to `nodes`; with `patience`, for so many seconds again when all of them fail, and `rate` messages a
+    second at most. `sent` counts messages by node."""
+
+    def __init__(self, nodes: Sequence[Nsqd], *, patience: float = 0.0, rate: float = 0.0) -> None:
+        if not nodes:
+            raise AdminError("there is no node to publish to")
+        self.sent: Counter[Address] = Counter()
+        self.bytes = 0
+        self._nodes = list(nodes)
+        self._patience = patience
+        self._rate = rate
+        self._free_at = time.monotonic()  # when the next message may go, by the rate
+        self._resting: dict[Address, float] = {}  # node -> until when
+
+    @property
+    def total(self) -> int:
+        return self.sent.total()
+
+    def publish(self, topic: str, bodies: Iterable[bytes], defer_ms: int = 0) -> Iterator[int]:
+        """Publish all of `bodies`; gives how many more are published after each request.
+
+        AdminError if none of the nodes takes a message, or it is refused for what it is.
+        """
+        most = max(1, min(MOST_MESSAGES, int(self._rate / 10))) if self._rate else MOST_MESSAGES
+        for batch in _batches(bodies, 1 if defer_ms else most):
+            self._wait_for_turn(len(batch))
+            yield from self._send(topic, batch, defer_ms)
+
+    def _wait_for_turn(self, count: int) -> None:
+        if self._rate:
+            now = time.monotonic()
+            if self._free_at > now:
+                time.sleep(self._free_at - now)
+            self._free_at = max(self._free_at, now - 1) + count / self._rate
+
+    def _send(self, topic: str, batch: list[bytes], defer_ms: int) -> Iterator[int]:
+        try:
+            self._send_somewhere(topic, batch, defer_ms)
+        except Refused as error:
+            if error.code not in _TOO_BIG:
+                raise
+            if len(batch) == 1:
+                size = plural(len(batch[0]), "byte")
+                raise AdminError(f"a message of {size} is more than nsqd at {error.address} takes") from None
+            # The node may take less at once than others; or one message is too big, and the others are not.
+            for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
+                yield from self._send(topic, half, defer_ms)
+            return
+        self.bytes += sum(map(len, batch))
+        yield len(batch)
+
+    def _send_somewhere(self, topic: str, batch: list[bytes], defer_ms: int) -> None:
+        deadline = time.monotonic() + self._patience
+        told = False
+        while True:
+            errors: list[NodeError] = []
+            for node in self._in_turn():
+                try:
+                    if len(batch) == 1:
+                        node.pub(topic, batch[0], defer_ms=defer_ms)
+                    else:
+                        node.mpub(topic, batch)
+                except NodeError as error:
+                    if isinstance(error, Refused) and error.code in _WRONG:
+                        raise
+                    errors.append(error)
+                    self._resting[node.address] = time.monotonic() + _RESTING
+                else:
+                    self._resting.pop(node.address, None)
+                    self.sent[node.address] += len(batch)
+                    return
+            if time.monotonic() >= deadline:
+                raise AdminError("; ".join(map(str, errors)))
+            if not told:
+                told = True
+                note(f"Warning: {'; '.join(map(str, errors))}; trying again")
+            time.sleep(0.5)
+
+    def _in_turn(self) -> list[Nsqd]:
+        """All nodes, those that failed lately at the end; another one begins the next time."""
+        self._nodes.append(self._nodes.pop(0))
+        now = time.monotonic()
+        return sorted(self._nodes, key=lambda node: self._resting.get(node.address, 0) > now)
+
+
+def _batches(bodies: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
+    """`bodies` in order, so many and so large together as go into one request."""
+    batch: list[bytes] = []
+    size = 0
+    for body in bodies:
+        if batch and (len(batch) >= most or size + len(body) + 4 > MOST_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(body)
+        size += len(body) + 4
+    if batch:
+        yield batch

@@ -1,0 +1,100 @@
+"""Tones as colours: a theme of the sixteen colours that terminals let their users choose, so dark and light ones work.
+
+What stands out is bold as well, and what is paused, failed or unwell is said in words: no meaning hangs on colour.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.color import ColorSystem
+from rich.console import Console
+from rich.style import Style
+
+from nsqadmin_cli.table import Tone
+
+STYLES = {
+    Tone.PLAIN: Style.null(),
+    Tone.FAINT: Style.parse("dim"),
+    Tone.STRONG: Style.parse("bold"),
+    Tone.NODE: Style.parse("cyan"),
+    Tone.GOOD: Style.parse("green"),
+    Tone.NOTE: Style.parse("yellow"),
+    Tone.BAD: Style.parse("bold red"),
+    Tone.STRONG_NOTE: Style.parse("bold yellow"),
+}
+
+_ASCII = str.maketrans("─│├└▁▂▃▄▅▆▇█↑↓", "-||`_.:-=+*#^v", "") | {ord("…"): "..."}
+
+UNLIMITED = 1_000_000  # columns of what is no terminal: nothing is folded or shortened
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A console of rich that obeys NO_COLOR wholly: no bold and dim text either."""
+    return Console(
+        stderr=stderr, color_system=None if os.environ.get("NO_COLOR") else "auto", highlight=False, markup=False
+    )
+
+
+def width_of(console: Console) -> int:
+    return console.width if console.file.isatty() else UNLIMITED
+
+
+class Painter:
+    """Puts the codes of a tone around a text, or none where colours are not wanted."""
+
+    def __init__(self, console: Console) -> None:
+        system = console.color_system
+        self._codes: dict[Tone, tuple[str, str]] = {}
+        if system is not None:
+            names = {"standard": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT, "truecolor": ColorSystem.TRUECOLOR}
+            for tone, style in STYLES.items():
+                before, _, after = style.render("\0", color_system=names[system]).partition("\0")
+                self._codes[tone] = before, after
+
+    @property
+    def plain(self) -> bool:
+        """Whether it changes nothing."""
+        return not self._codes
+
+    def __call__(self, text: str, tone: Tone) -> str:
+        before, after = self._codes.get(tone, ("", ""))
+        return f"{before}{text}{after}" if before and text else text
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Standard output: `paint` is how to paint there, `width` its columns, `drawing` whether it has lines and bars."""
+
+    write: Callable[[str], object]
+    flush: Callable[[], object]
+    paint: Painter
+    width: int
+    drawing: bool
+
+    def print(self, parts: Sequence[tuple[str, Tone]]) -> None:
+        """Write one line."""
+        if self.paint.plain:
+            text = "".join([text for text, _ in parts])
+        else:
+            text = "".join([self.paint(text, tone) for text, tone in parts])
+        self.write(self.plain(text) + "\n")
+
+    def plain(self, text: str) -> str:
+        """`text`, with ASCII in place of lines and bars where the encoding lacks them."""
+        return text if self.drawing or text.isascii() else text.translate(_ASCII)
+
+
+def standard_output() -> Page:
+    """The page that commands print on; one that leads nowhere if standard output is closed."""
+    return _page(make_console())
+
+
+def standard_error() -> Page:
+    """The page for what is told to people beside the data."""
+    return _page(make_console(stderr=True))
+
+
+def _page(console: Console) -> Page:
+    drawing = console.encoding.startswith("utf")
+    return Page(console.file.write, console.file.flush, Painter(console), width_of(console), drawing)

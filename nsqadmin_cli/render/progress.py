@@ -1,0 +1,55 @@
+"""Progress of what takes its time: a bar, the rate and the time left, on standard error, if that is a terminal."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from nsqadmin_cli import units
+from nsqadmin_cli.render.palette import make_console
+from nsqadmin_cli.text import printable
+
+Advance = Callable[[int], None]
+
+_BESIDE_BAR = 70  # columns
+
+
+class _CountColumn(ProgressColumn):
+    """`1,234 / 5,000 messages   600/s`; bytes as bytes."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self._unit = unit
+
+    def render(self, task: Task) -> Text:
+        number = units.size if self._unit == "bytes" else units.count
+        text = number(int(task.completed))
+        if task.total is not None:
+            text += f" / {number(int(task.total))}"
+        if self._unit != "bytes":
+            text += f" {self._unit}"
+        if task.speed and self._unit != "nodes":
+            text += f"   {number(int(task.speed))}/s"
+        return Text(text)
+
+
+@contextmanager
+def progress(description: str, total: int | None = None, unit: str = "messages") -> Iterator[Advance]:
+    """Show how far `with` is: it gets a function to call with each number of `unit` more that are done.
+
+    Nothing is shown where standard error is no terminal, and nothing is left of it at the end. `unit` "bytes" is shown
+    in kB and MB. Without `total` there is a spinner and no bar.
+    """
+    console = make_console(stderr=True)
+    if not console.is_terminal:
+        yield lambda count: None
+        return
+    columns = [SpinnerColumn(), TextColumn("{task.description}")]
+    if total is not None:
+        columns += [BarColumn(max(5, min(40, console.width - _BESIDE_BAR))), TimeRemainingColumn(compact=True)]
+    # Data on standard output is no business of the bar's: it may lead to a file.
+    bar = Progress(*columns, _CountColumn(unit), console=console, transient=True, redirect_stdout=False)
+    task = bar.add_task(printable(description), total=total)
+    with bar:
+        yield lambda count: bar.update(task, advance=count)

@@ -1,0 +1,132 @@
+"""A full screen that is drawn anew and listens to keys; the terminal is left as it was, whatever happens."""
+
+import os
+import re
+import select
+import signal
+import sys
+import termios
+import tty
+from collections import deque
+from collections.abc import Iterable
+from types import FrameType, TracebackType
+from typing import Any
+
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.render.layout import Parts
+from nsqadmin_cli.render.palette import Page, standard_output
+
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # the other screen, no cursor, no wrapping
+_LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+_KEYS = {
+    "\x1b[A": "up",
+    "\x1b[B": "down",
+    "\x1bOA": "up",
+    "\x1bOB": "down",
+    "\x1b[5~": "page up",
+    "\x1b[6~": "page down",
+    "\x1b[H": "home",
+    "\x1b[F": "end",
+    "\x1b[1~": "home",
+    "\x1b[4~": "end",
+    "\x1b": "escape",
+    "\r": "enter",
+    "\n": "enter",
+    "\x7f": "backspace",
+    "\x08": "backspace",
+    "\t": "tab",
+}
+
+_KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
+
+
+class Screen:
+    """Owns the terminal inside `with`. A change of its size ends the wait for a key.
+
+    Raises AdminError where standard input and output are no terminal.
+    """
+
+    def __init__(self) -> None:
+        if not (sys.stdin and sys.stdout and sys.stdin.isatty() and sys.stdout.isatty()):
+            raise AdminError("a full screen wants a terminal; elsewhere use gnsqadmin stats --watch")
+        self._page: Page = standard_output()
+        self._fd = sys.stdin.fileno()
+        self._wakeup, self._bell = os.pipe()
+        self._saved: list[Any] = []
+        self._typed: deque[str] = deque()  # keys that came with one that was asked for
+        self._handlers: dict[signal.Signals, Any] = {}
+        for end in (self._wakeup, self._bell):
+            os.set_blocking(end, False)
+
+    def size(self) -> tuple[int, int]:
+        """Columns and lines."""
+        return os.get_terminal_size(sys.stdout.fileno())
+
+    def draw(self, lines: Iterable[Parts]) -> None:
+        """Show these lines and nothing else; what does not fit is cut off. The last column stays empty."""
+        _, height = self.size()
+        paint = self._page.paint
+        drawn = [self._page.plain("".join([paint(text, tone) for text, tone in parts])) for parts in lines][:height]
+        # Line by line over what was there, and only then clearing the rest, does not flicker.
+        self._page.write("\x1b[H" + "\x1b[K\n".join(drawn) + "\x1b[K\x1b[J")
+        self._page.flush()
+
+    def key(self, timeout: float) -> str:
+        """The next key, a character or one of the names above; empty after `timeout` seconds and when woken up."""
+        if self._typed:
+            return self._typed.popleft()
+        readable, _, _ = select.select([self._fd, self._wakeup], [], [], max(0.0, timeout))
+        if self._wakeup in readable:
+            os.read(self._wakeup, 4096)
+        if self._fd not in readable:
+            return ""
+        typed = os.read(self._fd, 64)
+        if not typed:
+            raise EOFError
+        keys = (_KEYS.get(key, key) for key in _KEY.findall(typed.decode("utf-8", "replace")))
+        self._typed += (key for key in keys if key.isprintable())
+        return self._typed.popleft() if self._typed else ""
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._bell, b"\0")
+        except (BlockingIOError, OSError):
+            pass  # it is being woken, or has gone
+
+    def __enter__(self) -> "Screen":
+        self._saved = termios.tcgetattr(self._fd)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            self._handlers[number] = signal.signal(number, self._end)
+        self._handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda *args: self._wake())
+        self._handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._suspend)
+        self._take()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._give_back()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _take(self) -> None:
+        tty.setcbreak(self._fd)
+        self._page.write(_ENTER)
+        self._page.flush()
+
+    def _give_back(self) -> None:
+        self._page.write(_LEAVE)
+        self._page.flush()
+        termios.tcsetattr(self._fd, termios.TCSADRAIN, self._saved)
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    def _suspend(self, number: int, frame: FrameType | None) -> None:
+        """Ctrl-Z: the shell gets its terminal back, and after `fg` all is drawn again."""
+        self._give_back()
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, self._suspend)
+        self._take()
+        self._wake()

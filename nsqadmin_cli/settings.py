@@ -1,0 +1,83 @@
+"""From options, variables and saved contexts to the cluster that a command is about: what is nearer goes first."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from nsqadmin_cli import context as contexts
+from nsqadmin_cli.address import Address
+from nsqadmin_cli.cluster import Cluster
+from nsqadmin_cli.context import Context, ContextError
+from nsqadmin_cli.http_client import TLS
+
+DEFAULT_ADDRESS = "127.0.0.1:4151"
+DEFAULT_TIMEOUT = 5.0  # seconds
+
+_CLUSTER_PARAMETERS = (*Context.__slots__, "context_name")
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """What a command was told about its cluster. `context` has what was given by options and variables only."""
+
+    context: Context
+    context_name: str = ""
+
+    def cluster(self) -> Cluster:
+        """The cluster that is meant; AdminError if a saved context is not there or wrong."""
+        saved = contexts.load()
+        name = self.context_name or saved.current
+        base = saved.get(name) if name else Context()
+        return make_cluster(merged(base, self.context), name)
+
+
+def merged(base: Context, told: Context) -> Context:
+    """`base` with all that is told in `told`. Addresses of either kind replace those of both kinds."""
+    changes = told.settings()
+    if told.nsqd_http_address or told.lookupd_http_address:
+        base = replace(base, nsqd_http_address=(), lookupd_http_address=())
+    for name in ("nsqd_http_address", "lookupd_http_address"):
+        if name in changes:
+            changes[name] = tuple(changes[name])
+    return replace(base, **changes)
+
+
+def make_cluster(context: Context, name: str = "") -> Cluster:
+    """The cluster at the addresses of `context`, which is named in complaints about them; ContextError."""
+    try:
+        nsqds = [Address.parse(text) for text in context.nsqd_http_address]
+        lookupds = [Address.parse(text) for text in context.lookupd_http_address]
+    except ValueError as error:
+        raise ContextError(f"context {name}: {error}") from None
+    if not nsqds and not lookupds:
+        nsqds = [Address.parse(DEFAULT_ADDRESS)]
+    tls = TLS(context.tls_ca, context.tls_cert, context.tls_key, context.tls_insecure)
+    return Cluster(nsqds, lookupds, context.timeout or DEFAULT_TIMEOUT, tls)
+
+
+def take_settings(ctx: click.Context, values: dict[str, Any]) -> ClusterSettings:
+    """Take what belongs to the cluster out of the parameters `values` of a command."""
+    told = {name: values.pop(name, None) for name in _CLUSTER_PARAMETERS}
+    name = told.pop("context_name") or ""
+    if name and ctx.get_parameter_source("context_name") is ParameterSource.COMMANDLINE:
+        # An option goes before a variable: the addresses of a context named by the one before those in the other.
+        for address in ("nsqd_http_address", "lookupd_http_address"):
+            if ctx.get_parameter_source(address) is ParameterSource.ENVIRONMENT:
+                told[address] = ()
+    return ClusterSettings(context_of(told), name)
+
+
+def context_of(told: Mapping[str, Any]) -> Context:
+    """A Context of parsed parameters."""
+    return Context(
+        tuple(str(address) for address in told.get("nsqd_http_address") or ()),
+        tuple(str(address) for address in told.get("lookupd_http_address") or ()),
+        told.get("timeout"),
+        told.get("tls_ca") or "",
+        told.get("tls_cert") or "",
+        told.get("tls_key") or "",
+        bool(told.get("tls_insecure")),
+    )

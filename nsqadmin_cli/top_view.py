@@ -1,0 +1,336 @@
+"""What `gnsqadmin top` shows and what its keys do, with no terminal in it: from answers and keys to lines."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nsqadmin_cli import stat_tables, units
+from nsqadmin_cli.cluster import Answers, errors_of, values_of
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.look import Look
+from nsqadmin_cli.models import ChannelStats, NodeStats, TopicStats
+from nsqadmin_cli.table import ALWAYS, Cell, Column, Form, Line, Table, Tone
+from nsqadmin_cli.text import plural
+from nsqadmin_cli.totals import Flow, Key, Totals, backlog
+from nsqadmin_cli.watch import Trend
+
+SUBJECTS = ("channel", "topic", "node")
+
+_STUCK_LOOKS = 5  # without a message finished, with clients that could
+
+
+@dataclass(slots=True)
+class TopRow:
+    """A topic or channel, summed over nodes, as it is now."""
+
+    topic: str
+    channel: str  # empty for a topic
+    counts: TopicStats | ChannelStats
+    flow: Flow
+    trend: Trend
+    lonely: int = 0  # nodes where messages of this channel wait and nobody takes them
+
+    @property
+    def clients(self) -> int:
+        return getattr(self.counts, "client_count", 0)
+
+    @property
+    def in_flight(self) -> int:
+        return getattr(self.counts, "in_flight_count", 0)
+
+    def trouble(self) -> tuple[str, Tone]:
+        """What is wrong with it in a word or two, the worst first; nothing if nothing is."""
+        counts, flow = self.counts, self.trend.flow
+        if counts.paused:
+            return "paused", Tone.NOTE
+        if isinstance(counts, ChannelStats):
+            if self.lonely:
+                return "no clients" if not counts.client_count else f"no clients/{self.lonely}", Tone.BAD
+            if counts.depth and self.trend.idle >= _STUCK_LOOKS:
+                return "stuck", Tone.BAD
+            if flow.timeouts > 0.01:
+                return "timeouts", Tone.NOTE
+            if flow.requeues > max(0.01, flow.egress):
+                return "requeues", Tone.NOTE
+        if counts.depth and flow.ingress > flow.egress * 1.05 + 0.1:
+            return "growing", Tone.NOTE
+        return "", Tone.PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A way to sort: the key that chooses it, the heading of its column, and what counts (the largest first)."""
+
+    key: str
+    heading: str
+    value: Callable[[TopRow], float]
+
+
+def _drain(row: TopRow) -> float:
+    seconds = row.trend.drain_seconds()
+    return float("inf") if seconds is None else seconds
+
+
+ORDERS = (
+    Order("d", "depth", lambda row: row.counts.depth),
+    Order("i", "in/s", lambda row: row.flow.ingress),
+    Order("o", "out/s", lambda row: row.flow.egress),
+    Order("e", "drain", _drain),
+    Order("f", "in flight", lambda row: row.in_flight),
+    Order("r", "requeues/s", lambda row: row.flow.requeues),
+    Order("t", "timeouts/s", lambda row: row.flow.timeouts),
+    Order("c", "clients", lambda row: row.clients),
+    Order("x", "trouble", lambda row: {Tone.BAD: 2, Tone.NOTE: 1}.get(row.trouble()[1], 0)),
+    Order("n", "name", lambda row: 0),
+)
+
+HELP = (
+    ("d i o e f", "sort by depth, in/s, out/s, drain time, in flight"),
+    ("r t c x n", "sort by requeues/s, timeouts/s, clients, trouble, name"),
+    ("R", "turn the order round"),
+    ("/", "show only what has a text in its name: type it, Enter keeps it, Escape drops it"),
+    ("Tab", "channels, topics, nodes"),
+    ("Up Down PgUp PgDn Home End", "scroll"),
+    ("+ -", "look less often, more often"),
+    ("Space", "hold the picture, and go on"),
+    ("q", "quit"),
+    ("", ""),
+    ("in/s, out/s", "messages published, and finished or given to all channels"),
+    ("drain", "how long until the queue is empty if it goes on like this; never: it does not shrink"),
+    ("trend", "messages waiting, in flight and deferred, over the last looks"),
+)
+
+
+class TopView:
+    """Owns what was seen and how the user wants to see it."""
+
+    def __init__(self, *, subject: str = "channel", order: str = "depth", needle: str = "", interval: float) -> None:
+        self.subject = subject
+        self.order = next(known for known in ORDERS if known.heading == order)
+        self.reverse = False
+        self.needle = needle
+        self.interval = interval
+        self.held = False
+        self.helping = False
+        self.typing = False  # the needle
+        self.offset = 0
+        self.troubles: Sequence[AdminError] = ()
+        self._answers: Answers[NodeStats] = {}
+        self._totals = Totals.over([])
+        self._flow = Flow()
+        self._rows: list[TopRow] = []
+        self._trends: dict[Key, Trend] = {}
+        self._page = 10  # rows shown last
+
+    def update(self, answers: Answers[NodeStats], flows: dict[Key, Flow]) -> None:
+        """Take in one look at all nodes."""
+        self._answers = answers
+        self._totals = totals = Totals.over(values_of(answers).values())
+        lonely = Counter(
+            (topic.topic_name, channel.channel_name)
+            for node in values_of(answers).values()
+            for topic in node.topics
+            for channel in topic.channels
+            if channel.depth and not channel.client_count
+        )
+        trends: dict[Key, Trend] = {}
+        self._rows = []
+        whole = Flow()
+        for topic in totals.topics:
+            key: Key = (topic.topic_name, "")
+            flow = flows.get(key, Flow())
+            whole = Flow(whole.ingress + flow.ingress, whole.egress)
+            self._rows.append(TopRow(*key, topic, flow, self._trend(trends, key, topic, flow)))
+            for channel in topic.channels:
+                key = topic.topic_name, channel.channel_name
+                flow = flows.get(key, Flow())
+                whole = Flow(whole.ingress, whole.egress + flow.egress)
+                trend = self._trend(trends, key, channel, flow)
+                self._rows.append(TopRow(*key, channel, flow, trend, lonely[key]))
+        self._trends = trends  # without those that are gone
+        self._flow = whole
+
+    def _trend(self, trends: dict[Key, Trend], key: Key, counts: TopicStats | ChannelStats, flow: Flow) -> Trend:
+        trend = trends[key] = self._trends.get(key) or Trend()
+        trend.add(backlog(counts), flow, first=len(trend.backlogs) < 2)  # the first flow is none: nothing to compare
+        return trend
+
+    def press(self, key: str) -> bool:
+        """Do what a key says; False: the user wants to leave."""
+        if self.typing:
+            self._type(key)
+        elif self.helping:
+            self.helping = False
+        elif key in ("q", "Q"):
+            return False
+        elif order := next((order for order in ORDERS if order.key == key), None):
+            self.order, self.offset, self.reverse = order, 0, False
+        else:
+            self._command(key)
+        return True
+
+    def _type(self, key: str) -> None:
+        match key:
+            case "enter":
+                self.typing = False
+            case "escape":
+                self.typing, self.needle = False, ""
+            case "backspace":
+                self.needle = self.needle[:-1]
+            case _ if len(key) == 1 and len(self.needle) < 64:
+                self.needle += key
+        self.offset = 0
+
+    def _command(self, key: str) -> None:
+        match key:
+            case "R":
+                self.reverse = not self.reverse
+            case "/":
+                self.typing = True
+            case "escape":
+                self.needle = ""
+            case "tab":
+                self.subject = SUBJECTS[(SUBJECTS.index(self.subject) + 1) % len(SUBJECTS)]
+                self.offset = 0
+            case "?" | "h":
+                self.helping = True
+            case " ":
+                self.held = not self.held
+            case "+":
+                self.interval = min(60.0, self.interval * 2)
+            case "-":
+                self.interval = max(0.25, self.interval / 2)
+            case "up" | "down" | "page up" | "page down":
+                step = 1 if key in ("up", "down") else self._page
+                self.offset += step if key.endswith("down") else -step
+            case "home":
+                self.offset = 0
+            case "end":
+                self.offset = 1 << 30
+
+    def blocks(self, width: int, height: int) -> tuple[list[Line], Table, Line]:
+        """What stands on top, the table with as many rows as there is room for on so many lines, and the last line."""
+        head = self._head()
+        if self.helping:
+            table = Table((Column("key", "key", tone=Tone.STRONG), Column("meaning", "what it does")))
+            table.rows = [list(row) for row in HELP]
+            return head, table, Line.of("any key goes back", Tone.FAINT)
+        room = max(1, height - len(head) - 4)  # a blank line, headings, a rule and the last line
+        self._page = room
+        table = self._node_table() if self.subject == "node" else self._row_table()
+        count = len(table.rows)
+        self.offset = max(0, min(self.offset, count - room))
+        table.rows = table.rows[self.offset : self.offset + room]
+        bars = 16 if width >= 120 else 8 if width >= 90 else 6
+        shown = [self._cells(row, bars) if isinstance(row, TopRow) else row for row in table.rows]
+        table.rows = shown
+        return head, table, self._foot(count, len(shown))
+
+    def _head(self) -> list[Line]:
+        totals = self._totals
+        errors = errors_of(self._answers)
+        up = len(self._answers) - len(errors)
+        nodes = plural(len(self._answers), "node") if not errors else f"{up} of {plural(len(self._answers), 'node')}"
+        summary = (
+            f"  in {units.compact_rate(self._flow.ingress)}/s  out {units.compact_rate(self._flow.egress)}/s"
+            f"  depth {units.compact(totals.depth)}  in flight {units.compact(totals.in_flight_count)}"
+            f"  {plural(totals.topic_count, 'topic')}  {plural(totals.channel_count, 'channel')}"
+        )
+        clock = time.strftime("%H:%M:%S")
+        first = Line(
+            (
+                ("gnsqadmin top ", Tone.STRONG),
+                (clock, Tone.FAINT),
+                ("  ", Tone.PLAIN),
+                (nodes, Tone.BAD if errors else Tone.GOOD),
+                (summary, Tone.PLAIN),
+            )
+        )
+        ill = [
+            f"nsqd at {address}: {answer.health}"
+            for address, answer in values_of(self._answers).items()
+            if answer.health != "OK"
+        ]
+        troubles = [*map(str, self.troubles), *map(str, errors), *ill]
+        shown = [Line.of(text, Tone.BAD) for text in troubles[:3]]
+        if len(troubles) > 3:
+            shown.append(Line.of(f"and {len(troubles) - 3} more: Tab shows the nodes", Tone.BAD))
+        return [first, *shown]
+
+    def _foot(self, count: int, shown: int) -> Line:
+        if self.typing:
+            return Line(((f"only names with: {self.needle}", Tone.STRONG), ("█", Tone.PLAIN)))
+        parts = [f"{plural(count, self.subject)} by {self.order.heading}"]
+        if self.subject == "node":
+            parts = [plural(count, "node")]
+        elif self.reverse:
+            parts[0] += ", reversed"
+        if shown < count:
+            parts.append(f"{self.offset + 1:,}-{self.offset + shown:,}")
+        if self.needle:
+            parts.append(f"with {self.needle!r}")
+        parts.append("held" if self.held else f"every {self.interval:g} s")
+        keys = "   q quit  ? help  / filter  Tab view  d i o e f x sort"
+        return Line(((" · ".join(parts), Tone.STRONG if self.held or self.needle else Tone.PLAIN), (keys, Tone.FAINT)))
+
+    def _node_table(self) -> Table:
+        return stat_tables.node_table(Look(self._answers, []))
+
+    def _row_table(self) -> Table:
+        of_channels = self.subject == "channel"
+        needle = self.needle.lower()
+        rows = [
+            row
+            for row in self._rows
+            if bool(row.channel) == of_channels and (needle in row.channel.lower() or needle in row.topic.lower())
+        ]
+        rows.sort(key=lambda row: (row.channel, row.topic))
+        value = self.order.value
+        rows.sort(key=value, reverse=self.order.key != "n")
+        if self.reverse:
+            rows.reverse()
+        name = (Column("channel", "channel"), Column("topic", "topic", keep=ALWAYS, tone=Tone.STRONG))
+        columns = (
+            *(name if of_channels else (Column("topic", "topic"),)),
+            Column("depth", "depth", form=Form.COUNT, keep=ALWAYS),
+            Column("ingress_rate", "in/s", form=Form.RATE, keep=8),
+            Column("egress_rate", "out/s", form=Form.RATE, keep=8),
+            Column("drain", "drain", keep=7),
+            Column("trend", "trend", keep=6, tone=Tone.NODE),
+            *(_OF_CHANNELS if of_channels else ()),
+            Column("trouble", "", keep=7),
+        )
+        return Table(columns, list(rows), empty="Nothing to show." if self._answers else "asking")  # type: ignore[arg-type]
+
+    def _cells(self, row: TopRow, bars: int) -> list[object]:
+        trouble, tone = row.trouble()
+        seconds = row.trend.drain_seconds()
+        if not row.counts.depth:
+            drain = Cell("", None)
+        elif seconds is None or seconds > 100 * 86400:
+            drain = Cell("never", Tone.BAD if row.flow.ingress else Tone.NOTE)
+        else:
+            drain = Cell(units.duration(seconds) if seconds >= 1 else "<1s", None)
+        cells: list[object] = [Cell(row.channel or row.topic, tone)]
+        if row.channel:
+            cells.append(row.topic)
+        cells += [row.counts.depth, row.flow.ingress, row.flow.egress, drain, _bars(row.trend, bars)]
+        if isinstance(row.counts, ChannelStats):
+            timeouts = Cell(row.flow.timeouts, Tone.NOTE) if row.flow.timeouts else 0.0
+            cells += [row.in_flight, row.counts.deferred_count, row.flow.requeues, timeouts, row.clients]
+        return [*cells, Cell(trouble, tone)]
+
+
+_OF_CHANNELS = (
+    Column("in_flight_count", "in flight", "inflt", Form.COUNT, keep=7),
+    Column("deferred_count", "deferred", "def", Form.COUNT, keep=2),
+    Column("requeue_rate", "req/s", form=Form.RATE, keep=4),
+    Column("timeout_rate", "t-o/s", form=Form.RATE, keep=5),
+    Column("client_count", "clients", "cl", Form.COUNT, keep=ALWAYS),
+)
+
+
+def _bars(trend: Trend, count: int) -> str:
+    recent = list(trend.backlogs)[-count:]
+    return units.sparkline(recent).rjust(count) if any(recent) else ""

@@ -1,0 +1,90 @@
+"""Numbers for people: counts, rates, bytes and durations, exact and in a few characters; and reading durations."""
+
+import re
+from collections.abc import Sequence
+
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BARS = "▁▂▃▄▅▆▇█"
+_PART = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([a-zµ]+)")
+
+
+def count(value: int) -> str:
+    """A whole number: 1,234,567."""
+    return f"{value:,}"
+
+
+def compact(value: int) -> str:
+    """A number in at most five characters, rounded down: 9,999 stays, then 10.0k, 999k, 1.00M."""
+    if abs(value) < 10_000:
+        return f"{value:,}"
+    text = str(abs(value))
+    sign = "-" if value < 0 else ""
+    power, places = divmod(len(text) - 1, 3)
+    digits = text[: places + 1] + ("." + text[places + 1 : 3] if places < 2 else "")
+    return f"{sign}{digits}{' kMGTPEZ'[power]}"
+
+
+def rate(per_second: float) -> str:
+    """Something a second: with one decimal below 10, whole above."""
+    if abs(per_second) < 0.05:
+        return "0"
+    return f"{per_second:.1f}" if abs(per_second) < 9.95 else count(round(per_second))
+
+
+def compact_rate(per_second: float) -> str:
+    """The same in at most five characters."""
+    return rate(per_second) if abs(per_second) < 9_999 else compact(round(per_second))
+
+
+def size(value: int) -> str:
+    """Bytes in powers of 1000: 999 B, 1.2 kB, 34 MB."""
+    if abs(value) < 1000:
+        return f"{value} B"
+    number, power = float(value), 0
+    while abs(number) >= 999.5 and power < 6:
+        number /= 1000
+        power += 1
+    return f"{number:.1f} {' kMGTPE'[power]}B" if abs(number) < 9.95 else f"{number:.0f} {' kMGTPE'[power]}B"
+
+
+def duration(seconds: float) -> str:
+    """A span of time in its two largest units: 1d 2h, 1m 5s, 7s."""
+    minutes, rest = divmod(max(0, int(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [f"{value}{unit}" for value, unit in ((days, "d"), (hours, "h"), (minutes, "m"), (rest, "s"))]
+    first = next((index for index, part in enumerate(parts) if not part.startswith("0")), len(parts) - 1)
+    return " ".join(parts[first : first + 2])
+
+
+def latency(seconds: float) -> str:
+    """A short span of time with three digits: 850ns, 12.3ms, 4.56s; from a minute on as `duration`."""
+    if seconds >= 60:
+        return duration(seconds)
+    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= factor * 0.9995:
+            return f"{seconds / factor:.3g}{unit}"
+    return f"{round(max(0.0, seconds) * 1e9)}ns"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """A bar for each value, the largest as high as can be."""
+    highest = max(values, default=0)
+    if highest <= 0:
+        return _BARS[0] * len(values)
+    return "".join(_BARS[min(7, int(max(0.0, value) * 8 / highest))] for value in values)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of `90`, `0.5`, `250ms`, `1h30m` or `2d`; ValueError with a text for people."""
+    if re.fullmatch(r"[0-9]+(\.[0-9]*)?|\.[0-9]+", text):
+        return float(text)
+    seconds, end = 0.0, 0
+    for match in _PART.finditer(text):
+        if match.start() != end or match[2] not in _UNITS:
+            break
+        seconds += float(match[1]) * _UNITS[match[2]]
+        end = match.end()
+    if not text or end != len(text):
+        raise ValueError(f"{text!r} is no duration, expected seconds or a text such as 250ms, 1h30m, 2d")
+    return seconds

@@ -1,0 +1,21 @@
+"""Fixtures for the tests of gnsqadmin: nodes behind the real nsqlookupd."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.nodes import Cluster
+from conftest import DaemonFactory
+from daemons import eventually
+from peer_program import start_nsqlookupd
+
+
+@pytest.fixture
+def cluster(nsqd_factory: DaemonFactory, peer_binary: Callable[[str], Path], tmp_path: Path) -> Iterator[Cluster]:
+    """Two running nodes of the kind under test, known to a real nsqlookupd."""
+    with start_nsqlookupd(peer_binary("nsqlookupd"), tmp_path / "nsqlookupd.log") as lookupd:
+        flags = ["--broadcast-address=127.0.0.1", f"--lookupd-tcp-address={lookupd.address['TCP']}"]
+        nodes = [nsqd_factory(*flags), nsqd_factory(*flags)]
+        eventually(lambda: len(lookupd.ask("GET", "/nodes")[1]["producers"]) == 2, "two nodes known to nsqlookupd")
+        yield Cluster(lookupd, nodes)

@@ -1,0 +1,342 @@
+"""`data ls`, `verify` and `export` on data directories of the real nsqd (tests/golden), of both daemons while they run,
+and on directories that were made to do harm.
+"""
+
+import base64
+import csv
+import gzip
+import io
+import json
+import os
+import shutil
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.gnsqadmin import Result, gnsqadmin, on_terminal, plain
+from cli.nodes import at, create, post, publish, wait_for_depth
+from conftest import DaemonFactory
+from daemons import Daemon, eventually
+from gnsqd.storage.record import encode_record, frame_records
+from interop.test_golden import GOLDEN, expectation
+from nsq_client import Client
+
+# case: soundness, and how many messages verify reads in each queue where that is not what the real nsqd delivers
+CASES: dict[str, tuple[bool, dict[str, int]]] = {
+    "basic": (True, {"et#ephemeral:c": 1}),
+    "rolled": (True, {}),
+    "exactfit": (True, {}),
+    "emptied": (True, {}),
+    "unclean": (True, {}),
+    "depth_high": (True, {}),
+    "depth_low": (True, {}),
+    "writepos_high": (False, {}),
+    "corrupt_missing": (False, {}),
+    "corrupt_trunc": (False, {}),
+    "corrupt_size": (False, {"roll:c": 27}),  # the three behind the damage, which nsqd gives up
+    "nometa": (False, {"u": 3}),  # nsqd overwrites these
+    "meta_garbage": (False, {"roll:c": 41}),
+}
+
+
+def document(*args: str, code: int = 0) -> Any:
+    result = gnsqadmin("data", *args, "--json")
+    assert (result.code, result.err) == (code, "")
+    return json.loads(result.out)
+
+
+def golden(case: str, tmp_path: Path) -> Path:
+    """A copy of a case."""
+    return shutil.copytree(GOLDEN / case / "data", tmp_path / "data")
+
+
+def delivered(case: str) -> dict[str, list[bytes]]:
+    """The bodies that the real nsqd delivered, by the queue they were in."""
+    found = {}
+    for name, messages in expectation(case)["real_nsqd_drain"]["messages"].items():
+        topic, _, channel = name.partition(":")
+        queue = topic if channel == "drain" or name == "paused_topic:c" else name
+        found[queue] = [message["body"].encode("latin-1") for message in messages]
+    return found
+
+
+def exported(text: str) -> dict[str, list[bytes]]:
+    """The bodies in an export, by queue."""
+    found: dict[str, list[bytes]] = {}
+    for line in text.splitlines():
+        message = json.loads(line)
+        queue = message["topic"] + (f":{message['channel']}" if message["channel"] else "")
+        encoded = message["body_base64"]
+        found.setdefault(queue, []).append(base64.b64decode(encoded) if encoded else message["body"].encode())
+    return found
+
+
+def contents(directory: Path) -> dict[str, tuple[bytes, int]]:
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in directory.iterdir()}
+
+
+def test_all_golden_cases_are_here() -> None:
+    assert CASES.keys() == {path.parent.name for path in GOLDEN.glob("*/data")}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_verify_reads_what_nsqd_delivers_and_knows_damage(tmp_path: Path, case: str) -> None:
+    directory = golden(case, tmp_path)
+    before = contents(directory)
+    sound, more = CASES[case]
+    found = document("verify", str(directory), code=int(not sound))
+    assert found["sound"] is sound
+    assert found["running"] is False
+    expected = {queue: len(bodies) for queue, bodies in delivered(case).items()} | more
+    messages = {queue["queue"]: queue["messages"] for queue in found["queues"]}
+    assert {queue: count for queue, count in messages.items() if count} == {
+        queue: count for queue, count in expected.items() if count
+    }
+    damage = [finding for finding in found["findings"] if finding["severity"] == "damage"]
+    assert bool(damage) is not sound
+    assert all(finding["command"] == f"gnsqadmin data repair {directory}" for finding in damage)
+    assert contents(directory) == before
+
+
+@pytest.mark.parametrize("case", [case for case, (_, more) in CASES.items() if not more])
+def test_export_has_what_nsqd_delivers_in_order(tmp_path: Path, case: str) -> None:
+    code, out, err = gnsqadmin("data", "export", str(GOLDEN / case / "data"), "-")
+    assert code == int(case == "corrupt_trunc")  # bytes of which cannot be read
+    assert exported(out) == {queue: bodies for queue, bodies in delivered(case).items() if bodies}
+    assert f"{len(out.splitlines())} message" in err
+
+
+def test_export_tells_everything_of_a_message(tmp_path: Path) -> None:
+    target = tmp_path / "busy.ndjson.gz"
+    arguments = ["export", str(GOLDEN / "basic" / "data"), str(target), "--topic=orders", "--channel=busy"]
+    found = document(*arguments)
+    assert found["queues"] == [{"queue": "orders:busy", "messages": 3, "lost_bytes": 0}]
+    [first, *_] = [json.loads(line) for line in gzip.decompress(target.read_bytes()).splitlines()]
+    expected = expectation("basic")["disk"]["queues"]["orders:busy"]["files"]["000000"]["records"][0]
+    assert first["topic"] == "orders"
+    assert first["channel"] == "busy"
+    assert [first[key] for key in ("timestamp", "attempts", "id", "body")] == [
+        expected[key] for key in ("timestamp", "attempts", "id", "body")
+    ]
+    again = gnsqadmin("data", *arguments)
+    assert (again.code, again.out) == (1, "")
+    assert "is there already" in again.err
+    assert gnsqadmin("data", *arguments, "--append").code == 0
+    assert len(gzip.decompress(target.read_bytes()).splitlines()) == 6
+
+
+def test_load_publishes_what_was_exported(nsqd: Daemon, tmp_path: Path) -> None:
+    create(nsqd, "orders", "c")
+    target = str(tmp_path / "plain.ndjson.gz")
+    document("export", str(GOLDEN / "basic" / "data"), target, "--topic=orders", "--channel=plain")
+    assert gnsqadmin("load", target, *at(nsqd)).code == 0
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("orders", "c", rdy=8)
+        assert sorted(client.message().body for _ in range(8)) == sorted(delivered("basic")["orders:plain"])
+
+
+def test_ls_tells_what_meta_and_nsqd_dat_say() -> None:
+    found = document("ls", str(GOLDEN / "basic" / "data"))
+    queues = {queue["queue"]: queue for queue in found["queues"]}
+    disk = expectation("basic")["disk"]["queues"]
+    assert {name: queue["messages"] for name, queue in queues.items()} == {
+        name: entry["meta"]["depth"] for name, entry in disk.items()
+    }
+    assert {name for name, queue in queues.items() if queue["paused"]} == {"orders:paused_ch", "paused_topic"}
+    assert [name for name, queue in queues.items() if not queue["listed"]] == ["et#ephemeral:c"]
+    first = disk["orders:plain"]["files"]["000000"]["records"][0]
+    assert queues["orders:plain"]["oldest"] == pytest.approx(first["timestamp"] / 1e9)
+    assert (found["running"], found["metadata_error"]) == (False, None)
+    out = gnsqadmin("data", "ls", str(GOLDEN / "basic" / "data"), "-o", "csv").out
+    rows = {row["queue"]: row for row in csv.DictReader(io.StringIO(out))}
+    assert rows["orders:busy"]["messages"] == "3"
+    table = gnsqadmin("data", "ls", str(GOLDEN / "corrupt_missing" / "data")).out
+    assert "roll:c.diskqueue.000001.dat is missing" in table
+
+
+def test_a_table_fits_a_narrow_terminal() -> None:
+    for command in ("ls", "verify"):
+        code, out, _ = on_terminal(60, "data", command, str(GOLDEN / "basic" / "data"))
+        assert code == 0
+        table = [line for line in plain(out).splitlines() if "orders" in line or "──" in line]
+        assert len(table) > 4
+        assert max(map(len, table)) <= 60
+
+
+@pytest.mark.parametrize("case", sorted(path.parent.name for path in GOLDEN.glob("metadata/*/data")))
+def test_nsqd_dat_is_unusable_where_nsqd_does_not_start(case: str) -> None:
+    directory = GOLDEN / "metadata" / case / "data"
+    expected = json.loads((directory.parent / "expected.json").read_text())
+    found = document("verify", str(directory), code=int(expected["exit_code"] != 0))
+    assert found["sound"] is (expected["exit_code"] == 0)
+    listed = {queue["queue"]: queue["paused"] for queue in document("ls", str(directory))["queues"]}
+    for topic, entry in (expected.get("topics") or {}).items():
+        assert listed[topic] is entry["paused"]
+        assert all(listed[f"{topic}:{channel}"] is paused for channel, paused in entry["channels"].items())
+
+
+def test_a_running_nsqd_is_read_and_left_alone(nsqd_factory: DaemonFactory) -> None:
+    nsqd = nsqd_factory("--mem-queue-size=0", "--sync-every=1")
+    create(nsqd, "t", "c")
+    publish(nsqd, "t", 50)
+    wait_for_depth(nsqd, "t", "c", 50)
+    directory = str(nsqd.data_path)
+    for arguments in (["verify", directory], ["export", directory, "-"], ["ls", directory]):
+        code, out, err = gnsqadmin("data", *arguments)
+        assert code == 0
+        told = out if arguments[0] == "ls" else err
+        assert f"a running nsqd (process {nsqd.pid})" in told
+    assert exported(gnsqadmin("data", "export", directory, "-").out)["t:c"] == [b"%d" % n for n in range(50)]
+    for arguments in (["repair", directory], ["recover-bad", directory]):
+        code, out, err = gnsqadmin("data", *arguments)
+        assert (code, out) == (1, "")
+        assert "is in use by a running nsqd" in err
+        assert err.endswith("nothing was changed\n")
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", rdy=50)
+        for _ in range(50):
+            client.command(b"FIN " + client.message().id)
+        eventually(lambda: nsqd.channel_stats("t", "c")["in_flight_count"] == 0)
+
+
+def wait_for_messages(nsqd: Daemon, count: int) -> None:
+    eventually(lambda: nsqd.channel_stats("t", "c")["message_count"] == count)
+
+
+def test_verify_finds_no_fault_with_what_a_running_nsqd_does(nsqd_factory: DaemonFactory) -> None:
+    """Meta is older than the files, and files go while it reads."""
+    nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=2000", "--sync-timeout=60s")
+    create(nsqd, "t", "c")
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", rdy=1)
+        total = 0
+        for _ in range(2):
+            for count in (200, 3):  # the first fill files, the others are in none that meta knows of
+                total += count
+                publish(nsqd, "t", count)
+                wait_for_messages(nsqd, total)
+            found = json.loads(gnsqadmin("data", "verify", str(nsqd.data_path), "--json").out)
+            assert found["sound"]
+            assert [finding for finding in found["findings"] if not finding["file"].endswith(".bad")] == []
+            for _ in range(100):
+                client.command(b"FIN " + client.message().id)
+
+
+def test_messages_that_gnsqd_holds_back_are_exported_with_their_due_times(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory()
+    create(nsqd, "t", "c")
+    post(nsqd, "/pub?topic=t&defer=3600000", b"later")
+    eventually(lambda: nsqd.channel_stats("t", "c")["deferred_count"] == 1)
+    now = time.time_ns()
+    assert nsqd.terminate() == 0
+    directory = str(nsqd.data_path)
+    [message] = [json.loads(line) for line in gnsqadmin("data", "export", directory, "-").out.splitlines()]
+    assert (message["body"], message["attempts"]) == ("later", 0)
+    assert 0 < message["due"] - now < 3600 * 10**9
+    assert document("ls", directory, "--channel=c")["queues"][0]["due_times"] == 1
+
+
+def make(directory: Path, metadata: object, **files: bytes) -> str:
+    """A data directory; names of files have _ for a dot."""
+    directory.mkdir(exist_ok=True)
+    (directory / "nsqd.dat").write_text(json.dumps(metadata))
+    for name, data in files.items():
+        (directory / name.replace("_", ".").replace("due.times", "due_times")).write_bytes(data)
+    return str(directory)
+
+
+def message(body: bytes = b"hello", number: int = 1) -> bytes:
+    return frame_records([encode_record(1_795_228_294_479_665_042, 1, b"%016x" % number, body)])
+
+
+META = "t.diskqueue.meta.dat"
+TOPIC_T = {"topics": [{"name": "t", "paused": False, "channels": None}], "version": "1.3.0"}
+
+
+def test_messages_that_only_the_side_file_has_are_counted_and_exported(tmp_path: Path) -> None:
+    """As contrib/docs/data-directory.md has its format."""
+
+    def entry(number: int, due: int, payload: bytes = b"") -> bytes:
+        return struct.pack(">H16sqi", 1, b"%016x" % number, due, len(payload)) + payload
+
+    due = 1_900_000_000_000_000_000
+    held = entry(7, due, message(b"held", 7)[4:])
+    gone = entry(8, due, message(b"gone", 8)[4:]) + entry(8, 0)
+    doubled = entry(1, due, message()[4:])
+    whole = b"gnsqd due times 1\n" + held + gone + doubled
+    meta = b"1\n0,0\n0,35\n"
+    files = {"t_diskqueue_000000_dat": message(), "t_diskqueue_meta_dat": meta}
+    directory = make(tmp_path / "d", TOPIC_T, t_diskqueue_due_times_dat=whole, **files)
+    found = document("verify", directory)
+    assert [(queue["messages"], queue["held"]) for queue in found["queues"]] == [(1, 1)]
+    lines = [json.loads(line) for line in gnsqadmin("data", "export", directory, "-").out.splitlines()]
+    assert [(line["body"], line["due"]) for line in lines] == [("hello", due), ("held", due)]
+    make(tmp_path / "d", TOPIC_T, t_diskqueue_due_times_dat=whole[:-3])
+    [finding] = document("verify", directory, code=1)["findings"]
+    assert (finding["severity"], finding["file"]) == ("damage", "t.diskqueue.due_times.dat")
+
+
+def test_a_message_above_the_limit_is_a_matter_of_the_option(tmp_path: Path) -> None:
+    data = message(b"x" * 500) + message(b"y", 2)
+    meta = f"2\n0,0\n0,{len(data)}\n".encode()
+    directory = make(tmp_path / "d", TOPIC_T, t_diskqueue_000000_dat=data, t_diskqueue_meta_dat=meta)
+    assert document("verify", directory)["findings"] == []
+    [finding] = document("verify", directory, "--max-msg-size=499", code=1)["findings"]
+    assert finding["command"] == "nsqd --max-msg-size=500"
+    assert "2 messages in it can be saved" in finding["text"]
+
+
+def test_what_is_no_data_directory_is_one_line(tmp_path: Path) -> None:
+    for command in ("ls", "verify", "repair", "recover-bad"):
+        code, out, err = gnsqadmin("data", command, str(tmp_path))
+        assert (code, out) == (1, "")
+        assert err == f"Error: {tmp_path} is no data directory: it has neither nsqd.dat nor files of queues\n"
+        code, _, err = gnsqadmin("data", command, str(tmp_path / "none"))
+        assert code == 2
+        assert "does not exist" in err
+
+
+def test_a_topic_that_is_not_there_is_not_found() -> None:
+    directory = str(GOLDEN / "basic" / "data")
+    for command in (["ls", directory], ["verify", directory], ["export", directory, "-"]):
+        code, out, err = gnsqadmin("data", *command, "--topic=nope")
+        assert (code, out, err) == (4, "", f"Error: {directory} has nothing of the topic nope\n")
+
+
+def test_hostile_names_and_files_do_no_harm(tmp_path: Path) -> None:
+    """Control codes in names, a pipe that nobody writes to, a directory, and meta files with absurd numbers."""
+    directory = Path(make(tmp_path / "d", TOPIC_T, t_diskqueue_000000_dat=message()))
+    (directory / "t.diskqueue.meta.dat").write_text("1\n0,0\n99999999999999999,5\n")
+    (directory / "\x1b[2Jx.diskqueue.000000.dat").write_bytes(message())
+    (directory / os.fsdecode(b"\xff.diskqueue.000000.dat")).write_bytes(os.urandom(5000))
+    (directory / "n.diskqueue.999999999999999.dat").write_bytes(message())
+    os.mkfifo(directory / "p.diskqueue.000000.dat")
+    os.mkfifo(directory / "p.diskqueue.meta.dat")
+    (directory / "m.diskqueue.000000.dat").write_bytes(message())
+    os.mkfifo(directory / "m.diskqueue.meta.dat")
+    (directory / "q.diskqueue.000000.dat").mkdir()
+    results: list[Result] = [
+        gnsqadmin("data", command, str(directory), *more)
+        for command in ("ls", "verify")
+        for more in ([], ["--json"], ["-o", "csv"])
+    ]
+    results.append(gnsqadmin("data", "export", str(directory), "-"))
+    results.append(gnsqadmin("data", "recover-bad", str(directory)))
+    results.append(gnsqadmin("data", "repair", str(directory)))
+    for code, out, err in results:
+        assert code in (0, 1)
+        assert "\x1b" not in out + err
+        assert "Traceback" not in err
+    assert "and 99,999,999,999,999,998 more files are missing" in results[3].out
+    assert json.loads(results[4].out)["sound"] is False
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"topics":{}}', '{"topics":[{"name":1}]}', "[]", "\xff", '{"topics"'])
+def test_a_hostile_nsqd_dat_is_damage(tmp_path: Path, text: str) -> None:
+    directory = make(tmp_path / "d", TOPIC_T, t_diskqueue_000000_dat=message())
+    (tmp_path / "d" / "nsqd.dat").write_bytes(text.encode("latin-1"))
+    found = document("verify", directory, code=1)
+    assert [finding["file"] for finding in found["findings"] if finding["severity"] == "damage"] == ["nsqd.dat", META]

@@ -1,0 +1,269 @@
+"""`data repair` and `recover-bad`: what they bring back is delivered, by gnsqd and by the real nsqd."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.gnsqadmin import Terminal, gnsqadmin
+from cli.test_data_look import TOPIC_T, contents, document, exported, golden, make, message
+from conftest import DaemonFactory
+from gnsqd.storage.record import decode_record
+from interop.test_golden import GOLDEN, drain, expectation, recorded
+
+
+def unread(case: str) -> list[bytes]:
+    """Bodies of all whole messages behind the read position of the queue roll:c."""
+    entry = expectation(case)["disk"]["queues"]["roll:c"]
+    position = entry["meta"]["read_pos"]
+    return [
+        record["body"].encode("latin-1")
+        for number in sorted(entry["files"])
+        for record in entry["files"][number]["records"]
+        if number != "000000" or record["offset"] >= position
+    ]
+
+
+ROLLED = unread("rolled")
+TORN = b"m32"
+
+# case, queue: the bodies that the repaired copy delivers
+REPAIRS: dict[tuple[str, str], list[bytes]] = {
+    ("corrupt_size", "roll:c"): ROLLED,
+    ("corrupt_trunc", "roll:c"): [body for body in ROLLED if not body.startswith(TORN)],
+    ("corrupt_missing", "roll:c"): unread("corrupt_missing"),
+    ("writepos_high", "roll:c"): ROLLED,
+    ("depth_high", "roll:c"): ROLLED,
+    ("unclean", "u"): [decode_record(payload)[3] for payload in recorded("unclean", "u")],
+    ("nometa", "u"): [decode_record(payload)[3] for payload in recorded("nometa", "u")],
+    ("meta_garbage", "roll:c"): [decode_record(payload)[3] for payload in recorded("meta_garbage", "roll:c")],
+}
+
+
+def deliveries(nsqd_factory: DaemonFactory, directory: Path, queue: str, count: int, *flags: str) -> list[bytes]:
+    """What a daemon that starts on the directory delivers of a queue, which must be `count` messages."""
+    nsqd = nsqd_factory(*flags, data_path=directory)
+    topic, _, channel = queue.partition(":")
+    found = [each.body for each in drain(nsqd, topic, channel or "drain", count)]
+    assert nsqd.terminate() == 0
+    return found
+
+
+@pytest.mark.parametrize("case, queue", REPAIRS)
+def test_a_repaired_copy_delivers_every_message_that_is_whole(
+    nsqd_factory: DaemonFactory, tmp_path: Path, case: str, queue: str
+) -> None:
+    directory = golden(case, tmp_path)
+    before = contents(directory)
+    expected = REPAIRS[case, queue]
+    found = document("repair", str(directory))
+    assert [(each["queue"], each["messages"]) for each in found["queues"]] == [(queue, len(expected))]
+    assert contents(directory) == before
+    assert (found["copy"], found["kept"]) == (f"{directory}.repaired", None)
+    copy = Path(found["copy"])
+    assert all(path.stat().st_mode == directory.joinpath("nsqd.dat").stat().st_mode for path in copy.iterdir())
+    after = document("verify", str(copy))
+    assert after["sound"]
+    assert after["findings"] == found["left"]
+    assert not any(finding["queue"] == queue for finding in found["left"])
+    bad = {path.name for path in copy.glob("*.bad")}
+    assert deliveries(nsqd_factory, copy, queue, len(expected), *expectation(case)["nsqd_options"]) == expected
+    new = {path.name for path in copy.glob(f"{queue}.*.bad")} - bad
+    assert not new  # nothing in it was damage to the daemon
+
+
+def test_a_repair_replaces_the_directory_when_it_is_told_to(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    directory = golden("corrupt_size", tmp_path)
+    before = contents(directory)
+    refused = gnsqadmin("data", "repair", str(directory), "--replace")
+    assert (refused.code, refused.out) == (5, "")
+    assert "say --yes" in refused.err
+    assert contents(directory) == before
+    found = document("repair", str(directory), "--replace", "--yes")
+    assert (found["copy"], found["kept"]) == (str(directory), f"{directory}.before-repair")
+    assert contents(Path(found["kept"])) == before
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "data.before-repair"}
+    assert deliveries(nsqd_factory, directory, "roll:c", len(ROLLED), "--mem-queue-size=0") == ROLLED
+
+
+@pytest.mark.parametrize("answer, code", [("n", 5), ("y", 0)])
+def test_a_repair_asks_on_a_terminal_before_it_replaces(tmp_path: Path, answer: str, code: int) -> None:
+    directory = golden("corrupt_size", tmp_path)
+    with Terminal(100, 40, "data", "repair", str(directory), "--replace") as terminal:
+        terminal.wait_for("Go on?", "3 messages in it can be saved")
+        terminal.type(f"{answer}\n")
+        assert terminal.end() == code
+    assert (tmp_path / "data.before-repair").exists() is (code == 0)
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(tmp_path: Path) -> None:
+    directory = golden("corrupt_size", tmp_path)
+    before = contents(directory)
+    code, out, err = gnsqadmin("data", "repair", str(directory), "--dry-run")
+    assert (code, err) == (0, "")
+    assert ["roll:c", "27", "0", "B"] in [line.split() for line in out.splitlines()]
+    assert f"The copy would be {directory}.repaired. Nothing was done." in out
+    code, out, err = gnsqadmin("data", "recover-bad", str(directory), "--dry-run")
+    assert (code, err) == (0, "")
+    assert contents(directory) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_what_is_well_is_not_copied(tmp_path: Path) -> None:
+    directory = golden("basic", tmp_path)
+    code, out, _ = gnsqadmin("data", "repair", str(directory))
+    assert code == 0
+    assert out.endswith("Nothing to repair.\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+@pytest.mark.parametrize("text", [None, "", '{"topics":[{"name":"orde'])
+def test_without_nsqd_dat_topics_and_channels_are_listed_anew(
+    nsqd_factory: DaemonFactory, tmp_path: Path, text: str | None
+) -> None:
+    directory = golden("basic", tmp_path)
+    if text is None:
+        (directory / "nsqd.dat").unlink()
+    else:
+        (directory / "nsqd.dat").write_text(text)
+    found = document("repair", str(directory))
+    queues = ["nochan", "orders", "orders:busy", "orders:paused_ch", "orders:plain", "paused_topic", "paused_topic:c"]
+    assert found["adopted"] == queues  # but not what an ephemeral topic left
+    nsqd = nsqd_factory(data_path=Path(found["copy"]))
+    stats = {topic["topic_name"]: topic for topic in nsqd.stats()["topics"]}
+    assert stats.keys() == {"nochan", "orders", "paused_topic"}
+    assert {channel["channel_name"] for channel in stats["orders"]["channels"]} == {"busy", "paused_ch", "plain"}
+    assert nsqd.channel_stats("orders", "plain")["depth"] == 8
+
+
+def test_orphans_are_adopted_when_that_is_told(tmp_path: Path) -> None:
+    directory = make(tmp_path / "d", TOPIC_T)
+    meta = b"1\n0,0\n0,35\n"
+    for name in ("o", "o:c", "t:c", "e#ephemeral:c"):
+        (tmp_path / "d" / f"{name}.diskqueue.000000.dat").write_bytes(message())
+        (tmp_path / "d" / f"{name}.diskqueue.meta.dat").write_bytes(meta)
+    (tmp_path / "d" / "t:c.diskqueue.000001.dat").write_bytes(message())  # damage: meta does not know of it
+    assert document("repair", directory, "--to", str(tmp_path / "first"))["adopted"] == []
+    found = document("repair", directory, "--adopt-orphans", "--to", str(tmp_path / "second"))
+    assert found["adopted"] == ["o", "o:c", "t:c"]
+    assert json.loads((tmp_path / "first" / "nsqd.dat").read_text()) == TOPIC_T
+    assert json.loads((tmp_path / "second" / "nsqd.dat").read_text()) == {
+        "topics": [
+            {"name": "t", "paused": False, "channels": [{"name": "c", "paused": False}]},
+            {"name": "o", "paused": False, "channels": [{"name": "c", "paused": False}]},
+        ],
+        "version": "1.3.0",
+    }
+    assert (tmp_path / "second" / "o.diskqueue.000000.dat").read_bytes() == message()
+
+
+def test_a_copy_that_cannot_be_finished_leaves_nothing(tmp_path: Path) -> None:
+    directory = golden("corrupt_size", tmp_path)
+    (tmp_path / "file").write_text("")
+    code, out, err = gnsqadmin("data", "repair", str(directory), "--to", str(tmp_path / "file" / "copy"))
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "not a directory" in err
+    code, out, err = gnsqadmin("data", "repair", str(directory), "--to", str(directory / "copy"))
+    assert code == 2
+    (tmp_path / "data.repaired").mkdir()
+    code, out, err = gnsqadmin("data", "repair", str(directory))
+    assert (code, out) == (1, "")
+    assert "is there already" in err
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "file", "data.repaired"}
+
+
+def test_other_files_come_with_the_copy_and_leftovers_do_not(tmp_path: Path) -> None:
+    directory = golden("corrupt_size", tmp_path)
+    (directory / "notes.txt").write_text("ours")
+    (directory / "roll.diskqueue.meta.dat.123.tmp").write_text("")
+    (directory / "sub").mkdir()
+    code, out, _ = gnsqadmin("data", "repair", str(directory))
+    assert code == 0
+    assert "Not copied: sub." in out
+    copy = {path.name for path in Path(f"{directory}.repaired").iterdir()}
+    assert "notes.txt" in copy
+    assert not any(name.endswith(".tmp") for name in copy)
+
+
+# Files that were set aside
+
+
+def drained_to_bad(nsqd_factory: DaemonFactory, tmp_path: Path, case: str) -> Path:
+    """A directory in which a daemon set the damaged file of `roll:c` aside, after it delivered all it could."""
+    directory = golden(case, tmp_path)
+    count = len(expectation(case)["real_nsqd_drain"]["messages"]["roll:c"])
+    deliveries(nsqd_factory, directory, "roll:c", count, *expectation(case)["nsqd_options"])
+    assert (directory / "roll:c.diskqueue.000001.dat.bad").exists()
+    return directory
+
+
+def test_messages_that_nsqd_set_aside_come_back_once(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    directory = drained_to_bad(nsqd_factory, tmp_path, "corrupt_size")
+    lost = [body for body in ROLLED if body[:3] in (b"m30", b"m31", b"m32")]
+    assert len(lost) == 3
+    [damage] = [each for each in document("verify", str(directory), code=1)["findings"] if each["severity"] == "damage"]
+    assert damage["command"] == f"gnsqadmin data recover-bad {directory}"
+
+    target = tmp_path / "lost.ndjson"
+    told = document("recover-bad", str(directory), "--to", str(target), "--topic=roll", "--channel=c")
+    assert (told["messages"], told["file"]) == (3, str(target))
+    assert exported(target.read_text()) == {"roll:c": lost}
+
+    found = document("recover-bad", str(directory))
+    files = {each["file"]: each for each in found["files"]}
+    mine = files["roll:c.diskqueue.000001.dat.bad"]
+    assert (mine["recovered"], mine["delivered"], mine["error"]) == (3, 13, None)
+    assert files["roll.diskqueue.000000.dat.bad"]["recovered"] == 0  # nsqd had read all of it
+    assert document("recover-bad", str(directory), "--channel=c")["messages"] == 0
+    assert document("verify", str(directory))["sound"]
+    flags = expectation("corrupt_size")["nsqd_options"]
+    again = directory.rename(tmp_path / "again")
+    assert deliveries(nsqd_factory, again, "roll:c", 3, *flags) == lost
+
+
+def test_recovered_messages_follow_those_that_wait(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    directory = golden("rolled", tmp_path)
+    shutil.copy(
+        GOLDEN / "corrupt_size" / "data" / "roll:c.diskqueue.000001.dat",
+        directory / "roll:c.diskqueue.000009.dat.bad",
+    )
+    found = document("recover-bad", str(directory), "--all", "--channel=c")
+    assert [(each["recovered"], each["delivered"]) for each in found["files"]] == [(16, 13)]
+    bodies = deliveries(nsqd_factory, directory, "roll:c", len(ROLLED) + 16, "--mem-queue-size=0")
+    assert bodies[: len(ROLLED)] == ROLLED
+    assert [body[:3] for body in bodies[len(ROLLED) :]] == [b"m%d" % number for number in range(17, 33)]
+
+
+def test_what_cannot_be_put_back_stays_set_aside_and_is_told(tmp_path: Path) -> None:
+    bad = message()[:-1] + message(b"world", 2)
+    directory = Path(make(tmp_path / "d", TOPIC_T, t_diskqueue_000000_dat_bad=bad, o_diskqueue_000000_dat_bad=bad))
+    (directory / "t.diskqueue.000001.dat").write_bytes(message(number=3))
+    before = contents(directory)
+    result = gnsqadmin("data", "recover-bad", str(directory), "--json")
+    assert result.code == 1
+    found: Any = json.loads(result.out)
+    errors = {each["queue"]: each["error"] for each in found["files"]}
+    assert "no topic or channel that nsqd.dat lists" in errors["o"]
+    assert "must be repaired first" in errors["t"]
+    assert result.err.count("Error: ") == 2
+    assert contents(directory) == before
+    target = str(tmp_path / "lost.ndjson")
+    assert document("recover-bad", str(directory), "--to", target)["messages"] == 2
+    assert exported(Path(target).read_text()) == {"t": [b"world"], "o": [b"world"]}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="owners are changed by root alone")
+def test_what_root_writes_belongs_to_the_owner_of_the_directory(tmp_path: Path) -> None:
+    directory = golden("corrupt_size", tmp_path)
+    bad = message()[:-1] + message(b"world", 2)
+    (directory / "roll.diskqueue.000001.dat.bad").write_bytes(bad)
+    for path in (directory, *directory.iterdir()):
+        os.chown(path, 1234, 1234)
+    document("recover-bad", str(directory))
+    document("repair", str(directory))
+    copy = Path(f"{directory}.repaired")
+    paths = [directory, copy, *directory.iterdir(), *copy.iterdir()]
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in paths} == {(1234, 1234)}

@@ -1,0 +1,158 @@
+"""Reading a data file past damage: every message that the damage did not touch is found, and nothing is made up."""
+
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from gnsqd.storage.record import MIN_RECORD_SIZE, encode_record, frame_records
+from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, DataFile, Gap, Record
+
+STAMP = 1_795_228_294_479_665_042
+
+bodies = st.lists(
+    st.one_of(
+        st.binary(max_size=40),
+        st.text("0123456789abcdef\0\1\x18", max_size=60).map(str.encode),  # what ids, times and lengths are made of
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def payloads_of(texts: list[bytes]) -> list[bytes]:
+    return [encode_record(STAMP + number, 1, b"%016x" % number, body) for number, body in enumerate(texts)]
+
+
+def read(path: Path, data: bytes, start: int = 0, max_msg_size: int = DEFAULT_MAX_MSG_SIZE) -> list[Record | Gap]:
+    path.write_bytes(data)
+    with DataFile(str(path), max_msg_size) as file:
+        found = list(file.read(start))
+    position = start
+    for item in found:  # in order and without holes
+        assert item.position == position < item.end
+        position = item.end
+    assert position == len(data)
+    return found
+
+
+def payloads_in(found: list[Record | Gap]) -> list[bytes]:
+    return [item.payload for item in found if isinstance(item, Record)]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("records") / "file"
+
+
+@given(texts=bodies)
+def test_a_whole_file_is_read_as_it_was_written(path: Path, texts: list[bytes]) -> None:
+    found = read(path, frame_records(payloads_of(texts)))
+    assert payloads_in(found) == payloads_of(texts)
+    assert not any(isinstance(item, Gap) or item.flaw for item in found)
+
+
+@given(texts=bodies, data=st.data())
+def test_what_damage_did_not_touch_is_found(path: Path, texts: list[bytes], data: st.DataObject) -> None:
+    """But for a damaged length that leads to the end of another message: it could be true."""
+    payloads = payloads_of(texts)
+    written = bytearray(frame_records(payloads))
+    first = data.draw(st.integers(0, len(written) - 1))
+    damage = data.draw(st.binary(min_size=1, max_size=30))[: len(written) - first]
+    written[first : first + len(damage)] = damage
+    touched = set(range(first, first + len(damage)))
+    ends = [*accumulate(4 + len(payload) for payload in payloads)]
+    starts = [0, *ends[:-1]]
+    for start, end in zip(starts, ends, strict=True):
+        told = start + 4 + int.from_bytes(written[start : start + 4], "big", signed=True)
+        assume(told == end or told not in ends)
+    untouched = [
+        payload
+        for payload, start, end in zip(payloads, starts, ends, strict=True)
+        if touched.isdisjoint(range(start, end))
+    ]
+    found = payloads_in(read(path, bytes(written)))
+    assert [payload for payload in found if payload in untouched] == untouched
+
+
+@given(junk=st.binary(max_size=300))
+def test_junk_is_read_to_its_end(path: Path, junk: bytes) -> None:
+    read(path, junk)
+
+
+@pytest.mark.parametrize("length", [0, 25, -1, 2_000_000, 2**31 - 1])
+def test_a_message_with_an_impossible_length_is_found(path: Path, length: int) -> None:
+    payloads = payloads_of([b"one", b"two", b"three"])
+    written = bytearray(frame_records(payloads))
+    position = 4 + len(payloads[0])
+    written[position : position + 4] = length.to_bytes(4, "big", signed=True)
+    found = read(path, bytes(written))
+    assert payloads_in(found) == payloads
+    mended = found[1]
+    assert isinstance(mended, Record)
+    assert mended.flaw
+
+
+@pytest.mark.parametrize("length", [30, 28, 35, 1_000_000])
+def test_a_message_that_may_have_lost_some_of_its_bytes_is_not_delivered(path: Path, length: int) -> None:
+    payloads = payloads_of([b"one", b"two", b"three"])
+    written = bytearray(frame_records(payloads))
+    position = 4 + len(payloads[0])
+    assert written[position : position + 4] == (29).to_bytes(4, "big")
+    written[position : position + 4] = length.to_bytes(4, "big")
+    found = read(path, bytes(written))
+    assert payloads_in(found)[-1] == payloads[2]
+    assert payloads[1] not in payloads_in(found)
+
+
+def test_two_messages_are_never_taken_for_one(path: Path) -> None:
+    """With both lengths gone nobody knows where the first one ends."""
+    payloads = payloads_of([b"one", b"two", b"three", b"four"])
+    written = bytearray(frame_records(payloads))
+    for number in (1, 2):
+        position = number * 4 + sum(map(len, payloads[:number]))
+        written[position : position + 4] = bytes(4)
+    found = read(path, bytes(written))
+    assert payloads_in(found) == [payloads[0], payloads[3]]
+    assert len([item for item in found if isinstance(item, Gap)]) == 1
+
+
+def test_a_message_in_the_body_of_a_message_is_no_message(path: Path) -> None:
+    inner = frame_records(payloads_of([b"inner", b"more"]))
+    payloads = payloads_of([b"before", b"x" * 10 + inner, b"behind"])
+    assert payloads_in(read(path, frame_records(payloads))) == payloads
+
+
+@pytest.mark.parametrize("cut", [1, 7, 30, 33])
+def test_a_message_that_was_cut_off_is_not_delivered_in_part(path: Path, cut: int) -> None:
+    payloads = payloads_of([b"one", b"twoo"])
+    [whole, torn] = read(path, frame_records(payloads)[:-cut])
+    assert isinstance(whole, Record)
+    assert whole.payload == payloads[0]
+    assert isinstance(torn, Gap)
+    assert torn.reason == "an end in the middle of a message"
+
+
+def test_zeros_behind_a_crash_hide_nothing(path: Path) -> None:
+    payloads = payloads_of([b"one", b"two"])
+    written = frame_records(payloads[:1]) + bytes(3 << 20) + frame_records(payloads[1:])
+    found = read(path, written)
+    assert payloads_in(found) == payloads
+    [gap] = [item for item in found if isinstance(item, Gap)]
+    assert (gap.end - gap.position, gap.reason) == (3 << 20, "a length of 0 bytes")
+
+
+def test_a_message_that_is_too_large_for_the_limit_is_read_and_told(path: Path) -> None:
+    payloads = payloads_of([b"one", b"x" * 3000, b"three"])
+    found = read(path, frame_records(payloads), max_msg_size=2999)
+    assert payloads_in(found) == payloads
+    assert [item.too_large for item in found if isinstance(item, Record)] == [False, True, False]
+    assert "3,000 bytes" in found[1].flaw  # type: ignore[union-attr]
+    assert not any(item.flaw for item in read(path, frame_records(payloads), max_msg_size=3000))  # type: ignore[union-attr]
+
+
+def test_reading_begins_where_it_is_told(path: Path) -> None:
+    payloads = payloads_of([b"one", b"two"])
+    assert payloads_in(read(path, frame_records(payloads), start=4 + MIN_RECORD_SIZE + 3)) == payloads[1:]

@@ -1,0 +1,205 @@
+"""`bench`: that it measures what it says, loses nothing and leaves nothing behind."""
+
+import csv
+import io
+import json
+import signal
+import subprocess
+import threading
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from cli.gnsqadmin import COMMAND, FakeNode, Terminal, environment, gnsqadmin
+from cli.nodes import Cluster, address, at, create, post
+from conftest import DaemonFactory
+from daemons import DEADLINE, Daemon, eventually, free_port
+from nsqadmin_cli.api import Nsqd
+from nsqadmin_cli.histogram import Histogram
+from nsqadmin_cli.http_client import TLS
+from nsqadmin_cli.load import Load, Plan, Report
+
+
+def measured(*args: str) -> dict[str, Any]:
+    result = gnsqadmin("bench", "--json", *args)
+    assert (result.code, result.err) == (0, "")
+    found: dict[str, Any] = json.loads(result.out)
+    return found
+
+
+def topics(daemon: Daemon) -> list[str]:
+    return [topic["topic_name"] for topic in daemon.stats()["topics"] or ()]
+
+
+def test_it_loses_nothing_and_leaves_nothing(nsqd: Daemon) -> None:
+    create(nsqd, "t", "c")
+    found = measured("--duration=0.5", "--size=100", *at(nsqd))
+    assert found["published"] > 0
+    assert found["published"] % found["batch"] == 0
+    assert (found["lost"], found["redelivered"], found["errors"]) == (0, 0, [])
+    assert 0 < found["received"] <= found["published"]
+    assert found["publish_latency"]["count"] == found["published"] // found["batch"]
+    assert found["delivery_latency"]["count"] >= found["received"]
+    assert sum(bar["count"] for bar in found["histogram"]) == found["delivery_latency"]["count"]
+    assert found["topic"].endswith("#ephemeral")
+    assert topics(nsqd) == ["t"]
+
+
+def test_a_rate_is_kept(nsqd: Daemon) -> None:
+    found = measured("--duration=1", "--rate=100", *at(nsqd))
+    assert (found["batch"], found["rate"]) == (2, 100)
+    assert 10 <= found["published"] <= 100 * (found["seconds"] + 1)  # a slow machine publishes less, but none more
+    assert found["lost"] == 0
+
+
+@pytest.mark.peer
+def test_all_nodes_are_loaded(cluster: Cluster) -> None:
+    found = measured("--duration=0.5", "--batch=10", "--durable", cluster.flag)
+    assert sorted(found["nodes"]) == sorted(map(address, cluster.nodes))
+    assert "#" not in found["topic"]
+    assert (found["publishers"], found["consumers"], found["lost"]) == (2, 2, 0)
+    for daemon in cluster.nodes:
+        assert daemon.log().count("POST /channel/create?topic=gnsqadmin-bench-") == 1
+        assert topics(daemon) == []
+
+
+def test_publishing_alone_has_no_delivery(gnsqd: Daemon) -> None:
+    found = measured("--duration=0.3", "--consumers=0", *at(gnsqd))
+    assert found["published"] > 0
+    assert (found["received"], found["lost"], found["delivery_latency"]["p50"]) == (0, 0, None)
+    assert topics(gnsqd) == []
+
+
+def test_messages_that_a_node_does_not_keep_are_counted_as_lost(gnsqd_factory: DaemonFactory) -> None:
+    daemon = gnsqd_factory("--mem-queue-size=1")
+    result = gnsqadmin("bench", "--duration=0.3", "--batch=500", *at(daemon))
+    assert (result.code, result.err) == (0, "")
+    assert "messages lost: its --mem-queue-size is smaller than --window, or it failed." in result.out
+
+
+def test_people_get_a_histogram_and_programs_rows(nsqd: Daemon) -> None:
+    flags = ("--duration=0.3", *at(nsqd))
+    out = gnsqadmin("bench", *flags).out
+    assert "1 node, 2 publishers, 2 consumers" in out
+    assert "200 B each, 100 in a request, as fast as can be" in out
+    assert out.count("█" * 36) == 1
+    rows = list(csv.DictReader(io.StringIO(gnsqadmin("bench", *flags, "-o", "csv").out)))
+    assert [row["what"] for row in rows] == ["published", "delivered"]
+    assert all(int(row["messages"]) > 0 and float(row["p50"]) <= float(row["p99"]) for row in rows)
+
+
+def test_a_terminal_shows_how_far_it_is(gnsqd: Daemon) -> None:
+    with Terminal(100, 40, "bench", "--duration=0.7", *at(gnsqd)) as terminal:
+        terminal.wait_for("load for 0.7 s", "published", "received")
+        terminal.wait_for("How long messages took")
+        assert terminal.end() == 0
+
+
+def test_ctrl_c_deletes_the_topic(nsqd: Daemon) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "bench", "--duration=600", "--durable", *at(nsqd)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    eventually(lambda: topics(nsqd) and nsqd.stats()["topics"][0]["message_count"], "messages")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=DEADLINE)
+    assert (process.returncode, out, err.strip()) == (130, b"", b"")
+    assert topics(nsqd) == []
+
+
+class SlowNode(Nsqd):
+    """Takes the messages of a publisher when it is told to, and notes what it did."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.go_on = threading.Event()
+        self.done: list[str] = []
+
+    def topic(self, action: str, topic: str) -> None:
+        self.done.append(f"{action} topic")
+
+    def mpub(self, topic: str, bodies: Sequence[bytes]) -> None:
+        self.asked.set()
+        assert self.go_on.wait(DEADLINE)
+        self.done.append("publish")
+
+
+def test_the_topic_is_deleted_after_the_last_request() -> None:
+    node = SlowNode()
+    plan = Plan("t", "c", seconds=600, size=8, batch=2, publishers=1, consumers=0, window=2)
+    load = Load([node], plan, timeout=DEADLINE, tls=TLS())
+    load.connect()
+
+    def interrupt(so_far: Report) -> None:
+        node.asked.wait(DEADLINE)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        load.run(interrupt)
+    threading.Timer(0.2, node.go_on.set).start()
+    load.close()
+    assert node.done == ["create topic", "publish", "delete topic"]
+
+
+def test_a_node_that_refuses_or_dies_is_one_line_of_error(gnsqd: Daemon) -> None:
+    down = f"127.0.0.1:{free_port()}"
+    result = gnsqadmin("bench", f"--nsqd-http-address={down}")
+    assert result == (1, "", f"Error: nsqd at {down}: connection refused\n")
+    with FakeNode(hangs=True) as hanging:
+        result = gnsqadmin("bench", "--timeout=0.3", f"--nsqd-http-address={hanging.address}")
+    assert result == (1, "", f"Error: nsqd at {hanging.address}: no complete answer within 0.3 s\n")
+    create(gnsqd, "t", "c")
+    post(gnsqd, "/pub?topic=t", b"x")  # or the drain would end at once
+    post(gnsqd, "/drain")
+    code, _, err = gnsqadmin("bench", "--duration=60", *at(gnsqd))
+    assert code == 1
+    assert f"Error: nsqd at {address(gnsqd)}: answered HTTP 503 (DRAINING)\n" in err
+    assert topics(gnsqd) == ["t"]
+
+
+def test_a_node_that_dies_meanwhile_ends_it(nsqd: Daemon) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "bench", "--duration=600", "--timeout=2", *at(nsqd)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    eventually(lambda: topics(nsqd) and nsqd.stats()["topics"][0]["message_count"], "messages")
+    nsqd.kill()
+    _, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 1
+    assert err.startswith(f"Error: nsqd at {address(nsqd)}: ".encode())
+    assert b"Traceback" not in err
+
+
+def test_quantiles_are_right_to_a_few_percent() -> None:
+    histogram = Histogram()
+    for microseconds in range(1, 10_001):
+        histogram.add(microseconds * 1000)
+    for part in (0.5, 0.9, 0.99, 0.999):
+        assert abs(histogram.quantile(part) / (part * 1e-2) - 1) < 0.03
+    assert histogram.quantile(1.0) <= 1e-2
+    assert abs(histogram.mean - 5.0005e-3) < 1e-9
+    assert Histogram().quantile(0.5) == 0.0
+
+
+def test_bars_have_round_ends_and_no_gaps() -> None:
+    histogram = Histogram()
+    histogram.add(30_000)
+    histogram.add(700, 2)
+    histogram.add(10**15)
+    bars = list(histogram.bars())
+    assert [(bar.least, bar.most, bar.number) for bar in bars[:6]] == [
+        (0.0, 1e-6, 2),
+        (1e-6, 2e-6, 0),
+        (2e-6, 5e-6, 0),
+        (5e-6, 1e-5, 0),
+        (1e-5, 2e-5, 0),
+        (2e-5, 5e-5, 1),
+    ]
+    assert bars[-1].number == 1
+    assert all(one.most == other.least for one, other in pairwise(bars))

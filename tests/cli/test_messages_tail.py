@@ -1,0 +1,301 @@
+"""`gnsqadmin tail`: messages as they are published, shown harmlessly, and nobody else misses any."""
+
+import contextlib
+import json
+import signal
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+import pytest
+
+from cli.gnsqadmin import COMMAND, FakeNode, Result, Terminal, environment, gnsqadmin, http_answer
+from cli.nodes import Cluster, address, at, create, post, publish, wait_for_depth
+from conftest import DaemonFactory
+from daemons import DEADLINE, Daemon, eventually
+from nsqadmin_cli.cli import cli
+
+
+def tails(nsqd: Daemon, topic: str = "t") -> list[str]:
+    """The channels with which somebody looks at a topic."""
+    found = nsqd.stats(topic)["topics"] or []
+    return [
+        channel["channel_name"]
+        for one in found
+        for channel in one["channels"]
+        if channel["channel_name"].startswith("gnsqadmin-tail-") and channel["client_count"]
+    ]
+
+
+def tail(*args: str, publish: Callable[[], object], nodes: list[Daemon], topic: str = "t") -> Result:
+    """Run it, and `publish` when it looks at `nodes`; without Ctrl-C it has to end by itself."""
+    flags = at(*nodes) if not any(arg.startswith("--lookupd") for arg in args) else []
+    command = [*COMMAND, "tail", topic, *args, *flags]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
+        eventually(lambda: all(tails(node, topic) for node in nodes), "it looks")
+        publish()
+        out, err = process.communicate(timeout=DEADLINE)
+    return Result(process.returncode, out.decode("utf-8", "surrogateescape"), err.decode())
+
+
+def test_bodies_are_printed_as_they_are_and_others_miss_nothing(nsqd: Daemon) -> None:
+    create(nsqd, "t", "c")
+    publish(nsqd, "t", 1)
+    wait_for_depth(nsqd, "t", "c", 1)
+    bodies = ["first", "zweite ö", "\x1b[31mred"]
+
+    def publish_all() -> None:
+        for body in bodies:
+            post(nsqd, "/pub?topic=t", body.encode())
+
+    result = tail("-n", "3", publish=publish_all, nodes=[nsqd])
+    assert (result.code, result.err) == (0, "")
+    assert sorted(result.out.splitlines()) == sorted(bodies)
+    assert nsqd.channel_stats("t", "c")["depth"] == 4
+    eventually(lambda: len(nsqd.stats("t")["topics"][0]["channels"]) == 1, "its channel is gone")
+
+
+def test_json_has_every_byte_and_filters_choose(nsqd: Daemon) -> None:
+    create(nsqd, "t", "c")
+    bodies = [b'{"a": {"b": 5, "c": "x"}}', b'{"a": {"b": "5", "c": "y"}}', b'{"a": {"b": 50}}', b"[5]", b"\xff5", b"x"]
+
+    def publish_all() -> None:
+        for body in bodies:
+            post(nsqd, "/pub?topic=t", body)
+        post(nsqd, "/pub?topic=t", b'{"a": {"b": 5, "c": "last"}}')
+
+    result = tail("--json", "--where", "a.b=5", "--grep", "x|y|last", "-n", "3", publish=publish_all, nodes=[nsqd])
+    assert (result.code, result.err) == (0, "")
+    documents = [json.loads(line) for line in result.out.splitlines()]
+    assert {json.loads(one["body"])["a"]["c"] for one in documents} == {"x", "y", "last"}
+    assert list(documents[0]) == ["node", "topic", "timestamp", "attempts", "id", "body", "body_base64"]
+    result = tail("--json", "--grep", r"\xff", "-n", "1", publish=publish_all, nodes=[nsqd])
+    (document,) = [json.loads(line) for line in result.out.splitlines()]
+    assert (document["body"], document["body_base64"]) == (None, "/zU=")
+
+
+def test_csv_and_details_and_bytes_have_a_line_about_each_message(gnsqd: Daemon) -> None:
+    create(gnsqd, "t", "c")
+    one = {"publish": lambda: post(gnsqd, "/pub?topic=t", b"a,\nb"), "nodes": [gnsqd]}
+    header, row = tail("-n1", "-o", "csv", **one).out.splitlines()  # type: ignore[arg-type]
+    assert header == "time,topic,node,id,attempts,size,body"
+    assert row.endswith(r',1,4,"a,\nb"')
+    head, body = tail("-n1", "--details", **one).out.splitlines()  # type: ignore[arg-type]
+    assert f"  t  {address(gnsqd)}  " in head
+    assert body == r"  a,\nb"
+    _, body = tail("-n1", "--hex", **one).out.splitlines()  # type: ignore[arg-type]
+    assert body == f"  00000000  {'61 2c 0a 62':<48}  |a,.b|"
+
+
+def test_several_topics_on_several_nodes_are_looked_at(nsqd_factory: DaemonFactory) -> None:
+    nodes = [nsqd_factory(), nsqd_factory()]
+    for node, topic in zip(nodes, ("t", "u"), strict=True):
+        create(node, topic, "c")
+    command = [*COMMAND, "tail", "t", "u", "-n2", *at(*nodes)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(), encoding="utf-8") as process:
+        eventually(lambda: tails(nodes[0], "t") and tails(nodes[1], "u"), "it looks")
+        post(nodes[0], "/pub?topic=t", b"1")
+        post(nodes[1], "/pub?topic=u", b"2")
+        out, _ = process.communicate(timeout=DEADLINE)
+    assert sorted(out.splitlines()) == ["t | 1", "u | 2"]
+
+
+@pytest.mark.peer
+def test_nodes_are_found_by_nsqlookupd_those_that_come_later_too(cluster: Cluster) -> None:
+    create(cluster.nodes[0], "t", "c")
+    cluster.wait_for_topic("t", cluster.nodes[0])
+    result = tail("-n", "1", cluster.flag, publish=lambda: publish(cluster.nodes[0], "t", 1), nodes=cluster.nodes[:1])
+    assert (result.code, result.out) == (0, "0\n")
+
+
+def test_it_ends_after_the_time_that_was_told(nsqd: Daemon) -> None:
+    create(nsqd, "t", "c")
+    assert gnsqadmin("tail", "t", "--for", "300ms", *at(nsqd)) == (0, "", "")
+
+
+def test_messages_that_would_be_lost_with_its_channel_are_not_taken_unasked(nsqd: Daemon) -> None:
+    create(nsqd, "t")
+    publish(nsqd, "t", 2)
+    code, out, err = gnsqadmin("tail", "t", *at(nsqd))
+    warning = "2 messages in t would be lost at the end with the channel of this command: there is no other."
+    assert (code, out, err) == (5, "", f"Error: {warning} Nothing was done: say --yes to do it\n")
+    (topic,) = nsqd.stats("t")["topics"]
+    assert (topic["depth"], topic["channels"]) == (2, [])
+    with Terminal(120, 24, "tail", "t", *at(nsqd)) as terminal:
+        terminal.wait_for("Take them? [y/N]")
+        terminal.type("n\n")
+        assert terminal.end() == 5
+    assert nsqd.stats("t")["topics"][0]["depth"] == 2
+    result = gnsqadmin("tail", "t", "--yes", "-n2", *at(nsqd))
+    assert (result.code, sorted(result.out.splitlines())) == (0, ["0", "1"])
+
+
+def test_a_terminal_gets_no_control_codes_and_ctrl_c_ends_it(gnsqd: Daemon) -> None:
+    create(gnsqd, "t", "c")
+    with Terminal(100, 24, "tail", "t", *at(gnsqd)) as terminal:
+        eventually(lambda: tails(gnsqd), "it looks")
+        post(gnsqd, "/pub?topic=t", b"\x1b[2J\x07[bold]\r\xff \xe5\xae\xbd")
+        terminal.wait_for(r"\x1b[2J\x07[bold]\r\xff 宽")
+        assert "\x1b[2J" not in terminal.printed
+        terminal.type("\x03")
+        assert terminal.end() == 130
+    eventually(lambda: not tails(gnsqd), "its channel is gone")
+
+
+def test_a_reader_that_goes_away_ends_it(gnsqd: Daemon) -> None:
+    create(gnsqd, "t", "c")
+    command = [*COMMAND, "tail", "t", *at(gnsqd)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
+        eventually(lambda: tails(gnsqd), "it looks")
+        assert process.stdout is not None
+        process.stdout.close()
+        publish(gnsqd, "t", 100)
+        assert process.wait(DEADLINE) == 1
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+
+
+def test_an_unknown_topic_is_not_made(nsqd: Daemon) -> None:
+    assert gnsqadmin("tail", "t", *at(nsqd)) == (4, "", "Error: no node has the topic t\n")
+    assert nsqd.stats()["topics"] == []
+
+
+@pytest.mark.parametrize(
+    "args, reason",
+    [
+        ([], "Missing argument 'TOPIC...'"),
+        (["t", "--grep", "("], "is no regular expression"),
+        (["t", "--where", "x"], "expected KEY=VALUE"),
+        (["t", "--sample", "100"], "100 is not in the range"),
+        (["t", "-n", "0"], "0 is not in the range"),
+    ],
+)
+def test_wrong_usage_is_told(args: list[str], reason: str) -> None:
+    with pytest.raises(click.UsageError) as error:
+        cli.main(["tail", *args], standalone_mode=False)
+    assert reason in error.value.format_message()
+
+
+# Nodes whose HTTP is as it should be, and whose TCP is not
+
+
+def frame(kind: int, data: bytes) -> bytes:
+    return struct.pack(">ii", 4 + len(data), kind) + data
+
+
+@contextmanager
+def lying_node(talk: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A node with the topic t, whose consumers meet `talk`; gives the option that names it."""
+    over = threading.Event()
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=meet, args=(connection,), daemon=True).start()
+
+    def meet(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            talk(connection)
+            over.wait(DEADLINE)
+
+    threading.Thread(target=serve, daemon=True).start()
+    channel = dict.fromkeys(
+        ("depth", "backend_depth", "in_flight_count", "deferred_count", "message_count", "requeue_count"), 0
+    ) | {"channel_name": "c", "timeout_count": 0, "client_count": 0, "paused": False}
+    topic = {"topic_name": "t", "depth": 0, "backend_depth": 0, "message_count": 0, "message_bytes": 0, "paused": False}
+    info = {
+        "version": "1.3.0",
+        "health": "OK",
+        "start_time": 1,
+        "topics": [topic | {"channels": [channel]}],
+        "broadcast_address": "x",
+        "hostname": "x",
+        "http_port": 1,
+        "tcp_port": listener.getsockname()[1],
+    }
+    try:
+        with FakeNode(http_answer(json.dumps(info).encode())) as node:
+            yield f"--nsqd-http-address={node.address}"
+    finally:
+        over.set()
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+AGREED = frame(0, b'{"max_rdy_count": 100}')
+
+
+def agree(connection: socket.socket) -> None:
+    """Let a client subscribe, up to its RDY."""
+    connection.sendall(AGREED + frame(0, b"OK"))
+    said = b""
+    while b"RDY" not in said and (data := connection.recv(65536)):
+        said += data
+
+
+@pytest.mark.parametrize(
+    "said, reason",
+    [
+        (b"", "no complete answer within 0.5 s"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak NSQ's protocol"),
+        (struct.pack(">ii", -1, 0), "does not speak NSQ's protocol"),
+        (frame(0, b"OK"), "does not answer as nsqd does"),
+        (frame(0, b"[" * 100_000), "does not answer as nsqd does"),
+        (AGREED + frame(1, b"E_BAD_TOPIC \x1b[31m"), r"refused: E_BAD_TOPIC \x1b[31m"),
+        (frame(0, b'{"max_rdy_count": 1, "auth_required": true}'), "give --auth-secret"),
+    ],
+    ids=["hangs", "http", "size", "no agreement", "deep", "refusal", "auth"],
+)
+def test_a_node_that_lies_or_hangs_at_the_beginning_is_one_line_of_error(said: bytes, reason: str) -> None:
+    with lying_node(lambda connection: connection.sendall(said)) as option:
+        code, out, err = gnsqadmin("tail", "t", "--timeout=0.5", option)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert reason in err
+    assert "\x1b" not in err
+
+
+@pytest.mark.parametrize("said", [frame(2, b"short"), struct.pack(">ii", 1 << 30, 2), frame(1, b"E_INVALID x")])
+def test_a_node_that_lies_later_on_is_tried_again(said: bytes) -> None:
+    def talk(connection: socket.socket) -> None:
+        agree(connection)
+        connection.sendall(said)
+
+    command = [*COMMAND, "tail", "t"]
+    with (
+        lying_node(talk) as option,
+        subprocess.Popen([*command, option], stderr=subprocess.PIPE, env=environment(), encoding="utf-8") as process,
+    ):
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE) == 130
+    assert line.startswith("Warning: nsqd at ")
+    assert line.endswith("; trying again\n")
+
+
+def test_messages_of_a_hostile_node_are_shown_harmlessly() -> None:
+    head = struct.pack(">qH", (1 << 63) - 1, 65535) + b"\x1b[31m\r\n\x00\xff" + b"x" * 7
+
+    def talk(connection: socket.socket) -> None:
+        agree(connection)
+        connection.sendall(frame(2, head + b"body"))
+        said = b""
+        while b"CLS" not in said and (data := connection.recv(65536)):
+            said += data
+        connection.sendall(frame(0, b"CLOSE_WAIT"))
+        connection.shutdown(socket.SHUT_WR)
+
+    with lying_node(talk) as option:
+        for form in (["--details"], ["--json"], ["-o", "csv"]):
+            code, out, _ = gnsqadmin("tail", "t", "-n1", *form, option)
+            assert code == 0
+            assert "body" in out
+            assert "\x1b" not in out

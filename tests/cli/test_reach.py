@@ -1,0 +1,226 @@
+"""The ways to a node: unix sockets, TLS and its files, nodes that move to TLS, nsqlookupds, and peers that drip."""
+
+import contextlib
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from certificates import Identity, issue
+from cli.gnsqadmin import FakeNode, Result, gnsqadmin, http_answer
+from cli.nodes import Cluster, address, create
+from conftest import DaemonFactory
+from daemons import DEADLINE, Daemon, free_port
+from nsqadmin_cli.address import Address
+from nsqadmin_cli.http_client import HTTPClient, NodeError
+
+
+def topics(result: Result) -> list[str]:
+    """Names of the topics in a document that was printed without trouble."""
+    assert (result.code, result.err) == (0, "")
+    return [topic["topic_name"] for topic in json.loads(result.out)["totals"]["topics"]]
+
+
+def error(result: Result) -> str:
+    """The one line of a run that failed, without the address."""
+    assert result.code == 1, result
+    assert result.err.count("\n") == 1
+    return result.err.strip().partition(": ")[2].partition(": ")[2]
+
+
+@pytest.fixture
+def authority() -> Identity:
+    return issue("Test Authority", authority=True)
+
+
+@pytest.fixture
+def https(nsqd_factory: DaemonFactory, authority: Identity, tmp_path: Path) -> tuple[Daemon, str, str]:
+    """A node with a topic that speaks HTTPS too: the daemon, its HTTPS address, and its authority's file."""
+    cert, key = issue("127.0.0.1", authority).write(tmp_path / "server")
+    (tmp_path / "ca.pem").write_bytes(authority.cert_pem)
+    at = f"127.0.0.1:{free_port()}"
+    node = nsqd_factory(f"--tls-cert={cert}", f"--tls-key={key}", f"--https-address={at}")
+    create(node, "t")
+    return node, at, str(tmp_path / "ca.pem")
+
+
+def test_a_node_is_asked_over_tls(https: tuple[Daemon, str, str]) -> None:
+    _, at, ca = https
+    option = f"--nsqd-http-address=https://{at}"
+    assert topics(gnsqadmin("stats", "--json", option, f"--tls-ca={ca}")) == ["t"]
+    assert topics(gnsqadmin("stats", "--json", option, "--tls-insecure")) == ["t"]
+    assert error(gnsqadmin("stats", option)).startswith("its certificate is not to be trusted: ")
+
+
+def test_a_node_that_wants_tls_is_asked_where_it_says(
+    nsqd_factory: DaemonFactory, authority: Identity, tmp_path: Path
+) -> None:
+    cert, key = issue("127.0.0.1", authority).write(tmp_path / "server")
+    (tmp_path / "ca.pem").write_bytes(authority.cert_pem)
+    node = nsqd_factory(
+        f"--tls-cert={cert}", f"--tls-key={key}", "--tls-required", f"--https-address=127.0.0.1:{free_port()}"
+    )
+    option = f"--nsqd-http-address={address(node)}"
+    assert topics(gnsqadmin("stats", "--json", option, f"--tls-ca={tmp_path / 'ca.pem'}")) == []
+    assert error(gnsqadmin("stats", option)).startswith("its certificate is not to be trusted: ")
+
+
+def test_a_client_certificate_is_shown(authority: Identity, tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_bytes(authority.cert_pem)
+    server, client = issue("127.0.0.1", authority), issue("client", authority)
+    cert, key = client.write(tmp_path / "client")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*server.write(tmp_path / "server"))
+    context.load_verify_locations(tmp_path / "ca.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    document = {"version": "1.3.0", "health": "OK", "start_time": 1, "topics": []}
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(http_answer(json.dumps(document).encode()))
+
+    with FakeNode(answer, tls=context) as node:
+        at = [f"--nsqd-http-address=https://{node.address}", f"--tls-ca={tmp_path / 'ca.pem'}", "--json"]
+        assert topics(gnsqadmin("stats", *at, f"--tls-cert={cert}", f"--tls-key={key}")) == []
+        assert "TLS failed" in error(gnsqadmin("stats", *at))
+
+
+def test_plain_http_at_an_https_address_and_the_other_way_round(https: tuple[Daemon, str, str]) -> None:
+    node, at, _ = https
+    assert error(gnsqadmin("stats", f"--nsqd-http-address=https://{address(node)}")) == (
+        "does not speak TLS; is this an http address?"
+    )
+    assert error(gnsqadmin("stats", f"--nsqd-http-address={at}")) == (
+        "answered HTTP 400 (Client sent an HTTP request to an HTTPS server.)"
+    )
+
+
+@pytest.mark.parametrize("option", ["--tls-ca", "--tls-cert"])
+@pytest.mark.parametrize("content, reason", [(None, "no such file or directory"), (b"x", ""), (b"\0" * 10, "")])
+def test_a_bad_tls_file_is_one_line_of_error(tmp_path: Path, option: str, content: bytes | None, reason: str) -> None:
+    file = tmp_path / "file.pem"
+    if content is not None:
+        file.write_bytes(content)
+    code, out, err = gnsqadmin("stats", "--nsqd-http-address=https://127.0.0.1:1", f"{option}={file}")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith(f"Error: cannot use {file} for TLS: {reason}")
+
+
+def test_a_unix_socket_is_asked(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    path = tmp_path / "http.sock"
+    node = nsqd_factory(f"--http-address={path}")
+    create(node, "t")
+    for form in (f"unix:{path}", str(path)):
+        assert topics(gnsqadmin("stats", "--json", "--nsqd-http-address", form)) == ["t"]
+    missing = gnsqadmin("stats", "--nsqd-http-address", f"unix:{path}x")
+    assert missing == (1, "", f"Error: nsqd at unix:{path}x: no such file or directory\n")
+
+
+@pytest.mark.peer
+def test_nodes_are_found_by_nsqlookupd(cluster: Cluster) -> None:
+    create(cluster.nodes[0], "t", "c")
+    document = json.loads(gnsqadmin("stats", "--json", cluster.flag).out)
+    assert [node["address"] for node in document["nodes"]] == sorted(map(address, cluster.nodes))
+    assert document["totals"]["channel_count"] == 1
+
+
+@pytest.mark.peer
+def test_an_nsqlookupd_that_is_down_leaves_the_nodes_of_the_others_shown(cluster: Cluster) -> None:
+    down = f"127.0.0.1:{free_port()}"
+    result = gnsqadmin("stats", "--json", cluster.flag, f"--lookupd-http-address={down}")
+    assert (result.code, result.err) == (1, f"Error: nsqlookupd at {down}: connection refused\n")
+    assert len(json.loads(result.out)["nodes"]) == 2
+    alone = gnsqadmin("stats", f"--lookupd-http-address={down}")
+    assert alone == (1, "", result.err)
+
+
+def test_a_lying_nsqlookupd_is_one_line_of_error() -> None:
+    producer = {
+        "remote_address": "x",
+        "hostname": "x",
+        "broadcast_address": "a\r\nX: y",
+        "tcp_port": 1,
+        "http_port": 2,
+        "version": "1.3.0",
+    }
+    with FakeNode(http_answer(json.dumps({"producers": [producer]}).encode())) as lookupd:
+        code, out, err = gnsqadmin("stats", f"--lookupd-http-address={lookupd.address}")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith(rf"Error: nsqlookupd at {lookupd.address}: lists a node at '[a\r\nX: y]:2': ")
+
+
+def test_tls_that_hangs_in_its_handshake_is_given_up_after_the_timeout() -> None:
+    with FakeNode(hangs=True) as silent:
+        at = f"https://{silent.address}"
+        result = gnsqadmin("stats", "--timeout=0.4", "--nsqd-http-address", at)
+        assert result == (1, "", f"Error: nsqd at {at}: no complete answer within 0.4 s\n")
+
+
+def test_headers_that_drip_end_with_the_timeout_and_leave_no_thread_waiting() -> None:
+    over = threading.Event()
+
+    def drip(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+        with contextlib.suppress(OSError):
+            while not over.wait(0.02):
+                connection.sendall(b"x")
+
+    with FakeNode(drip) as dripping:
+        started = time.monotonic()
+        with pytest.raises(NodeError, match="no complete answer within 0.3 s"):
+            HTTPClient(0.3).request(Address.parse(dripping.address), "GET", "/stats")
+        over.set()
+    assert time.monotonic() - started < DEADLINE / 2
+
+
+@pytest.fixture
+def keeping() -> Iterator[tuple[str, list[int]]]:
+    """A server that keeps its connections: its address, and for each connection the requests that it took."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    taken: list[int] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            taken.append(0)
+            with connection:
+                while connection.recv(65536):
+                    taken[-1] += 1
+                    connection.sendall(http_answer(b"OK"))
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield f"127.0.0.1:{listener.getsockname()[1]}", taken
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+
+
+def test_connections_are_kept_for_the_next_request(keeping: tuple[str, list[int]]) -> None:
+    at, taken = keeping
+    client = HTTPClient(DEADLINE)
+    for _ in range(3):
+        assert client.request(Address.parse(at), "GET", "/ping") == b"OK"
+    assert taken == [3]
+
+
+def test_proxies_of_the_environment_are_not_used(nsqd: Daemon) -> None:
+    proxy = f"http://127.0.0.1:{free_port()}"
+    variables: dict[str, Any] = {"http_proxy": proxy, "HTTP_PROXY": proxy, "ALL_PROXY": proxy}
+    assert gnsqadmin("stats", f"--nsqd-http-address={address(nsqd)}", **variables).code == 0
+
+
+def test_any_number_of_nodes_is_asked_at_once() -> None:
+    document = {"version": "1.3.0", "health": "OK", "start_time": 1, "topics": []}
+    with contextlib.ExitStack() as stack:
+        nodes = [stack.enter_context(FakeNode(http_answer(json.dumps(document).encode()))) for _ in range(40)]
+        flags = [f"--nsqd-http-address={node.address}" for node in nodes]
+        result = gnsqadmin("nodes", "--json", *flags, f"--timeout={DEADLINE}")
+    assert (result.code, result.err) == (0, "")
+    assert [node["address"] for node in json.loads(result.out)["nodes"]] == [node.address for node in nodes]

@@ -1,0 +1,71 @@
+"""What gnsqadmin costs where there is much to look at: 3 nodes, 500 topics, 2,000 channels on each."""
+
+import contextlib
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.gnsqadmin import COMMAND, FakeNode, Terminal, environment, http_answer
+
+MEGABYTES = 150
+
+
+def big_document(topics: int, channels: int) -> bytes:
+    zeros = dict.fromkeys(("depth", "backend_depth", "message_count", "message_bytes"), 0)
+    counts = ("in_flight_count", "deferred_count", "requeue_count", "timeout_count", "client_count")
+    named = [
+        {"channel_name": f"channel_of_a_service_{number}", "paused": False, **zeros, **dict.fromkeys(counts, 3)}
+        for number in range(channels)
+    ]
+    found = [
+        {"topic_name": f"some_topic_{number:03d}", "paused": False, "channels": named, **zeros}
+        for number in range(topics)
+    ]
+    return json.dumps({"version": "1.3.0", "health": "OK", "start_time": 1, "topics": found}).encode()
+
+
+@pytest.fixture
+def at() -> Iterator[list[str]]:
+    """The options that name the nodes."""
+    answer = http_answer(big_document(500, 4))
+    with contextlib.ExitStack() as stack:
+        nodes = [stack.enter_context(FakeNode(answer)) for _ in range(3)]
+        yield [f"--nsqd-http-address={node.address}" for node in nodes]
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "json"])
+def test_stats_takes_less_than_a_second_and_a_half(at: list[str], form: str, tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as out:
+        process = subprocess.Popen([*COMMAND, "stats", "-o", form, *at], stdout=out, env=environment())
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    assert used.ru_utime + used.ru_stime < 1.5  # of the processor: a busy machine may take longer
+    assert used.ru_maxrss / 1000 < MEGABYTES
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
+def test_top_takes_less_than_a_fifth_of_a_core(at: list[str]) -> None:
+    with Terminal(160, 50, "top", *at) as terminal:
+        terminal.wait_for("2,000 channels by depth", "some_topic_")
+        proc = Path(f"/proc/{terminal.process.pid}")
+
+        def used() -> float:
+            fields = (proc / "stat").read_text().rpartition(")")[2].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+        before, began = used(), time.monotonic()
+        for _ in range(4):  # looks, one a second
+            terminal.printed = ""
+            terminal.wait_for("2,000 channels by depth")
+        share = (used() - before) / (time.monotonic() - began)
+        memory = int((proc / "status").read_text().partition("VmHWM:")[2].split()[0]) / 1000
+        terminal.type("q")
+        assert terminal.end() == 0
+    assert share < 0.2
+    assert memory < MEGABYTES

@@ -1,0 +1,257 @@
+"""`gnsqadmin top`: what it shows and does by keys, first without a terminal, then on one."""
+
+import json
+import signal
+import termios
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cli.gnsqadmin import FakeNode, Terminal, gnsqadmin, http_answer
+from cli.nodes import address, create, publish
+from daemons import Daemon, free_port
+from nsqadmin_cli.address import Address
+from nsqadmin_cli.cluster import Answers
+from nsqadmin_cli.http_client import NodeError
+from nsqadmin_cli.models import ChannelStats, NodeStats, TopicStats
+from nsqadmin_cli.table import Cell, Tone
+from nsqadmin_cli.top_view import TopView
+from nsqadmin_cli.totals import Flow, Key
+
+NODE = Address("a", 1)
+BUSY = Flow(10, 10)
+
+
+def channel(name: str, depth: int = 0, clients: int = 1, *, paused: bool = False) -> ChannelStats:
+    return ChannelStats(name, depth, 0, 0, 0, 0, 0, 0, clients, paused)
+
+
+def node(*channels: ChannelStats) -> NodeStats:
+    return NodeStats("1.3.0", "OK", 1, (TopicStats("t", 0, 0, 0, 0, False, channels=channels),))
+
+
+def view(answers: Answers[NodeStats], flows: dict[Key, Flow] | None = None, looks: int = 1, **how: Any) -> TopView:
+    found = TopView(interval=1, **how)
+    for _ in range(looks):
+        found.update(answers, flows or {})
+    return found
+
+
+def column(found: TopView, key: str, height: int = 40) -> list[Any]:
+    """The values of a column as it is shown."""
+    _, table, _ = found.blocks(160, height)
+    index = [one.key for one in table.columns].index(key)
+    values = [row[index] for row in table.rows]
+    return [value.value if isinstance(value, Cell) else value for value in values]
+
+
+def head(found: TopView) -> str:
+    lines, _, _ = found.blocks(160, 40)
+    return "\n".join("".join(text for text, _ in line.parts) for line in lines)
+
+
+def foot(found: TopView, height: int = 40) -> str:
+    _, _, line = found.blocks(160, height)
+    return "".join(text for text, _ in line.parts)
+
+
+def test_it_sorts_by_keys_and_turns_round() -> None:
+    flows = {("t", "a"): Flow(1, 9), ("t", "b"): Flow(5, 5), ("t", "c"): Flow(9, 1)}
+    found = view({NODE: node(channel("a", 5), channel("b", 7, 2), channel("c", 6))}, flows)
+    orders = {"d": "bca", "i": "cba", "o": "abc", "c": "bac", "n": "abc", "e": "bca"}
+    for key, expected in orders.items():
+        assert found.press(key)
+        assert "".join(column(found, "channel")) == expected, key
+    found.press("d")
+    found.press("R")
+    assert "".join(column(found, "channel")) == "acb"
+    assert "reversed" in foot(found)
+
+
+def test_it_filters_by_what_is_typed_and_forgets_it_with_escape() -> None:
+    found = view({NODE: node(channel("billing"), channel("archive"))})
+    for key in ("/", "B", "x", "backspace", "i"):
+        found.press(key)
+    assert column(found, "channel") == ["billing"]
+    assert foot(found).startswith("only names with: Bi")
+    found.press("enter")
+    assert "with 'Bi'" in foot(found)
+    found.press("d")  # a command again, and no letter
+    assert column(found, "channel") == ["billing"]
+    found.press("escape")
+    assert column(found, "channel") == ["archive", "billing"]
+    for key in ("/", "x", "escape"):
+        found.press(key)
+    assert column(found, "channel") == ["archive", "billing"]
+
+
+def test_q_leaves_but_not_while_typing() -> None:
+    found = view({NODE: node()})
+    assert not found.press("q")
+    found.press("/")
+    assert found.press("q")
+    assert found.needle == "q"
+
+
+def test_it_scrolls_within_what_there_is() -> None:
+    found = view({NODE: node(*(channel(f"c{number:03d}") for number in range(100)))}, order="name")
+    assert column(found, "channel", 15)[0] == "c000"
+    shown = len(column(found, "channel", 15))
+    assert shown == 10
+    for keys, first in (
+        (["down"], "c001"),
+        (["page down"], "c011"),
+        (["up", "page up"], "c000"),
+        (["end"], "c090"),
+        (["down"], "c090"),
+        (["home"], "c000"),
+        (["up"], "c000"),
+    ):
+        for key in keys:
+            found.press(key)
+        assert column(found, "channel", 15)[0] == first, keys
+    assert "1-10" in foot(found, 15)
+
+
+def test_tab_shows_topics_then_nodes() -> None:
+    found = view(
+        {NODE: node(channel("c", 4)), Address("b", 1): NodeError("nsqd", Address("b", 1), "connection refused")}
+    )
+    found.press("tab")
+    assert column(found, "topic") == ["t"]
+    found.press("tab")
+    assert column(found, "node") == ["a:1", "b:1"]
+    assert column(found, "status") == ["healthy", "failed: connection refused"]
+    found.press("tab")
+    assert column(found, "channel") == ["c"]
+
+
+@pytest.mark.parametrize(
+    "one, flow, looks, expected",
+    [
+        (channel("c", 5, 0), Flow(), 1, ("no clients", Tone.BAD)),
+        (channel("c", 0, 0), Flow(), 9, ("", Tone.PLAIN)),
+        (channel("c", 5), Flow(), 4, ("", Tone.PLAIN)),
+        (channel("c", 5), Flow(), 5, ("stuck", Tone.BAD)),
+        (channel("c", 5), BUSY, 9, ("", Tone.PLAIN)),
+        (channel("c", 5, 0, paused=True), Flow(), 9, ("paused", Tone.NOTE)),
+        (channel("c", 5), Flow(20, 10), 2, ("growing", Tone.NOTE)),
+        (channel("c", 5), BUSY + Flow(0, 0, 0, 1), 2, ("timeouts", Tone.NOTE)),
+        (channel("c", 5), BUSY + Flow(0, 0, 11), 2, ("requeues", Tone.NOTE)),
+        (channel("c", 5), BUSY + Flow(0, 0, 9), 2, ("", Tone.PLAIN)),
+    ],
+)
+def test_trouble_is_named(one: ChannelStats, flow: Flow, looks: int, expected: tuple[str, Tone]) -> None:
+    found = view({NODE: node(one)}, {("t", "c"): flow}, looks)
+    _, table, _ = found.blocks(160, 40)
+    cells = [row[-1] for row in table.rows]
+    assert cells == [Cell(*expected)]
+
+
+def test_a_node_without_clients_is_trouble_though_others_have_some() -> None:
+    found = view({NODE: node(channel("c", 5, 1)), Address("b", 1): node(channel("c", 5, 0))}, {("t", "c"): BUSY})
+    assert column(found, "trouble") == ["no clients/1"]
+
+
+@pytest.mark.parametrize(
+    "depth, flow, drain",
+    [
+        (0, Flow(), ""),
+        (100, Flow(10, 30), "5s"),
+        (100, Flow(10, 10), "never"),
+        (5, Flow(0, 90), "<1s"),
+        (9, Flow(), "never"),
+    ],
+)
+def test_drain_time_is_what_the_rates_promise(depth: int, flow: Flow, drain: str) -> None:
+    assert column(view({NODE: node(channel("c", depth))}, {("t", "c"): flow}), "drain") == [drain]
+
+
+def test_trends_show_the_backlogs_of_the_last_looks() -> None:
+    found = TopView(interval=1)
+    for depth in (0, 1, 2, 4, 8):
+        found.update({NODE: node(channel("c", depth))}, {})
+    assert column(found, "trend") == ["▁▂▃▅█".rjust(16)]
+    found.update({NODE: node()}, {})
+    found.update({NODE: node(channel("c", 1))}, {})
+    assert column(found, "trend") == ["█".rjust(16)]  # what was deleted is forgotten
+
+
+def test_troubles_stand_on_top_and_do_not_fill_the_screen() -> None:
+    down = {Address(f"n{number}", 1): NodeError("nsqd", Address(f"n{number}", 1), "down") for number in range(9)}
+    found = view({NODE: replace(node(channel("c")), health="NOK - disk"), **down})
+    text = head(found)
+    assert "1 of 10 nodes" in text
+    assert text.count("\n") == 4
+    assert "and 7 more" in text
+    assert "nsqd at a:1: NOK - disk" in head(view({NODE: replace(node(), health="NOK - disk")}))
+
+
+def test_holding_goes_on_with_the_same_key() -> None:
+    found = view({NODE: node()})
+    found.press(" ")
+    assert found.held
+    assert "held" in foot(found)
+    found.press(" ")
+    assert not found.held
+
+
+def test_help_lists_every_key_and_any_key_leaves_it() -> None:
+    found = view({NODE: node(channel("c"))})
+    found.press("?")
+    keys = " ".join(column(found, "key"))
+    assert all(key in keys.split() for key in "dioefrtcxnR/q+-")
+    found.press("q")
+    assert column(found, "channel") == ["c"]
+
+
+def test_top_shows_a_running_node_and_obeys_keys(nsqd: Daemon) -> None:
+    create(nsqd, "orders", "billing", "archive")
+    publish(nsqd, "orders", 1234)
+    down = f"127.0.0.1:{free_port()}"
+    at = [f"--nsqd-http-address={address(nsqd)}", f"--nsqd-http-address={down}"]
+    with Terminal(120, 24, "top", "--interval=0.25", *at) as terminal:
+        text = terminal.wait_for("1,234", "no clients", "1 of 2 nodes", f"{down}: connection refused")
+        assert "archive" in text
+        publish(nsqd, "orders", 766)
+        terminal.wait_for("2,000")
+        terminal.type("/bill")
+        terminal.wait_for("only names with: bill")
+        terminal.type("\r")
+        assert "archive" not in terminal.wait_for("1 channel by depth · with 'bill'")
+        terminal.type("\t\t")
+        terminal.wait_for("2 nodes", "failed: connection refused")
+        terminal.resize(60, 10)
+        terminal.type("?")
+        terminal.wait_for("any key goes back")
+        terminal.type("x")
+        terminal.type("q")
+        assert terminal.end() == 0
+        assert terminal.printed.endswith("\x1b[?1049l")
+        assert termios.tcgetattr(terminal.slave) == terminal.settings
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_the_terminal_as_it_was(number: signal.Signals) -> None:
+    with FakeNode(hangs=True) as silent, Terminal(80, 24, "top", f"--nsqd-http-address={silent.address}") as terminal:
+        terminal.wait_for("0 channels by depth")
+        terminal.process.send_signal(number)
+        assert terminal.end() == 128 + number
+        assert "\x1b[?1049l" in terminal.printed
+        assert "Traceback" not in terminal.printed
+        assert termios.tcgetattr(terminal.slave) == terminal.settings
+
+
+def test_a_node_that_hangs_delays_no_other() -> None:
+    document = {"version": "1.3.0", "health": "OK", "start_time": 1, "topics": []}
+    with FakeNode(hangs=True) as silent, FakeNode(http_answer(json.dumps(document).encode())) as fine:
+        at = [f"--nsqd-http-address={silent.address}", f"--nsqd-http-address={fine.address}"]
+        with Terminal(120, 24, "top", "--show=node", "--timeout=60", *at) as terminal:
+            terminal.wait_for("1 of 2 nodes", "healthy", "failed: no answer for")
+
+
+def test_top_wants_a_terminal() -> None:
+    code, out, err = gnsqadmin("top")
+    assert (code, out) == (1, "")
+    assert err == "Error: a full screen wants a terminal; elsewhere use gnsqadmin stats --watch\n"

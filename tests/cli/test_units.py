@@ -1,0 +1,58 @@
+"""Numbers for people, and durations from them."""
+
+import pytest
+
+from nsqadmin_cli import units
+from nsqadmin_cli.text import LONGEST, printable
+
+
+@pytest.mark.parametrize(
+    "text, seconds",
+    [("5", 5), (".5", 0.5), ("2.", 2), ("250ms", 0.25), ("1h30m", 5400), ("1.5s", 1.5), ("2d", 172800), ("7us", 7e-6)],
+)
+def test_durations_are_read_as_seconds_or_in_gos_form(text: str, seconds: float) -> None:
+    assert units.parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "s", "5 s", "1x", "1h 30m", "-1", "1e3", "١", "5s!", "nan", "1h30"])
+def test_other_texts_are_no_durations(text: str) -> None:
+    with pytest.raises(ValueError, match="is no duration"):
+        units.parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    "value, shown",
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (9_949, "9.9 kB"), (9_950, "10 kB"), (999_499, "999 kB"),
+     (999_500, "1.0 MB"), (34_000_000, "34 MB"), (2**63, "9.2 EB")],
+)  # fmt: skip
+def test_bytes_are_shown_in_powers_of_1000(value: int, shown: str) -> None:
+    assert units.size(value) == shown
+
+
+@pytest.mark.parametrize(
+    "value, shown", [(0.0, "0"), (0.04, "0"), (0.25, "0.2"), (9.94, "9.9"), (9.96, "10"), (1234.4, "1,234")]
+)
+def test_rates_have_a_decimal_while_they_are_small(value: float, shown: str) -> None:
+    assert units.rate(value) == shown
+
+
+@pytest.mark.parametrize(
+    "seconds, shown",
+    [(0, "0ns"), (8.5e-7, "850ns"), (0.0123, "12.3ms"), (4.56, "4.56s"), (0.9996, "1s"), (75, "1m 15s")],
+)
+def test_latencies_have_three_digits(seconds: float, shown: str) -> None:
+    assert units.latency(seconds) == shown
+
+
+def test_sparklines_scale_to_their_largest_value() -> None:
+    assert units.sparkline([0, 1, 2, 4, 8]) == "▁▂▃▅█"
+    assert units.sparkline([0, 0]) == "▁▁"
+    assert units.sparkline([]) == ""
+    assert units.sparkline([5, 5]) == "██"
+
+
+def test_text_from_elsewhere_is_bounded_and_on_one_line() -> None:
+    assert printable("a\nb\x1b[2J\u202e") == r"a\nb\x1b[2J\u202e"
+    long = printable("x" * 10_000)
+    assert len(long) == LONGEST
+    assert long.endswith("…")

@@ -1,0 +1,97 @@
+"""Looking again and again: rates between two looks, one document a line, one heading for many rows."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from cli.gnsqadmin import gnsqadmin
+from cli.nodes import at, create
+from daemons import Daemon
+from nsqadmin_cli.address import Address
+from nsqadmin_cli.models import ChannelStats, NodeStats, TopicStats
+from nsqadmin_cli.totals import Flow, flows
+
+A, B = Address("a", 1), Address("b", 1)
+CHANNEL = ChannelStats("c", 100, 0, 5, 5, 1000, 10, 0, 1, False)
+TOPIC = TopicStats("t", 0, 0, 1000, 0, False, channels=(CHANNEL,))
+NODE = NodeStats("1.3.0", "OK", 1, (TOPIC,))
+
+
+def node(topic: int = 0, **changes: int) -> NodeStats:
+    """NODE with a channel and a topic that moved by so much."""
+    channel = replace(CHANNEL, **{name: getattr(CHANNEL, name) + change for name, change in changes.items()})
+    return replace(NODE, topics=(replace(TOPIC, message_count=1000 + topic, channels=(channel,)),))
+
+
+def test_flows_are_what_came_and_what_is_done_with_each_second() -> None:
+    after = node(40, message_count=40, depth=10, in_flight_count=5, deferred_count=-3, requeue_count=6, timeout_count=2)
+    found = flows({A: NODE}, {A: after}, 2.0)
+    assert found == {("t", ""): Flow(20, 20), ("t", "c"): Flow(20, 14, 3, 1)}
+
+
+def test_flows_of_several_nodes_add_up() -> None:
+    found = flows({A: NODE, B: NODE}, {A: node(10, message_count=10), B: node(5)}, 1.0)
+    assert found["t", ""].ingress == 15
+    assert found["t", "c"] == Flow(10, 10)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        {},
+        {A: replace(node(-10, message_count=-10), start_time=0)},
+        {A: node(100, message_count=100)},
+        {A: replace(NODE, topics=())},
+    ],
+    ids=["new node", "restarted", "made anew", "new topic"],
+)
+def test_what_is_new_flows_with_the_next_look(before: dict[Address, NodeStats]) -> None:
+    assert flows(before, {A: NODE}, 1.0) == {("t", ""): Flow(), ("t", "c"): Flow()}
+
+
+@pytest.mark.parametrize(
+    "flow, backlog, seconds",
+    [(Flow(10, 30), 100, 5), (Flow(0, 1), 0, 0), (Flow(30, 10), 5, None), (Flow(), 5, None), (Flow(), 0, 0)],
+)
+def test_a_queue_is_empty_when_more_goes_than_comes(flow: Flow, backlog: int, seconds: float | None) -> None:
+    assert flow.drain_seconds(backlog) == seconds
+
+
+def test_watching_prints_one_document_a_line_with_flows_from_the_second_on(nsqd: Daemon) -> None:
+    create(nsqd, "t", "c")
+    code, out, err = gnsqadmin("stats", "--json", "--watch=10ms", "--count=3", *at(nsqd))
+    assert (code, err) == (0, "")
+    first, second, third = map(json.loads, out.splitlines())
+    assert first["flows"] is None
+    still = {"ingress_rate": 0.0, "egress_rate": 0.0}
+    expected = [{"topic": "t", "channel": channel} | still for channel in ("", "c")]
+    assert second["flows"] == third["flows"] == expected
+    assert first["time"] < second["time"] < third["time"]
+
+
+def test_one_channel_watched_is_one_row_below_the_other(nsqd: Daemon) -> None:
+    create(nsqd, "t", "c")
+    watching = ["stats", "--topic=t", "--channel=c", "--by=channel", "--watch=5ms", "--count=27", *at(nsqd)]
+    lines = gnsqadmin(*watching).out.splitlines()
+    headings = [index for index, line in enumerate(lines) if line.startswith("channel ")]
+    assert headings == [0, 27]  # a heading and a rule before 25 rows
+    assert len(lines) == 27 + 4
+    assert lines[2].split() == ["c", "t", *["0"] * 9]
+    assert lines[3].split() == ["c", "t", *["0"] * 11]  # and rates
+    csv = gnsqadmin(*watching, "-o", "csv").out.splitlines()
+    assert len(csv) == 28
+    assert csv[0].startswith("channel,topic,ingress_rate,egress_rate,depth,")
+
+
+def test_counter_counts_on(nsqd: Daemon) -> None:
+    create(nsqd, "t", "c")
+    lines = gnsqadmin("counter", "--watch=10ms", "--count=3", *at(nsqd)).out.splitlines()
+    assert [line.split()[1:] for line in lines[2:]] == [["0", "0"], ["0", "0", "0", "0"], ["0", "0", "0", "0"]]
+
+
+@pytest.mark.parametrize("command", ["stats", "counter"])
+def test_a_count_is_for_watching(command: str) -> None:
+    code, out, err = gnsqadmin(command, "--count=2")
+    assert (code, out) == (2, "")
+    assert err.endswith("Error: --count is for --watch.\n")
