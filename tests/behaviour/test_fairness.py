@@ -9,11 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from benchmarks.fairness import consume, consumers
+from benchmarks.queues import fill
 from daemons import Daemon, eventually
 from nsq_client import Client
 
@@ -88,6 +90,14 @@ def test_consumer_is_served_while_a_publisher_pipelines_without_waiting(nsqd: Da
             other.command(b"FIN " + other.message().id)
             seconds.append(time.perf_counter() - began)
     assert percentile_99(seconds) < 2 * LIMIT, f"p50 {sorted(seconds)[PUBS // 2]}, max {max(seconds)}"
+
+
+def test_equal_consumers_of_a_backlog_get_about_as_much_each(gnsqd_factory: Callable[..., Daemon]) -> None:
+    gnsqd = gnsqd_factory("--mem-queue-size=500000")
+    fill(gnsqd, 500_000)
+    with consumers(gnsqd, 4) as all_of_them:
+        counts = consume(all_of_them, 0.3)
+    assert min(counts) > 0.8 * max(counts)
 
 
 @pytest.mark.parametrize("how", ["lines", "binary"])

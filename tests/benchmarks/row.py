@@ -76,6 +76,7 @@ MILLISECONDS = Unit("ms", ".3f", speed=False)
 MEGABYTES = Unit("MB", ",.1f", speed=False)
 KILOBYTES = Unit("kB", ",.1f", speed=False)
 PERCENT = Unit("% of a CPU", ".1f", speed=False)
+SHARE = Unit("%", ".1f", speed=False)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
-"""What is measured: the table ROWS. The procedures are in throughput, latency, footprint, storage and put.
+"""What is measured: the table ROWS. The procedures are in throughput, latency, fairness, footprint,
+storage and put.
 
 Bodies have 200 bytes where nothing else is said. Of the load generator's rows nearly all meet the sink, too.
 """
 
+from benchmarks.fairness import sharing, stalling
 from benchmarks.footprint import connection_memory, heartbeats, idle_memory, message_memory
 from benchmarks.latency import end_to_end, trip, trip_beside_neighbour
 from benchmarks.put import put
@@ -13,6 +15,7 @@ from benchmarks.row import (
     NANOSECONDS,
     PERCENT,
     SECONDS,
+    SHARE,
     Load,
     Row,
     all_that_comes,
@@ -122,6 +125,11 @@ LATENCY = (
     ),
 )
 
+FAIRNESS = (
+    Row("sharing", "4 equal consumers of a backlog: the worst served behind the best", sharing, backlog, SHARE),
+    Row("stalling", "3 consumers of a backlog: what a stalled fourth costs them", stalling, backlog, SHARE),
+)
+
 FOOTPRINT = (
     Row("idle-memory", "resident memory after the start", idle_memory, None, MEGABYTES),
     Row("message-memory", "resident memory per 100,000 messages", message_memory, stored, MEGABYTES),
@@ -134,4 +142,4 @@ IN_PROCESS = (
     Row("put-channel", "topic-to-channel put, in process", put("channel"), None, NANOSECONDS),
 )
 
-ROWS = BENCH_PROGRAMS + THROUGHPUT + UPGRADED + DISK + LATENCY + FOOTPRINT + IN_PROCESS
+ROWS = BENCH_PROGRAMS + THROUGHPUT + UPGRADED + DISK + LATENCY + FAIRNESS + FOOTPRINT + IN_PROCESS
