@@ -95,6 +95,7 @@ class Daemon:
         flags = [
             "--tcp-address=127.0.0.1:0",
             "--http-address=127.0.0.1:0",
+            "--https-address=127.0.0.1:0",  # for those with a certificate; 4152 may be taken
             f"--data-path={self.data_path}",
             *self.flags,
         ]

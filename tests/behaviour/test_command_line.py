@@ -209,7 +209,8 @@ def test_checks_come_in_order(run: Run, number: int) -> None:
     flags = [flag for flag, _ in reversed(CHECKS[number:])]
     if flags[-1] == "--tls-required":  # a certificate that cannot be loaded is found before it is missed
         flags = [flag for flag in flags if not flag.startswith("--tls-cert")]
-    assert refusal(run(*flags)).startswith(f"failed to instantiate nsqd - {CHECKS[number][1]}")
+    result = run("--tcp-address=127.0.0.1:0", *flags)
+    assert refusal(result).startswith(f"failed to instantiate nsqd - {CHECKS[number][1]}")
 
 
 def test_data_path_in_use_is_a_fatal_line(run: Run, tmp_path: Path) -> None:
