@@ -84,7 +84,7 @@ def test_people_get_a_histogram_and_programs_rows(nsqd: Daemon) -> None:
     out = gnsqadmin("bench", *flags).out
     assert "1 node, 2 publishers, 2 consumers" in out
     assert "200 B each, 100 in a request, as fast as can be" in out
-    assert out.count("█" * 36) == 1
+    assert "█" * 36 in out  # the tallest, or several of the same height
     rows = list(csv.DictReader(io.StringIO(gnsqadmin("bench", *flags, "-o", "csv").out)))
     assert [row["what"] for row in rows] == ["published", "delivered"]
     assert all(int(row["messages"]) > 0 and float(row["p50"]) <= float(row["p99"]) for row in rows)
