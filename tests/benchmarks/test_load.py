@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from benchmarks.lanes import BenchmarkError, Lane
-from benchmarks.programs import GENERATOR, generate, generator, holding, on_channel, parse
+from benchmarks.programs import GENERATOR, check, generate, generator, holding, on_channel, parse, started
 from benchmarks.queues import CHANNEL, TOPIC, create_channel
 from certificates import issue
-from daemons import Daemon, eventually
+from daemons import DEADLINE, Daemon, eventually
 from nsq_client import Client
 
 pytestmark = pytest.mark.peer
@@ -180,8 +180,13 @@ def test_what_cannot_be_is_told_in_one_line(nsqd: Daemon, flags: list[str], comp
 
 
 def test_a_daemon_that_goes_away_is_an_error(nsqd: Daemon) -> None:
-    with pytest.raises(BenchmarkError, match="load exited with 1"), holding(nsqd, "-consumers=1"):
+    with started(generator(nsqd, "hold", "-consumers=1")) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
         nsqd.kill()
+        process.wait(DEADLINE)  # its input is still open
+        with pytest.raises(BenchmarkError, match="load exited with 1"):
+            check(process, "")
     with pytest.raises(BenchmarkError, match="connection refused"):
         generate(nsqd, "move", 0.1, "-publishers=1")
 
