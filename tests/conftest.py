@@ -7,6 +7,7 @@ printed a traceback or did not obey SIGTERM, and shows the logs of its daemons w
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -34,6 +35,8 @@ settings.load_profile("gnsqd")
 
 def pytest_configure(config: pytest.Config) -> None:
     export_source_tree()
+    # A shell's background job ignores Ctrl-C, and so would all that it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _missing(reason: str) -> NoReturn:
