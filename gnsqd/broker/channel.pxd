@@ -41,6 +41,7 @@ cdef class Channel:
     cdef list _read_backend(self, Py_ssize_t limit)
     @cython.locals(messages=list)
     cpdef Py_ssize_t finish_run(self, long long client_id, list ids) except -1
-    @cython.locals(message=Message)
     cpdef finish(self, long long client_id, bytes id)
+    @cython.locals(message=Message)
+    cdef _note_latencies(self, list messages)
     cpdef _wake_waiting(self, Py_ssize_t count)

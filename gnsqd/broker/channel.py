@@ -305,17 +305,18 @@ class Channel:
     def finish_run(self, client_id: int, ids: list[bytes]) -> int:
         """FIN of several, up to the first that `client_id` does not have in flight; how many that were."""
         messages = self._in_flight.pop_run(ids, client_id)
-        if self.latencies is not None:
-            now = time_ns()
-            for message in messages:
-                self.latencies.insert(now - message.timestamp)
+        self._note_latencies(messages)
         return len(messages)
 
     def finish(self, client_id: int, id: bytes) -> None:
         """FIN; BrokerError with the reason if `client_id` has no such message in flight."""
-        message = self._in_flight.pop(id, client_id)
+        self._note_latencies([self._in_flight.pop(id, client_id)])
+
+    def _note_latencies(self, messages: list[Message]) -> None:
         if self.latencies is not None:
-            self.latencies.insert(time_ns() - message.timestamp)
+            now = time_ns()
+            for message in messages:
+                self.latencies.insert(now - message.timestamp)
 
     def requeue(self, client_id: int, id: bytes, delay: int) -> None:
         """REQ: back to the queue after `delay` ns; errors as `finish`."""
