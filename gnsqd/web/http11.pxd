@@ -1,3 +1,5 @@
+cimport cython
+
 cdef class Request:
     cdef public str method
     cdef public str target
@@ -15,6 +17,9 @@ cdef class Request:
     cdef public bint too_big
     cdef public bint broken
 
+    @cython.locals(request=Request)
+    cpdef Request again(self, bytes body)
+
 cdef class RequestReader:
     cdef public bint done
     cdef public bytes refusal
@@ -25,7 +30,12 @@ cdef class RequestReader:
     cdef Py_ssize_t _silence
     cdef bint _progress
 
+    cdef dict _heads
+    cdef bytes _head
+
     cpdef list feed(self, bytes data)
+    @cython.locals(start=Py_ssize_t, end=Py_ssize_t, body_end=Py_ssize_t, known=Request)
+    cdef bytes _take_known(self, bytes data)
     cdef _locate(self, Request request)
     cdef _finish(self, Request request)
 

@@ -6,6 +6,9 @@ A longer one is dropped while it arrives, and the request is answered as `too_bi
 by more than DISCARD_LIMIT is answered at once and is the connection's last. Go's server, which clients are used to,
 does the same.
 
+A client that keeps its connection mostly sends the same head again, so whole heads are looked up first in those that
+were read before, `heads`, and only what is new goes through the parser.
+
 What is no HTTP is answered with Go's words, as `refusal`, and ends the connection. httptools is stricter than Go where
 two servers could read a request differently (two lengths for one body, lines without a carriage return) and does not
 know methods that no standard names.
@@ -22,6 +25,8 @@ from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrad
 
 MAX_SILENCE = 65536  # bytes that bring neither a request nor a body any further: a head, chunk sizes, trailers
 DISCARD_LIMIT = 256 * 1024
+MAX_HEADS = 1024  # that are known at a time, and
+MAX_KNOWN_HEAD = 1024  # how many bytes one of them may have
 MAX_MEASURED = 2048  # bytes: a longer response body is sent chunked, as by Go's server
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -43,6 +48,7 @@ REASONS = {
 }
 
 _BAD_ESCAPE = regex("%(?![0-9a-fA-F]{2})")
+_SPECIAL = {b"expect", b"transfer-encoding", b"upgrade"}
 
 
 class Request:
@@ -82,11 +88,31 @@ class Request:
         self.expects = False  # the client sends the body once it was told to continue
         self.limit = 0
         self.body = b""
-        self.buffer = bytearray()  # collects a body that comes in more than one piece
+        self.buffer: bytearray | None = None  # collects a body that comes in more than one piece
         self.received = 0
         self.announced = False
         self.too_big = False
         self.broken = False
+
+    def again(self, body: bytes) -> "Request":
+        """The same request with another body of the same length."""
+        request = Request.__new__(Request)
+        request.method = self.method
+        request.target = self.target
+        request.path = self.path
+        request.query = self.query
+        request.headers = self.headers
+        request.http10 = self.http10
+        request.keep_alive = True
+        request.expects = False
+        request.limit = self.limit
+        request.body = body
+        request.buffer = None
+        request.received = self.received
+        request.announced = self.announced
+        request.too_big = False
+        request.broken = False
+        return request
 
 
 class _Stop(Exception):
@@ -95,15 +121,18 @@ class _Stop(Exception):
 
 class RequestReader:
     """One connection's requests. `body_limit(request)` is asked when a head is in: how many bytes of body are wanted.
+    `heads` is shared by the connections for which that is the same: requests by the bytes of their heads.
 
     After `done` nothing more is to be read: the connection closes once everything given so far is answered, with
     `refusal` as the last thing sent.
     """
 
-    def __init__(self, body_limit: Callable[[Request], int]) -> None:
+    def __init__(self, body_limit: Callable[[Request], int], heads: dict[bytes, Request]) -> None:
         self.done = False
         self.refusal = b""
         self._body_limit = body_limit
+        self._heads = heads
+        self._head = b""  # of the request that comes first in what the parser gets
         self._parser: Any = HttpRequestParser(self)
         self._request: Request | None = None
         self._ready: list[Request] = []
@@ -113,6 +142,8 @@ class RequestReader:
     def feed(self, data: bytes) -> list[Request]:
         """The requests that `data` completes, in order."""
         self._progress = False
+        if self._request is None:
+            data = self._take_known(data)
         while data:
             try:
                 self._parser.feed_data(data)
@@ -134,6 +165,24 @@ class RequestReader:
         ready = self._ready
         self._ready = []
         return ready
+
+    def _take_known(self, data: bytes) -> bytes:
+        """Take the complete requests off the beginning of `data` whose heads are known, and return the rest."""
+        start = 0
+        while start < len(data):
+            end = data.find(b"\r\n\r\n", start, start + MAX_KNOWN_HEAD) + 4
+            # Empty lines before a request are no part of it.
+            self._head = data[start:end] if end > start + 4 and data[start] > 32 else b""
+            known = self._heads.get(self._head)
+            if known is None:
+                break
+            body_end = end + known.received
+            if body_end > len(data):
+                break
+            self._ready.append(known.again(data[end:body_end]))
+            self._progress = True
+            start = body_end
+        return data[start:]
 
     def feed_eof(self) -> list[Request]:
         """The client sends no more: gives the request that was cut off inside its body, if any."""
@@ -201,7 +250,7 @@ class RequestReader:
 
     def _finish(self, request: Request) -> None:
         self._request = None
-        if request.buffer:
+        if request.buffer is not None:
             request.body = bytes(request.buffer)
         self._ready.append(request)
         self.done = not request.keep_alive
@@ -296,8 +345,8 @@ class RequestReader:
         if not request.body:
             request.body = data
         else:
-            if not request.buffer:
-                request.buffer += request.body
+            if request.buffer is None:
+                request.buffer = bytearray(request.body)
             request.buffer += data
 
     def on_message_complete(self) -> None:
@@ -305,6 +354,16 @@ class RequestReader:
         assert request is not None
         self._progress = True
         self._finish(request)
+        if self._head:
+            self._learn(request)
+
+    def _learn(self, request: Request) -> None:
+        """Know the head of the request that just ended again, if nothing in it needs more than `Request.again` does."""
+        if request.keep_alive and not request.too_big and _SPECIAL.isdisjoint(request.headers):
+            if len(self._heads) >= MAX_HEADS:
+                self._heads.clear()
+            self._heads[self._head] = request.again(b"")
+        self._head = b""
 
 
 class _Date:
@@ -324,25 +383,26 @@ class _Date:
 
 _date = _Date()
 
+# By whether the request was HTTP/1.0
+_STATUS_LINES = [
+    {status: f"HTTP/{version} {status} {reason}\r\n".encode() for status, reason in REASONS.items()}
+    for version in ("1.1", "1.0")
+]
+# and by whether the connection is kept; this ends a head.
+_CONNECTION = [[b"Connection: close\r\n\r\n", b"\r\n"], [b"\r\n", b"Connection: keep-alive\r\n\r\n"]]
+
 
 def render(request: Request, status: int, body: bytes, headers: bytes = b"") -> bytes:
     """A response: `headers` are whole lines; Date, Connection and what tells the length are added. HEAD gets no
     body."""
-    if request.http10:
-        version, connection = b"1.0", b"Connection: keep-alive\r\n" if request.keep_alive else b""
-    else:
-        version, connection = b"1.1", b"" if request.keep_alive else b"Connection: close\r\n"
     chunked = len(body) > MAX_MEASURED and not request.http10 and request.method != "HEAD"
-    length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % len(body)
-    head = b"HTTP/%s %d %s\r\n%s%s%s\r\n%s\r\n" % (
-        version,
-        status,
-        REASONS[status].encode(),
+    head = (
+        _STATUS_LINES[request.http10][status],
         headers,
         _date.line(),
-        length,
-        connection,
+        b"Transfer-Encoding: chunked\r\n" if chunked else b"Content-Length: %d\r\n" % len(body),
+        _CONNECTION[request.http10][request.keep_alive],
     )
     if chunked:
-        return b"%s%x\r\n%s\r\n0\r\n\r\n" % (head, len(body), body)
-    return head if request.method == "HEAD" else head + body
+        return b"%s%x\r\n%s\r\n0\r\n\r\n" % (b"".join(head), len(body), body)
+    return b"".join(head if request.method == "HEAD" else (*head, body))

@@ -153,7 +153,7 @@ class Router:
         if endpoint is None:
             return self._respond_unrouted(request, remote_address)
         route, handler = endpoint
-        started = monotonic_ns()
+        started = monotonic_ns() if route.logged else 0
         status = 200
         try:
             result = handler(request)

@@ -70,6 +70,7 @@ class HTTPServer:
         self._connections: set[Connection] = set()
         self._receiving: set[Connection] = set()
         self._greenlets: set[Greenlet[..., None]] = set()
+        self._heads: dict[bytes, Request] = {}
 
     def serve(self) -> None:
         """Accept connections until `close`. ListenerBroken if the listener breaks."""
@@ -136,7 +137,7 @@ class HTTPServer:
         connection.send(b"")  # nothing but TLS's goodbye, without which clients suspect that the end is missing
 
     def _converse(self, connection: Connection) -> None:
-        with closing(RequestReader(self._router.body_limit)) as reader:
+        with closing(RequestReader(self._router.body_limit, self._heads)) as reader:
             self._answer(connection, reader)
 
     def _answer(self, connection: Connection, reader: RequestReader) -> None:

@@ -69,7 +69,7 @@ class World:
 
     def ask(self, handler: str, query: str = "topic=t&channel=c", body: bytes = b"", *headers: bytes) -> object:
         lines = [b"POST /x?%s HTTP/1.1" % query.encode(), b"Host: x", b"Content-Length: %d" % len(body), *headers]
-        reader = RequestReader(lambda request: self.options.max_body_size)
+        reader = RequestReader(lambda request: self.options.max_body_size, {})
         (request,) = reader.feed(b"\r\n".join([*lines, b"", b""]) + body)
         return self.call(handler, request)
 

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnsqd.web.http11 import CONTINUE, DISCARD_LIMIT, MAX_SILENCE, Request, RequestReader, render
+from gnsqd.web.http11 import (
+    CONTINUE,
+    DISCARD_LIMIT,
+    MAX_HEADS,
+    MAX_KNOWN_HEAD,
+    MAX_SILENCE,
+    Request,
+    RequestReader,
+    render,
+)
 
 LIMIT = 100
 
@@ -19,7 +28,7 @@ CHUNKED = (
 
 
 def reader(limit: int = LIMIT) -> RequestReader:
-    return RequestReader(lambda request: limit)
+    return RequestReader(lambda request: limit, {})
 
 
 def seen(request: Request) -> tuple[str, str, str, bytes]:
@@ -352,3 +361,69 @@ def test_body_over_2048_bytes_is_one_chunk() -> None:
 def test_clients_of_http_1_0_get_no_chunks() -> None:
     response = render(a_request(b"GET / HTTP/1.0"), 200, b"x" * 2049)
     assert response.endswith(b"\r\nContent-Length: 2049\r\n\r\n" + b"x" * 2049)
+
+
+def test_a_head_that_was_read_before_gives_the_same_request_with_the_new_body() -> None:
+    heads: dict[bytes, Request] = {}
+    (first,) = RequestReader(lambda request: LIMIT, heads).feed(POST)
+    (again,) = RequestReader(lambda request: LIMIT, heads).feed(POST.replace(b"hello", b"world"))
+    assert list(heads) == [POST.removesuffix(b"hello")]
+    assert (first.body, again.body) == (b"hello", b"world")
+    assert everything(again) == everything(first)
+
+
+def test_a_body_may_come_later_than_a_head_that_is_known() -> None:
+    under_test = reader()
+    under_test.feed(POST)
+    for cut in range(1, len(POST)):
+        assert under_test.feed(POST[:cut]) == []
+        (request,) = under_test.feed(POST[cut:] + GET)[:1]
+        assert request.body == b"hello"
+
+
+def test_heads_that_are_known_are_bounded_in_number_and_size() -> None:
+    heads: dict[bytes, Request] = {}
+    under_test = RequestReader(lambda request: LIMIT, heads)
+    for number in range(MAX_HEADS + 1):
+        under_test.feed(head(line=b"GET /%d HTTP/1.1" % number))
+    assert 0 < len(heads) <= MAX_HEADS
+    under_test.feed(long := head(b"X-A: " + MAX_KNOWN_HEAD * b"a"))
+    assert long not in heads
+
+
+def everything(request: Request) -> list[object]:
+    fields = ("method", "target", "path", "query", "headers", "http10", "keep_alive", "limit", "received")
+    return [getattr(request, name) for name in (*fields, "announced", "too_big", "broken")]
+
+
+REPEATED = [
+    GET,
+    POST,
+    CHUNKED,
+    b"\r\n\r\n" + GET,
+    b"\n\r\n\r\n" + GET,
+    head(b"Expect: 100-continue", b"Content-Length: 5") + b"hello",
+    head(b"Connection: Upgrade", b"Upgrade: h2c", b"Content-Length: 5") + b"hello",
+    head(b"Content-Length: 101") + b"x" * 101,
+    head(b"Connection: close"),
+    head(b"Content-Length: 0"),
+    head(line=b"GET / HTTP/1.0"),
+    head(b"Connection: keep-alive", line=b"GET /%41 HTTP/1.0"),
+]
+
+
+@given(st.lists(st.lists(st.sampled_from(REPEATED), max_size=5), max_size=6), st.integers(1, 400))
+def test_requests_are_the_same_whether_their_heads_are_known_or_not(streams: list[list[bytes]], size: int) -> None:
+    heads: dict[bytes, Request] = {}
+    for parts in streams:
+        data = b"".join(parts)
+        knowing, ignorant = RequestReader(lambda request: LIMIT, heads), reader()
+        seen_by_both = []
+        for under_test, step in ((knowing, size), (ignorant, 1)):  # a head that comes in pieces is never looked up
+            requests = []
+            for start in range(0, len(data), step):
+                if not under_test.done:
+                    requests += under_test.feed(data[start : start + step])
+                    under_test.take_interim()
+            seen_by_both.append(([(everything(one), one.body) for one in requests], under_test.done, under_test.idle))
+        assert seen_by_both[0] == seen_by_both[1]

@@ -87,7 +87,9 @@ class Judge:
         self.router = Router(API(), Options(max_msg_size=7), Logger("", Level.INFO, self.log), ROWS)
 
     def request(self, method: str, target: str) -> Request:
-        (request,) = RequestReader(lambda request: 0).feed(f"{method} {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        (request,) = RequestReader(lambda request: 0, {}).feed(
+            f"{method} {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        )
         return request
 
     def ask(self, method: str, target: str) -> tuple[int, dict[str, str], bytes]:

@@ -275,10 +275,7 @@ def test_nothing_of_an_ended_connection_waits_for_the_garbage_collector(running:
     def alive() -> int:
         return sum(isinstance(one, Request | RequestReader) for one in gc.get_objects())
 
-    gc.collect()
-    gc.disable()
-    try:
-        before = alive()
+    def serve() -> None:
         client = running.connect()
         client.sendall(data)
         client.close()
@@ -287,6 +284,13 @@ def test_nothing_of_an_ended_connection_waits_for_the_garbage_collector(running:
         assert read_responses(last, 1) == [b"OK"]
         last.close()
         running.ends()
+
+    serve()  # now all heads are known that may be
+    gc.collect()
+    gc.disable()
+    try:
+        before = alive()
+        serve()
         assert alive() == before
     finally:
         gc.enable()
