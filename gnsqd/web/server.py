@@ -8,6 +8,7 @@ Go's server waits for without end. Whoever speaks HTTP without TLS to a server w
 """
 
 import socket
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from time import monotonic
@@ -15,7 +16,6 @@ from traceback import format_exc
 from typing import Protocol
 
 from gevent import Greenlet, Timeout, joinall
-from OpenSSL.SSL import Context
 
 from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.environment import Spawn
@@ -23,8 +23,7 @@ from gnsqd.log import Logger
 from gnsqd.web.http11 import Request, RequestReader
 from gnsqd.wire.connection import Connection
 from gnsqd.wire.listener import Listener
-from gnsqd.wire.stream import StreamError
-from gnsqd.wire.tls import TLSLayer
+from gnsqd.wire.stream import TLS, StreamError
 
 REQUEST_TIMEOUT = 60.0  # seconds for a head, and for each next piece of a body
 HANDSHAKE_TIMEOUT = 10.0
@@ -49,8 +48,8 @@ class Responder(Protocol):
 
 
 class HTTPServer:
-    """Owns the listener and the connections that came by it. `spawn(name, body)` starts a greenlet; with a
-    `tls_context` it is HTTPS."""
+    """Owns the listener and the connections that came by it. `spawn(name, body)` starts a greenlet; with
+    `new_tls`, which makes a layer for one connection, it is HTTPS."""
 
     def __init__(
         self,
@@ -58,14 +57,14 @@ class HTTPServer:
         router: Responder,
         log: Logger,
         spawn: Spawn,
-        tls_context: Context | None = None,
+        new_tls: Callable[[], TLS] | None = None,
     ) -> None:
         self._listener = listener
         self._router = router
         self._log = log
         self._spawn = spawn
-        self._tls_context = tls_context
-        self._kind = "HTTP" if tls_context is None else "HTTPS"
+        self._new_tls = new_tls
+        self._kind = "HTTP" if new_tls is None else "HTTPS"
         self._closed = False
         self._connections: set[Connection] = set()
         self._receiving: set[Connection] = set()
@@ -98,10 +97,10 @@ class HTTPServer:
 
     def _handle(self, connection: Connection, sock: socket.socket) -> None:
         try:
-            if self._tls_context is None:
+            if self._new_tls is None:
                 self._converse(connection)
             else:
-                self._converse_in_tls(connection, TLSLayer(self._tls_context))
+                self._converse_in_tls(connection, self._new_tls())
             self._linger(connection, sock)
         except (OSError, StreamError):
             pass  # the client is gone or too slow: as with Go's server, nobody wants to know
@@ -111,7 +110,7 @@ class HTTPServer:
             self._connections.discard(connection)
             connection.close()
 
-    def _converse_in_tls(self, connection: Connection, layer: TLSLayer) -> None:
+    def _converse_in_tls(self, connection: Connection, layer: TLS) -> None:
         connection.read_deadline = monotonic() + HANDSHAKE_TIMEOUT
         self._receiving.add(connection)
         try:

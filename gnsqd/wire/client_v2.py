@@ -13,7 +13,7 @@ from gnsqd.broker.topic import Topic
 from gnsqd.options import Options
 from gnsqd.wire.codec import Decoder
 from gnsqd.wire.connection import Connection
-from gnsqd.wire.tls import TLSLayer
+from gnsqd.wire.stream import TLS
 
 STATE_INIT = 0
 STATE_SUBSCRIBED = 3
@@ -108,7 +108,7 @@ class ClientV2:
         self.output_buffer_timeout = options.output_buffer_timeout
         self.sample_rate = 0
         self.msg_timeout = options.msg_timeout
-        self.tls: TLSLayer | None = None
+        self.tls: TLS | None = None
         self.deflate = False
         self.snappy = False
         self.auth_secret = b""

@@ -22,8 +22,7 @@ from greenlet import getcurrent, greenlet
 
 from gnsqd.broker.doorbell import give_way
 from gnsqd.wire.listener import format_address
-from gnsqd.wire.stream import Layer, Stream, StreamError
-from gnsqd.wire.tls import TLSError, TLSLayer
+from gnsqd.wire.stream import TLS, Layer, Stream, StreamError, TLSError
 
 RECEIVE_SIZE = 65536
 _SLICE = 65536  # bytes wrapped before others get their turn: the slowest compression takes some ms for them
@@ -191,7 +190,7 @@ class Connection:
         except OSError as error:
             raise self._failed("write", error) from error
 
-    def handshake(self, layer: TLSLayer, received: bytes) -> None:
+    def handshake(self, layer: TLS, received: bytes) -> None:
         """Let `layer` shake hands, beginning with what was `received` already, and put it on; errors as `receive`, and
         all of it within the read deadline.
 

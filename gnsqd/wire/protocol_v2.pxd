@@ -9,7 +9,7 @@ cdef class ProtocolV2:
     cdef object _registry
     cdef object _options
     cdef object _log
-    cdef object _tls_context
+    cdef object _new_tls
     cdef object _gate
     cdef bint _tls_required
 

@@ -12,7 +12,6 @@ from time import monotonic
 from traceback import format_exc
 
 from gevent import Greenlet, sleep
-from OpenSSL.SSL import Context
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.doorbell import give_way
@@ -29,8 +28,7 @@ from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_INIT, STATE_SUBSCRIBED, Cl
 from gnsqd.wire.codec import FRAME_TYPE_ERROR, FRAME_TYPE_RESPONSE, CodecError, Command, LineTooLong, frame
 from gnsqd.wire.errors import ClientError, Disconnected
 from gnsqd.wire.identify import apply_settings, negotiate, negotiated, parse_identify
-from gnsqd.wire.stream import DeflateLayer, Layer, SnappyLayer, StreamError
-from gnsqd.wire.tls import TLSLayer
+from gnsqd.wire.stream import TLS, DeflateLayer, Layer, SnappyLayer, StreamError
 
 MESSAGE_ID_LENGTH = 16
 TLS_HANDSHAKE_SECONDS = 5.0
@@ -44,21 +42,21 @@ _HEARTBEAT = frame(FRAME_TYPE_RESPONSE, b"_heartbeat_")
 
 
 class ProtocolV2:
-    """Serves clients against one registry. `tls_context` is None without a certificate, `authenticate` without auth
-    servers."""
+    """Serves clients against one registry. `new_tls`, which makes a layer for one client, is None without a
+    certificate, `authenticate` without auth servers."""
 
     def __init__(
         self,
         registry: Registry,
         options: Options,
         log: Logger,
-        tls_context: Context | None,
+        new_tls: Callable[[], TLS] | None,
         authenticate: Authenticate | None = None,
     ) -> None:
         self._registry = registry
         self._options = options
         self._log = log
-        self._tls_context = tls_context
+        self._new_tls = new_tls
         self._gate = None if authenticate is None else Gate(authenticate, log)
         self._tls_required = options.tls_required != TLS_NOT_REQUIRED
 
@@ -261,15 +259,15 @@ class ProtocolV2:
         client.identify()
         if not identify.feature_negotiation:
             return _OK
-        tls_context = self._tls_context if identify.tls_v1 else None
+        tls = self._new_tls() if self._new_tls is not None and identify.tls_v1 else None
         upgrades = negotiate(identify, self._options)
-        answer = frame(FRAME_TYPE_RESPONSE, negotiated(client, upgrades, tls_context is not None, self._options))
-        if tls_context is None and not upgrades.deflate and not upgrades.snappy:
+        answer = frame(FRAME_TYPE_RESPONSE, negotiated(client, upgrades, tls is not None, self._options))
+        if tls is None and not upgrades.deflate and not upgrades.snappy:
             return answer
         client.reply(answer)
         client.send_replies()
-        if tls_context is not None:
-            self._upgrade_tls(client, tls_context)
+        if tls is not None:
+            self._upgrade_tls(client, tls)
         if upgrades.snappy:
             self._log.info("PROTOCOL(V2): [%s] upgrading connection to snappy", client)
             self._upgrade(client, SnappyLayer())
@@ -281,9 +279,8 @@ class ProtocolV2:
             client.deflate = True
         return None
 
-    def _upgrade_tls(self, client: ClientV2, context: Context) -> None:
+    def _upgrade_tls(self, client: ClientV2, layer: TLS) -> None:
         self._log.info("PROTOCOL(V2): [%s] upgrading connection to TLS", client)
-        layer = TLSLayer(context)
         client.connection.read_deadline = monotonic() + TLS_HANDSHAKE_SECONDS
         client.connection.write_timeout = TLS_HANDSHAKE_SECONDS
         try:

@@ -25,6 +25,14 @@ class StreamError(NSQError):
     """The peer sent what its layer cannot be; the connection is lost. Worded like the errors of Go's packages."""
 
 
+class TLSError(StreamError):
+    """The handshake failed. `alert` is TLS's own last word to the peer, perhaps b""; nothing else may be sent."""
+
+    def __init__(self, text: str, alert: bytes) -> None:
+        super().__init__(text)
+        self.alert = alert
+
+
 class Layer(Protocol):
     """One transformation of the byte stream. Neither method yields, so greenlets may share a layer as long as what
     they encode is sent in the order of encoding."""
@@ -42,6 +50,22 @@ class Layer(Protocol):
 
     def encode(self, data: bytes) -> bytes:
         """Plain bytes to raw ones that let the peer read all of `data`."""
+
+
+class TLS(Layer, Protocol):
+    """The layer in `tls`, which needs a handshake first. Only a daemon with a certificate loads that module: it takes
+    time and memory."""
+
+    established: bool
+    version: str
+    cipher_suite: str
+    peer_common_name: str
+
+    def handshake(self, data: bytes) -> bytes:
+        """Continue the handshake; TLSError."""
+
+    def end(self) -> None:
+        """Our direction is over."""
 
 
 class Stream:

@@ -19,7 +19,7 @@ from OpenSSL import SSL, crypto
 
 from gnsqd.errors import StartError
 from gnsqd.options import TLS_NOT_REQUIRED, TLS_VERSIONS, Options
-from gnsqd.wire.stream import StreamError
+from gnsqd.wire.stream import StreamError, TLSError
 
 PrivateKey = RSAPrivateKey | EllipticCurvePrivateKey | Ed25519PrivateKey
 
@@ -78,14 +78,6 @@ _STRINGS = {12: "utf-8", 18: "ascii", 19: "ascii", 20: "latin-1", 22: "ascii", 3
 
 _RECORD = 16384  # bytes of plaintext in a TLS record, at most
 _SLICE = 65536  # bytes encoded in one go: a memory BIO keeps the memory of the largest amount it ever held
-
-
-class TLSError(StreamError):
-    """The handshake failed. `alert` is TLS's own last word to the peer, perhaps b""; nothing else may be sent."""
-
-    def __init__(self, text: str, alert: bytes) -> None:
-        super().__init__(text)
-        self.alert = alert
 
 
 class TLSLayer:

@@ -1,5 +1,6 @@
 """The topic and the channel that the rows load: made, filled, looked at."""
 
+import mmap
 import os
 from typing import Any
 
@@ -11,6 +12,7 @@ TOPIC = "sub_bench"
 CHANNEL = "ch"
 BODY_SIZE = 200
 SETTLE_SECONDS = 60.0
+MEMORY_AT_HAND = 1 << 30  # bytes
 
 
 def connections() -> int:
@@ -33,6 +35,17 @@ def create_channel(daemon: Daemon) -> None:
         status, _, body = daemon.http("POST", path)
         if status != 200:
             raise BenchmarkError(f"POST {path}: {status} {body.decode(errors='replace')}")
+
+
+def fetch_memory() -> None:
+    """Touch memory and let go of it, so that every daemon which then fills its own finds the same.
+
+    A virtual machine gives free pages back to its host within seconds, and whoever is the first to touch them again
+    waits for the host, seven times as long as for clearing a page.
+    """
+    with mmap.mmap(-1, MEMORY_AT_HAND) as memory:
+        for page in range(0, MEMORY_AT_HAND, mmap.PAGESIZE):
+            memory[page] = 1
 
 
 def fill(daemon: Daemon, count: int) -> None:

@@ -11,6 +11,7 @@ from benchmarks.queues import (
     channel_stats,
     connections,
     create_channel,
+    fetch_memory,
     fill,
     topic_stats,
     wait_for_depth,
@@ -27,6 +28,7 @@ def writer(batch_size: int) -> Procedure:
 
     def measure(daemon: Daemon, load: Load) -> Measurement:
         create_channel(daemon)
+        fetch_memory()
         before = cpu_seconds(daemon)
         rate, messages, load_seconds = bench_program(daemon, "bench_writer", load.seconds, f"--batch-size={batch_size}")
         return published(daemon, rate, messages, load_seconds, before)
@@ -60,6 +62,7 @@ def publisher(*flags: str, http: int = 0) -> Procedure:
         to = [f"-publishers={http or connections()}"]
         if http:
             to.append("-http={}:{}".format(*daemon.http_address))
+        fetch_memory()
         loaded = generate(daemon, "move", load.seconds, *to, *flags)
         rate = loaded.published / loaded.seconds
         return published(daemon, rate, loaded.published, loaded.cpu_seconds, loaded.before)
@@ -106,6 +109,7 @@ def both(publishers: int, consumers: int, *flags: str) -> Procedure:
 
     def measure(daemon: Daemon, load: Load) -> Measurement:
         to = [on_channel(), f"-publishers={publishers or connections()}", f"-consumers={consumers or connections()}"]
+        fetch_memory()
         return consumed(generate(daemon, "move", load.seconds, *to, *flags))
 
     return measure

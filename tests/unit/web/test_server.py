@@ -5,6 +5,7 @@ import io
 import re
 import ssl
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import gevent
@@ -12,7 +13,6 @@ import gevent.ssl
 import pytest
 from gevent.event import Event
 from gevent.socket import create_connection, socket
-from OpenSSL.SSL import Context
 
 from certificates import issue
 from gnsqd.log import Level, Logger
@@ -22,7 +22,7 @@ from gnsqd.web.http11 import Request, RequestReader
 from gnsqd.web.routes import HTTPError, Route, Router, Style
 from gnsqd.web.server import HTTPServer
 from gnsqd.wire.listener import Listener
-from gnsqd.wire.tls import build_context
+from gnsqd.wire.tls import TLSLayer, build_context
 
 DEADLINE = 20.0
 
@@ -62,14 +62,14 @@ class API:
 class Running:
     """A server on a free port, in this very process."""
 
-    def __init__(self, tls_context: Context | None = None) -> None:
+    def __init__(self, new_tls: Callable[[], TLSLayer] | None = None) -> None:
         self.api = API()
         self.log = io.StringIO()
         self.greenlets: list[gevent.Greenlet[..., None]] = []
         log = Logger("", Level.INFO, self.log)
         listener = Listener("127.0.0.1:0")
         self.address = ("127.0.0.1", listener.port)
-        self.server = HTTPServer(listener, Router(self.api, Options(), log, ROWS), log, self.spawn, tls_context)
+        self.server = HTTPServer(listener, Router(self.api, Options(), log, ROWS), log, self.spawn, new_tls)
         self.accepting = gevent.spawn(self.server.serve)
         self.clients: list[socket] = []
 
@@ -110,7 +110,9 @@ def running() -> Iterator[Running]:
 def secure(tmp_path: Path) -> Iterator[Running]:
     """The same with TLS."""
     cert, key = issue("server").write(tmp_path / "server")
-    yield from watch(Running(build_context(Options(tls_cert=cert, tls_key=key))))
+    context = build_context(Options(tls_cert=cert, tls_key=key))
+    assert context is not None
+    yield from watch(Running(partial(TLSLayer, context)))
 
 
 def read_responses(client: socket, count: int) -> list[bytes]:

@@ -11,8 +11,8 @@ from OpenSSL import SSL
 
 from certificates import Identity, issue
 from gnsqd.options import TLS_VERSIONS, Options
-from gnsqd.wire.stream import StreamError
-from gnsqd.wire.tls import TLSError, TLSLayer, build_context
+from gnsqd.wire.stream import StreamError, TLSError
+from gnsqd.wire.tls import TLSLayer, build_context
 
 pytestmark = pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
 
