@@ -28,7 +28,7 @@ cdef class Decoder:
     cdef bint _has(self, Py_ssize_t count) except -1
     @cython.locals(data="const unsigned char *", start=Py_ssize_t)
     cdef bytes _take(self, Py_ssize_t count)
-    @cython.locals(ids=list, buffer=bytes, data="const unsigned char *", start=Py_ssize_t, last=Py_ssize_t)
+    @cython.locals(buffer=bytes, data="const unsigned char *", start=Py_ssize_t, count=Py_ssize_t, end=Py_ssize_t, at=Py_ssize_t, place=Py_ssize_t, character=bytes, column=bytes)
     cpdef list finished_ids(self)
     cpdef take_back(self, Py_ssize_t count)
     @cython.locals(data="const unsigned char *", line=bytes, start=Py_ssize_t, end=Py_ssize_t, known=Py_ssize_t, command=Command)

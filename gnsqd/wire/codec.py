@@ -53,6 +53,8 @@ GRAMMAR: dict[bytes, Tail] = {
 
 _FIN = b"FIN "
 _FIN_LENGTH = len(_FIN) + MESSAGE_ID_LENGTH + 1
+_FIN_COLUMNS = ((_FIN_LENGTH - 1, b"\n"), (0, b"F"), (1, b"I"), (2, b"N"), (3, b" "))
+_MAX_RUN = 512
 
 _HAS_SIZE = {name for name, tail in GRAMMAR.items() if tail is not Tail.NOTHING}
 _HAS_BODY = {name for name, tail in GRAMMAR.items() if tail is Tail.BODY}
@@ -162,15 +164,18 @@ class Decoder:
 
     def finished_ids(self) -> list[bytes]:
         """The message ids of the FINs that are next, as far as they have the usual form, which takes no parsing."""
-        ids: list[bytes] = []
         buffer = data = self._buffer
         start = self._position
-        last = self._length - _FIN_LENGTH
-        while start <= last and data[start + 20] == 10 and buffer.startswith(_FIN, start):
-            ids.append(data[start + 4 : start + 20])
-            start += _FIN_LENGTH
-        self._position = start
-        return ids
+        if not buffer.startswith(_FIN, start):
+            return []
+        count = min((self._length - start) // _FIN_LENGTH, _MAX_RUN)
+        # One column after the other: what all lines have at the same place is looked at in one go.
+        for place, character in _FIN_COLUMNS:
+            column = buffer[start + place : start + count * _FIN_LENGTH : _FIN_LENGTH]
+            count -= len(column.lstrip(character))
+        end = start + count * _FIN_LENGTH
+        self._position = end
+        return [data[at : at + 16] for at in range(start + 4, end, 21)]  # literals make it a loop in C
 
     def take_back(self, count: int) -> None:
         """Let the last `count` of the FINs that `finished_ids` found come as commands after all."""

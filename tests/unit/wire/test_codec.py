@@ -1,6 +1,7 @@
 """The protocol's bytes, however they are cut. References: NSQD-COMPAT 2.1 and 2.4, a session recorded from the real
 nsqd (tests/golden/wire/session.json)."""
 
+import itertools
 import json
 import struct
 import time
@@ -8,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gnsqd.wire.codec import (
     FRAME_TYPE_ERROR,
@@ -334,3 +337,75 @@ def test_body_in_many_pieces_costs_no_more_than_its_length(
 ) -> None:
     # About 0.1 s. If each of the 40,000 pieces were joined to all before it, 400 GB would have to be copied.
     assert seconds_to_read(build(20 << 20), read) < 5
+
+
+# Runs of FINs
+
+IDS = [b"%016x" % number for number in range(1200)]
+
+
+def test_fins_in_a_row_give_their_ids_at_once_and_the_rest_stays() -> None:
+    decoder = Decoder()
+    decoder.feed(b"".join(b"FIN %b\n" % id for id in IDS) + b"RDY 5\nFIN 01")
+    found: list[bytes] = []
+    while ids := decoder.finished_ids():
+        found += ids
+    assert found == IDS
+    assert next_params(decoder) == [b"RDY", b"5"]
+    assert decoder.finished_ids() == []
+    decoder.feed(b"23456789abcdef\n")
+    assert next_params(decoder) == [b"FIN", b"0123456789abcdef"]
+
+
+def test_fins_that_are_taken_back_come_as_commands() -> None:
+    decoder = Decoder()
+    decoder.feed(b"".join(b"FIN %b\n" % id for id in IDS[:5]))
+    assert decoder.finished_ids() == IDS[:5]
+    decoder.take_back(2)
+    assert [next_params(decoder), next_params(decoder), decoder.next_command()] == [
+        [b"FIN", IDS[3]],
+        [b"FIN", IDS[4]],
+        None,
+    ]
+
+
+def next_params(decoder: Decoder) -> list[bytes]:
+    command = decoder.next_command()
+    assert command is not None
+    return command.params
+
+
+IN_FLIGHT = {b"0123456789abcdef", b"fedcba9876543210"}
+LINES = [
+    *(b"FIN %b\n" % id for id in sorted(IN_FLIGHT)),
+    b"FIN 0123456789abcde\n",
+    b"FIN 0123456789abcdef0\n",
+    b"FIN\n",
+    b"FINN0123456789abcdef\n",
+    b"fin 0123456789abcdef\n",
+    b"GIN 0123456789abcdef\n",
+    b"FIN 0123456789abcde\r\n",
+    b"TOUCH 0123456789ab\n",
+    b"RDY 1\n",
+    b"\n",
+]
+
+
+@given(st.lists(st.sampled_from(LINES), max_size=12))
+def test_runs_of_fins_are_the_commands_that_they_would_be_otherwise(lines: list[bytes]) -> None:
+    one_by_one, in_runs = Decoder(), Decoder()
+    for decoder in (one_by_one, in_runs):
+        decoder.feed(b"".join(lines))
+    expected = []
+    while (command := one_by_one.next_command()) is not None:
+        expected.append(command.params)
+    seen = []
+    while True:
+        ids = in_runs.finished_ids()
+        in_flight = list(itertools.takewhile(IN_FLIGHT.__contains__, ids))
+        in_runs.take_back(len(ids) - len(in_flight))
+        seen += [[b"FIN", id] for id in in_flight]
+        if (command := in_runs.next_command()) is None:
+            break
+        seen.append(command.params)
+    assert seen == expected
