@@ -1,0 +1,171 @@
+"""The pytest plugin and the context manager, as a project uses them that has tests with NSQ.
+
+The project's tests run in a pytest of their own, where nothing of this suite's conftest is around.
+"""
+
+import os
+import subprocess
+import sys
+import textwrap
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from daemons import free_port, own_command
+from gnsqd import testing
+
+PLUGIN = "gnsqd.pytest_plugin"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs pytest over one file of a project's tests."""
+
+    def run(source: str, *flags: str) -> subprocess.CompletedProcess[str]:
+        directory = tmp_path / "project"
+        directory.mkdir()
+        (directory / "test_project.py").write_text(textwrap.dedent(source), "utf-8")
+        # Where the package is installed, pytest finds the plugin by itself.
+        path = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        command = [sys.executable, "-m", "pytest", "-p", PLUGIN, "-q", "--strict-markers", *flags]
+        return subprocess.run(command, cwd=directory, env=path, capture_output=True, text=True, timeout=100)
+
+    return run
+
+
+Project = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_installed_package_announces_the_plugin() -> None:
+    listing = subprocess.run(
+        [sys.executable, "-P", "-m", "pytest", "--version", "--version"], capture_output=True, text=True, check=True
+    )
+    if "site-packages" not in testing.__file__:
+        pytest.skip("runs from a source tree, which announces nothing")
+    assert PLUGIN in listing.stdout + listing.stderr
+
+
+def test_fixture_gives_a_daemon_to_publish_to_and_marker_its_flags(project: Project) -> None:
+    run = project(
+        """
+        import json, socket, struct, urllib.request
+        import pytest
+
+        def publish(daemon, body):
+            host, port = daemon.tcp_address.split(":")
+            with socket.create_connection((host, int(port)), 10) as client:
+                client.sendall(b"  V2PUB t\\n" + struct.pack(">i", len(body)) + body)
+                return client.recv(100)[8:]
+
+        def depth(daemon):
+            with urllib.request.urlopen(f"http://{daemon.http_address}/stats?format=json") as answer:
+                return [topic["depth"] for topic in json.load(answer)["topics"]]
+
+        def test_a_message_waits(gnsqd):
+            assert publish(gnsqd, b"hello") == b"OK"
+            assert depth(gnsqd) == [1]
+
+        def test_every_test_has_its_own_daemon(gnsqd):
+            assert depth(gnsqd) == []
+
+        @pytest.mark.gnsqd_flags("--max-msg-size=4")
+        def test_flags(gnsqd):
+            assert publish(gnsqd, b"hello").startswith(b"E_BAD_MESSAGE PUB message too big")
+
+        def test_messages_survive_a_stop_and_not_a_kill(gnsqd_factory):
+            kept, lost = gnsqd_factory(), gnsqd_factory("--mem-queue-size=1000")
+            for daemon, end in ((kept, kept.stop), (lost, lost.kill)):
+                publish(daemon, b"hello")
+                end()
+                daemon.start()
+            assert (sum(depth(kept)), sum(depth(lost))) == (1, 0)
+        """
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "4 passed" in run.stdout
+
+
+def test_failing_test_shows_the_daemons_log(project: Project) -> None:
+    run = project("def test_fails(gnsqd):\n    assert False\n")
+    assert run.returncode == 1
+    assert "log of gnsqd in" in run.stdout
+    assert "TCP: listening on 127.0.0.1:" in run.stdout
+
+
+def test_daemon_that_cannot_start_says_why(project: Project) -> None:
+    run = project(
+        """
+        import pytest
+
+        @pytest.mark.gnsqd_flags("--node-id=5000")
+        def test_never(gnsqd):
+            raise AssertionError("not reached")
+        """
+    )
+    assert run.returncode == 1
+    assert "StartFailed" in run.stdout
+    assert "--node-id must be [0,1024)" in run.stdout
+    assert "not reached" not in run.stdout.partition("StartFailed")[2]
+
+
+def test_context_manager_leaves_nothing_behind() -> None:
+    with testing.running("--broadcast-address=here", command=own_command()) as daemon:
+        with urllib.request.urlopen(f"http://{daemon.http_address}/info") as answer:
+            assert b'"broadcast_address":"here"' in answer.read()
+        assert daemon.data_path.is_dir()
+        with pytest.raises(RuntimeError):
+            daemon.start()
+    assert not daemon.data_path.parent.exists()
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(f"http://{daemon.http_address}/ping")
+
+
+# A project's fixture for the real nsqd; the one line that changes is COMMAND's.
+FIXTURE = """
+import json, subprocess, time, urllib.request
+import nsq, pytest, tornado.ioloop
+
+COMMAND = {command}
+
+@pytest.fixture
+def nsqd(tmp_path):
+    process = subprocess.Popen([*COMMAND, "-tcp-address=127.0.0.1:{tcp}", "-http-address=127.0.0.1:{http}",
+                                "-data-path", str(tmp_path)], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    for _ in range(600):
+        try:
+            urllib.request.urlopen("http://127.0.0.1:{http}/ping")
+            break
+        except OSError:
+            time.sleep(0.05)
+    yield "127.0.0.1:{tcp}"
+    process.terminate()
+    assert process.wait(30) == 0
+
+def test_round_trip(nsqd):
+    received = []
+    loop = tornado.ioloop.IOLoop.current()
+
+    def handle(message):
+        received.append(message.body)
+        loop.stop()
+        return True
+
+    nsq_writer = nsq.Writer([nsqd])
+    reader = nsq.Reader(topic="t", channel="c", nsqd_tcp_addresses=[nsqd], message_handler=handle)
+    loop.call_later(0.5, lambda: nsq_writer.pub("t", b"hello"))
+    loop.call_later(30, loop.stop)
+    loop.start()
+    assert received == [b"hello"]
+"""
+
+
+@pytest.mark.parametrize("daemon", ["gnsqd", pytest.param("nsqd", marks=pytest.mark.peer)])
+def test_project_that_starts_nsqd_in_a_fixture_is_switched_by_one_line(
+    project: Project, peer_binary: Callable[[str], Path], daemon: str
+) -> None:
+    command = own_command() if daemon == "gnsqd" else [str(peer_binary("nsqd"))]
+    run = project(FIXTURE.format(command=command, tcp=free_port(), http=free_port()))
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "1 passed" in run.stdout
