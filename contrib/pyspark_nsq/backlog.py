@@ -1,0 +1,196 @@
+"""What waits in the nsqds, for the planner of a stream: where topics are, and how much is in them.
+
+Discovery tells where. An nsqd that is no longer told of is asked on while it answers, since messages may wait there;
+and if no nsqlookupd answers, those known are enough. On an nsqd that has a topic but not the channel, the channel is
+made: the topic's backlog moves over, and what is published from then on gets there. Until then the topic's own depth
+is what waits.
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from pyspark_nsq.client import Client
+from pyspark_nsq.discovery import Depth, Nsqd, depth, find_nsqds
+from pyspark_nsq.errors import ConnectionLost, DiscoveryError
+from pyspark_nsq.offsets import Offset
+from pyspark_nsq.settings import Settings
+from pyspark_nsq.spool import Spool
+
+Key = tuple[str, str]  # topic, name of the nsqd
+
+_LOOK_INTERVAL = 0.25  # seconds between looks while nothing waits
+_DISCOVERY_INTERVAL = 5.0  # seconds
+_NEW_TOPIC_INTERVAL = 1.0  # seconds, while no nsqd has the topic
+_REMEMBER = 600.0  # seconds for which an nsqd is known that neither answers nor is told of
+_MSG_TIMEOUT = 60.0  # seconds, nsqd's default
+_SCAN = 5.0  # seconds, more than nsqd needs to notice a timeout
+_VAIN_BATCHES = 3  # that bring nothing, before a drain gives up what waits there
+
+_log = logging.getLogger(__name__)
+
+
+class Backlog:
+    """What is known of the nsqds; `waiting` and `depths` are what the last look saw."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._known: dict[str, tuple[Nsqd, float]] = {}  # and when it was last told of, or answered
+        self._found: dict[str, list[Nsqd]] = {}  # by topic
+        self._discover_at = float("-inf")
+        self._looked = float("-inf")
+        self._silent: set[str] = set()
+        self._empty: dict[Key, tuple[int, int]] = {}  # after which batch first seen empty, and how often since
+        self.depths: dict[Key, Depth] = {}
+        self.waiting: dict[Key, int] = {}
+
+    def nsqds(self) -> dict[str, Nsqd]:
+        """Those known, by name."""
+        return {name: nsqd for name, (nsqd, _) in self._known.items()}
+
+    def look(self, before: Offset) -> dict[Key, int]:
+        """How many messages wait for the channel, after the batch `before`.
+
+        DiscoveryError if nobody tells where the topics are, or for a new stream if no nsqd answers; Refused if an nsqd
+        does not let us make the channel.
+        """
+        if not any(self.waiting.values()):
+            time.sleep(max(0.0, self._looked + _LOOK_INTERVAL - time.monotonic()))
+        places = self._places(before)
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda place: self._depth(*place), places))
+        self._looked = time.monotonic()
+        self.depths = {
+            (topic, nsqd.name): answer for (topic, nsqd), answer in zip(places, answers, strict=True) if answer
+        }
+        if places and not self.depths and before.batch == 0:
+            raise DiscoveryError(f"no nsqd answers: {', '.join(sorted(self._known))}")
+        self.waiting = {key: 0 if at.paused else at.channel + at.topic for key, at in self.depths.items()}
+        for topic, nsqd in places:
+            key = topic, nsqd.name
+            if key in self.depths:
+                self._known[nsqd.name] = nsqd, self._looked
+                self._note_empty(key, before.batch)
+                if not self.depths[key].channel_exists and nsqd in self._found.get(topic, ()):
+                    self._make_channel(topic, nsqd)
+        return self.waiting
+
+    def empty_since(self) -> dict[Key, int]:
+        """Where the channel was seen empty, more than once and without anything in between: after which batch."""
+        return {key: batch for key, (batch, times) in self._empty.items() if times > 1}
+
+    def _note_empty(self, key: Key, batch: int) -> None:
+        at = self.depths[key]
+        if not at.channel_exists or at.channel or at.topic or at.in_flight or at.deferred:
+            self._empty.pop(key, None)
+        else:
+            first, times = self._empty.get(key, (batch, 0))
+            self._empty[key] = first, times + 1
+
+    def _places(self, before: Offset) -> list[tuple[str, Nsqd]]:
+        now = time.monotonic()
+        for name, nsqd in before.nsqds.items():
+            self._known.setdefault(name, (nsqd, now))
+        if now >= self._discover_at:
+            self._discover()
+        for found in self._found.values():
+            self._known.update((nsqd.name, (nsqd, now)) for nsqd in found)
+        for name in [name for name, (_, heard) in self._known.items() if heard < now - _REMEMBER]:
+            del self._known[name]
+        return [(topic, nsqd) for topic in self._settings.topics for nsqd, _ in self._known.values()]
+
+    def _discover(self) -> None:
+        interval = _DISCOVERY_INTERVAL
+        for topic in self._settings.topics:
+            try:
+                self._found[topic] = find_nsqds(self._settings, topic)
+                if not self._found[topic]:
+                    interval = _NEW_TOPIC_INTERVAL
+            except DiscoveryError as error:
+                if not self._known:
+                    raise
+                _log.warning("%s; going on with the nsqds known so far", error)
+        self._discover_at = time.monotonic() + interval
+
+    def _depth(self, topic: str, nsqd: Nsqd) -> Depth | None:
+        try:
+            answer = depth(self._settings, nsqd, topic, self._settings.channel)
+        except DiscoveryError as error:
+            if nsqd.name not in self._silent:
+                _log.warning("%s", error)
+            self._silent.add(nsqd.name)
+            return None
+        self._silent.discard(nsqd.name)
+        return answer
+
+    def _make_channel(self, topic: str, nsqd: Nsqd) -> None:
+        try:
+            with Client.connect(nsqd.tcp, self._settings.connection) as client:
+                client.subscribe(topic, self._settings.channel)
+        except ConnectionLost as error:
+            _log.warning("%s", error)
+
+
+class Drain:
+    """Reads, with the trigger availableNow, as many messages as were there at the first look, wherever they were.
+
+    A batch may bring fewer than planned, while others hold messages in flight; those are planned again. nsqd gives
+    what was in flight to a task that died to nobody else before it has timed out: the end of the drain waits for that.
+    What is deferred is not waited for.
+    """
+
+    def __init__(self, backlog: Backlog, msg_timeout_ms: int | None) -> None:
+        self._backlog = backlog
+        self.wait = _SCAN + (_MSG_TIMEOUT if msg_timeout_ms is None else msg_timeout_ms / 1000)
+        self._left: dict[Key, int] | None = None
+        self._vain: dict[Key, int] = {}
+        self._planned: tuple[int, Mapping[Key, int]] = (0, {})
+
+    def look(self, before: Offset, spool: Spool | None) -> dict[Key, int]:
+        """How many messages of the drain wait, after the batch `before`; all 0 when it is over."""
+        deadline = time.monotonic() + self.wait
+        self._backlog.look(before)
+        if self._left is None:
+            self._left = {key: at.channel + at.topic + at.in_flight + at.deferred for key, at in self._depths()}
+        else:
+            self._account(before, spool)
+        again = True
+        while not any((waiting := self._waiting()).values()):
+            held = any(self._left.get(key) and at.in_flight for key, at in self._depths())
+            if not again and not (held and time.monotonic() < deadline):
+                break
+            again = False  # a message on its way back to the queue may have been overlooked
+            self._backlog.look(before)
+        return waiting
+
+    def plan(self, batch: int, wanted: Mapping[Key, int]) -> None:
+        """These are to be read by that batch."""
+        assert self._left is not None
+        self._planned = batch, {key: count for key, count in wanted.items() if count}
+        for key, count in self._planned[1].items():
+            self._left[key] -= count
+
+    def _depths(self) -> list[tuple[Key, Depth]]:
+        return [(key, at) for key, at in self._backlog.depths.items() if not at.paused]
+
+    def _waiting(self) -> dict[Key, int]:
+        assert self._left is not None
+        return {
+            key: min(count, self._left.get(key, 0)) if self._vain.get(key, 0) < _VAIN_BATCHES else 0
+            for key, count in self._backlog.waiting.items()
+        }
+
+    def _account(self, before: Offset, spool: Spool | None) -> None:
+        """Take back what was planned and not read."""
+        assert self._left is not None
+        batch, wanted = self._planned
+        self._planned = 0, {}
+        for key, count in wanted.items():
+            taken = 0
+            if batch == before.batch:
+                # Of a batch that is committed the spool may have forgotten the segments.
+                known = spool is not None and batch > spool.committed()
+                taken = sum(one.messages for one in spool.chain(batch, *key).refresh()) if spool and known else count
+                self._vain[key] = 0 if taken else self._vain.get(key, 0) + 1
+            self._left[key] += max(0, count - taken)

@@ -1,0 +1,154 @@
+"""Which nsqds there are, and how much waits in them: one HTTP request for each question, by the standard library.
+
+nsqlookupds are asked in turn and their answers joined. One that doesn't answer is a warning as long as another one
+does: nsqds register with all of them.
+"""
+
+import http.client
+import json
+import logging
+import ssl
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from pyspark_nsq.errors import DiscoveryError
+from pyspark_nsq.settings import Address, Settings
+from pyspark_nsq.tls import reason, tls_context
+
+_log = logging.getLogger(__name__)
+
+_LARGEST = 64 << 20  # bytes of an answer
+
+
+class Nsqd(NamedTuple):
+    """One nsqd; `name` is `{host}:{TCP port}` as nsqlookupd or the options tell it."""
+
+    name: str
+    tcp: Address
+    http: Address
+
+
+class Depth(NamedTuple):
+    """What waits on an nsqd. `topic` moves over to the channel, once that is there; what is in flight or deferred is
+    not part of `channel`. `paused`: topic or channel. `start_time` in unix seconds is another one after a restart."""
+
+    channel: int = 0
+    in_flight: int = 0
+    deferred: int = 0
+    topic: int = 0
+    channel_exists: bool = False
+    topic_exists: bool = False
+    paused: bool = False
+    start_time: int = 0
+
+
+def find_nsqds(settings: Settings, topic: str | None = None) -> list[Nsqd]:
+    """Those configured, or those that nsqlookupds know with that topic (None: all), by name.
+
+    DiscoveryError when no nsqlookupd answers.
+    """
+    found = {nsqd.name: nsqd for nsqd in _configured(settings)}
+    failures = []
+    for address in settings.lookupd_http_addresses:
+        try:
+            producers = _producers(address, topic, settings)
+        except DiscoveryError as error:
+            failures.append(error)
+            continue
+        found.update((nsqd.name, nsqd) for nsqd in producers)
+    if failures and len(failures) == len(settings.lookupd_http_addresses):
+        raise DiscoveryError("; ".join(map(str, failures)))
+    for failure in failures:
+        _log.warning("%s; others do", failure)
+    return [found[name] for name in sorted(found)]
+
+
+def _configured(settings: Settings) -> list[Nsqd]:
+    http = settings.nsqd_http_addresses or [
+        (host, port + (2 if settings.nsqd_http_tls else 1)) for host, port in settings.nsqd_tcp_addresses
+    ]
+    return [Nsqd(_name(*tcp), tcp, at) for tcp, at in zip(settings.nsqd_tcp_addresses, http, strict=True)]
+
+
+def _producers(lookupd: Address, topic: str | None, settings: Settings) -> list[Nsqd]:
+    path = "/nodes" if topic is None else f"/lookup?{urlencode({'topic': topic})}"
+    who = f"nsqlookupd {_name(*lookupd)}"
+    status, answer = _get(who, lookupd, path, settings.discovery_timeout)
+    if status == 404 and topic is not None:
+        return []  # a topic that nobody has
+    if status != 200:
+        raise DiscoveryError(f"{who} answered {status} to {path}")
+    offset = 1 if settings.nsqd_http_tls else 0
+    try:
+        return [
+            Nsqd(
+                _name(one["broadcast_address"], one["tcp_port"]),
+                (one["broadcast_address"], int(one["tcp_port"])),
+                (one["broadcast_address"], int(one["http_port"]) + offset),
+            )
+            for one in _json(who, answer)["producers"] or ()
+        ]
+    except (LookupError, TypeError, ValueError):
+        raise DiscoveryError(f"{who} does not answer as nsqlookupd does") from None
+
+
+def depth(settings: Settings, nsqd: Nsqd, topic: str, channel: str) -> Depth:
+    """What waits there; zeros for a topic or channel that it doesn't have. DiscoveryError when it doesn't answer."""
+    # Asked for a channel, too, nsqd leaves out topics that don't have it, and with them what waits there.
+    query = {"format": "json", "include_clients": "false", "include_mem": "false", "topic": topic}
+    who = f"nsqd {nsqd.name}"
+    tls = tls_context(settings.connection) if settings.nsqd_http_tls else None
+    status, answer = _get(who, nsqd.http, f"/stats?{urlencode(query)}", settings.discovery_timeout, tls)
+    if status != 200:
+        hint = " (option 'nsq.nsqd.http.tls' asks by HTTPS)" if status == 403 and tls is None else ""
+        raise DiscoveryError(f"{who} answered {status} to /stats at HTTP address {_name(*nsqd.http)}{hint}")
+    try:
+        return _depth(_json(who, answer), topic, channel)
+    except (LookupError, TypeError, ValueError):
+        raise DiscoveryError(f"{who} does not answer as nsqd does at HTTP address {_name(*nsqd.http)}") from None
+
+
+def _depth(stats: Mapping[str, Any], topic: str, channel: str) -> Depth:
+    here = Depth(start_time=int(stats["start_time"]))
+    for found in stats["topics"] or ():
+        if found["topic_name"] == topic:
+            here = here._replace(topic=int(found["depth"]), topic_exists=True, paused=bool(found["paused"]))
+            for one in found["channels"] or ():
+                if one["channel_name"] == channel:
+                    return here._replace(
+                        channel=int(one["depth"]),
+                        in_flight=int(one["in_flight_count"]),
+                        deferred=int(one["deferred_count"]),
+                        channel_exists=True,
+                        paused=here.paused or bool(one["paused"]),
+                    )
+    return here
+
+
+def _get(who: str, address: Address, path: str, timeout: float, tls: ssl.SSLContext | None = None) -> tuple[int, bytes]:
+    connection = (
+        http.client.HTTPSConnection(*address, timeout=timeout, context=tls)
+        if tls
+        else http.client.HTTPConnection(*address, timeout=timeout)
+    )
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read(_LARGEST)
+    except (OSError, UnicodeError, http.client.HTTPException) as error:
+        what = "does not speak HTTP" if isinstance(error, http.client.HTTPException) else reason(error)
+        raise DiscoveryError(f"{who} does not answer at HTTP address {_name(*address)}: {what}") from None
+    finally:
+        connection.close()
+
+
+def _json(who: str, text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise DiscoveryError(f"{who} answers something that is not JSON; is that its HTTP address?") from None
+
+
+def _name(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

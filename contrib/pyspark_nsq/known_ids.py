@@ -1,0 +1,189 @@
+"""The ids of messages that were read before, to drop those that NSQ delivers again.
+
+A message comes again when its FIN was lost: its task died, its connection broke, or its time ran out before the FIN.
+Then nsqd counts another attempt, so as long as an nsqd has not been restarted, a first attempt needs no look. One that
+was killed may have forgotten attempts and FINs alike: what was sealed before its restart is compared in any case.
+
+The segments of uncommitted batches are looked at themselves. When a batch is committed, `archive` puts its ids into
+files that are sorted and named after what a reader must know to pass them by:
+
+    {batch}-{number}-{start time of the nsqd}-{confirmed|suspect}-{lowest id}-{highest id}.ids
+
+with the ids in hexadecimal, and the header of a segment in front. Suspects are ids whose FIN nobody has confirmed.
+nsqd's ids begin with the time, so ranges rarely overlap, and hardly a file is ever opened.
+"""
+
+import mmap
+import os
+import zlib
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple, overload
+
+from pyspark_nsq.client import Message
+from pyspark_nsq.segment import HEADER_SIZE, ID_LENGTH, Damaged, Entry, Kind, pack_entry, read_entry, read_ids
+from pyspark_nsq.spool import Chain, Spool, make_directory, write_file
+
+_IDS_OF_A_FILE = 500_000
+
+
+class IdsFile(NamedTuple):
+    """What the name of an ids file says."""
+
+    path: str
+    batch: int
+    started: int
+    confirmed: bool
+    low: bytes
+    high: bytes
+
+    @classmethod
+    def of(cls, path: str) -> "IdsFile | None":
+        """None if the name is none of an ids file."""
+        stem, extension = os.path.splitext(os.path.basename(path))
+        parts = stem.split("-")
+        if extension != ".ids" or len(parts) != 6 or parts[3] not in ("confirmed", "suspect"):
+            return None
+        batch, _, started, doubt, low, high = parts
+        return cls(path, int(batch), int(started), doubt == "confirmed", bytes.fromhex(low), bytes.fromhex(high))
+
+
+def ids_files(spool: Spool, topic: str, nsqd: str) -> list[IdsFile]:
+    """All ids files of a topic of an nsqd."""
+    directory = spool.ids_directory(topic, nsqd)
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return [file for name in sorted(names) if (file := IdsFile.of(os.path.join(directory, name)))]
+
+
+def archive(spool: Spool, batch: int) -> None:
+    """Write the ids files of a batch; doing it again replaces them."""
+    for topic, nsqd, chain in spool.chains(batch):
+        chain.refresh()
+        confirmed = chain.confirmed()
+        groups: dict[tuple[int, bool], list[Entry]] = {}
+        for entry in chain.entries:
+            if entry.kind is Kind.SEGMENT:
+                groups.setdefault((entry.started, entry.slot in confirmed), []).append(entry)
+        if not groups:
+            continue
+        directory = spool.ids_directory(topic, nsqd)
+        make_directory(directory)
+        number = 0
+        for (started, sure), entries in groups.items():
+            for ids in _sorted_ids(entries):
+                doubt = "confirmed" if sure else "suspect"
+                name = f"{batch:010d}-{number:04d}-{started}-{doubt}-{ids[0].hex()}-{ids[-1].hex()}.ids"
+                write_file(os.path.join(directory, name), pack_entry(Kind.SEGMENT, 0, started, ids))
+                number += 1
+
+
+def _sorted_ids(entries: Sequence[Entry]) -> Iterator[list[bytes]]:
+    """The ids of the segments, in lists of bounded length."""
+    ids: list[bytes] = []
+    for entry in entries:
+        ids += split_ids(read_ids(entry))
+        if len(ids) >= _IDS_OF_A_FILE or entry is entries[-1]:
+            yield sorted(ids)
+            ids = []
+
+
+def split_ids(joined: bytes) -> list[bytes]:
+    """The single ids of what `read_ids` gives."""
+    return [joined[at : at + ID_LENGTH] for at in range(0, len(joined), ID_LENGTH)]
+
+
+class _SortedIds(Sequence[bytes]):
+    """The ids of an ids file, without reading them all."""
+
+    def __init__(self, path: str) -> None:
+        entry = read_entry(path, 0)
+        with open(path, "rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._count = entry.messages
+        with memoryview(self._map) as whole, whole[HEADER_SIZE:] as ids:
+            if zlib.crc32(ids) != entry.ids_crc:
+                raise Damaged(f"{path} is damaged: checksum of its ids")
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | Sequence[bytes]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(self._count))]
+        return self._map[HEADER_SIZE + ID_LENGTH * index : HEADER_SIZE + ID_LENGTH * (index + 1)]
+
+    def __contains__(self, id: object) -> bool:
+        assert isinstance(id, bytes)
+        at = bisect_left(self, id)
+        return at < self._count and self[at] == id
+
+
+@lru_cache(maxsize=32)
+def _ids_of_file(path: str) -> _SortedIds:
+    return _SortedIds(path)
+
+
+@lru_cache(maxsize=256)
+def _ids_of_segment(entry: Entry) -> frozenset[bytes]:
+    return frozenset(split_ids(read_ids(entry)))
+
+
+class KnownIds:
+    """What was read before from one topic of an nsqd, for a task of `batch`; `chain` is the one it appends to.
+
+    `started` is when the nsqd was started that now sends; 0 if that is not known.
+    """
+
+    def __init__(self, spool: Spool, batch: int, topic: str, nsqd: str, started: int, chain: Chain) -> None:
+        self._started = started
+        self._chain = chain
+        self._looked_at = 0  # entries of the chain
+        self._same_run: list[IdsFile | Entry] = []  # sealed since the nsqd was started
+        self._before: list[IdsFile | Entry] = []
+        # In this order a batch that is committed meanwhile is seen one way or the other.
+        committed = spool.committed()
+        for earlier in spool.batches():
+            if committed < earlier < batch:
+                for entry in spool.chain(earlier, topic, nsqd).refresh():
+                    self._add(entry)
+        committed = spool.committed()
+        for file in ids_files(spool, topic, nsqd):
+            if file.batch <= committed and not (file.confirmed and file.started == started != 0):
+                self._add(file)
+
+    def _add(self, ids: IdsFile | Entry) -> None:
+        (self._same_run if ids.started == self._started != 0 else self._before).append(ids)
+
+    def among(self, messages: Mapping[bytes, Message]) -> set[bytes]:
+        """The ids of those of the messages, given by id, that were read before."""
+        for entry in self._chain.entries[self._looked_at :]:
+            self._add(entry)
+        self._looked_at = len(self._chain.entries)
+        known: set[bytes] = set()
+        # The real nsqd's attempts begin anew at 65536.
+        if again := {id for id, message in messages.items() if message.attempts != 1}:
+            known.update(*(_common(again, ids) for ids in self._same_run))
+        if self._before:
+            every = set(messages)
+            known.update(*(_common(every, ids) for ids in self._before))
+        return known
+
+
+def _common(wanted: set[bytes], ids: IdsFile | Entry) -> set[bytes]:
+    if isinstance(ids, Entry) and ids.kind is not Kind.SEGMENT:
+        return set()
+    near = {id for id in wanted if ids.low <= id <= ids.high}
+    if not near:
+        return near
+    if isinstance(ids, Entry):
+        return near & _ids_of_segment(ids)
+    found = _ids_of_file(ids.path)
+    return {id for id in near if id in found}

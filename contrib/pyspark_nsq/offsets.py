@@ -1,0 +1,122 @@
+"""The offset of a stream, which NSQ has not got: what a batch is to read, so that Spark's replays read the same.
+
+Spark stores it as JSON in its checkpoint:
+
+    {"version": 1, "stream": "5f0c...", "batch": 7, "channel": "archive",
+     "quotas": {"clicks": {"node-a:4150": [5000, 5000]}},
+     "addresses": {"node-a:4150": ["node-a", 4150, "node-a", 4151]}}
+
+`stream` names the directory in the spool, `batch` counts from 1 (0: nothing read yet), and a quota is the most messages
+that each task of the batch takes, one number for each task. What the tasks really got is in the spool. `addresses` are
+those of all nsqds known then (TCP, HTTP), for the time when no nsqlookupd answers.
+"""
+
+import heapq
+import json
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pyspark_nsq.discovery import Nsqd
+from pyspark_nsq.errors import NsqSourceError
+
+VERSION = 1
+
+Quotas = dict[str, dict[str, list[int]]]  # by topic and nsqd: for each task
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Offset:
+    """Everything up to and with batch `batch` of `stream`."""
+
+    stream: str
+    batch: int
+    channel: str
+    quotas: Quotas = field(default_factory=dict)
+    nsqds: Mapping[str, Nsqd] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """What Spark is given."""
+        return {
+            "version": VERSION,
+            "stream": self.stream,
+            "batch": self.batch,
+            "channel": self.channel,
+            "quotas": {topic: dict(nsqds) for topic, nsqds in self.quotas.items()},
+            "addresses": {name: [*nsqd.tcp, *nsqd.http] for name, nsqd in self.nsqds.items()},
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Offset":
+        """The offset that Spark gives back; NsqSourceError if it is none of ours."""
+        if value.get("version") != VERSION:
+            raise NsqSourceError(
+                f"the checkpoint has offsets of version {value.get('version')!r}, expected {VERSION}: "
+                "it was written by another version of pyspark_nsq, or by another source"
+            )
+        try:
+            return cls(
+                str(value["stream"]),
+                int(value["batch"]),
+                str(value["channel"]),
+                {
+                    topic: {name: [int(quota) for quota in parts] for name, parts in nsqds.items()}
+                    for topic, nsqds in value["quotas"].items()
+                },
+                {
+                    name: Nsqd(name, (str(tcp_host), int(tcp_port)), (str(http_host), int(http_port)))
+                    for name, (tcp_host, tcp_port, http_host, http_port) in value["addresses"].items()
+                },
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise NsqSourceError(f"the checkpoint has an offset that makes no sense ({error!r}): {value}") from None
+
+
+def share(waiting: Mapping[Key, int], limit: int | None) -> dict[Key, int]:
+    """How much of what waits is taken: `limit` in all, none getting more than the others while those want more."""
+    if limit is None or sum(waiting.values()) <= limit:
+        return dict(waiting)
+    taken: dict[Key, int] = {}
+    left = limit
+    for place, (key, count) in enumerate(sorted(waiting.items(), key=lambda item: item[1])):
+        taken[key] = min(count, left // (len(waiting) - place))
+        left -= taken[key]
+    return taken
+
+
+def split(quotas: Mapping[Key, int], min_partitions: int | None) -> dict[Key, list[int]]:
+    """The quotas of the tasks for each that has one: at least `min_partitions` tasks, as far as there are messages."""
+    tasks = {key: 1 for key, quota in quotas.items() if quota > 0}
+    # The one whose tasks have most to do gets the next task.
+    heap: list[tuple[float, int, Key]] = [(-quotas[key], place, key) for place, key in enumerate(tasks)]
+    heapq.heapify(heap)
+    for _ in range((min_partitions or 0) - len(tasks)):
+        if not heap or -heap[0][0] <= 1:
+            break
+        _, place, key = heap[0]
+        tasks[key] += 1
+        heapq.heapreplace(heap, (-quotas[key] / tasks[key], place, key))
+    return {
+        key: [quotas[key] // count + (part < quotas[key] % count) for part in range(count)]
+        for key, count in tasks.items()
+    }
+
+
+def report(offset: Offset, waiting: Mapping[tuple[str, str], int], planned: bool = True) -> dict[str, Any]:
+    """What Spark shows as the latest offset of its progress: what of the waiting is unread after this batch.
+
+    `planned`: the batch is yet to read its quotas.
+    """
+    unread: dict[str, dict[str, int]] = {}
+    for (topic, name), count in waiting.items():
+        quota = sum(offset.quotas.get(topic, {}).get(name, ())) if planned else 0
+        unread.setdefault(topic, {})[name] = max(0, count - quota)
+    return {"version": VERSION, "stream": offset.stream, "batch": offset.batch, "unread": unread}
+
+
+def unread(latest: str | Mapping[str, Any] | None) -> int:
+    """The messages still unread by a progress's `sources[0].latestOffset`; 0 if it says nothing about them."""
+    value = json.loads(latest) if isinstance(latest, str) else latest
+    by_topic = value.get("unread", {}) if isinstance(value, Mapping) else {}
+    return sum(count for by_nsqd in by_topic.values() for count in by_nsqd.values())

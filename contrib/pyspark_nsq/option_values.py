@@ -1,0 +1,154 @@
+"""What the value of an option may look like: each kind has a name for people and a function that reads it.
+
+A reading function raises ValueError with what was expected.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark_nsq.settings import Address
+
+_NAME = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")  # NSQD-COMPAT section 2.3
+_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/?#@\[\]]+)):([0-9]{1,5})")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?")
+_SECONDS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE = re.compile(r"([0-9]+)\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE)
+_BYTES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_BOOLEANS = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of value: `name` is for documentation, `read` makes a value of a text."""
+
+    name: str
+    read: Callable[[str], object]
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise ValueError("expected a text that is not empty")
+    return text
+
+
+def _name(text: str) -> str:
+    if len(text) > 64 or not _NAME.fullmatch(text):
+        raise ValueError(f"expected at most 64 of the characters . a-z A-Z 0-9 _ -, but {text!r} is not that")
+    return text
+
+
+def _channel(text: str) -> str:
+    if text.endswith("#ephemeral"):
+        raise ValueError("expected a channel that outlives its consumers: tasks come and go, an ephemeral one goes too")
+    return _name(text)
+
+
+def _list(text: str) -> list[str]:
+    items = [item.strip() for item in text.split(",")]
+    if "" in items:
+        raise ValueError("expected values between commas, but one of them is empty")
+    twice = {item for item in items if items.count(item) > 1}
+    if twice:
+        raise ValueError(f"expected each value once, but {sorted(twice)[0]!r} is there more often")
+    return items
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(map(_name, _list(text)))
+
+
+def _address(text: str) -> Address:
+    match = _ADDRESS.fullmatch(text)
+    if not match or not 0 < int(match[3]) < 65536:
+        raise ValueError(f"expected host:port or [ipv6]:port, but {text!r} is not that")
+    return match[1] or match[2], int(match[3])
+
+
+def _addresses(text: str) -> tuple[Address, ...]:
+    return tuple(map(_address, _list(text)))
+
+
+def _http_addresses(text: str) -> tuple[Address, ...]:
+    return tuple(_address(item.removeprefix("http://").removesuffix("/")) for item in _list(text))
+
+
+def _positive(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", text) or not int(text):
+        raise ValueError("expected a whole number from 1 on")
+    return int(text)
+
+
+def _boolean(text: str) -> bool:
+    try:
+        return _BOOLEANS[text.lower()]
+    except KeyError:
+        raise ValueError("expected true or false") from None
+
+
+def _duration(text: str) -> float:
+    match = _DURATION.fullmatch(text)
+    if not match:
+        raise ValueError("expected seconds, or a number with ms, s, m, h or d behind it: 90s, 12h, 7d")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _positive_duration(text: str) -> float:
+    seconds = _duration(text)
+    if not seconds:
+        raise ValueError("expected more than 0")
+    return seconds
+
+
+def _milliseconds(text: str) -> float:
+    return _positive(text) / 1000
+
+
+def _wait(text: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise ValueError("expected a whole number from 0 on")
+    return int(text) / 1000
+
+
+def _msg_timeout(text: str) -> int:
+    if _positive(text) < 1000:
+        raise ValueError("expected a whole number from 1000 on, the least that an nsqd takes")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    match = _SIZE.fullmatch(text)
+    if not match or not int(match[1]):
+        raise ValueError("expected bytes from 1 on, or a number with k, m, g or t behind it: 512m, 10g")
+    return int(match[1]) * (_BYTES[match[2].lower()] if match[2] else 1)
+
+
+TEXT = Kind("text", _text)
+FILE = Kind("file", _text)
+DIRECTORY = Kind("directory", _text)
+TOPIC = Kind("topic", _name)
+TOPICS = Kind("topics", _names)
+CHANNEL = Kind("channel", _channel)
+TCP_ADDRESSES = Kind("addresses", _addresses)
+HTTP_ADDRESSES = Kind("addresses", _http_addresses)
+NUMBER = Kind("number", _positive)
+BOOLEAN = Kind("true or false", _boolean)
+DURATION = Kind("duration", _duration)
+TIMEOUT = Kind("duration", _positive_duration)
+MILLISECONDS = Kind("milliseconds", _milliseconds)
+WAIT = Kind("milliseconds", _wait)  # 0 does without
+MSG_TIMEOUT = Kind("milliseconds", _msg_timeout)
+SIZE = Kind("bytes", _size)
+
+
+def as_text(value: object) -> str:
+    """A default as documentation shows it: what one would write to get it."""
+    if value is None or value == "" or value == ():
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        units = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+        whole = (f"{value / factor:g}{unit}" for unit, factor in units if value >= factor and value % factor == 0)
+        return next(whole, f"{value * 1000:g}ms")
+    return str(value)

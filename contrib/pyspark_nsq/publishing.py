@@ -1,0 +1,91 @@
+"""Publishes the messages of a task: which nsqd takes them, and what happens when it doesn't.
+
+A task talks to one nsqd at a time, each task beginning with another one. A batch that it does not take, or where no
+answer came, is offered to all of them in turn, again and again until `retry_timeout` is over. So a batch may be
+published twice, or the first part of it: delivery is at least once, as is Spark's own when it runs a task again.
+"""
+
+import random
+import time
+from collections.abc import Sequence
+
+from pyspark_nsq.client import Client
+from pyspark_nsq.discovery import Nsqd, find_nsqds
+from pyspark_nsq.errors import ConnectionLost, DiscoveryError, NotAgreed, NsqSourceError, Refused, WriteError
+from pyspark_nsq.settings import Settings
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds between rounds
+# What every nsqd would answer: the message is to blame.
+_FINAL = frozenset({"E_BAD_TOPIC", "E_BAD_MESSAGE", "E_BAD_BODY", "E_INVALID"})
+
+
+class Publisher:
+    """Owns the connection of a task. `start` says with which nsqd to begin, counted around."""
+
+    def __init__(self, settings: Settings, start: int = 0) -> None:
+        self._settings = settings
+        self._start = start
+        self._nsqds: list[Nsqd] = []  # the next one to try is the first
+        self._client: Client | None = None
+
+    def publish(self, topic: str, bodies: Sequence[bytes], defer_ms: int = 0) -> None:
+        """Return when an nsqd has taken all of them. WriteError when none does, Refused when none ever will."""
+        if self._client is not None:
+            try:
+                self._client.publish(topic, bodies, defer_ms)
+                return
+            except (ConnectionLost, Refused) as error:
+                self._forget(error)
+        deadline = time.monotonic() + self._settings.retry_timeout
+        pause = _FIRST_PAUSE
+        while True:
+            errors = self._offer(topic, bodies, defer_ms)
+            if not errors:
+                return
+            if time.monotonic() + pause > deadline or all(map(_is_lasting, errors)):
+                told = "; ".join(sorted(set(map(str, errors))))
+                raise WriteError(f"no nsqd takes {len(bodies)} messages for topic {topic}: {told}")
+            time.sleep(pause * random.uniform(0.5, 1.0))  # not all tasks at once
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _offer(self, topic: str, bodies: Sequence[bytes], defer_ms: int) -> list[NsqSourceError]:
+        """Each nsqd once, until one takes the messages: then no errors."""
+        try:
+            self._find()
+        except DiscoveryError as error:
+            return [error]
+        errors: list[NsqSourceError] = []
+        for nsqd in list(self._nsqds):
+            try:
+                self._client = Client.connect(nsqd.tcp, self._settings.connection)
+                self._client.publish(topic, bodies, defer_ms)
+                return []
+            except (ConnectionLost, NotAgreed, Refused) as error:
+                self._forget(error)
+                errors.append(error)
+                self._nsqds.append(self._nsqds.pop(0))
+        return errors
+
+    def _find(self) -> None:
+        """Ask anew, since there may be others by now; the one that served last stays the first."""
+        found = find_nsqds(self._settings)
+        if not found:
+            raise DiscoveryError("there is no nsqd to write to")
+        ahead = self._nsqds[0] if self._nsqds else None
+        turn = found.index(ahead) if ahead in found else self._start % len(found)
+        self._nsqds = found[turn:] + found[:turn]
+
+    def _forget(self, error: NsqSourceError) -> None:
+        self.close()
+        if isinstance(error, Refused) and error.code in _FINAL:
+            raise error
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+def _is_lasting(error: NsqSourceError) -> bool:
+    """Whether trying again will not help, though another nsqd may have answered differently."""
+    return isinstance(error, NotAgreed) or (isinstance(error, Refused) and error.code == "E_UNAUTHORIZED")

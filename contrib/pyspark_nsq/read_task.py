@@ -1,0 +1,304 @@
+"""What a task does for its partition: take its quota from one nsqd into the spool, then hand out what the spool has.
+
+    pull     SUB, RDY; messages come, until the quota is reached or no more come
+    seal     a segment with the new ones among them is made durable in the chain
+    finish   only then FIN
+    confirm  RDY 0, CLS, and the answer tells that the nsqd has processed every FIN; a marker notes it
+    end      nothing of this task may follow in the chain
+    deliver  the chain's segments of this task, in order, as Arrow batches
+
+A task may die after any step and be run again, here or on another machine, even while its first run goes on. A message
+without FIN is delivered again by nsqd, and dropped (but finished) if it is in the spool already; a message with FIN is
+in the spool. Nothing is delivered before the end is in the chain, so all runs deliver the same. While rows are handed
+out nothing is in flight: a slow sink lets no message time out.
+
+RDY caps what is in flight and not what remains. It never exceeds what is left of the quota without a FIN, so a task
+gets no more than that; and a segment is sealed when half of the window is full, so that nsqd goes on sending meanwhile.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from pyspark_nsq.client import Client, Message
+from pyspark_nsq.columns import pack, unpack
+from pyspark_nsq.discovery import Nsqd, depth
+from pyspark_nsq.errors import ConnectionLost, DiscoveryError, NsqSourceError, SpoolError
+from pyspark_nsq.known_ids import KnownIds
+from pyspark_nsq.segment import Damaged, Kind, pack_entry, read_segment
+from pyspark_nsq.settings import Settings
+from pyspark_nsq.spool import Chain, Spool
+
+_SEGMENT_BYTES = 16 << 20  # of bodies; a segment is sealed when it has so many
+_QUIET = 0.1  # seconds without a message until those in hand are sealed
+_BATCH_ROWS = 10_000  # rows of an Arrow batch, about
+_RECONNECT = 5.0  # seconds to try, when an nsqd went away
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ReadPartition:
+    """The part of a batch that one task reads: at most `quota` messages of a topic of one nsqd."""
+
+    settings: Settings
+    stream: str
+    batch: int
+    nsqd: Nsqd
+    topic: str
+    part: int
+    quota: int
+
+    def __str__(self) -> str:
+        return f"batch {self.batch}, part {self.part} of topic {self.topic} at nsqd {self.nsqd.name}"
+
+
+def read_partition(partition: ReadPartition) -> Iterator[pa.RecordBatch]:
+    """The rows of the partition. ConnectionLost only without a spool; Refused, SpoolError."""
+    if not partition.settings.spool:
+        yield from _joined(_read_without_spool(partition))
+    else:
+        yield from deliver(partition, fill(partition))
+
+
+def fill(partition: ReadPartition) -> Chain:
+    """Take messages into the chain until the task's end is in it.
+
+    An nsqd that is away ends the task, too: what it has not sent stays with it, for later batches.
+    """
+    task = _Task(partition)
+    if task.is_over():
+        return task.chain
+    deadline = None
+    while not task.through():
+        try:
+            task.pull()
+        except ConnectionLost as error:
+            now = time.monotonic()
+            if deadline is None or task.progress():
+                deadline = now + _RECONNECT
+            if now > deadline:
+                _log.warning("%s: ends with %d messages: %s", partition, task.taken(), error)
+                break
+            time.sleep(0.2)
+        except OSError as error:
+            raise SpoolError(f"{partition}: cannot read the spool: {error}") from None
+        else:
+            break
+    task.chain.end(partition.part)
+    return task.chain
+
+
+@dataclass
+class _Held:
+    """Messages in hand, without FIN; `size` is the sum of their bodies."""
+
+    messages: dict[bytes, Message] = field(default_factory=dict)
+    size: int = 0
+
+    def add(self, messages: list[Message]) -> None:
+        for message in messages:
+            self.messages[message.id] = message
+            self.size += len(message.body)
+
+
+class _Task:
+    """One run of a task, as far as it fills the chain."""
+
+    def __init__(self, partition: ReadPartition) -> None:
+        settings = partition.settings
+        assert settings.spool_location is not None
+        self.partition = partition
+        self.spool = Spool(settings.spool_location, partition.stream, strict=settings.fail_on_data_loss)
+        if not self.spool.exists():
+            raise SpoolError(
+                f"{self.spool.directory} is not there: 'spoolLocation' must be a directory that the driver and all "
+                "executors share, under the same path, and must be kept as long as the checkpoint"
+            )
+        self.chain = self.spool.chain(partition.batch, partition.topic, partition.nsqd.name)
+        self.chain.open()
+        self._progress = 0
+        self._sealed: dict[int, set[bytes]] = {}  # by slot: what this connection has sealed
+        self._held = _Held()
+
+    def taken(self) -> int:
+        """How many messages the chain has of this task."""
+        return sum(entry.messages for entry in self.chain.segments(self.partition.part))
+
+    def progress(self) -> bool:
+        """Whether something was taken since the last call."""
+        before, self._progress = self._progress, self.taken()
+        return self._progress > before
+
+    def through(self) -> bool:
+        """Whether the chain has everything that this task is to deliver, but perhaps for the end."""
+        return self.chain.ended(self.partition.part) or self.taken() >= self.partition.quota
+
+    def is_over(self) -> bool:
+        """Whether the chain is to be delivered as it is; SpoolError if it lacks what was in it."""
+        if self.chain.ended(self.partition.part):
+            return True
+        committed = self.spool.committed()
+        if self.partition.batch > committed:
+            return False
+        what = f"{self.partition}: its messages are no longer in the spool, since batch {committed} is committed"
+        if self.partition.settings.fail_on_data_loss:
+            raise SpoolError(what)
+        _log.warning("%s", what)
+        return True
+
+    def pull(self) -> None:
+        """Take what one connection gives; ConnectionLost if it breaks."""
+        partition, settings = self.partition, self.partition.settings
+        with Client.connect(partition.nsqd.tcp, settings.connection, msg_timeout_ms=settings.msg_timeout_ms) as client:
+            client.subscribe(partition.topic, settings.channel)
+            self._started = start_time(partition)
+            self._known = KnownIds(
+                self.spool, partition.batch, partition.topic, partition.nsqd.name, self._started, self.chain
+            )
+            self._sealed.clear()
+            self._held = _Held()
+            try:
+                through = self._pull(client)
+            except ConnectionLost:
+                raise
+            except Exception:
+                release(client, self._held)
+                raise
+            if through:
+                self._confirm(client)
+            else:
+                release(client, self._held)
+
+    def _pull(self, client: Client) -> bool:
+        """Take messages; False if another run of this task has ended it, so that nothing may be finished."""
+        left = self.partition.quota - self.taken()  # without FIN
+        window = min(self.partition.settings.max_in_flight, client.max_rdy_count)
+        client.ready(ready := min(window, left))
+        heard = time.monotonic()
+        while True:
+            held = self._held
+            messages = client.receive(_QUIET if held.messages else self.partition.settings.idle_timeout)
+            held.add(messages)
+            now = time.monotonic()
+            count = len(held.messages)
+            if messages:
+                heard = now
+                if count < min(left, (ready + 1) // 2) and held.size < _SEGMENT_BYTES:
+                    continue
+            if not count:
+                if now - heard >= self.partition.settings.idle_timeout:
+                    return True
+                continue
+            if not self.seal(held):
+                return False
+            left -= count
+            if ready > left:
+                client.ready(ready := max(left, 0))
+            finish(client, held)
+            if left <= 0:
+                return True
+            self._held = _Held()
+
+    def seal(self, held: _Held) -> bool:
+        """Make the new ones of the messages durable in the chain; False if that may take no more of this task."""
+        while True:
+            known = self._known.among(held.messages)
+            new = [message for message in held.messages.values() if message.id not in known]
+            if self.chain.ended(self.partition.part):
+                return False
+            if not new:
+                return True
+            ids = [message.id for message in new]
+            slot = len(self.chain.entries)
+            if self.chain.append(pack_entry(Kind.SEGMENT, self.partition.part, self._started, ids, pack(new))):
+                break
+        self._sealed[slot] = set(ids)
+        return True
+
+    def _confirm(self, client: Client) -> None:
+        unfinished = confirm(client)
+        if sure := [slot for slot, ids in self._sealed.items() if ids.isdisjoint(unfinished)]:
+            self.chain.confirm(self.partition.part, sure)
+
+
+def start_time(partition: ReadPartition) -> int:
+    """When the nsqd was started to which a connection is open; 0 if it does not tell."""
+    settings = partition.settings
+    try:
+        return depth(settings, partition.nsqd, partition.topic, settings.channel).start_time
+    except DiscoveryError as error:
+        _log.warning("%s", error)
+        return 0
+
+
+def finish(client: Client, held: _Held) -> None:
+    """FIN what is durable."""
+    client.finish(held.messages)
+
+
+def release(client: Client, held: _Held) -> None:
+    """Give back what nsqd would keep for us until it has timed out."""
+    try:
+        client.requeue(held.messages)
+        client.finish_confirmed(())
+    except NsqSourceError as error:
+        _log.info("%s", error)
+
+
+def confirm(client: Client) -> set[bytes]:
+    """Close so that every FIN is processed; the ids whose FIN was refused."""
+    return client.finish_confirmed(())
+
+
+def deliver(partition: ReadPartition, chain: Chain) -> Iterator[pa.RecordBatch]:
+    """The task's rows in the chain."""
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for entry in chain.segments(partition.part):
+            try:
+                yield _rows(partition, *read_segment(entry))
+            except (Damaged, OSError) as error:
+                if partition.settings.fail_on_data_loss:
+                    raise SpoolError(f"{partition}: {entry.messages} messages are lost: {error}") from None
+                _log.warning("%s: %d messages are lost: %s", partition, entry.messages, error)
+
+    return _joined(rows())
+
+
+def _rows(partition: ReadPartition, ids: bytes, payload: bytes) -> pa.RecordBatch:
+    return unpack(ids, payload, topic=partition.topic, channel=partition.settings.channel, nsqd=partition.nsqd.name)
+
+
+def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of a size that Spark likes."""
+    gathered: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        gathered.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= _BATCH_ROWS or size >= _SEGMENT_BYTES:
+            yield pa.concat_batches(gathered)
+            gathered, rows, size = [], 0, 0
+    if gathered:
+        yield pa.concat_batches(gathered)
+
+
+def _read_without_spool(partition: ReadPartition) -> Iterator[pa.RecordBatch]:
+    """FIN on reading: what is lost behind this task is lost for good."""
+    settings = partition.settings
+    left = partition.quota
+    with Client.connect(partition.nsqd.tcp, settings.connection, msg_timeout_ms=settings.msg_timeout_ms) as client:
+        client.subscribe(partition.topic, settings.channel)
+        while left > 0:
+            client.ready(min(settings.max_in_flight, left))
+            if not (messages := client.receive(settings.idle_timeout)):
+                break
+            client.finish(message.id for message in messages)
+            left -= len(messages)
+            yield _rows(partition, b"".join(message.id for message in messages), pack(messages))
+        client.finish_confirmed(())

@@ -1,0 +1,102 @@
+"""The bytes of an entry of the spool's chains: messages, or a mark that no more may follow.
+
+A header of 96 bytes, 16 bytes for each message id, and the payload (see columns). Integers are big-endian:
+
+    8 magic "GNSQSEG1"   1 kind   3 zero   4 part (number of the task)   4 messages   8 start time of the nsqd
+    16 lowest id   16 highest id   8 bytes of payload   4 CRC-32 of the ids   4 CRC-32 of the payload   16 zero
+    4 CRC-32 of the header before it
+
+The ids stand apart from the messages, since they are looked at long after those are forgotten.
+"""
+
+import os
+import zlib
+from collections.abc import Sequence
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple
+
+from pyspark_nsq.errors import SpoolError
+
+ID_LENGTH = 16
+_MAGIC = b"GNSQSEG1"
+_HEADER = Struct(">8sB3xIIq16s16sQII16x")
+_CRC = Struct(">I")
+HEADER_SIZE = _HEADER.size + _CRC.size
+
+
+class Kind(IntEnum):
+    """What an entry of a chain is."""
+
+    LOST = 0  # unreadable, where that is to be survived
+    SEGMENT = 1  # messages
+    END = 2  # its task is through; nothing of that task may follow
+    CLOSE = 3  # nothing may follow at all
+
+
+class Entry(NamedTuple):
+    """One entry of a chain, without its ids and payload; `messages` is their number, `size` that of the file."""
+
+    path: str
+    slot: int
+    kind: Kind
+    part: int
+    messages: int
+    started: int
+    low: bytes
+    high: bytes
+    ids_crc: int
+    payload_crc: int
+    size: int
+
+
+class Damaged(SpoolError):
+    """A file of the spool is not what was written."""
+
+
+def pack_entry(
+    kind: Kind, part: int = 0, started: int = 0, ids: Sequence[bytes] = (), payload: bytes = b""
+) -> list[bytes]:
+    """The pieces of an entry's file."""
+    joined = b"".join(ids)
+    low, high = (min(ids), max(ids)) if ids else (b"", b"")
+    header = _HEADER.pack(
+        _MAGIC, kind, part, len(ids), started, low, high, len(payload), zlib.crc32(joined), zlib.crc32(payload)
+    )
+    return [header, _CRC.pack(zlib.crc32(header)), joined, payload]
+
+
+def read_entry(path: str, slot: int) -> Entry:
+    """The header of an entry; Damaged if it or the length of the file is wrong."""
+    with open(path, "rb") as file:
+        header = file.read(HEADER_SIZE)
+        size = os.fstat(file.fileno()).st_size
+    if len(header) < HEADER_SIZE or not header.startswith(_MAGIC):
+        raise Damaged(f"{path} is no segment of a spool")
+    if _CRC.unpack_from(header, _HEADER.size)[0] != zlib.crc32(header[: _HEADER.size]):
+        raise Damaged(f"{path} is damaged: checksum of its header")
+    _, kind, part, count, started, low, high, length, ids_crc, payload_crc = _HEADER.unpack_from(header)
+    if size != HEADER_SIZE + ID_LENGTH * count + length:
+        raise Damaged(f"{path} is damaged: {size} bytes, expected {HEADER_SIZE + ID_LENGTH * count + length}")
+    return Entry(path, slot, Kind(kind), part, count, started, low, high, ids_crc, payload_crc, size)
+
+
+def read_ids(entry: Entry) -> bytes:
+    """The ids of a segment, one behind the other; Damaged if they are not what was written."""
+    with open(entry.path, "rb") as file:
+        file.seek(HEADER_SIZE)
+        ids = file.read(ID_LENGTH * entry.messages)
+    if zlib.crc32(ids) != entry.ids_crc:
+        raise Damaged(f"{entry.path} is damaged: checksum of its ids")
+    return ids
+
+
+def read_segment(entry: Entry) -> tuple[bytes, bytes]:
+    """The ids and the payload; Damaged if they are not what was written."""
+    ids = read_ids(entry)
+    with open(entry.path, "rb") as file:
+        file.seek(HEADER_SIZE + len(ids))
+        payload = file.read()
+    if zlib.crc32(payload) != entry.payload_crc:
+        raise Damaged(f"{entry.path} is damaged: checksum of its messages")
+    return ids, payload

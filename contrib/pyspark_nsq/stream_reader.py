@@ -1,0 +1,170 @@
+"""`spark.readStream.format("nsq")`: plans batches on the driver; tasks read them, see read_task.
+
+NSQ has no offsets. A batch is planned from what /stats tells (see backlog): for each topic of each nsqd how many
+messages wait there, cut to the limit of the trigger and split into tasks. That plan is the offset which Spark stores,
+so a replay of the batch has the same tasks, and the spool tells each of them what it has read. What was planned but not
+to be had (another consumer was faster) is planned again while it waits.
+
+All of this runs in one Python process of the driver, but for `read`, of which executors get a copy.
+"""
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from pyspark_nsq.backlog import Backlog, Drain
+from pyspark_nsq.errors import OptionError, SpoolError
+from pyspark_nsq.offsets import Offset, Quotas, report, share, split
+from pyspark_nsq.read_task import ReadPartition, read_partition
+from pyspark_nsq.retention import Retention
+from pyspark_nsq.settings import Settings
+from pyspark_nsq.spool import Spool
+
+_log = logging.getLogger(__name__)
+
+
+class NsqInputPartition(InputPartition):
+    """What Spark hands to a task; `value` is a ReadPartition."""
+
+    value: ReadPartition
+
+
+class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans the batches of one streaming query."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._backlog = Backlog(settings)
+        self._drain: Drain | None = None
+        self._retention: Retention | None = None
+        self._latest: dict[str, Any] | None = None
+        self._new_stream = uuid.uuid4().hex
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Nothing read yet, of a new stream; Spark asks twice in a first batch."""
+        return Offset(self._new_stream, 0, self._settings.channel).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        limit = self._settings.max_messages_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read what there is at the next look, and no more."""
+        self._drain = Drain(self._backlog, self._settings.msg_timeout_ms)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """The plan of the next batch; `start` itself if nothing waits."""
+        before = self._offset(start)
+        if self._drain is None:
+            waiting = self._backlog.look(before)
+        else:
+            waiting = self._drain.look(before, self._spool(before.stream) if self._settings.spool else None)
+        wanted = share(waiting, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        if not any(wanted.values()):
+            self._latest = report(before, self._backlog.waiting, planned=False)
+            return start
+        if self._drain is not None:
+            self._drain.plan(before.batch + 1, wanted)
+        quotas: Quotas = {}
+        for (topic, name), parts in split(wanted, self._settings.min_partitions).items():
+            quotas.setdefault(topic, {})[name] = parts
+        if before.batch == 0 and self._settings.spool:
+            self._create_spool(before.stream)
+        end = Offset(before.stream, before.batch + 1, self._settings.channel, quotas, self._backlog.nsqds())
+        self._latest = report(end, self._backlog.waiting)
+        return end.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """What is unread besides the batch planned last, see offsets.unread."""
+        return self._latest
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of the batch that `end` plans. In a replay of a first batch, `start` is the initial offset of this
+        reader and not of the one that planned it: the stream is that of `end`."""
+        before, after = self._offset(start), self._offset(end)
+        if after.batch == 0 or (before.stream, before.batch) == (after.stream, after.batch):
+            return []
+        if self._settings.spool:
+            self._check_spool(after)
+            if before.stream == after.stream:
+                self._close_chains(before)
+        return [
+            NsqInputPartition(
+                ReadPartition(self._settings, after.stream, after.batch, after.nsqds[name], topic, part, quota)
+            )
+            for topic, nsqds in after.quotas.items()
+            for name, parts in nsqds.items()
+            for part, quota in enumerate(parts)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """On an executor: the rows of a task."""
+        return read_partition(partition.value)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """The sink has everything up to `end`."""
+        offset = self._offset(end)
+        if not self._settings.spool or offset.batch == 0:
+            return
+        if self._retention is None:
+            self._retention = Retention(self._spool(offset.stream), self._settings)
+        try:
+            self._close_chains(offset)
+            self._retention.commit(offset.batch, self._backlog.empty_since())
+        except (OSError, SpoolError) as error:
+            _log.warning("the spool is not tidied up: %s", error)  # next time
+
+    def _offset(self, value: dict[str, Any]) -> Offset:
+        offset = Offset.from_json(value)
+        if offset.channel != self._settings.channel:
+            raise OptionError(
+                f"option 'channel' is {self._settings.channel!r}, but the checkpoint belongs to a query that reads "
+                f"the channel {offset.channel!r}: expected that, or another checkpointLocation"
+            )
+        return offset
+
+    def _spool(self, stream: str) -> Spool:
+        assert self._settings.spool_location is not None
+        return Spool(self._settings.spool_location, stream, strict=self._settings.fail_on_data_loss)
+
+    def _create_spool(self, stream: str) -> None:
+        assert self._settings.spool_location is not None
+        Spool.create(
+            self._settings.spool_location,
+            stream,
+            kind="readStream",
+            topics=self._settings.topics,
+            channel=self._settings.channel,
+        )
+
+    def _check_spool(self, offset: Offset) -> None:
+        """SpoolError if the stream's directory is gone, and with it perhaps messages that NSQ has not got any more."""
+        spool = self._spool(offset.stream)
+        if spool.exists():
+            return
+        what = (
+            f"{spool.directory} is gone: messages that were read and not committed yet are lost, "
+            "and ids that were remembered"
+        )
+        if self._settings.fail_on_data_loss:
+            raise SpoolError(f"{what} ('failOnDataLoss' = 'false' goes on without them)")
+        _log.warning("%s", what)
+        self._create_spool(offset.stream)
+
+    def _close_chains(self, offset: Offset) -> None:
+        """See to it that nothing is put any more into the batch before, which is over: the tasks of the next one
+        compare with what is in it. Spark may have left a task behind that still runs, or never ran one."""
+        spool = self._spool(offset.stream)
+        if offset.batch <= spool.committed():
+            return
+        for topic, nsqds in offset.quotas.items():
+            for name, parts in nsqds.items():
+                chain = spool.chain(offset.batch, topic, name)
+                chain.open()
+                if not all(chain.ended(part) for part in range(len(parts))):
+                    chain.close()

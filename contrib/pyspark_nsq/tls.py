@@ -1,0 +1,42 @@
+"""TLS as the options want it, and what went wrong with a connection in words."""
+
+import socket
+import ssl
+
+from pyspark_nsq.errors import NotAgreed
+from pyspark_nsq.settings import ConnectionSettings
+
+
+def tls_context(settings: ConnectionSettings) -> ssl.SSLContext:
+    """For connections to nsqds; NotAgreed if this machine doesn't have the files, or they are no certificates."""
+    try:
+        context = ssl.create_default_context(cafile=settings.tls_ca)
+    except OSError as error:
+        raise NotAgreed(f"option 'nsq.tls.ca', {settings.tls_ca!r}: {reason(error)}") from None
+    if not settings.tls_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if settings.tls_certificate:
+        try:
+            # Without a password of ours OpenSSL would ask for one at the terminal.
+            context.load_cert_chain(settings.tls_certificate, settings.tls_key, password="")
+        except OSError as error:
+            files = " and ".join(repr(file) for file in (settings.tls_certificate, settings.tls_key) if file)
+            raise NotAgreed(f"options 'nsq.tls.certificate' and 'nsq.tls.key', {files}: {reason(error)}") from None
+    return context
+
+
+def reason(error: BaseException) -> str:
+    """Why a connection failed, in words."""
+    match error:
+        case TimeoutError():
+            return "timed out"
+        case socket.gaierror():
+            return f"cannot resolve the host name: {error.strerror}"
+        case ssl.SSLCertVerificationError():
+            return f"its certificate is not to be trusted: {error.verify_message}"
+        case ssl.SSLError():
+            return (error.reason or str(error)).replace("_", " ").lower()
+        case OSError():
+            return (error.strerror or str(error)).lower()
+    return str(error)

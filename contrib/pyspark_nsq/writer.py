@@ -1,0 +1,84 @@
+"""`write.format("nsq")` and `writeStream.format("nsq")`: the rows of a frame as messages.
+
+A frame has a column `value`, BINARY or STRING, and may have `topic` and `defer_ms`, milliseconds for which nsqd holds
+a message back; other columns are passed over, so that what was read from NSQ or from an archive can be written as it
+is. Delivery is at least once: NSQ has no transactions, so what a failed task published stays published, and is
+published again when Spark runs the task, or the batch of a stream, once more.
+"""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+)
+
+from pyspark_nsq.errors import WriteError
+from pyspark_nsq.message_batches import Columns, message_batches
+from pyspark_nsq.publishing import Publisher
+from pyspark_nsq.settings import Settings
+
+_TYPES: dict[str, tuple[type[DataType], ...]] = {
+    "value": (BinaryType, StringType),
+    "topic": (StringType,),
+    "defer_ms": (ByteType, ShortType, IntegerType, LongType),
+}
+_EXPECTED = {"value": "BINARY or STRING", "topic": "STRING", "defer_ms": "an integer"}
+
+
+def find_columns(schema: StructType, settings: Settings) -> Columns:
+    """WriteError if a frame of this schema cannot be published. Case does not matter in names, as in Spark."""
+    found: dict[str, int] = {}
+    for index, field in enumerate(schema.fields):
+        name = field.name.lower()
+        if name not in _TYPES:
+            continue
+        if name in found:
+            raise WriteError(f"the frame has two columns {name}")
+        if not isinstance(field.dataType, _TYPES[name]):
+            kind = field.dataType.simpleString().upper()
+            raise WriteError(f"the column {name} of the frame is {kind}: expected {_EXPECTED[name]}")
+        found[name] = index
+    if "value" not in found:
+        told = ", ".join(schema.fieldNames()) or "none"
+        raise WriteError(f"the frame has no column value with the bodies of the messages; its columns are {told}")
+    if "topic" not in found and settings.topic is None:
+        raise WriteError("no topic: give the option 'topic', or the frame a column topic")
+    return Columns(found["value"], found.get("topic"), found.get("defer_ms"))
+
+
+class _Writer:
+    """What both writers do; pickled to the executors."""
+
+    def __init__(self, settings: Settings, schema: StructType) -> None:
+        self._settings = settings
+        self._columns = find_columns(schema, settings)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Publish the rows of a task; on return nsqds have them all. WriteError, Refused."""
+        context = TaskContext.get()
+        publisher = Publisher(self._settings, context.partitionId() if context else 0)
+        try:
+            for rows in iterator:
+                for batch in message_batches(rows, self._columns, self._settings):
+                    publisher.publish(batch.topic, batch.bodies, batch.defer_ms)
+        finally:
+            publisher.close()
+        return WriterCommitMessage()
+
+
+class NsqWriter(_Writer, DataSourceArrowWriter):
+    """Of a batch."""
+
+
+class NsqStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Of a stream."""

@@ -1,0 +1,101 @@
+"""The options of `format("nsq_diskqueue")`: one table, from which parsing, errors and the documentation come."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark_nsq.errors import OptionError
+from pyspark_nsq.option_table import SourceOption, read_values
+from pyspark_nsq.option_values import SIZE, TOPICS, Kind
+
+UNREAD, ALL = "unread", "all"  # messages
+FAIL, COLUMN, SKIP = "fail", "column", "skip"  # corruption
+READ = "read"
+_REMOTE = re.compile(r"(?!file:)[a-zA-Z][a-zA-Z0-9+.-]+:/")
+
+
+@dataclass(frozen=True)
+class DiskqueueSettings:
+    """Everything the options say; what an option leaves out has its default."""
+
+    path: str = ""
+    paths: tuple[str, ...] = ()
+    messages: str = UNREAD
+    topics: tuple[str, ...] = ()  # none: all
+    channels: tuple[str, ...] = ()  # none: all, and the topics' own queues
+    corruption: str = FAIL
+    max_msg_size: int = 1 << 20  # bytes of a body
+
+    @property
+    def all_paths(self) -> tuple[str, ...]:
+        return (self.path, *self.paths) if self.path else self.paths
+
+
+def _path(text: str) -> str:
+    if not text:
+        raise ValueError("expected a directory")
+    if _REMOTE.match(text):
+        raise ValueError("expected a local path, which driver and executors share")
+    return text
+
+
+def _paths(text: str) -> tuple[str, ...]:
+    try:
+        paths = json.loads(text)
+    except (ValueError, RecursionError):
+        paths = None
+    if not isinstance(paths, list) or not paths or not all(isinstance(path, str) for path in paths):
+        raise ValueError("expected a list of paths in JSON")
+    return tuple(map(_path, paths))
+
+
+def _choice(*choices: str) -> Kind:
+    def read(text: str) -> str:
+        if text.lower() not in choices:
+            raise ValueError(f"expected {', '.join(choices[:-1])} or {choices[-1]}")
+        return text.lower()
+
+    return Kind(", ".join(choices), read)
+
+
+def _row(name: str, kind: Kind, field: str, help: str) -> SourceOption:
+    return SourceOption(name, kind, field, (READ,), help, DiskqueueSettings)
+
+
+OPTIONS: tuple[SourceOption, ...] = (
+    _row(
+        "path",
+        Kind("path", _path),
+        "path",
+        "data directory of an nsqd, or a pattern of such (`/mnt/*/nsqd`) or of single data files, also `.bad` ones; "
+        "what `load(path)` sets; driver and executors must find it at the same place",
+    ),
+    _row("paths", Kind("list", _paths), "paths", "several of them, in JSON; what `load([path, ...])` sets"),
+    _row(
+        "messages",
+        _choice(UNREAD, ALL),
+        "messages",
+        "unread: those behind the read position of each queue, as nsqd would start; all: everything in the data files",
+    ),
+    _row("topic", TOPICS, "topics", "only of these topics, separated by commas"),
+    _row(
+        "channel", Kind("channels", TOPICS.read), "channels", "only of channels with these names, separated by commas"
+    ),
+    _row(
+        "corruption",
+        _choice(FAIL, COLUMN, SKIP),
+        "corruption",
+        "what becomes of a damaged or missing file: an error, a row whose column `corruption` tells of it, or nothing; "
+        "a damaged record costs the rest of its file, as it does nsqd",
+    ),
+    _row("maxMsgSize", SIZE, "max_msg_size", "largest body, nsqd's --max-msg-size; a larger one is taken for damage"),
+)
+
+
+def parse(options: Mapping[str, str]) -> DiskqueueSettings:
+    """OptionError for what cannot be obeyed."""
+    settings = DiskqueueSettings(**read_values(options, (READ,), OPTIONS))
+    if not settings.all_paths:
+        raise OptionError("option 'path' is required: load(path), with the data directory of an nsqd")
+    return settings

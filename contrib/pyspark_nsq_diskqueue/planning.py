@@ -1,0 +1,245 @@
+"""Which files are to be read, and from where: what the driver finds out before the job.
+
+A path is a data directory, a pattern that matches some, or one for single files of queues. A queue is read as gnsqd
+would when it starts: from the read position in the meta file to the real end, or everything when there is no usable
+meta file. What is listed here stays: a task reads up to the size that its file had now, so that a task that runs again
+gives the same rows, whatever a daemon adds meanwhile.
+
+Nothing is opened but for reading, and no lock is taken.
+"""
+
+import glob
+import os
+import stat
+import time
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from gnsqd.errors import StorageError
+from gnsqd.storage.record import Meta, data_file_name, data_file_number, due_times_file_name, meta_file_name
+from pyspark_nsq_diskqueue.errors import DataDirectoryError
+from pyspark_nsq_diskqueue.opening import open_file, reason_of
+
+METADATA = "nsqd.dat"
+_BAD = ".bad"
+_SIZE_OF_META = 200  # bytes; it has five numbers
+_ATTEMPTS = 5
+_PAUSE = 0.05  # seconds; a daemon that deletes a file says so in meta right afterwards
+
+
+@dataclass(frozen=True)
+class FileTask:
+    """What one task reads: a part of a file. `channel` is None for the queue of a topic; positions in bytes.
+
+    `end` is where the file ended when it was listed, `promised` how far it goes at least, according to meta. A piece of
+    a record at the end, from `unfinished_from` on, is being written, or was when the daemon was killed. `missing` is
+    how many files are not there, of which this is the first. `due_times` is the path of the queue's side file, if that
+    is to be looked at; `is_due_times` tells that it is itself what is to be read.
+    """
+
+    directory: str
+    queue: str
+    file: str
+    start: int = 0
+    end: int = 0
+    promised: int = 0
+    unfinished_from: int | None = None
+    missing: int = 0
+    due_times: str | None = None
+    is_due_times: bool = False
+
+    @property
+    def path(self) -> str:
+        return os.path.join(self.directory, self.file)
+
+    @property
+    def topic(self) -> str:
+        return self.queue.partition(":")[0]
+
+    @property
+    def channel(self) -> str | None:
+        return self.queue.partition(":")[2] or None
+
+    def was_read_meanwhile(self) -> bool:
+        """Whether a daemon has read the file to its end since, and deleted it."""
+        number = data_file_number(self.queue, self.file)
+        meta = read_meta(self.directory, self.queue)
+        return number is not None and meta is not None and meta.read_file > number
+
+
+@dataclass
+class _Queue:
+    """The files of a queue and their sizes: data files by number, those that were set aside by name."""
+
+    numbers: dict[int, int] = field(default_factory=dict)
+    bad: dict[str, int] = field(default_factory=dict)
+    due_times: int | None = None
+
+
+class _Place(NamedTuple):
+    """A directory, and the names of the files to take from it; None for all but those that were set aside."""
+
+    directory: str
+    names: Collection[str] | None
+
+
+def plan(
+    paths: Iterable[str], *, everything: bool = False, topics: Collection[str] = (), channels: Collection[str] = ()
+) -> list[FileTask]:
+    """The files to read, each once; DataDirectoryError. Empty `topics` and `channels` mean all.
+
+    `everything`: all that is in the data files, not only what is unread.
+    """
+    found: dict[str, FileTask] = {}
+    for path in paths:
+        for place in _expand(path):
+            for task in _plan_directory(place.directory, everything):
+                chosen = _choose(task, place.names)
+                if chosen and _is_any_of(task.topic, topics) and _is_any_of(task.channel, channels):
+                    found.setdefault(os.path.realpath(task.path), chosen)
+    return sorted(found.values(), key=lambda task: (task.directory, task.queue, task.is_due_times, task.file))
+
+
+def _is_any_of(name: str | None, names: Collection[str]) -> bool:
+    return not names or name in names
+
+
+def _choose(task: FileTask, names: Collection[str] | None) -> FileTask | None:
+    """The task if it is wanted. Which messages the side file holds back only counts where that is read, too."""
+    if names is None:
+        return None if task.file.endswith(_BAD) else task
+    if task.file not in names:
+        return None
+    side_file = task.due_times and os.path.basename(task.due_times)
+    return task if side_file in names else replace(task, due_times=None)
+
+
+def _expand(path: str) -> list[_Place]:
+    """What there is under a path or matches it; DataDirectoryError if nothing does."""
+    local = os.path.abspath(path.removeprefix("file://").removeprefix("file:"))  # tasks may run in another directory
+    if os.path.isdir(local):
+        return [_Place(local, None)]
+    matches = [local] if os.path.lexists(local) else sorted(glob.glob(local))
+    if not matches:
+        raise DataDirectoryError(f"{path}: there is no such directory, nor anything that matches it")
+    places = [_Place(match, None) for match in matches if os.path.isdir(match) and _is_data_directory(match)]
+    files: dict[str, list[str]] = {}
+    for match in matches:
+        directory, name = os.path.split(match)
+        if _queue_of(name) and not os.path.isdir(match):
+            files.setdefault(directory, []).append(name)
+    places += [_Place(directory, names) for directory, names in files.items()]
+    if not places:
+        raise DataDirectoryError(f"{path} matches no data directory of an nsqd and no file of a queue")
+    return places
+
+
+def _is_data_directory(path: str) -> bool:
+    return os.path.lexists(os.path.join(path, METADATA)) or bool(_list_queues(path))
+
+
+def _queue_of(name: str) -> str:
+    """The queue that a file belongs to, one that was set aside too; empty if to none."""
+    queue = name.rpartition(".diskqueue.")[0]
+    is_of_queue = name in (meta_file_name(queue), due_times_file_name(queue))
+    return queue if is_of_queue or data_file_number(queue, name.removesuffix(_BAD)) is not None else ""
+
+
+def _list_queues(directory: str) -> dict[str, _Queue]:
+    """What is there now; DataDirectoryError."""
+    queues: dict[str, _Queue] = {}
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                name = _queue_of(entry.name)
+                if name:
+                    _sort_in(queues.setdefault(name, _Queue()), name, entry)
+    except OSError as error:
+        raise DataDirectoryError(f"cannot list {directory}: {reason_of(error)}") from error
+    return queues
+
+
+def _sort_in(queue: _Queue, name: str, entry: "os.DirEntry[str]") -> None:
+    try:
+        status = entry.stat()
+    except OSError:
+        return  # it has gone meanwhile
+    number = data_file_number(name, entry.name)
+    if not stat.S_ISREG(status.st_mode):
+        return
+    if number is not None:
+        queue.numbers[number] = status.st_size
+    elif entry.name.endswith(_BAD):
+        queue.bad[entry.name] = status.st_size
+    elif entry.name == due_times_file_name(name):
+        queue.due_times = status.st_size
+
+
+def read_meta(directory: str, queue: str) -> Meta | None:
+    """None if there is none that makes sense: then every message counts as unread. DataDirectoryError."""
+    path = os.path.join(directory, meta_file_name(queue))
+    try:
+        with os.fdopen(open_file(path), "rb") as file:
+            meta = Meta.parse(file.read(_SIZE_OF_META))
+    except (FileNotFoundError, StorageError):
+        return None
+    except OSError as error:
+        raise DataDirectoryError(f"cannot read {path}: {reason_of(error)}") from error
+    return meta if meta.read_position <= meta.write_position else None
+
+
+def _plan_directory(directory: str, everything: bool) -> Iterator[FileTask]:
+    if not _is_data_directory(directory):
+        raise DataDirectoryError(
+            f"{directory} is no data directory of an nsqd: it has neither {METADATA} nor files of queues"
+        )
+    names = list(_list_queues(directory))
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            time.sleep(_PAUSE)
+        # In this order: a running daemon writes records first and then meta, so no file seems to be too short.
+        metas = {name: read_meta(directory, name) for name in names}
+        queues = _list_queues(directory)
+        # It reads and deletes files, too; then meta soon says so.
+        if not any(_missing(meta, queues.get(name, _Queue())) for name, meta in metas.items()):
+            break
+    for name, meta in metas.items():
+        yield from _plan_queue(directory, name, meta, queues.get(name, _Queue()), everything)
+
+
+def _plan_queue(directory: str, name: str, meta: Meta | None, queue: _Queue, everything: bool) -> Iterator[FileTask]:
+    due_times = None
+    if queue.due_times is not None:
+        side_file = FileTask(directory, name, due_times_file_name(name), end=queue.due_times, is_due_times=True)
+        due_times = side_file.path
+        yield side_file
+    for number, count in _missing(meta, queue):
+        yield FileTask(directory, name, data_file_name(name, number), missing=count)
+    for file, size in queue.bad.items():
+        yield FileTask(directory, name, file, end=size)
+    last = max(queue.numbers, default=0)
+    for number, size in queue.numbers.items():
+        task = FileTask(directory, name, data_file_name(name, number), end=size, due_times=due_times)
+        if meta is not None:
+            if number < meta.read_file and not everything:
+                continue
+            if number == meta.read_file:
+                task = replace(task, start=0 if everything else meta.read_pos, promised=meta.read_pos)
+            if number == meta.write_file:
+                task = replace(task, promised=meta.write_pos)
+            if number == last and number >= meta.write_file:
+                task = replace(task, unfinished_from=task.promised)
+        if task.start < size or size < task.promised:
+            yield task
+
+
+def _missing(meta: Meta | None, queue: _Queue) -> list[tuple[int, int]]:
+    """Data files that hold unread messages according to meta, and are not there: rows of them, as (first, count)."""
+    if meta is None or meta.read_position == meta.write_position:
+        return []
+    first, last = meta.read_file, meta.write_file if meta.write_pos else meta.write_file - 1
+    there = [number for number in sorted(queue.numbers) if first <= number <= last]
+    borders = [first - 1, *there, last + 1]
+    return [(left + 1, right - left - 1) for left, right in pairwise(borders) if right > left + 1]

@@ -1,0 +1,176 @@
+"""What a task does: reads its file in chunks, and makes an Arrow batch of each.
+
+A damaged record costs the rest of its file, as it costs nsqd (NSQD-COMPAT 4.6), and is said in nsqd's words. What
+becomes of damage is an option: an error, a row without a message whose column `corruption` tells it, or nothing.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from gnsqd.storage.record import LENGTH, MIN_RECORD_SIZE, decode_record
+from pyspark_nsq_diskqueue.due_times import DueTimes, key_of, read_due_times, read_held
+from pyspark_nsq_diskqueue.errors import CorruptionError, DataDirectoryError
+from pyspark_nsq_diskqueue.opening import open_file, reason_of
+from pyspark_nsq_diskqueue.options import COLUMN, SKIP
+from pyspark_nsq_diskqueue.planning import FileTask
+from pyspark_nsq_diskqueue.rows import Damage, Rows
+
+_CHUNK = 1 << 20  # bytes read at once, unless a message is larger
+
+ReadAt = Callable[[int, int, int], bytes]
+
+
+def read_task(
+    task: FileTask, corruption: str, max_msg_size: int, read_at: ReadAt = os.pread
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, by `rows.ARROW_SCHEMA`; CorruptionError if `corruption` is "fail", DataDirectoryError.
+
+    `read_at` reads as os.pread does.
+    """
+    reader = _Reader(task, max_msg_size, read_at)
+    yield from reader.read()
+    damage = reader.damage
+    if damage is None or corruption == SKIP:
+        return
+    if corruption == COLUMN:
+        yield Rows(task).damage_row(damage)
+        return
+    raise CorruptionError(
+        f"{task.path} at {damage.position}: {damage}. `gnsqadmin data verify {task.directory}` tells what can be "
+        f"saved; with the option corruption = {COLUMN!r} or {SKIP!r} the rest is read without"
+    )
+
+
+class _Reader:
+    """Reads for one task. Afterwards `damage` says why not everything was read."""
+
+    def __init__(self, task: FileTask, max_msg_size: int, read_at: ReadAt) -> None:
+        self.damage: Damage | None = None
+        self._task = task
+        self._max_size = max_msg_size + MIN_RECORD_SIZE
+        self._read_at = read_at
+        self._rows = Rows(task)
+        self._due_times = DueTimes()
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        task = self._task
+        if not os.path.isdir(task.directory):
+            raise DataDirectoryError(
+                f"{task.directory} is not there: driver and executors must find it at the same path"
+            )
+        try:
+            if task.missing:
+                self._report_missing()
+            elif task.is_due_times:
+                yield from self._read_held()
+            else:
+                yield from self._read_file()
+        except FileNotFoundError:
+            if not task.was_read_meanwhile():
+                self._report_missing()
+        except OSError as error:
+            raise DataDirectoryError(f"cannot read {task.path}: {reason_of(error)}") from error
+
+    def _report_missing(self) -> None:
+        others = self._task.missing - 1
+        self.damage = Damage(0, f"missing, and so are {others} files behind it" if others > 0 else "missing")
+
+    def _read_held(self) -> Iterator[pa.RecordBatch]:
+        due_times = read_due_times(self._task.path)
+        size = 0
+        for position, payload in read_held(self._task.path, due_times):
+            if size + len(payload) > _CHUNK and self._rows:
+                yield self._rows.take()
+                size = 0
+            size += len(payload)
+            self._add(position, payload, due_times.due.get(key_of(payload)))
+        if self._rows:
+            yield self._rows.take()
+        if due_times.damage:
+            self.damage = Damage(due_times.end, due_times.damage)
+
+    def _read_file(self) -> Iterator[pa.RecordBatch]:
+        task = self._task
+        if task.due_times:
+            self._due_times = read_due_times(task.due_times)
+        descriptor = open_file(task.path)
+        try:
+            yield from self._read_records(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _read_records(self, descriptor: int) -> Iterator[pa.RecordBatch]:
+        task = self._task
+        position, needed = task.start, 0
+        while position < task.end:
+            wanted = min(max(_CHUNK, needed), task.end - position)
+            try:
+                data = self._read_at(descriptor, wanted, position)
+            except OSError as error:
+                self._stop(position, reason_of(error))
+                return
+            consumed, needed = self._parse(data, position)
+            position += consumed
+            if self._rows:
+                yield self._rows.take()
+            if self.damage is not None:
+                return
+            is_torn = task.end - position < needed
+            if is_torn and task.unfinished_from is not None and position >= task.unfinished_from:
+                return
+            if is_torn or (not consumed and len(data) < wanted):
+                # as Go's io.ReadFull has it: EOF when the payload is missing altogether
+                self._stop(position, "EOF" if task.end - position == LENGTH.size else "unexpected EOF")
+        if task.end < task.promised:
+            self._stop(task.end, f"EOF, {task.promised - task.end} bytes before where the meta file has the end")
+
+    def _parse(self, data: bytes, position: int) -> tuple[int, int]:
+        """Add the records that are whole in `data`, which stands at `position`: (bytes consumed, bytes needed there to
+        go on, 0 at the end)."""
+        rows, max_size, unpack_length = self._rows, self._max_size, LENGTH.unpack_from
+        due, held = self._due_times.due, self._due_times.held
+        add_value, add_timestamp, add_attempts = rows.values.append, rows.timestamps.append, rows.attempts.append
+        add_id, add_position = rows.ids.append, rows.positions.append
+        available = len(data)
+        offset = 0
+        while offset < available:
+            begin = offset + LENGTH.size
+            if begin > available:
+                return offset, LENGTH.size
+            size: int = unpack_length(data, offset)[0]
+            if not MIN_RECORD_SIZE <= size <= max_size:
+                self._stop(position + offset, f"invalid message read size ({size})")
+                return offset, 0
+            end = begin + size
+            if end > available:
+                return offset, LENGTH.size + size
+            payload = data[begin:end]
+            if due or held:
+                key = key_of(payload)
+                if key in held:
+                    offset = end
+                    continue
+                rows.dues.append(due.get(key))
+            timestamp, attempts, id, value = decode_record(payload)
+            add_value(value)
+            add_timestamp(timestamp)
+            add_attempts(attempts)
+            add_id(id)
+            add_position(position + offset)
+            offset = end
+        return offset, 0
+
+    def _add(self, position: int, payload: bytes, due: int | None) -> None:
+        rows = self._rows
+        timestamp, attempts, id, value = decode_record(payload)
+        rows.values.append(value)
+        rows.timestamps.append(timestamp)
+        rows.attempts.append(attempts)
+        rows.ids.append(id)
+        rows.positions.append(position)
+        rows.dues.append(due)
+
+    def _stop(self, position: int, reason: str) -> None:
+        self.damage = Damage(position, reason, max(0, self._task.end - position))
