@@ -1,0 +1,82 @@
+"""`gnsq-pipeline archive`: topics to partitioned Parquet, exactly once."""
+
+import time
+
+import click
+
+from gnsq_pipeline.parameters import (
+    DURATION,
+    SIZE,
+    reading_options,
+    run_options,
+    source_options,
+    spark_options,
+    subscription_options,
+)
+from gnsq_pipeline.session import SessionSettings, spark_session
+from gnsq_pipeline.source import directories, stream_options
+
+
+@click.command()
+@subscription_options
+@source_options
+@click.argument("output", metavar="DIRECTORY")
+@reading_options
+@click.option("--compact", is_flag=True, help="Compact hours that are over: at the end, or now and then.")
+@click.option("--compact-every", type=DURATION, default="10m", show_default=True, help="How often that is.")
+@click.option("--target-size", type=SIZE, default="128m", show_default=True, help="The most that files grow to by it.")
+@run_options
+@spark_options
+def archive(
+    topics: tuple[str, ...],
+    channel: str | None,
+    nodes: dict[str, str],
+    output: str,
+    spool: str | None,
+    checkpoint: str | None,
+    max_messages: int | None,
+    continuous: bool,
+    trigger: float,
+    compact: bool,
+    compact_every: float,
+    target_size: int,
+    progress: str,
+    metrics_address: tuple[str, int] | None,
+    session: SessionSettings,
+) -> None:
+    """Write topics to Parquet below DIRECTORY, partitioned by topic, date and hour (UTC) of the messages' timestamps.
+
+    Reads all that waits and ends; with --continuous it goes on. Each message is archived exactly once, also when the
+    run is killed and started again with the same spool and checkpoint, which are in DIRECTORY unless told otherwise.
+    """
+    from gnsq_pipeline.archive import ArchiveSink, unmoved
+    from gnsq_pipeline.compaction import HOUR_OPEN, KEEP, closed_before, compact_archive, sweep
+    from gnsq_pipeline.files import files_at
+    from gnsq_pipeline.running import stoppable
+    from gnsq_pipeline.streaming import follow, triggered
+
+    spool, checkpoint = directories(output, channel, spool, checkpoint)
+    options = stream_options(nodes, topics, channel, spool, max_messages)
+    with spark_session(session) as spark, stoppable() as stop:
+        files = files_at(output, spark)
+        unmoved(files)
+        sweep(files, KEEP, time.time())
+        compacted = time.monotonic()
+
+        def compact_closed() -> None:
+            nonlocal compacted
+            compacted = time.monotonic()
+            compact_archive(spark, files, target_size, wanted=closed_before(time.time() - HOUR_OPEN))
+
+        def after_batch() -> None:
+            if compact and time.monotonic() - compacted >= compact_every:
+                compact_closed()
+
+        sink = ArchiveSink(files, after_batch)
+        writer = triggered(
+            spark.readStream.format("nsq").options(**options).load().writeStream, continuous, trigger
+        ).option("checkpointLocation", checkpoint)
+        title = f"archive {', '.join(topics)} to {output}"
+        follow("archive", title, writer.foreachBatch(sink.write_batch).start, stop, progress, metrics_address)
+        if compact:
+            compact_closed()

@@ -1,0 +1,62 @@
+"""`gnsq-pipeline backlog`: what waits in the data directories of nodes that are down."""
+
+import glob
+import time
+
+import click
+
+from gnsq_pipeline.errors import ExitCode, NotFound
+from gnsq_pipeline.output import json_option, show_rows
+from gnsq_pipeline.parameters import NAME, spark_options
+from gnsq_pipeline.session import SessionSettings, spark_session
+
+
+@click.command()
+@click.argument("directories", metavar="DIRECTORY...", nargs=-1, required=True)
+@click.option("--topic", "topics", type=NAME, multiple=True, help="Only queues of this topic; may be repeated.")
+@click.option("--channel", "channels", type=NAME, multiple=True, help="Only queues of this channel; may be repeated.")
+@click.option("--all", "all_messages", is_flag=True, help="Also what is still in the files but was read already.")
+@json_option
+@spark_options
+def backlog(
+    directories: tuple[str, ...],
+    topics: tuple[str, ...],
+    channels: tuple[str, ...],
+    all_messages: bool,
+    as_json: bool,
+    session: SessionSettings,
+) -> None:
+    """What waits in data directories, gnsqd's or nsqd's, of nodes that are down: one row for each queue.
+
+    The directories (patterns such as /mnt/*/nsqd may be quoted) are read in parallel, a task for each file. Damaged
+    places are named, and make the exit code 1.
+    """
+    from gnsq_pipeline.backlog import damages, summarise
+    from gnsq_pipeline.display import tasks_shown
+    from gnsq_pipeline.files import local_path
+    from gnsq_pipeline.running import run_job, stoppable
+
+    for directory in directories:
+        if local_path(directory) is not None and not glob.glob(directory):
+            raise NotFound(f"{directory}: no such directory")
+    options = {"corruption": "column", "messages": "all" if all_messages else "unread"}
+    if topics:
+        options["topic"] = ",".join(topics)
+    if channels:
+        options["channel"] = ",".join(channels)
+    with spark_session(session) as spark, stoppable() as stop:
+        records = spark.read.format("nsq_diskqueue").options(**options).load(list(directories))
+        summary, damage = summarise(records, time.time_ns()), damages(records)
+
+        def look() -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+            rows = [row.asDict() for row in summary.collect()]
+            damaged = any(row["damaged_places"] for row in rows)
+            return rows, [row.asDict() for row in damage.collect()] if damaged else []
+
+        with tasks_shown("backlog", "auto") as display:
+            rows, damaged = run_job(spark, look, stop, display.tick)
+    show_rows("", rows, as_json)
+    if damaged:
+        click.echo() if not as_json else None
+        show_rows("Damaged", damaged, as_json)
+        click.get_current_context().exit(ExitCode.FAILED)

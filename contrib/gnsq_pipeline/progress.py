@@ -1,0 +1,77 @@
+"""What a streaming query tells about its batches, as plain values: from the JSON of its progress, with no Spark."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One batch, or one look that found nothing to do."""
+
+    batch: int
+    when: str  # ISO 8601, UTC
+    rows: int
+    seconds: float
+    lag: int | None  # messages that wait at the nsqds; None when the source doesn't tell
+    late_rows: int = 0  # too late for their window
+    state_rows: int = 0
+    watermark: str | None = None
+
+    @property
+    def rows_per_second(self) -> float:
+        return self.rows / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def idle(self) -> bool:
+        return self.rows == 0
+
+
+def read_progress(text: str) -> Progress:
+    """The progress of a query, from the JSON that Spark makes of it."""
+    told: dict[str, Any] = json.loads(text)
+    operators = told.get("stateOperators") or []
+    durations = told.get("durationMs") or {}
+    return Progress(
+        batch=told["batchId"],
+        when=told["timestamp"],
+        rows=told.get("numInputRows") or 0,
+        seconds=(told.get("batchDuration") or durations.get("triggerExecution") or 0) / 1000,
+        lag=lag(told.get("sources") or []),
+        late_rows=sum(operator.get("numRowsDroppedByWatermark") or 0 for operator in operators),
+        state_rows=sum(operator.get("numRowsTotal") or 0 for operator in operators),
+        watermark=(told.get("eventTime") or {}).get("watermark"),
+    )
+
+
+def lag(sources: list[Mapping[str, Any]]) -> int | None:
+    """How many messages wait, over all sources that say so."""
+    from pyspark_nsq.offsets import unread
+
+    told = [source.get("latestOffset") for source in sources]
+    counts = [unread(latest) for latest in told if isinstance(latest, Mapping) and "unread" in latest]
+    return sum(counts) if counts else None
+
+
+class Totals:
+    """The sums over the batches of a run."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.rows = 0
+        self.late_rows = 0
+        self.seconds = 0.0
+        self.latest: Progress | None = None
+
+    def add(self, progress: Progress) -> None:
+        if not progress.idle:
+            self.batches += 1
+        self.rows += progress.rows
+        self.late_rows += progress.late_rows
+        self.seconds += progress.seconds
+        self.latest = progress
+
+    @property
+    def rows_per_second(self) -> float:
+        return self.rows / self.seconds if self.seconds > 0 else 0.0

@@ -1,0 +1,75 @@
+"""Roll-ups of messages: counts, bytes, rates and latencies per topic and window of the message's timestamp.
+
+Latency is the time from the message's timestamp to its processing: to the begin of the batch that reads it, or, of an
+archive, that wrote it (`archived_at`). A message from a clock that runs ahead has a latency of 0.
+"""
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+PERCENTILES = (0.5, 0.95, 0.99)
+_ACCURACY = 10_000  # of percentile_approx: the rank is off by 1/10000 of the count at most
+
+
+def with_latency(messages: DataFrame) -> DataFrame:
+    """`messages` with `latency_ms`, from `archived_at` where that is a column, else to now."""
+    processed = sf.col("archived_at") if "archived_at" in messages.columns else sf.current_timestamp()
+    late_us = sf.unix_micros(processed) - sf.unix_micros("timestamp")
+    return messages.withColumn("latency_ms", sf.greatest(late_us, sf.lit(0)) / sf.lit(1000.0))
+
+
+def windows(messages: DataFrame, window: str, watermark: str) -> tuple[DataFrame, Column]:
+    """`messages` with a watermark, and the column of windows to group by; both as Spark writes spans ("5 minutes")."""
+    return messages.withWatermark("timestamp", watermark), sf.window("timestamp", window).alias("window")
+
+
+def span_columns() -> list[Column]:
+    """The begin and the end of the window, and a helper for rates: its length in seconds."""
+    return [sf.col("window.start").alias("window_start"), sf.col("window.end").alias("window_end")]
+
+
+def per_second(column: str) -> Column:
+    """`column` of a window, divided by its length."""
+    seconds = (sf.unix_micros("window.end") - sf.unix_micros("window.start")) / sf.lit(1_000_000.0)
+    return (sf.col(column) / seconds).alias(f"{column}_per_second")
+
+
+def percentile_name(percentile: float) -> str:
+    """latency_p50_ms, latency_p99_9_ms."""
+    return f"latency_p{percentile * 100:.6g}_ms".replace(".", "_")
+
+
+def roll_up(
+    messages: DataFrame,
+    window: str = "1 minute",
+    watermark: str = "10 minutes",
+    percentiles: Sequence[float] = PERCENTILES,
+    channels: bool = False,
+) -> DataFrame:
+    """One row for each topic (and channel, if `channels`) and window in which there were messages.
+
+    `messages` needs `value, topic, timestamp, attempts`. A latency percentile p is the smallest latency that at least
+    the fraction p of the messages doesn't exceed.
+    """
+    marked, by_window = windows(with_latency(messages), window, watermark)
+    keys = ["topic", *(["channel"] if channels else [])]
+    grouped = marked.groupBy(by_window, *keys).agg(
+        sf.count(sf.lit(1)).alias("messages"),
+        sf.sum(sf.octet_length("value").cast("long")).alias("bytes"),
+        sf.sum(sf.when(sf.col("attempts") > 1, 1).otherwise(0)).alias("redelivered"),
+        sf.percentile_approx("latency_ms", list(percentiles), _ACCURACY).alias("percentiles"),
+        sf.max("latency_ms").alias("latency_max_ms"),
+    )
+    return grouped.select(
+        *span_columns(),
+        *keys,
+        "messages",
+        "bytes",
+        per_second("messages"),
+        per_second("bytes"),
+        "redelivered",
+        *(sf.col("percentiles")[i].alias(percentile_name(p)) for i, p in enumerate(percentiles)),
+        "latency_max_ms",
+    )

@@ -1,0 +1,60 @@
+"""Fixtures for the Spark side. Without pyspark and pyarrow (`pip install gnsqd[spark]`) all tests here are skipped,
+without a Java that Spark can use those marked `spark`; where GNSQD_REQUIRE_PEERS=1 they fail instead."""
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from spark.java import NoJava, java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MISSING = [library for library in ("pyarrow", "pyspark") if importlib.util.find_spec(library) is None]
+
+
+def _missing(reason: str) -> NoReturn:
+    if os.environ.get("GNSQD_REQUIRE_PEERS") == "1":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+class _Unimportable(pytest.Module):
+    """A file of tests that cannot be imported here."""
+
+    def collect(self) -> NoReturn:
+        _missing(f"needs {' and '.join(MISSING)} (pip install gnsqd[spark])")
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    return _Unimportable.from_parent(parent, path=module_path) if MISSING else None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("spark"):
+        try:
+            java_home()
+        except NoJava as error:
+            _missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
+    """A local session of two cores, one for all tests; they are marked `spark`."""
+    from spark.sessions import start_session
+
+    session = start_session(tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
+
+
+@pytest.fixture(name="spark_environment", scope="session")
+def spark_environment_fixture() -> dict[str, str]:
+    """The environment of a process that starts Spark."""
+    from spark.sessions import spark_environment
+
+    return spark_environment()

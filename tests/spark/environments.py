@@ -1,0 +1,86 @@
+"""Virtual environments that share this one's libraries but have no gnsqd, and ways to bring it into them."""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("gnsqd", "nsqadmin_cli", "pyspark_nsq", "pyspark_nsq_diskqueue", "gnsq_pipeline")
+LIBRARIES = ("_distutils_hack", "py4j", "pyarrow", "pyspark", "setuptools")
+
+
+def _parent(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    assert spec is not None, f"{package} is not installed"
+    assert spec.submodule_search_locations is not None
+    return Path(spec.submodule_search_locations[0]).parent
+
+
+def clean_path() -> dict[str, str]:
+    """The environment without what lets children import a source tree."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+def bare_environment(directory: Path) -> Path:
+    """A virtual environment with Spark, linked from here, and without gnsqd; its Python."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
+    python = directory / "bin" / "python"
+    shown = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for library in LIBRARIES:
+        for found in _parent(library).glob(f"{library}*"):
+            Path(shown.stdout.strip(), found.name).symlink_to(found)
+    return python
+
+
+def install_editable(python: Path, directory: Path, *config: str) -> None:
+    """`pip install --editable` of a copy of the source tree, made at `directory`, for `python`.
+
+    The copy has no extension modules: which of the two finds the packages is not theirs to say, and they take long.
+    """
+    directory.mkdir()
+    for name in ("README.md", "LICENSE"):
+        shutil.copy(ROOT / name, directory)
+    for package in PACKAGES:
+        top = "contrib" if (ROOT / "contrib" / package).exists() else "."
+        no_cache = shutil.ignore_patterns("__pycache__", "*.so", "*.c")
+        shutil.copytree(ROOT / top / package, directory / top / package, ignore=no_cache)
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    plain, blocks = re.subn(r"^ext-modules = \[\n.*?^\]\n", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert blocks == 1
+    (directory / "pyproject.toml").write_text(re.sub(r', "Cython[^"]*"', "", plain), "utf-8")
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--no-deps",
+        "--no-build-isolation",
+        "--quiet",
+    ]
+    options = [f"--config-settings={setting}" for setting in config]
+    result = subprocess.run(
+        [*command, *options, "--editable", directory], capture_output=True, text=True, check=False, env=clean_path()
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def py_files(path: Path) -> Path:
+    """A zip for `--py-files`: what executors import of gnsqd, and the data sources; made at `path`."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for package in ("gnsqd", "pyspark_nsq", "pyspark_nsq_diskqueue", "gnsq_pipeline"):
+            parent = _parent(package)
+            for file in sorted((parent / package).rglob("*.py")):
+                archive.write(file, file.relative_to(parent))
+    return path

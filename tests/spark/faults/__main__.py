@@ -1,0 +1,44 @@
+"""`python -m spark.faults`: plays the rows, and prints the table of contrib/docs/spark.md as it goes."""
+
+import argparse
+import re
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from spark.faults.scenarios import ROWS, play
+
+HEAD = "| | times | published | rows | distinct ids | lost | doubled | starts |\n| --- |" + " ---: |" * 7
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="spark.faults", description=__doc__)
+    parser.add_argument("--rows", default="", help="only rows whose name this regular expression finds")
+    parser.add_argument("--times", type=int, help="so many blows instead of the row's own number")
+    parser.add_argument("--keep", action="store_true", help="keep the files of each row")
+    arguments = parser.parse_args()
+    start = time.monotonic()
+    wrong = []
+    print(HEAD, flush=True)
+    for row in ROWS:
+        if not re.search(arguments.rows, row.name):
+            continue
+        directory = Path(tempfile.mkdtemp(prefix="nsq-faults-"))
+        tally, deaths = play(row, directory, arguments.times)
+        times = len(row.blows) * (row.times if arguments.times is None else arguments.times)
+        cells = [row.name, times, *tally, deaths + 1]
+        print(f"| {' | '.join(str(cell) for cell in cells)} |", flush=True)
+        if row.spool and (tally.lost or tally.doubled):
+            wrong.append(row.name)
+        if arguments.keep:
+            print(f"<!-- {directory} -->", flush=True)
+        else:
+            shutil.rmtree(directory)
+    print(f"\nTook {time.monotonic() - start:.0f} s.")
+    if wrong:
+        raise SystemExit(f"lost or doubled: {', '.join(wrong)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Strikes at exact points of the data source, in whichever of Spark's Python processes comes by. Product code knows
+nothing of it: a directory with this file is put on PYTHONPATH, and functions are replaced when their module is loaded.
+
+$NSQ_STRIKES names a directory that holds `points.json`, point -> [module, qualified name, moment, within]. The moment
+is `before` or `after` the function, or `halfway`, when it has done the first half of its last argument. `within`, if
+not empty, is `module:qualified name` of a function that must be running.
+
+A file `{point}.armed.{number}` there arms a strike; the first process that comes to the point renames it to
+`{point}.struck.{number}` and does what is in it: `worker` kills that process, `executor` its JVM too, which is the
+driver's with a local master; the name of an error (ENOSPC) raises it.
+"""
+
+import errno
+import functools
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+HERE = Path(os.environ["NSQ_STRIKES"])
+
+Point = tuple[str, str, str, str]
+
+_running: Counter[str] = Counter()
+
+
+def _parent(pid: int) -> int:
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def _kill_jvm() -> None:
+    pid = os.getppid()
+    while Path(f"/proc/{pid}/comm").read_text().strip() != "java":
+        pid = _parent(pid)
+    os.kill(pid, signal.SIGKILL)
+
+
+def _claim(point: str) -> str:
+    """The action of an armed strike, which is now ours; empty if there is none."""
+    for armed in sorted(HERE.glob(f"{point}.armed.*")):
+        try:
+            action = armed.read_text()
+            armed.rename(armed.with_name(armed.name.replace(".armed.", ".struck.")))
+        except FileNotFoundError:
+            continue  # another process was faster
+        return action
+    return ""
+
+
+def _strike(action: str) -> None:
+    if not action:
+        return
+    if action not in ("worker", "executor"):
+        raise OSError(getattr(errno, action), os.strerror(getattr(errno, action)))
+    if action == "executor":
+        _kill_jvm()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _replace(module: ModuleType, name: str, wrap: Callable[[Any], Any]) -> None:
+    *outer, last = name.split(".")
+    owner = functools.reduce(getattr, outer, module)
+    setattr(owner, last, wrap(getattr(owner, last)))
+
+
+def _struck(function: Any, name: str, moment: str, within: str) -> Any:
+    def with_strikes(*args: Any, **kwargs: Any) -> Any:
+        action = _claim(name) if not within or _running[within] else ""
+        if action and moment == "before":
+            _strike(action)
+        if action and moment == "halfway":
+            *args_before, items = args
+            items = list(items)
+            function(*args_before, items[: len(items) // 2], **kwargs)
+            _strike(action)
+        result = function(*args, **kwargs)
+        if action:
+            _strike(action)
+        return result
+
+    return with_strikes
+
+
+def _noted(function: Any, key: str) -> Any:
+    def with_note(*args: Any, **kwargs: Any) -> Any:
+        _running[key] += 1
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _running[key] -= 1
+
+    return with_note
+
+
+class _Loader(importlib.abc.Loader):
+    """The module's own loader, and then the replacement of its functions."""
+
+    def __init__(self, loader: importlib.abc.Loader, replacements: list[tuple[str, Callable[[Any], Any]]]) -> None:
+        self._loader = loader
+        self._replacements = replacements
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        for name, wrap in self._replacements:
+            _replace(module, name, wrap)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, points: dict[str, Point]) -> None:
+        self._of_module: dict[str, list[tuple[str, Callable[[Any], Any]]]] = {}
+        for point, (module, name, moment, within) in points.items():
+            wrap = functools.partial(_struck, name=point, moment=moment, within=within)
+            self._of_module.setdefault(module, []).append((name, wrap))
+        for within in sorted({within for *_, within in points.values() if within}):
+            module, _, name = within.partition(":")
+            self._of_module.setdefault(module, []).append((name, functools.partial(_noted, key=within)))
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if name not in self._of_module:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self._of_module[name])
+        return spec
+
+
+sys.meta_path.insert(0, _Finder(json.loads((HERE / "points.json").read_text())))

@@ -1,0 +1,37 @@
+"""Where a stream is struck: functions of the data source that the way of a message leads through."""
+
+from typing import NamedTuple
+
+
+class Point(NamedTuple):
+    """A function, and the moment of the strike: see inject/sitecustomize.py."""
+
+    module: str
+    name: str
+    moment: str
+    within: str = ""
+
+
+_TASK, _SPOOL, _READER = "pyspark_nsq.read_task", "pyspark_nsq.spool", "pyspark_nsq.stream_reader"
+_SEAL = f"{_TASK}:_Task.seal"
+
+# In the order of a message's way.
+POINTS = {
+    "messages in hand": Point(_TASK, "_Task.seal", "before"),
+    "segment written, not in the chain": Point(_SPOOL, "link", "before", _SEAL),
+    "segment linked, its name not synced": Point(_SPOOL, "link", "after", _SEAL),
+    "sealed, before FIN": Point(_TASK, "finish", "before"),
+    "half of the FINs sent": Point("pyspark_nsq.client", "Client.finish", "halfway"),
+    "FINs sent": Point(_TASK, "finish", "after"),
+    "before their confirmation": Point(_TASK, "confirm", "before"),
+    "confirmed, before the marker": Point(_SPOOL, "Chain.confirm", "before"),
+    "marked, before the end": Point(_SPOOL, "Chain.end", "before"),
+    "ended, before rows": Point(_SPOOL, "Chain.end", "after"),
+    "handing out rows": Point("pyspark_nsq.segment", "read_segment", "after"),
+    "planned": Point(_READER, "NsqStreamReader.partitions", "after"),
+    "before commit": Point(_READER, "NsqStreamReader.commit", "before"),
+    "after commit": Point(_READER, "NsqStreamReader.commit", "after"),
+}
+
+IN_TASK = tuple(name for name, point in POINTS.items() if point.module != _READER)
+SEAL_TO_FIN = IN_TASK[1:8]

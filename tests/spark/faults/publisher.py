@@ -1,0 +1,73 @@
+"""A publisher that never stops: numbered bodies to each of several nsqds in turn, every one acknowledged."""
+
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+
+from daemons import Daemon
+from nsq_client import Client
+
+BATCH = 50  # bodies of one MPUB
+PADDING = b" " + b"x" * 100
+
+
+class Publisher:
+    """Publishes bodies `{number} xxx...` from 0 on, from a thread; `published` is how many were acknowledged.
+
+    While `paused` is held nothing is on its way, and connections are made anew afterwards.
+    """
+
+    def __init__(self, daemons: Sequence[Daemon], topic: str, pause: float = 0.05) -> None:
+        self.published = 0
+        self.paused = threading.Lock()
+        self._daemons = daemons
+        self._topic = topic
+        self._pause = pause
+        self._clients: dict[int, Client] = {}
+        self._stopped = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            turn = 0
+            while not self._stopped.wait(self._pause):
+                with self.paused:
+                    self._publish(turn % len(self._daemons))
+                turn += 1
+        except BaseException as error:  # told by stop(), in the thread that asks
+            self._error = error
+
+    def _publish(self, index: int) -> None:
+        client = self._clients.get(index)
+        if client is None:
+            client = self._clients[index] = Client(self._daemons[index].tcp_address)
+            client.identify(heartbeat_interval=-1)
+        numbers = range(self.published, self.published + BATCH)
+        client.publish(self._topic, *(b"%d" % number + PADDING for number in numbers))
+        self.published += BATCH
+
+    def disconnect(self) -> None:
+        """For those who hold `paused` and are about to restart daemons."""
+        for client in self._clients.values():
+            client.sock.close()
+        self._clients.clear()
+
+    def stop(self) -> int:
+        """No more; how many were published."""
+        self._stopped.set()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self.published
+
+    def __enter__(self) -> "Publisher":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        self._thread.join()
+        self.disconnect()

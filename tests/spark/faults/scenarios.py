@@ -1,0 +1,162 @@
+"""What a stream is put through, a row of ROWS each, and how it is counted.
+
+Two daemons, a publisher that never stops, a stream from both into Parquet. Then the blows of the row, each after the
+stream has committed another batch; then the publisher ends, the stream takes what is left, and the files are counted.
+"""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from daemons import PEERS, Daemon, free_port, own_command
+from faults.small_disk import SmallDisk
+from peer_program import PeerProgram
+from spark.cluster import Cluster
+from spark.faults.points import IN_TASK, POINTS, SEAL_TO_FIN
+from spark.faults.publisher import Publisher
+from spark.faults.struck_stream import TOPIC, StruckStream, empty
+from spark.faults.tally import Tally, tally
+from spark.topics import daemon_options
+
+SPOOL_SIZE = 16 << 20  # bytes of the small disk
+LOOKUPD_AWAY = 10.0  # seconds
+
+
+@dataclass(frozen=True)
+class Row:
+    """Each of `blows` is done to a Stage, one after the other, all of them `times` times."""
+
+    name: str
+    blows: tuple[Callable[["Stage"], None], ...]
+    times: int
+    spool: bool = True
+    cluster: bool = False
+    lookupd: bool = False
+    small_disk: bool = False
+
+
+class Stage:
+    """The daemons, the publisher and the stream of one row, all below `directory`."""
+
+    def __init__(self, row: Row, directory: Path, stack: ExitStack) -> None:
+        self.random = random.Random(row.name)
+        self._lookupd_ports = (free_port(), free_port())
+        self._directory = directory
+        self.lookupd: PeerProgram | None = None
+        flags: list[str] = []
+        # What a killed task holds comes again when its time is out.
+        options = {"maxMessagesPerTrigger": "5000", "msgTimeoutMs": "5000"}
+        if row.lookupd:
+            self.start_lookupd()
+            stack.callback(self.stop_lookupd)
+            flags = ["--broadcast-address=127.0.0.1", f"--lookupd-tcp-address=127.0.0.1:{self._lookupd_ports[0]}"]
+            options["nsq.lookupd.http.addresses"] = f"127.0.0.1:{self._lookupd_ports[1]}"
+        self.daemons = [
+            stack.enter_context(Daemon(own_command(), directory / f"nsqd-{number}", *flags)) for number in range(2)
+        ]
+        if not row.lookupd:
+            options |= daemon_options(*self.daemons)
+        spool = directory / "spool"
+        options |= {"spoolLocation": str(spool)} if row.spool else {"spool": "off"}
+        prefix: Callable[[Sequence[str]], list[str]] = list
+        self.disk: SmallDisk | None = None
+        if row.small_disk:
+            options |= {"spoolRetention": "0"}
+            self.disk = SmallDisk(spool, SPOOL_SIZE, 10_000)
+            stack.callback(self.disk.close)
+            prefix = self.disk.inside
+        master = "local[2,4]"  # a task may fail three times
+        if row.cluster:
+            # Executors that die so often would have the master give the application up.
+            patience = {"SPARK_MASTER_OPTS": "-Dspark.deploy.maxExecutorRetries=-1"}
+            environment = StruckStream.environment(directory) | patience
+            master = stack.enter_context(Cluster(directory / "cluster", environment)).url
+        self.publisher = stack.enter_context(Publisher(self.daemons, TOPIC))
+        self.stream = StruckStream(directory, options, POINTS, master, prefix=prefix)
+        stack.callback(self.stream.close)
+
+    def start_lookupd(self) -> None:
+        """nsqlookupd, always on the same ports."""
+        tcp, http = self._lookupd_ports
+        flags = [f"--tcp-address=127.0.0.1:{tcp}", f"--http-address=127.0.0.1:{http}"]
+        log = self._directory / "nsqlookupd.log"
+        self.lookupd = PeerProgram(PEERS / "nsqlookupd", log, "--broadcast-address=127.0.0.1", *flags)
+
+    def stop_lookupd(self) -> None:
+        if self.lookupd is not None:
+            self.lookupd.__exit__(None, None, None)
+            self.lookupd = None
+
+    def end(self) -> Tally:
+        """Publish no more, let the stream take what there is, and count."""
+        published = self.publisher.stop()
+        self.stream.wait(lambda: all(map(empty, self.daemons)), "all messages read")
+        self.stream.finish()
+        return tally(self.stream.job / "out", published)
+
+
+def kill_driver(stage: Stage) -> None:
+    """At any moment."""
+    time.sleep(stage.random.uniform(0, 1.5))
+    stage.stream.kill_driver()
+
+
+def strike(point: str, action: str = "executor") -> Callable[[Stage], None]:
+    return lambda stage: stage.stream.strike(point, action)
+
+
+def restart_nsqd(stage: Stage) -> None:
+    """One of them, by a clean exit; the publisher waits meanwhile."""
+    with stage.publisher.paused:
+        stage.publisher.disconnect()
+        stage.random.choice(stage.daemons).restart(same_ports=True)
+
+
+def lookupd_gone(stage: Stage) -> None:
+    stage.stop_lookupd()
+    time.sleep(LOOKUPD_AWAY)
+    stage.start_lookupd()
+
+
+def fill_disk(stage: Stage) -> None:
+    """And give the space back after a while."""
+    assert stage.disk is not None
+    stage.disk.fill()
+    time.sleep(5)
+    stage.disk.free()
+
+
+KILLS = 10
+
+ROWS = (
+    Row("driver killed, at any moment", (kill_driver,), 2 * KILLS),
+    Row(f"driver killed at each of {len(POINTS)} points", tuple(strike(point) for point in POINTS), 2),
+    *(Row(f"executor killed: {point}", (strike(point),), KILLS, cluster=True) for point in SEAL_TO_FIN),
+    Row(
+        "executor killed at each of the other points of a task",
+        tuple(strike(point) for point in IN_TASK if point not in SEAL_TO_FIN),
+        2,
+        cluster=True,
+    ),
+    Row("Python worker killed: sealed, before FIN", (strike("sealed, before FIN", "worker"),), KILLS),
+    Row("nsqd restarted", (restart_nsqd,), KILLS),
+    Row(f"nsqlookupd gone for {LOOKUPD_AWAY:.0f} s", (lookupd_gone,), 3, lookupd=True),
+    Row("disk of the spool full for 5 s", (fill_disk,), 3, small_disk=True),
+    Row("without spool: driver killed, at any moment", (kill_driver,), 2 * KILLS, spool=False),
+    Row("without spool: executor killed after its first FINs", (strike("half of the FINs sent"),), KILLS, False, True),
+)
+
+
+def play(row: Row, directory: Path, times: int | None = None) -> tuple[Tally, int]:
+    """The tally, and how often the stream died and was started again."""
+    with ExitStack() as stack:
+        stage = Stage(row, directory, stack)
+        stage.stream.go_on(2)
+        for _ in range(row.times if times is None else times):
+            for blow in row.blows:
+                blow(stage)
+                stage.stream.go_on()
+        return stage.end(), stage.stream.deaths

@@ -1,0 +1,136 @@
+"""A stream under fault: the stream as a process of its own, and strikes upon it."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from daemons import Daemon, eventually
+from spark.cluster import Process
+from spark.faults.points import Point
+from spark.sessions import CONF, spark_environment
+
+HERE = Path(__file__).parent
+TOPIC, CHANNEL = "orders", "archive"
+PATIENCE = 180.0  # seconds for anything that Spark is to do
+DEATHS = 5  # of a stream in that time are too many
+
+# Executors come and go, and that is not the job's fault.
+CLUSTER_CONF = {"spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.task.maxFailures": "1000"}
+
+T = TypeVar("T")
+
+
+class StruckStream:
+    """The stream `format("nsq")` to Parquet on `master`, with `options` beside the topic; started again whenever it
+    ends before it should. `deaths` counts that. `prefix` stands before its command."""
+
+    def __init__(
+        self,
+        directory: Path,
+        options: Mapping[str, str],
+        points: Mapping[str, Point],
+        master: str = "local[2]",
+        *,
+        prefix: Callable[[Sequence[str]], list[str]] = list,
+    ) -> None:
+        self.job = directory / "job"
+        self.deaths = 0
+        self._logs = directory / "streams"
+        self._strikes = directory / "strikes"
+        for path in (self.job, self._logs, self._strikes):
+            path.mkdir(parents=True, exist_ok=True)
+        (self._strikes / "points.json").write_text(json.dumps(points))
+        conf = {**CONF, "spark.local.dir": str(directory / "local"), "spark.driver.memory": "512m"}
+        conf |= {"spark.sql.streaming.stopTimeout": "60s", **({} if master.startswith("local") else CLUSTER_CONF)}
+        told = {
+            "master": master,
+            "conf": conf,
+            "trigger": {"processingTime": "0 seconds"},
+            "options": {"subscribe": TOPIC, "channel": CHANNEL, **options},
+        }
+        (self.job / "job.json").write_text(json.dumps(told))
+        self._prefix = prefix
+        self._armed = 0
+        self._stream = self._start()
+
+    @staticmethod
+    def environment(directory: Path) -> dict[str, str]:
+        """What the processes of a stream at `directory` are to have, a cluster's workers too."""
+        told = spark_environment()
+        path = [str(HERE / "inject"), *filter(None, [told.get("PYTHONPATH")])]
+        return {**told, "NSQ_STRIKES": str(directory / "strikes"), "PYTHONPATH": ":".join(path)}
+
+    def _start(self) -> Process:
+        command = self._prefix([sys.executable, "-P", str(HERE / "stream.py"), str(self.job)])
+        log = self._logs / f"{len(list(self._logs.iterdir()))}.log"
+        return Process(command, self.environment(self.job.parent), log)
+
+    def wait(self, condition: Callable[[], T | None], what: str, timeout: float = PATIENCE) -> T:
+        """Like eventually(), while a stream that ends is started again."""
+
+        before = self.deaths
+
+        def met() -> T | None:
+            if self._stream.process.poll() is not None:
+                self._stream.kill()
+                self.deaths += 1
+                assert self.deaths - before < DEATHS, "the stream dies again and again"
+                self._stream = self._start()
+            return condition()
+
+        try:
+            return eventually(met, what, timeout)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self._stream.text()[-20_000:]}") from None
+
+    def batches(self) -> int:
+        """How many batches are committed."""
+        commits = self.job / "checkpoint" / "commits"
+        return max((int(path.name) for path in commits.glob("[0-9]*")), default=-1) + 1 if commits.exists() else 0
+
+    def go_on(self, batches: int = 1) -> None:
+        """Wait until so many more batches are committed."""
+        before = self.batches()
+        self.wait(lambda: self.batches() >= before + batches, f"{batches} more batches")
+
+    def strike(self, point: str, action: str) -> None:
+        """Do `action` when the stream comes to `point`, and wait until it happened."""
+        self._armed += 1
+        temporary = self._strikes / f"{self._armed}.tmp"
+        temporary.write_text(action)
+        struck = self._strikes / f"{point}.struck.{self._armed}"
+        temporary.rename(self._strikes / f"{point}.armed.{self._armed}")
+        self.wait(struck.exists, f"{action} at {point}")
+
+    def kill_driver(self) -> None:
+        """SIGKILL to the driver, JVM and Python, wherever they are."""
+        self._stream.kill()
+
+    def finish(self) -> None:
+        """Let it take what there is, and end."""
+        (self.job / "stop").touch()
+        eventually(self._ended, "the end of the stream", PATIENCE)
+
+    def _ended(self) -> bool:
+        code = self._stream.process.poll()
+        if code:
+            self._stream.kill()
+            self.deaths += 1
+            self._stream = self._start()
+        return code == 0
+
+    def close(self) -> None:
+        self._stream.kill()
+
+
+def empty(daemon: Daemon) -> bool:
+    """Whether nothing of the topic is anywhere in the daemon."""
+    for topic in daemon.stats(TOPIC)["topics"]:
+        counts = [topic["depth"]]
+        for channel in topic["channels"]:
+            counts += [channel["depth"], channel["in_flight_count"], channel["deferred_count"]]
+        if any(counts):
+            return False
+    return True

@@ -1,0 +1,72 @@
+"""A cluster of processes of its own (spark://, two workers) reads three gnsqd and writes to one."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import DaemonFactory
+from spark.cluster import Cluster, Process, spark_home
+from spark.environments import bare_environment, py_files
+from spark.sessions import CONF, spark_environment
+from spark.topics import bodies, daemon_options, publish, sink_options, take
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+MESSAGES = 3000  # on each nsqd
+JOB = Path(__file__).parent / "cluster_job.py"
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python that has Spark and no gnsqd."""
+    return bare_environment(tmp_path_factory.mktemp("bare") / "venv")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, bare_python: Path) -> Iterator[Cluster]:
+    """Its workers are told nothing that helps to find gnsqd: what a job needs comes with it."""
+    environment = spark_environment(bare_python)
+    environment.pop("PYTHONPATH", None)
+    with Cluster(tmp_path_factory.mktemp("cluster"), environment) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("way", ["installed", "py-files"])
+def test_a_cluster_reads_three_gnsqd_and_writes_to_one(
+    way: str, cluster: Cluster, bare_python: Path, gnsqd_factory: DaemonFactory, tmp_path: Path
+) -> None:
+    sources, sink = [gnsqd_factory() for _ in range(3)], gnsqd_factory()
+    published = [bodies(MESSAGES, f"{part} ") for part in range(3)]
+    for daemon, messages in zip(sources, published, strict=True):
+        publish(daemon, "orders", messages)
+
+    submit: list[str | Path] = [spark_home() / "bin" / "spark-submit", "--master", cluster.url]
+    settings = {**CONF, "spark.driver.memory": "512m", "spark.executor.memory": "512m"}
+    if way == "installed":
+        driver = spark_environment()
+        # Nothing where gnsqd is installed; where it is a source tree, that.
+        settings["spark.executorEnv.PYTHONPATH"] = driver.get("PYTHONPATH", "")
+    else:
+        # The driver's Python has gnsqd, or Spark would not look for the data source there.
+        archive = py_files(tmp_path / "gnsqd.zip")
+        driver = {**spark_environment(bare_python), "PYTHONPATH": str(archive)}
+        submit += ["--py-files", archive]
+    submit += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    told = {
+        "source": {
+            **daemon_options(*sources),
+            "subscribe": "orders",
+            "channel": "copy",
+            "spoolLocation": str(tmp_path / "spool"),
+            "maxMessagesPerTrigger": "4000",
+        },
+        "sink": {**sink_options(sink), "topic": "copies"},
+        "checkpoint": str(tmp_path / "checkpoint"),
+    }
+    with Process([*submit, JOB, json.dumps(told)], driver, tmp_path / "driver.log") as job:
+        assert job.wait(300) == 0, job.text()[-20_000:]
+        assert int(job.find(r"^executors (\d+)$")[1]) == 2
+        assert int(job.find(r"^batches (\d+)$")[1]) >= 3
+    assert sorted(take(sink, "copies", 3 * MESSAGES)) == sorted(body for part in published for body in part)

@@ -1,0 +1,365 @@
+"""The commands of gnsq-pipeline on the tests' session: what they do to NSQ and files, and how they end."""
+
+import json
+import logging
+import os
+import re
+import signal
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from daemons import DEADLINE, Daemon, eventually, free_port
+from gnsq_pipeline.archive import ArchiveSink
+from gnsq_pipeline.cli import main
+from gnsq_pipeline.files import LocalFiles
+from spark.events import NOON_NS, Event, as_frame, generate
+from spark.topics import publish, take
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@dataclass
+class Ended:
+    """A run of the command line."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stdout.splitlines()]
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def run(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run a command line in this process, with the tests' session, which is as silent as one of its own."""
+
+    def called(*words: str | Path) -> Ended:
+        capfd.readouterr()
+        monkeypatch.setattr("sys.argv", ["gnsq-pipeline", *map(str, words)])
+        spark.sparkContext.setLogLevel("OFF")
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+        try:
+            with pytest.raises(SystemExit) as ended:
+                main()
+        finally:
+            spark.sparkContext.setLogLevel("ERROR")
+        out, err = capfd.readouterr()
+        code = ended.value.code
+        return Ended(code if isinstance(code, int) else 0, out, err)
+
+    return called
+
+
+def sources(*daemons: Daemon) -> list[str]:
+    words = []
+    for daemon in daemons:
+        words += [*destination(daemon), "--nsqd-http-address", "{}:{}".format(*daemon.http_address)]
+    return words
+
+
+def destination(daemon: Daemon) -> list[str]:
+    return ["--nsqd-tcp-address", "{}:{}".format(*daemon.tcp_address)]
+
+
+def one_line(text: str) -> str:
+    (line,) = text.splitlines()
+    return line
+
+
+@pytest.fixture
+def archived(spark: "SparkSession", tmp_path: Path) -> tuple[Path, list[Event]]:
+    """An archive of events of two topics and three hours, in two batches."""
+    events = generate(120)
+    sink = ArchiveSink(LocalFiles(tmp_path / "archived"))
+    for batch in range(2):
+        sink.write(as_frame(spark, events[batch::2]), "stream", batch)
+    return tmp_path / "archived", events
+
+
+def test_archive_takes_topics_of_several_nsqds_and_goes_on_where_it_was(
+    spark: "SparkSession", run: Run, gnsqd_factory: Callable[[], Daemon], tmp_path: Path
+) -> None:
+    daemons = [gnsqd_factory(), gnsqd_factory()]
+    output = tmp_path / "output"
+    published: Counter[tuple[str, bytes]] = Counter()
+    for round_number in range(2):
+        for number, daemon in enumerate(daemons):
+            for topic in ("orders", "clicks"):
+                bodies = [b"%d-%d-%s-%d" % (round_number, number, topic.encode(), n) for n in range(50)]
+                publish(daemon, topic, bodies)
+                published.update((topic, body) for body in bodies)
+        subscription = ["--topic", "orders", "--topic", "clicks", "--channel", "archive"]
+        ended = run("archive", *subscription, *sources(*daemons), output)
+        assert ended.status == 0, ended.stderr
+        assert re.fullmatch(r".*  200 rows  .* rows/s  lag 0\nall is read: 200 rows in 1 batches, .*\n", ended.stderr)
+        rows = spark.read.parquet(str(output)).collect()
+        assert Counter((row.topic, bytes(row.value)) for row in rows) == published
+    for daemon in daemons:
+        assert daemon.channel_stats("orders", "archive")["depth"] == 0
+    streams = run("spool", "list", output, "--json").rows
+    assert [(stream["topics"], stream["channel"], stream["batches"]) for stream in streams] == [
+        ("orders,clicks", "archive", 2)
+    ]
+    batches = run("spool", "show", output, streams[0]["stream"][:6], "--json").rows
+    assert [batch["messages"] for batch in batches] == [200, 200]
+    refused = run("spool", "remove", output, streams[0]["stream"])
+    assert refused.status == 1
+    assert "200 messages are not committed and would be lost" in one_line(refused.stderr)
+    removed = run("spool", "remove", output, streams[0]["stream"], "--with-uncommitted", "--json")
+    assert removed.rows[0]["removed_bytes"] > 0
+    assert run("spool", "list", output, "--json").stdout == ""
+
+
+def scrape(port: int) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE) as answer:
+        lines = [line.rpartition(" ") for line in answer.read().decode().splitlines() if not line.startswith("#")]
+    return {name.removesuffix('{pipeline="archive"}'): float(value) for name, _, value in lines}
+
+
+def test_a_continuous_archive_tells_prometheus_and_stops_on_a_signal(
+    spark: "SparkSession", run: Run, gnsqd: Daemon, tmp_path: Path
+) -> None:
+    publish(gnsqd, "orders", [b"%d" % number for number in range(30)])
+    port = free_port()
+    scraped: list[dict[str, float]] = []
+
+    def watch() -> None:
+        def all_read() -> bool:
+            try:
+                scraped.append(scrape(port))
+            except OSError:
+                return False
+            return scraped[-1].get("gnsq_pipeline_rows_total", 0) >= 60
+
+        try:
+            eventually(lambda: bool(scraped) or all_read() or bool(scraped), timeout=60)
+            publish(gnsqd, "orders", [b"%d" % number for number in range(30, 60)])
+            eventually(all_read, timeout=60)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    words = ["--topic", "orders", "--channel", "archive", *sources(gnsqd), "--continuous", "--trigger", "100ms"]
+    ended = run("archive", *words, "--metrics-address", f"127.0.0.1:{port}", tmp_path / "output")
+    thread.join()
+    assert ended.status == 0, ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith("stopped by SIGTERM: 60 rows in ")
+    last = scraped[-1]
+    assert last["gnsq_pipeline_rows_total"] == 60
+    assert last["gnsq_pipeline_batches_total"] >= 1
+    assert last["gnsq_pipeline_lag_messages"] == 0
+    assert last["gnsq_pipeline_batch_duration_seconds_count"] == last["gnsq_pipeline_batches_total"]
+    assert spark.read.parquet(str(tmp_path / "output")).count() == 60
+    with pytest.raises(OSError):
+        scrape(port)
+
+
+def test_ctrl_c_stops_cleanly_with_130(run: Run, gnsqd: Daemon, tmp_path: Path) -> None:
+    publish(gnsqd, "orders", [b"1"])
+    output = tmp_path / "output"
+
+    def interrupt() -> None:
+        try:
+            eventually(lambda: list(output.glob("topic=*/**/*.parquet")), timeout=60)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    ended = run("archive", "--topic", "orders", "--channel", "a", *sources(gnsqd), "--continuous", output)
+    thread.join()
+    assert ended.status == 130
+    assert "stopped by SIGINT" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_compact_makes_one_file_of_each_hour(run: Run, archived: tuple[Path, list[Event]]) -> None:
+    directory, events = archived
+    partitions = {(event.topic, event.timestamp_ns // 3_600_000_000_000) for event in events}
+    (done,) = run("compact", directory, "--keep-replaced", "0", "--json").rows
+    assert done["groups"] == done["files_after"] == len(partitions)
+    assert len(list(directory.glob("topic=*/**/*.parquet"))) == len(partitions)
+    assert one_line(run("compact", directory).stdout.splitlines()[-1]).split()[0] == "0"
+
+
+def test_replay_publishes_what_was_asked_for(run: Run, gnsqd: Daemon, archived: tuple[Path, list[Event]]) -> None:
+    directory, events = archived
+    since, until = NOON_NS + 1_800_000_000_000, NOON_NS + 7_200_000_000_000
+    wanted = sorted(
+        event.value
+        for event in events
+        if event.topic == "orders" and since <= event.timestamp_ns < until and event.body["kind"] != "look"
+    )
+    assert wanted
+    chosen = ["--topic", "orders", "--since", "2026-01-15T12:30", "--until", "2026-01-15T15:00+01:00"]
+    chosen += ["--where", "get_json_object(string(value), '$.kind') != 'look'"]
+    counted = run("replay", directory, *chosen, "--dry-run", "--json").rows
+    assert counted == [{"topic": "orders", "messages": len(wanted), "bytes": sum(map(len, wanted))}]
+    ended = run("replay", directory, *chosen, *destination(gnsqd), "--to-topic", "again", "--json")
+    assert ended.rows == [{"messages": len(wanted)}], ended.stderr
+    assert sorted(take(gnsqd, "again", len(wanted))) == wanted
+
+
+def test_replay_keeps_topics_and_holds_the_rate(run: Run, gnsqd: Daemon, archived: tuple[Path, list[Event]]) -> None:
+    directory, events = archived
+    began = time.monotonic()
+    ended = run("replay", directory, *destination(gnsqd), "--rate", "100")
+    assert ended.status == 0, ended.stderr
+    # Of two lanes each lets its first tenth of a second's share go at once.
+    assert time.monotonic() - began >= (len(events) / 2 - 10) / 100
+    for topic in ("orders", "clicks"):
+        wanted = sorted(event.value for event in events if event.topic == topic)
+        assert sorted(take(gnsqd, topic, len(wanted))) == wanted
+
+
+def test_rollup_of_an_archive_is_printed_or_written(
+    spark: "SparkSession", run: Run, archived: tuple[Path, list[Event]], tmp_path: Path
+) -> None:
+    directory, events = archived
+    rows = run("rollup", "--from-archive", directory, "--window", "1h", "--json").rows
+    hours: Counter[tuple[str, str]] = Counter()
+    for event in events:
+        hour = 12 + (event.timestamp_ns - NOON_NS) // 3_600_000_000_000
+        hours[event.topic, f"2026-01-15T{hour}:00:00Z"] += 1
+    assert {(row["topic"], row["window_start"]): row["messages"] for row in rows} == hours
+    output = tmp_path / "rolled"
+    fields = ["--infer", "--group-by", "kind", "--value", "cents", "--window", "1d", "--topic", "orders"]
+    assert run("rollup", "--from-archive", directory, *fields, "--output", output).status == 0
+    cents: Counter[str] = Counter()
+    for event in events:
+        if event.topic == "orders":
+            cents[event.body["kind"]] += event.body["cents"]
+    assert {row.kind: row.cents_sum for row in spark.read.parquet(str(output)).collect()} == cents
+    again = run("rollup", "--from-archive", directory, *fields, "--output", output)
+    assert again.status == 1
+    assert "already exists" in one_line(again.stderr)
+
+
+def test_rollup_of_topics_prints_windows_as_they_change(run: Run, gnsqd: Daemon, tmp_path: Path) -> None:
+    bodies = [json.dumps({"kind": "buy", "cents": number}).encode() for number in range(20)]
+    publish(gnsqd, "orders", [*bodies, b"broken"])
+    places = ["--spool", str(tmp_path / "spool"), "--checkpoint", str(tmp_path / "checkpoint")]
+    words = ["--json-schema", "kind STRING, cents LONG", "--group-by", "kind", "--value", "cents", "--window", "1d"]
+    ended = run(
+        "rollup", "--topic", "orders", "--channel", "r", *sources(gnsqd), *places, *words, "--updates", "--json"
+    )
+    assert ended.status == 0, ended.stderr
+    by_kind = {row["kind"]: row for row in ended.rows}
+    assert sum(row["messages"] for row in ended.rows) == 21
+    assert by_kind[None]["malformed"] == 1
+    assert sum(row["cents_sum"] for row in ended.rows if row["kind"]) == sum(range(20))
+
+
+@pytest.fixture
+def dead(gnsqd_factory: Callable[..., Daemon]) -> Daemon:
+    """A node that went down with 30 messages in a topic's queue and 20 in a channel's."""
+    daemon = gnsqd_factory("--mem-queue-size=0")
+    publish(daemon, "orders", [b"x" * 10] * 30)
+    publish(daemon, "clicks", [b"y" * 5] * 20)
+    assert daemon.http("POST", "/channel/create?topic=clicks&channel=c")[0] == 200
+    eventually(lambda: daemon.channel_stats("clicks", "c").get("depth") == 20)
+    daemon.terminate()
+    return daemon
+
+
+def test_backlog_counts_what_waits_and_names_damage(run: Run, dead: Daemon) -> None:
+    ended = run("backlog", dead.data_path, "--json")
+    assert ended.status == 0, ended.stderr
+    assert [(row["topic"], row["channel"], row["messages"], row["bytes"]) for row in ended.rows] == [
+        ("clicks", "c", 20, 100),
+        ("orders", None, 30, 300),
+    ]
+    assert all(0 < row["oldest_age_seconds"] < 600 for row in ended.rows)
+    (file,) = dead.data_path.glob("orders.diskqueue.[0-9]*.dat")
+    data = bytearray(file.read_bytes())
+    size = len(data) // 30
+    data[10 * size : 10 * size + 4] = b"\xff\xff\xff\xff"
+    file.write_bytes(data)
+    ended = run("backlog", dead.data_path, "--topic", "orders", "--json")
+    assert ended.status == 1
+    queue, *damages = ended.rows
+    assert (queue["messages"], queue["damaged_places"]) == (10, 1)
+    assert [(damage["file"].endswith(file.name), damage["position"]) for damage in damages] == [(True, 10 * size)]
+
+
+BAD = [
+    (["archive", "OUT"], 2, "--lookupd-http-address or --nsqd-tcp-address is required"),
+    (["archive", "OUT", "--nsqd-tcp-address", "nowhere"], 2, "expected host:port"),
+    (["archive", "OUT", "--nsqd-tcp-address", "h:1", "--channel", "c"], 2, "--topic is required"),
+    (["archive", "hdfs://h/x", "--nsqd-tcp-address", "h:1"], 2, "--spool is required with hdfs://h/x"),
+    (
+        ["archive", "OUT", "--nsqd-tcp-address", "h:1", "-o", "subscribes=x"],
+        2,
+        "did you mean --topic?",
+    ),
+    (["compact", "MISSING"], 4, "no such directory"),
+    (["compact", "EMPTY"], 4, "no archive there"),
+    (["replay", "MISSING", "--dry-run"], 4, "no such directory"),
+    (["replay", "EMPTY", "--dry-run"], 4, "no archive and no Parquet files there"),
+    (["replay", "EMPTY"], 2, "--lookupd-http-address or --nsqd-tcp-address is required"),
+    (["replay", "EMPTY", "--since", "5", "--until", "5"], 2, "the time between them is empty"),
+    (["rollup", "--topic", "t", "--channel", "c", "--nsqd-tcp-address", "h:1"], 2, "--spool and --checkpoint are"),
+    (["rollup", "--from-archive", "EMPTY", "--channel", "c"], 2, "--from-archive is read from files"),
+    (["rollup", "--from-archive", "EMPTY", "--group-by", "x"], 2, "they want --json-schema or --infer"),
+    (["rollup", "--from-archive", "EMPTY", "--infer", "--json-schema", "a INT"], 2, "contradict each other"),
+    (["rollup", "--from-archive", "EMPTY", "--json-schema", "@MISSING"], 4, "No such file"),
+    (["backlog", "MISSING"], 4, "no such directory"),
+    (["spool", "list", "MISSING"], 4, "no such directory"),
+    (["spool", "show", "EMPTY", "abc"], 4, "no stream abc"),
+]
+
+
+@pytest.mark.parametrize(
+    "words, status, error", BAD, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
+def test_a_mistake_is_told_in_one_line(run: Run, tmp_path: Path, words: list[str], status: int, error: str) -> None:
+    (tmp_path / "empty").mkdir()
+    places = {"OUT": tmp_path / "out", "EMPTY": tmp_path / "empty", "MISSING": tmp_path / "missing"}
+    told = [re.sub("OUT|EMPTY|MISSING", lambda found: str(places[found[0]]), word) for word in words]
+    ended = run(*told)
+    assert ended.status == status, ended
+    assert one_line(ended.stderr).startswith("Error: ")
+    assert error in ended.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_condition_that_is_none_is_told(run: Run, archived: tuple[Path, list[Event]]) -> None:
+    for condition, error in (("nope > 1", "`nope` cannot be resolved"), ("attempts >", "yntax error")):
+        ended = run("replay", archived[0], "--dry-run", "--where", condition)
+        assert ended.status == 2
+        assert error in ended.stderr.splitlines()[-1]
+
+
+def test_nsqds_that_are_not_there_are_told(run: Run, archived: tuple[Path, list[Event]], tmp_path: Path) -> None:
+    nowhere = ["--nsqd-tcp-address", f"127.0.0.1:{free_port()}"]
+    ended = run("replay", archived[0], *nowhere, "-o", "retryTimeoutMs=0")
+    assert ended.status == 1
+    assert "no nsqd takes" in ended.stderr.splitlines()[-1]
+    ended = run("archive", "--topic", "t", "--channel", "c", *nowhere, tmp_path / "output")
+    assert ended.status == 1
+    assert re.match(r"Error: .*127\.0\.0\.1", ended.stderr.splitlines()[-1])
+
+
+def test_an_address_for_metrics_that_is_taken_is_told(run: Run, gnsqd: Daemon, tmp_path: Path) -> None:
+    taken = "{}:{}".format(*gnsqd.http_address)
+    words = ["--topic", "t", "--channel", "c", *sources(gnsqd), "--metrics-address", taken, tmp_path / "output"]
+    ended = run("archive", *words)
+    assert ended.status == 1
+    assert one_line(ended.stderr) == f"Error: --metrics-address {taken}: Address already in use"

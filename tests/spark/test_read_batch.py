@@ -1,0 +1,117 @@
+"""`spark.read.format("nsq")`, with gnsqd and with the real nsqd."""
+
+import datetime
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from certificates import write_identities
+from conftest import DaemonFactory
+from daemons import Daemon
+from nsq_client import Client
+from spark.topics import bodies, daemon_options, name, publish
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def read(spark: "SparkSession", *daemons: Daemon, topic: str = "orders", **options: str) -> "DataFrame":
+    """All that waits in the channel `spark` of the topic."""
+    told = {**daemon_options(*daemons), "subscribe": topic, "channel": "spark", **options}
+    return spark.read.format("nsq").options(**told).load()
+
+
+def values(frame: "DataFrame") -> list[bytes]:
+    return sorted(bytes(row.value) for row in frame.select("value").collect())
+
+
+def test_a_row_tells_everything_of_its_message(spark: "SparkSession", nsqd: Daemon) -> None:
+    before = time.time_ns()
+    publish(nsqd, "orders", [b"\x00\xff", b"text"])
+    rows = sorted(read(spark, nsqd).collect(), key=lambda row: bytes(row.value))
+    assert [bytes(row.value) for row in rows] == [b"\x00\xff", b"text"]
+    for row in rows:
+        assert (row.topic, row.channel, row.nsqd, row.attempts) == ("orders", "spark", name(nsqd), 1)
+        assert len(row.message_id) == 16
+        assert before < row.timestamp_ns < time.time_ns()
+        seconds = datetime.datetime.fromtimestamp(row.timestamp_ns // 1000 / 1_000_000)
+        assert row.timestamp == seconds
+    assert len({row.message_id for row in rows}) == 2
+
+
+def test_the_first_read_has_what_came_before_the_channel(spark: "SparkSession", nsqd: Daemon) -> None:
+    published = bodies(5000)
+    publish(nsqd, "orders", published)
+    assert values(read(spark, nsqd)) == sorted(published)
+    assert nsqd.channel_stats("orders", "spark")["depth"] == 0
+    publish(nsqd, "orders", [b"later"])
+    assert values(read(spark, nsqd)) == [b"later"]
+    assert values(read(spark, nsqd)) == []
+
+
+def test_nsqds_topics_and_tasks_share_the_work(
+    spark: "SparkSession", nsqd_factory: DaemonFactory, tmp_path: Path
+) -> None:
+    daemons = [nsqd_factory(), nsqd_factory()]
+    for number, daemon in enumerate(daemons):
+        for topic in ("orders", "events"):
+            publish(daemon, topic, bodies(1000, f"{number} {topic} "))
+    options = {"minPartitions": "6", "spoolLocation": str(tmp_path / "spool")}
+    frame = read(spark, *daemons, topic="orders,events", **options).cache()
+    assert frame.rdd.getNumPartitions() >= 6
+    counts = {(row.nsqd, row.topic): row["count"] for row in frame.groupBy("nsqd", "topic").count().collect()}
+    assert counts == {(name(daemon), topic): 1000 for daemon in daemons for topic in ("orders", "events")}
+    assert frame.select("value").distinct().count() == 4000
+    frame.unpersist()
+
+
+def test_an_aggregation_reads_each_message_once(spark: "SparkSession", nsqd: Daemon) -> None:
+    publish(nsqd, "orders", bodies(3000))
+    (row,) = read(spark, nsqd).selectExpr("count(*) AS number", "sum(length(value)) AS bytes").collect()
+    assert (row.number, row.bytes) == (3000, sum(map(len, bodies(3000))))
+
+
+def test_options_of_tls_reach_the_tasks(spark: "SparkSession", nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    identities = write_identities(tmp_path)
+    cert, key = identities["server"]
+    daemon = nsqd_factory(f"--tls-cert={cert}", f"--tls-key={key}", "--tls-required=tcp-https")
+    assert daemon.http("POST", "/pub?topic=orders", b"secret")[0] == 200
+    frame = read(spark, daemon, **{"nsq.tls.ca": identities["authority"][0]})
+    assert values(frame) == [b"secret"]
+
+
+def test_messages_in_flight_elsewhere_are_left_alone(spark: "SparkSession", nsqd: Daemon) -> None:
+    publish(nsqd, "orders", bodies(10))
+    other = Client(nsqd.tcp_address)
+    other.subscribe("orders", "spark", rdy=4)
+    held = [other.message().body for _ in range(4)]
+    assert values(read(spark, nsqd)) == sorted(set(bodies(10)) - set(held))
+    other.sock.close()
+
+
+@pytest.mark.parametrize(
+    "options, told",
+    [
+        ({"subscirbe": "x"}, "unknown option 'subscirbe': did you mean 'subscribe'?"),
+        ({"maxInFlight": "many"}, "option 'maxInFlight' has the value 'many'"),
+        ({"maxMessagesPerTrigger": "1"}, "option 'maxMessagesPerTrigger' is for readStream"),
+        ({"nsq.lookupd.http.addresses": "127.0.0.1:1"}, "contradict"),
+    ],
+)
+def test_a_wrong_option_is_told_before_any_job(spark: "SparkSession", options: dict[str, str], told: str) -> None:
+    frame = spark.read.format("nsq").option("subscribe", "orders").option("channel", "spark")
+    frame = frame.option("nsq.nsqd.tcp.addresses", "127.0.0.1:4150").options(**options)
+    with pytest.raises(Exception) as error:
+        frame.load().collect()
+    assert told in str(error.value)
+
+
+def test_a_topic_that_nobody_has_is_an_error(spark: "SparkSession", nsqd: Daemon) -> None:
+    with pytest.raises(Exception) as error:
+        read(spark, nsqd, topic="nothing").collect()
+    assert "nothing" in str(error.value)
+    assert nsqd.stats()["topics"] == []

@@ -1,0 +1,185 @@
+"""An nsqd without sockets, for tests that stop it, or the one who reads from it, at any point.
+
+`FakeNsqd` has one topic and one channel; `patch` puts it where pyspark_nsq would connect to an nsqd and ask it for
+its depth. Nothing waits: what is not there at once is not there.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from pyspark_nsq import backlog, read_task
+from pyspark_nsq.client import Message
+from pyspark_nsq.discovery import Depth, Nsqd
+from pyspark_nsq.errors import ConnectionLost, DiscoveryError
+from pyspark_nsq.settings import Address, ConnectionSettings, Settings
+
+TOPIC, CHANNEL = "clicks", "archive"
+
+
+class FakeNsqd:
+    """Messages and who has them. The published bodies are numbers, never the same twice."""
+
+    def __init__(self, port: int = 4150, max_rdy_count: int = 2500, piece: int = 3) -> None:
+        self.nsqd = Nsqd(f"node:{port}", ("node", port), ("node", port + 1))
+        self.max_rdy_count = max_rdy_count
+        self.piece = piece  # the most messages that arrive at once
+        self.queue: deque[Message] = deque()  # with the attempts so far
+        self.in_flight: dict[bytes, tuple[Message, FakeClient]] = {}
+        self.finished: list[Message] = []
+        self.published = 0
+        self.start_time = 1000
+        self.channel_exists = True
+        self.up = True
+
+    def publish(self, count: int) -> None:
+        for _ in range(count):
+            self.published += 1
+            id = f"{self.nsqd.tcp[1]:06x}{self.published:010x}".encode()
+            body = f"{self.nsqd.name}/{self.published}".encode()
+            self.queue.append(Message(self.published * 1_000_000_123, 0, id, body))
+
+    def time_out(self) -> None:
+        """What is in flight has run out of time."""
+        for message, _ in self.in_flight.values():
+            self.queue.append(message)
+        self.in_flight.clear()
+
+    def restart(self, forgetting: int = 0) -> None:
+        """Connections break. Killed, it has forgotten the last FINs, and how often it had tried those messages."""
+        self.time_out()
+        self.start_time += 1
+        for message in self.finished[len(self.finished) - forgetting :]:
+            self.queue.appendleft(message._replace(attempts=0))
+        del self.finished[len(self.finished) - forgetting :]
+
+    def depth(self) -> Depth:
+        if not self.up:
+            raise DiscoveryError("nsqd does not answer")
+        return Depth(
+            channel=len(self.queue) if self.channel_exists else 0,
+            in_flight=len(self.in_flight),
+            topic=0 if self.channel_exists else len(self.queue),
+            channel_exists=self.channel_exists,
+            topic_exists=True,
+            start_time=self.start_time,
+        )
+
+
+class FakeClient:
+    """A connection to it, as pyspark_nsq.client.Client."""
+
+    def __init__(self, fake: FakeNsqd) -> None:
+        if not fake.up:
+            raise ConnectionLost("nsqd refuses the connection")
+        self.fake = fake
+        self.max_rdy_count = fake.max_rdy_count
+        self.unfinished: set[bytes] = set()
+        self._run = fake.start_time
+        self._ready = 0
+        self._arrived: list[Message] = []
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _mine(self) -> list[bytes]:
+        return [id for id, (_, client) in self.fake.in_flight.items() if client is self]
+
+    def _alive(self) -> FakeNsqd:
+        if self._closed or not self.fake.up or self._run != self.fake.start_time:
+            raise ConnectionLost("nsqd closed the connection")
+        return self.fake
+
+    def subscribe(self, topic: str, channel: str) -> None:
+        assert (topic, channel) == (TOPIC, CHANNEL)
+        self._alive().channel_exists = True
+
+    def ready(self, count: int) -> None:
+        assert count <= self.max_rdy_count
+        self._alive()
+        self._ready = count
+        self._push()
+
+    def _push(self) -> None:
+        """As nsqd, which sends as long as RDY allows, whether we receive or not."""
+        while self.fake.queue and len(self._mine()) < self._ready:
+            message = self.fake.queue.popleft()
+            message = message._replace(attempts=message.attempts + 1)
+            self.fake.in_flight[message.id] = message, self
+            self._arrived.append(message)
+
+    def receive(self, timeout: float) -> list[Message]:
+        piece = self._alive().piece
+        self._push()
+        messages, self._arrived = self._arrived[:piece], self._arrived[piece:]
+        return messages
+
+    def finish(self, ids: Iterable[bytes]) -> None:
+        fake = self._alive()
+        for id in list(ids):
+            message, client = fake.in_flight.get(id, (None, None))
+            if message is None or client is not self:
+                self.unfinished.add(id)
+            else:
+                del fake.in_flight[id]
+                fake.finished.append(message)
+        self._push()
+
+    def finish_confirmed(self, ids: Iterable[bytes]) -> set[bytes]:
+        self._ready = 0
+        self.finish(ids)
+        self.requeue([message.id for message in self._arrived])
+        self.close()
+        return self.unfinished
+
+    def requeue(self, ids: Iterable[bytes]) -> None:
+        fake = self._alive()
+        for id in self._mine():
+            if id in ids:
+                fake.queue.append(fake.in_flight.pop(id)[0])
+
+    def close(self) -> None:
+        """What is in flight stays so until it has timed out."""
+        self._closed = True
+
+
+def patch(monkeypatch: pytest.MonkeyPatch, nsqds: Sequence[FakeNsqd]) -> None:
+    """Let these be all there is."""
+    by_address = {fake.nsqd.tcp: fake for fake in nsqds}
+
+    class Client:
+        @classmethod
+        def connect(
+            cls, address: Address, settings: ConnectionSettings, *, msg_timeout_ms: int | None = None
+        ) -> FakeClient:
+            return FakeClient(by_address[address])
+
+    def depth(settings: Settings, nsqd: Nsqd, topic: str, channel: str) -> Depth:
+        return by_address[nsqd.tcp].depth()
+
+    def find_nsqds(settings: Settings, topic: str | None = None) -> list[Nsqd]:
+        return [fake.nsqd for fake in nsqds]
+
+    for module in (read_task, backlog):
+        monkeypatch.setattr(module, "Client", Client)
+        monkeypatch.setattr(module, "depth", depth)
+        monkeypatch.setattr("time.sleep", lambda seconds: None)
+    monkeypatch.setattr(backlog, "find_nsqds", find_nsqds)
+    monkeypatch.setattr(backlog, "_SCAN", -60.0)
+    monkeypatch.setattr(read_task, "_RECONNECT", 0.0)
+
+
+def bodies(nsqds: Iterable[FakeNsqd]) -> Iterator[bytes]:
+    """Everything that was published."""
+    for fake in nsqds:
+        for number in range(1, fake.published + 1):
+            yield f"{fake.nsqd.name}/{number}".encode()

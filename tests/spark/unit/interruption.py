@@ -1,0 +1,49 @@
+"""Stop, or do something else, at one call of one function."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pyspark_nsq import read_task, spool
+from pyspark_nsq.spool import Chain
+
+# Every step of a task, from the first message that arrives to the last row.
+STEPS = {
+    "write": (spool, "write_temporary"),
+    "link": (spool, "link"),
+    "sync": (spool, "sync_directory"),
+    "finish": (read_task, "finish"),
+    "confirm": (read_task, "confirm"),
+    "mark": (Chain, "confirm"),
+    "end": (Chain, "end"),
+    "deliver": (read_task, "_rows"),
+}
+
+
+class Interruption:
+    """Before or after the `number`th call of a step, counted from 1, does `action`, which may raise."""
+
+    def __init__(
+        self, patch: pytest.MonkeyPatch, step: str, when: str, number: int, action: Callable[[], None]
+    ) -> None:
+        self.happened = False
+        self._calls = 0
+        owner, name = STEPS[step]
+        original = getattr(owner, name)
+
+        def interrupted(*arguments: Any, **named: Any) -> Any:
+            self._calls += 1
+            mine = self._calls == number and not self.happened
+            if mine and when == "before":
+                self._happen(action)
+            result = original(*arguments, **named)
+            if mine and when == "after":
+                self._happen(action)
+            return result
+
+        patch.setattr(owner, name, interrupted)
+
+    def _happen(self, action: Callable[[], None]) -> None:
+        self.happened = True
+        action()

@@ -1,0 +1,314 @@
+"""spark.read.format("nsq") without a JVM: what a query plans, what its tasks yield, and what is refused before it."""
+
+import json
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+import pyspark_nsq
+from auth_server import EVERYTHING, AuthServer, grant
+from certificates import write_identities
+from daemons import Daemon, eventually, free_port
+from pyspark_nsq.batch_reader import NsqReader, check_retry, plan
+from pyspark_nsq.client import Client
+from pyspark_nsq.data_source import NsqDataSource
+from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
+from pyspark_nsq.options import parse
+from pyspark_nsq.schema import arrow_schema
+from pyspark_nsq.settings import Address, ConnectionSettings
+from pyspark_nsq.stream_reader import NsqStreamReader
+
+DaemonFactory = Callable[..., Daemon]
+
+
+def addresses(nsqds: Iterable[Daemon], kind: str) -> str:
+    found: list[Address] = [getattr(nsqd, f"{kind}_address") for nsqd in nsqds]
+    return ",".join(f"{host}:{port}" for host, port in found)
+
+
+def options(*nsqds: Daemon, **more: str) -> dict[str, str]:
+    return {
+        "subscribe": "t",
+        "channel": "c",
+        "nsq.nsqd.tcp.addresses": addresses(nsqds, "tcp"),
+        "nsq.nsqd.http.addresses": addresses(nsqds, "http"),
+        "nsq.http.timeout": "30s",
+        "idleTimeoutMs": "20000",
+        **more,
+    }
+
+
+def publish(nsqd: Daemon, topic: str, *bodies: bytes) -> None:
+    assert isinstance(nsqd.tcp_address, tuple)
+    with Client.connect(nsqd.tcp_address, ConnectionSettings()) as client:
+        client.publish(topic, bodies)
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def name(nsqd: Daemon) -> str:
+    return addresses([nsqd], "tcp")
+
+
+def rows(reader: NsqReader, partitions: Iterable[InputPartition]) -> list[dict[str, object]]:
+    """What executors would yield: reader and partitions come to them pickled."""
+    found: list[dict[str, object]] = []
+    for partition in partitions:
+        for batch in pickle.loads(pickle.dumps(reader)).read(pickle.loads(pickle.dumps(partition))):
+            assert isinstance(batch, pa.RecordBatch)
+            assert batch.schema.equals(arrow_schema())
+            found += batch.to_pylist()
+    return found
+
+
+def read(*nsqds: Daemon, **more: str) -> list[dict[str, object]]:
+    reader = NsqReader(parse(options(*nsqds, **more), "read"))
+    return rows(reader, reader.partitions())
+
+
+@pytest.fixture(params=["with a spool", "without one"])
+def spooling(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    return {"spoolLocation": str(tmp_path / "spool")} if request.param == "with a spool" else {}
+
+
+def test_everything_that_waits_is_read_and_gone(nsqd: Daemon, spooling: dict[str, str]) -> None:
+    bodies = numbered(5000)  # more than fit into the window
+    publish(nsqd, "t", *bodies)
+    found = read(nsqd, **spooling)
+    assert sorted(row["value"] for row in found) == sorted(bodies)  # type: ignore[type-var]
+    assert {(row["topic"], row["channel"], row["nsqd"], row["attempts"]) for row in found} == {
+        ("t", "c", name(nsqd), 1)
+    }
+    assert len({row["message_id"] for row in found}) == 5000
+    stats = nsqd.channel_stats("t", "c")
+    assert (stats["depth"], stats["in_flight_count"]) == (0, 0)
+    assert read(nsqd, **spooling) == []
+
+
+def test_a_backlog_from_before_the_channel_is_read_whole(nsqd: Daemon, spooling: dict[str, str]) -> None:
+    publish(nsqd, "t", *numbered(300))
+    assert nsqd.stats("t")["topics"][0]["depth"] == 300
+    assert len(read(nsqd, **spooling)) == 300
+
+
+def test_the_first_read_makes_the_channel_for_the_next_one(nsqd: Daemon, spooling: dict[str, str]) -> None:
+    nsqd.http("POST", "/topic/create?topic=t")
+    nsqd.http("POST", "/channel/create?topic=t&channel=another")
+    publish(nsqd, "t", b"before")
+    eventually(lambda: nsqd.channel_stats("t", "another")["depth"] == 1)
+    assert read(nsqd, **spooling) == []
+    publish(nsqd, "t", b"after")
+    eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 1)
+    assert [row["value"] for row in read(nsqd, **spooling)] == [b"after"]
+
+
+def test_what_comes_later_is_left_for_the_next_read(nsqd: Daemon, spooling: dict[str, str]) -> None:
+    publish(nsqd, "t", *numbered(10))
+    reader = NsqReader(parse(options(nsqd, **spooling), "read"))
+    partitions = reader.partitions()
+    publish(nsqd, "t", *numbered(10))
+    assert len(rows(reader, partitions)) == 10
+    eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 10)
+    assert len(read(nsqd, **spooling)) == 10
+
+
+def test_every_topic_of_every_nsqd_is_a_partition(nsqd_factory: DaemonFactory) -> None:
+    one, two = nsqd_factory(), nsqd_factory()
+    publish(one, "t", *numbered(3))
+    publish(two, "t", *numbered(4))
+    publish(two, "u", *numbered(5))
+    tasks = plan(parse(options(one, two, subscribe="t,u"), "read"))
+    assert {(task.topic, task.nsqd.name, task.part, task.quota) for task in tasks} == {
+        ("t", name(one), 0, 3),
+        ("t", name(two), 0, 4),
+        ("u", name(two), 0, 5),
+    }
+    assert len({task.stream for task in tasks}) == 1
+
+
+def test_more_tasks_share_an_nsqd_when_they_are_wanted(nsqd: Daemon, spooling: dict[str, str]) -> None:
+    publish(nsqd, "t", *numbered(100))
+    reader = NsqReader(parse(options(nsqd, minPartitions="3", **spooling), "read"))
+    partitions = reader.partitions()
+    assert sorted(partition.value.quota for partition in partitions) == [33, 33, 34]
+    counts = [Counter(row["value"] for row in rows(reader, [partition])) for partition in partitions]
+    assert [count.total() for count in counts] == [partition.value.quota for partition in partitions]
+    assert set(sum(counts, Counter[object]()).items()) == {(body, 1) for body in numbered(100)}
+
+
+def test_nothing_that_waits_means_no_rows(nsqd: Daemon) -> None:
+    nsqd.http("POST", "/topic/create?topic=t")
+    reader = NsqReader(parse(options(nsqd), "read"))
+    assert reader.partitions() == []
+    assert rows(reader, [InputPartition(None)]) == []  # what Spark makes of that
+
+
+def test_a_topic_that_no_nsqd_has_is_told(nsqd: Daemon) -> None:
+    publish(nsqd, "t", b"x")
+    with pytest.raises(DiscoveryError) as raised:
+        plan(parse(options(nsqd, subscribe="t,tt"), "read"))
+    assert str(raised.value) == f"no nsqd has the topic 'tt': asked {name(nsqd)}"
+
+
+def test_a_task_that_runs_again_yields_the_same_rows_out_of_the_spool(gnsqd: Daemon, tmp_path: Path) -> None:
+    publish(gnsqd, "t", *numbered(200))
+    reader = NsqReader(parse(options(gnsqd, spoolLocation=str(tmp_path / "spool")), "read"))
+    partitions = reader.partitions()
+    first = rows(reader, partitions)
+    publish(gnsqd, "t", b"later")
+    assert len(first) == 200
+    assert rows(reader, partitions) == first
+
+
+def test_a_task_that_runs_again_without_a_spool_fails_the_job(gnsqd: Daemon, tmp_path: Path) -> None:
+    publish(gnsqd, "t", b"x")
+
+    def retried(**more: str) -> None:
+        settings = parse(options(gnsqd, **more), "read")
+        check_retry(settings, plan(settings)[0])
+
+    retried(spoolLocation=str(tmp_path / "spool"))
+    retried(failOnDataLoss="false")
+    with pytest.raises(NsqSourceError, match=f"topic 't' from nsqd {name(gnsqd)} died, and rows may be lost"):
+        retried()
+
+
+def test_the_spool_keeps_a_read_for_a_day(gnsqd: Daemon, tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    settings = parse(options(gnsqd, spoolLocation=str(spool), spoolRetention="0"), "read")
+
+    def planned() -> Path:
+        publish(gnsqd, "t", b"x")
+        (task,) = plan(settings)
+        return spool / task.stream
+
+    first, second = planned(), planned()
+    about = json.loads((first / "stream").read_text())
+    about["created"] -= 2 * 86400
+    (first / "stream").write_text(json.dumps(about))
+    third = planned()
+    assert (first.exists(), second.exists(), third.exists()) == (False, True, True)
+
+
+def test_a_read_goes_over_tls_with_a_secret(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    files = write_identities(tmp_path)
+    cert, key = files["server"]
+    https = f"127.0.0.1:{free_port()}"
+    with AuthServer(grant(EVERYTHING)) as server:
+        nsqd = nsqd_factory(
+            "--tls-required=tcp-https",
+            f"--tls-cert={cert}",
+            f"--tls-key={key}",
+            f"--https-address={https}",
+            f"--auth-http-address={server.address}",
+        )
+        nsqd.http("POST", "/pub?topic=t", b"x")
+        secured = {
+            "nsq.nsqd.http.addresses": https,
+            "nsq.nsqd.http.tls": "true",
+            "nsq.tls.ca": files["authority"][0],
+            "nsq.auth.secret": "secret",
+            "spoolLocation": str(tmp_path / "spool"),
+        }
+        assert [row["value"] for row in read(nsqd, **secured)] == [b"x"]
+
+
+# What Spark asks first
+
+GIVEN = {"subscribe": "t", "channel": "c", "nsq.nsqd.tcp.addresses": "127.0.0.1:1"}
+SCHEMA = StructType(
+    [
+        StructField("value", BinaryType()),
+        *(StructField(column, StringType()) for column in ("topic", "channel", "nsqd", "message_id")),
+        StructField("timestamp", TimestampType()),
+        StructField("timestamp_ns", LongType()),
+        StructField("attempts", IntegerType()),
+    ]
+)
+
+
+def source(**changes: str) -> DataSource:
+    return NsqDataSource(CaseInsensitiveDict({**changes, **GIVEN}))
+
+
+def test_spark_finds_the_format() -> None:
+    assert pyspark_nsq.DefaultSource is NsqDataSource
+    assert NsqDataSource.name() == "nsq"
+    assert not hasattr(pyspark_nsq, "AnotherSource")
+
+
+def test_the_schema_is_the_documented_one() -> None:
+    assert source().schema() == (
+        "value BINARY, topic STRING, channel STRING, nsqd STRING, message_id STRING, "
+        "timestamp TIMESTAMP, timestamp_ns LONG, attempts INT"
+    )
+    assert to_arrow_schema(SCHEMA, timezone="UTC").equals(arrow_schema())
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda options: source(**options).schema(),
+        lambda options: source(**options).reader(SCHEMA),
+        lambda options: source(**options).streamReader(SCHEMA).initialOffset(),
+        lambda options: source(**options).writer(SCHEMA, overwrite=False),
+        lambda options: source(**options).streamWriter(SCHEMA, overwrite=False),
+    ],
+)
+def test_unknown_options_are_refused_before_any_job(ask: Callable[[dict[str, str]], object]) -> None:
+    with pytest.raises(OptionError, match="unknown option 'maxinflights'"):
+        ask({"maxInFlights": "1"})
+
+
+def test_another_schema_is_refused() -> None:
+    other = StructType([StructField("value", StringType())])
+    source().reader(SCHEMA)
+    with pytest.raises(OptionError, match=r"the schema of messages is value BINARY, .*; it was value string$"):
+        source().reader(other)
+    stream = source(spoolLocation="/s")
+    assert isinstance(stream.streamReader(SCHEMA), NsqStreamReader)
+    with pytest.raises(OptionError, match=r"the schema of messages is value BINARY, .*; it was value string$"):
+        stream.streamReader(other).getDefaultReadLimit()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda stream: stream.getDefaultReadLimit(),
+        lambda stream: stream.initialOffset(),
+        lambda stream: stream.latestOffset({}, ReadAllAvailable()),
+        lambda stream: stream.partitions({}, {}),
+        lambda stream: stream.read(InputPartition(None)),
+    ],
+)
+def test_a_stream_with_wrong_options_says_so_whatever_it_is_asked_first(
+    ask: Callable[[DataSourceStreamReader], object],
+) -> None:
+    stream = source().streamReader(SCHEMA)
+    with pytest.raises(OptionError, match="option 'spoolLocation' is required"):
+        ask(stream)
+
+
+def test_a_topic_cannot_be_overwritten() -> None:
+    written = NsqDataSource(CaseInsensitiveDict({"topic": "t", "nsq.nsqd.tcp.addresses": "127.0.0.1:1"}))
+    written.writer(SCHEMA, overwrite=False)
+    with pytest.raises(OptionError, match="mode 'overwrite' is not possible"):
+        written.writer(SCHEMA, overwrite=True)

@@ -1,0 +1,270 @@
+"""`pyspark_nsq_diskqueue` without a JVM: what a daemon does meanwhile, deferred messages, paths and options."""
+
+import fcntl
+import io
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from gnsqd.log import Level, Logger
+from gnsqd.storage.due_times import DueTimes
+from gnsqd.storage.record import (
+    data_file_name,
+    due_times_file_name,
+)
+from pyspark_nsq.errors import OptionError
+from pyspark_nsq_diskqueue import reading
+from pyspark_nsq_diskqueue.errors import CorruptionError, DataDirectoryError
+from pyspark_nsq_diskqueue.options import parse
+from pyspark_nsq_diskqueue.planning import plan
+from spark.data_directories import (
+    MAX_MSG_SIZE,
+    QUEUE,
+    RECORD,
+    make_directory,
+    payload,
+    read,
+    values,
+    write_file,
+    write_meta,
+)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return make_directory(tmp_path / "nsqd")
+
+
+# What a daemon does meanwhile
+
+
+def test_a_task_reads_no_more_than_was_there_when_it_was_planned(directory: Path) -> None:
+    write_file(directory, 0, payload(1))
+    (task,) = plan([os.fspath(directory)])
+    write_file(directory, 0, payload(1), payload(2))
+    assert [batch.num_rows for batch in reading.read_task(task, "fail", MAX_MSG_SIZE)] == [1]
+
+
+def test_a_file_that_was_read_and_deleted_meanwhile_is_no_damage(directory: Path) -> None:
+    write_file(directory, 0, payload(1))
+    write_file(directory, 1, payload(2))
+    write_meta(directory, 2, 0, 0, 1, RECORD)
+    first, second = plan([os.fspath(directory)])
+    (directory / first.file).unlink()
+    with pytest.raises(CorruptionError, match="missing"):
+        list(reading.read_task(first, "fail", MAX_MSG_SIZE))
+    write_meta(directory, 1, 1, 0, 1, RECORD)
+    assert list(reading.read_task(first, "fail", MAX_MSG_SIZE)) == []
+    assert [batch.num_rows for batch in reading.read_task(second, "fail", MAX_MSG_SIZE)] == [1]
+
+
+def test_an_executor_without_the_directory_says_so(directory: Path) -> None:
+    write_file(directory, 0, payload(1))
+    (task,) = plan([os.fspath(directory)])
+    shutil.rmtree(directory)
+    with pytest.raises(DataDirectoryError, match="driver and executors must find it at the same path"):
+        list(reading.read_task(task, "skip", MAX_MSG_SIZE))
+
+
+def test_a_file_that_a_daemon_deleted_just_before_it_wrote_meta_is_not_missing(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_file(directory, 1, payload(2))
+    write_meta(directory, 2, 0, 0, 1, RECORD)
+    monkeypatch.setattr("time.sleep", lambda seconds: write_meta(directory, 1, 1, 0, 1, RECORD))
+    assert values(read(directory)) == [b"body 2"]
+
+
+def test_a_directory_in_use_is_read_without_touching_it(directory: Path) -> None:
+    write_file(directory, 0, payload(1))
+    write_file(directory, 1, payload(2))
+    write_meta(directory, 2, 0, RECORD, 1, RECORD)
+
+    def state() -> list[tuple[str, int, int, bytes]]:
+        paths = sorted(directory.iterdir())
+        return [(path.name, path.stat().st_mtime_ns, path.stat().st_mode, path.read_bytes()) for path in paths]
+
+    before, changed = state(), directory.stat().st_mtime_ns
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        assert values(read(directory)) == [b"body 2"]
+    finally:
+        os.close(descriptor)
+    assert (state(), directory.stat().st_mtime_ns) == (before, changed)
+
+
+# Deferred messages
+
+
+@pytest.fixture
+def due_times(directory: Path) -> Callable[[str], DueTimes]:
+    def make(queue: str = QUEUE) -> DueTimes:
+        log = Logger("", Level.ERROR, io.StringIO())
+        return DueTimes(queue, os.fspath(directory / due_times_file_name(queue)), log)
+
+    return make
+
+
+FAR = 4_000_000_000_000_000_000  # ns; in 2096
+
+
+def test_a_message_in_the_queue_has_its_due_time(directory: Path, due_times: Callable[..., DueTimes]) -> None:
+    write_file(directory, 0, payload(1), payload(2), payload(2, attempts=2))
+    side_file = due_times()
+    side_file.add(b"%016x" % 2, 1, FAR)
+    side_file.save()
+    rows = read(directory)
+    due = pa.scalar(FAR // 1000, pa.timestamp("us", tz="UTC")).as_py()
+    assert [row["due"] for row in rows] == [None, due, None]
+
+
+def test_messages_that_a_daemon_held_back_come_once(directory: Path, due_times: Callable[..., DueTimes]) -> None:
+    """Whether the queue has forgotten them or not."""
+    write_file(directory, 0, payload(1), payload(2), payload(3))
+    side_file = due_times()
+    side_file.hold([(payload(number), FAR + number) for number in (2, 4, 5)])
+    side_file.write_held()
+    side_file.release([(b"%016x" % 5, 1)])
+    rows = read(directory)
+    assert sorted((row["value"], row["due"] is not None, row["file"]) for row in rows) == [
+        (b"body 1", False, data_file_name(QUEUE, 0)),
+        (b"body 2", True, due_times_file_name(QUEUE)),
+        (b"body 3", False, data_file_name(QUEUE, 0)),
+        (b"body 4", True, due_times_file_name(QUEUE)),
+    ]
+    assert {(row["topic"], row["channel"]) for row in rows} == {("orders", "billing")}
+    # Where the path leaves out the side file, nothing is left to it.
+    assert values(read(directory / data_file_name(QUEUE, 0))) == [b"body 1", b"body 2", b"body 3"]
+
+
+@pytest.mark.parametrize(
+    "damage, reason",
+    [
+        (lambda data: data[:-1], "an end in the middle of an entry"),
+        (lambda data: b"x" + data, "not a file of due times"),
+    ],
+)
+def test_a_damaged_side_file_is_read_as_far_as_it_is_whole(
+    directory: Path, due_times: Callable[..., DueTimes], damage: Callable[[bytes], bytes], reason: str
+) -> None:
+    side_file = due_times()
+    side_file.hold([(payload(number), FAR) for number in (1, 2)])
+    side_file.write_held()
+    path = directory / due_times_file_name(QUEUE)
+    path.write_bytes(damage(path.read_bytes()))
+    rows = read(directory, corruption="column")
+    assert rows[-1]["corruption"] == reason
+    assert values(rows[:-1]) == [b"body 1"] * ("entry" in reason)
+    with pytest.raises(CorruptionError, match=reason):
+        read(directory)
+
+
+# Paths
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """Two data directories, and what is none, under one."""
+    for name in ("a", "b"):
+        path = tmp_path / "nodes" / name
+        path.mkdir(parents=True)
+        write_file(path, 0, payload(ord(name)), queue="orders")
+        write_file(path, 0, payload(ord(name) + 2), queue="orders:mail")
+        write_file(path, 0, payload(ord(name) + 4), queue="clicks")
+    (tmp_path / "nodes" / "lost+found").mkdir()
+    return tmp_path / "nodes"
+
+
+def test_a_pattern_names_directories_and_passes_over_others(two: Path) -> None:
+    rows = read(two / "*")
+    assert {row["nsqd"] for row in rows} == {f"{two}/a", f"{two}/b"}
+    assert len(rows) == 6
+
+
+def test_a_pattern_names_files(two: Path) -> None:
+    rows = read(two / "*" / "orders.*")
+    assert {(row["nsqd"], row["queue"]) for row in rows} == {(f"{two}/a", "orders"), (f"{two}/b", "orders")}
+
+
+def test_what_several_paths_name_is_read_once(two: Path) -> None:
+    (two / "link").symlink_to(two / "a")
+    assert len(read(two / "a", two / "a", two / "link", two / "a" / "orders.*", f"file:{two}/a")) == 3
+
+
+def test_a_path_is_that_of_the_driver(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(two / "a")
+    assert {row["nsqd"] for row in read(".", "orders.*", "../b")} == {f"{two}/a", f"{two}/b"}
+
+
+def test_topics_and_channels_are_chosen(two: Path) -> None:
+    assert [row["queue"] for row in read(two / "a", topics=("orders",))] == ["orders", "orders:mail"]
+    assert [row["queue"] for row in read(two / "a", channels=("mail", "x"))] == ["orders:mail"]
+    assert read(two / "a", topics=("clicks",), channels=("mail",)) == []
+
+
+def test_a_file_that_was_set_aside_is_read_where_it_is_named(directory: Path) -> None:
+    write_file(directory, 0, payload(1))
+    (directory / data_file_name(QUEUE, 0)).rename(directory / f"{data_file_name(QUEUE, 0)}.bad")
+    write_file(directory, 1, payload(2))
+    write_meta(directory, 1, 1, 0, 1, RECORD)
+    assert values(read(directory)) == values(read(directory, everything=True)) == [b"body 2"]
+    assert values(read(directory / "*.bad")) == [b"body 1"]
+
+
+def test_a_topic_may_be_named_like_a_file(directory: Path) -> None:
+    topic = "a.diskqueue.000000.dat"
+    write_file(directory, 7, payload(1), queue=topic)
+    assert [(row["topic"], row["channel"]) for row in read(directory)] == [(topic, None)]
+
+
+def test_paths_that_lead_nowhere_are_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path, text in (
+        (tmp_path / "missing", "there is no such directory"),
+        (tmp_path / "missing" / "*", "nor anything that matches it"),
+        (tmp_path, "is no data directory of an nsqd"),
+        (tmp_path / "*", "matches no data directory of an nsqd and no file of a queue"),
+        (tmp_path / "file", "matches no data directory of an nsqd and no file of a queue"),
+    ):
+        with pytest.raises(DataDirectoryError, match=text):
+            read(path)
+
+
+# Options
+
+
+def test_options_have_defaults_and_know_no_case() -> None:
+    found = parse({"path": "/data"})
+    assert found.all_paths == ("/data",)
+    assert (found.messages, found.corruption, found.max_msg_size) == ("unread", "fail", 1 << 20)
+    found = parse({"PATHS": '["/a", "/b"]', "Messages": "ALL", "corruption": "Skip", "maxmsgsize": "10m"})
+    assert found.all_paths == ("/a", "/b")
+    assert (found.messages, found.corruption, found.max_msg_size) == ("all", "skip", 10 << 20)
+    assert parse({"path": "/a", "topic": "x,y", "channel": "c#ephemeral"}).topics == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({}, "option 'path' is required"),
+        ({"path": ""}, "option 'path' has the value ''"),
+        ({"path": "s3a://bucket/data"}, "expected a local path"),
+        ({"paths": '["/a", "hdfs:///b"]'}, "expected a local path"),
+        ({"paths": "/a"}, "option 'paths' has the value '/a': expected a list of paths in JSON"),
+        ({"path": "/a", "corruption": "ignore"}, "expected fail, column or skip"),
+        ({"path": "/a", "messages": "new"}, "expected unread or all"),
+        ({"path": "/a", "topic": "x y"}, "option 'topic' has the value 'x y'"),
+        ({"path": "/a", "maxMsgSize": "0"}, "option 'maxMsgSize' has the value '0'"),
+        ({"path": "/a", "corruptions": "skip"}, "did you mean 'corruption'"),
+        ({"path": "/a", "subscribe": "x"}, "unknown option 'subscribe'"),
+    ],
+)
+def test_what_cannot_be_obeyed_is_told(options: dict[str, str], text: str) -> None:
+    with pytest.raises(OptionError) as raised:
+        parse(options)
+    assert text in str(raised.value)

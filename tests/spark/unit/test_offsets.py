@@ -1,0 +1,96 @@
+"""Offsets: what Spark stores of a plan comes back as it was, and plans share and split fairly."""
+
+import json
+from typing import Any
+
+import pytest
+
+from pyspark_nsq.discovery import Nsqd
+from pyspark_nsq.errors import NsqSourceError
+from pyspark_nsq.offsets import Offset, report, share, split, unread
+
+NODE = Nsqd("[::1]:4150", ("::1", 4150), ("::1", 4151))
+OFFSET = Offset("5f0c", 7, "archive", {"clicks": {NODE.name: [3, 2]}}, {NODE.name: NODE})
+
+
+def test_an_offset_survives_sparks_json() -> None:
+    assert Offset.from_json(json.loads(json.dumps(OFFSET.to_json()))) == OFFSET
+
+
+def test_the_json_is_as_documented() -> None:
+    """A checkpoint outlives a version of this package."""
+    assert OFFSET.to_json() == {
+        "version": 1,
+        "stream": "5f0c",
+        "batch": 7,
+        "channel": "archive",
+        "quotas": {"clicks": {"[::1]:4150": [3, 2]}},
+        "addresses": {"[::1]:4150": ["::1", 4150, "::1", 4151]},
+    }
+
+
+@pytest.mark.parametrize(
+    "value, expected",
+    [
+        ({}, "offsets of version None, expected 1"),
+        ({"index": 3}, "offsets of version None, expected 1"),
+        ({**OFFSET.to_json(), "version": 2}, "offsets of version 2, expected 1"),
+        ({**OFFSET.to_json(), "batch": "many"}, "makes no sense"),
+        ({**OFFSET.to_json(), "quotas": [1]}, "makes no sense"),
+        ({**OFFSET.to_json(), "quotas": {"clicks": {"n": 1}}}, "makes no sense"),
+        ({**OFFSET.to_json(), "addresses": {"n": ["host"]}}, "makes no sense"),
+        ({"version": 1}, "makes no sense"),
+    ],
+)
+def test_an_offset_of_something_else_is_told(value: dict[str, Any], expected: str) -> None:
+    with pytest.raises(NsqSourceError, match=expected):
+        Offset.from_json(value)
+
+
+@pytest.mark.parametrize(
+    "waiting, limit, expected",
+    [
+        ({"a": 5, "b": 7}, None, {"a": 5, "b": 7}),
+        ({"a": 5, "b": 7}, 12, {"a": 5, "b": 7}),
+        ({"a": 5, "b": 7}, 8, {"a": 4, "b": 4}),
+        ({"a": 1, "b": 100}, 10, {"a": 1, "b": 9}),
+        ({"a": 100, "b": 0, "c": 100}, 5, {"a": 2, "b": 0, "c": 3}),
+        ({"a": 9, "b": 9, "c": 9}, 1, {"a": 0, "b": 0, "c": 1}),
+        ({}, 5, {}),
+    ],
+)
+def test_a_limit_is_shared_evenly(waiting: dict[str, int], limit: int | None, expected: dict[str, int]) -> None:
+    assert share(waiting, limit) == expected
+
+
+@pytest.mark.parametrize(
+    "quotas, tasks, expected",
+    [
+        ({"a": 5, "b": 0}, None, {"a": [5]}),
+        ({"a": 5, "b": 3}, 1, {"a": [5], "b": [3]}),
+        ({"a": 10, "b": 3}, 3, {"a": [5, 5], "b": [3]}),
+        ({"a": 10}, 4, {"a": [3, 3, 2, 2]}),
+        ({"a": 2, "b": 1}, 9, {"a": [1, 1], "b": [1]}),
+        ({}, 4, {}),
+    ],
+)
+def test_quotas_are_split_into_tasks(quotas: dict[str, int], tasks: int | None, expected: dict[str, list[int]]) -> None:
+    assert split(quotas, tasks) == expected
+
+
+def test_the_report_leaves_out_what_the_batch_will_read() -> None:
+    latest = report(OFFSET, {("clicks", NODE.name): 9, ("views", NODE.name): 2})
+    assert latest == {
+        "version": 1,
+        "stream": "5f0c",
+        "batch": 7,
+        "unread": {"clicks": {NODE.name: 4}, "views": {NODE.name: 2}},
+    }
+    assert unread(latest) == 6
+    assert unread(json.dumps(latest)) == 6
+    assert unread(report(OFFSET, {("clicks", NODE.name): 9}, planned=False)) == 9
+
+
+@pytest.mark.parametrize("latest", [None, "null", "{}", "3", {}])
+def test_a_progress_without_a_report_has_nothing_unread(latest: Any) -> None:
+    assert unread(latest) == 0

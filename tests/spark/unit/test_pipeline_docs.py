@@ -1,0 +1,59 @@
+"""spark-pipelines.md says what there is: commands, options and metrics."""
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+from prometheus_client import generate_latest
+
+from gnsq_pipeline.cli import COMMANDS, cli
+from gnsq_pipeline.metrics import Metrics
+
+TEXT = (Path(__file__).parents[3] / "contrib" / "docs" / "spark-pipelines.md").read_text("utf-8")
+
+
+def command_lines() -> list[list[str]]:
+    joined = TEXT.replace("\\\n", " ")
+    return [shlex.split(line)[1:] for line in re.findall(r"^    (gnsq-pipeline .*)$", joined, re.MULTILINE)]
+
+
+def options_of(command: click.Command) -> set[str]:
+    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+
+
+@pytest.mark.parametrize("words", command_lines(), ids=" ".join)
+def test_a_command_line_of_the_page_can_be_run(words: list[str]) -> None:
+    context = click.Context(cli)
+    command: click.Command | None = cli
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        command = command.get_command(context, words.pop(0))
+    assert command is not None
+    if "--help" not in words:
+        command.make_context("test", words, resilient_parsing=False)
+
+
+def test_each_command_has_a_chapter() -> None:
+    chapters = re.findall(r"^## (\w+)$", TEXT, re.MULTILINE)
+    assert [name for name in chapters if name in COMMANDS] == list(COMMANDS)
+
+
+def test_each_option_of_the_page_is_one_of_its_chapters_command() -> None:
+    for name in COMMANDS:
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        known = options_of(command)
+        if isinstance(command, click.Group):
+            known = known.union(*(options_of(sub) for sub in command.commands.values()))
+        chapter = re.split(r"^## ", TEXT.partition(f"\n## {name}\n")[2], flags=re.MULTILINE)[0]
+        told = set(re.findall(r"`(--[a-z-]+)", chapter))
+        assert told <= known, f"{name}: {told - known}"
+
+
+def test_every_metric_is_on_the_page() -> None:
+    table = "".join(line for line in TEXT.splitlines() if line.startswith("| `gnsq_pipeline_"))
+    told = {f"gnsq_pipeline{name}" for name in re.findall(r"`(?:gnsq_pipeline)?(_\w+)`", table)}
+    served = generate_latest(Metrics("archive").registry).decode()
+    there = set(re.findall(r"^# TYPE (\w+)", served, re.MULTILINE))
+    assert told == {name for name in there if not name.endswith("_created")}

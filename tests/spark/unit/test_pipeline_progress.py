@@ -1,0 +1,220 @@
+"""What a run tells of its progress, to Prometheus and to people, and how signals end it."""
+
+import json
+import math
+import os
+import signal
+import urllib.request
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+from rich.console import Console
+from rich.live import Live
+
+from gnsq_pipeline.display import Lines, LiveTable, bars, span
+from gnsq_pipeline.errors import PipelineError
+from gnsq_pipeline.metrics import Metrics, MetricsServer
+from gnsq_pipeline.progress import Progress, Totals, read_progress
+from gnsq_pipeline.running import Stop, run_query, stoppable
+
+TOLD: dict[str, Any] = {
+    "batchId": 7,
+    "timestamp": "2026-11-21T20:41:28.046Z",
+    "batchDuration": 2500,
+    "numInputRows": 5000,
+    "durationMs": {"triggerExecution": 2500},
+    "eventTime": {"watermark": "2026-11-21T20:30:00.000Z"},
+    "stateOperators": [{"numRowsTotal": 12, "numRowsDroppedByWatermark": 3}],
+    "sources": [{"latestOffset": {"version": 1, "unread": {"t": {"a:1": 40, "b:1": 2}, "u": {"a:1": 0}}}}],
+}
+
+
+def told(**fields: Any) -> str:
+    return json.dumps(TOLD | fields)
+
+
+def progress(batch: int = 1, rows: int = 10, seconds: float = 2.0, lag: int | None = 0, late: int = 0) -> Progress:
+    return Progress(batch, f"2026-11-21T20:41:{batch:02}.000Z", rows, seconds, lag, late)
+
+
+def test_a_batch_is_read_from_what_spark_tells() -> None:
+    read = read_progress(told())
+    assert read == Progress(7, "2026-11-21T20:41:28.046Z", 5000, 2.5, 42, 3, 12, "2026-11-21T20:30:00.000Z")
+    assert (read.rows_per_second, read.idle) == (2000, False)
+
+
+@pytest.mark.parametrize("latest", [None, 4, "4", {"partition-1": {"index": 100}}])
+def test_the_lag_of_a_source_that_does_not_tell_is_unknown(latest: object) -> None:
+    assert read_progress(told(sources=[{"latestOffset": latest}])).lag is None
+
+
+def test_what_spark_leaves_out_counts_as_nothing() -> None:
+    read = read_progress(json.dumps({"batchId": 0, "timestamp": "2026-11-21T20:41:28.046Z"}))
+    assert (read.rows, read.seconds, read.lag, read.rows_per_second, read.idle) == (0, 0, None, 0, True)
+
+
+def test_totals_are_sums_and_idle_looks_are_no_batches() -> None:
+    totals = Totals()
+    for one in (progress(1, 10, 2), progress(2, 0, 0.1), progress(3, 30, 2, late=4)):
+        totals.add(one)
+    assert (totals.batches, totals.rows, totals.late_rows) == (2, 40, 4)
+    assert totals.rows_per_second == pytest.approx(40 / 4.1)
+
+
+def samples(metrics: Metrics) -> dict[str, float]:
+    lines = generate_latest(metrics.registry).decode().splitlines()
+    pairs = [line.rpartition(" ") for line in lines if not line.startswith("#") and "_created" not in line]
+    return {name.removesuffix('{pipeline="archive"}').removeprefix("gnsq_pipeline_"): float(v) for name, _, v in pairs}
+
+
+def test_prometheus_gets_totals_of_batches_and_the_last_lag() -> None:
+    metrics = Metrics("archive")
+    assert math.isnan(samples(metrics)["lag_messages"])
+    for one in (progress(1, 10, 2, 5), progress(2, 30, 6, 4, late=2), progress(2, 0, 0.1, 3)):
+        metrics.add(one)
+    found = samples(metrics)
+    wanted = {
+        "rows_total": 40,
+        "batches_total": 2,
+        "late_rows_total": 2,
+        "lag_messages": 3,
+        "rows_per_second": 5,
+        "last_batch": 2,
+        "batch_duration_seconds_count": 2,
+        "batch_duration_seconds_sum": 8,
+    }
+    assert {name: found[name] for name in wanted} == wanted
+    assert found["last_progress_timestamp_seconds"] == pytest.approx(1795293662)
+
+
+def test_metrics_are_served_until_the_end_and_a_taken_address_is_told() -> None:
+    metrics = Metrics("archive")
+    with MetricsServer(metrics.registry, ("127.0.0.1", 0)) as server:
+        host, port = server.address
+        with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=30) as answer:
+            assert b"gnsq_pipeline_rows_total" in answer.read()
+        with pytest.raises(PipelineError, match=f"--metrics-address {host}:{port}: Address already in use"):
+            MetricsServer(metrics.registry, server.address)
+    with pytest.raises(OSError):
+        urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=30)
+
+
+def test_lines_are_one_for_each_batch_with_rows() -> None:
+    console = Console(record=True, width=200)
+    lines = Lines(console)
+    for one in (progress(1, 1234, 2, 5), progress(2, 0), progress(3, 10, 0.5, None, late=2)):
+        lines.add(one)
+    assert console.export_text().splitlines() == [
+        "2026-11-21T20:41:01.000Z  batch 1  1,234 rows  2.0 s  617 rows/s  lag 5",
+        "2026-11-21T20:41:03.000Z  batch 3  10 rows  0.5 s  20 rows/s  late 2",
+    ]
+
+
+def test_the_live_table_shows_totals_lag_and_bars() -> None:
+    console = Console(record=True, width=100)
+    table = LiveTable(Live(console=console, auto_refresh=False), "archive orders")
+    console.print(table.render())
+    for one in (progress(1, 100, 1), progress(2, 800, 1, 7), progress(3, 0, 0.1, 7)):
+        table.add(one)
+    console.print(table.render())
+    text = console.export_text()
+    assert "none yet" in text
+    for part in ("archive orders", "900 in 2 batches", "3: nothing to read", "800  ▁█", "7 messages"):
+        assert part in text
+
+
+def test_figures_for_people() -> None:
+    assert [span(seconds) for seconds in (0.25, 59.9, 185, 9000, 400000)] == [
+        "0.2 s",
+        "59.9 s",
+        "3:05 min",
+        "2:30 h",
+        "4.6 d",
+    ]
+    assert bars([0, 1, 2, 4]) == "▁▂▄█"
+    assert bars([0, 0]) == "▁▁"
+
+
+class Query:
+    """A streaming query as run_query sees it: `looks` are what it tells from look to look."""
+
+    def __init__(self, looks: Sequence[Sequence[str]], error: Exception | None = None, endless: bool = False) -> None:
+        self.looks = list(looks)
+        self.error = error
+        self.endless = endless
+        self.stopped = 0
+        self.batchId = 0
+        self.recentProgress: list[Any] = []
+
+    class Told:
+        def __init__(self, text: str) -> None:
+            self.json = text
+            self.batchId = json.loads(text)["batchId"]
+            self.timestamp = json.loads(text)["timestamp"]
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802
+        if self.looks:
+            self.recentProgress = [self.Told(text) for text in self.looks.pop(0)]
+            return bool(self.looks) or self.endless
+        return self.endless
+
+    @property
+    def lastProgress(self) -> Any:  # noqa: N802
+        return self.recentProgress[-1] if self.recentProgress else None
+
+    def exception(self) -> Exception | None:
+        return self.error
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+class Observer:
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+
+    def add(self, progress: Progress) -> None:
+        self.batches.append(progress.batch)
+
+    def tick(self) -> None:
+        pass
+
+
+def test_each_batch_is_told_once_however_often_one_looks() -> None:
+    one, two, three = (told(batchId=batch, timestamp=f"2026-11-21T20:41:0{batch}.000Z") for batch in (1, 2, 3))
+    query, observer = Query([[], [one], [one], [one, two, three], [two, three]]), Observer()
+    totals = run_query(lambda: query, Stop(), observer)  # type: ignore[arg-type, return-value]
+    assert observer.batches == [1, 2, 3]
+    assert totals.rows == 15000
+    assert query.stopped == 1
+
+
+def test_a_query_that_fails_is_told_in_one_line() -> None:
+    query = Query([[]], RuntimeError("[STREAM_FAILED] Query failed\nat many places"))
+    with pytest.raises(PipelineError) as error:
+        run_query(lambda: query, Stop())  # type: ignore[arg-type, return-value]
+    assert str(error.value) == "Query failed"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_query_and_is_remembered(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    query = Query([], endless=True)
+
+    def start() -> Query:
+        os.kill(os.getpid(), number)
+        return query
+
+    with stoppable() as stop:
+        run_query(start, stop)  # type: ignore[arg-type]
+    assert query.stopped == 1
+    assert stop.signal is number
+    assert signal.getsignal(number) is before
+    if number is signal.SIGINT:
+        with pytest.raises(KeyboardInterrupt):
+            stop.raise_if_interrupted()
+    else:
+        stop.raise_if_interrupted()

@@ -1,0 +1,180 @@
+"""What stands before a session: Java, PySpark, and errors as one line; and the values that options have."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from gnsq_pipeline.errors import ExitCode, PipelineError, UsageError
+from gnsq_pipeline.parameters import ADDRESS, DURATION, MOMENT, SETTING, SIZE
+from gnsq_pipeline.session import reason, require_java
+from gnsq_pipeline.source import directories, stream_options
+
+
+def java(directory: Path, says: str) -> None:
+    program = directory / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    program.chmod(0o755)
+
+
+@pytest.mark.parametrize("version", ["17.0.15", "21", "25-ea"])
+def test_a_java_that_is_new_enough_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    java(tmp_path, f'openjdk version "{version}" 2025-04-15')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    require_java()
+
+
+@pytest.mark.parametrize(
+    "says, error",
+    [
+        ('java version "1.8.0_392"', "is Java 8"),
+        ('openjdk version "11.0.2"', "is Java 11"),
+        ("hello", "does not tell its version"),
+    ],
+)
+def test_another_java_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, error: str) -> None:
+    java(tmp_path, says)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    with pytest.raises(PipelineError, match=f"^Spark needs Java 17.*{error}$"):
+        require_java()
+
+
+def test_a_java_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(PipelineError, match="JAVA_HOME is .*, and there is none there"):
+        require_java()
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PipelineError, match="none on PATH, nor is JAVA_HOME set"):
+        require_java()
+
+
+SOURCE_ERROR = """\
+[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] \
+Failed when Python streaming data source perform latestOffset: Traceback (most recent call last):
+  File "/x/runner.py", line 271, in main
+    raise DiscoveryError(
+    "no")
+pyspark_nsq.errors.ConnectionLost: first
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/x/y.py", line 5, in f
+pyspark_nsq.errors.DiscoveryError: no nsqlookupd answers: h:4161
+ SQLSTATE: 38000 SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: [id = 1, runId = 2]
+"""
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("[PATH_NOT_FOUND] Path does not exist: file:/x. SQLSTATE: 42K03;\n'Plan", "Path does not exist: file:/x."),
+        ("\n[PARSE_SYNTAX_ERROR] Syntax error at end. SQLSTATE: 42601 (line 1)", "Syntax error at end."),
+        ("An error occurred while calling o1.save.\n: org.x.SparkException: Could not\n\tat x", "Could not"),
+        ("From the worker:\nTraceback (most recent call last):\n  File x\nKeyError: 'a'\n\tat x", "KeyError: 'a'"),
+        ("plain", "plain"),
+        ("", "RuntimeError"),
+    ],
+)
+def test_an_error_of_spark_is_one_line(text: str, told: str) -> None:
+    assert reason(RuntimeError(text)) == told
+
+
+def test_of_an_error_in_python_code_it_is_the_last_line_of_the_last_traceback() -> None:
+    text = SOURCE_ERROR.partition("The above")[2]
+    assert reason(RuntimeError("Traceback (most recent call last):" + text)) == "no nsqlookupd answers: h:4161"
+    assert reason(RuntimeError(SOURCE_ERROR)) == "no nsqlookupd answers: h:4161"
+
+
+@pytest.mark.parametrize(
+    "text, ns",
+    [
+        ("2026-01-15T12:00", 1768478400 * 10**9),
+        ("2026-01-15T13:00:00.5+01:00", 1768478400 * 10**9 + 500_000_000),
+        ("2026-01-15", 1768435200 * 10**9),
+        ("20260115", 20260115 * 10**9),
+        ("1768478400", 1768478400 * 10**9),
+        ("1768478400.000000001", 1768478400 * 10**9 + 1),
+    ],
+)
+def test_moments_are_utc_to_the_nanosecond(text: str, ns: int) -> None:
+    assert MOMENT.convert(text, None, None) == ns
+
+
+@pytest.mark.parametrize("text", ["", "noon", "2026-13-01", "12:00", "-5", "1.2.3"])
+def test_what_is_no_moment_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is no time"):
+        MOMENT.convert(text, None, None)
+
+
+def test_other_values_are_written_as_options_of_the_source_are() -> None:
+    assert DURATION.convert("90s", None, None) == 90
+    assert SIZE.convert("128m", None, None) == 128 << 20
+    assert ADDRESS.convert("[::1]:9000", None, None) == ("::1", 9000)
+    assert SETTING.convert("a=b=c", None, None) == ("a", "b=c")
+    for kind, text in ((DURATION, "soon"), (SIZE, "x"), (ADDRESS, "9000"), (SETTING, "novalue"), (SETTING, "=x")):
+        with pytest.raises(click.BadParameter):
+            kind.convert(text, None, None)
+
+
+def test_spool_and_checkpoint_are_in_the_output_unless_told() -> None:
+    assert directories("/data/out", "c", None, None) == ("/data/out/_spool/c", "/data/out/_checkpoint/c")
+    assert directories("file:///data/o%20t", "c", "/s", None) == ("/s", "/data/o t/_checkpoint/c")
+    assert directories("hdfs://h/out/", "c", "/s", None) == ("/s", "hdfs://h/out/_checkpoint/c")
+    assert directories("hdfs://h/out", "c", "/s", "/c") == ("/s", "/c")
+    with pytest.raises(UsageError, match="--spool is required with hdfs://h/out"):
+        directories("hdfs://h/out", "c", None, None)
+
+
+def test_what_the_source_would_refuse_is_told_in_the_command_lines_words() -> None:
+    nodes = {"nsq.nsqd.tcp.addresses": "h:1"}
+    assert stream_options(nodes, ["a", "b"], "c", "/s", 5) == {
+        **nodes,
+        "subscribe": "a,b",
+        "channel": "c",
+        "spoolLocation": "/s",
+        "maxMessagesPerTrigger": "5",
+    }
+    for options, error in (
+        (({}, ["a"], "c", "/s", None), "--lookupd-http-address or --nsqd-tcp-address is required"),
+        ((nodes, [], "c", "/s", None), "--topic is required"),
+        ((nodes, ["a"], None, "/s", None), "--channel is required"),
+    ):
+        with pytest.raises(UsageError) as told:
+            stream_options(*options)
+        assert str(told.value) == error
+
+
+def run(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    path = os.pathsep.join(filter(None, sys.path))
+    return subprocess.run(
+        [sys.executable, "-m", "gnsq_pipeline", *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        check=False,
+    )
+
+
+def test_without_java_a_run_ends_with_one_line(tmp_path: Path) -> None:
+    ended = run("replay", str(tmp_path), "--dry-run", JAVA_HOME=str(tmp_path))
+    assert ended.returncode == ExitCode.FAILED
+    assert ended.stderr == f"Error: Spark needs Java 17: JAVA_HOME is {tmp_path}, and there is none there\n"
+
+
+def test_without_pyspark_a_run_ends_with_one_line(tmp_path: Path) -> None:
+    (tmp_path / "pyspark.py").write_text("raise ModuleNotFoundError('no', name='pyspark')")
+    path = os.pathsep.join(filter(None, [str(tmp_path), *sys.path]))
+    for words in (["replay", str(tmp_path), "--dry-run"], ["compact", str(tmp_path)], ["backlog", str(tmp_path)]):
+        ended = run(*words, PYTHONPATH=path)
+        assert ended.returncode == ExitCode.FAILED
+        assert ended.stderr == "Error: pyspark is not installed: pip install 'gnsqd[spark]'\n"
+    assert run("archive", "--help", PYTHONPATH=path).returncode == 0

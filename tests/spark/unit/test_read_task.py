@@ -1,0 +1,491 @@
+"""A task may be stopped at any point and be run again, even while its first run goes on: every message that was
+published becomes exactly one row."""
+
+import errno
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from pyspark_nsq import known_ids, read_task
+from pyspark_nsq.errors import SpoolError
+from pyspark_nsq.read_task import ReadPartition, read_partition
+from pyspark_nsq.schema import arrow_schema
+from pyspark_nsq.settings import Settings
+from pyspark_nsq.spool import Spool
+from pyspark_nsq.stream_reader import NsqStreamReader
+from spark.unit.fake_nsqd import CHANNEL, TOPIC, FakeNsqd, bodies, patch
+from spark.unit.interruption import STEPS, Interruption
+from spark.unit.micro_batches import Died, MicroBatches, Rows, run_task
+
+SEEDS = 40
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Of a stream with small windows, so that a task has several segments."""
+    return Settings(
+        topics=(TOPIC,),
+        channel=CHANNEL,
+        spool_location=str(tmp_path),
+        max_messages_per_trigger=9,
+        max_in_flight=6,
+        idle_timeout=0.0,
+        spool_retention=0.0,
+    )
+
+
+@pytest.fixture(autouse=True)
+def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test here cuts the power."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
+@pytest.fixture
+def nsqds(monkeypatch: pytest.MonkeyPatch) -> list[FakeNsqd]:
+    fakes = [FakeNsqd(4150), FakeNsqd(4250)]
+    patch(monkeypatch, fakes)
+    return fakes
+
+
+@pytest.fixture
+def nsqd(nsqds: list[FakeNsqd]) -> FakeNsqd:
+    return nsqds[0]
+
+
+def die() -> NoReturn:
+    raise Died
+
+
+def judge(batches: MicroBatches, nsqds: list[FakeNsqd]) -> None:
+    """Published == rows == distinct ids, and nothing is left in NSQ."""
+    values = Counter(row["value"] for row in batches.sink)
+    published = set(bodies(nsqds))
+    assert values.keys() == published, f"lost: {published - values.keys()}"
+    doubled = {value: count for value, count in values.items() if count > 1}
+    assert not doubled
+    ids = {(row["nsqd"], row["topic"], row["message_id"]) for row in batches.sink}
+    assert len(ids) == len(batches.sink)
+    for fake in nsqds:
+        assert not fake.queue
+        assert not fake.in_flight
+
+
+def drain_everything(batches: MicroBatches, nsqds: list[FakeNsqd]) -> None:
+    """Drain, and again with what was held by those who died."""
+    batches.drain()
+    for fake in nsqds:
+        fake.time_out()
+    batches.restart()
+    batches.drain()
+
+
+def test_rows_have_the_declared_schema(settings: Settings, nsqd: FakeNsqd) -> None:
+    nsqd.publish(1)
+    Spool.create(settings.spool_location or "", "s", kind="readStream", topics=[TOPIC], channel=CHANNEL)
+    (batch,) = read_partition(ReadPartition(settings, "s", 1, nsqd.nsqd, TOPIC, 0, 1))
+    assert batch.schema.equals(arrow_schema())
+    (row,) = batch.to_pylist()
+    assert row["timestamp"].timestamp() == 1.0
+    assert {name: row[name] for name in ("value", "topic", "channel", "nsqd", "message_id", "timestamp_ns")} == {
+        "value": b"node:4150/1",
+        "topic": TOPIC,
+        "channel": CHANNEL,
+        "nsqd": "node:4150",
+        "message_id": "0010360000000001",
+        "timestamp_ns": 1_000_000_123,
+    }
+    assert row["attempts"] == 1
+
+
+def test_a_task_takes_no_more_than_its_quota(settings: Settings, nsqd: FakeNsqd) -> None:
+    nsqd.publish(30)
+    Spool.create(settings.spool_location or "", "s", kind="readStream", topics=[TOPIC], channel=CHANNEL)
+    rows = run_task(ReadPartition(settings, "s", 1, nsqd.nsqd, TOPIC, 0, 17))
+    assert len(rows) == 17
+    assert [message.attempts for message in nsqd.queue] == [0] * 13  # not even sent
+
+
+def test_a_task_asks_for_no_more_than_the_nsqd_allows(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake = FakeNsqd(max_rdy_count=2)
+    patch(monkeypatch, [fake])
+    fake.publish(7)
+    batches = MicroBatches(settings)
+    batches.drain()
+    judge(batches, [fake])
+
+
+def test_a_segment_is_sealed_before_its_bodies_fill_the_memory(
+    settings: Settings, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_task, "_SEGMENT_BYTES", 1)
+    nsqd.piece = 1
+    nsqd.publish(4)
+    batches = MicroBatches(replace(settings, max_in_flight=2500))
+    batches.plan()
+    (partition,) = batches.partitions()
+    assert len(read_task.fill(partition).segments(0)) == 4
+
+
+def test_a_replay_delivers_the_same_without_the_nsqd(settings: Settings, nsqd: FakeNsqd) -> None:
+    nsqd.publish(9)
+    batches = MicroBatches(settings)
+    batches.plan()
+    (partition,) = batches.partitions()
+    rows = run_task(partition)
+    nsqd.up = False
+    assert run_task(partition) == rows
+    assert len(rows) == 9
+
+
+def test_a_replay_takes_no_more_although_there_is_more(settings: Settings, nsqd: FakeNsqd) -> None:
+    """The first run found less than planned, since others had it in flight; its rows may be in the sink."""
+    nsqd.publish(9)
+    batches = MicroBatches(settings)
+    batches.plan()
+    (partition,) = batches.partitions()
+    held = [nsqd.queue.pop() for _ in range(4)]
+    rows = run_task(partition)
+    assert len(rows) == 5
+    nsqd.queue.extend(held)
+    assert run_task(partition) == rows
+    batches.drain()
+    judge(batches, [nsqd])
+
+
+def test_two_tasks_share_an_nsqd(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    for fake in nsqds:
+        fake.publish(20)
+    batches = MicroBatches(replace(settings, min_partitions=5))
+    batches.plan()
+    assert len(batches.partitions()) == 5
+    batches.drain()
+    judge(batches, nsqds)
+
+
+def test_an_nsqd_that_is_away_ends_the_task(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    for fake in nsqds:
+        fake.publish(4)
+    batches = MicroBatches(settings)
+    batches.plan()
+    nsqds[0].up = False
+    batches.execute()
+    assert [row["nsqd"] for row in batches.sink] == ["node:4250"] * 4
+    nsqds[0].up = True
+    batches.restart()
+    batches.drain()
+    judge(batches, nsqds)
+
+
+def occurrences(run: Callable[[int], bool]) -> None:
+    """Call `run` with 1, 2, ... until it says that there is no such occurrence; there must be one."""
+    for number in itertools.count(1):
+        if not run(number):
+            assert number > 1
+            return
+
+
+@contextmanager
+def patched() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        yield monkeypatch
+
+
+WORLDS = ["task dies", "driver dies", "timed out", "nsqd is killed", "nsqd restarts"]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_death_at_any_step_loses_and_doubles_nothing(
+    settings: Settings, tmp_path: Path, step: str, when: str, world: str
+) -> None:
+    def run(number: int) -> bool:
+        with patched() as monkeypatch:
+            nsqds = [FakeNsqd(4150), FakeNsqd(4250)]
+            patch(monkeypatch, nsqds)
+            for fake in nsqds:
+                fake.publish(7)
+            location = tmp_path / str(number)
+            batches = MicroBatches(replace(settings, spool_location=str(location)))
+            batches.failures = 2 if world == "task dies" else 1
+
+            def action() -> None:
+                for fake in nsqds:
+                    if world == "nsqd is killed":
+                        fake.restart(forgetting=3)
+                    elif world == "timed out":
+                        fake.time_out()
+                    elif world == "nsqd restarts":
+                        fake.restart()
+                die()
+
+            interruption = Interruption(monkeypatch, step, when, number, action)
+            try:
+                batches.drain()
+            except Died:
+                batches.restart()
+            drain_everything(batches, nsqds)
+            judge(batches, nsqds)
+            return interruption.happened
+
+    occurrences(run)
+
+
+@pytest.mark.parametrize("held", ["in flight", "timed out"])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_zombie_at_any_step_loses_and_doubles_nothing(
+    settings: Settings, tmp_path: Path, step: str, when: str, held: str
+) -> None:
+    """While a task pauses at a step, another run of it goes ahead, and the next batches too; then it goes on."""
+
+    def run(number: int, ahead: str) -> bool:
+        with patched() as monkeypatch:
+            nsqd = FakeNsqd()
+            patch(monkeypatch, [nsqd])
+            nsqd.publish(20)
+            batches = MicroBatches(replace(settings, spool_location=str(tmp_path / f"{ahead} {number}")))
+            batches.plan()
+            (partition,) = batches.partitions()
+            rows: list[Rows] = []
+
+            def meanwhile() -> None:
+                if held == "timed out":
+                    nsqd.time_out()
+                rows.append(run_task(partition))
+                if ahead == "batches":
+                    batches.commit(rows[0])
+                    batches.drain()
+
+            with patched() as first_run:
+                interruption = Interruption(first_run, step, when, number, meanwhile)
+                try:
+                    rows.append(run_task(partition))
+                except SpoolError:
+                    assert ahead == "batches"  # it was told that its batch is over
+            if not batches.committed:
+                batches.commit(rows[-1])
+            assert all(one == rows[0] for one in rows)
+            drain_everything(batches, [nsqd])
+            judge(batches, [nsqd])
+            return interruption.happened
+
+    for ahead in ("task", "batches"):
+        occurrences(lambda number, ahead=ahead: run(number, ahead))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_task_that_never_ran_cannot_start_when_its_batch_is_over(
+    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    """A query that looks only at some rows runs only some tasks."""
+    for fake in nsqds:
+        fake.publish(10)
+    batches = MicroBatches(settings)
+    if not committed:
+        monkeypatch.setattr(NsqStreamReader, "commit", lambda reader, end: None)
+    batches.plan()
+    one, other = batches.partitions()
+    batches.commit(run_task(one))
+    batches.plan()
+    batches.partitions()
+    if committed:
+        with pytest.raises(SpoolError, match="batch 1 is committed"):
+            run_task(other)
+    else:
+        assert run_task(other) == []
+    batches.execute()
+    drain_everything(batches, nsqds)
+    judge(batches, nsqds)
+
+
+def test_a_committed_batch_is_not_read_again(settings: Settings, nsqd: FakeNsqd) -> None:
+    nsqd.publish(20)
+    batches = MicroBatches(settings)
+    batches.plan()
+    (partition,) = batches.partitions()
+    batches.drain()
+    with pytest.raises(SpoolError, match="no longer in the spool, since batch 2 is committed"):
+        run_task(partition)
+    assert run_task(replace(partition, settings=replace(settings, fail_on_data_loss=False))) == []
+
+
+def test_ids_in_doubt_are_dropped_batches_later(
+    settings: Settings, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nsqd.publish(5)
+    batches = MicroBatches(settings)
+    Interruption(monkeypatch, "finish", "before", 1, lambda: nsqd.time_out())
+    batches.plan()
+    batches.execute()
+    assert len(batches.sink) == 5
+    assert nsqd.queue  # once more
+    held = list(nsqd.queue)
+    nsqd.queue.clear()
+    nsqd.publish(20)
+    batches.restart()
+    batches.drain()
+    assert batches.committed > 2
+    nsqd.queue.extend(held)
+    batches.restart()
+    batches.drain()
+    judge(batches, [nsqd])
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("step", ["write", "link", "sync"])
+def test_a_spool_that_cannot_be_written_finishes_nothing(
+    settings: Settings, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch, step: str, error: int
+) -> None:
+    nsqd.publish(9)
+    batches = MicroBatches(settings)
+    batches.plan()
+    (partition,) = batches.partitions()
+
+    def fail(*arguments: object) -> NoReturn:
+        raise OSError(error, "No space left on device" if error == errno.ENOSPC else "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(*STEPS[step], fail)
+        with pytest.raises(SpoolError) as caught:
+            run_task(partition)
+    assert str(caught.value).startswith("cannot ")
+    assert ("messages stay in NSQ" in str(caught.value)) == (error == errno.ENOSPC)
+    assert not nsqd.finished
+    assert len(nsqd.queue) == 9
+    batches.drain()
+    judge(batches, [nsqd])
+
+
+def test_a_spool_that_an_executor_cannot_see_is_told_before_anything_is_read(
+    settings: Settings, nsqd: FakeNsqd, tmp_path: Path
+) -> None:
+    nsqd.publish(1)
+    elsewhere = replace(settings, spool_location=str(tmp_path / "elsewhere"))
+    with pytest.raises(SpoolError, match="must be a directory that the driver and all executors share"):
+        run_task(ReadPartition(elsewhere, "s", 1, nsqd.nsqd, TOPIC, 0, 1))
+    assert nsqd.queue[0].attempts == 0
+
+
+def damage(path: str, at: int) -> None:
+    """Change one byte."""
+    with open(path, "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+@pytest.mark.parametrize("at, lost", [(0, 3), (20, 3), (100, 3), (-1, 3)])
+def test_a_damaged_segment_is_told(settings: Settings, nsqd: FakeNsqd, at: int, lost: int) -> None:
+    nsqd.publish(9)
+    batches = MicroBatches(settings)
+    batches.plan()
+    (partition,) = batches.partitions()
+    entry = read_task.fill(partition).segments(0)[0]
+    assert entry.messages == lost
+    damage(entry.path, at % entry.size)
+    with pytest.raises(SpoolError, match="000000 is"):
+        run_task(partition)
+    survived = run_task(replace(partition, settings=replace(settings, fail_on_data_loss=False)))
+    assert len(survived) == 9 - lost
+
+
+def test_a_missing_segment_is_told(settings: Settings, nsqd: FakeNsqd) -> None:
+    nsqd.publish(9)
+    batches = MicroBatches(settings)
+    batches.plan()
+    (partition,) = batches.partitions()
+    Path(read_task.fill(partition).segments(0)[0].path).unlink()
+    with pytest.raises(SpoolError, match="000000 is missing"):
+        run_task(partition)
+    assert len(run_task(replace(partition, settings=replace(settings, fail_on_data_loss=False)))) == 6
+
+
+def test_without_a_spool_a_death_loses_messages(settings: Settings, nsqd: FakeNsqd) -> None:
+    """Which is why there is one."""
+    nsqd.publish(9)
+    batches = MicroBatches(replace(settings, spool=False, spool_location=None))
+    batches.plan()
+    (partition,) = batches.partitions()
+    assert len(run_task(partition)) == 9
+    assert run_task(partition) == []
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_whatever_happens_every_message_becomes_one_row(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Deaths, zombies, timeouts and restarts of nsqds at random steps, over many batches, while more is published."""
+    chance = random.Random(seed)
+    nsqds = [FakeNsqd(4150, piece=chance.randint(1, 5)), FakeNsqd(4250, max_rdy_count=chance.randint(1, 9))]
+    patch(monkeypatch, nsqds)
+    monkeypatch.setattr(known_ids, "_IDS_OF_A_FILE", chance.choice([2, 500_000]))
+    batches = MicroBatches(
+        replace(
+            settings,
+            max_in_flight=chance.randint(1, 9),
+            max_messages_per_trigger=chance.choice([None, 5, 20]),
+            min_partitions=chance.choice([None, 5]),
+        )
+    )
+    batches.failures = chance.randint(1, 2)
+    depth = 0
+
+    def trouble() -> None:
+        nonlocal depth
+        fake = chance.choice(nsqds)
+        what = chance.choice(["die", "die", "time out", "kill nsqd", "publish", "zombie"])
+        if what == "die":
+            die()
+        elif what == "time out":
+            fake.time_out()
+        elif what == "kill nsqd":
+            fake.restart(forgetting=chance.randint(0, 3))
+        elif what == "publish":
+            fake.publish(chance.randint(1, 5))
+        elif depth < 2 and len(batches.offsets) > batches.committed:
+            depth += 1
+            try:
+                run_task(chance.choice(batches.partitions()))
+            finally:
+                depth -= 1
+
+    for owner, name in STEPS.values():
+        original = getattr(owner, name)
+
+        def troubled(*arguments: object, original: Callable[..., object] = original, **named: object) -> object:
+            if chance.random() < 0.03:
+                trouble()
+            result = original(*arguments, **named)
+            if chance.random() < 0.03:
+                trouble()
+            return result
+
+        monkeypatch.setattr(owner, name, troubled)
+    for fake in nsqds:
+        fake.publish(chance.randint(1, 40))
+    for _ in range(100):
+        if len(batches.sink) >= sum(fake.published for fake in nsqds):
+            break
+        try:
+            batches.drain()
+        except (Died, SpoolError):
+            pass
+        for fake in nsqds:
+            fake.time_out()
+        batches.restart()
+    monkeypatch.undo()
+    with patched() as calm:
+        patch(calm, nsqds)
+        drain_everything(batches, nsqds)
+    judge(batches, nsqds)

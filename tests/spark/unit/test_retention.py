@@ -1,0 +1,248 @@
+"""What is kept of a spool, and for how long; and that ids are known as long as they are needed."""
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from pyspark_nsq import known_ids, retention
+from pyspark_nsq.client import Message
+from pyspark_nsq.errors import SpoolError
+from pyspark_nsq.known_ids import KnownIds, ids_files
+from pyspark_nsq.retention import Retention, inspect, remove_old_reads, remove_stream
+from pyspark_nsq.segment import Kind, pack_entry
+from pyspark_nsq.settings import Settings
+from pyspark_nsq.spool import Spool
+
+TOPIC, NSQD = "t", "n:4150"
+KEY = TOPIC, NSQD
+RUN = 1234  # when the nsqd was started
+SETTINGS = Settings(spool_retention=3600.0, dedup_retention=7200.0)
+
+
+def ids(batch: int) -> list[bytes]:
+    return [f"{batch:08d}{number:08d}".encode() for number in (3, 1, 2)]
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Spool:
+    return Spool.create(str(tmp_path), "s", kind="readStream", topics=[TOPIC], channel="c")
+
+
+def fill(spool: Spool, batch: int, *, confirmed: bool = True, topic: str = TOPIC) -> None:
+    """A batch of one chain with one segment of three messages."""
+    chain = spool.chain(batch, topic, NSQD)
+    chain.open()
+    chain.append(pack_entry(Kind.SEGMENT, 0, RUN, ids(batch), b"payload"))
+    if confirmed:
+        chain.confirm(0, [0])
+    chain.end(0)
+
+
+def message(id: bytes, attempts: int) -> Message:
+    return Message(0, attempts, id, b"")
+
+
+def known(spool: Spool, batch: int, wanted: list[bytes], attempts: int = 2, started: int = RUN) -> set[bytes]:
+    """What a task of `batch` knows of the ids."""
+    chain = spool.chain(batch, TOPIC, NSQD)
+    chain.refresh()
+    return KnownIds(spool, batch, TOPIC, NSQD, started, chain).among({id: message(id, attempts) for id in wanted})
+
+
+def later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    now = time.time()
+    monkeypatch.setattr("pyspark_nsq.retention.time.time", lambda: now + seconds)
+
+
+def test_segments_stay_for_their_time_and_no_longer(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper = Retention(spool, SETTINGS)
+    fill(spool, 1)
+    fill(spool, 2)
+    keeper.commit(1, {})
+    assert spool.batches() == [1, 2]
+    later(monkeypatch, 3601)
+    keeper.commit(1, {})
+    assert spool.batches() == [2], "nothing of a batch that is not committed may go"
+
+
+def test_time_counts_while_the_stream_runs(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that waits for a stopped stream has to be known when that runs again."""
+    fill(spool, 1, confirmed=False)
+    Retention(spool, SETTINGS).commit(1, {})
+    later(monkeypatch, 100_000)
+    Retention(spool, SETTINGS).commit(1, {})
+    assert spool.batches() == [1]
+    assert known(spool, 2, ids(1)) == set(ids(1))
+
+
+def test_segments_beyond_the_size_go_oldest_first(spool: Spool) -> None:
+    keeper = Retention(spool, replace(SETTINGS, spool_max_bytes=1))
+    for batch in (1, 2, 3):
+        fill(spool, batch)
+    keeper.commit(2, {})
+    assert spool.batches() == [3]
+    size = retention._size_below(spool.batch_directory(3))
+    fill(spool, 4)
+    fill(spool, 5)
+    Retention(spool, replace(SETTINGS, spool_max_bytes=3 * size)).commit(4, {})
+    assert spool.batches() == [4, 5]
+
+
+@pytest.mark.parametrize(
+    "confirmed, age, empty, kept",
+    [
+        (True, 599, {}, True),
+        (True, 601, {}, False),
+        (False, 601, {}, True),
+        (False, 7199, {}, True),
+        (False, 7201, {}, False),
+        (False, 599, {KEY: 1}, True),
+        (False, 601, {KEY: 1}, False),
+        (False, 601, {KEY: 0}, True),
+        (False, 601, {("t", "other:4150"): 1}, True),
+    ],
+)
+def test_ids_are_kept_while_their_messages_may_come_again(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch, confirmed: bool, age: float, empty: Mapping[Any, int], kept: bool
+) -> None:
+    keeper = Retention(spool, replace(SETTINGS, spool_retention=0.0))
+    fill(spool, 1, confirmed=confirmed)
+    keeper.commit(1, {})
+    later(monkeypatch, age)
+    keeper.commit(1, empty)
+    assert bool(ids_files(spool, *KEY)) == kept
+    # A killed nsqd has forgotten attempts.
+    assert known(spool, 2, ids(1), attempts=1, started=RUN + 1) == (set(ids(1)) if kept else set())
+
+
+def test_suspects_go_last_for_want_of_room(spool: Spool, caplog: pytest.LogCaptureFixture) -> None:
+    fill(spool, 1, confirmed=False)
+    fill(spool, 2)
+    keeper = Retention(spool, replace(SETTINGS, spool_retention=0.0))
+    keeper.commit(2, {})
+    (size, _) = [os.stat(file.path).st_size for file in ids_files(spool, *KEY)]
+    Retention(spool, replace(SETTINGS, spool_max_bytes=size)).commit(2, {})
+    assert [file.confirmed for file in ids_files(spool, *KEY)] == [False]
+    assert not caplog.records
+    Retention(spool, replace(SETTINGS, spool_max_bytes=1)).commit(2, {})
+    assert ids_files(spool, *KEY) == []
+    assert "forgotten for want of room" in caplog.text
+
+
+@pytest.mark.parametrize("file_length", [1, 2, 500_000])
+def test_suspects_are_known_by_attempts_and_others_after_a_restart(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch, file_length: int
+) -> None:
+    monkeypatch.setattr(known_ids, "_IDS_OF_A_FILE", file_length)
+    fill(spool, 1, confirmed=True)
+    fill(spool, 2, confirmed=False)
+    fill(spool, 3, confirmed=True)  # not committed
+    Retention(spool, SETTINGS).commit(2, {})
+    every = ids(1) + ids(2) + ids(3) + ids(4) + [b"0" * 16, b"f" * 16]
+    assert known(spool, 4, every) == {*ids(2), *ids(3)}
+    assert known(spool, 4, every, attempts=1) == set()
+    assert known(spool, 4, every, attempts=0) == {*ids(2), *ids(3)}, "the real nsqd counts on from 0 after 65535"
+    assert known(spool, 4, every, attempts=1, started=RUN + 1) == {*ids(1), *ids(2), *ids(3)}
+    assert known(spool, 4, every, attempts=1, started=0) == {*ids(1), *ids(2), *ids(3)}
+    assert known(spool, 2, ids(3)) == set(), "a batch before knows nothing of one after"
+
+
+def test_ids_of_another_topic_are_others(spool: Spool) -> None:
+    fill(spool, 1, topic="other", confirmed=False)
+    assert known(spool, 2, ids(1)) == set()
+    Retention(spool, SETTINGS).commit(1, {})
+    assert known(spool, 2, ids(1)) == set()
+
+
+def test_what_was_stopped_halfway_is_done_the_next_time(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(spool, 1, confirmed=False)
+    fill(spool, 2, confirmed=False)
+    keeper = Retention(spool, replace(SETTINGS, spool_retention=0.0))
+    for step in ("archive", "set_committed", "rmtree"):
+        with monkeypatch.context() as broken:
+
+            def fail(*arguments: object, **named: object) -> NoReturn:
+                raise OSError(28, "No space left on device")
+
+            if step == "archive":
+                broken.setattr(retention, "archive", fail)
+            elif step == "set_committed":
+                broken.setattr(Spool, "set_committed", fail)
+            else:
+                broken.setattr("pyspark_nsq.retention.shutil.rmtree", fail)
+            with pytest.raises(OSError):
+                keeper.commit(2, {})
+        assert known(spool, 3, ids(1) + ids(2)) == {*ids(1), *ids(2)}, step
+    keeper.commit(2, {})
+    assert spool.batches() == []
+    assert known(spool, 3, ids(1) + ids(2)) == {*ids(1), *ids(2)}
+
+
+def test_a_damaged_ids_file_is_told(spool: Spool) -> None:
+    fill(spool, 1, confirmed=False)
+    Retention(spool, replace(SETTINGS, spool_retention=0.0)).commit(1, {})
+    path = Path(ids_files(spool, *KEY)[0].path)
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(SpoolError, match="checksum of its ids"):
+        known(spool, 2, ids(1))
+
+
+def test_the_inspection_counts_what_is_there(spool: Spool, tmp_path: Path) -> None:
+    for batch, confirmed in ((1, True), (2, False), (3, False)):
+        fill(spool, batch, confirmed=confirmed)
+    open_batch = spool.chain(4, TOPIC, NSQD)
+    open_batch.open()
+    Retention(spool, SETTINGS).commit(2, {})
+    (tmp_path / "no stream").mkdir()
+    (report,) = inspect(str(tmp_path))
+    assert (report.stream, report.kind, report.topics, report.channel) == ("s", "readStream", (TOPIC,), "c")
+    assert (report.committed, report.ids, report.suspects) == (2, 6, 3)
+    columns = [(b.batch, b.committed, b.segments, b.messages, b.suspects, b.ended) for b in report.batches]
+    assert columns == [
+        (1, True, 1, 3, 0, 1),
+        (2, True, 1, 3, 3, 1),
+        (3, False, 1, 3, 3, 1),
+        (4, False, 0, 0, 0, 0),
+    ]
+    assert report.bytes == sum(path.stat().st_size for path in tmp_path.rglob("*.ids")) + sum(
+        path.stat().st_size for path in tmp_path.rglob("00000?")
+    )
+
+
+def test_an_inspection_survives_damage(spool: Spool, tmp_path: Path) -> None:
+    fill(spool, 1)
+    chain = spool.chain(1, TOPIC, NSQD)
+    chain.refresh()
+    Path(chain.entries[0].path).write_bytes(b"rubbish")
+    Path(spool.directory, "stream").write_bytes(b"{")
+    (report,) = inspect(str(tmp_path))
+    assert (report.kind, report.batches[0].damaged, report.batches[0].messages) == ("", 1, 0)
+
+
+def test_a_spool_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SpoolError, match="cannot read the spool at .*nowhere: No such file or directory"):
+        inspect(str(tmp_path / "nowhere"))
+
+
+def test_a_stream_is_removed_by_name_alone(spool: Spool, tmp_path: Path) -> None:
+    fill(spool, 1)
+    for name in ("", ".", "..", "other", "s/batches"):
+        with pytest.raises(SpoolError, match="no stream"):
+            remove_stream(str(tmp_path), name)
+    assert remove_stream(str(tmp_path), "s") > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_old_reads_are_removed(spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Spool.create(str(tmp_path), "r", kind="read", topics=[TOPIC], channel="c")
+    remove_old_reads(str(tmp_path), 100.0)
+    assert len(inspect(str(tmp_path))) == 2
+    later(monkeypatch, 110)
+    remove_old_reads(str(tmp_path), 100.0)
+    assert [report.stream for report in inspect(str(tmp_path))] == ["s"]

@@ -1,0 +1,205 @@
+"""The chains of the spool: one entry a slot, whoever writes, and every change of a byte is noticed."""
+
+import os
+import struct
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from pyspark_nsq import spool as spool_module
+from pyspark_nsq.errors import SpoolError
+from pyspark_nsq.segment import Kind, pack_entry, read_ids, read_segment
+from pyspark_nsq.spool import Chain, Spool, chain_name, split_chain_name
+
+IDS = [b"00000000000000%02x" % number for number in (5, 1, 9)]
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Spool:
+    return Spool.create(str(tmp_path), "s", kind="readStream", topics=["t"], channel="c")
+
+
+def opened(spool: Spool, batch: int = 1) -> Chain:
+    chain = spool.chain(batch, "t", "n:4150")
+    chain.open()
+    return chain
+
+
+def segment(part: int = 0) -> list[bytes]:
+    return pack_entry(Kind.SEGMENT, part, 1234, IDS, b"payload")
+
+
+def test_a_segment_comes_back_as_it_was(spool: Spool) -> None:
+    assert opened(spool).append(segment(part=3))
+    (entry,) = opened(spool).entries
+    assert entry[1:8] == (0, Kind.SEGMENT, 3, 3, 1234, min(IDS), max(IDS))
+    assert read_ids(entry) == b"".join(IDS)
+    assert read_segment(entry) == (b"".join(IDS), b"payload")
+    assert opened(spool).segments(3) == [entry]
+    assert opened(spool).segments(0) == []
+
+
+def test_the_bytes_of_a_segment_are_as_documented(spool: Spool) -> None:
+    chain = opened(spool)
+    chain.append(segment(part=3))
+    data = Path(chain.entries[0].path).read_bytes()
+    ids = b"".join(IDS)
+    header = b"GNSQSEG1\x01\0\0\0" + struct.pack(">IIq", 3, 3, 1234) + min(IDS) + max(IDS)
+    header += struct.pack(">QII", 7, zlib.crc32(ids), zlib.crc32(b"payload")) + bytes(16)
+    assert data == header + struct.pack(">I", zlib.crc32(header)) + ids + b"payload"
+
+
+def test_who_comes_second_sees_what_was_first(spool: Spool) -> None:
+    one, other = opened(spool), opened(spool)
+    assert one.append(segment(part=1))
+    assert not other.append(segment(part=2))
+    assert [entry.part for entry in other.entries] == [1]
+    assert other.append(segment(part=2))
+    one.refresh()
+    assert [entry.part for entry in one.entries] == [1, 2]
+
+
+def test_nothing_follows_the_end_of_a_task(spool: Spool) -> None:
+    zombie, chain = opened(spool), opened(spool)
+    chain.end(0)
+    assert not zombie.append(segment())
+    assert zombie.ended(0)
+    assert not zombie.ended(1)
+    chain.close()
+    assert not zombie.append(segment(part=1))
+    assert zombie.ended(1)
+
+
+def test_an_end_is_written_once(spool: Spool) -> None:
+    for _ in range(2):
+        opened(spool).end(0)
+        opened(spool).close()
+    assert [entry.kind for entry in opened(spool).entries] == [Kind.END, Kind.CLOSE]
+
+
+def test_many_writers_make_one_chain(spool: Spool) -> None:
+    def write(part: int) -> None:
+        chain = opened(spool)
+        for _ in range(5):
+            while not chain.append(segment(part)):
+                pass
+        chain.end(part)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    chain = opened(spool)
+    assert [len(chain.segments(part)) for part in range(4)] == [5] * 4
+    assert [entry.slot for entry in chain.entries] == list(range(24))
+
+
+def test_a_link_whose_answer_was_lost_counts(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An NFS client repeats a request, and is told that the name is taken: by its own first try."""
+    link = os.link
+
+    def link_twice(source: str, target: str) -> None:
+        link(source, target)
+        link(source, target)
+
+    chain = opened(spool)
+    monkeypatch.setattr(os, "link", link_twice)
+    assert chain.append(segment())
+
+
+def test_a_file_system_without_links_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: str, target: str) -> NoReturn:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(SpoolError, match="without hard links: Operation not permitted"):
+        Spool.create(str(tmp_path), "s", kind="readStream", topics=["t"], channel="c")
+    assert not list((tmp_path / "s").glob(".tmp*"))
+
+
+def test_a_location_that_is_no_directory_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(SpoolError, match="cannot make the spool at .*/file/s: Not a directory"):
+        Spool.create(str(file), "s", kind="readStream", topics=["t"], channel="c")
+
+
+def test_creating_again_keeps_what_is_there(spool: Spool, tmp_path: Path) -> None:
+    about = spool.about()
+    Spool.create(str(tmp_path), "s", kind="read", topics=["other"], channel="c")
+    assert spool.about() == about
+
+
+def test_nothing_is_left_of_an_entry_that_could_not_be_written(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int) -> NoReturn:
+        raise OSError(28, "No space left on device")
+
+    chain = opened(spool)
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", fail)
+        with pytest.raises(SpoolError, match=r"cannot write .*: No space left on device \(messages stay in NSQ"):
+            chain.append(segment())
+    assert os.listdir(chain.directory) == []
+
+
+def test_a_chain_is_durable_before_its_entries_are_believed(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever linked an entry may have died before its name was synced."""
+    opened(spool).append(segment())
+    synced: list[str] = []
+    monkeypatch.setattr(spool_module, "sync_directory", synced.append)
+    directory = Path(opened(spool).directory)
+    assert {str(directory), str(directory.parent), str(directory.parent.parent)} <= set(synced)
+
+
+def test_a_torn_entry_is_told_whatever_is_left_of_it(spool: Spool) -> None:
+    chain = opened(spool)
+    chain.append(segment())
+    path = Path(chain.entries[0].path)
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(SpoolError, match="000000 is"):
+            opened(spool)
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(SpoolError, match="000000 is"):
+            read_segment(opened(spool).entries[0])
+
+
+def test_what_is_damaged_can_be_passed_over(tmp_path: Path, spool: Spool) -> None:
+    chain = opened(spool)
+    for _ in range(3):
+        chain.append(segment())
+    Path(chain.entries[0].path).unlink()
+    Path(chain.entries[1].path).write_bytes(b"rubbish")
+    tolerant = opened(Spool(str(tmp_path), "s", strict=False))
+    assert [entry.kind for entry in tolerant.entries] == [Kind.LOST, Kind.LOST, Kind.SEGMENT]
+
+
+def test_markers_tell_which_segments_are_confirmed(spool: Spool) -> None:
+    chain = opened(spool)
+    chain.confirm(0, [0, 2])
+    chain.confirm(1, [5])
+    Path(chain.directory, "fin-0002-halfway").write_text("[7, ")
+    assert opened(spool).confirmed() == {0, 2, 5}
+
+
+def test_the_committed_batch_is_remembered(spool: Spool) -> None:
+    assert spool.committed() == 0
+    spool.set_committed(12)
+    assert spool.committed() == 12
+    Path(spool.directory, "committed").write_text("much")
+    with pytest.raises(SpoolError, match="does not hold a number"):
+        spool.committed()
+
+
+@pytest.mark.parametrize("topic", ["t", "a.b-c_D", "t#ephemeral"])
+@pytest.mark.parametrize("nsqd", ["node:4150", "[fe80::1]:4150", "a/../b:1", "ä@b:1"])
+def test_chains_are_named_after_topic_and_nsqd(spool: Spool, topic: str, nsqd: str) -> None:
+    name = chain_name(topic, nsqd)
+    assert "/" not in name
+    assert split_chain_name(name) == (topic, nsqd)
+    spool.chain(3, topic, nsqd).open()
+    assert [found[:2] for found in spool.chains(3)] == [(topic, nsqd)]
+    assert spool.batches() == [3]

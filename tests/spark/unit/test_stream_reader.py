@@ -1,0 +1,345 @@
+"""What the stream reader tells Spark: plans that are the same when asked again, and when there is nothing more."""
+
+import json
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from daemons import Daemon, eventually, free_port
+from pyspark_nsq import backlog, read_task
+from pyspark_nsq.client import Client
+from pyspark_nsq.discovery import Depth, Nsqd, depth
+from pyspark_nsq.errors import DiscoveryError, OptionError, SpoolError
+from pyspark_nsq.offsets import Offset, unread
+from pyspark_nsq.settings import Address, Settings
+from pyspark_nsq.stream_reader import NsqStreamReader
+from spark.unit.fake_nsqd import CHANNEL, TOPIC, FakeNsqd, bodies, patch
+from spark.unit.interruption import STEPS, Interruption
+from spark.unit.micro_batches import Died, MicroBatches
+
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(topics=(TOPIC,), channel=CHANNEL, spool_location=str(tmp_path), idle_timeout=0.0)
+
+
+@pytest.fixture
+def nsqds(monkeypatch: pytest.MonkeyPatch) -> list[FakeNsqd]:
+    fakes = [FakeNsqd(4150), FakeNsqd(4250)]
+    patch(monkeypatch, fakes)
+    return fakes
+
+
+def plan(reader: NsqStreamReader, limit: ReadAllAvailable | ReadMaxRows = ALL) -> Offset:
+    return Offset.from_json(reader.latestOffset(reader.initialOffset(), limit))
+
+
+def test_a_plan_is_what_waits(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    nsqds[0].publish(5)
+    nsqds[1].publish(3)
+    offset = plan(NsqStreamReader(settings))
+    assert offset.quotas == {TOPIC: {"node:4150": [5], "node:4250": [3]}}
+    assert offset.batch == 1
+    assert offset.nsqds == {fake.nsqd.name: fake.nsqd for fake in nsqds}
+
+
+def test_the_limit_of_the_trigger_is_shared(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    nsqds[0].publish(50)
+    nsqds[1].publish(3)
+    reader = NsqStreamReader(replace(settings, max_messages_per_trigger=10, min_partitions=3))
+    assert reader.getDefaultReadLimit() == ReadMaxRows(10)
+    assert plan(reader, ReadMaxRows(10)).quotas == {TOPIC: {"node:4150": [4, 3], "node:4250": [3]}}
+    assert NsqStreamReader(settings).getDefaultReadLimit() == ALL
+
+
+def test_when_nothing_waits_the_offset_is_the_same_to_the_byte(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    """Spark compares the JSON."""
+    nsqds[0].publish(1)
+    reader = NsqStreamReader(settings)
+    end = reader.latestOffset(reader.initialOffset(), ALL)
+    nsqds[0].queue.clear()
+    text = json.dumps(end)
+    assert json.dumps(reader.latestOffset(json.loads(text), ALL)) == text
+    assert reader.partitions(end, end) == []
+
+
+def test_nothing_at_all_is_no_batch(settings: Settings, nsqds: list[FakeNsqd], tmp_path: Path) -> None:
+    reader = NsqStreamReader(settings)
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ALL) == start == reader.initialOffset()
+    other = NsqStreamReader(settings).initialOffset()
+    assert other["stream"] != start["stream"]
+    assert reader.partitions(other, start) == []
+    reader.commit(start)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_replay_has_the_same_tasks_whatever_the_options_say_now(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    nsqds[0].publish(10)
+    reader = NsqStreamReader(replace(settings, min_partitions=4))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    tasks = [str(one.value) for one in reader.partitions(start, end)]
+    assert len(tasks) == 4
+    nsqds[0].publish(10)
+    nsqds[1].publish(10)
+    again = NsqStreamReader(settings)
+    assert [str(one.value) for one in again.partitions(again.initialOffset(), json.loads(json.dumps(end)))] == tasks
+
+
+def test_reader_and_partitions_go_to_executors(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    nsqds[0].publish(3)
+    reader = NsqStreamReader(settings)
+    start = reader.initialOffset()
+    (partition,) = reader.partitions(start, reader.latestOffset(start, ALL))
+    (batch,) = pickle.loads(pickle.dumps(reader)).read(pickle.loads(pickle.dumps(partition)))
+    assert batch.num_rows == 3
+
+
+def test_a_topic_without_the_channel_is_read_from_its_beginning(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    for fake in nsqds:
+        fake.channel_exists = False
+    nsqds[0].publish(4)
+    offset = plan(NsqStreamReader(settings))
+    assert offset.quotas == {TOPIC: {"node:4150": [4]}}
+    assert all(fake.channel_exists for fake in nsqds), "what comes from now on must get into it, also where nothing is"
+
+
+def test_a_paused_channel_is_not_waited_for(
+    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_truth = nsqds[0].depth
+    monkeypatch.setattr(nsqds[0], "depth", lambda: in_truth()._replace(paused=True))
+    for fake in nsqds:
+        fake.publish(2)
+    assert plan(NsqStreamReader(settings)).quotas == {TOPIC: {"node:4250": [2]}}
+
+
+def test_another_channel_than_the_checkpoints_is_told(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    start = NsqStreamReader(settings).initialOffset()
+    with pytest.raises(OptionError, match="option 'channel' is 'other', but .* the channel 'archive'"):
+        NsqStreamReader(replace(settings, channel="other")).latestOffset(start, ALL)
+
+
+def no_discovery(settings: Settings, topic: str | None = None) -> NoReturn:
+    raise DiscoveryError("no nsqlookupd answers")
+
+
+def test_without_nsqlookupd_the_nsqds_of_the_checkpoint_are_read(
+    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    nsqds[0].publish(1)
+    end = plan(NsqStreamReader(settings)).to_json()
+    monkeypatch.setattr(backlog, "find_nsqds", no_discovery)
+    nsqds[1].publish(3)
+    after = Offset.from_json(NsqStreamReader(settings).latestOffset(end, ALL))
+    assert after.quotas == {TOPIC: {"node:4150": [1], "node:4250": [3]}}
+    assert "no nsqlookupd answers; going on" in caplog.text
+    with pytest.raises(DiscoveryError, match="no nsqlookupd answers"):
+        plan(NsqStreamReader(settings))
+
+
+def test_an_nsqd_that_left_discovery_is_read_while_it_answers(
+    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = NsqStreamReader(settings)
+    nsqds[0].publish(1)
+    end = plan(reader).to_json()
+    monkeypatch.setattr(backlog, "find_nsqds", lambda settings, topic=None: [nsqds[1].nsqd])
+    monkeypatch.setattr(backlog, "_DISCOVERY_INTERVAL", 0.0)
+    assert "node:4150" in Offset.from_json(reader.latestOffset(end, ALL)).quotas[TOPIC]
+    nsqds[0].up = False
+    nsqds[1].publish(1)
+    monkeypatch.setattr(backlog, "_REMEMBER", 0.0)
+    assert list(Offset.from_json(reader.latestOffset(end, ALL)).quotas[TOPIC]) == ["node:4250"]
+
+
+def test_an_nsqd_that_is_away_holds_up_nobody(
+    settings: Settings, nsqds: list[FakeNsqd], caplog: pytest.LogCaptureFixture
+) -> None:
+    nsqds[0].up = False
+    nsqds[1].publish(2)
+    reader = NsqStreamReader(settings)
+    for _ in range(3):
+        assert plan(reader).quotas == {TOPIC: {"node:4250": [2]}}
+    assert len(caplog.records) == 1, "one warning, not one for each look"
+
+
+def test_a_new_stream_of_nsqds_that_are_all_away_is_told(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    for fake in nsqds:
+        fake.up = False
+    with pytest.raises(DiscoveryError, match="no nsqd answers: node:4150, node:4250"):
+        plan(NsqStreamReader(settings))
+
+
+def test_a_spool_that_is_gone_is_told(settings: Settings, nsqds: list[FakeNsqd], tmp_path: Path) -> None:
+    nsqds[0].publish(2)
+    reader = NsqStreamReader(settings)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    elsewhere = replace(settings, spool_location=str(tmp_path / "elsewhere"))
+    with pytest.raises(SpoolError, match="is gone: messages that were read and not committed yet are lost"):
+        NsqStreamReader(elsewhere).partitions(start, end)
+    careless = NsqStreamReader(replace(elsewhere, fail_on_data_loss=False))
+    (partition,) = careless.partitions(start, end)
+    assert sum(batch.num_rows for batch in careless.read(partition)) == 2
+
+
+def test_the_progress_tells_what_is_unread(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    nsqds[0].publish(50)
+    reader = NsqStreamReader(settings)
+    assert unread(reader.reportLatestOffset()) == 0
+    end = plan(reader, ReadMaxRows(20)).to_json()
+    assert unread(reader.reportLatestOffset()) == 30
+    nsqds[0].queue.clear()
+    reader.latestOffset(end, ALL)
+    assert unread(reader.reportLatestOffset()) == 0
+
+
+def test_available_now_ends_although_more_is_published(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    nsqds[0].publish(20)
+    batches = MicroBatches(replace(settings, max_messages_per_trigger=7))
+    while batches.plan():
+        nsqds[0].publish(7)
+        batches.execute()
+        assert batches.committed < 10
+    assert len(batches.sink) == 20
+
+
+def test_available_now_reads_what_others_held(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    """Planned, but not to be had: it was in flight to somebody who gave it back."""
+    nsqds[0].publish(10)
+    batches = MicroBatches(replace(settings, max_messages_per_trigger=10))
+    batches.plan()
+    held = [nsqds[0].queue.pop() for _ in range(4)]
+    batches.execute()
+    assert len(batches.sink) == 6
+    nsqds[0].queue.extend(held)
+    batches.drain()
+    assert len(batches.sink) == 10
+
+
+def test_available_now_waits_for_what_is_in_flight(
+    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backlog, "_SCAN", 30.0)
+    looks = iter([Depth(in_flight=2, channel_exists=True)] * 5)
+    in_truth = nsqds[0].depth
+    monkeypatch.setattr(nsqds[0], "depth", lambda: next(looks, None) or in_truth())
+    nsqds[0].publish(2)
+    batches = MicroBatches(settings)
+    batches.drain()
+    assert len(batches.sink) == 2
+
+
+def test_available_now_gives_up_what_never_comes(
+    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nsqds[0], "depth", lambda: Depth(channel=5, channel_exists=True))
+    nsqds[1].publish(3)
+    batches = MicroBatches(settings)
+    batches.drain()
+    assert len(batches.sink) == 3
+    assert batches.committed <= 4
+
+
+def test_without_available_now_everything_is_read(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    batches = MicroBatches(settings)
+    batches.reader = NsqStreamReader(settings)
+    for _ in range(5):
+        nsqds[0].publish(5)
+        assert batches.plan()
+        batches.execute()
+    assert not batches.plan()
+    assert sorted(row["value"] for row in batches.sink) == sorted(bodies(nsqds))
+
+
+def of_daemon(nsqd: Daemon, settings: Settings) -> Settings:
+    tcp, http = nsqd.tcp_address, nsqd.http_address
+    assert isinstance(tcp, tuple)
+    assert isinstance(http, tuple)
+    return replace(settings, nsqd_tcp_addresses=(tcp,), nsqd_http_addresses=(http,), idle_timeout=1.0, max_in_flight=40)
+
+
+def where(settings: Settings) -> Nsqd:
+    return Nsqd("n", settings.nsqd_tcp_addresses[0], settings.nsqd_http_addresses[0])
+
+
+def publish(settings: Settings, topic: str, count: int) -> None:
+    address: Address = settings.nsqd_tcp_addresses[0]
+    with Client.connect(address, settings.connection) as client:
+        client.publish(topic, [b"%d" % number for number in range(count)])
+
+
+def test_a_daemon_is_read_to_the_last_message_wherever_a_task_dies(
+    nsqd: Daemon, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same as with the nsqd of test_read_task, which believes it to behave like this one."""
+    monkeypatch.setattr(backlog, "_LOOK_INTERVAL", 0.02)
+    settings = replace(of_daemon(nsqd, settings), max_messages_per_trigger=60, msg_timeout_ms=1000)
+    streams = []
+    for number, (step, when) in enumerate((step, when) for step in STEPS for when in ("before", "after")):
+        topic = f"t{number}"
+        publish(settings, topic, 100)
+        batches = MicroBatches(replace(settings, topics=(topic,)))
+        batches.plan()
+        with monkeypatch.context() as deadly:
+
+            def die() -> NoReturn:
+                raise Died
+
+            interruption = Interruption(deadly, step, when, 1, die)
+            batches.execute()
+        assert interruption.happened, step
+        streams.append((step, when, topic, batches))
+    for step, when, topic, batches in streams:
+        for _ in range(2):  # what was sealed and not finished waits for its timeout, even if the drain is over
+            batches.drain()
+            batches.restart()
+        assert sorted(int(row["value"]) for row in batches.sink) == list(range(100)), (step, when)
+        assert len({row["message_id"] for row in batches.sink}) == 100
+        assert depth(settings, where(settings), topic, CHANNEL)[:4] == (0, 0, 0, 0)
+
+
+def test_a_message_that_timed_out_before_its_fin_is_one_row(nsqd: Daemon, settings: Settings) -> None:
+    settings = replace(of_daemon(nsqd, settings), msg_timeout_ms=1000)
+    publish(settings, TOPIC, 30)
+    batches = MicroBatches(settings)
+    batches.plan()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+
+        def wait_for_timeout() -> None:
+            eventually(lambda: depth(settings, where(settings), TOPIC, CHANNEL).channel, "messages timed out")
+
+        interruption = Interruption(monkeypatch, "finish", "before", 1, wait_for_timeout)
+        batches.execute()
+    assert interruption.happened
+    assert len(batches.sink) == 30
+    batches.restart()
+    batches.drain()
+    assert len({row["message_id"] for row in batches.sink}) == len(batches.sink) == 30
+
+
+def test_a_restart_of_the_daemon_between_plan_and_task_loses_nothing(
+    nsqd_factory: Callable[..., Daemon], settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_task, "_RECONNECT", 0.0)
+    flags = [f"--{protocol}-address=127.0.0.1:{free_port()}" for protocol in ("tcp", "http")]
+    daemon = nsqd_factory(*flags, data_path=tmp_path / "data")
+    settings = of_daemon(daemon, settings)
+    publish(settings, TOPIC, 100)
+    batches = MicroBatches(replace(settings, max_messages_per_trigger=50))
+    batches.plan()
+    daemon.close()
+    batches.execute()
+    assert batches.sink == []
+    nsqd_factory(*flags, data_path=tmp_path / "data")
+    batches.drain()
+    assert sorted(int(row["value"]) for row in batches.sink) == list(range(100))
