@@ -11,7 +11,8 @@ export PYTHON
 PEERS := tests/peers/bin/.built
 PYTEST = GNSQD_EXPECT_LANE=$$(cat $(1)/.lane) $(1)/bin/pytest $(TESTS)
 
-.PHONY: run test test-plain peers bench bench-memory bench-scale options screens lint types format clean
+.PHONY: run test test-plain test-spark peers bench bench-memory bench-scale spark-faults spark-bench spark-example
+.PHONY: options screens lint types format clean
 
 run:
 	@.ci/install .venv
@@ -27,6 +28,12 @@ test:
 test-plain:
 	@CC=/bin/false .ci/install .venv-plain dev
 	@$(call PYTEST,.venv-plain)
+
+# The tests of the Spark side, with Spark installed; Spark wants Java 17 or 21. Elsewhere they are skipped.
+test-spark: TESTS = tests/spark
+test-spark:
+	@CC=/bin/false .ci/install .venv-spark dev,spark
+	@$(call PYTEST,.venv-spark)
 
 # The programs of the real NSQ that tests and benchmarks compare with, and the load generator; needs Go.
 peers: $(PEERS)
@@ -55,11 +62,29 @@ bench-scale: $(PEERS)
 	@CC=/bin/false .ci/install .venv-plain
 	@.venv/bin/python tests/benchmarks scale --json=contrib/docs/scale.json --plot=contrib/docs/scale.png $(FLAGS)
 
-# The config file and the page about options, from the table in gnsqd/options.py; the page about gnsqadmin, from itself.
+# What kills, restarts and full disks cost a Spark stream: the tables of contrib/docs/spark.md, in about half an hour.
+spark-faults:
+	@CC=/bin/false .ci/install .venv-spark dev,spark
+	@PYTHONPATH=tests .venv-spark/bin/python -m spark.faults $(FLAGS)
+
+# Rows per second of Spark's readers and writers, with gnsqd and the real nsqd.
+spark-bench: $(PEERS)
+	@.ci/install .venv dev
+	@CC=/bin/false .ci/install .venv-spark dev,spark
+	@GNSQD_BIN=.venv/bin/gnsqd PYTHONPATH=tests .venv-spark/bin/python -m spark.bench $(FLAGS)
+
+# A million events published by pynsq, archived, rolled up and replayed; the test of it in `make test-spark` takes fewer.
+spark-example:
+	@CC=/bin/false .ci/install .venv-spark dev,spark
+	@GNSQD_EXAMPLE_EVENTS=1000000 .venv-spark/bin/pytest tests/spark/test_pipeline_example.py $(FLAGS)
+
+# The config file and the page about options, from the table in gnsqd/options.py; the page about gnsqadmin, from itself;
+# what the page about Spark says of options, from theirs.
 options:
 	@.ci/install .venv dev
 	@.venv/bin/python .ci/write_options.py
 	@.venv/bin/python .ci/write_gnsqadmin.py
+	@.venv/bin/python .ci/write_spark.py
 
 # Pictures of gnsqadmin at work, in contrib/docs/screens.
 screens:
@@ -71,9 +96,10 @@ lint:
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 
+# With Spark installed, whose types the Spark side needs.
 types:
-	@.ci/install .venv dev
-	.venv/bin/mypy
+	@CC=/bin/false .ci/install .venv-spark dev,spark
+	.venv-spark/bin/mypy
 
 format:
 	@.ci/install .venv dev
@@ -82,7 +108,7 @@ format:
 
 # Everything that the other targets made, except ./data.
 clean:
-	rm -rf .venv .venv-plain build dist *.egg-info tests/peers/bin
+	rm -rf .venv .venv-plain .venv-spark build dist *.egg-info tests/peers/bin
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
 	find . -name __pycache__ -prune -exec rm -rf {} +
 	find gnsqd -name '*.so' -delete

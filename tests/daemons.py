@@ -63,13 +63,14 @@ def own_command() -> list[str]:
 
 
 def export_source_tree() -> None:
-    """Let child processes import gnsqd where this one does, when that is a source tree and no installed package."""
-    spec = importlib.util.find_spec("gnsqd")
-    if spec is None or not spec.submodule_search_locations:
-        return
-    parent = Path(spec.submodule_search_locations[0]).resolve().parent
-    if parent.name != "site-packages":
-        os.environ["PYTHONPATH"] = str(parent)
+    """Let child processes import our packages where this one does, when those are source trees and not installed."""
+    parents = []
+    for package in ("gnsqd", "pyspark_nsq"):
+        spec = importlib.util.find_spec(package)
+        if spec is not None and spec.submodule_search_locations:
+            parents.append(Path(spec.submodule_search_locations[0]).resolve().parent)
+    if trees := [str(parent) for parent in parents if parent.name != "site-packages"]:
+        os.environ["PYTHONPATH"] = os.pathsep.join(trees)
 
 
 class Daemon:

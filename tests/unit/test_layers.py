@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # From the top. A module may import its own unit and the units of the layers below its own; the last layer's units
 # may import each other.
 LAYERS = (
+    ("gnsqd.pytest_plugin",),
+    ("gnsqd.testing",),
     ("gnsqd.__main__",),
     ("gnsqd.config_file",),
     ("gnsqd.flags",),
@@ -34,6 +36,17 @@ LEVELS = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 # Packages that only hold others: they are imported with whatever is in them, so they import nothing.
 HOLDERS = ("gnsqd", "gnsqd.observe")
 
+# Directories that are no packages but hold some, which are imported by their own names.
+ROOTS = ("contrib",)
+
+# What the executors of Spark import beside the standard library: nothing that a wheel of gnsqd without its dependencies
+# has not got.
+ON_EXECUTORS = ("pyspark_nsq", "pyspark_nsq_diskqueue")
+EXECUTOR_LIBRARIES = {"pyarrow", "pyspark"}
+
+# The modules that define what Spark calls. All others are imported without pyspark.
+PYSPARK_MODULES = {"batch_reader", "data_source", "stream_reader", "writer"}
+
 # All of gnsqd that programs beside the daemon may import, with what it raises: it needs no gevent.
 SHARED = ("gnsqd.errors", "gnsqd.wire.codec", "gnsqd.storage.record", "gnsqd.version")
 
@@ -46,7 +59,7 @@ def modules(top: str) -> dict[str, Path]:
     """Dotted name -> file of every module and .pxd under the directory `top`."""
     found = {}
     for path in sorted([*(ROOT / top).rglob("*.py"), *(ROOT / top).rglob("*.pxd")]):
-        parts = path.relative_to(ROOT).with_suffix("").parts
+        parts = path.relative_to(ROOT / top if top in ROOTS else ROOT).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         found[name + (":pxd" if path.suffix == ".pxd" else "")] = path
     return found
@@ -143,6 +156,42 @@ def test_beside_the_daemon_only_its_shared_modules_are_imported(top: str) -> Non
         if not name.startswith("gnsqd") and imported.startswith("gnsqd") and imported not in SHARED
     }
     assert foreign == set()
+
+
+@pytest.mark.parametrize("top", ON_EXECUTORS)
+def test_executors_of_spark_import_little(top: str) -> None:
+    allowed = {*sys.stdlib_module_names, *EXECUTOR_LIBRARIES, *ON_EXECUTORS, "gnsqd"}
+    foreign = {
+        f"{name} imports {imported}"
+        for name, path in modules("contrib").items()
+        for imported in imports(path, name)
+        if name.split(".")[0] == top and imported.split(".")[0] not in allowed
+    }
+    assert foreign == set()
+
+
+def test_no_part_of_spark_imports_gevent() -> None:
+    importing = {
+        name
+        for name, path in modules("contrib").items()
+        if {imported.split(".")[0] for imported in imports(path, name)} & {"gevent", "greenlet"}
+    }
+    assert importing == set()
+
+
+@pytest.mark.parametrize("absent", ["gevent", "pyspark"])
+def test_readers_and_writers_are_imported_without_gevent_and_most_without_spark(absent: str) -> None:
+    for library in EXECUTOR_LIBRARIES - {absent}:
+        pytest.importorskip(library)
+    names = [
+        name
+        for name in modules("contrib")
+        if name.split(".")[0] in ON_EXECUTORS and (absent == "gevent" or name.split(".")[-1] not in PYSPARK_MODULES)
+    ]
+    blocked = f"import sys; sys.modules[{absent!r}] = None; from importlib import import_module"
+    code = f"{blocked}; [import_module(name) for name in {names}]"
+    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize("module", SHARED)

@@ -7,6 +7,7 @@ source tree) the tests of the installation are skipped.
 import importlib
 import importlib.machinery
 import importlib.metadata
+import importlib.util
 import os
 import re
 import tomllib
@@ -23,6 +24,15 @@ EXPECTED_LANE = os.environ.get("GNSQD_EXPECT_LANE")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 EXTENSIONS: list[dict[str, Any]] = PYPROJECT["tool"]["setuptools"]["ext-modules"]
 HOT_MODULES = [row["name"] for row in EXTENSIONS]
+
+# Package -> where it stands in the source tree.
+PACKAGES = {
+    "gnsqd": ROOT,
+    "nsqadmin_cli": ROOT,
+    "gnsq_pipeline": ROOT / "contrib",
+    "pyspark_nsq": ROOT / "contrib",
+    "pyspark_nsq_diskqueue": ROOT / "contrib",
+}
 
 installed = pytest.mark.skipif(EXPECTED_LANE is None, reason="not an installation (make test)")
 
@@ -64,10 +74,11 @@ def test_the_installed_files_are_those_of_the_source_tree() -> None:
         files = [path for suffix in ("*.py", "*.pxd", "py.typed") for path in base.rglob(suffix)]
         return {path.relative_to(base): path.read_bytes() for path in files}
 
-    for package in ("gnsqd", "nsqadmin_cli"):
-        there = importlib.import_module(package).__file__
-        assert there is not None
-        theirs, ours = content(Path(there).parent), content(ROOT / package)
+    for package, root in PACKAGES.items():
+        spec = importlib.util.find_spec(package)
+        assert spec is not None
+        assert spec.origin is not None
+        theirs, ours = content(Path(spec.origin).parent), content(root / package)
         assert sorted(theirs) == sorted(ours)
         assert [path for path in ours if theirs[path] != ours[path]] == []
 
@@ -91,9 +102,10 @@ def test_hot_classes_are_extension_types_in_the_compiled_lane_alone(module: str)
 
 
 @installed
-def test_both_commands_are_installed() -> None:
-    commands = {entry.name: entry for entry in importlib.metadata.distribution("gnsqd").entry_points}
-    assert sorted(commands) == ["gnsqadmin", "gnsqd"]
+def test_all_commands_are_installed() -> None:
+    entry_points = importlib.metadata.distribution("gnsqd").entry_points
+    commands = {entry.name: entry for entry in entry_points.select(group="console_scripts")}
+    assert sorted(commands) == ["gnsq-pipeline", "gnsqadmin", "gnsqd"]
     for entry in commands.values():
         assert callable(entry.load())
 
@@ -102,4 +114,14 @@ def test_both_commands_are_installed() -> None:
 def test_nothing_but_our_packages_is_installed() -> None:
     files = importlib.metadata.files("gnsqd") or []
     tops = {path.parts[0] for path in files if path.parts[0] != ".." and not path.parts[0].endswith(".dist-info")}
-    assert tops == {"gnsqd", "nsqadmin_cli"}
+    assert tops == set(PACKAGES)
+
+
+def test_spark_comes_only_with_its_extra() -> None:
+    def names(requirements: list[str]) -> set[str]:
+        return {re.split(r"[^\w-]", requirement)[0].lower() for requirement in requirements}
+
+    project = PYPROJECT["project"]
+    assert names(project["optional-dependencies"]["spark"]) == {"pyarrow", "pyspark"}
+    for extra, requirements in {**project["optional-dependencies"], "": project["dependencies"]}.items():
+        assert extra == "spark" or not names(requirements) & {"pyarrow", "pyspark", "py4j"}
