@@ -106,11 +106,9 @@ def _compact(
     columns = ", ".join(SCHEMA.split(", ")[:-3])  # the partition's own are in the path
     try:
         rows = spark.read.schema(columns).parquet(*(files.location(entry.file) for entry in group))
-        rows.repartition(1).sortWithinPartitions("timestamp_ns").write.parquet(files.location(f"{staging}/{directory}"))
-        before, after = (
-            rows.count(),
-            spark.read.schema(columns).parquet(files.location(f"{staging}/{directory}")).count(),
-        )
+        written = files.location(f"{staging}/{directory}")
+        rows.repartition(1).sortWithinPartitions("timestamp_ns").write.parquet(written)
+        before, after = rows.count(), spark.read.schema(columns).parquet(written).count()
         if before != after:
             raise PipelineError(f"{files.location(directory)}: {before} rows became {after}; nothing was changed")
         batches: dict[str, int] = {}

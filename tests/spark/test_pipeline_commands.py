@@ -267,6 +267,24 @@ def test_rollup_of_topics_prints_windows_as_they_change(run: Run, gnsqd: Daemon,
     assert sum(row["cents_sum"] for row in ended.rows if row["kind"]) == sum(range(20))
 
 
+def test_rollup_of_topics_writes_windows_that_are_over(
+    spark: "SparkSession", run: Run, gnsqd: Daemon, tmp_path: Path
+) -> None:
+    output = tmp_path / "rolled"
+    words = ["--topic", "orders", "--channel", "r", *sources(gnsqd), "--window", "1s", "--watermark", "1s"]
+    publish(gnsqd, "orders", [b"first"] * 20)
+
+    def told() -> list[Any]:
+        ended = run("rollup", *words, "--output", output)
+        assert ended.status == 0, ended.stderr
+        publish(gnsqd, "orders", [b"x"])  # time goes on by it
+        rows = [row for row in spark.read.parquet(str(output)).collect() if row.bytes >= 5]
+        return rows if sum(row.messages for row in rows) == 20 else []
+
+    assert sum(row.bytes for row in eventually(told, timeout=100)) == 100
+    assert run("spool", "list", output, "--json").rows[0]["channel"] == "r"
+
+
 @pytest.fixture
 def dead(gnsqd_factory: Callable[..., Daemon]) -> Daemon:
     """A node that went down with 30 messages in a topic's queue and 20 in a channel's."""
