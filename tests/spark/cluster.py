@@ -26,12 +26,15 @@ def spark_home() -> Path:
 
 
 class Process:
-    """A process in a group of its own, with its log; `kill` ends the whole group."""
+    """A process in a group of its own, with its log; `kill` ends the whole group.
+
+    Nobody waits for it before that: as long as it is a zombie, no other group gets its number.
+    """
 
     def __init__(self, command: Sequence[str | Path], environment: Mapping[str, str], log: Path) -> None:
         self.log = log
         with log.open("ab") as output:
-            self.process = subprocess.Popen(
+            self._process = subprocess.Popen(
                 [str(word) for word in command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -44,12 +47,19 @@ class Process:
     def text(self) -> str:
         return self.log.read_text("utf-8", "replace")
 
+    def code(self) -> int | None:
+        """What it ended with, a signal too; None while it runs."""
+        if self._process.returncode is not None:
+            return self._process.returncode
+        ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return None if ended is None else ended.si_status
+
     def find(self, pattern: str, timeout: float = STARTED) -> re.Match[str]:
         """The first match of `pattern` in the log, waited for; AssertionError when the process ends before it."""
         wanted = re.compile(pattern, re.MULTILINE)
 
         def found() -> re.Match[str] | None:
-            code = self.process.poll()
+            code = self.code()
             match = wanted.search(self.text())
             assert match or code is None, f"exited with {code}:\n{self.text()}"
             return match
@@ -59,17 +69,18 @@ class Process:
     def wait(self, timeout: float) -> int:
         """The exit code; AssertionError with the log when the process does not end in time."""
         try:
-            return self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"not ended within {timeout} s:\n{self.text()}") from None
+            eventually(lambda: self.code() is not None, "the end", timeout)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.text()}") from None
+        code = self.code()
+        assert code is not None
+        return code
 
     def kill(self) -> None:
         """SIGKILL to all of the group, ended or not."""
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self.process.wait(DEADLINE)
+        if self._process.returncode is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(DEADLINE)
 
     def __enter__(self) -> "Process":
         return self

@@ -37,7 +37,8 @@ def bare_environment(directory: Path) -> Path:
         check=True,
     )
     for library in LIBRARIES:
-        for found in _parent(library).glob(f"{library}*"):
+        parent = _parent(library)
+        for found in (parent / library, *parent.glob(f"{library}-*")):
             Path(shown.stdout.strip(), found.name).symlink_to(found)
     return python
 

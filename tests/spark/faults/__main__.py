@@ -3,6 +3,8 @@
 import argparse
 import re
 import shutil
+import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -18,6 +20,9 @@ def main() -> None:
     parser.add_argument("--times", type=int, help="so many blows instead of the row's own number")
     parser.add_argument("--keep", action="store_true", help="keep the files of each row")
     arguments = parser.parse_args()
+    # All that was started ends with it, in the background too.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     start = time.monotonic()
     wrong = []
     print(HEAD, flush=True)

@@ -133,19 +133,19 @@ KILLS = 10
 
 ROWS = (
     Row("driver killed, at any moment", (kill_driver,), 2 * KILLS),
-    Row(f"driver killed at each of {len(POINTS)} points", tuple(strike(point) for point in POINTS), 2),
+    Row(f"driver killed at each of {len(POINTS)} points", tuple(strike(point) for point in POINTS), 1),
     *(Row(f"executor killed: {point}", (strike(point),), KILLS, cluster=True) for point in SEAL_TO_FIN),
     Row(
         "executor killed at each of the other points of a task",
         tuple(strike(point) for point in IN_TASK if point not in SEAL_TO_FIN),
-        2,
+        3,
         cluster=True,
     ),
     Row("Python worker killed: sealed, before FIN", (strike("sealed, before FIN", "worker"),), KILLS),
     Row("nsqd restarted", (restart_nsqd,), KILLS),
-    Row(f"nsqlookupd gone for {LOOKUPD_AWAY:.0f} s", (lookupd_gone,), 3, lookupd=True),
-    Row("disk of the spool full for 5 s", (fill_disk,), 3, small_disk=True),
-    Row("without spool: driver killed, at any moment", (kill_driver,), 2 * KILLS, spool=False),
+    Row(f"nsqlookupd gone for {LOOKUPD_AWAY:.0f} s", (lookupd_gone,), 5, lookupd=True),
+    Row("disk of the spool full for 5 s", (fill_disk,), 5, small_disk=True),
+    Row("without spool: driver killed, at any moment", (kill_driver,), KILLS, spool=False),
     Row("without spool: executor killed after its first FINs", (strike("half of the FINs sent"),), KILLS, False, True),
 )
 

@@ -73,7 +73,7 @@ class StruckStream:
         before = self.deaths
 
         def met() -> T | None:
-            if self._stream.process.poll() is not None:
+            if self._stream.code() is not None:
                 self._stream.kill()
                 self.deaths += 1
                 assert self.deaths - before < DEATHS, "the stream dies again and again"
@@ -114,7 +114,7 @@ class StruckStream:
         eventually(self._ended, "the end of the stream", PATIENCE)
 
     def _ended(self) -> bool:
-        code = self._stream.process.poll()
+        code = self._stream.code()
         if code:
             self._stream.kill()
             self.deaths += 1

@@ -16,19 +16,10 @@ def exact(row: Row, directory: Path) -> None:
     assert tally.lost == tally.doubled == 0
 
 
-def test_killed_drivers_and_a_restarted_nsqd_lose_and_double_nothing(tmp_path: Path) -> None:
-    blows = (strike("sealed, before FIN"), restart_nsqd, strike("before commit"))
-    exact(Row("drivers", blows, 1), tmp_path)
+def test_killed_drivers_a_restarted_nsqd_and_a_full_disk_lose_and_double_nothing(tmp_path: Path) -> None:
+    blows = (strike("sealed, before FIN"), restart_nsqd, fill_disk, strike("before commit"))
+    exact(Row("driver", blows, 1, small_disk=True), tmp_path)
 
 
 def test_executors_killed_between_seal_and_fin_lose_and_double_nothing(tmp_path: Path) -> None:
     exact(Row("executors", tuple(strike(point) for point in SEAL_TO_FIN[::2]), 1, cluster=True), tmp_path)
-
-
-def test_a_full_disk_of_the_spool_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    exact(Row("disk", (fill_disk,), 1, small_disk=True), tmp_path)
-
-
-def test_without_a_spool_a_killed_task_loses_what_it_finished(tmp_path: Path) -> None:
-    tally, _ = play(Row("no spool", (strike("half of the FINs sent"),), 1, spool=False), tmp_path)
-    assert tally.lost > 0
