@@ -40,7 +40,7 @@ def failure(client: HTTPClient, url: str) -> str:
     "answer",
     [
         response("x" * LIMIT),
-        response(gzip.compress(b"x" * LIMIT), "200 OK", GZIP),
+        response(gzip.compress(b"x" * LIMIT, mtime=0), "200 OK", GZIP),
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n186a0\r\n" + b"x" * LIMIT + b"\r\n0\r\n\r\n",
         b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * LIMIT,
     ],
@@ -53,7 +53,7 @@ def test_body_may_be_as_long_as_the_limit(client: HTTPClient, http: Callable[...
     "answer",
     [
         response("x" * (LIMIT + 1)),
-        response(gzip.compress(b"x" * (LIMIT + 1)), "200 OK", GZIP),
+        response(gzip.compress(b"x" * (LIMIT + 1), mtime=0), "200 OK", GZIP),
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffff\r\n" + b"x" * LIMIT * 3,
         b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * LIMIT * 3,
     ],
@@ -75,7 +75,7 @@ def test_bomb_is_not_decompressed(client: HTTPClient, http: Callable[..., FakeHT
 
 
 @pytest.mark.parametrize(
-    ("body", "why"), [(b"no gzip", "gzip: invalid header"), (gzip.compress(b"x" * 99)[:-9], "unexpected EOF")]
+    ("body", "why"), [(b"no gzip", "gzip: invalid header"), (gzip.compress(b"x" * 99, mtime=0)[:-9], "unexpected EOF")]
 )
 def test_body_that_is_not_compressed_as_it_says_is_refused(
     client: HTTPClient, http: Callable[..., FakeHTTP], body: bytes, why: str
