@@ -224,17 +224,21 @@ def check_delays(story: Story) -> None:
 
 def check_requeues(story: Story) -> None:
     """A requeued message is back after its delay and no sooner, one attempt older."""
-    waiting: dict[tuple[str, str], tuple[float, int]] = {}
+    waiting: dict[tuple[str, str], tuple[float, int, int]] = {}
+    attempts: dict[tuple[str, str], int] = {}
     back = 0
     for kind, when, reader, *rest in story.events:
+        message = channel_of(reader), rest[0]
         if kind == "requeued":
-            waiting[channel_of(reader), rest[0]] = (when, rest[2])
-        elif kind == "received" and (requeued := waiting.pop((channel_of(reader), rest[0]), None)):
-            start, delay = requeued
-            if not near_restart(story, start, start + delay / 1000):
-                assert not too_early(start, when, delay), (rest, when - start)
-                assert rest[2] == 2, rest
-                back += 1
+            waiting[message] = (when, rest[2], attempts[message])
+        elif kind == "received":
+            attempts[message] = rest[2]
+            if requeued := waiting.pop(message, None):
+                start, delay, before = requeued
+                if not near_restart(story, start, start + delay / 1000):
+                    assert not too_early(start, when, delay), (rest, when - start)
+                    assert rest[2] == before + 1, (rest, before)
+                    back += 1
     assert not waiting
     assert back > 0
 

@@ -52,12 +52,12 @@ def _timed(action: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def stream(source: str) -> Callable[[Bench], float]:
+def stream(source: str, **options: str) -> Callable[[Bench], float]:
     def run(bench: Bench) -> float:
         bench.fill()
         frame = (
             bench.spark.readStream.format(source)
-            .options(**bench.subscription(), spoolLocation=str(bench.directory / "spool"))
+            .options(**bench.subscription(), spoolLocation=str(bench.directory / "spool"), **options)
             .load()
         )
         sink = (
@@ -124,7 +124,7 @@ def diskqueue(parquet: bool) -> Callable[[Bench], float]:
 
 @dataclass(frozen=True)
 class BenchRow:
-    """`run` gives seconds; `prototype` is the rate that a prototype reached."""
+    """`run` gives seconds."""
 
     key: str
     name: str
@@ -137,6 +137,7 @@ ON_DISK = ("--mem-queue-size=0", "--sync-every=100000")
 
 ROWS = (
     BenchRow("stream", "stream, Arrow batches", stream("nsq")),
+    BenchRow("stream-tasks", "the same by 2 tasks (minPartitions)", stream("nsq", minPartitions="2")),
     BenchRow("stream-2", "the same from 2 nsqd", stream("nsq"), 2),
     BenchRow("stream-4", "the same from 4 nsqd", stream("nsq"), 4),
     BenchRow("stream-rows", "stream, single rows", stream("nsq_rows")),
