@@ -162,14 +162,20 @@ class HadoopFiles:
         return bool(_called(self._system.exists, self._path(path)))
 
     def walk(self, path: str = "") -> Iterator[FileStatus]:
-        if not self.exists(path):
-            return
         base = self._root.toUri().getPath().rstrip("/") + "/"
-        found = _called(self._system.listFiles, self._path(path), True)
-        while _called(found.hasNext):
-            status = _called(found.next)
-            name = status.getPath().toUri().getPath().removeprefix(base)
-            yield FileStatus(name, status.getLen(), status.getModificationTime() / 1000)
+        directories = [self._path(path)]
+        while directories:
+            try:
+                # Unlike listFiles, this does not fail on what another process removes meanwhile.
+                found = _called(self._system.listStatus, directories.pop())
+            except FileNotFoundError:
+                continue
+            for status in found:
+                if status.isDirectory():
+                    directories.append(status.getPath())
+                else:
+                    name = status.getPath().toUri().getPath().removeprefix(base)
+                    yield FileStatus(name, status.getLen(), status.getModificationTime() / 1000)
 
     def read(self, path: str) -> str:
         if not self.exists(path):

@@ -9,7 +9,8 @@ deletes, in this order, so that it may die in between:
 - suspects: after `dedupRetention`, or like the confirmed when their channel was seen empty since. What `spoolMaxBytes`
   leaves no room for goes, too: first the oldest confirmed ids, then the oldest suspects.
 
-Ages count only while the stream runs: a message that waits for a stopped stream is still known when it runs again.
+Ages count only while the stream runs: a message that waits for a stopped stream is still known when it runs again. They
+are taken from a clock that nobody sets, and not from the times of files, which another machine may have given them.
 Segments that no commit has been heard for are never deleted: NSQ has not got their messages any more.
 """
 
@@ -34,12 +35,12 @@ _log = logging.getLogger(__name__)
 
 
 class Retention:
-    """Keeps one stream's spool within its limits, on the driver; `running_since` is when the stream was started."""
+    """Keeps one stream's spool within its limits, on the driver; made when the stream is started."""
 
     def __init__(self, spool: Spool, settings: Settings) -> None:
         self._spool = spool
         self._settings = settings
-        self._running_since = time.time()
+        self._first_seen: dict[str, float] = {}  # by path, of what may be deleted some time
         self._sizes: dict[int, int] = {}  # by batch
 
     def commit(self, batch: int, empty: Mapping[tuple[str, str], int]) -> None:
@@ -61,7 +62,8 @@ class Retention:
         self._spool.set_committed(batch)
 
     def _age(self, path: str) -> float:
-        return time.time() - max(os.stat(path).st_mtime, self._running_since)
+        now = time.monotonic()
+        return now - self._first_seen.setdefault(path, now)
 
     def _delete(self, empty: Mapping[tuple[str, str], int]) -> None:
         committed = self._spool.committed()
@@ -76,6 +78,7 @@ class Retention:
             directory = self._spool.batch_directory(batch)
             if self._age(directory) >= self._settings.spool_retention or (limit is not None and used > limit):
                 shutil.rmtree(directory)
+                del self._first_seen[directory]
                 used -= self._sizes.pop(batch)
         for key, file, size in sorted(files, key=lambda item: (not item[1].confirmed, item[1].batch)):
             keep = self._settings.dedup_retention
@@ -86,6 +89,7 @@ class Retention:
                 if not due and not file.confirmed:
                     _log.warning("spool at %s: %s is forgotten for want of room", self._spool.directory, file.path)
                 os.unlink(file.path)
+                del self._first_seen[file.path]
                 used -= size
 
     def _id_files(self, committed: int) -> list[tuple[tuple[str, str], IdsFile, int]]:

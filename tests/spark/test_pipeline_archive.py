@@ -5,6 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,30 @@ def test_every_reader_finds_each_event_once_in_its_partition(spark: "SparkSessio
     assert {field.name for field in read_archive(spark, root(files)).schema} == {
         column.split()[0] for column in SCHEMA.split(", ")
     }
+
+
+def test_a_walk_passes_over_what_others_remove_meanwhile(files: Files) -> None:
+    def churn(number: int) -> None:
+        while not over.is_set():
+            for directory in ("log", "log/below"):
+                files.create(f"{directory}/{number}", "x")
+                files.remove(f"{directory}/{number}")
+
+    assert list(files.walk("log")) == []
+    stays = ["log/below/stays", "log/stays"]
+    for path in stays:
+        assert files.create(path, "text")
+    over = threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        churning = [pool.submit(churn, number) for number in range(2)]
+        try:
+            walks = [[(at.path, at.size) for at in files.walk() if at.path in stays] for _ in range(100)]
+        finally:
+            over.set()
+        for one in churning:
+            one.result()
+    assert all(sorted(walk) == [(path, 4) for path in stays] for walk in walks)
+    assert [at.path for at in files.walk("log/below")] == ["log/below/stays"]
 
 
 def test_hours_are_utcs_whatever_the_session_thinks(spark: "SparkSession", tmp_path: Path) -> None:

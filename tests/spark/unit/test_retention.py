@@ -54,30 +54,52 @@ def known(spool: Spool, batch: int, wanted: list[bytes], attempts: int = 2, star
     return KnownIds(spool, batch, TOPIC, NSQD, started, chain).among({id: message(id, attempts) for id in wanted})
 
 
-def later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    now = time.time()
-    monkeypatch.setattr("pyspark_nsq.retention.time.time", lambda: now + seconds)
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
 
 
-def test_segments_stay_for_their_time_and_no_longer(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("pyspark_nsq.retention.time.monotonic", lambda: clock.now)
+    return clock
+
+
+def test_segments_stay_for_their_time_and_no_longer(spool: Spool, clock: Clock) -> None:
     keeper = Retention(spool, SETTINGS)
     fill(spool, 1)
     fill(spool, 2)
     keeper.commit(1, {})
     assert spool.batches() == [1, 2]
-    later(monkeypatch, 3601)
+    clock.now += 3601
     keeper.commit(1, {})
     assert spool.batches() == [2], "nothing of a batch that is not committed may go"
 
 
-def test_time_counts_while_the_stream_runs(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_counts_while_the_stream_runs(spool: Spool, clock: Clock) -> None:
     """A message that waits for a stopped stream has to be known when that runs again."""
     fill(spool, 1, confirmed=False)
     Retention(spool, SETTINGS).commit(1, {})
-    later(monkeypatch, 100_000)
+    clock.now += 100_000
     Retention(spool, SETTINGS).commit(1, {})
     assert spool.batches() == [1]
     assert known(spool, 2, ids(1)) == set(ids(1))
+
+
+def test_setting_the_clock_of_a_machine_deletes_nothing(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither that of the driver nor that of the file server."""
+    keeper = Retention(spool, SETTINGS)
+    for batch in (1, 2):
+        fill(spool, batch, confirmed=batch == 1)
+    keeper.commit(2, {})
+    now = time.time()
+    monkeypatch.setattr("time.time", lambda: now + 100_000)
+    for path in Path(spool.directory).rglob("*"):
+        os.utime(path, (now - 100_000, now - 100_000))
+    keeper.commit(2, {})
+    assert spool.batches() == [1, 2]
+    assert len(ids_files(spool, *KEY)) == 2
 
 
 def test_segments_beyond_the_size_go_oldest_first(spool: Spool) -> None:
@@ -108,12 +130,12 @@ def test_segments_beyond_the_size_go_oldest_first(spool: Spool) -> None:
     ],
 )
 def test_ids_are_kept_while_their_messages_may_come_again(
-    spool: Spool, monkeypatch: pytest.MonkeyPatch, confirmed: bool, age: float, empty: Mapping[Any, int], kept: bool
+    spool: Spool, clock: Clock, confirmed: bool, age: float, empty: Mapping[Any, int], kept: bool
 ) -> None:
     keeper = Retention(spool, replace(SETTINGS, spool_retention=0.0))
     fill(spool, 1, confirmed=confirmed)
     keeper.commit(1, {})
-    later(monkeypatch, age)
+    clock.now += age
     keeper.commit(1, empty)
     assert bool(ids_files(spool, *KEY)) == kept
     # A killed nsqd has forgotten attempts.
@@ -243,6 +265,7 @@ def test_only_old_reads_are_removed(spool: Spool, tmp_path: Path, monkeypatch: p
     Spool.create(str(tmp_path), "r", kind="read", topics=[TOPIC], channel="c")
     remove_old_reads(str(tmp_path), 100.0)
     assert len(inspect(str(tmp_path))) == 2
-    later(monkeypatch, 110)
+    now = time.time()
+    monkeypatch.setattr("time.time", lambda: now + 110)
     remove_old_reads(str(tmp_path), 100.0)
     assert [report.stream for report in inspect(str(tmp_path))] == ["s"]
