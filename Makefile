@@ -30,7 +30,7 @@ test-plain:
 	@$(call PYTEST,.venv-plain)
 
 # The tests of the Spark side, with Spark installed; Spark wants Java 17 or 21. Elsewhere they are skipped.
-test-spark: TESTS = tests/spark
+test-spark: TESTS = -n 2 --dist=loadfile tests/spark
 test-spark:
 	@CC=/bin/false .ci/install .venv-spark dev,spark
 	@$(call PYTEST,.venv-spark)
