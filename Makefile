@@ -71,7 +71,7 @@ spark-faults:
 spark-bench: $(PEERS)
 	@.ci/install .venv dev
 	@CC=/bin/false .ci/install .venv-spark dev,spark
-	@GNSQD_BIN=.venv/bin/gnsqd PYTHONPATH=tests .venv-spark/bin/python -m spark.bench $(FLAGS)
+	@GNSQD_BIN=$(CURDIR)/.venv/bin/gnsqd PYTHONPATH=tests .venv-spark/bin/python -m spark.bench $(FLAGS)
 
 # A million events published by pynsq, archived, rolled up and replayed; the test of it in `make test-spark` takes fewer.
 spark-example:
