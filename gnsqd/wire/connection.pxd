@@ -1,3 +1,6 @@
+from gnsqd.wire.polling cimport Polling
+
+
 cdef class Connection:
     cdef public str remote_address
     cdef public double read_deadline
@@ -8,6 +11,7 @@ cdef class Connection:
     cdef object _socket
     cdef str _local_address
     cdef object _hub
+    cdef Polling _polling
     cdef object _readable
     cdef bint _armed
     cdef object _reader

@@ -22,9 +22,11 @@ from greenlet import getcurrent, greenlet
 
 from gnsqd.broker.doorbell import give_way
 from gnsqd.wire.listener import format_address
+from gnsqd.wire.polling import shared_polling
 from gnsqd.wire.stream import TLS, Layer, Stream, StreamError, TLSError
 
 RECEIVE_SIZE = 65536
+SLOWEST_READER = 4096  # bytes in a second
 _SLICE = 65536  # bytes wrapped before others get their turn: the slowest compression takes some ms for them
 _READ = 1
 
@@ -37,6 +39,7 @@ class Connection:
         "_expired",
         "_hub",
         "_local_address",
+        "_polling",
         "_readable",
         "_reader",
         "_sending",
@@ -62,6 +65,7 @@ class Connection:
         self._socket = sock
         self._local_address = format_address(sock.getsockname())
         self._hub = get_hub()
+        self._polling = shared_polling()
         self._readable = self._hub.loop.io(sock.fileno(), _READ)
         self._armed = False
         self._reader: greenlet | None = None
@@ -127,6 +131,7 @@ class Connection:
         return not self._expired
 
     def _on_readable(self) -> None:
+        self._polling.note()
         reader = self._reader
         if reader is None:
             self._readable.stop()
@@ -159,8 +164,8 @@ class Connection:
             reader.switch()
 
     def send(self, data: bytes) -> None:
-        """Wrap and send all of `data`; TimeoutError if the client takes nothing for as long as the write timeout,
-        OSError, StreamError."""
+        """Wrap and send all of `data`; TimeoutError if the client takes nothing for as long as the write timeout, or
+        after that time less than SLOWEST_READER; OSError, StreamError."""
         with self._sending:
             if not self._upgraded:
                 self._send(data)
@@ -176,9 +181,13 @@ class Connection:
             self._send_slowly(memoryview(data)[sent:])
 
     def _send_slowly(self, rest: memoryview) -> None:
+        timeout = self.write_timeout
+        error = TimeoutError(f"{self._describe('write')}: i/o timeout")
+        end = 0.0 if timeout is None else monotonic() + timeout + len(rest) / SLOWEST_READER
         while rest:
-            timeout = TimeoutError(f"{self._describe('write')}: i/o timeout")
-            wait_write(self._socket.fileno(), self.write_timeout, timeout)
+            if end and monotonic() > end:
+                raise error
+            wait_write(self._socket.fileno(), timeout, error)
             rest = rest[self._try_send(rest) :]
 
     def _try_send(self, data: bytes | memoryview) -> int:

@@ -3,11 +3,13 @@
 import socket
 import struct
 import zlib
+from contextlib import suppress
 from time import monotonic
 
 import pytest
 from gevent import sleep, spawn
 
+import gnsqd.wire.connection
 from gnsqd.wire.connection import Connection
 from gnsqd.wire.stream import DeflateLayer
 
@@ -48,6 +50,30 @@ def test_failed_send_is_worded_as_in_go() -> None:
     with pytest.raises(OSError, match=expected):
         connection.send(b"x")
     connection.close()
+
+
+def test_reader_that_takes_a_little_now_and_then_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    connection = Connection(ours, "peer")
+    connection.write_timeout = 0.1
+    theirs.setblocking(False)
+
+    def sip() -> None:
+        while True:
+            with suppress(BlockingIOError):
+                theirs.recv(65536)
+            sleep(0.01)
+
+    sipping = spawn(sip)
+    started = monotonic()
+    connection.send(bytes(4 << 20))  # at 6 MB a second
+    assert monotonic() - started > connection.write_timeout
+    monkeypatch.setattr(gnsqd.wire.connection, "SLOWEST_READER", 1 << 30)
+    with pytest.raises(TimeoutError, match="^write unix .*: i/o timeout$"):
+        connection.send(bytes(4 << 20))
+    sipping.kill()
+    connection.close()
+    theirs.close()
 
 
 class Recorder:

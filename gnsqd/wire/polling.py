@@ -1,0 +1,54 @@
+"""Looking for input a moment longer before the loop sleeps.
+
+Between an answer and the client's next command some ten microseconds pass, and to be put to sleep and woken up takes as
+long again. So while input comes quickly the loop looks again instead of sleeping, for WINDOW at most, and offers the
+processor to others between two looks. The gap between the last two inputs decides; where input comes slowly, nothing
+is done.
+"""
+
+from os import sched_yield
+from time import monotonic
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from gevent import get_hub
+from gevent.hub import Hub
+
+WINDOW = 50e-6  # seconds
+
+
+class Polling:
+    """One for all connections of a hub; `looking` tells whether the loop is kept awake."""
+
+    __slots__ = ("_idle", "_last", "looking")
+
+    def __init__(self) -> None:
+        self._idle: Any = get_hub().loop.idle()  # called as long as there is nothing else to do
+        self._last = 0.0
+        self.looking = False
+
+    def note(self) -> None:
+        """There is input."""
+        now = monotonic()
+        if not self.looking and now - self._last < WINDOW:
+            self.looking = True
+            self._idle.start(self._look)
+        self._last = now
+
+    def _look(self) -> None:
+        sched_yield()
+        if monotonic() - self._last > WINDOW:
+            self.looking = False
+            self._idle.stop()
+
+
+_by_hub: WeakKeyDictionary[Hub, Polling] = WeakKeyDictionary()
+
+
+def shared_polling() -> Polling:
+    """The one of this thread's hub."""
+    hub = get_hub()
+    found = _by_hub.get(hub)
+    if found is None:
+        found = _by_hub[hub] = Polling()
+    return found
