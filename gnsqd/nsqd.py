@@ -2,8 +2,7 @@
 
 Start (NSQD-COMPAT 1.4): lock the data path, check the options, bind the sockets, load nsqd.dat, write it, then begin
 to accept. Exit (section 3): close the listeners and the clients, write nsqd.dat, flush every queue to disk, unlock.
-Every long-lived greenlet is spawned here, by name; one that dies of a defect is logged and ends the daemon by its
-clean exit, with code 1.
+Every long-lived greenlet is spawned here, by name; one that dies of a defect ends the daemon (`supervisor`).
 """
 
 import os
@@ -11,9 +10,7 @@ import random
 from collections.abc import Callable
 from functools import partial
 from socket import gethostname
-from traceback import format_exc
 
-from gevent import Greenlet
 from gevent.event import Event
 
 from gnsqd.broker.doorbell import Doorbell
@@ -30,7 +27,7 @@ from gnsqd.log import Logger
 from gnsqd.observe.prometheus import Metrics
 from gnsqd.observe.stats import MemoryStats
 from gnsqd.observe.statsd import Statsd, expand_prefix
-from gnsqd.options import TLS_REQUIRED, Options, validate, validate_after_tls
+from gnsqd.options import SECOND, TLS_REQUIRED, Options, validate, validate_after_tls
 from gnsqd.storage import metadata
 from gnsqd.storage.dirlock import DirLock
 from gnsqd.storage.diskqueue import DiskQueue
@@ -38,12 +35,15 @@ from gnsqd.storage.files import try_write
 from gnsqd.storage.record import MIN_RECORD_SIZE
 from gnsqd.storage.sweep import sweep
 from gnsqd.storage.syncer import Syncer
+from gnsqd.supervisor import Supervisor
+from gnsqd.systemd import ServiceManager
 from gnsqd.version import NSQD_VERSION, VERSION, lane, version_string
 from gnsqd.web.debug import Debug
+from gnsqd.web.guard import build_guard
 from gnsqd.web.handlers import API
 from gnsqd.web.routes import Router, TLSRequired
 from gnsqd.web.server import HTTPServer
-from gnsqd.wire.listener import Listener, ListenerBroken
+from gnsqd.wire.listener import Listener
 from gnsqd.wire.protocol_v2 import ProtocolV2
 from gnsqd.wire.stream import TLS
 from gnsqd.wire.tcp import TCPServer
@@ -61,7 +61,8 @@ class NSQD:
         self._log = log
         self._exit_code = 0
         self._exit_requested = Event()
-        self._greenlets: set[Greenlet[..., None]] = set()
+        self._supervisor = Supervisor(log, lambda: self.request_exit(1))
+        self._spawn = self._supervisor.spawn
         self._lock = DirLock(options.data_path)
         self._syncer = Syncer()
         self._metadata_path = os.path.join(options.data_path, metadata.FILE_NAME)
@@ -75,12 +76,14 @@ class NSQD:
         self._queue_scan = QueueScan(self._registry, options, log, self._spawn)
         self._lookup = Lookup(options, log, self._registrations, self._spawn)
         self._statsd = Statsd(self._registry, options, self._memory, log, self._spawn)
+        self._service_manager = ServiceManager(self._status, log)
 
     # Start
 
     def start(self) -> None:
         """Bring everything up; StartError."""
         options = self._options
+        self._supervisor.watch()
         self._debug.start()
         self._lock.acquire()
         validate(options)
@@ -107,15 +110,25 @@ class NSQD:
         )
         self._auth = self._build_auth(client_roots)
         authenticate = self._auth.query if options.auth_http_addresses else None
-        protocol = ProtocolV2(self._registry, options, self._log, new_tls, authenticate)
-        self._tcp_server = TCPServer(tcp_listener, protocol, options, self._log)
+        spawn_for_client = self._supervisor.spawn_for_client
+        protocol = ProtocolV2(self._registry, options, self._log, spawn_for_client, new_tls, authenticate)
+        self._tcp_server = TCPServer(tcp_listener, protocol, options, self._log, spawn_for_client)
         router = Router(self._build_api(tcp_listener.port, http_port), options, self._log)
+        guard = build_guard(options, router, self._log)
+        new_server = partial(
+            HTTPServer,
+            log=self._log,
+            spawn=spawn_for_client,
+            max_connections=options.max_http_connections,
+            idle_timeout=options.http_idle_timeout / SECOND,
+        )
         self._http_servers: list[HTTPServer] = []
         if http_listener is not None:
-            responder = TLSRequired(https_port) if options.tls_required == TLS_REQUIRED else router
-            self._http_servers.append(HTTPServer(http_listener, responder, self._log, self._spawn))
+            responder = TLSRequired(https_port) if options.tls_required == TLS_REQUIRED else guard or router
+            self._http_servers.append(new_server(http_listener, responder))
         if https_listener is not None:
-            self._http_servers.append(HTTPServer(https_listener, router, self._log, self._spawn, new_tls))
+            for_peer = None if guard is None else guard.for_peer
+            self._http_servers.append(new_server(https_listener, guard or router, new_tls=new_tls, for_peer=for_peer))
 
         self._load_metadata()
         self._memory.start()
@@ -128,6 +141,8 @@ class NSQD:
         self._spawn("healthLoop", self.health_loop)
         self._lookup.start(options.nsqlookupd_tcp_addresses, self._identity())
         self._statsd.start()
+        self._spawn("reportLoop", self._service_manager.report_loop)
+        self._service_manager.ready()
 
     def _prepare_tls(self) -> tuple[Callable[[], TLS] | None, bytes]:
         """What makes the TLS layer of a connection, None without a certificate, and the roots for our own requests."""
@@ -175,6 +190,7 @@ class NSQD:
             memory=self._memory,
             clients=self._tcp_server.clients.values,
             greenlets=self._debug.greenlet_count,
+            crashes=self._supervisor.crashes,
         )
 
     def _environment(self) -> Environment:
@@ -258,6 +274,10 @@ class NSQD:
                 self._log.info("NSQ: the disk can be written to again")
                 self._registry.set_health(None)
 
+    def _status(self) -> str:
+        """What the daemon is at, for whoever looks at the service. May yield."""
+        return f"draining, {self._drain.state()['messages']} messages left" if self._registry.draining else "serving"
+
     # What nsqlookupd is told
 
     def _identity(self) -> dict[str, object]:
@@ -276,26 +296,6 @@ class NSQD:
             for topic in self._registry.topics.values()
             if not topic.exiting
         ]
-
-    # Greenlets
-
-    def _spawn(self, name: str, body: Callable[[], None]) -> "Greenlet[..., None]":
-        greenlet = Greenlet(self._supervise, name, body)
-        greenlet.name = name
-        self._greenlets.add(greenlet)
-        greenlet.rawlink(self._greenlets.discard)
-        greenlet.start()
-        return greenlet
-
-    def _supervise(self, name: str, body: Callable[[], None]) -> None:
-        try:
-            body()
-        except ListenerBroken as error:
-            self._log.fatal("%s", error)
-            self.request_exit(1)
-        except Exception:
-            self._log.fatal("greenlet %s died\n%s", name, format_exc())
-            self.request_exit(1)
 
     # Exit
 
@@ -317,24 +317,34 @@ class NSQD:
         return bool(self._exit_requested.wait(timeout))
 
     def exit(self) -> int:
-        """Stop everything, flush everything to disk; the exit code."""
-        self._auth.stop()
-        self._tcp_server.close()
-        self._debug.stop()
-        for server in self._http_servers:
-            server.close()
-        self._drain.stop()
-        self._lookup.stop()
-        self._metadata_file.close()  # before the topics go one by one
+        """Stop everything, flush everything to disk; the exit code. What fails by a defect does not keep the rest from
+        being done."""
+        for step in (
+            self._service_manager.stopping,
+            self._auth.stop,
+            self._tcp_server.close,
+            self._debug.stop,
+            *(server.close for server in self._http_servers),
+            self._drain.stop,
+            self._lookup.stop,
+            self._metadata_file.close,  # before the topics go one by one
+            self._close_topics,
+            self._stop_subsystems,
+            self._lock.release,
+        ):
+            self._supervisor.run("exit", step)
+        self._log.info("NSQ: bye")
+        return self._exit_code
+
+    def _close_topics(self) -> None:
         self._log.info("NSQ: closing topics")
         if lost := self._registry.close():
             self._log.error("NSQ: %d messages could not be written to disk and are lost", lost)
             self._exit_code = self._exit_code or 1
+
+    def _stop_subsystems(self) -> None:
         self._log.info("NSQ: stopping subsystems")
         self._queue_scan.stop()
         self._statsd.stop()
         self._health_bell.ring()
         self._syncer.stop()
-        self._lock.release()
-        self._log.info("NSQ: bye")
-        return self._exit_code

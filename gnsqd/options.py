@@ -267,6 +267,44 @@ class Options:
     drain_timeout: int = _row(
         Kind.DURATION, MINUTE, "how long to drain at most, before what is left is written to disk", ours=True
     )
+    http_auth_token_files: list[str] = _row(
+        Kind.STRINGS,
+        [],
+        "read:<path> or full:<path> of a file of tokens, one a line, one of which every HTTP request then has to bring "
+        "(may be given multiple times)",
+        flag="http-auth-token-file",
+        ours=True,
+    )
+    http_auth_common_names: list[str] = _row(
+        Kind.STRINGS,
+        [],
+        "read:<name> or full:<name>, the common name of a client certificate that is as good as a token over HTTPS "
+        "(may be given multiple times)",
+        flag="http-auth-common-name",
+        ours=True,
+    )
+    max_tcp_connections: int = _row(
+        Kind.INT, 0, "TCP connections at a time; one more is closed at once (default 0, i.e., unlimited)", ours=True
+    )
+    max_http_connections: int = _row(
+        Kind.INT,
+        0,
+        "HTTP connections at a time, and as many of HTTPS; one more is closed at once (default 0, i.e., unlimited)",
+        ours=True,
+    )
+    max_topics: int = _row(Kind.INT, 0, "topics that clients may bring it to (default 0, i.e., unlimited)", ours=True)
+    max_channels: int = _row(
+        Kind.INT, 0, "channels that clients may bring a topic to (default 0, i.e., unlimited)", ours=True
+    )
+    magic_timeout: int = _row(
+        Kind.DURATION, MINUTE, "how long a TCP client may take to send the protocol's magic (0 for ever)", ours=True
+    )
+    http_idle_timeout: int = _row(
+        Kind.DURATION,
+        0,
+        "how long an HTTP connection may wait for its next request (default 0, i.e., for ever)",
+        ours=True,
+    )
 
 
 _ACRONYMS = {word.lower(): word for word in ("TCP", "HTTP", "HTTPS", "TLS", "E2E")} | {"nsqlookupd": "NSQLookupd"}

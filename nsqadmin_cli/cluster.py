@@ -33,12 +33,17 @@ class Cluster:
     """Owns the HTTP client and knows which nodes there are."""
 
     def __init__(
-        self, nsqds: Iterable[Address], lookupds: Iterable[Address], timeout: float, tls: TLS | None = None
+        self,
+        nsqds: Iterable[Address],
+        lookupds: Iterable[Address],
+        timeout: float,
+        tls: TLS | None = None,
+        token_file: str = "",
     ) -> None:
         """A node named twice is one node, or its counts would double. `timeout` in seconds for each answer."""
         self.timeout = timeout
         self.waiting: Waiting | None = None
-        self.http = HTTPClient(timeout, tls)
+        self.http = HTTPClient(timeout, tls, token_file)
         self.lookupds = [Lookupd(address, self.http) for address in dict.fromkeys(lookupds)]
         self.lookupd_errors: list[NodeError] = []
         self.listed: dict[Address, tuple[Producer, ...]] = {}  # what each nsqlookupd said when it was asked last

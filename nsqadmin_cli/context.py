@@ -38,6 +38,7 @@ class Context:
     tls_cert: str = ""
     tls_key: str = ""
     tls_insecure: bool = False
+    token_file: str = ""
 
     def settings(self) -> dict[str, Any]:
         """What is told, by name: lists, texts, numbers and booleans."""

@@ -7,6 +7,7 @@ a slow peer drips. So connections are made of sockets that ask before each read 
 
 import http.client
 import json
+import re
 import socket
 import ssl
 import time
@@ -26,6 +27,7 @@ from nsqadmin_cli.address import Address
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.text import printable
 
+_LONGEST_TOKEN = 8192
 LARGEST_ANSWER = 64 * 1024 * 1024  # bytes; some hundred thousand channels
 
 _deadline: ContextVar[float] = ContextVar("deadline")  # of the request that this thread is at, by time.monotonic()
@@ -53,6 +55,10 @@ class Refused(NodeError):
 
 class TLSError(AdminError):
     """A file for TLS cannot be used."""
+
+
+class TokenError(AdminError):
+    """The file of the token cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +97,15 @@ class TLS:
 class HTTPClient:
     """Owns the connections to all nodes and keeps them for the next request. Threads may share it."""
 
-    def __init__(self, timeout: float, tls: TLS | None = None) -> None:
-        """`timeout`: seconds for a request, its whole answer and any retry over TLS included."""
+    def __init__(self, timeout: float, tls: TLS | None = None, token_file: str = "") -> None:
+        """`timeout`: seconds for a request, its whole answer and any retry over TLS included. TokenError if there
+        is a file of a token that cannot be used."""
         self.timeout = timeout
         self.tls = tls or TLS()
+        self._headers = {"User-Agent": f"gnsqadmin/{VERSION}"}
+        self._nsqd_headers = dict(self._headers)
+        if token_file:
+            self._nsqd_headers["Authorization"] = f"Bearer {_read_token(token_file)}"
         self._pools: dict[Address, _Pool | _TLSPool] = {}
         self._moved: dict[Address, Address] = {}  # nodes that want TLS -> where they said that it is spoken
         if self.tls.insecure:
@@ -157,7 +168,7 @@ class HTTPClient:
                 method,
                 target,
                 body=body,
-                headers={"User-Agent": f"gnsqadmin/{VERSION}"},
+                headers=self._nsqd_headers if program == "nsqd" else self._headers,
                 retries=False,
                 redirect=False,
                 timeout=urllib3.Timeout(total=_left()),
@@ -189,6 +200,20 @@ class HTTPClient:
             pool.address = address
             self._pools[address] = pool
         return pool
+
+
+def _read_token(path: str) -> str:
+    """The first line of the file; TokenError."""
+    try:
+        with open(path, encoding="ascii") as file:
+            token = file.readline(_LONGEST_TOKEN).strip()
+    except OSError as error:
+        raise TokenError(f"cannot read the token in {path}: {(error.strerror or str(error)).lower()}") from None
+    except ValueError:
+        token = ""
+    if not re.fullmatch(r"[A-Za-z0-9._~+/-]+=*", token):
+        raise TokenError(f"the first line of {path} is no token")
+    return token
 
 
 def timed_out(timeout: float) -> str:

@@ -77,6 +77,14 @@ NODE_OPTIONS = {
     "metrics_compat": Kind.SWITCH,
     "sigterm": Kind.TEXT,
     "drain_timeout": Kind.DURATION,
+    "http_auth_token_files": Kind.LIST,
+    "http_auth_common_names": Kind.LIST,
+    "max_tcp_connections": Kind.NUMBER,
+    "max_http_connections": Kind.NUMBER,
+    "max_topics": Kind.NUMBER,
+    "max_channels": Kind.NUMBER,
+    "magic_timeout": Kind.DURATION,
+    "http_idle_timeout": Kind.DURATION,
 }
 
 CHANGEABLE = ("log_level", "nsqlookupd_tcp_addresses")  # while it runs

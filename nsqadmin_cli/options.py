@@ -147,6 +147,15 @@ _CLUSTER_OPTIONS = (
         envvar="GNSQADMIN_TLS_INSECURE",
         help="Trust any certificate for https.",
     ),
+    click.option(
+        "--token-file",
+        cls=AdminOption,
+        section=_WHERE,
+        type=_FILE,
+        envvar="GNSQADMIN_TOKEN_FILE",
+        metavar="FILE",
+        help="File whose first line is the token for gnsqds that ask for one. All nodes get it, nsqlookupds do not.",
+    ),
 )
 
 

@@ -55,7 +55,7 @@ def make_cluster(context: Context, name: str = "") -> Cluster:
     if not nsqds and not lookupds:
         nsqds = [Address.parse(DEFAULT_ADDRESS)]
     tls = TLS(context.tls_ca, context.tls_cert, context.tls_key, context.tls_insecure)
-    return Cluster(nsqds, lookupds, context.timeout or DEFAULT_TIMEOUT, tls)
+    return Cluster(nsqds, lookupds, context.timeout or DEFAULT_TIMEOUT, tls, context.token_file)
 
 
 def take_settings(ctx: click.Context, values: dict[str, Any]) -> ClusterSettings:
@@ -80,4 +80,5 @@ def context_of(told: Mapping[str, Any]) -> Context:
         told.get("tls_cert") or "",
         told.get("tls_key") or "",
         bool(told.get("tls_insecure")),
+        told.get("token_file") or "",
     )

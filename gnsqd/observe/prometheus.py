@@ -57,6 +57,7 @@ class Metrics:
 
     clients()     all TCP clients
     greenlets()   how many greenlets there are
+    crashes       how many died of a defect, by kind
     """
 
     def __init__(
@@ -66,9 +67,10 @@ class Metrics:
         memory: MemoryStats,
         clients: Callable[[], Collection[Client]],
         greenlets: Callable[[], int],
+        crashes: Mapping[str, int],
     ) -> None:
         self._collectors = CollectorRegistry()
-        self._collectors.register(_DaemonCollector(memory, clients, greenlets))
+        self._collectors.register(_DaemonCollector(memory, clients, greenlets, crashes))
         self._collectors.register(_BrokerCollector(registry, options, memory, clients))
         ProcessCollector(registry=self._collectors)
         PlatformCollector(registry=self._collectors)
@@ -87,11 +89,16 @@ class _DaemonCollector(Collector):
     """The daemon as a program: its build, its garbage collector and its hub."""
 
     def __init__(
-        self, memory: MemoryStats, clients: Callable[[], Collection[Client]], greenlets: Callable[[], int]
+        self,
+        memory: MemoryStats,
+        clients: Callable[[], Collection[Client]],
+        greenlets: Callable[[], int],
+        crashes: Mapping[str, int],
     ) -> None:
         self._memory = memory
         self._clients = clients
         self._greenlets = greenlets
+        self._crashes = crashes
         self._build = {
             "version": VERSION,
             "nsqd_version": NSQD_VERSION,
@@ -106,11 +113,19 @@ class _DaemonCollector(Collector):
         yield self._gc_pauses()
         yield _gauge("gnsqd_clients", "TCP clients connected.", len(self._clients()))
         yield _gauge("gnsqd_greenlets", "Greenlets that exist.", self._greenlets())
+        yield self._crash_counts()
         yield _gauge("gnsqd_hub_watchers", "Sockets and timers that the hub looks after.", get_hub().loop.activecnt)
         started = perf_counter()
         give_way()
         waited = perf_counter() - started
         yield _gauge("gnsqd_hub_lag_seconds", "How long everybody else's turn took while this page was made.", waited)
+
+    def _crash_counts(self) -> Metric:
+        family = _described("gnsqd_greenlet_crashes", "counter", "Greenlets that died of a defect, by kind.")
+        # IOLoop from the start, so that there is a series to look at before something happens.
+        for kind, count in {"IOLoop": 0, **self._crashes}.items():
+            family.add_sample("gnsqd_greenlet_crashes_total", {"greenlet": kind}, count)
+        return family
 
     def _gc_pauses(self) -> Metric:
         name = "gnsqd_gc_pause_seconds"

@@ -7,6 +7,8 @@ from gnsqd.log import Level
 from gnsqd.options import OPTIONS, Kind, Option, Options
 from gnsqd.web.routes import JSON, HTTPError
 
+MAX_VALUE = 32768  # bytes: a thousand addresses, and some ms to look through when they are none
+
 _BY_KEY = {option.cfg: option for option in OPTIONS if option.cfg}
 _SURROGATE = regex("[\ud800-\udfff]")
 

@@ -27,6 +27,7 @@ from gnsqd.web.http11 import Request
 from gnsqd.web.routes import JSON, Content, HTTPError, parse_query
 from gnsqd.web.stats_page import stats_page
 from gnsqd.wire.codec import CodecError, Decoder
+from gnsqd.wire.room import NoRoom, Room
 
 _PIECE = 65536
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
@@ -66,6 +67,7 @@ class API:
         self.debug = debug
         self._options = options
         self._registry = registry
+        self._room = Room(registry, options)
         self._log = log
         self._tcp_port = tcp_port
         self._http_port = http_port
@@ -276,6 +278,10 @@ class API:
 
     def create_channel(self, request: Request) -> None:
         topic, name = self._get_topic_and_channel_name(request)
+        try:
+            self._room.check_channel(topic, name)
+        except NoRoom as error:
+            raise HTTPError(503, "TOO_MANY_CHANNELS") from error
         topic.get_channel(name)
         self._wait_persisted()
 
@@ -309,7 +315,7 @@ class API:
     def put_config(self, request: Request) -> str | JSON:
         if request.broken and not request.too_big:
             raise HTTPError(500, "INTERNAL_ERROR")
-        if request.too_big or not request.body:
+        if request.too_big or not 0 < len(request.body) <= config.MAX_VALUE:
             raise HTTPError(413, "INVALID_VALUE")
         option = config.find_option(request.path.removeprefix("/config/"))
         config.change(self._options, option, request.body)
@@ -338,7 +344,15 @@ class API:
         name = _required(parameters, "topic")
         if not is_valid_name(name):
             raise HTTPError(400, "INVALID_TOPIC")
+        if self._options.max_topics:
+            self._check_room(name)
         return self._registry.get_topic(name)
+
+    def _check_room(self, topic_name: str) -> None:
+        try:
+            self._room.check_topic(topic_name)
+        except NoRoom as error:
+            raise HTTPError(503, "TOO_MANY_TOPICS") from error
 
     def _get_existing_topic(self, name: str) -> Topic:
         try:

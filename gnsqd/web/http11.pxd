@@ -28,6 +28,7 @@ cdef class RequestReader:
     cdef Request _request
     cdef list _ready
     cdef Py_ssize_t _silence
+    cdef Py_ssize_t _lines
     cdef bint _progress
 
     cdef dict _heads

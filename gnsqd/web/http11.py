@@ -23,6 +23,7 @@ from urllib.parse import unquote
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
+MAX_HEADER_LINES = 1000
 MAX_SILENCE = 65536  # bytes that bring neither a request nor a body any further: a head, chunk sizes, trailers
 DISCARD_LIMIT = 256 * 1024
 MAX_HEADS = 1024  # that are known at a time, and
@@ -35,6 +36,7 @@ REASONS = {
     301: "Moved Permanently",
     307: "Temporary Redirect",
     400: "Bad Request",
+    401: "Unauthorized",
     403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
@@ -137,6 +139,7 @@ class RequestReader:
         self._request: Request | None = None
         self._ready: list[Request] = []
         self._silence = 0
+        self._lines = 0  # of the head at hand
         self._progress = False
 
     def feed(self, data: bytes) -> list[Request]:
@@ -209,6 +212,11 @@ class RequestReader:
         """A head is complete, its body not."""
         return self._request is not None and bool(self._request.method)
 
+    @property
+    def body_size(self) -> int:
+        """How many bytes of a body have arrived that is not complete."""
+        return self._request.received if self._request is not None else 0
+
     def take_interim(self) -> bytes:
         """What to send before the rest of the request can be expected."""
         request = self._request
@@ -259,6 +267,7 @@ class RequestReader:
 
     def on_message_begin(self) -> None:
         self._request = Request()
+        self._lines = 0
         self._progress = True
 
     def on_url(self, part: bytes) -> None:
@@ -268,6 +277,9 @@ class RequestReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         assert self._request is not None
         headers = self._request.headers
+        self._lines += 1
+        if self._lines > MAX_HEADER_LINES:
+            self._stop(431)
         name = name.lower()
         headers[name] = headers[name] + b", " + value if name in headers else value
 

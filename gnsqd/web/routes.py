@@ -7,7 +7,7 @@ for a slash too many or the wrong case, OPTIONS, 405 and 404.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntEnum
 from html import escape
 from operator import attrgetter
 from posixpath import basename, normpath
@@ -55,6 +55,14 @@ class Style(Enum):
     V1 = 1
 
 
+class Role(IntEnum):
+    """Who may use an endpoint where a Guard asks: everybody, who may look at figures, or who may do everything."""
+
+    ANYBODY = 0
+    READ = 1
+    FULL = 2
+
+
 @dataclass(frozen=True)
 class Route:
     """One endpoint. `/:opt` at the end of `path` stands for any one word; `handler` is a method of the API or, dotted,
@@ -67,18 +75,19 @@ class Route:
     style: Style = Style.V1
     body: str = ""
     logged: bool = True
+    role: Role = Role.FULL
 
 
 ROUTES = (
-    Route("GET", "/ping", "ping", Style.PLAIN),
-    Route("GET", "/healthz", "healthz", Style.PLAIN),
-    Route("GET", "/readyz", "readyz", Style.PLAIN),
-    Route("GET", "/drain", "drain"),
+    Route("GET", "/ping", "ping", Style.PLAIN, role=Role.ANYBODY),
+    Route("GET", "/healthz", "healthz", Style.PLAIN, role=Role.ANYBODY),
+    Route("GET", "/readyz", "readyz", Style.PLAIN, role=Role.ANYBODY),
+    Route("GET", "/drain", "drain", role=Role.READ),
     Route("POST", "/drain", "start_drain"),
     Route("DELETE", "/drain", "cancel_drain"),
-    Route("GET", "/info", "info"),
-    Route("GET", "/stats", "stats"),
-    Route("GET", "/metrics", "metrics", Style.PLAIN),
+    Route("GET", "/info", "info", role=Role.READ),
+    Route("GET", "/stats", "stats", role=Role.READ),
+    Route("GET", "/metrics", "metrics", Style.PLAIN, role=Role.READ),
     Route("POST", "/pub", "pub", body="max_msg_size", logged=False),
     Route("POST", "/mpub", "mpub", body="max_body_size", logged=False),
     Route("POST", "/topic/create", "create_topic"),
@@ -93,7 +102,7 @@ ROUTES = (
     Route("POST", "/channel/empty", "empty_channel"),
     Route("POST", "/channel/pause", "pause_channel"),
     Route("POST", "/channel/unpause", "unpause_channel"),
-    Route("GET", "/config/:opt", "get_config"),
+    Route("GET", "/config/:opt", "get_config", role=Role.READ),
     Route("PUT", "/config/:opt", "put_config", body="max_msg_size"),
     Route("GET", "/debug/pprof/", "debug.index", Style.PLAIN, logged=False),
     Route("GET", "/debug/pprof/cmdline", "debug.cmdline", Style.PLAIN, logged=False),
@@ -109,6 +118,8 @@ ROUTES = (
 )
 
 Handler = Callable[[Request], object]
+
+_SECRET = ("/config/auth_http_addresses",)  # there may be passwords in these
 
 _V1 = b"X-Nsq-Content-Type: nsq; version=1.0\r\n"
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
@@ -146,6 +157,13 @@ class Router:
             return 0
         limit: int = getattr(self._options, endpoint[0].body)
         return limit
+
+    def role(self, request: Request) -> Role:
+        """Who may use the request's endpoint; what is no endpoint is for those who may look."""
+        if request.path in _SECRET:
+            return Role.FULL
+        endpoint = self._find(request)
+        return Role.READ if endpoint is None else endpoint[0].role
 
     def respond(self, request: Request, remote_address: str) -> bytes:
         """The response to send. May yield."""
@@ -190,8 +208,12 @@ class Router:
         if request.method == "OPTIONS" and (allowed or request.path == "*"):
             return render(request, 200, b"", b"" if request.path == "*" else allowed)
         error = HTTPError(405, "METHOD_NOT_ALLOWED") if allowed else HTTPError(404, "NOT_FOUND")
+        return self.refuse(request, remote_address, error, allowed)
+
+    def refuse(self, request: Request, remote_address: str, error: HTTPError, headers: bytes) -> bytes:
+        """The response to a request that gets no further; `headers` are whole lines."""
         self._log_request(request, remote_address, error.status, monotonic_ns())
-        return _dress(request, error.status, error, Style.V1, allowed)
+        return _dress(request, error.status, error, Style.V1, headers)
 
     def _allowed(self, path: str) -> bytes:
         path = self._generalize(path)

@@ -3,7 +3,8 @@
 A connection receives, lets its RequestReader find the requests in that, has the router answer them in order, and sends
 the answers together. Receiving goes through the hub and a long batch of answers is cut short by a turn for everybody
 else, so that no client starves the others, however much it pipelines. Between requests a connection may idle for as
-long as it likes, as with Go's server; once a request has begun it has to get on. So does the handshake of TLS, which
+long as it likes, as with Go's server, unless --http-idle-timeout says otherwise; once a request has begun it has to get
+on, and a byte now and then is not enough. So does the handshake of TLS, which
 Go's server waits for without end. Whoever speaks HTTP without TLS to a server with TLS is told so without TLS.
 """
 
@@ -12,7 +13,6 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from time import monotonic
-from traceback import format_exc
 from typing import Protocol
 
 from gevent import Greenlet, Timeout, joinall
@@ -25,7 +25,8 @@ from gnsqd.wire.connection import Connection
 from gnsqd.wire.listener import Listener
 from gnsqd.wire.stream import TLS, StreamError
 
-REQUEST_TIMEOUT = 60.0  # seconds for a head, and for each next piece of a body
+REQUEST_TIMEOUT = 60.0  # seconds for a head, and as many for a body, which has more for what has arrived:
+SLOWEST_BODY = 4096  # bytes in a second
 HANDSHAKE_TIMEOUT = 10.0
 SEND_TIMEOUT = 60.0
 LINGER_SECONDS = 0.5
@@ -49,7 +50,9 @@ class Responder(Protocol):
 
 class HTTPServer:
     """Owns the listener and the connections that came by it. `spawn(name, body)` starts a greenlet; with
-    `new_tls`, which makes a layer for one connection, it is HTTPS."""
+    `new_tls`, which makes a layer for one connection, it is HTTPS. `for_peer`, if there is one, gives the responder for
+    clients whose certificate has that common name. `idle_timeout` is seconds; 0 is no limit, of it and of
+    `max_connections`."""
 
     def __init__(
         self,
@@ -58,12 +61,19 @@ class HTTPServer:
         log: Logger,
         spawn: Spawn,
         new_tls: Callable[[], TLS] | None = None,
+        for_peer: Callable[[str], Responder] | None = None,
+        *,
+        max_connections: int = 0,
+        idle_timeout: float = 0.0,
     ) -> None:
         self._listener = listener
         self._router = router
         self._log = log
         self._spawn = spawn
         self._new_tls = new_tls
+        self._for_peer = for_peer
+        self._max_connections = max_connections
+        self._idle_timeout = idle_timeout
         self._kind = "HTTP" if new_tls is None else "HTTPS"
         self._closed = False
         self._connections: set[Connection] = set()
@@ -73,7 +83,10 @@ class HTTPServer:
 
     def serve(self) -> None:
         """Accept connections until `close`. ListenerBroken if the listener breaks."""
-        self._listener.serve(self._kind, self._log, self._spawn_connection)
+        self._listener.serve(self._kind, self._log, self._spawn_connection, self._full)
+
+    def _full(self) -> bool:
+        return 0 < self._max_connections <= len(self._connections)
 
     def _spawn_connection(self, sock: socket.socket, remote_address: str) -> None:
         connection = Connection(sock, remote_address)
@@ -98,14 +111,12 @@ class HTTPServer:
     def _handle(self, connection: Connection, sock: socket.socket) -> None:
         try:
             if self._new_tls is None:
-                self._converse(connection)
+                self._converse(connection, self._router)
             else:
                 self._converse_in_tls(connection, self._new_tls())
             self._linger(connection, sock)
         except (OSError, StreamError):
             pass  # the client is gone or too slow: as with Go's server, nobody wants to know
-        except Exception:
-            self._log.error("http: serving %s - %s", connection.remote_address, format_exc())
         finally:
             self._connections.discard(connection)
             connection.close()
@@ -131,15 +142,19 @@ class HTTPServer:
         finally:
             self._receiving.discard(connection)
         connection.read_deadline = 0.0
-        self._converse(connection)
+        router = self._router if self._for_peer is None else self._for_peer(layer.peer_common_name)
+        self._converse(connection, router)
         layer.end()
         connection.send(b"")  # nothing but TLS's goodbye, without which clients suspect that the end is missing
 
-    def _converse(self, connection: Connection) -> None:
-        with closing(RequestReader(self._router.body_limit, self._heads)) as reader:
-            self._answer(connection, reader)
+    def _converse(self, connection: Connection, router: Responder) -> None:
+        with closing(RequestReader(router.body_limit, self._heads)) as reader:
+            self._answer(connection, reader, router)
 
-    def _answer(self, connection: Connection, reader: RequestReader) -> None:
+    def _answer(self, connection: Connection, reader: RequestReader, router: Responder) -> None:
+        began = 0.0  # the head or the body that is under way
+        in_body = False
+        connection.read_deadline = self._idle_deadline()
         while not (reader.done or self._closed):
             self._receiving.add(connection)
             try:
@@ -152,7 +167,7 @@ class HTTPServer:
             for request in requests:
                 if self._closed:
                     break
-                answer = self._router.respond(request, connection.remote_address)
+                answer = router.respond(request, connection.remote_address)
                 answers.append(answer)
                 size += len(answer)
                 if size >= BATCH_BYTES:
@@ -164,9 +179,16 @@ class HTTPServer:
             if any(answers):
                 connection.send(b"".join(answers))
             if reader.idle:
-                connection.read_deadline = 0.0
-            elif reader.in_body or not connection.read_deadline:
-                connection.read_deadline = monotonic() + REQUEST_TIMEOUT
+                began = 0.0
+                connection.read_deadline = self._idle_deadline()
+            else:
+                if requests or not began or in_body != reader.in_body:
+                    began = monotonic()
+                    in_body = reader.in_body
+                connection.read_deadline = began + REQUEST_TIMEOUT + reader.body_size / SLOWEST_BODY
+
+    def _idle_deadline(self) -> float:
+        return monotonic() + self._idle_timeout if self._idle_timeout else 0.0
 
     def _linger(self, connection: Connection, sock: socket.socket) -> None:
         """Let the client read the last answer before what it still sends makes the kernel reset the connection."""

@@ -73,9 +73,13 @@ class Listener:
         self.port = int(name[1]) if isinstance(name, tuple) else -1
         self._path = name if isinstance(name, str) else ""  # of a file
 
-    def serve(self, kind: str, log: Logger, handle: Callable[[socket.socket, str], None]) -> None:
-        """Hand each client's socket and address to `handle`, until `close`. ListenerBroken if there can be no more."""
+    def serve(
+        self, kind: str, log: Logger, handle: Callable[[socket.socket, str], None], full: Callable[[], bool]
+    ) -> None:
+        """Hand each client's socket and address to `handle`, until `close`, or close it while the server is `full`.
+        ListenerBroken if there can be no more."""
         log.info("%s: listening on %s", kind, self.address)
+        was_full = False
         while not self._closed:
             try:
                 accepted, peer = self._socket.accept()
@@ -88,7 +92,14 @@ class Listener:
                     where = f"unix {self.address}" if self.port < 0 else f"tcp {self.address}"
                     raise ListenerBroken(f"{call} error - accept {where}: accept4: {_reason(error)}") from error
             else:
-                handle(_plain_socket(accepted), format_address(peer))
+                if full():
+                    accepted.close()
+                    if not was_full:
+                        log.warn("%s: closing new connections, there are as many as may be", kind)
+                    was_full = True
+                else:
+                    handle(_plain_socket(accepted), format_address(peer))
+                    was_full = False
                 give_way()
         log.info("%s: closing %s", kind, self.address)
 

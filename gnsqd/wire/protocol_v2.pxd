@@ -9,12 +9,15 @@ cdef class ProtocolV2:
     cdef object _registry
     cdef object _options
     cdef object _log
+    cdef object _spawn
+    cdef object _room
     cdef object _new_tls
     cdef object _gate
     cdef bint _tls_required
 
-    @cython.locals(decoder=Decoder, command=Command, channel=Channel, done=Py_ssize_t, data=bytes)
+    @cython.locals(decoder=Decoder, command=Command, channel=Channel, done=Py_ssize_t, executed=Py_ssize_t, turn_end=double, data=bytes)
     cpdef _serve(self, ClientV2 client)
+    cdef double _share_turn(self, ClientV2 client, double end) except? -1
     @cython.locals(decoder=Decoder, ids=list, count=Py_ssize_t)
     cdef Py_ssize_t _finish_run(self, ClientV2 client, Channel channel) except -1
     cpdef _execute(self, ClientV2 client, Command command)

@@ -8,13 +8,14 @@ otherwise.
 """
 
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
-from traceback import format_exc
 
-from gevent import Greenlet, sleep
+from gevent import sleep
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.doorbell import give_way
+from gnsqd.broker.environment import Spawn
 from gnsqd.broker.message import Message
 from gnsqd.broker.names import is_valid_name
 from gnsqd.broker.registry import Registry
@@ -28,11 +29,14 @@ from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_INIT, STATE_SUBSCRIBED, Cl
 from gnsqd.wire.codec import FRAME_TYPE_ERROR, FRAME_TYPE_RESPONSE, CodecError, Command, LineTooLong, frame
 from gnsqd.wire.errors import ClientError, Disconnected
 from gnsqd.wire.identify import apply_settings, negotiate, negotiated, parse_identify
+from gnsqd.wire.room import Room
 from gnsqd.wire.stream import TLS, DeflateLayer, Layer, SnappyLayer, StreamError
 
 MESSAGE_ID_LENGTH = 16
 TLS_HANDSHAKE_SECONDS = 5.0
 EPHEMERAL_RETRY_SECONDS = 0.1
+MAX_IDENTIFY = 32768  # bytes of JSON, which are some ms of work; what clients say of themselves takes 300
+TURN_SECONDS = 0.004  # for the commands of one client that are there at once
 
 _DEBUG = Level.DEBUG
 _OK = frame(FRAME_TYPE_RESPONSE, b"OK")
@@ -42,20 +46,23 @@ _HEARTBEAT = frame(FRAME_TYPE_RESPONSE, b"_heartbeat_")
 
 
 class ProtocolV2:
-    """Serves clients against one registry. `new_tls`, which makes a layer for one client, is None without a
-    certificate, `authenticate` without auth servers."""
+    """Serves clients against one registry. `spawn(name, body)` starts a greenlet for a client. `new_tls`, which makes a
+    layer for one client, is None without a certificate, `authenticate` without auth servers."""
 
     def __init__(
         self,
         registry: Registry,
         options: Options,
         log: Logger,
+        spawn: Spawn,
         new_tls: Callable[[], TLS] | None,
         authenticate: Authenticate | None = None,
     ) -> None:
         self._registry = registry
         self._options = options
         self._log = log
+        self._spawn = spawn
+        self._room = Room(registry, options)
         self._new_tls = new_tls
         self._gate = None if authenticate is None else Gate(authenticate, log)
         self._tls_required = options.tls_required != TLS_NOT_REQUIRED
@@ -64,9 +71,7 @@ class ProtocolV2:
 
     def IOLoop(self, client: ClientV2) -> None:
         """Serve `client` until its connection ends. Raises only what is a defect."""
-        pump = Greenlet(self.messagePump, client)
-        pump.name = f"messagePump:{client}"
-        pump.start()
+        pump = self._spawn(f"messagePump:{client}", partial(self.messagePump, client))
         failure = ""
         try:
             self._serve(client)
@@ -89,7 +94,8 @@ class ProtocolV2:
         decoder = client.decoder
         while not client.exiting:
             channel = client.channel if self._log.level > _DEBUG else None
-            done = 0
+            done = executed = 0
+            turn_end = 0.0
             try:
                 while True:
                     if channel is not None:
@@ -99,6 +105,9 @@ class ProtocolV2:
                         break
                     done += 1
                     self._execute(client, command)
+                    executed += 1
+                    if not executed & 63:  # now and then
+                        turn_end = self._share_turn(client, turn_end)
             finally:
                 client.send_replies()
             if done:
@@ -107,6 +116,18 @@ class ProtocolV2:
             if not data:
                 return
             decoder.feed(data)
+
+    def _share_turn(self, client: ClientV2, end: float) -> float:
+        """Let everybody else have a turn if this client's has ended; when it will end, which is 0 before the first
+        look."""
+        now = monotonic()
+        if 0 < end < now:
+            client.send_replies()
+            give_way()
+            now = monotonic()
+        elif end:
+            return end
+        return now + TURN_SECONDS
 
     def _finish_run(self, client: ClientV2, channel: Channel) -> int:
         """Execute the FINs that come next, up to one that is refused; how many that were."""
@@ -151,9 +172,9 @@ class ProtocolV2:
             if not client.exiting:
                 self._log.error("PROTOCOL(V2): [%s] messagePump error - %s", client, error)
             client.close()
-        except Exception:
-            self._log.error("PROTOCOL(V2): [%s] messagePump died\n%s", client, format_exc())
+        except BaseException:
             client.close()
+            raise
         finally:
             self._log.info("PROTOCOL(V2): [%s] exiting messagePump", client)
 
@@ -231,6 +252,8 @@ class ProtocolV2:
         """The body of IDENTIFY and AUTH."""
         size = self._size(client, command, "E_BAD_BODY", name)
         limit = self._options.max_body_size
+        if name == "IDENTIFY":
+            limit = min(limit, MAX_IDENTIFY)
         if size > limit:
             raise ClientError("E_BAD_BODY", f"{name} body too big {size} > {limit}")
         if size <= 0:
@@ -332,8 +355,10 @@ class ProtocolV2:
         # The last client of an ephemeral channel may be leaving right now: then the channel is made anew once.
         for last_try in (False, True):
             try:
+                self._room.check_topic(topic_name)
                 topic = self._registry.get_topic(topic_name)
                 if not (topic.exiting and topic.ephemeral):
+                    self._room.check_channel(topic, channel_name)
                     channel = topic.get_channel(channel_name)
                     if not (channel.exiting and channel.ephemeral):
                         channel.add_client(client)
@@ -468,6 +493,7 @@ class ProtocolV2:
         if topic is not None and topic.name == topic_name and not topic.exiting:
             return topic
         try:
+            self._room.check_topic(topic_name)
             return self._registry.get_topic(topic_name)
         except (BrokerError, StorageError) as error:
             raise ClientError(f"E_{name}_FAILED", f"{name} failed {error}", error) from error

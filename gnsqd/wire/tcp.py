@@ -1,12 +1,14 @@
 """The TCP server of protocol V2: reads each client's magic and serves it in a greenlet of its own."""
 
 import socket
-from traceback import format_exc
+from functools import partial
+from time import monotonic
 
 from gevent import Greenlet, joinall
 
+from gnsqd.broker.environment import Spawn
 from gnsqd.log import Logger
-from gnsqd.options import Options
+from gnsqd.options import SECOND, Options
 from gnsqd.wire.client_v2 import ClientV2
 from gnsqd.wire.codec import FRAME_TYPE_ERROR, MAGIC_V2, frame
 from gnsqd.wire.listener import Listener
@@ -15,14 +17,15 @@ from gnsqd.wire.stream import StreamError
 
 
 class TCPServer:
-    """Owns the clients that came by one listener, by id."""
+    """Owns the clients that came by one listener, by id. `spawn(name, body)` starts a greenlet for a client."""
 
-    def __init__(self, listener: Listener, protocol: ProtocolV2, options: Options, log: Logger) -> None:
+    def __init__(self, listener: Listener, protocol: ProtocolV2, options: Options, log: Logger, spawn: Spawn) -> None:
         self.clients: dict[int, ClientV2] = {}
         self._listener = listener
         self._protocol = protocol
         self._options = options
         self._log = log
+        self._spawn = spawn
         self._last_id = 0
         self._greenlets: set[Greenlet[..., None]] = set()
 
@@ -32,7 +35,10 @@ class TCPServer:
 
     def serve(self) -> None:
         """Accept clients until `close`. ListenerBroken if the listener breaks."""
-        self._listener.serve("TCP", self._log, self._spawn)
+        self._listener.serve("TCP", self._log, self._spawn_client, self._full)
+
+    def _full(self) -> bool:
+        return 0 < self._options.max_tcp_connections <= len(self.clients)
 
     def close(self) -> None:
         """Stop accepting, end every connection, and return when all are gone. Yields."""
@@ -41,23 +47,18 @@ class TCPServer:
             client.close()
         joinall(list(self._greenlets))
 
-    def _spawn(self, sock: socket.socket, address: str) -> None:
+    def _spawn_client(self, sock: socket.socket, address: str) -> None:
         self._last_id += 1
         client = self.clients[self._last_id] = ClientV2(self._last_id, sock, address, self._options)
-        greenlet = Greenlet(self._handle, client)
-        greenlet.name = f"IOLoop:{address}"
+        greenlet = self._spawn(f"IOLoop:{address}", partial(self._handle, client))
         self._greenlets.add(greenlet)
         greenlet.rawlink(self._greenlets.discard)
-        greenlet.start()
 
     def _handle(self, client: ClientV2) -> None:
         self._log.info("TCP: new client(%s)", client)
         try:
             if self._read_magic(client):
                 self._protocol.IOLoop(client)
-        except Exception:
-            # A defect in serving one client is that client's end, not the daemon's.
-            self._log.error("client(%s) - IOLoop died\n%s", client, format_exc())
         finally:
             del self.clients[client.id]
             client.stop_tickers()
@@ -65,6 +66,8 @@ class TCPServer:
 
     def _read_magic(self, client: ClientV2) -> bool:
         magic = None
+        if self._options.magic_timeout > 0:
+            client.connection.read_deadline = monotonic() + self._options.magic_timeout / SECOND
         try:
             while magic is None:
                 data = client.connection.receive()

@@ -16,6 +16,8 @@ from nsqadmin_cli.output import Output, note
 from nsqadmin_cli.settings import ClusterSettings, merged
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Table, Tone
 
+_FILES = ("tls_ca", "tls_cert", "tls_key", "token_file")
+
 
 @command(
     "list",
@@ -88,7 +90,7 @@ def _of_command_line(ctx: click.Context, context: Context) -> Context:
     for name in Context.__slots__:
         value = getattr(context, name)
         if value and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            told[name] = os.path.abspath(value) if name in ("tls_ca", "tls_cert", "tls_key") else value
+            told[name] = os.path.abspath(value) if name in _FILES else value
     return Context(**told)
 
 

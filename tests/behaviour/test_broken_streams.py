@@ -178,7 +178,7 @@ BOMBS: list[tuple[bytes, list[Frame]]] = [
         [Frame(ERROR, b"E_BAD_MESSAGE MPUB invalid message(0) body size 0")],
     ),
     (
-        b"IDENTIFY\n" + struct.pack(">i", 5 << 20),
+        b"IDENTIFY\n" + struct.pack(">i", 1 << 15),
         [Frame(ERROR, b"E_BAD_BODY IDENTIFY failed to decode JSON body")],
     ),
 ]

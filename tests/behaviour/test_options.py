@@ -100,6 +100,14 @@ PROOFS = {
     "metrics-compat": METRICS + "test_names_of_others_are_served_only_where_asked_for",
     "sigterm": "behaviour/test_drain.py::test_sigterm_drains_memory_and_disk",
     "drain-timeout": "behaviour/test_drain.py::test_what_is_left_at_the_deadline_is_named_and_kept",
+    "http-auth-token-file": "behaviour/test_http_auth.py::test_each_endpoint_asks_for_its_role",
+    "http-auth-common-name": "behaviour/test_http_auth.py::test_a_certificate_is_as_good_as_a_token",
+    "max-tcp-connections": "faults/test_limits.py::test_one_connection_too_many_is_closed",
+    "max-http-connections": "faults/test_limits.py::test_one_connection_too_many_is_closed",
+    "max-topics": "faults/test_limits.py::test_topics_and_channels_have_an_end_where_that_is_asked_for",
+    "max-channels": "faults/test_limits.py::test_topics_and_channels_have_an_end_where_that_is_asked_for",
+    "magic-timeout": "faults/test_limits.py::test_magic_has_to_come_in_time",
+    "http-idle-timeout": "faults/test_limits.py::test_idle_http_connections_are_closed_where_that_is_asked_for",
 }
 
 

@@ -133,7 +133,8 @@ def plain(printed: str) -> str:
 class FakeNode:
     """A server on a loopback port that reads one request per connection, then sends `answer` or calls it.
 
-    With `hangs`, connections stay open afterwards, until the end of the `with` block; with `tls`, it speaks that.
+    `requests` are those that came. With `hangs`, connections stay open afterwards, until the end of the `with` block;
+    with `tls`, it speaks that.
     """
 
     def __init__(
@@ -144,6 +145,7 @@ class FakeNode:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.asked = threading.Event()
+        self.requests: list[bytes] = []
         self._answer = answer
         self._over = threading.Event()
         self._hangs = hangs
@@ -170,6 +172,7 @@ class FakeNode:
             request = b""
             while not request.endswith(b"\r\n\r\n") and (data := connection.recv(65536)):
                 request += data
+            self.requests.append(request)
             self.asked.set()
             try:
                 if isinstance(self._answer, bytes):

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import socket
 import ssl
 import threading
@@ -224,3 +225,42 @@ def test_any_number_of_nodes_is_asked_at_once() -> None:
         result = gnsqadmin("nodes", "--json", *flags, f"--timeout={DEADLINE}")
     assert (result.code, result.err) == (0, "")
     assert [node["address"] for node in json.loads(result.out)["nodes"]] == [node.address for node in nodes]
+
+
+def test_nodes_that_want_a_token_get_the_one_of_the_file(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    read, full = tmp_path / "read", tmp_path / "full"
+    read.write_text("reads-figures-0001\n")
+    full.write_text("does-everything-0001\n")
+    node = gnsqd_factory(f"--http-auth-token-file=read:{read}", f"--http-auth-token-file=full:{full}")
+    at = f"--nsqd-http-address={address(node)}"
+    assert gnsqadmin("topic", "create", "t", at, f"--token-file={full}").code == 0
+    assert topics(gnsqadmin("stats", "--json", at, GNSQADMIN_TOKEN_FILE=str(read))) == ["t"]
+    assert error(gnsqadmin("stats", at)) == "answered HTTP 401 (UNAUTHORIZED)"
+    assert "answered HTTP 403 (FORBIDDEN)" in gnsqadmin("topic", "create", "u", at, f"--token-file={read}").err
+    home = {"GNSQADMIN_CONFIG": str(tmp_path / "config.toml")}
+    assert gnsqadmin("context", "set", "prod", at, f"--token-file={os.path.relpath(full)}", **home).code == 0
+    assert json.loads(gnsqadmin("context", "list", "--json", **home).out)["contexts"][0]["token_file"] == str(full)
+    assert topics(gnsqadmin("stats", "--json", **home)) == ["t"]
+
+
+def test_nsqlookupds_do_not_get_the_token(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("does-everything-0001\n")
+    with FakeNode(http_answer(json.dumps({"producers": []}).encode())) as lookupd, FakeNode() as node:
+        ats = [f"--lookupd-http-address={lookupd.address}", f"--nsqd-http-address={node.address}"]
+        gnsqadmin("stats", *ats, f"--token-file={file}")
+    assert lookupd.requests
+    assert not any(b"does-everything" in request for request in lookupd.requests)
+    assert all(b"Authorization: Bearer does-everything-0001\r\n" in request for request in node.requests)
+    assert node.requests
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\n", b"two words", b"a\0b", b"\xff" * 20, b"x: y"])
+def test_a_bad_token_file_is_one_line_of_error(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
+    code, out, err = gnsqadmin("stats", "--nsqd-http-address=127.0.0.1:1", f"--token-file={file}")
+    reason = f"cannot read the token in {file}: no such file or directory"
+    assert (code, out) == (1, "")
+    assert err == f"Error: {reason if content is None else f'the first line of {file} is no token'}\n"

@@ -1,8 +1,8 @@
 """Two hundred clients that send garbage, or half of something, and hang: nobody else notices, and nothing stays.
 
 They come by every door: TCP with and without TLS, deflate and snappy, HTTP, HTTPS. Some send what ends their
-connection at once; the others are what a daemon must bear, for a while or for ever: nobody has to hurry with the magic,
-or with the first byte of a request (NSQD-COMPAT 2.1), and the real daemon has no time limit for HTTP at all.
+connection at once; the others are what a daemon must bear, for a while or for ever: with the real one nobody has to
+hurry with the magic or anything over HTTP (NSQD-COMPAT 2.1), with ours there is a minute for what test_limits.py has.
 """
 
 import re

@@ -48,7 +48,7 @@ def test_rows_without_a_flag_hold_the_fixed_values() -> None:
     assert not any(option.cfg for option in OPTIONS if not option.flag)
 
 
-def test_config_keys_follow_the_flags_but_for_five() -> None:
+def test_config_keys_follow_the_flags_but_for_a_few() -> None:
     unlike = {
         option.flag: option.cfg for option in OPTIONS if option.flag and option.cfg != option.flag.replace("-", "_")
     }
@@ -61,6 +61,8 @@ def test_config_keys_follow_the_flags_but_for_five() -> None:
         "lookupd-tcp-address": "nsqlookupd_tcp_addresses",
         "auth-http-address": "auth_http_addresses",
         "e2e-processing-latency-percentile": "e2e_processing_latency_percentiles",
+        "http-auth-token-file": "http_auth_token_files",
+        "http-auth-common-name": "http_auth_common_names",
     }
 
 

@@ -1,7 +1,7 @@
 """What a user gets by installing: the package whole, its commands, and the hot modules compiled or plain.
 
 `make test` and `make test-plain` say in $GNSQD_EXPECT_LANE which of the two they installed; without it (pytest on the
-source tree) the tests of the installation are skipped.
+source tree) the tests of the installation are skipped. What they installed it from is beside it, in `dist`.
 """
 
 import importlib
@@ -10,7 +10,12 @@ import importlib.metadata
 import importlib.util
 import os
 import re
+import sys
+import tarfile
 import tomllib
+import zipfile
+from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +38,8 @@ PACKAGES = {
     "pyspark_nsq": ROOT / "contrib",
     "pyspark_nsq_diskqueue": ROOT / "contrib",
 }
+
+SUFFIXES = ("*.py", "*.pxd", "py.typed")  # of the files that belong to a package
 
 installed = pytest.mark.skipif(EXPECTED_LANE is None, reason="not an installation (make test)")
 
@@ -71,7 +78,7 @@ def test_the_tests_judge_the_installed_package() -> None:
 @installed
 def test_the_installed_files_are_those_of_the_source_tree() -> None:
     def content(base: Path) -> dict[Path, bytes]:
-        files = [path for suffix in ("*.py", "*.pxd", "py.typed") for path in base.rglob(suffix)]
+        files = [path for suffix in SUFFIXES for path in base.rglob(suffix)]
         return {path.relative_to(base): path.read_bytes() for path in files}
 
     for package, root in PACKAGES.items():
@@ -125,3 +132,89 @@ def test_spark_comes_only_with_its_extra() -> None:
     assert names(project["optional-dependencies"]["spark"]) == {"pyarrow", "pyspark"}
     for extra, requirements in {**project["optional-dependencies"], "": project["dependencies"]}.items():
         assert extra == "spark" or not names(requirements) & {"pyarrow", "pyspark", "py4j"}
+
+
+def test_every_package_is_typed() -> None:
+    assert [package for package, root in PACKAGES.items() if not (root / package / "py.typed").exists()] == []
+
+
+# What it was installed from
+
+
+def made(pattern: str) -> Path:
+    (path,) = Path(sys.prefix, "dist").glob(pattern)
+    return path
+
+
+@installed
+def test_the_wheel_holds_the_packages_their_types_and_the_licence_alone() -> None:
+    with zipfile.ZipFile(made("*.whl")) as wheel:
+        names = set(wheel.namelist())
+        licence = wheel.read(f"gnsqd-{VERSION}.dist-info/licenses/LICENSE")
+    assert licence == (ROOT / "LICENSE").read_bytes()
+    code = {name for name in names if not name.startswith(f"gnsqd-{VERSION}.dist-info/")}
+    built = {name for name in code if name.endswith(".so")}
+    assert {name.split(".")[0].replace("/", ".") for name in built} == (
+        set(HOT_MODULES) if EXPECTED_LANE == "compiled" else set()
+    )
+    assert code - built == set(_package_files(lambda package, path: f"{package}/{path}"))
+
+
+@installed
+def test_the_sdist_holds_what_a_build_takes_and_no_more() -> None:
+    with tarfile.open(made("*.tar.gz")) as sdist:
+        names = {name.removeprefix(f"gnsqd-{VERSION}/") for name in sdist.getnames() if sdist.getmember(name).isfile()}
+    tops = {package: "" if root == ROOT else f"{root.name}/" for package, root in PACKAGES.items()}
+    expected = set(_package_files(lambda package, path: f"{tops[package]}{package}/{path}"))
+    metadata = {name for name in names if "egg-info/" in name} | {"PKG-INFO", "setup.cfg"}
+    assert names - metadata == expected | {"LICENSE", "README.md", "pyproject.toml"}
+
+
+def _package_files(place: Callable[[str, str], str]) -> Iterator[str]:
+    for package, root in PACKAGES.items():
+        for suffix in SUFFIXES:
+            for path in (root / package).rglob(suffix):
+                yield place(package, path.relative_to(root / package).as_posix())
+
+
+# What is said of it
+
+
+def test_the_version_stands_in_one_place() -> None:
+    assert PYPROJECT["project"]["dynamic"] == ["version"]
+    assert PYPROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "gnsqd.version.VERSION"}
+    literal = re.compile(rf"(?<![\d.]){re.escape(VERSION)}(?![\d.])")
+    files = [path for package, root in PACKAGES.items() for path in (root / package).rglob("*.py")]
+    files += [ROOT / "pyproject.toml", ROOT / "setup.cfg", *(ROOT / "contrib" / "container").glob("*.*")]
+    assert [path.name for path in files if literal.search(path.read_text("utf-8"))] == ["version.py"]
+    for page in (ROOT / "README.md", *(ROOT / "contrib" / "docs").glob("*.md")):
+        assert set(re.findall(r"built w/gnsqd-([\d.]+)-py", page.read_text("utf-8"))) <= {VERSION}, page
+
+
+def test_the_changelog_begins_with_this_version_and_goes_back_in_time() -> None:
+    # "Unreleased (0.2.0)" while it is worked on, "0.2.0 (2027-01-31)" from its release on.
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    found = [re.fullmatch(r"Unreleased \(([\d.]+)\)|([\d.]+) \((\d{4}-\d\d-\d\d)\)", one) for one in headings]
+    released = []
+    for heading, match in zip(headings, found, strict=True):
+        assert match is not None, heading
+        assert match[3] or heading == headings[0], "only the newest is unreleased"
+        version = tuple(map(int, (match[1] or match[2]).split(".")))
+        released.append((date.fromisoformat(match[3]) if match[3] else date.max, version))
+    assert ".".join(map(str, released[0][1])) == VERSION
+    assert released == sorted(released, reverse=True)
+    assert len({version for _, version in released}) == len(released)
+
+
+def test_the_classifiers_name_every_python_from_the_oldest_on() -> None:
+    project = PYPROJECT["project"]
+    minors = [
+        int(match[1])
+        for one in project["classifiers"]
+        if (match := re.fullmatch(r"Programming Language :: Python :: 3\.(\d+)", one))
+    ]
+    assert minors == list(range(minors[0], minors[-1] + 1))
+    assert project["requires-python"] == f">=3.{minors[0]}"
+    assert {11, 12, 13} <= set(minors)
+    running = f"Programming Language :: Python :: 3.{sys.version_info.minor}"
+    assert running in project["classifiers"], "this suite runs on a Python that nobody is promised"

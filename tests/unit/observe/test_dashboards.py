@@ -25,7 +25,19 @@ ALERTS = CONTRIB / "grafana" / "gnsqd-alerts.yml"
 SCRAPE_CONFIG = CONTRIB / "prometheus" / "gnsqd.yml"
 DOCUMENT = CONTRIB / "docs" / "metrics.md"
 
-FUNCTIONS = {"changes", "count", "deriv", "label_values", "max", "min_over_time", "rate", "sum", "topk", "vector"}
+FUNCTIONS = {
+    "changes",
+    "count",
+    "deriv",
+    "increase",
+    "label_values",
+    "max",
+    "min_over_time",
+    "rate",
+    "sum",
+    "topk",
+    "vector",
+}
 OPERATORS = {"and", "or", "unless", "bool", "offset"}
 GROUPINGS = {"by", "without", "on", "ignoring", "group_left", "group_right"}
 OF_PROMETHEUS = {"job", "instance"}  # labels that every series has there
@@ -133,7 +145,7 @@ def _exported(registry: Registry, options: Options) -> Named:
 def _page(registry: Registry, options: Options, accept: str = "") -> list[Any]:
     registry.get_topic("t").get_channel("c").add_client(ShownClient(1))
     clients = [ShownClient(2, pub_counts={"t": 1})]
-    return families(Metrics(registry, options, MemoryStats(), lambda: clients, lambda: 1).render(accept)[0])
+    return families(Metrics(registry, options, MemoryStats(), lambda: clients, lambda: 1, {}).render(accept)[0])
 
 
 def assert_exported(expression: str, exported: Named) -> None:

@@ -48,7 +48,8 @@ def clients() -> list[ShownClient]:
 
 @pytest.fixture
 def metrics(registry: Registry, options: Options, clients: list[ShownClient]) -> Metrics:
-    return Metrics(registry, options, MemoryStats(), clients=lambda: clients, greenlets=lambda: 11)
+    crashes = {"messagePump": 2}
+    return Metrics(registry, options, MemoryStats(), lambda: clients, greenlets=lambda: 11, crashes=crashes)
 
 
 def scrape(metrics: Metrics, accept: str = "") -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -96,6 +97,7 @@ def test_page_says_what_runs_and_how_the_process_fares(metrics: Metrics, clients
     names = {name for name, _ in found}
     assert {"process_resident_memory_bytes", "python_gc_collections_total", "python_info"} <= names
     assert (found["gnsqd_clients", ()], found["gnsqd_greenlets", ()]) == (2, 11)
+    assert found["gnsqd_greenlet_crashes_total", (("greenlet", "messagePump"),)] == 2
 
 
 def test_hub_lag_is_how_long_the_others_took_for_a_turn(metrics: Metrics) -> None:
@@ -136,7 +138,7 @@ def test_hub_watchers_are_what_the_hub_looks_after(metrics: Metrics) -> None:
 
 def test_pauses_of_the_garbage_collector_are_counted(registry: Registry, options: Options) -> None:
     memory = MemoryStats()
-    page = Metrics(registry, options, memory, list, lambda: 0)
+    page = Metrics(registry, options, memory, list, lambda: 0, {})
     assert scrape(page)["gnsqd_gc_pause_seconds_count", ()] == 0
     memory.start()
     try:
@@ -393,7 +395,7 @@ def test_topics_and_clients_may_come_and_go_during_a_scrape(registry: Registry, 
             changes += 1
             gevent.sleep(0)
 
-    page = Metrics(registry, options, MemoryStats(), clients.values, lambda: 0)
+    page = Metrics(registry, options, MemoryStats(), clients.values, lambda: 0, {})
     changer = gevent.spawn(change_things)
     try:
         found = scrape(page, accept)

@@ -213,6 +213,35 @@ def test_head_that_drips_in_has_no_more_time_than_another(running: Running, monk
         dripping.kill()
 
 
+def test_body_that_drips_in_has_no_time_without_end(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REQUEST_TIMEOUT", 0.1)
+    client = running.connect()
+
+    def drip() -> None:
+        client.sendall(b"POST /pub HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        while True:
+            client.sendall(b"x")
+            gevent.sleep(0.005)
+
+    dripping = gevent.spawn(drip)
+    try:
+        assert b"200 OK" not in read_until_reset(client)
+    finally:
+        dripping.kill()
+    running.ends()
+
+
+def test_body_that_keeps_coming_has_time_for_all_of_it(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REQUEST_TIMEOUT", 0.3)
+    monkeypatch.setattr(server, "SLOWEST_BODY", 1)
+    client = running.connect()
+    client.sendall(b"POST /pub HTTP/1.1\r\nHost: x\r\nContent-Length: 2000\r\n\r\n")
+    for _ in range(10):  # for longer than the timeout
+        client.sendall(b"x" * 200)
+        gevent.sleep(0.05)
+    assert read_responses(client, 1) == [b"2000"]
+
+
 def test_client_reads_a_refusal_although_it_goes_on_sending(running: Running) -> None:
     client = running.connect()
     client.sendall(b"POST /pub HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n")

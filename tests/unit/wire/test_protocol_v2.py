@@ -2,9 +2,12 @@
 
 import socket
 from pathlib import Path
+from select import select
 
-from gevent import spawn
+import pytest
+from gevent import sleep, spawn
 
+import gnsqd.wire.protocol_v2
 from gnsqd.options import Options
 from gnsqd.storage.syncer import Syncer
 from gnsqd.wire.client_v2 import ClientV2
@@ -23,7 +26,7 @@ def test_client_that_ends_while_its_heartbeat_waits_for_room_takes_no_more_messa
         client.ready_count = 1
         fill(ours)
         client.heartbeat_due = True
-        pump = spawn(ProtocolV2(around.registry, around.options, around.logger, None).messagePump, client)
+        pump = spawn(ProtocolV2(around.registry, around.options, around.logger, around.spawn, None).messagePump, client)
         settle()
         assert not pump.dead
         client.exiting = True
@@ -48,7 +51,7 @@ def test_client_that_reads_nothing_is_woken_for_no_message_while_it_is_sent_some
         client.delivers_from = channel
         client.ready_count = 10
         fill(ours)
-        pump = spawn(ProtocolV2(around.registry, around.options, around.logger, None).messagePump, client)
+        pump = spawn(ProtocolV2(around.registry, around.options, around.logger, around.spawn, None).messagePump, client)
         settle()
         assert (channel.depth, channel.in_flight_count, pump.dead) == (0, 1, False)
         other = FakeConsumer(2)
@@ -62,6 +65,38 @@ def test_client_that_reads_nothing_is_woken_for_no_message_while_it_is_sent_some
         client.connection.close()
         assert pump.dead
     channel.backend.close()
+    around.syncer.stop()
+
+
+def test_client_that_sends_very_much_at_once_lets_others_have_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gnsqd.wire.protocol_v2, "TURN_SECONDS", 1e-6)
+    around = Surroundings(tmp_path, Options(), Syncer())
+    ours, theirs = socket.socketpair()
+    seen = set()
+
+    def watch() -> None:
+        while True:
+            seen.add(client.decoder.buffered)
+            sleep(0)
+
+    with theirs:
+        client = ClientV2(1, ours, "127.0.0.1:1", around.options)
+        client.decoder.feed(b"NOP\n" * 6400 + b"PUB t\n\0\0\0\1x")
+        serving = spawn(ProtocolV2(around.registry, around.options, around.logger, around.spawn, None).IOLoop, client)
+        watching = spawn(watch)
+        theirs.settimeout(10)
+        while not select([theirs], [], [], 0)[0]:
+            sleep(0.001)
+        watching.kill()
+        theirs.shutdown(socket.SHUT_WR)
+        serving.join(10)
+        client.stop_tickers()
+        client.connection.close()
+    assert len(seen) >= 6400 // 64 - 2
+    for topic in around.registry.topics.values():
+        topic.close()
     around.syncer.stop()
 
 

@@ -1,0 +1,82 @@
+"""What a service manager is told: that the daemon serves, what it is at, that it still works, that it exits.
+
+The protocol is sd_notify(3)'s: lines of `NAME=value` in a datagram to the unix socket in $NOTIFY_SOCKET, an abstract
+one where the path begins with `@`. Without that variable nothing is sent. A watchdog is fed where $WATCHDOG_USEC asks
+for it (sd_watchdog_enabled(3)), by a greenlet: what it vouches for is that greenlets get their turn.
+"""
+
+import os
+from collections.abc import Callable
+
+import gevent.socket
+from gevent import sleep
+
+from gnsqd.log import Logger
+
+STATUS_SECONDS = 5.0
+SEND_SECONDS = 5.0
+
+
+class ServiceManager:
+    """Owns what was told last. `status()` gives a few words for people; it is asked for every few seconds, and may
+    yield."""
+
+    def __init__(self, status: Callable[[], str], log: Logger) -> None:
+        self._status = status
+        self._log = log
+        self._address = os.environ.get("NOTIFY_SOCKET", "")
+        self._told = ""
+        self._exiting = False
+
+    def ready(self) -> None:
+        """The daemon serves."""
+        self._told = self._status()
+        self._send("READY=1", f"STATUS={self._told}")
+
+    def stopping(self) -> None:
+        """The exit has begun. From here on the manager asks for no sign of life, only that the exit ends in time."""
+        self._exiting = True
+        self._send("STOPPING=1", "STATUS=writing to disk what is left")
+
+    def report_loop(self) -> None:
+        """Feed the watchdog twice as often as it wants to be fed, and tell the status where it is another."""
+        timeout = _watchdog_seconds()
+        while self._address:
+            sleep(min(STATUS_SECONDS, timeout / 2) if timeout else STATUS_SECONDS)
+            if self._exiting:
+                return
+            lines = ["WATCHDOG=1"] if timeout else []
+            if (status := self._status()) != self._told:
+                self._told = status
+                lines.append(f"STATUS={status}")
+            if lines:
+                self._send(*lines)
+
+    def _send(self, *lines: str) -> None:
+        if not self._address:
+            return
+        try:
+            with gevent.socket.socket(gevent.socket.AF_UNIX, gevent.socket.SOCK_DGRAM) as sock:
+                sock.settimeout(SEND_SECONDS)
+                sock.connect(_unix_name(self._address))
+                sock.send("\n".join(lines).encode())
+        except OSError as error:
+            self._log.warn("SYSTEMD: failed to send %s to %s - %s", lines[0], self._address, error)
+
+
+def _unix_name(address: str) -> bytes:
+    """What connect(2) takes; OSError for what is no unix socket, such as a hypervisor's vsock."""
+    name = os.fsencode(address)
+    if name.startswith(b"@"):
+        return b"\0" + name[1:]
+    if not name.startswith(b"/"):
+        raise OSError("not the address of a unix socket")
+    return name
+
+
+def _watchdog_seconds() -> float:
+    """How long the manager waits for a sign of life of this process; 0 when it does not."""
+    if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return 0.0
+    usec = os.environ.get("WATCHDOG_USEC", "")
+    return int(usec) / 1e6 if usec.isdecimal() else 0.0

@@ -1,0 +1,166 @@
+"""Who may do what over HTTP: a token, or a client's certificate, gives a role, and every endpoint asks for one.
+
+A request names its token as RFC 6750 has it, `Authorization: Bearer TOKEN`. Tokens are in files, one a line, and a file
+that changes is read again, at most once a second and when somebody asks for something: replacing a token needs no
+restart. A file that cannot be read then changes nothing, and is told in the log. Only digests are kept, and each
+of them is compared, so that the time it takes tells nothing about a token.
+
+The Guard stands before the Router, and only where it was asked for.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from hmac import compare_digest
+from time import monotonic
+
+from gnsqd.errors import StartError
+from gnsqd.gotext import quote
+from gnsqd.log import Logger
+from gnsqd.options import Options
+from gnsqd.web.http11 import Request
+from gnsqd.web.routes import HTTPError, Role, Router
+
+CHECK_SECONDS = 1.0
+MAX_FILE = 64 * 1024  # bytes
+_TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]{16,}=*")  # RFC 6750's syntax; what is shorter may be guessed
+_ROLES = {"read": Role.READ, "full": Role.FULL}
+
+
+class Guard:
+    """Lets through to `router` what the roles of a request's token and of its `peer` allow."""
+
+    def __init__(self, router: Router, tokens: "Tokens", names: Mapping[str, Role], peer: Role = Role.ANYBODY) -> None:
+        self._router = router
+        self._tokens = tokens
+        self._names = names
+        self._peer = peer
+
+    def for_peer(self, common_name: str) -> "Guard":
+        """The guard for a client with such a certificate, "" without any."""
+        return Guard(self._router, self._tokens, self._names, self._names.get(common_name, Role.ANYBODY))
+
+    def _role(self, request: Request) -> Role:
+        return max(self._peer, self._tokens.role(request.headers.get(b"authorization", b"")))
+
+    def body_limit(self, request: Request) -> int:
+        """As the router's, and nothing from who may not."""
+        return self._router.body_limit(request) if self._role(request) >= self._router.role(request) else 0
+
+    def respond(self, request: Request, remote_address: str) -> bytes:
+        """The response to send. May yield."""
+        role = self._role(request)
+        if role >= self._router.role(request):
+            return self._router.respond(request, remote_address)
+        if role:
+            error, reason = HTTPError(403, "FORBIDDEN"), b', error="insufficient_scope"'
+        else:
+            error = HTTPError(401, "UNAUTHORIZED")
+            reason = b', error="invalid_token"' if b"authorization" in request.headers else b""
+        headers = b'WWW-Authenticate: Bearer realm="nsqd"%s\r\n' % reason
+        return self._router.refuse(request, remote_address, error, headers)
+
+
+class Tokens:
+    """The tokens of files, each told as `role:path`; StartError if one cannot be used."""
+
+    def __init__(self, sources: Sequence[str], log: Logger) -> None:
+        self._log = log
+        self._files = [_TokenFile(*_role_and_rest("--http-auth-token-file", source)) for source in sources]
+        self._checked = monotonic()
+        for file in self._files:
+            try:
+                file.read()
+            except (OSError, ValueError) as error:
+                raise StartError(f"failed to read HTTP tokens - {file.path}: {_reason(error)}") from error
+
+    def role(self, authorization: bytes) -> Role:
+        """What a header gives, which may be empty."""
+        scheme, _, token = authorization.partition(b" ")
+        if scheme.lower() != b"bearer":
+            return Role.ANYBODY
+        if monotonic() - self._checked >= CHECK_SECONDS:
+            self._check()
+        digest = sha256(token.strip()).digest()
+        found = Role.ANYBODY
+        for file in self._files:
+            for known in file.digests:
+                if compare_digest(known, digest):
+                    found = max(found, file.role)
+        return found
+
+    def _check(self) -> None:
+        self._checked = monotonic()
+        for file in self._files:
+            try:
+                if file.changed():
+                    file.read()
+                    self._log.info("HTTP: read %d tokens from %s", len(file.digests), file.path)
+            except (OSError, ValueError) as error:
+                if file.complaint != _reason(error):
+                    file.complaint = _reason(error)
+                    self._log.error("HTTP: the tokens of %s stay as they were - %s", file.path, file.complaint)
+
+
+class _TokenFile:
+    """The tokens of one role; `complaint` is what was last told of it."""
+
+    def __init__(self, role: Role, path: str) -> None:
+        self.role = role
+        self.path = path
+        self.digests: list[bytes] = []
+        self.complaint = ""
+        self._signature: tuple[int, ...] = ()
+
+    def changed(self) -> bool:
+        """Whether it is to be read again: a pipe can be read but once. OSError."""
+        found = os.stat(self.path)
+        return stat.S_ISREG(found.st_mode) and _signature(found) != self._signature
+
+    def read(self) -> None:
+        """Take the tokens; OSError, ValueError."""
+        with open(self.path, "rb") as file:
+            signature = _signature(os.fstat(file.fileno()))
+            data = file.read(MAX_FILE + 1)
+        if len(data) > MAX_FILE:
+            raise ValueError(f"more than {MAX_FILE} bytes")
+        lines = [line.strip() for line in data.splitlines()]
+        for number, line in enumerate(lines, 1):
+            if line and not _TOKEN.fullmatch(line):
+                raise ValueError(f"line {number} is no token: 16 or more of A-Z a-z 0-9 . _ ~ + / -")
+        if not any(lines):
+            raise ValueError("there is no token")
+        self.digests = [sha256(line).digest() for line in lines if line]
+        self.complaint = ""
+        self._signature = signature
+
+
+def _signature(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _role_and_rest(flag: str, text: str) -> tuple[Role, str]:
+    name, _, rest = text.partition(":")
+    if name not in _ROLES or not rest:
+        raise StartError(f"{flag} must begin with read: or full:, not {quote(text)}")
+    return _ROLES[name], rest
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror or "").lower() if isinstance(error, OSError) else str(error)
+
+
+def build_guard(options: Options, router: Router, log: Logger) -> Guard | None:
+    """The guard that the options ask for, if they do; StartError."""
+    flag = "--http-auth-common-name"
+    names: dict[str, Role] = {}
+    for text in options.http_auth_common_names:
+        role, name = _role_and_rest(flag, text)
+        names[name] = max(role, names.get(name, role))
+    if names and options.tls_client_auth_policy != "require-verify":
+        raise StartError(f"{flag} needs --tls-client-auth-policy=require-verify")
+    if not names and not options.http_auth_token_files:
+        return None
+    return Guard(router, Tokens(options.http_auth_token_files, log), names)

@@ -1,0 +1,33 @@
+"""How many topics and channels clients may bring the daemon to, by their names alone: each costs memory, and files.
+
+Those that are there already, that nsqd.dat holds or that nsqlookupd knows of are not refused.
+"""
+
+from gnsqd.broker.registry import Registry
+from gnsqd.broker.topic import Topic
+from gnsqd.errors import BrokerError
+from gnsqd.options import Options
+
+
+class NoRoom(BrokerError):
+    """There are as many as may be."""
+
+
+class Room:
+    """Asked before a name is made use of."""
+
+    def __init__(self, registry: Registry, options: Options) -> None:
+        self._registry = registry
+        self._options = options
+
+    def check_topic(self, name: str) -> None:
+        """NoRoom if there is no such topic, and may be none."""
+        limit = self._options.max_topics
+        if 0 < limit <= len(self._registry.topics) and name not in self._registry.topics:
+            raise NoRoom("too many topics")
+
+    def check_channel(self, topic: Topic, name: str) -> None:
+        """NoRoom if there is no such channel, and may be none."""
+        limit = self._options.max_channels
+        if 0 < limit <= len(topic.channels) and name not in topic.channels:
+            raise NoRoom("too many channels")

@@ -1,0 +1,86 @@
+"""Little that is much to unpack or to parse: JSON in an IDENTIFY and for an option, and bodies over HTTP
+(contrib/docs/security.md). Compressed streams are in test_broken_streams.py."""
+
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from daemons import Daemon, own_command
+from http_api import ask, message
+from nsq_client import ERROR, RESPONSE, Client, Frame
+
+DaemonFactory = Callable[..., Daemon]
+
+MB = 1 << 20
+LARGEST = 32768  # bytes of an IDENTIFY, and of a value for /config
+
+
+@pytest.fixture(scope="module")
+def shared(module_factory: DaemonFactory) -> Daemon:
+    """One daemon for all the tests that leave nothing on it another could trip over."""
+    return module_factory()
+
+
+def filled(before: bytes, filling: bytes, after: bytes) -> bytes:
+    """With as much filling as is let in."""
+    return before + filling * ((LARGEST - len(before) - len(after)) // len(filling)) + after
+
+
+BAD_JSON = [Frame(ERROR, b"E_BAD_BODY IDENTIFY failed to decode JSON body")]
+OK = [Frame(RESPONSE, b"OK")]
+BOMBS = [
+    (filled(b'{"x":', b"[", b""), BAD_JSON),
+    (filled(b"", b'{"x":', b""), BAD_JSON),
+    (filled(b'{"client_id":', b'{"x":', b""), BAD_JSON),
+    (filled(b'{"client_id":"', b"x", b""), BAD_JSON),
+    (filled(b'{"heartbeat_interval":', b"9", b"}"), BAD_JSON),
+    (filled(b'{"heartbeat_interval":1e', b"9", b"}"), BAD_JSON),
+    (filled(b'{"heartbeat_interval":0.', b"9", b"}"), BAD_JSON),
+    (filled(b'{"x":', b"9", b"}"), OK),
+    (filled(b'{"x":[', b"1,", b"1]}"), OK),
+    (filled(b'{"x":[', b"{},", b"1]}"), OK),
+    (filled(b"{", b'"heartbeat_interval":-7,', b'"heartbeat_interval":1000}'), OK),
+    (filled(b'{"client_id":"', b"\\ud800", b'"}'), OK),
+    (filled(b'{"client_id":"', b"\xff", b'"}'), OK),
+]
+
+
+@pytest.mark.parametrize(("body", "answer"), BOMBS, ids=[body[:30].decode("latin-1") for body, _ in BOMBS])
+def test_identify_with_a_bomb_for_json_is_read_or_refused(shared: Daemon, body: bytes, answer: list[Frame]) -> None:
+    with Client(shared.tcp_address) as client:
+        client.command(b"IDENTIFY", body)
+        assert [client.frame()] == answer
+
+
+def test_identify_larger_than_any_is_refused_before_it_is_there(gnsqd: Daemon) -> None:
+    """The real daemon takes up to max-body-size, five million bytes of JSON, and has a core for each."""
+    with Client(gnsqd.tcp_address) as client:
+        client.send(b"IDENTIFY\n" + struct.pack(">i", LARGEST + 1))
+        assert client.frame() == (ERROR, b"E_BAD_BODY IDENTIFY body too big 32769 > 32768")
+        assert client.recv_until_closed() == b""
+
+
+@pytest.mark.parametrize(
+    ("body", "answer"),
+    [
+        (filled(b"", b"[", b""), (400, message("INVALID_VALUE"))),
+        (filled(b"[", b"{},", b"{}]"), (400, message("INVALID_VALUE"))),
+        (filled(b"", b"9", b""), (400, message("INVALID_VALUE"))),
+        (b"[" * (LARGEST + 1), (413, message("INVALID_VALUE"))),
+        (b"[" * MB, (413, message("INVALID_VALUE"))),
+    ],
+)
+def test_value_for_an_option_that_is_a_bomb_is_refused(shared: Daemon, body: bytes, answer: tuple[int, str]) -> None:
+    if shared.command != own_command() and len(body) > LARGEST:
+        answer = (400, message("INVALID_VALUE"))  # has max-msg-size for it
+    assert ask(shared, "PUT /config/nsqlookupd_tcp_addresses", body) == answer
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br"])
+def test_bodies_are_not_unpacked(shared: Daemon, coding: str) -> None:
+    body = b"\x1f\x8b\x08" + bytes(100)
+    status, _, _ = shared.http("POST", f"/pub?topic=packed-{coding}", body, {"Content-Encoding": coding})
+    assert status == 200
+    (topic,) = shared.stats(f"packed-{coding}")["topics"]
+    assert topic["message_bytes"] == len(body)

@@ -1,0 +1,277 @@
+"""Tokens and client certificates for HTTP: who may do what (contrib/docs/security.md). The real nsqd has neither."""
+
+import http.client
+import json
+import re
+import ssl
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from behaviour.test_https import https_address
+from certificates import issue
+from daemons import DEADLINE, Daemon, eventually, open_socket, own_command
+from gnsqd.web.routes import ROUTES
+from http_api import exchange, head, message, read_all, split_responses
+from nsq_client import Client
+
+DaemonFactory = Callable[..., Daemon]
+
+READ_TOKEN = "reads-figures-Aa0._~+/-=="
+FULL_TOKEN = "does-everything-0001"
+OTHER_TOKEN = "does-everything-0002"
+
+ANYBODY = ["GET /ping", "GET /healthz", "GET /readyz"]
+READ = [
+    "GET /info",
+    "GET /stats",
+    "GET /metrics",
+    "GET /drain",
+    "GET /config/log_level",
+    # What is no endpoint
+    "GET /nope",
+    "GET //ping",
+    "POST /ping",
+    "OPTIONS /ping",
+]
+FULL = [
+    "POST /pub?topic=t",
+    "POST /mpub?topic=t",
+    "POST /topic/create?topic=t",
+    "POST /topic/pause?topic=t",
+    "POST /topic/unpause?topic=t",
+    "POST /topic/empty?topic=t",
+    "GET /topic/peek?topic=t",
+    "POST /channel/create?topic=t&channel=c",
+    "POST /channel/pause?topic=t&channel=c",
+    "POST /channel/unpause?topic=t&channel=c",
+    "POST /channel/empty?topic=t&channel=c",
+    "GET /channel/peek?topic=t&channel=c",
+    "POST /channel/delete?topic=t&channel=c",
+    "POST /topic/delete?topic=t",
+    "PUT /config/log_level",
+    "GET /config/auth_http_addresses",
+    "POST /drain",
+    "DELETE /drain",
+    "GET /debug/pprof/",
+    "GET /debug/pprof/cmdline",
+    "GET /debug/pprof/symbol",
+    "POST /debug/pprof/symbol",
+    "GET /debug/pprof/heap",
+    "GET /debug/pprof/goroutine",
+    "GET /debug/pprof/block",
+    "GET /debug/pprof/threadcreate",
+    "GET /debug/pprof/profile?seconds=1",
+    "PUT /debug/setblockrate?rate=1",
+    "POST /debug/freememory",
+]
+ENDING = ("POST /drain", "GET /debug/pprof/profile?seconds=1")  # end the daemon, or take their time
+
+
+@pytest.fixture
+def flags(tmp_path: Path) -> list[str]:
+    """What a daemon is started with that has a token for each role, and two for one of them."""
+    read, full = tmp_path / "read.token", tmp_path / "full.tokens"
+    read.write_text(f"{READ_TOKEN}\n")
+    full.write_text(f"\n{FULL_TOKEN}\r\n{OTHER_TOKEN}")
+    return [f"--http-auth-token-file=read:{read}", f"--http-auth-token-file=full:{full}"]
+
+
+def status(nsqd: Daemon, what: str, token: str = "", body: bytes = b"info") -> int:
+    method, target = what.split(" ", 1)
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return nsqd.http(method, target, body, headers)[0]
+
+
+def test_each_endpoint_asks_for_its_role(gnsqd_factory: DaemonFactory, flags: list[str]) -> None:
+    gnsqd = gnsqd_factory(*flags)
+    for endpoints, refusals in ((ANYBODY, (None, None)), (READ, (401, None)), (FULL, (401, 403))):
+        for what in endpoints:
+            for token, refusal in zip(("", READ_TOKEN), refusals, strict=True):
+                found = status(gnsqd, what, token)
+                assert (found if found in (401, 403) else None) == refusal, (what, token)
+            if what not in ENDING:
+                assert status(gnsqd, what, FULL_TOKEN) not in (401, 403), what
+    assert status(gnsqd, "GET /stats", READ_TOKEN) == 200
+    assert status(gnsqd, "POST /pub?topic=t", FULL_TOKEN) == status(gnsqd, "POST /pub?topic=t", OTHER_TOKEN) == 200
+    assert not any(token in gnsqd.log() for token in (READ_TOKEN, FULL_TOKEN, OTHER_TOKEN))
+
+
+def test_the_endpoints_here_are_all_that_there_are() -> None:
+    here = {what.partition("?")[0].replace("log_level", ":opt") for what in ANYBODY + READ + FULL}
+    assert {f"{route.method} {route.path}" for route in ROUTES} <= here
+
+
+def test_a_refusal_says_what_was_missing(gnsqd_factory: DaemonFactory, flags: list[str]) -> None:
+    gnsqd = gnsqd_factory(*flags)
+    rows = [
+        ({}, 401, "UNAUTHORIZED", ""),
+        ({"Authorization": "Bearer of-something-wrong"}, 401, "UNAUTHORIZED", ', error="invalid_token"'),
+        ({"Authorization": f"Bearer {READ_TOKEN}"}, 403, "FORBIDDEN", ', error="insufficient_scope"'),
+    ]
+    for given, code, text, reason in rows:
+        found, headers, body = gnsqd.http("POST", "/pub?topic=t", b"x", given)
+        assert (found, body.decode()) == (code, message(text))
+        assert headers["WWW-Authenticate"] == f'Bearer realm="nsqd"{reason}'
+        assert headers["Content-Type"] == "application/json; charset=utf-8"
+    assert re.search(r" INFO: 401 POST /pub\?topic=t \(127\.0\.0\.1:\d+\) ", gnsqd.log())
+
+
+@pytest.mark.parametrize(
+    ("header", "code"),
+    [
+        (f"Bearer {FULL_TOKEN}", 200),
+        (f"bearer  {FULL_TOKEN} ", 200),
+        (f"Bearer {FULL_TOKEN}x", 401),
+        (f"Bearer {FULL_TOKEN[:-1]}", 401),
+        (f"Bearer {FULL_TOKEN}\r\nAuthorization: Bearer {FULL_TOKEN}", 401),
+        (f"Bearer {FULL_TOKEN} {OTHER_TOKEN}", 401),
+        (f"Basic {FULL_TOKEN}", 401),
+        (FULL_TOKEN, 401),
+        ("Bearer", 401),
+        ("Bearer \xff", 401),
+    ],
+)
+def test_a_token_counts_whole_and_as_a_bearer_token(
+    gnsqd_factory: DaemonFactory, flags: list[str], header: str, code: int
+) -> None:
+    gnsqd = gnsqd_factory(*flags)
+    data = head("GET /debug/pprof/symbol", "Authorization: " + header) + head(f"GET /stats?token={FULL_TOKEN}")
+    assert [found for found, _ in exchange(gnsqd, data)] == [code, 401]
+
+
+def test_a_body_is_not_taken_from_who_may_not_publish(gnsqd_factory: DaemonFactory, flags: list[str]) -> None:
+    gnsqd = gnsqd_factory(*flags)
+    refused = message("UNAUTHORIZED")
+
+    def post(token: str, *headers: str) -> bytes:
+        return head("POST /pub?topic=t", f"Authorization: Bearer {token}", *headers)
+
+    # Short ones are dropped, and the connection goes on; with a long one it ends.
+    data = post("x" * 20, "Content-Length: 5") + b"hello" + post(FULL_TOKEN, "Content-Length: 2") + b"hi"
+    data += post("x" * 20, "Transfer-Encoding: chunked") + b"5\r\nhello\r\n0\r\n\r\n"
+    assert exchange(gnsqd, data + post("", "Content-Length: 1000000")) == [
+        (401, refused),
+        (200, "OK"),
+        (401, refused),
+        (401, refused),
+    ]
+    # Who asks first sends none.
+    with open_socket(gnsqd.http_address, DEADLINE) as sock:
+        sock.sendall(post("", "Content-Length: 5", "Expect: 100-continue"))
+        assert split_responses(read_all(sock)) == [(401, refused)]
+    headers = {"Authorization": f"Bearer {READ_TOKEN}"}
+    (topic,) = json.loads(gnsqd.http("GET", "/stats?format=json", None, headers)[2])["topics"]
+    assert topic["message_bytes"] == 2
+
+
+def test_without_tokens_nobody_is_asked_for_one(gnsqd: Daemon) -> None:
+    for what in ("GET /stats", "POST /pub?topic=t", "PUT /config/log_level", "GET /config/auth_http_addresses"):
+        assert status(gnsqd, what, "of-something-wrong") == 200, what
+
+
+def test_tcp_asks_for_none(gnsqd_factory: DaemonFactory, flags: list[str]) -> None:
+    with Client(gnsqd_factory(*flags).tcp_address) as client:
+        client.publish("t", b"x")
+
+
+def test_tokens_are_read_again_when_their_file_changes(
+    gnsqd_factory: DaemonFactory, flags: list[str], tmp_path: Path
+) -> None:
+    gnsqd = gnsqd_factory(*flags)
+    full, new = tmp_path / "full.tokens", "does-everything-new1"
+    assert status(gnsqd, "GET /stats", OTHER_TOKEN) == 200
+    # What cannot be read or is none changes nothing.
+    for content, reason in (("", "there is no token"), ("short", "line 1 is no token: 16 or more of A-Z")):
+        full.write_text(content)
+        told = f" ERROR: HTTP: the tokens of {full} stay as they were - {reason}"
+        eventually(lambda: status(gnsqd, "GET /stats", OTHER_TOKEN) == 200 and told in gnsqd.log())  # noqa: B023
+    full.unlink()
+    eventually(lambda: status(gnsqd, "GET /stats", OTHER_TOKEN) == 200 and " - no such file or dir" in gnsqd.log())
+    # One goes, one comes, one stays.
+    replacement = tmp_path / "replacement"
+    replacement.write_text(f"{FULL_TOKEN}\n{new}\n")
+    replacement.rename(full)
+    eventually(lambda: status(gnsqd, "GET /stats", OTHER_TOKEN) == 401)
+    assert [status(gnsqd, "GET /stats", token) for token in (new, FULL_TOKEN, READ_TOKEN)] == [200] * 3
+    assert f" INFO: HTTP: read 2 tokens from {full}\n" in gnsqd.log()
+
+
+def test_a_token_of_two_roles_has_the_higher_one(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(FULL_TOKEN)
+    gnsqd = gnsqd_factory(f"--http-auth-token-file=full:{file}", f"--http-auth-token-file=read:{file}")
+    assert status(gnsqd, "POST /pub?topic=t", FULL_TOKEN) == 200
+
+
+@pytest.mark.parametrize(
+    ("flag", "content", "text"),
+    [
+        ("token-file={file}", FULL_TOKEN, '--http-auth-token-file must begin with read: or full:, not "{file}"'),
+        ("token-file=admin:{file}", FULL_TOKEN, 'must begin with read: or full:, not "admin:{file}"'),
+        ("token-file=full:", FULL_TOKEN, 'must begin with read: or full:, not "full:"'),
+        ("token-file=full:{file}x", FULL_TOKEN, "failed to read HTTP tokens - {file}x: no such file or directory"),
+        ("token-file=full:{file}", "\n \n", "failed to read HTTP tokens - {file}: there is no token"),
+        ("token-file=full:{file}", f"{FULL_TOKEN}\nsecret", "{file}: line 2 is no token: 16 or more of A-Z a-z 0-9"),
+        ("token-file=full:{file}", f"{FULL_TOKEN} x", "{file}: line 1 is no token: 16 or more of A-Z a-z 0-9"),
+        ("token-file=full:{file}", f"{FULL_TOKEN}\n" * 5000, "{file}: more than 65536 bytes"),
+        ("common-name=operator", "", '--http-auth-common-name must begin with read: or full:, not "operator"'),
+        ("common-name=full:operator", "", "--http-auth-common-name needs --tls-client-auth-policy=require-verify"),
+    ],
+)
+def test_what_cannot_be_used_is_fatal_and_told_without_the_token(
+    tmp_path: Path, flag: str, content: str, text: str
+) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(content)
+    flags = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", f"--http-auth-{flag.format(file=file)}"]
+    result = subprocess.run([*own_command(), *flags], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE)
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert " FATAL: failed to instantiate nsqd - " in last
+    assert text.format(file=file) in last
+    assert FULL_TOKEN not in result.stderr
+    assert "secret" not in result.stderr
+
+
+def test_a_certificate_is_as_good_as_a_token(gnsqd_factory: DaemonFactory, flags: list[str], tmp_path: Path) -> None:
+    authority = issue("authority", authority=True)
+    authority_file, _ = authority.write(tmp_path / "authority")
+    cert, key = issue("server", authority).write(tmp_path / "server")
+    gnsqd = gnsqd_factory(
+        *flags,
+        f"--tls-cert={cert}",
+        f"--tls-key={key}",
+        f"--tls-root-ca-file={authority_file}",
+        "--tls-client-auth-policy=require-verify",
+        "--http-auth-common-name=read:dashboard",
+        "--http-auth-common-name=full:operator",
+    )
+    context = ssl.create_default_context(cafile=authority_file)
+
+    def codes(name: str, token: str = "") -> list[int]:
+        context.load_cert_chain(*issue(name, authority).write(tmp_path / name))
+        found = []
+        for what in ("GET /ping", "GET /stats", "POST /topic/create?topic=t"):
+            connection = http.client.HTTPSConnection(*https_address(gnsqd), timeout=DEADLINE, context=context)
+            method, target = what.split(" ")
+            connection.request(method, target, headers={"Authorization": f"Bearer {token}"} if token else {})
+            found.append(connection.getresponse().status)
+            connection.close()
+        return found
+
+    assert codes("operator") == [200, 200, 200]
+    assert codes("dashboard") == [200, 200, 403]
+    assert codes("stranger") == [200, 401, 401]
+    assert codes("stranger", READ_TOKEN) == [200, 200, 403]
+    assert codes("dashboard", FULL_TOKEN) == [200, 200, 200]
+    # Plain HTTP is closed by the policy, tokens or not.
+    assert status(gnsqd, "GET /ping", FULL_TOKEN) == status(gnsqd, "GET /stats") == 403
+
+
+def test_the_config_tells_where_the_tokens_are(gnsqd_factory: DaemonFactory, flags: list[str]) -> None:
+    gnsqd = gnsqd_factory(*flags)
+    answer = gnsqd.http("GET", "/config/http_auth_token_files", None, {"Authorization": f"Bearer {READ_TOKEN}"})[2]
+    assert json.loads(answer) == [flag.partition("=")[2] for flag in flags]

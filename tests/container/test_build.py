@@ -1,0 +1,170 @@
+"""The steps of the Containerfile without a container engine: its commands run as they stand, below a directory.
+
+The stages share that directory, so that COPY --from has nothing to do. What is not as in an image: the libraries that
+gnsqd needs come from the environment of the tests, who is not root cannot give /data to somebody else, and the wheel is
+built without extension modules, which takes a minute less; the one that was installed for the tests, of the same files,
+takes its place.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from container.compose import command_of
+from container.containerfile import ROOT, exec_form, health_check, read
+from daemons import DEADLINE, Daemon, free_port
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        os.environ.get("GNSQD_EXPECT_LANE") != "compiled", reason="not a compiled installation (make test)"
+    ),
+]
+
+ARGUMENTS, STAGES = read()
+TOPS = ("source", "wheels", "opt", "data", "nsqd")
+
+
+@dataclass
+class Image:
+    """What would be in the image, below `root`, and the environment of its processes."""
+
+    root: Path
+    environment: dict[str, str]
+
+    def path(self, text: str) -> str:
+        """`text` with its absolute paths below the root."""
+        return re.sub(rf"(?<![\w./-])/(?=(?:{'|'.join(TOPS)})\b)", f"{self.root}/", text)
+
+    def command(self, words: list[str]) -> list[str]:
+        """As execvp finds its program there."""
+        program = shutil.which(self.path(words[0]), path=self.environment["PATH"])
+        assert program is not None, words[0]
+        return [program, *map(self.path, words[1:])]
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Image:
+    """The image, built."""
+    found = Image(tmp_path / "image", dict(os.environ))
+    found.root.mkdir()
+    for name in ("PYTHONPATH", "NOTIFY_SOCKET"):
+        found.environment.pop(name, None)
+    found.environment |= {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # python, and pip, of the base
+        "PIP_NO_BUILD_ISOLATION": "0",  # which is how pip's environment says that there is none
+        "PIP_NO_DEPS": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    }
+    for stage in STAGES:
+        directory = found.root
+        for instruction, argument in stage.instructions:
+            if instruction == "WORKDIR":
+                directory = Path(found.path(argument))
+                directory.mkdir(exist_ok=True)
+            elif instruction == "COPY" and not argument.startswith("--from="):
+                copy(*argument.split(), directory=directory)
+            elif instruction == "RUN":
+                if "pip wheel" in argument:
+                    take_out_extension_modules(directory / "pyproject.toml")
+                argument = re.sub(r"--(owner|group)=\d+", lambda match: f"--{match[1]}={own_id(match[1])}", argument)
+                run(found, found.path(argument), directory)
+                if "pip wheel" in argument:
+                    put_in_the_installed_wheel(found.root / "wheels")
+            elif instruction == "ENV":
+                name, _, value = argument.partition("=")
+                found.environment[name] = found.path(value).replace("$PATH", found.environment["PATH"])
+    (packages,) = (found.root / "opt" / "gnsqd").glob("lib/python*/site-packages")
+    (packages / "libraries.pth").write_text(f"{sysconfig.get_path('purelib')}\n{sysconfig.get_path('platlib')}\n")
+    return found
+
+
+def take_out_extension_modules(pyproject: Path) -> None:
+    text, blocks = re.subn(r"^ext-modules = \[\n.*?^\]\n", "", pyproject.read_text("utf-8"), flags=re.M | re.S)
+    assert blocks == 1
+    pyproject.write_text(text, "utf-8")
+
+
+def put_in_the_installed_wheel(directory: Path) -> None:
+    def names(wheel: Path) -> set[str]:
+        with zipfile.ZipFile(wheel) as opened:
+            return {name for name in opened.namelist() if not name.endswith(".so")}
+
+    (installed,) = Path(sys.prefix, "dist").glob("*.whl")
+    (built,) = directory.iterdir()
+    assert names(built) == names(installed), "what the image's build was given is not all that there is"
+    built.unlink()
+    shutil.copy(installed, directory)
+
+
+def copy(*words: str, directory: Path) -> None:
+    """COPY: of several sources what they are into a directory, of a single directory its content."""
+    *sources, target = words
+    for source in sources:
+        if (ROOT / source).is_dir():
+            ignore = shutil.ignore_patterns("__pycache__", "*.so")
+            shutil.copytree(ROOT / source, directory / target, ignore=ignore)
+        else:
+            shutil.copy(ROOT / source, directory / target)
+
+
+def own_id(kind: str) -> int:
+    return os.getuid() if kind == "owner" else os.getgid()
+
+
+def run(image: Image, command: str, directory: Path) -> None:
+    result = subprocess.run(
+        ["/bin/sh", "-c", command], cwd=directory, env=image.environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
+
+
+@pytest.fixture
+def daemon(image: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    """gnsqd as the compose file starts it, with ports that are free; its nsqlookupd is not there yet."""
+    for name in set(os.environ) - set(image.environment):
+        monkeypatch.delenv(name)
+    for name, value in image.environment.items():
+        monkeypatch.setenv(name, value)
+    program, *flags = [word.replace("nsqlookupd:4160", f"127.0.0.1:{free_port()}") for word in command_of("gnsqd")]
+    flags += [f"--http-address=127.0.0.1:{free_port()}"]
+    with Daemon(image.command([program]), tmp_path / "data", *map(image.path, flags)) as found:
+        yield found
+
+
+def health(image: Image, daemon: Daemon) -> int:
+    command = [word.replace("4151", str(daemon.http_address[1])) for word in health_check()]
+    return subprocess.run(
+        image.command(command), env=image.environment, stderr=subprocess.DEVNULL, timeout=DEADLINE
+    ).returncode
+
+
+def test_its_steps_make_a_daemon_that_is_healthy_until_it_stops(image: Image, daemon: Daemon) -> None:
+    assert "(compiled)" in daemon.log()
+    assert (image.root / "data" / "nsqd.dat").exists(), "the volume is not its data path"
+    assert health(image, daemon) == 0
+    daemon.send_signal(signal.SIGSTOP)
+    assert health(image, daemon) == 1, "one that hangs is not healthy"
+    daemon.send_signal(signal.SIGCONT)
+    assert health(image, daemon) == 0
+    assert daemon.terminate() == 0
+    assert health(image, daemon) == 1
+    # Its own command, and that of who had the real nsqd's image before.
+    assert shown_version(image, exec_form(STAGES[-1].last("CMD"))[0]) == shown_version(image, "/nsqd")
+    assert shown_version(image, "/nsqd").startswith("nsqd v1.3.0 (built w/gnsqd-")
+    assert shown_version(image, "gnsqadmin")
+
+
+def shown_version(image: Image, program: str) -> str:
+    command = [*image.command([program]), "--version"]
+    return subprocess.run(command, env=image.environment, capture_output=True, text=True, check=True).stdout

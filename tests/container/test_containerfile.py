@@ -1,0 +1,113 @@
+"""The Containerfile and its list of ignored files, read: what a linter would say, and what our own image promises."""
+
+import re
+import tomllib
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from container.containerfile import DIRECTORY, ROOT, exec_form, health_check, read
+from gnsqd.flags import parse_flags
+from gnsqd.options import Options
+
+INSTRUCTIONS = {"ARG", "CMD", "COPY", "ENV", "EXPOSE", "HEALTHCHECK", "LABEL", "RUN", "STOPSIGNAL", "USER", "VOLUME"}
+INSTRUCTIONS |= {"ENTRYPOINT", "SHELL", "WORKDIR"}  # without ADD, which fetches and unpacks; MAINTAINER is obsolete
+
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+SUFFIXES = ("*.py", "*.pxd", "py.typed")
+
+ARGUMENTS, STAGES = read()
+IMAGE = STAGES[-1]
+
+
+def test_every_instruction_is_known() -> None:
+    assert {instruction for stage in STAGES for instruction, _ in stage.instructions} <= INSTRUCTIONS
+
+
+def test_every_base_says_which_one_it_is() -> None:
+    for stage in STAGES:
+        base = re.sub(r"\$\{(\w+)\}", lambda match: ARGUMENTS[match[1]], stage.base)
+        assert re.fullmatch(r"docker\.io/library/python:3\.\d+(-slim)?", base), base
+    assert IMAGE.base.endswith("-slim")
+    assert len({stage.base.removesuffix("-slim") for stage in STAGES}) == 1, "compiled for another Python"
+
+
+def test_it_runs_as_nobody_in_particular() -> None:
+    # A number, so that Kubernetes' runAsNonRoot can tell; no instruction after it needs another.
+    (user,) = IMAGE.all("USER")
+    assert re.fullmatch(r"[1-9]\d+:[1-9]\d+", user)
+    after = IMAGE.instructions[IMAGE.instructions.index(("USER", user)) :]
+    assert not {"RUN", "COPY"} & {instruction for instruction, _ in after}
+
+
+def test_signals_reach_the_daemon_and_its_data_outlives_it() -> None:
+    command = exec_form(IMAGE.last("CMD"))
+    assert command[0] == "gnsqd"
+    assert IMAGE.last("STOPSIGNAL") == "SIGTERM"
+    assert not IMAGE.all("ENTRYPOINT"), "a command that names /nsqd would be its argument"
+    data_path = parse_flags(command[1:])["data_path"]
+    assert [data_path, data_path] == [IMAGE.last("VOLUME"), IMAGE.last("WORKDIR")]
+
+
+def test_the_ports_are_those_of_the_options() -> None:
+    defaults = Options()
+    addresses = [defaults.tcp_address, defaults.http_address, defaults.https_address]
+    ports = [address.rpartition(":")[2] for address in addresses]
+    assert IMAGE.last("EXPOSE").split() == ports
+    assert f"'127.0.0.1', {ports[1]}," in " ".join(health_check())
+
+
+def test_nothing_is_kept_that_only_the_build_needs() -> None:
+    for stage in STAGES:
+        for command in stage.all("RUN"):
+            assert command.count("pip wheel") + command.count(" install --no") == command.count("--no-cache-dir")
+    assert [line for line in IMAGE.all("COPY") if not line.startswith("--from=build /opt/gnsqd ")] == []
+
+
+# The context
+
+
+def ignored(path: Path) -> bool:
+    """As the last matching line of the list has it; a line matches what is below it, too (.dockerignore's rules)."""
+    result = False
+    for line in (DIRECTORY / "Containerfile.dockerignore").read_text("utf-8").splitlines():
+        if not line or line.startswith("#"):
+            continue
+        pattern = line.removeprefix("!")
+        if pattern.startswith("**/"):
+            matches = any(fnmatchcase(part, pattern[3:]) for part in path.parts)
+        else:
+            matches = any(fnmatchcase(one, pattern) for one in map(str, (path, *path.parents)) if one != ".")
+        if matches:
+            result = not line.startswith("!")
+    return result
+
+
+def test_every_package_is_copied_as_a_whole() -> None:
+    find = PYPROJECT["tool"]["setuptools"]["packages"]["find"]
+    tops = {
+        path.parent.relative_to(ROOT)
+        for where in find["where"]
+        for pattern in find["include"]
+        for path in (ROOT / where).glob(f"{pattern}/__init__.py")
+        if "." not in pattern
+    }
+    copied = [Path(source) for line in STAGES[0].all("COPY") for source in line.split()[:-1]]
+    assert {source for source in copied if (ROOT / source).is_dir()} == tops
+    assert {str(source) for source in copied} - set(map(str, tops)) == {"pyproject.toml", "README.md", "LICENSE"}
+    files = [path for top in tops for suffix in SUFFIXES for path in (ROOT / top).rglob(suffix)]
+    assert len(files) > 200
+    assert [path for path in [*copied, *(path.relative_to(ROOT) for path in files)] if ignored(path)] == []
+
+
+def test_what_was_made_in_the_tree_stays_out_of_the_context() -> None:
+    for path in (
+        ".git/HEAD",
+        ".venv/bin/python",
+        "data/nsqd.dat",
+        "build/lib/gnsqd/nsqd.py",
+        "gnsqd/broker/__pycache__/topic.cpython-311.pyc",
+        "gnsqd/broker/topic.cpython-311-x86_64-linux-gnu.so",
+        "tests/conftest.py",
+        "contrib/docs/metrics.md",
+    ):
+        assert ignored(Path(path)), path

@@ -1,0 +1,102 @@
+"""gnsqd with defects, which a test brings about while it runs.
+
+As a program: runs gnsqd's `__main__` with the arguments given, and looks into a control file. As a module: `Bugs` is
+the test's end of that file.
+
+The file holds a line. `throw KIND` raises `Injected` where a greenlet of that kind waits; `start KIND` in the next one
+that starts, in place of what it would do, KIND being the beginning of the name; `fsync FILE` in the next fsync of a
+file whose path has that in it.
+"""
+
+import os
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+import gevent
+
+VARIABLE = "GNSQD_BUGS"  # path of the control file
+_POLL_SECONDS = 0.01
+
+
+class Injected(Exception):
+    """A defect."""
+
+
+class Bugs:
+    """The defects of the daemons started by `command`, which is made of the Python that runs gnsqd."""
+
+    def __init__(self, control: Path, python: list[str]) -> None:
+        self._control = control
+        self._control.write_text("")
+        self.command = ["env", f"{VARIABLE}={self._control}", *python, "-P", __file__]
+
+    def bring_about(self, what: str) -> None:
+        temporary = self._control.with_suffix(".tmp")
+        temporary.write_text(what)
+        temporary.rename(self._control)
+
+    def done(self) -> bool:
+        return not self._control.read_text()
+
+
+def _run() -> None:
+    from gnsqd.supervisor import Supervisor
+
+    control = os.environ[VARIABLE]
+    greenlets: WeakSet[gevent.Greenlet[..., object]] = WeakSet()
+    gevent.Greenlet.add_spawn_callback(greenlets.add)
+
+    def wanted() -> tuple[str, str]:
+        with open(control, encoding="utf-8") as file:
+            verb, _, kind = file.read().partition(" ")
+        return verb, kind
+
+    def take() -> None:
+        with open(control, "w", encoding="utf-8"):
+            pass
+
+    def throw() -> None:
+        while True:
+            gevent.sleep(_POLL_SECONDS)
+            verb, kind = wanted()
+            if verb == "throw":
+                for greenlet in list(greenlets):
+                    if not greenlet.dead and greenlet.name.startswith(kind):
+                        take()
+                        greenlet.kill(Injected(kind), block=False)
+                        break
+
+    spawn: Callable[..., Any] = Supervisor._start
+    fsync = os.fsync
+
+    def start(self: Supervisor, run: Any, name: str, body: Callable[[], None]) -> Any:
+        def begin() -> None:
+            verb, kind = wanted()
+            if verb == "start" and name.startswith(kind):
+                take()
+                raise Injected(kind)
+            body()
+
+        return spawn(self, run, name, begin)
+
+    def sync(descriptor: int) -> None:
+        verb, part = wanted()
+        if verb == "fsync" and part in os.readlink(f"/proc/self/fd/{descriptor}"):
+            take()
+            raise Injected("fsync")
+        fsync(descriptor)
+
+    modules: Any = Supervisor
+    modules._start = start
+    functions: Any = os
+    functions.fsync = sync
+    thrower = gevent.Greenlet(throw)
+    thrower.start()
+    runpy.run_module("gnsqd", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _run()

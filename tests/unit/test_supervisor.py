@@ -1,0 +1,106 @@
+"""What a greenlet's death brings about; faults/test_crashes.py kills those of a running daemon."""
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import gevent
+import pytest
+
+from gnsqd.errors import StorageError
+from gnsqd.log import Level, Logger
+from gnsqd.supervisor import Supervisor
+from gnsqd.wire.listener import ListenerBroken
+
+
+class Watched:
+    """A supervisor, its log, and how often it asked for the end."""
+
+    def __init__(self) -> None:
+        self.log = io.StringIO()
+        self.ends = 0
+        self.it = Supervisor(Logger("", Level.INFO, self.log), self._end)
+
+    def _end(self) -> None:
+        self.ends += 1
+
+    @property
+    def text(self) -> str:
+        return self.log.getvalue()
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    hub: Any = gevent.get_hub()
+    found = Watched()
+    found.it.watch()
+    yield found
+    del hub.handle_error
+
+
+def crash() -> None:
+    raise LookupError("a bug")
+
+
+def test_a_dead_greenlet_is_logged_and_counted_and_ends_the_daemon(watched: Watched) -> None:
+    watched.it.spawn("aLoop:x", crash).join()
+    assert (watched.it.crashes, watched.ends) == ({"aLoop": 1}, 1)
+    assert " FATAL: greenlet aLoop:x died\nTraceback (most recent call last):\n" in watched.text
+    assert "in crash\n" in watched.text
+    assert watched.text.endswith("LookupError: a bug\n\n")
+
+
+def test_one_that_serves_a_client_ends_nothing_else(watched: Watched) -> None:
+    watched.it.spawn_for_client("IOLoop:127.0.0.1:5", crash).join()
+    watched.it.spawn_for_client("IOLoop:127.0.0.1:6", crash).join()
+    assert (watched.it.crashes, watched.ends) == ({"IOLoop": 2}, 0)
+    assert " ERROR: greenlet IOLoop:127.0.0.1:6 died\nTraceback" in watched.text
+
+
+def test_a_broken_listener_is_no_defect_but_the_end(watched: Watched) -> None:
+    def broken() -> None:
+        raise ListenerBroken("listener.Accept() error")
+
+    watched.it.spawn("tcpServer", broken).join()
+    assert (watched.it.crashes, watched.ends) == ({}, 1)
+    assert watched.text.endswith(" FATAL: listener.Accept() error\n")
+
+
+def test_greenlets_that_others_start_are_watched(watched: Watched) -> None:
+    greenlet = gevent.spawn(crash)
+    greenlet.name = "sync:t"
+    with pytest.raises(LookupError):
+        greenlet.get()
+    assert (watched.it.crashes, watched.ends) == ({"sync": 1}, 1)
+    assert " FATAL: greenlet sync:t died\nTraceback" in watched.text
+
+
+def test_callbacks_of_the_hub_are_watched(watched: Watched) -> None:
+    loop = gevent.get_hub().loop
+    loop.run_callback(crash)
+    timer = loop.timer(0.001)
+    timer.start(crash)
+    done = gevent.event.Event()
+    done.rawlink(lambda _: crash())
+    done.set()
+    gevent.sleep(0.01)
+    timer.close()
+    assert watched.it.crashes == {"hub": 3}
+    assert watched.text.count(" FATAL: greenlet hub died\n") == 3
+
+
+def test_what_a_thread_raises_is_for_who_waits_for_it(watched: Watched, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise StorageError("no disk")
+
+    with pytest.raises(StorageError):
+        gevent.get_hub().threadpool.apply(fail)
+    assert (watched.it.crashes, watched.ends, watched.text) == ({}, 0, "")
+
+
+def test_who_is_told_to_end_has_not_crashed(watched: Watched) -> None:
+    for spawn in (watched.it.spawn, watched.it.spawn_for_client):
+        greenlet = spawn("aLoop", lambda: gevent.sleep(100))
+        gevent.sleep(0)
+        greenlet.kill()
+    assert (watched.it.crashes, watched.ends, watched.text) == ({}, 0, "")
