@@ -12,7 +12,7 @@ PEERS := tests/peers/bin/.built
 PYTEST = GNSQD_EXPECT_LANE=$$(cat $(1)/.lane) $(1)/bin/pytest $(TESTS)
 
 .PHONY: run test test-plain test-spark peers bench bench-memory bench-scale spark-faults spark-bench spark-example
-.PHONY: options screens lint types format clean
+.PHONY: faults differential docs options screens lint types format clean
 
 run:
 	@.ci/install .venv
@@ -62,6 +62,17 @@ bench-scale: $(PEERS)
 	@CC=/bin/false .ci/install .venv-plain
 	@.venv/bin/python tests/benchmarks scale --json=contrib/docs/scale.json --plot=contrib/docs/scale.png $(FLAGS)
 
+# What kills, losses of power, full disks and set clocks cost, ours and the real nsqd: the table of
+# contrib/docs/reliability.md, in about an hour.
+faults: $(PEERS)
+	@.ci/install .venv dev
+	@PYTHONPATH=tests .venv/bin/python -m faults $(FLAGS)
+
+# Random sessions played to the real nsqd and to gnsqd, and every answer compared: FLAGS="--steps=1000000 --seed=1".
+differential: $(PEERS)
+	@.ci/install .venv dev
+	@PYTHONPATH=tests .venv/bin/python -m model.differential $(FLAGS)
+
 # What kills, restarts and full disks cost a Spark stream: the tables of contrib/docs/spark.md, in about half an hour.
 spark-faults:
 	@CC=/bin/false .ci/install .venv-spark dev,spark
@@ -78,13 +89,20 @@ spark-example:
 	@CC=/bin/false .ci/install .venv-spark dev,spark
 	@GNSQD_EXAMPLE_EVENTS=1000000 .venv-spark/bin/pytest tests/spark/test_pipeline_example.py $(FLAGS)
 
+# The documents as a site, in build/docs; a warning is an error.
+docs:
+	@.ci/install .venv docs
+	@.venv/bin/sphinx-build -q -W --keep-going -c contrib/docs -d build/doctrees . build/docs
+	@echo "build/docs/index.html"
+
 # The config file and the page about options, from the table in gnsqd/options.py; the page about gnsqadmin, from itself;
-# what the page about Spark says of options, from theirs.
+# what the page about Spark says of options, from theirs; those about HTTP, TCP and statistics, from the tables of each.
 options:
 	@.ci/install .venv dev
 	@.venv/bin/python .ci/write_options.py
 	@.venv/bin/python .ci/write_gnsqadmin.py
 	@.venv/bin/python .ci/write_spark.py
+	@.venv/bin/python .ci/write_reference.py
 
 # Pictures of gnsqadmin at work, in contrib/docs/screens.
 screens:

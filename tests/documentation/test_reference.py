@@ -1,0 +1,157 @@
+"""The reference pages are what the program says, and the commands in all pages exist."""
+
+import importlib.util
+import re
+import shlex
+from types import ModuleType
+
+import click
+import pytest
+
+from documentation.markdown import DOCS, PAGES, ROOT, code
+from gnsqd.observe.stats import STAT_FIELDS
+from gnsqd.options import OPTIONS
+from gnsqd.web.routes import ROUTES
+from gnsqd.wire.codec import GRAMMAR
+from nsqadmin_cli.cli import cli
+from nsqadmin_cli.commands import SECTIONS
+from pyspark_nsq.options import OPTIONS as SPARK_OPTIONS
+from pyspark_nsq_diskqueue.options import OPTIONS as DISKQUEUE_OPTIONS
+
+FLAGS = {option.flag for option in OPTIONS if option.flag} | {"help"}
+
+
+def load_writer(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+WRITER = load_writer("write_reference")
+
+
+def first_cells(page: str) -> set[str]:
+    """What stands in the first column of the page's tables, each word in backquotes."""
+    rows = re.findall(r"^\| (`[^|]+) \|", (DOCS / page).read_text("utf-8"), re.MULTILINE)
+    return {word for row in rows for word in re.findall(r"`([^`]+)`", row)}
+
+
+@pytest.mark.parametrize("name", WRITER.TABLES)
+def test_page_is_what_the_tables_give(name: str) -> None:
+    text = (DOCS / name).read_text("utf-8")
+    assert text == WRITER.page(name, text), "run `make options`"
+
+
+def test_page_about_spark_is_what_its_tables_give() -> None:
+    text = (DOCS / "spark.md").read_text("utf-8")
+    assert text == load_writer("write_spark").page(text), "run `make options`"
+
+
+@pytest.mark.parametrize(
+    "page, names",
+    [
+        ("options.md", {f"--{option.flag}" for option in OPTIONS if option.flag}),
+        ("http.md", {f"{route.method} {route.path}" for route in ROUTES} | set(WRITER.http_errors())),
+        ("tcp.md", WRITER.wire_errors()),
+        ("statistics.md", {field.name for level in STAT_FIELDS.values() for field in level}),
+        ("metrics.md", {WRITER.metric(level, field) for level, fields in STAT_FIELDS.items() for field in fields}),
+        ("spark.md", {option.name for option in (*SPARK_OPTIONS, *DISKQUEUE_OPTIONS)}),
+    ],
+)
+def test_nothing_is_undocumented(page: str, names: set[str]) -> None:
+    assert sorted(names - first_cells(page)) == []
+
+
+def test_every_command_of_the_protocol_is_documented() -> None:
+    told = {cell.split()[0] for cell in first_cells("tcp.md")}
+    assert {name.decode() for name in GRAMMAR} - told == set()
+
+
+def test_every_command_of_gnsqadmin_is_documented() -> None:
+    headings = re.findall(r"^### gnsqadmin (.+)$", (DOCS / "gnsqadmin.md").read_text("utf-8"), re.MULTILINE)
+    assert {entry.words for entries in SECTIONS.values() for entry in entries} == set(headings)
+
+
+def test_errors_of_the_sources_are_found() -> None:
+    assert {"E_INVALID", "E_BAD_PROTOCOL", "E_MPUB_FAILED", "E_UNAUTHORIZED"} <= WRITER.wire_errors()
+    known = {"MISSING_ARG_TOPIC": {"400"}, "BAD_MESSAGE": {"413"}, "INVALID_VALUE": {"400", "413"}}
+    assert known.items() <= WRITER.http_errors().items()
+
+
+# What is typed
+
+
+def typed(command: str) -> list[tuple[str, list[str]]]:
+    """Where the pages type a command, with its arguments."""
+    found = []
+    for page in PAGES:
+        for line, text in code(page):
+            match = re.match(rf"(?:\$ )?(?:\S*=\S+ )*(?:\.venv/bin/)?{command}( .*)?$", text)
+            if match and "…" not in text:
+                arguments = shlex.split(match[1] or "", comments=True)
+                for position, word in enumerate(arguments):
+                    if re.match(r"[|&;]|[12]?>|<", word):
+                        arguments = arguments[:position]
+                        break
+                found.append((f"{page.name}:{line}", [word.rstrip(";") for word in arguments]))
+    return found
+
+
+def test_flags_that_pages_type_exist() -> None:
+    lines = typed("gnsqd")
+    assert len(lines) > 10
+    for place, arguments in lines:
+        flags = {word.lstrip("-").partition("=")[0] for word in arguments if word.startswith("-")}
+        assert flags <= FLAGS, f"{place}: no flag {flags - FLAGS}"
+
+
+def test_commands_of_gnsqadmin_that_pages_type_can_be_run() -> None:
+    lines = typed("gnsqadmin")
+    assert len(lines) > 50
+    for place, arguments in lines:
+        context = click.Context(cli, info_name="gnsqadmin")
+        command: click.Command | None = cli
+        try:
+            while isinstance(command, click.Group) and arguments:
+                command = command.get_command(context, arguments.pop(0))
+            assert command is not None, f"{place}: no such command"
+            command.make_parser(click.Context(command)).parse_args(arguments)  # a group's would end at an argument
+        except click.UsageError as error:
+            raise AssertionError(f"{place}: {error}") from None
+
+
+def test_options_that_texts_name_exist() -> None:
+    """In the pages about the daemon: what is written `--like-this` is a flag of gnsqd or of gnsqadmin."""
+    words = re.findall(r"`(--[a-z0-9-]+)", (DOCS / "gnsqadmin.md").read_text("utf-8"))
+    known = {f"--{flag}" for flag in FLAGS} | set(words) | set(WORDS_OF_OTHERS)
+    for page in ABOUT_DAEMON:
+        told = set(re.findall(r"`(--[a-z0-9-]+)", (DOCS / page).read_text("utf-8")))
+        assert told <= known, f"{page}: {told - known}"
+
+
+ABOUT_DAEMON = (
+    "cluster.md",
+    "data-directory.md",
+    "disk-queue.md",
+    "greenlets.md",
+    "http.md",
+    "message.md",
+    "move.md",
+    "operations.md",
+    "security.md",
+    "statistics.md",
+    "survive.md",
+    "swap.md",
+    "tcp.md",
+    "testing.md",
+    "tutorial.md",
+    "watch.md",
+)
+WORDS_OF_OTHERS = (
+    *("--inactive-producer-timeout", "--tombstone-lifetime"),  # nsqlookupd
+    *("--http-client-tls-cert", "--http-client-tls-key"),  # nsqadmin
+    *("--cap-drop", "--read-only", "--sdnotify"),  # container engines
+)

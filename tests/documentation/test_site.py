@@ -1,0 +1,62 @@
+"""The site that `make docs` builds; where Sphinx is not installed (the extra `docs`) these tests are skipped."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from documentation.markdown import DOCS, PAGES, ROOT
+
+if any(importlib.util.find_spec(name) is None for name in ("sphinx", "furo", "myst_parser")):
+    pytest.skip("needs Sphinx (pip install gnsqd[docs], or make docs)", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a site that was built without a warning."""
+    directory = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", str(DOCS)]
+    command += ["-d", str(directory / "doctrees"), str(ROOT), str(directory / "site")]
+    built = subprocess.run(command, capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return directory / "site"
+
+
+def html_of(site: Path, page: Path) -> str:
+    return (site / page.relative_to(ROOT).with_suffix(".html")).read_text("utf-8")
+
+
+def test_every_page_is_in_the_site_and_its_menu(site: Path) -> None:
+    assert 'url=contrib/docs/index.html"' in (site / "index.html").read_text("utf-8")
+    menu = re.findall(r'class="reference internal" href="([^"#]+)"', html_of(site, DOCS / "index.md"))
+    for page in PAGES:
+        assert html_of(site, page)
+        path = page.relative_to(ROOT).with_suffix(".html")
+        assert page == DOCS / "index.md" or {path.name, f"../../{path}"} & set(menu), page
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    for page in [*site.rglob("*.html"), *site.rglob("*.css")]:
+        text = page.read_text("utf-8")
+        loaded = re.findall(r'<(?:script|img|iframe|source)\b[^>]*\bsrc="([^"]+)"', text)
+        loaded += re.findall(r'<link\b[^>]*\brel="(?:stylesheet|icon|preload|preconnect)"[^>]*\bhref="([^"]+)"', text)
+        loaded += re.findall(r"url\(['\"]?([^)'\"]+)", text) + re.findall(r"@import ['\"]([^'\"]+)", text)
+        assert [address for address in loaded if re.match(r"(https?:)?//", address)] == [], page
+
+
+def test_links_inside_the_site_lead_somewhere(site: Path) -> None:
+    texts = {page.resolve(): page.read_text("utf-8") for page in site.rglob("*.html")}
+    ids = {page: set(re.findall(r'\bid="([^"]+)"', text)) for page, text in texts.items()}
+    dead = []
+    for page, text in texts.items():
+        for target in re.findall(r'<a\b[^>]*\bhref="([^"]+)"', text):
+            path, _, fragment = target.partition("#")
+            if re.match(r"\w+:", target):
+                continue
+            there = (page.parent / path).resolve() if path else page
+            if not there.exists() or (fragment and there in ids and fragment not in ids[there]):
+                dead.append(f"{page.name}: {target}")
+    assert dead == []
