@@ -1,0 +1,114 @@
+"""`python -m faults`: strikes both daemons, prints the table of what they lost, and writes it into
+contrib/docs/reliability.md. That takes about an hour, most of it for 500 kills a row; daemons that promise nothing are
+struck a fifth as often."""
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from daemons import PEERS, own_command
+from faults import blows
+from faults.ledger import Outcome, kill_loop
+
+DOCUMENT = Path(__file__).parents[2] / "contrib" / "docs" / "reliability.md"
+BEGIN, END = "<!-- faults -->\n", "<!-- /faults -->\n"
+COLUMNS = ("fault", "daemon", "options", "times", "acknowledged", "lost", "duplicated", "slowest recovery")
+
+SYNCED = ("--mem-queue-size=0", "--sync-every=1")  # what can be had of nsqd
+NSQD = ((), SYNCED)
+GNSQD = ((), SYNCED, ("--durability=process",), ("--durability=disk",))
+
+
+class Row(NamedTuple):
+    """`run` takes command, times and flags; `real` if the real nsqd can be struck so, too."""
+
+    fault: str
+    run: Callable[..., Outcome]
+    times: int
+    real: bool = True
+
+
+ROWS = (
+    Row("SIGKILL", kill_loop, 500),
+    Row("power lost: what was not synced is gone", blows.lose_power, 50, real=False),
+    Row("disk full", blows.fill_disk, 5),
+    Row("SIGSTOP, then SIGCONT", blows.stand_still, 30),
+    Row("clock set by up to an hour", blows.set_clock, 30, real=False),
+)
+
+
+def line(cells: Sequence[object]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+HEAD = [line(COLUMNS), line(["---"] * 3 + ["---:"] * 5)]
+
+
+def cases() -> list[tuple[Row, str, tuple[str, ...]]]:
+    """Every row with every daemon and its options."""
+    usage = subprocess.run([*own_command(), "--help"], capture_output=True, text=True).stderr
+    ours = [flags for flags in GNSQD if "-durability" in usage or not any("durability" in flag for flag in flags)]
+    return [
+        (row, name, flags)
+        for row in ROWS
+        for name, options in (("nsqd", NSQD), ("gnsqd", ours))
+        for flags in options
+        if row.real or name == "gnsqd"
+    ]
+
+
+def write(lines: Sequence[str]) -> None:
+    """Put the table between the markers of the document."""
+    text = DOCUMENT.read_text()
+    table = "".join(f"{row}\n" for row in lines)
+    DOCUMENT.write_text(re.sub(f"(?s)(?<={BEGIN}).*(?={END})", lambda _: f"\n{table}\n", text))
+
+
+def promised(row: Row, name: str, flags: tuple[str, ...]) -> bool:
+    """Whether nothing may be lost by that."""
+    if row.run is kill_loop:
+        return "--durability=process" in flags or "--durability=disk" in flags
+    return name == "gnsqd" and (row.run is not blows.lose_power or "--durability=disk" in flags)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="faults", description=__doc__)
+    parser.add_argument(
+        "--rows", default="", help="only rows that this regular expression finds; nothing is written then"
+    )
+    parser.add_argument("--times", type=int, help="so many blows each")
+    arguments = parser.parse_args()
+    # All that was started ends with it, in the background too.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    commands = {"nsqd": [os.fspath(PEERS / "nsqd")], "gnsqd": own_command()}
+    lines = list(HEAD)
+    sys.stdout.writelines(f"{row}\n" for row in lines)
+    wrong = []
+    for row, name, flags in cases():
+        cells = (row.fault, name, f"`{' '.join(flags)}`" if flags else "default")
+        if not re.search(arguments.rows, line(cells)):
+            continue
+        times = arguments.times or (row.times if promised(row, name, flags) else -(-row.times // 5))
+        outcome = row.run(commands[name], times, *flags)
+        cost = (outcome.acknowledged, outcome.lost, outcome.duplicated, f"{outcome.recovery_seconds:.2f} s")
+        lines.append(line((*cells, times, *cost)))
+        sys.stdout.write(f"{lines[-1]}\n")
+        sys.stdout.flush()
+        if outcome.lost and promised(row, name, flags):
+            wrong.append(lines[-1])
+    if not arguments.rows:
+        write(lines)
+    if wrong:
+        sys.stderr.writelines(f"lost although that is promised: {row}\n" for row in wrong)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""A consumer whose connection ends in a bad way, or only seems to be there: what it had in flight goes to another one,
+what it had finished does not come again.
+"""
+
+import socket
+import struct
+import time
+from collections.abc import Callable
+
+import pytest
+
+from daemons import Daemon, eventually
+from nsq_client import HEARTBEAT, Client, Message
+
+DaemonFactory = Callable[..., Daemon]
+
+TIMEOUT = 1.0  # seconds
+FENCE = b"fence-of-a-test."  # no message's id: the answer to it comes when all before it is executed
+
+
+def reset(client: Client) -> None:
+    client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+def half_close(client: Client) -> None:
+    client.sock.shutdown(socket.SHUT_WR)
+
+
+def fall_silent(client: Client) -> None:
+    """As when its machine has lost its power: heartbeats are not answered, and nothing tells of the end."""
+
+
+def wait_until_closed(client: Client) -> None:
+    frames = client.recv_until_closed()
+    assert HEARTBEAT in frames
+
+
+@pytest.mark.parametrize("end", [reset, half_close, fall_silent], ids=["reset", "half-closed", "silent"])
+def test_messages_of_a_lost_consumer_go_to_another(nsqd_factory: DaemonFactory, end: Callable[[Client], None]) -> None:
+    nsqd = nsqd_factory(f"--msg-timeout={TIMEOUT}s")
+    with Client(nsqd.tcp_address) as lost, Client(nsqd.tcp_address) as other:
+        assert lost.identify(output_buffer_size=-1, heartbeat_interval=1000).data == b"OK"
+        lost.subscribe("t", "c", rdy=10)
+        other.publish("t", b"finished", b"in flight", b"requeued", b"deferred")
+        held = {message.body: message for message in (lost.message() for _ in range(4))}
+        taken = time.monotonic()
+        lost.command(b"FIN " + held[b"finished"].id)
+        lost.command(b"REQ " + held[b"deferred"].id + b" 1500")
+        lost.command(b"RDY 0")
+        lost.command(b"REQ " + held[b"requeued"].id + b" 0")
+        lost.command(b"FIN " + FENCE)
+        assert lost.error().endswith(b"ID not in flight")
+        end(lost)
+        other.subscribe("t", "c", rdy=10)
+        came: dict[bytes, tuple[float, Message]] = {}
+        while len(came) < 3:
+            message = other.message()
+            assert message.body not in came
+            came[message.body] = time.monotonic() - taken, message
+            other.command(b"FIN " + message.id)
+        assert {body: message.attempts for body, (_, message) in came.items()} == dict.fromkeys(
+            (b"in flight", b"requeued", b"deferred"), 2
+        )
+        assert came[b"in flight"][0] > TIMEOUT - 0.1
+        assert came[b"deferred"][0] > 1.4
+        if end is fall_silent:
+            wait_until_closed(lost)
+        eventually(lambda: len(nsqd.channel_stats("t", "c")["clients"]) == 1)
+        stats = nsqd.channel_stats("t", "c")
+        eventually(lambda: nsqd.channel_stats("t", "c")["in_flight_count"] == 0)
+        assert (stats["depth"], stats["deferred_count"], stats["requeue_count"], stats["timeout_count"]) == (0, 0, 2, 1)

@@ -1,0 +1,100 @@
+"""Somebody sets the clock while messages are in flight and deferred: what is to come after a time still does, no
+sooner, and ids stay unique. Over a restart a due time is one of the wall clock, the only one that goes on.
+"""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.put import interpreter
+from daemons import Daemon, eventually, own_command
+from faults.jumping_clock import WallClock
+from http_api import ask
+from nsq_client import Client, Message, parse_message
+
+HOUR = 3600.0
+TIMEOUT = 1.0  # seconds
+DELAY = 1.4
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> WallClock:
+    return WallClock(tmp_path / "clock", interpreter(own_command()))
+
+
+@pytest.fixture
+def gnsqd(clock: WallClock, tmp_path: Path) -> Daemon:
+    return Daemon(clock.command, tmp_path / "data", f"--msg-timeout={TIMEOUT}s", "--max-req-timeout=2s")
+
+
+def subscriber(gnsqd: Daemon) -> Client:
+    client = Client(gnsqd.tcp_address)
+    assert client.identify(output_buffer_size=-1).data == b"OK"
+    client.subscribe("t", "c", rdy=100)
+    return client
+
+
+def deferred_count(gnsqd: Daemon) -> int:
+    return int(gnsqd.channel_stats("t", "c")["deferred_count"])
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["forward", "back"])
+def test_setting_the_clock_brings_nothing_early_and_keeps_nothing_back(
+    gnsqd: Daemon, clock: WallClock, jump: float
+) -> None:
+    with gnsqd, subscriber(gnsqd) as client, Client(gnsqd.tcp_address) as publisher:
+        publisher.publish("t", b"times out", b"requeued")
+        first = {message.body: message for message in (client.message(), client.message())}
+        taken = time.monotonic()
+        client.command(b"REQ %b %d" % (first[b"requeued"].id, 1000 * DELAY))
+        publisher.command(b"DPUB t %d" % (1000 * DELAY), b"deferred")
+        assert publisher.response() == b"OK"
+        deferred = time.monotonic()
+        clock.set(jump)
+        publisher.publish("t", *[b"after %d" % number for number in range(5000)])
+        after: list[Message] = []
+        came: dict[bytes, tuple[float, Message]] = {}
+        while len(after) < 5000 or len(came) < 3:
+            frame = client.frame()
+            now = time.monotonic()
+            message = parse_message(frame.data)
+            client.command(b"FIN " + message.id)
+            if message.body.startswith(b"after"):
+                after.append(message)
+            else:
+                assert message.body not in came
+                came[message.body] = now, message
+        assert came[b"times out"][0] - taken > TIMEOUT - 0.1
+        assert came[b"requeued"][0] - taken > DELAY - 0.1
+        assert came[b"deferred"][0] - deferred > DELAY - 0.1
+        assert [came[body][1].attempts for body in (b"times out", b"requeued", b"deferred")] == [2, 2, 1]
+        assert len({message.id for message in (*after, *first.values())}) == 5002
+        ahead = after[0].timestamp / 1e9 - time.time()
+        assert abs(ahead - jump) < HOUR / 2  # so the clock was set
+        eventually(lambda: gnsqd.channel_stats("t", "c")["in_flight_count"] == 0)
+    assert "Traceback (most" not in gnsqd.log()
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["forward", "back"])
+def test_deferred_messages_come_when_the_clock_was_set_between_two_runs(
+    gnsqd: Daemon, clock: WallClock, jump: float
+) -> None:
+    """At once when they are due by the clock, and never later than --max-req-timeout."""
+    with gnsqd:
+        assert ask(gnsqd, "POST /topic/create?topic=t")[0] == 200
+        assert ask(gnsqd, "POST /channel/create?topic=t&channel=c")[0] == 200
+        with Client(gnsqd.tcp_address) as publisher:
+            for delay in (800, 2000):
+                publisher.command(b"DPUB t %d" % delay, b"deferred %d" % delay)
+                assert publisher.response() == b"OK"
+        eventually(lambda: deferred_count(gnsqd) == 2)
+        assert gnsqd.terminate() == 0
+        clock.set(jump)
+        gnsqd.start()
+        started = time.monotonic()
+        with subscriber(gnsqd) as client:
+            assert {client.message().body, client.message().body} == {b"deferred 800", b"deferred 2000"}
+            took = time.monotonic() - started
+        if jump < 0:
+            assert took > 1.7

@@ -1,0 +1,11 @@
+"""The table of faults in the documentation."""
+
+from faults.__main__ import BEGIN, DOCUMENT, END, HEAD, ROWS, cases
+
+
+def test_table_in_the_documentation_has_every_fault_daemon_and_option() -> None:
+    lines = DOCUMENT.read_text().partition(BEGIN)[2].partition(END)[0].strip().split("\n")
+    assert lines[:2] == HEAD
+    listed = [[cell.strip() for cell in line.split("|")[1:4]] for line in lines[2:]]
+    assert listed == [[row.fault, name, f"`{' '.join(flags)}`" if flags else "default"] for row, name, flags in cases()]
+    assert {cells[0] for cells in listed} == {row.fault for row in ROWS}

@@ -1,0 +1,188 @@
+"""Random sessions, each played to the real nsqd and to gnsqd, and every answer compared.
+
+    PYTHONPATH=tests python -m model.differential --steps=1000000 --seed=1
+
+`--seed=S` plays sessions `S.0`, `S.1` and so on; `--session=S.N` plays one again and shows all its steps. After a
+difference the session is played again without some of its steps, as few as still show it.
+"""
+
+import argparse
+import itertools
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from daemons import PEERS
+from model.bad_arguments import LIMITS
+from model.player import Difference, ExplainedDifference
+from model.session import Session
+from model.sides import Side
+from pairs import running_pair
+
+STEPS = 200  # of a session
+SHOWN = 30  # steps
+ENOUGH = 10  # differences
+LONG_ENOUGH = 30.0  # seconds, to look for the fewest steps that show a difference
+QUICK = 0.3  # seconds; what has not come then does not come, when a difference is looked into
+
+Sides = tuple[Side, Side]
+
+
+class Arena:
+    """Daemons to play to: one pair with a memory queue and one without, as the session's seed wants it."""
+
+    def __init__(self, in_memory: Sides, on_disk: Sides) -> None:
+        self._pairs = (in_memory, on_disk)
+        self.steps = 0
+        self.explained: Counter[str] = Counter()
+
+    def play(self, seed: str, steps: Collection[int] = range(STEPS), patience: float | None = None) -> list[str]:
+        """What was done; Difference."""
+        on_disk = random.Random(seed).random() < 0.25
+        session = Session(self._pairs[on_disk], seed, on_disk)
+        if patience is not None:
+            session.patience = patience
+        try:
+            session.play(steps)
+        except ExplainedDifference as error:
+            self.explained[str(error)] += 1
+            session.clean_up()
+        except Difference as error:
+            error.add_note("\n".join((f"the last steps of session {seed}:", *session.trace[-SHOWN:])))
+            session.clean_up()
+            raise
+        self.steps += len(session.trace)
+        return session.trace
+
+    def judge(self, seed: str) -> None:
+        """Play; a Difference says what is left of the session when steps that play no part are left out."""
+        try:
+            self.play(seed)
+        except Difference as error:
+            steps = self._fewest(seed)
+            if steps is None:
+                error.add_note("played again it does not show")
+            else:
+                error.add_note(f"shows with --session={seed} --only={','.join(map(str, steps))}")
+            raise
+
+    def _fewest(self, seed: str) -> list[int] | None:
+        """Steps that show a difference; None if not even all of them do, this time."""
+
+        def shows(steps: list[int]) -> bool:
+            try:
+                self.play(seed, steps, QUICK)
+            except Difference:
+                return True
+            return False
+
+        steps = list(range(STEPS))
+        if not shows(steps):
+            return None
+        end = time.monotonic() + LONG_ENOUGH
+        size = STEPS // 2
+        while size:
+            first = 0
+            while first < len(steps) and time.monotonic() < end:
+                fewer = steps[:first] + steps[first + size :]
+                if shows(fewer):
+                    steps = fewer
+                else:
+                    first += size
+            size //= 2
+        return steps
+
+
+@contextmanager
+def arena(directory: Path, nsqd: Path) -> Iterator[Arena]:
+    """Daemons with data paths below `directory`; the real one is `nsqd`."""
+    with ExitStack() as stack:
+        pairs: list[Sides] = []
+        for name, *flags in (("memory",), ("disk", "--mem-queue-size=0")):
+            pair = stack.enter_context(running_pair(directory / name, nsqd, *LIMITS, *flags))
+            sides = (Side("gnsqd", pair.ours), Side("nsqd", pair.real))
+            for side in sides:
+                stack.enter_context(side)
+                assert side.web.ask("PUT /config/log_level", b"error").status == 200
+            pairs.append(sides)
+        yield Arena(*pairs)
+
+
+def fast_directory() -> str | None:
+    """One whose fsync costs nothing, for tempfile."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+class Outcome(NamedTuple):
+    """`differences` in words."""
+
+    steps: int
+    differences: list[str]
+    explained: Counter[str]
+
+
+def play(nsqd: Path, seed: int, steps: int, first: int = 0, stride: int = 1, enough: int = 1) -> Outcome:
+    """So many steps, of the sessions `first`, `first + stride` and so on, or so many differences."""
+    differences = []
+    with (
+        tempfile.TemporaryDirectory(prefix="gnsqd-differential-", dir=fast_directory()) as directory,
+        arena(Path(directory), nsqd) as ring,
+    ):
+        for number in itertools.count(first, stride):
+            try:
+                ring.judge(f"{seed}.{number}")
+            except Difference as error:
+                differences.append("\n".join((str(error), *error.__notes__)))
+            if ring.steps >= steps or len(differences) >= enough:
+                return Outcome(ring.steps, differences, ring.explained)
+    raise AssertionError
+
+
+def play_one(nsqd: Path, session: str, steps: Collection[int]) -> None:
+    """Show what is done; Difference."""
+    with tempfile.TemporaryDirectory() as directory, arena(Path(directory), nsqd) as ring:
+        sys.stdout.writelines(f"{line}\n" for line in ring.play(session, steps))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="model.differential", description=__doc__)
+    parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=random.getrandbits(32))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="so many pairs of daemons at a time")
+    parser.add_argument("--session", help="play this one alone")
+    parser.add_argument("--only", help="and of it these steps")
+    arguments = parser.parse_args()
+    nsqd = PEERS / "nsqd"
+    if arguments.session:
+        only = map(int, arguments.only.split(",")) if arguments.only else range(STEPS)
+        play_one(nsqd, arguments.session, list(only))
+        return 0
+    begin = time.monotonic()
+    jobs = arguments.jobs
+    with ProcessPoolExecutor(jobs) as pool:
+        share = -(-arguments.steps // jobs)
+        futures = [pool.submit(play, nsqd, arguments.seed, share, job, jobs, ENOUGH) for job in range(jobs)]
+        outcomes = [future.result() for future in futures]
+    seconds = time.monotonic() - begin
+    steps = sum(outcome.steps for outcome in outcomes)
+    differences = [text for outcome in outcomes for text in outcome.differences]
+    lines = [f"{text}\n" for text in differences]
+    lines.append(
+        f"seed {arguments.seed}: {steps} steps, {steps / seconds:.0f} a second, {len(differences)} unexplained"
+    )
+    explained = sum((outcome.explained for outcome in outcomes), Counter[str]())
+    lines += [f"{count} explained: {reason}" for reason, count in explained.items()]
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    return 1 if differences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

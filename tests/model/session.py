@@ -1,0 +1,400 @@
+"""One random session for two daemons.
+
+Step `n` is made from the session's seed, `n` and the state alone, so that a session can be played without some of its
+steps.
+"""
+
+import json
+import random
+from collections.abc import Callable, Collection
+from typing import Any
+
+from model import bad_arguments
+from model.player import FENCE, STATS, UNKNOWN_ID, Connection, Difference, Held, Player
+from model.queues import CLOSING, INIT, SUBSCRIBED, Channel
+from model.sides import PATIENCE, Answer, Link, Side, Web, counts, shown
+from nsq_client import mpub_body, sized
+
+TOPICS = ("a", "a", "b.B_-9", "e#ephemeral")
+CHANNELS = ("c", "c", "d", "x#ephemeral")
+LATER = (60_000, 3_600_000)  # ms; delays that end after every session
+UNKNOWN = Held((UNKNOWN_ID,) * 2, b"")
+AT_ONCE = {"output_buffer_size": -1, "output_buffer_timeout": -1}
+FIELDS = ({"heartbeat_interval": -1}, {"heartbeat_interval": 60000}, {"msg_timeout": 900000}, {"unknown": None})
+
+
+class Session(Player):
+    """`on_disk`: the daemons have no memory queue."""
+
+    def __init__(self, sides: tuple[Side, Side], seed: str, on_disk: bool, patience: float = PATIENCE) -> None:
+        super().__init__(sides, patience)
+        self.seed = seed
+        self.chance = random.Random(seed)
+        # Without memory nothing but a consumer that waits at the very moment takes a message of an ephemeral channel,
+        # and a delay is lost unless the topic's pump waits so: neither is determined.
+        self._topics = [name for name in TOPICS if not (on_disk and "#" in name)]
+        self._channels = [name for name in CHANNELS if not (on_disk and "#" in name)]
+        self._on_disk = on_disk
+        self._made = 0
+        self._bodies = 0
+
+    def play(self, steps: Collection[int]) -> None:
+        """Difference or ExplainedDifference. In the end all topics are gone, and all connections."""
+        try:
+            for self.number in steps:
+                self.chance = random.Random(f"{self.seed} {self.number}")
+                while not self.chance.choice(KINDS)(self):
+                    pass
+                self.rest()
+            self._end()
+        except (TimeoutError, ConnectionError, json.JSONDecodeError) as error:
+            raise Difference(f"{self.trace[-1]}: {error!r}", "?", "?") from error
+
+    def _end(self) -> None:
+        self.note("the end")
+        for name in list(self.queues.topics):
+            self.request(f"POST /topic/delete?topic={name}".replace("#", "%23"), b"")
+            self._drop_topic(name)
+        for connection in list(self.connections):
+            self.lose(connection)
+        self.rest()
+
+    def clean_up(self) -> None:
+        """After a difference: nothing is left for the next session."""
+        for connection in list(self.connections):
+            for link in connection.links:
+                link.close()
+        for side in self.sides:
+            side.web.close()
+            side.web = Web(side.daemon.http_address)
+            for name in counts(side.web.ask(STATS).body.partition(b'"topics":')[2]):
+                side.web.ask(f"POST /topic/delete?topic={name}".replace("#", "%23"), b"")
+
+    # Choices
+
+    def _connection(self, *states: str) -> Connection | None:
+        found = [connection for connection in self.connections if not states or connection.window.state in states]
+        return self.chance.choice(found) if found else None
+
+    def _body(self) -> bytes:
+        self._bodies += 1
+        return b"%d" % self._bodies + b"." * self.chance.choice((0, 0, 10, 500))
+
+    def _delay(self) -> int:
+        """0 is none."""
+        return 0 if self._on_disk or self.chance.random() < 0.3 else self.chance.choice(LATER)
+
+    # Connections
+
+    def connect(self) -> bool:
+        if len(self.connections) >= 6:
+            return False
+        self._made += 1
+        links = [Link(side.daemon.tcp_address, self.patience) for side in self.sides]
+        connection = Connection(links, self._made)
+        self.connections.append(connection)
+        if self.chance.random() < 0.15:
+            self.note(f"{connection}: connect")
+            return True
+        connection.lazy = False
+        return self._identify(connection)
+
+    def identify_again(self) -> bool:
+        connection = self._connection(INIT)
+        return connection is not None and not connection.lazy and self._identify(connection)
+
+    def _identify(self, connection: Connection) -> bool:
+        fields: dict[str, Any] = {**AT_ONCE, "feature_negotiation": self.chance.random() < 0.3}
+        for name in self.chance.sample(("client_id", "hostname", "user_agent"), self.chance.randrange(4)):
+            fields[name] = f"{name} {self._made}"
+        if self.chance.random() < 0.1:
+            fields |= self.chance.choice(FIELDS)
+        self.note(f"{connection}: IDENTIFY {fields}")
+        self.talk(connection, b"IDENTIFY\n" + sized(json.dumps(fields).encode()))
+        return True
+
+    def disconnect(self) -> bool:
+        connection = self._connection()
+        if connection is None:
+            return False
+        reset = self.chance.random() < 0.5
+        self.note(f"{connection}: {'reset' if reset else 'close'}")
+        if reset:
+            for link in connection.links:
+                link.reset()
+        self.lose(connection)
+        return True
+
+    def bad_command(self) -> bool:
+        connection = self._connection()
+        if connection is None:
+            return False
+        state = connection.window.state
+        topic, channel = self.chance.choice(self._topics), self.chance.choice(self._channels)
+        line, body, cut = bad_arguments.command(self.chance, topic, channel, state != INIT, state == CLOSING)
+        self.note(f"{connection}: bad {line[:100]!r} {body[:100]!r}{' and the end' * cut}")
+        data = line + b"\n" + body
+        if cut:
+            for link in connection.links:
+                link.send(data)
+                link.end_of_sending()
+            self.talk(connection, b"", 2)
+        elif state == INIT:
+            self.talk(connection, data)
+        else:
+            self.talk(connection, data + FENCE, 2)
+        return True
+
+    # Publishing
+
+    def pub(self) -> bool:
+        return self._publish("PUB", None, [self._body()])
+
+    def mpub(self) -> bool:
+        return self._publish("MPUB", None, [self._body() for _ in range(self.chance.randrange(1, 6))])
+
+    def dpub(self) -> bool:
+        return self._publish("DPUB", self._delay(), [self._body()])
+
+    def _publish(self, verb: str, delay: int | None, bodies: list[bytes]) -> bool:
+        connection = self._connection()
+        if connection is None:
+            return False
+        topic = self.chance.choice(self._topics)
+        line = f"{verb} {topic}" + (f" {delay}" if delay is not None else "")
+        self.note(f"{connection}: {line}, {[body[:20] for body in bodies]}")
+        data = line.encode() + b"\n" + sized(mpub_body(*bodies) if verb == "MPUB" else bodies[0])
+        if self.chance.random() < 0.05:
+            cut = self.chance.randrange(1, len(data))
+            for link in connection.links:
+                link.send(data[:cut])
+            data = data[cut:]
+        if self.talk(connection, data)[0].data == b"OK":
+            self.queues.publish(topic, len(bodies), bool(delay))
+        return True
+
+    # Consuming
+
+    def sub(self) -> bool:
+        connection = self._connection(INIT)
+        if connection is None:
+            return False
+        topic, channel = self.chance.choice(self._topics), self.chance.choice(self._channels)
+        self.note(f"{connection}: SUB {topic} {channel}")
+        if self.talk(connection, f"SUB {topic} {channel}\n".encode())[0].data == b"OK":
+            window = connection.window
+            window.topic, window.channel, window.state = topic, channel, SUBSCRIBED
+            self.queues.channel(topic, channel).clients += 1
+        return True
+
+    def rdy(self) -> bool:
+        connection = self._connection(SUBSCRIBED, CLOSING)
+        if connection is None:
+            return False
+        window = connection.window
+        count = self.chance.choice((0, 1, 1, 2, 3, 5, 50))
+        if connection.lazy:
+            count = min(count, 1)
+        others = [other.window for other in self.connections if other is not connection]
+        place = (window.topic, window.channel)
+        if count and any(other.ready and place == (other.topic, other.channel) for other in others):
+            return False
+        line = f"RDY {count}"
+        if self.chance.random() < 0.1:
+            line = {0: "RDY ", 1: "RDY"}.get(count, f"RDY 0{count}")
+        self.note(f"{connection}: {line}")
+        if self.tell(connection, [line.encode()] * 2) and window.state == SUBSCRIBED:
+            window.ready = count
+        return True
+
+    def fin(self) -> bool:
+        return self._answer(b"FIN %b")
+
+    def touch(self) -> bool:
+        return self._answer(b"TOUCH %b")
+
+    def req(self) -> bool:
+        delay = 0 if self.chance.random() < 0.6 else self.chance.choice((*LATER, 99_999_999))
+        return self._answer(b"REQ %%b %d" % delay, delay)
+
+    def _answer(self, command: bytes, delay: int = 0) -> bool:
+        """To a message in flight; sometimes to one that is not, or that another has."""
+        connection = self._connection(SUBSCRIBED, CLOSING)
+        if connection is None:
+            return False
+        foreign = ""
+        if self.chance.random() < 0.85:
+            messages = connection.held
+        else:
+            other = self._connection(SUBSCRIBED, CLOSING) or connection
+            foreign = " of another topic" * (other.window.topic != connection.window.topic)
+            messages = other.held[:2] if foreign else [*connection.dropped[-3:], *other.held[:2], UNKNOWN]
+        if not messages:
+            return False
+        held = messages[0] if self.chance.random() < 0.7 else self.chance.choice(messages)
+        self.note(f"{connection}: {(command % held.body[:20]).decode()}{foreign}")
+        if self.tell(connection, [command % id for id in held.ids]) and held in connection.held and command[:1] != b"T":
+            window = connection.window
+            connection.held.remove(held)
+            connection.dropped.append(held)
+            window.in_flight -= 1
+            channel = self.queues.channel(window.topic, window.channel)
+            channel.in_flight -= 1
+            if command[:1] == b"R":
+                channel.deferred += delay > 0
+                channel.depth += delay == 0
+        return True
+
+    def cls(self) -> bool:
+        connection = self._connection(SUBSCRIBED)
+        if connection is None:
+            return False
+        self.note(f"{connection}: CLS")
+        if self.talk(connection, b"CLS\n")[0].data == b"CLOSE_WAIT":
+            connection.window.state = CLOSING
+            connection.window.ready = 0
+        return True
+
+    def nop(self) -> bool:
+        connection = self._connection(SUBSCRIBED, CLOSING)
+        if connection is None:
+            return False
+        self.note(f"{connection}: NOP")
+        return self.tell(connection, [b"NOP"] * 2)
+
+    def strange(self) -> bool:
+        """What is explained."""
+        connection = self._connection(INIT, SUBSCRIBED)
+        if connection is None or self.chance.random() < 0.9:
+            return False
+        topic = self.chance.choice(self._topics)
+        if connection.window.state == SUBSCRIBED:
+            self.note(f"{connection}: RDY {1 << 64}")
+            self.talk(connection, b"RDY %d\n" % (1 << 64) + FENCE, 2)
+        elif self.chance.random() < 0.5:
+            self.note(f"{connection}: DPUB {topic} {1 << 64}")
+            self.talk(connection, b"DPUB %b %d\n" % (topic.encode(), 1 << 64) + sized(b"x"))
+        else:
+            self.note(f"{connection}: MPUB {topic} with messages beyond its body")
+            body = mpub_body(*[b"x" * 1000] * 5)
+            self.talk(connection, b"MPUB %b\n" % topic.encode() + bad_arguments.int32(4000) + body)
+        return True
+
+    # HTTP
+
+    def request(self, what: str, body: bytes | None) -> Answer:
+        ours, real = self.ask(what, body)
+        self.compare("answers", ours, real)
+        return ours
+
+    def topic_act(self) -> bool:
+        act = self.chance.choice(("create", "create", "empty", "pause", "unpause", "unpause", "delete"))
+        name = self.chance.choice(self._topics)
+        self.note(f"/topic/{act} {name}")
+        if self.request(f"POST /topic/{act}?topic={name}".replace("#", "%23"), b"").status == 200:
+            topic = self.queues.topic(name)
+            if act == "empty":
+                topic.depth = topic.deferred = 0
+            elif act == "delete":
+                self._drop_topic(name)
+            elif act != "create":
+                topic.paused = act == "pause"
+        return True
+
+    def channel_act(self) -> bool:
+        act = self.chance.choice(("create",) * 4 + ("empty", "pause", "unpause", "unpause", "delete"))
+        topic, name = self.chance.choice(self._topics), self.chance.choice(self._channels)
+        self.note(f"/channel/{act} {topic} {name}")
+        answer = self.request(f"POST /channel/{act}?topic={topic}&channel={name}".replace("#", "%23"), b"")
+        if answer.status != 200:
+            return True
+        channel = self.queues.channel(topic, name)
+        if act == "empty":
+            self._empty(topic, channel)
+        elif act == "delete":
+            self._drop_channel(topic, name)
+        elif act != "create":
+            channel.paused = act == "pause"
+        return True
+
+    def _empty(self, topic: str, channel: Channel) -> None:
+        channel.depth = channel.in_flight = channel.deferred = 0
+        for connection in self.connections:
+            if (connection.window.topic, connection.window.channel) == (topic, channel.name):
+                connection.window.in_flight = 0
+                connection.dropped += connection.held
+                connection.held.clear()
+
+    def _drop_topic(self, name: str) -> None:
+        for channel in list(self.queues.topics[name].channels):
+            self._drop_channel(name, channel)
+        self.queues.topics.pop(name, None)
+
+    def _drop_channel(self, topic: str, name: str) -> None:
+        """And with it its consumers' connections."""
+        self.queues.delete_channel(topic, name)
+        for connection in list(self.connections):
+            if (connection.window.topic, connection.window.channel) == (topic, name):
+                self.talk(connection, b"")
+
+    def http_pub(self) -> bool:
+        topic, delay = self.chance.choice(self._topics), self._delay()
+        what = f"POST /pub?topic={topic}" + f"&defer={delay}" * (delay > 0 or self.chance.random() < 0.3)
+        self.note(what)
+        if self.request(what.replace("#", "%23"), self._body()).status == 200:
+            self.queues.publish(topic, 1, delay > 0)
+        return True
+
+    def http_mpub(self) -> bool:
+        topic, bodies = self.chance.choice(self._topics), [self._body() for _ in range(self.chance.randrange(1, 6))]
+        what, body = f"POST /mpub?topic={topic}", b"\n".join(bodies)
+        if self.chance.random() < 0.5:
+            what, body = f"{what}&binary={self.chance.choice(('true', '1', 'yes'))}", mpub_body(*bodies)
+        elif self.chance.random() < 0.5:
+            body += b"\n"
+        self.note(f"{what} of {len(bodies)}")
+        if self.request(what.replace("#", "%23"), body).status == 200:
+            self.queues.publish(topic, len(bodies))
+        return True
+
+    def bad_request(self) -> bool:
+        topic, channel = self.chance.choice(self._topics), self.chance.choice(self._channels)
+        what, body = bad_arguments.request(self.chance, topic, channel)
+        self.note(f"{what} {(body or b'')[:40]!r}")
+        self.request(what, body)
+        return True
+
+    def look(self) -> bool:
+        """/stats with the clients; the connections that are about to end may be seen for a while."""
+        topic, channel = self.chance.choice(self._topics), self.chance.choice(("", "", *self._channels))
+        what = f"GET /stats?format={self.chance.choice(('json', 'json', 'text'))}&topic={topic}&channel={channel}"
+        what = what.replace("#", "%23").removesuffix("&channel=") + "&include_mem=false"
+        self.note(what)
+        self.eventually(lambda: [shown(answer.body) for answer in self.ask(what)], "what is told of clients")
+        return True
+
+
+WEIGHTS: dict[Callable[[Session], bool], int] = {
+    Session.connect: 8,
+    Session.identify_again: 1,
+    Session.disconnect: 1,
+    Session.bad_command: 4,
+    Session.pub: 12,
+    Session.mpub: 6,
+    Session.dpub: 3,
+    Session.sub: 10,
+    Session.rdy: 14,
+    Session.fin: 28,
+    Session.touch: 5,
+    Session.req: 14,
+    Session.cls: 1,
+    Session.nop: 1,
+    Session.strange: 1,
+    Session.topic_act: 6,
+    Session.channel_act: 8,
+    Session.http_pub: 4,
+    Session.http_mpub: 3,
+    Session.bad_request: 4,
+    Session.look: 4,
+}
+KINDS = [kind for kind, weight in WEIGHTS.items() for _ in range(weight)]
