@@ -9,6 +9,7 @@ clean exit, with code 1.
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from socket import gethostname
 from traceback import format_exc
@@ -35,6 +36,8 @@ from gnsqd.storage import metadata
 from gnsqd.storage.dirlock import DirLock
 from gnsqd.storage.diskqueue import DiskQueue
 from gnsqd.storage.files import try_write
+from gnsqd.storage.journal import Journal
+from gnsqd.storage.journals import Journals
 from gnsqd.storage.record import MIN_RECORD_SIZE
 from gnsqd.storage.sweep import sweep
 from gnsqd.storage.syncer import Syncer
@@ -90,6 +93,7 @@ class NSQD:
         self._log.info("ID: %d", options.node_id)
         self._log.info("gnsqd v%s (%s)", VERSION, lane())
         sweep(options.data_path, self._log)
+        self._open_journals()
         self._registry.attach(self._environment())
 
         tcp_listener = Listener(options.tcp_address)
@@ -124,6 +128,7 @@ class NSQD:
             self._spawn("httpServer", server.serve)
         self._spawn("queueScanLoop", self._queue_scan.queueScanLoop)
         self._spawn("syncLoop", self._syncer.syncLoop)
+        self._spawn("journalLoop", self._journals.journal_loop)
         self._spawn("persistLoop", self._metadata_file.persist_loop)
         self._spawn("healthLoop", self.health_loop)
         self._lookup.start(options.nsqlookupd_tcp_addresses, self._identity())
@@ -187,6 +192,7 @@ class NSQD:
             set_health=self._set_health,
             channels_to_precreate=self._lookup.channels_to_precreate,
             spawn=self._spawn,
+            open_journal=self._open_journal,
         )
 
     def _make_backend(self, name: str) -> DiskQueue:
@@ -203,13 +209,52 @@ class NSQD:
             syncer=self._syncer,
         )
 
+    # Journals
+
+    def _open_journals(self) -> None:
+        options = self._options
+        try:
+            self._journals = Journals(
+                options.data_path,
+                options.max_bytes_per_file,
+                options.durability == "disk",
+                self._log,
+                self._syncer,
+                self._set_health,
+            )
+        except StorageError as error:
+            raise StartError(str(error)) from error
+
+    def _open_journal(self, topic: str) -> Journal | None:
+        return None if self._options.durability == "none" else self._journals.open(topic)
+
+    def _end_journals(self, topics: list[metadata.TopicMetadata]) -> list[metadata.TopicMetadata]:
+        """Without durability, turn the journals there are into disk queues; all topics and channels that there are."""
+        journaled = self._journals.topics
+        if self._options.durability != "none" or not journaled:
+            return topics
+        registry = Registry()
+        environment = replace(
+            self._environment(),
+            notify=lambda thing, persist: None,
+            open_journal=self._journals.open,
+            channels_to_precreate=lambda topic: [],
+        )
+        registry.attach(environment)
+        registry.load([topic for topic in topics if topic.name in journaled], journaled)
+        replayed = registry.metadata()
+        registry.close()
+        names = {topic.name for topic in replayed}
+        return [topic for topic in topics if topic.name not in names] + replayed
+
     # nsqd.dat
 
     def _load_metadata(self) -> None:
         try:
             if not os.path.exists(self._metadata_path):
                 self._warn_of_older_metadata()
-            self._registry.load(metadata.load(self._metadata_path))
+            topics = self._end_journals(metadata.load(self._metadata_path))
+            self._registry.load(topics, self._journals.topics)
         except StorageError as error:
             raise StartError(str(error), prefix="failed to load metadata") from error
         try:
@@ -334,6 +379,7 @@ class NSQD:
         self._queue_scan.stop()
         self._statsd.stop()
         self._health_bell.ring()
+        self._journals.stop()
         self._syncer.stop()
         self._lock.release()
         self._log.info("NSQ: bye")

@@ -13,12 +13,14 @@ from gnsqd.broker.backend import flush_messages, look, read_messages, write_mess
 from gnsqd.broker.channel import MAX_TAKE_BYTES, Channel
 from gnsqd.broker.doorbell import Doorbell, give_way
 from gnsqd.broker.environment import Environment
+from gnsqd.broker.journaled import JournaledQueue, convert, import_batch, journal_messages
 from gnsqd.broker.message import BODY_AT, Message, new_messages
 from gnsqd.broker.names import is_ephemeral
 from gnsqd.broker.turns import Turns
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.quantile import Result
 from gnsqd.storage.backend_queue import BackendQueue, DummyBackendQueue
+from gnsqd.storage.journal import Journal
 
 MAX_BATCH = 256
 MAX_PUT = 2048
@@ -58,7 +60,17 @@ class Topic:
         self._backend_first = False
         self._started = False
         self._doorbell = Doorbell()
-        self.backend: BackendQueue = DummyBackendQueue(name) if self.ephemeral else environment.make_backend(name)
+        self._journal = None if self.ephemeral else environment.open_journal(name)
+        self._journaled: JournaledQueue | None = None
+        self._restored: dict[str, tuple[JournaledQueue, dict[int, int]]] = {}  # channels of a replay, not yet made
+        self._converted = False  # disk queues hold copies of what the journal has
+        self.backend: BackendQueue | JournaledQueue
+        if self._journal is not None:
+            self.backend = self._journaled = self._restore(self._journal)
+        elif self.ephemeral:
+            self.backend = DummyBackendQueue(name)
+        else:
+            self.backend = environment.make_backend(name)
         self._pump = environment.spawn(f"messagePump:{name}", self.messagePump)
         environment.notify(self, not self.ephemeral)
 
@@ -78,7 +90,11 @@ class Topic:
         return streams[0].merged(Turns().over(streams)) if streams else None
 
     def start(self) -> None:
-        """Let messages move: all channels that must not miss any are there."""
+        """Let messages move: all channels that must not miss any are there. May yield."""
+        if self._journaled is not None and not self._started:
+            for channel in list(self.channels.values()):
+                self._import_channel(channel)
+            self._import_topic(self._journaled)
         self._started = True
         self._doorbell.ring()
 
@@ -98,6 +114,10 @@ class Topic:
         if self.exiting:
             raise BrokerError("exiting")
         failure = None
+        if self._journal is not None:
+            if self._journal.failed is not None:
+                self._flush_journal()
+            journal_messages(self._journal, messages)
         room = self._capacity - len(self._memory)
         if self._nothing_before(len(messages)):
             self._hand_over(messages)
@@ -110,7 +130,10 @@ class Topic:
         else:
             room = max(room, 0)
             self._memory.extend(messages[:room])
-            failure = self._write_to_backend(messages[room:])
+            if self._journaled is not None:
+                self._journaled.put(messages[room:])
+            else:
+                failure = self._write_to_backend(messages[room:])
             self._doorbell.ring()
             if failure is not None:
                 messages = messages[: room + failure.written]
@@ -154,8 +177,11 @@ class Topic:
             self.put_messages(self.new_messages(bodies[first : first + MAX_PUT], deferred))
 
     def commit(self) -> None:
-        """Return when what was put is kept as surely as the options promise. May yield."""
-        self.backend.wait_synced()
+        """Return when what was put is kept as surely as the options promise; StorageError if it isn't. May yield."""
+        if self._journal is None:
+            self.backend.wait_synced()
+        else:
+            self._guard_journal(self._journal.commit)
 
     # Channels
 
@@ -165,8 +191,10 @@ class Topic:
         if channel is None:
             if self.exiting:
                 raise BrokerError("exiting")
-            channel = Channel(self.name, name, self._environment, self._delete_soon, self._doorbell.ring)
+            channel = self._new_channel(name)
             self.channels[name] = channel
+            if self._journal is not None and self._started:
+                self._import_channel(channel)
             self._log.info("TOPIC(%s): new channel(%s)", self.name, name)
             self._doorbell.ring()
         return channel
@@ -231,6 +259,12 @@ class Topic:
 
     def _pump_batch(self) -> bool:
         memory = self._memory
+        if self._journaled is not None and self.backend.depth and (self._backend_first or not memory):
+            self._backend_first = False
+            messages = self._journaled.take(MAX_BATCH, MAX_TAKE_BYTES)
+            if messages:
+                self._hand_over(messages)
+            return bool(messages)
         if self.backend.depth and (self._backend_first or not memory):
             payloads = self.backend.peek_many(MAX_BATCH, MAX_TAKE_BYTES)
             self._hand_over(read_messages(payloads, self.backend, self._max_delay), True)
@@ -248,6 +282,8 @@ class Topic:
         return bool(batch)
 
     def _hand_over(self, messages: list[Message], from_disk: bool = False) -> None:
+        if self._journaled is not None:
+            self._journaled.note_finished(messages)
         deferred = [message for message in messages if message.deferred]
         if deferred:
             messages = [message for message in messages if not message.deferred]
@@ -281,13 +317,18 @@ class Topic:
     def empty(self) -> None:
         """Drop what no channel has yet."""
         self._memory.clear()
-        self.backend.empty()
+        if self._journaled is not None:
+            self._journaled.empty_topic()
+        else:
+            self.backend.empty()
 
     def delete(self) -> None:
         """Drop the topic, its channels and all their messages, files included. May yield."""
         self._stop_pump("deleting")
         self._environment.notify(self, not self.ephemeral)
         failure = None
+        if self._journal is not None:
+            self._journal.remove()
         for delete in [*(channel.delete for channel in self.channels.values()), self.empty, self.backend.delete]:
             try:
                 delete()
@@ -301,12 +342,134 @@ class Topic:
         """Write everything to disk, channel by channel, then what no channel has yet; how many messages could not be
         written. May yield."""
         self._stop_pump("closing")
+        if self._journal is not None and self._journaled is not None:
+            self._convert_journal(self._journal, self._journaled)
+            return 0
         lost = sum([channel.close() for channel in list(self.channels.values())])
         if self._memory:
             self._log.info("TOPIC(%s): flushing %d memory messages to backend", self.name, len(self._memory))
         lost += flush_messages(list(self._memory), self.backend, self._log.error)
         self.backend.close()
         return lost
+
+    # With a journal
+
+    def _restore(self, journal: Journal) -> JournaledQueue:
+        """The queue of this topic as the journal was replayed; those of channels wait in `_restored`."""
+        replay = journal.replay
+        self._converted = replay.converting
+        topic_state = replay.queues[0]
+        queue = self._new_journaled(journal, self.name)
+        queue.restore(topic_state, topic_state.finished.gaps(0, journal.next_number))
+        journal.add_queue(queue, 0)
+        for index, state in replay.queues.items():
+            if index:
+                channel_queue = self._new_journaled(journal, state.name)
+                channel_queue.index = index
+                wanted = topic_state.finished.without(state.finished)
+                channel_queue.restore(state, wanted)
+                journal.add_queue(channel_queue, index)
+                due = {number: due for number, due in replay.due.items() if number in wanted} | state.due
+                self._restored[state.name.rpartition(":")[2]] = channel_queue, due
+        return queue
+
+    def _new_journaled(self, journal: Journal, name: str) -> JournaledQueue:
+        return JournaledQueue(journal, name, self._log, self._max_delay)
+
+    @property
+    def restored_channels(self) -> list[str]:
+        """Those that only the journal knows so far."""
+        return list(self._restored)
+
+    def _new_channel(self, name: str) -> Channel:
+        journaled = None
+        due: dict[int, int] = {}
+        if self._journal is not None and self._journaled is not None and not is_ephemeral(name):
+            if name in self._restored:
+                journaled, due = self._restored.pop(name)
+            else:
+                journaled = self._new_journaled(self._journal, f"{self.name}:{name}")
+                journaled.finished = self._journaled.finished.copy()
+                if not self._started and self._journal.replay.damaged:
+                    # It may have been there before: rather everything once more than something not at all.
+                    journaled.finished = self._journal.replay.present.gaps(0, self._journal.next_number)
+                    journaled.put_spans(self._journaled.finished.without(journaled.finished))
+                journaled.index = self._journal.add_queue(journaled)
+        channel = Channel(
+            self.name, name, self._environment, self._delete_soon, self._doorbell.ring, journaled=journaled
+        )
+        if due:
+            channel.restore(due)
+        return channel
+
+    def _import_channel(self, channel: Channel) -> None:
+        if not channel.ephemeral:
+            self._import(f"{self.name}:{channel.name}", channel.import_queue)
+
+    def _import_topic(self, queue: JournaledQueue) -> None:
+        def move(old: BackendQueue) -> None:
+            while messages := import_batch(old, queue):
+                queue.put(messages)
+
+        self._import(self.name, move)
+
+    def _import(self, name: str, move: "Callable[[BackendQueue], None]") -> None:
+        """Move what a disk queue holds to the journal. Should that fail, the rest is there for the next start."""
+        old = self._environment.make_backend(name)
+        try:
+            if depth := old.depth:
+                if self._converted:
+                    self._log.info("JOURNAL(%s): an exit was not finished, its disk queue is a copy", name)
+                else:
+                    self._log.info("JOURNAL(%s): moving %d messages from the disk queue", name, depth)
+                    move(old)
+            if self._converted or not old.depth:
+                old.delete()
+            else:
+                self._log.error("JOURNAL(%s): %d messages stay in the disk queue until the next start", name, old.depth)
+                old.close()
+        except StorageError as error:
+            self._environment.set_health(error)
+            self._log.error("JOURNAL(%s): moving messages from the disk queue - %s", name, error)
+
+    def _flush_journal(self) -> None:
+        assert self._journal is not None
+        self._guard_journal(self._journal.flush)
+
+    def _guard_journal(self, write: Callable[[], None]) -> None:
+        """Write to the journal, and say how that went."""
+        assert self._journal is not None
+        failed_before = self._journal.failed
+        try:
+            write()
+        except StorageError as error:
+            self._environment.set_health(error)
+            if failed_before is None:
+                self._log.error("TOPIC(%s) ERROR: failed to write message to journal - %s", self.name, error)
+            raise
+        if failed_before is not None:
+            self._environment.set_health(None)
+
+    def _convert_journal(self, journal: Journal, queue: JournaledQueue) -> None:
+        """Write all that is wanted to disk queues, for whichever nsqd comes next; should that fail, the journal stays."""
+        left = 0
+        try:
+            journal.mark_converting()
+        except StorageError as error:
+            left = 1
+            self._log.error("TOPIC(%s): %s", self.name, error)
+        for channel in list(self.channels.values()):
+            if not left:
+                left += channel.close()
+            else:
+                channel.exit()
+        if not left:
+            left = convert(list(self._memory), queue, self._environment.make_backend, self._log)
+        if left:
+            self._log.error("TOPIC(%s): the disk queues are incomplete, but the journal has all messages", self.name)
+            journal.close()
+        else:
+            journal.remove()
 
     def _stop_pump(self, how: str) -> None:
         self.exiting = True

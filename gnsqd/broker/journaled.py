@@ -1,0 +1,364 @@
+"""A queue whose messages are in the topic's journal: what a topic or channel has instead of a disk queue of its own.
+
+It holds no messages but the numbers of those that memory has no room for, as runs, and reads on in the journal where
+they begin. It also tells the journal what its owner does: `finished` (for a topic: handed over), taken, held back.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from time import time_ns
+
+from gnsqd.broker.backend import MAX_FLUSH, flush_messages, read_messages
+from gnsqd.broker.message import Message
+from gnsqd.errors import StorageError
+from gnsqd.log import Logger
+from gnsqd.storage.backend_queue import BackendQueue
+from gnsqd.storage.journal import Journal
+from gnsqd.storage.journal_records import FINISHED, TAKEN, Encoder
+from gnsqd.storage.journal_replay import QueueState
+from gnsqd.storage.spans import Spans
+
+IMPORT_BATCH = 1000  # messages
+IMPORT_BYTES = 1 << 20
+
+
+class JournaledQueue:
+    """One queue of a journal, `name` as its disk queue would be called; `held_messages()` gives its owner's (number, attempts, due) for a snapshot."""
+
+    due_times = None
+
+    def __init__(self, journal: Journal, name: str, log: Logger, longest: int) -> None:
+        self.journal = journal
+        self.name = name
+        self.index = 0
+        self.depth = 0
+        self.finished = Spans()
+        self.held_messages: Callable[[], list[tuple[int, int, int]]] = list
+        self._log = log
+        self._longest = longest
+        self._runs: deque[tuple[int, int]] = deque()
+        self._attempts: dict[int, int] = {}
+        self._frames: list[bytes] = []  # read ahead
+        self._frames_at = 0  # number of the first
+        self._frames_due = 0
+        self._noted = False
+        self._finished_notes: list[int] = []
+        self._taken_notes: list[int] = []
+        self._held_notes: list[tuple[int, int, int]] = []
+
+    # What waits
+
+    def put(self, messages: list[Message]) -> None:
+        """They wait here from now on."""
+        start = end = -1
+        runs = self._runs
+        if runs:
+            start, end = runs.pop()
+        for message in messages:
+            number = message.number
+            if number == end:
+                end += 1
+            else:
+                if end > start:
+                    runs.append((start, end))
+                start = number
+                end = number + 1
+            if message.attempts:
+                self._attempts[number] = message.attempts
+        if end > start:
+            runs.append((start, end))
+        self.depth += len(messages)
+
+    def put_spans(self, spans: Spans) -> None:
+        for start, end in spans:
+            self._runs.append((start, end))
+            self.depth += end - start
+
+    def take(self, limit: int, max_bytes: int) -> list[Message]:
+        """The next messages: at most `limit`, together at most `max_bytes` but for a single larger one. None if there
+        is none or the journal can't be read."""
+        messages: list[Message] = []
+        size = 0
+        runs = self._runs
+        while runs and len(messages) < limit:
+            start, end = runs[0]
+            if not 0 <= start - self._frames_at < len(self._frames) and not self._read_ahead(start, end):
+                if runs and runs[0][0] > start:
+                    continue
+                break
+            frames = self._frames
+            offset = self._frames_at
+            stop = min(end, offset + len(frames), start + limit - len(messages))
+            delay = self._frames_due - time_ns() if self._frames_due else 0
+            number = start
+            while number < stop:
+                frame = frames[number - offset]
+                size += len(frame)
+                if size > max_bytes and messages:
+                    limit = 0
+                    break
+                message = Message(frame, 0, 0)
+                message.number = number
+                if self._attempts:
+                    message.attempts = self._attempts.pop(number, 0)
+                if delay > 0:
+                    message.deferred = min(delay, self._longest)
+                messages.append(message)
+                number += 1
+            self.depth -= number - start
+            if number == end:
+                runs.popleft()
+            else:
+                runs[0] = (number, end)
+            if number == offset + len(frames):
+                self._frames = []
+        return messages
+
+    def _read_ahead(self, start: int, end: int) -> bool:
+        self._frames = []
+        try:
+            first, frames, due = self.journal.read(start, end)
+        except StorageError as error:
+            self._log.error("JOURNAL(%s): %s", self.name, error)
+            return False
+        if first > start:
+            self._lose(start, first)
+            return False
+        self._frames, self._frames_at, self._frames_due = frames, first, due
+        return True
+
+    def _lose(self, start: int, end: int) -> None:
+        """What the first run begins with is damaged."""
+        self._log.error("JOURNAL(%s): %d messages from %d on can't be read and are lost", self.name, end - start, start)
+        run_end = self._runs[0][1]
+        if end < run_end:
+            self._runs[0] = (end, run_end)
+        else:
+            self._runs.popleft()
+        self.depth -= end - start
+        self.note_finished_span(start, end)
+
+    def look(self, limit: int, max_bytes: int) -> list[bytes]:
+        """As `BackendQueue.look`."""
+        found: list[bytes] = []
+        for start, end in self._runs:
+            while start < end:
+                try:
+                    start, frames, _ = self.journal.read(start, end)
+                except StorageError:
+                    return found
+                for frame in frames:
+                    max_bytes -= len(frame)
+                    if found and (len(found) >= limit or max_bytes < 0):
+                        return found
+                    found.append(Message(frame, self._attempts.get(start, 0), 0).payload())
+                    start += 1
+        return found
+
+    # What the journal is told
+
+    def note_finished(self, messages: list[Message]) -> None:
+        start = end = -1
+        for message in messages:
+            number = message.number
+            if number == end:
+                end += 1
+            else:
+                if end > start:
+                    self.note_finished_span(start, end)
+                start = number
+                end = number + 1
+        if end > start:
+            self.note_finished_span(start, end)
+
+    def note_finished_span(self, start: int, end: int) -> None:
+        self.finished.add(start, end)
+        notes = self._finished_notes
+        if notes and notes[-1] == start:
+            notes[-1] = end
+        else:
+            notes.append(start)
+            notes.append(end)
+        if not self._noted:
+            self._note()
+
+    def note_taken(self, messages: list[Message]) -> None:
+        notes = self._taken_notes
+        start = end = -1
+        for message in messages:
+            number = message.number
+            if number == end:
+                end += 1
+            else:
+                if end > start:
+                    notes.append(start)
+                    notes.append(end)
+                start = number
+                end = number + 1
+        if end > start:
+            notes.append(start)
+            notes.append(end)
+        if not self._noted:
+            self._note()
+
+    def note_held(self, message: Message, due: int) -> None:
+        """It is held back until `due`, wall clock in ns."""
+        self._held_notes.append((message.number, message.attempts, due))
+        if not self._noted:
+            self._note()
+
+    def _note(self) -> None:
+        self._noted = True
+        self.journal.note(self)
+
+    # For the journal
+
+    def notes(self, encoder: Encoder) -> list[bytes]:
+        records = []
+        if self._taken_notes:
+            records.append(encoder.spans(TAKEN, self.index, self._taken_notes))
+        if self._held_notes:
+            records += encoder.held(self.index, self._held_notes)
+        if self._finished_notes:
+            records.append(encoder.spans(FINISHED, self.index, self._finished_notes))
+        return records
+
+    def forget_notes(self) -> None:
+        self._noted = False
+        self._taken_notes.clear()
+        self._held_notes.clear()
+        self._finished_notes.clear()
+
+    def held(self) -> list[tuple[int, int, int]]:
+        return [*((number, attempts, 0) for number, attempts in self._attempts.items()), *self.held_messages()]
+
+    # From the owner of the queue
+
+    def restore(self, state: QueueState, wanted: Spans) -> None:
+        """What a replay found waits here, but for what is to be held back: that is the owner's to ask for."""
+        self.finished = state.finished
+        self._attempts = {number: attempts for number, attempts in state.attempts.items() if attempts}
+        self.put_spans(wanted)
+
+    def pick(self, numbers: list[int]) -> list[Message]:
+        """Some of the messages that wait, by ascending number, in one go; those that can't be read are missing."""
+        picked = Spans()
+        for number in numbers:
+            picked.add(number, number + 1)
+        waiting = Spans()
+        for start, end in self._runs:
+            waiting.add(start, end)
+        self._runs.clear()
+        self.depth = 0
+        self.put_spans(picked)
+        messages: list[Message] = []
+        while batch := self.take(IMPORT_BATCH, IMPORT_BYTES):
+            messages += batch
+        unread = list(self._runs)
+        self._runs.clear()
+        self.depth = 0
+        self.put_spans(waiting.without(picked))
+        for start, end in unread:
+            self._runs.append((start, end))
+            self.depth += end - start
+        return messages
+
+    def forget_waiting(self) -> None:
+        self._runs.clear()
+        self._attempts.clear()
+        self._frames = []
+        self.depth = 0
+
+    def empty(self) -> None:
+        """A channel drops all that its topic has handed over; StorageError if that is not kept yet."""
+        self.forget_waiting()
+        self.finished.update(self.journal.queues[0].finished)
+        self.journal.reset_queue(self)
+        self.journal.flush()
+
+    def empty_topic(self) -> None:
+        """The topic drops all that it has not handed over; errors as `empty`."""
+        self.forget_waiting()
+        for start, end in self.finished.gaps(0, self.journal.next_number):
+            for queue in list(self.journal.queues.values()):
+                queue.note_finished_span(start, end)
+        self.journal.flush()
+
+    def delete(self) -> None:
+        """The channel is gone; errors as `empty`."""
+        self.forget_waiting()
+        self.journal.remove_queue(self)
+
+    # The rest of a BackendQueue
+
+    def write_held(self) -> None:
+        pass
+
+    def wait_synced(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def journal_messages(journal: Journal, messages: list[Message]) -> None:
+    """Append them all, each to be held back for its `deferred` ns."""
+    first = 0
+    while first < len(messages):
+        deferred = messages[first].deferred
+        end = first
+        frames = []
+        for message in messages[first:] if first else messages:
+            if message.deferred != deferred:
+                break
+            frames.append(message.frame)
+            end += 1
+        number = journal.put(frames, time_ns() + deferred if deferred else 0)
+        for message in messages[first:end]:
+            message.number = number
+            number += 1
+        first = end
+
+
+def convert(
+    messages: list[Message], queue: JournaledQueue, make_backend: Callable[[str], BackendQueue], log: Logger
+) -> int:
+    """Write `messages` and what waits to a disk queue, at a clean exit; how many could not be written. May yield."""
+    try:
+        target = make_backend(queue.name)
+    except StorageError as error:
+        log.error("JOURNAL(%s): %s", queue.name, error)
+        return len(messages) + queue.depth
+    lost = flush_messages(messages, target, log.error)
+    while batch := queue.take(MAX_FLUSH, IMPORT_BYTES):
+        lost += flush_messages(batch, target, log.error)
+    target.close()
+    return lost + queue.depth
+
+
+def import_batch(old: BackendQueue, queue: JournaledQueue) -> list[Message]:
+    """Move some messages from a disk queue to the journal, wanted by `queue` alone if it is a channel's; what came.
+    StorageError if the journal can't keep them: they are in the disk queue then. May yield."""
+    journal = queue.journal
+    payloads = old.peek_many(IMPORT_BATCH, IMPORT_BYTES)
+    messages = read_messages(payloads, old, queue._longest)
+    first = journal.next_number
+    if queue.index:
+        end = first + len(messages)
+        for other in list(journal.queues.values()):
+            if other is not queue and messages:
+                other.note_finished_span(first, end)
+        journal.flush()  # before the messages themselves, so that no kill can leave them to all channels
+        number = first
+        for message in messages:
+            message.number = number
+            number += 1
+        journal.put([message.frame for message in messages])
+        for message in messages:
+            if message.attempts or message.deferred:
+                queue.note_held(message, time_ns() + message.deferred if message.deferred else 0)
+    else:
+        journal_messages(journal, messages)
+    journal.commit()
+    old.advance(len(payloads))
+    return messages

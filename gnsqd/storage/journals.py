@@ -1,0 +1,116 @@
+"""All journals of a daemon: which files there are at the start, and the loop that writes what nobody waits for.
+
+What a consumer finishes is not answered, so nobody commits it: it is written with the next message, or by the loop some
+milliseconds later.
+"""
+
+import os
+from collections.abc import Callable
+
+from gevent import sleep
+from gevent.event import Event
+
+from gnsqd.errors import StorageError
+from gnsqd.log import Logger
+from gnsqd.storage.files import failing_as_go
+from gnsqd.storage.journal import Journal
+from gnsqd.storage.journal_records import parse_segment_name
+from gnsqd.storage.syncer import Syncer
+
+FLUSH_SECONDS = 0.005
+RETRY_SECONDS = 1.0
+MAX_SEGMENT = 64 * 1024 * 1024  # bytes
+
+
+def find_journals(data_path: str) -> dict[str, list[tuple[int, str]]]:
+    """The segments of every topic that has some, as (number, path) in order; StorageError."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    directory = data_path or "."
+    with failing_as_go("open", directory):
+        names = os.listdir(directory)
+    for name in names:
+        if parsed := parse_segment_name(name):
+            topic, number = parsed
+            found.setdefault(topic, []).append((number, os.path.join(data_path, name)))
+    for paths in found.values():
+        paths.sort()
+    return found
+
+
+class Journals:
+    """Opens journals. `topics` are those that have one from before. `on_error(error)` hears of writes by the loop, None
+    if one worked after all."""
+
+    def __init__(
+        self,
+        data_path: str,
+        max_bytes_per_file: int,
+        durable: bool,
+        log: Logger,
+        syncer: Syncer,
+        on_error: Callable[[StorageError | None], None],
+    ) -> None:
+        self._data_path = data_path
+        self._segment_size = max(min(max_bytes_per_file, MAX_SEGMENT), 1)
+        self._durable = durable
+        self._log = log
+        self._syncer = syncer
+        self._on_error = on_error
+        self._found = find_journals(data_path)
+        self._dirty: dict[Journal, None] = {}
+        self._bell = Event()
+        self._stopped = False
+
+    @property
+    def topics(self) -> list[str]:
+        return sorted(self._found)
+
+    def open(self, topic: str) -> Journal:
+        """The journal of a topic, with what is there replayed."""
+        return Journal(
+            topic,
+            data_path=self._data_path,
+            paths=self._found.pop(topic, []),
+            segment_size=self._segment_size,
+            durable=self._durable,
+            log=self._log,
+            syncer=self._syncer,
+            on_dirty=self._note,
+        )
+
+    def _note(self, journal: Journal) -> None:
+        self._dirty[journal] = None
+        self._bell.set()
+
+    def journal_loop(self) -> None:
+        """Flush what is dirty, until `stop`."""
+        while not self._stopped:
+            self._bell.wait()
+            self._bell.clear()
+            sleep(FLUSH_SECONDS)
+            self.flush_dirty()
+
+    def flush_dirty(self) -> None:
+        """Flush all; what fails is tried again, later."""
+        dirty, self._dirty = self._dirty, {}
+        failure = None
+        for journal in dirty:
+            failed_before = journal.failed
+            try:
+                journal.flush()
+            except StorageError as error:
+                failure = error
+                self._dirty[journal] = None
+                if failed_before is None:
+                    self._log.error("JOURNAL(%s): failed to write - %s", journal.topic, error)
+                self._on_error(error)
+            else:
+                if failed_before is not None:
+                    self._on_error(None)
+        if failure is not None and not self._stopped:
+            sleep(RETRY_SECONDS)
+            self._bell.set()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._bell.set()
