@@ -129,6 +129,7 @@ class NSQD:
         self._spawn("queueScanLoop", self._queue_scan.queueScanLoop)
         self._spawn("syncLoop", self._syncer.syncLoop)
         self._spawn("journalLoop", self._journals.journal_loop)
+        self._spawn("compactionLoop", self._journals.compaction_loop)
         self._spawn("persistLoop", self._metadata_file.persist_loop)
         self._spawn("healthLoop", self.health_loop)
         self._lookup.start(options.nsqlookupd_tcp_addresses, self._identity())

@@ -463,6 +463,8 @@ class Topic:
                 left += channel.close()
             else:
                 channel.exit()
+        if self._memory:
+            self._log.info("TOPIC(%s): flushing %d memory messages to backend", self.name, len(self._memory))
         if not left:
             left = convert(list(self._memory), queue, self._environment.make_backend, self._log)
         if left:

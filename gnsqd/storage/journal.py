@@ -25,6 +25,7 @@ from gnsqd.errors import StorageError
 from gnsqd.log import Logger
 from gnsqd.storage import journal_records as records
 from gnsqd.storage.files import failing_as_go, path_error, sync_path
+from gnsqd.storage.compaction import Rewriting
 from gnsqd.storage.journal_replay import Replay
 from gnsqd.storage.segment import Segment
 from gnsqd.storage.spans import Spans
@@ -110,6 +111,7 @@ class Journal:
         self._unconfirmed: list[tuple[int, list[bytes], list[tuple[int, int, int]]]] = []  # what an fsync must confirm
         self._new_files = False
         self._sync: Greenlet[[], StorageError | None] | None = None
+        self._compaction: Greenlet[[], None] | None = None
 
     # Queues
 
@@ -394,6 +396,10 @@ class Journal:
         """No message before this one is wanted."""
         return min([queue.finished.floor for queue in self.queues.values()], default=0)
 
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
     def reclaim(self) -> None:
         """Delete the oldest segments as far as nothing in them is wanted."""
         if self._descriptor < 0 or (self._durable and self._synced < self._snapshot_end):
@@ -407,6 +413,72 @@ class Journal:
             self._void = []
             del self._segments[:gone]
             del self._firsts[:gone]
+
+    def compact(self) -> None:
+        """Delete what nothing is wanted of, wherever it is, and copy what is wanted of old segments together where that
+        frees much. The journal stays within four segments, or twice what is wanted. May yield."""
+        if self._compaction is None or self._compaction.ready():
+            self._compaction = spawn(self._compact)
+            self._compaction.name = f"compact:{self.topic}.journal"
+        self._compaction.join()
+
+    def _compact(self) -> None:
+        try:
+            for group in self._plan():
+                if not all(segment in self._segments for segment in group):
+                    break  # meanwhile everything in some of them was finished
+                rewriting = Rewriting(group, self.wanted(), self._encoder)
+                rewriting.run(self._syncer)
+                if self._closed or not all(segment in self._segments for segment in group):
+                    rewriting.discard()
+                    break
+                self._replace(group, rewriting.finish())
+        except StorageError as error:
+            self._log.error("JOURNAL(%s): failed to compact - %s", self.topic, error)
+
+    def _plan(self) -> list[list[Segment]]:
+        """Groups of neighbouring segments, each to become one or none."""
+        if self._closed or self._descriptor < 0 or (self._durable and self._synced < self._snapshot_end):
+            return []
+        wanted = self.wanted()
+        old = self._segments[:-1]
+        live = {segment: segment.estimate(wanted) for segment in old}
+        size = sum(segment.size for segment in self._segments)
+        needed = sum(live.values()) + self._segments[-1].size
+        too_large = size > max(4 * self._segment_size, 2 * needed)
+        too_many = len(old) > 16 + 4 * needed // self._segment_size
+        groups: list[list[Segment]] = []
+        room = 0
+        for segment in old:
+            if groups and live[segment] <= room:
+                groups[-1].append(segment)
+                room -= live[segment]
+            else:
+                groups.append([segment])
+                room = self._segment_size - live[segment]
+        chosen = []
+        for group in groups:
+            group_live = sum(live[segment] for segment in group)
+            if not group_live or (too_many and len(group) > 1):
+                chosen.append(group)
+            elif too_large and sum(segment.size for segment in group) >= 2 * group_live:
+                chosen.append(group)
+            else:
+                chosen += [[segment] for segment in group if not live[segment]]
+        return chosen
+
+    def _replace(self, group: list[Segment], compacted: Segment | None) -> None:
+        position = self._segments.index(group[0])
+        if self._reading in group:
+            self._reading = None
+        gone = group if compacted is None else group[:-1]
+        group[-1].close()
+        self._segments[position : position + len(group)] = [] if compacted is None else [compacted]
+        self._firsts = [segment.first for segment in self._segments]
+        if self._durable and compacted is not None:
+            with suppress(StorageError):
+                self._syncer.run(sync_path, self._data_path or ".")
+        self._remove(gone)
 
     def _remove(self, segments: list[Segment]) -> None:
         for segment in segments:
@@ -444,8 +516,10 @@ class Journal:
         self._segments, self._firsts = [], []
 
     def close(self) -> None:
-        """Write nothing any more; files stay."""
+        """Write nothing any more; files stay. May yield."""
         self._closed = True
+        if self._compaction is not None:
+            self._compaction.join()
         if self._sync is not None:
             self._sync.join()
         for descriptor in [*self._unsynced, self._descriptor]:

@@ -6,6 +6,7 @@ milliseconds later.
 
 import os
 from collections.abc import Callable
+from time import monotonic
 
 from gevent import sleep
 from gevent.event import Event
@@ -19,6 +20,7 @@ from gnsqd.storage.syncer import Syncer
 
 FLUSH_SECONDS = 0.005
 RETRY_SECONDS = 1.0
+COMPACTION_SECONDS = 5.0
 MAX_SEGMENT = 64 * 1024 * 1024  # bytes
 
 
@@ -59,6 +61,9 @@ class Journals:
         self._found = find_journals(data_path)
         self._dirty: dict[Journal, None] = {}
         self._bell = Event()
+        self._old: dict[Journal, None] = {}  # to be compacted
+        self._next_compaction = 0.0
+        self._compaction_bell = Event()
         self._stopped = False
 
     @property
@@ -88,7 +93,22 @@ class Journals:
             self._bell.wait()
             self._bell.clear()
             sleep(FLUSH_SECONDS)
+            dirty = list(self._dirty)
             self.flush_dirty()
+            if monotonic() >= self._next_compaction:
+                self._next_compaction = monotonic() + COMPACTION_SECONDS
+                for journal in dirty:
+                    if journal.segment_count > 1:
+                        self._old[journal] = None
+                self._compaction_bell.set()
+
+    def compaction_loop(self) -> None:
+        """Compact journals one after the other, until `stop`."""
+        while not self._stopped:
+            self._compaction_bell.wait()
+            self._compaction_bell.clear()
+            while self._old and not self._stopped:
+                self._old.popitem()[0].compact()
 
     def flush_dirty(self) -> None:
         """Flush all; what fails is tried again, later."""
@@ -114,3 +134,4 @@ class Journals:
     def stop(self) -> None:
         self._stopped = True
         self._bell.set()
+        self._compaction_bell.set()

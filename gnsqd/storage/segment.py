@@ -22,6 +22,7 @@ from gnsqd.storage.journal_records import (
     parse_header,
     split_frames,
 )
+from gnsqd.storage.spans import Spans
 
 INDEX_STEP = 16 * 1024  # bytes
 CHUNK = 64 * 1024  # bytes that are read at once, at least
@@ -44,6 +45,14 @@ class Segment:
         self._last = -INDEX_STEP
         self._descriptor = -1
 
+    @classmethod
+    def reader(cls, segment: "Segment") -> "Segment":
+        """The same once more, with a descriptor of its own."""
+        reader = cls(segment.path, segment.number, segment.salt, segment.first)
+        reader.end, reader.size, reader.count = segment.end, segment.size, segment.count
+        reader._numbers, reader._offsets = segment._numbers, segment._offsets
+        return reader
+
     def note_put(self, first: int, count: int, offset: int) -> None:
         """A record with these messages is at `offset`."""
         if not self.count:
@@ -60,6 +69,11 @@ class Segment:
         self.first = min(self.first, end)
         self.end = min(self.end, end)
         self.count = min(self.count, self.end - self.first)
+
+    def estimate(self, wanted: Spans) -> int:
+        """How many bytes the messages in it take that are in `wanted`; 0 exactly when there is none."""
+        count = (self.end - self.first) - wanted.gaps(self.first, self.end).count()
+        return self.size * min(count, self.count) // max(self.count, 1) + 1 if count else 0
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -112,9 +126,6 @@ class Segment:
                 continue
             type, size, crc = header
             record_end = offset + HEADER.size + size
-            if type != PUT:
-                position += HEADER.size + size
-                continue
             if record_end > len(chunk):
                 if frames:
                     break
@@ -130,6 +141,8 @@ class Segment:
                 chunk, base = b"", position
                 continue
             position += HEADER.size + size
+            if type != PUT:
+                continue
             first, count, record_due = decode_put(payload)
             if first + count <= next_number:
                 continue

@@ -19,6 +19,7 @@ from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.storage.backend_queue import BackendQueue
 from gnsqd.storage.diskqueue import DiskQueue
+from gnsqd.storage.journals import Journals
 from gnsqd.storage.record import MIN_RECORD_SIZE
 from gnsqd.storage.syncer import Syncer
 
@@ -82,6 +83,16 @@ class Surroundings:
 
     def __post_init__(self) -> None:
         self.logger = Logger("", Level.DEBUG, self.log)
+        self.journals = None
+        if self.options.durability != "none":
+            self.journals = Journals(
+                str(self.data_path),
+                self.options.max_bytes_per_file,
+                self.options.durability == "disk",
+                self.logger,
+                self.syncer,
+                self.registry.set_health,
+            )
         self.environment = Environment(
             options=self.options,
             log=self.logger,
@@ -91,6 +102,7 @@ class Surroundings:
             set_health=self.registry.set_health,
             channels_to_precreate=self._channels_to_precreate,
             spawn=self.spawn,
+            open_journal=lambda topic: self.journals.open(topic) if self.journals else None,
         )
         self.registry.attach(self.environment)
 
