@@ -198,6 +198,7 @@ class Journal:
             self._flush()
         except StorageError as error:
             self.failed = error
+            self.reclaim()  # a full disk gets room by that
             raise
         self.failed = None
 
