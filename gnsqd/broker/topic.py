@@ -95,6 +95,7 @@ class Topic:
             for channel in list(self.channels.values()):
                 self._import_channel(channel)
             self._import_topic(self._journaled)
+            self._journaled.journal.forget_replay()
         self._started = True
         self._doorbell.ring()
 

@@ -113,6 +113,10 @@ class Journal:
         self._sync: Greenlet[[], StorageError | None] | None = None
         self._compaction: Greenlet[[], None] | None = None
 
+    def forget_replay(self) -> None:
+        """All that a replay found has its place."""
+        self.replay = Replay(self.topic, self._log)
+
     # Queues
 
     def add_queue(self, queue: Queue, index: int = -1) -> int:

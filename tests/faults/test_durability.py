@@ -148,11 +148,13 @@ def test_journal_is_ignored_by_nobody_of_ours(gnsqd_factory: DaemonFactory) -> N
         client.publish("t", b"0", b"1", b"2")
         client.publish("alone", b"x")
     take(nsqd, 1)
+    with Client(nsqd.tcp_address) as client:
+        client.publish("t", b"3")  # with it the FIN is kept
     nsqd.kill()
     (nsqd.data_path / "nsqd.dat").unlink()
     nsqd.restart("--durability=none")
     assert journal_files(nsqd) == []
-    assert {message.body for message in take(nsqd, 2)} == {b"1", b"2"}
+    assert {message.body for message in take(nsqd, 3)} == {b"1", b"2", b"3"}
     assert nsqd.stats("alone")["topics"][0]["depth"] == 1
 
 
