@@ -117,7 +117,7 @@ class Channel:
         if percentiles := environment.options.e2e_processing_latency_percentiles:
             self.latencies = Quantile(environment.options.e2e_processing_latency_window_time, percentiles)
         self._journaled = journaled
-        self.backend: BackendQueue | JournaledQueue
+        self.backend: BackendQueue
         if journaled is not None:
             journaled.held_messages = self._held_messages
             self.backend = journaled

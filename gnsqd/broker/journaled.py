@@ -5,7 +5,7 @@ they begin. It also tells the journal what its owner does: `finished` (for a top
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import time_ns
 
 from gnsqd.broker.backend import MAX_FLUSH, flush_messages, read_messages
@@ -13,6 +13,7 @@ from gnsqd.broker.message import Message
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
 from gnsqd.storage.backend_queue import BackendQueue
+from gnsqd.storage.due_times import DueTimes
 from gnsqd.storage.journal import Journal
 from gnsqd.storage.journal_records import FINISHED, TAKEN, Encoder
 from gnsqd.storage.journal_replay import QueueState
@@ -23,9 +24,10 @@ IMPORT_BYTES = 1 << 20
 
 
 class JournaledQueue:
-    """One queue of a journal, `name` as its disk queue would be called; `held_messages()` gives its owner's (number, attempts, due) for a snapshot."""
+    """One queue of a journal, `name` as its disk queue would be called; `held_messages()` gives its owner's (number,
+    attempts, due) for a snapshot."""
 
-    due_times = None
+    due_times: DueTimes | None = None
 
     def __init__(self, journal: Journal, name: str, log: Logger, longest: int) -> None:
         self.journal = journal
@@ -289,7 +291,16 @@ class JournaledQueue:
         self.forget_waiting()
         self.journal.remove_queue(self)
 
-    # The rest of a BackendQueue
+    # The rest of a BackendQueue: messages come and go by `put` and `take`
+
+    def put_many(self, payloads: Sequence[bytes]) -> None:
+        raise NotImplementedError
+
+    def peek_many(self, limit: int, max_bytes: int) -> list[bytes]:
+        raise NotImplementedError
+
+    def advance(self, count: int) -> None:
+        raise NotImplementedError
 
     def write_held(self) -> None:
         pass

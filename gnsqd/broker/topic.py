@@ -64,7 +64,7 @@ class Topic:
         self._journaled: JournaledQueue | None = None
         self._restored: dict[str, tuple[JournaledQueue, dict[int, int]]] = {}  # channels of a replay, not yet made
         self._converted = False  # disk queues hold copies of what the journal has
-        self.backend: BackendQueue | JournaledQueue
+        self.backend: BackendQueue
         if self._journal is not None:
             self.backend = self._journaled = self._restore(self._journal)
         elif self.ephemeral:
@@ -452,7 +452,7 @@ class Topic:
             self._environment.set_health(None)
 
     def _convert_journal(self, journal: Journal, queue: JournaledQueue) -> None:
-        """Write all that is wanted to disk queues, for whichever nsqd comes next; should that fail, the journal stays."""
+        """Write all that is wanted to disk queues, for any nsqd to come; should that fail, the journal stays."""
         left = 0
         try:
             journal.mark_converting()

@@ -24,8 +24,8 @@ from gevent import Greenlet, spawn
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
 from gnsqd.storage import journal_records as records
-from gnsqd.storage.files import failing_as_go, path_error, sync_path
 from gnsqd.storage.compaction import Rewriting
+from gnsqd.storage.files import failing_as_go, path_error, sync_path
 from gnsqd.storage.journal_replay import Replay
 from gnsqd.storage.segment import Segment
 from gnsqd.storage.spans import Spans
@@ -41,6 +41,9 @@ class Queue(Protocol):
     index: int
     name: str
     finished: Spans
+
+    def note_finished_span(self, start: int, end: int) -> None:
+        """It is done with these messages."""
 
     def notes(self, encoder: records.Encoder) -> list[bytes]:
         """Records of what has happened since `forget_notes`."""
@@ -464,9 +467,8 @@ class Journal:
         chosen = []
         for group in groups:
             group_live = sum(live[segment] for segment in group)
-            if not group_live or (too_many and len(group) > 1):
-                chosen.append(group)
-            elif too_large and sum(segment.size for segment in group) >= 2 * group_live:
+            saves = too_large and sum(segment.size for segment in group) >= 2 * group_live
+            if not group_live or saves or (too_many and len(group) > 1):
                 chosen.append(group)
             else:
                 chosen += [[segment] for segment in group if not live[segment]]

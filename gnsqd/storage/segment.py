@@ -31,7 +31,19 @@ CHUNK = 64 * 1024  # bytes that are read at once, at least
 class Segment:
     """Knows the messages from `first` up to, not including, `end`. Owns a descriptor while it is read."""
 
-    __slots__ = ("_descriptor", "_last", "_numbers", "_offsets", "count", "end", "first", "number", "path", "salt", "size")
+    __slots__ = (
+        "_descriptor",
+        "_last",
+        "_numbers",
+        "_offsets",
+        "count",
+        "end",
+        "first",
+        "number",
+        "path",
+        "salt",
+        "size",
+    )
 
     def __init__(self, path: str, number: int, salt: int, first: int) -> None:
         self.path = path
@@ -114,7 +126,11 @@ class Segment:
             if offset + HEADER.size > len(chunk):
                 if frames or self.size - position < HEADER.size:
                     break
-                chunk, base, offset = os.pread(self._descriptor, min(CHUNK, self.size - position), position), position, 0
+                chunk, base, offset = (
+                    os.pread(self._descriptor, min(CHUNK, self.size - position), position),
+                    position,
+                    0,
+                )
                 if len(chunk) < HEADER.size:
                     break
             header = parse_header(chunk, offset)

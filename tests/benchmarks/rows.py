@@ -121,7 +121,8 @@ DURABILITY = tuple(
     )
 )
 
-LATENCY = (    Row("trip", "PUB round trip, alone", trip, all_that_comes, MILLISECONDS, sink=True, parts=TIMED),
+LATENCY = (
+    Row("trip", "PUB round trip, alone", trip, all_that_comes, MILLISECONDS, sink=True, parts=TIMED),
     Row(
         "trip-neighbour",
         "PUB round trip, beside a saturating neighbour",

@@ -46,10 +46,7 @@ class Ledger:
     def lost(self) -> list[tuple[str, bytes]]:
         """Acknowledged, never finished, and never delivered at the end."""
         return [
-            (name, body)
-            for name in CHANNELS
-            for body in sorted(self.acknowledged)
-            if body not in self.finished[name]
+            (name, body) for name in CHANNELS for body in sorted(self.acknowledged) if body not in self.finished[name]
         ]
 
     def duplicated(self) -> int:

@@ -13,7 +13,7 @@ from faults import ledger
 from faults.faulty_gnsqd import Faults
 from faults.small_disk import SmallDisk
 from http_api import ask
-from nsq_client import Client, Message
+from nsq_client import Client, Message, parse_message
 
 DaemonFactory = Callable[..., Daemon]
 MINUTE = b"60000"  # ms
@@ -76,7 +76,7 @@ def test_everything_about_messages_survives_a_kill(gnsqd_factory: DaemonFactory)
             if frame.data == b"OK":
                 ok = True
             else:
-                message = ledger.parse_message(frame.data)
+                message = parse_message(frame.data)
                 found[message.body] = message
         client.command(b"FIN " + found[b"finished"].id)
         client.command(b"REQ " + found[b"deferred"].id + b" " + MINUTE)

@@ -210,7 +210,8 @@ def test_kill_during_a_clean_exit_neither_loses_nor_multiplies(tmp_path: Path, s
     daemon.topic.publish([b"%d" % number for number in range(20)])
     daemon.topic.commit()
     settle()
-    copies = []
+    copies: list[Path] = []
+
     def stop() -> None:
         copies.append(shutil.copytree(tmp_path / "a", tmp_path / f"killed{len(copies)}"))
         raise KeyboardInterrupt
@@ -256,7 +257,20 @@ steps = st.lists(
     st.tuples(
         st.sampled_from(
             ["publish"] * 4
-            + ["defer", "take", "take", "finish", "finish", "requeue", "hold", "empty", "add", "delete", "pause", "kill"]
+            + [
+                "defer",
+                "take",
+                "take",
+                "finish",
+                "finish",
+                "requeue",
+                "hold",
+                "empty",
+                "add",
+                "delete",
+                "pause",
+                "kill",
+            ]
             + ["empty topic", "time out", "exit"]
         ),
         st.integers(0, 99),

@@ -31,6 +31,9 @@ class FakeQueue:
         self.states: list[tuple[int, int, int]] = []
         self._notes: list[tuple[int, list[int]]] = []
 
+    def note_finished_span(self, start: int, end: int) -> None:
+        raise NotImplementedError
+
     def finish(self, journal: Journal, start: int, end: int) -> None:
         self.finished.add(start, end)
         self._note(journal, FINISHED, [start, end])
@@ -58,10 +61,12 @@ Open = Callable[..., tuple[Journal, FakeQueue, FakeQueue]]
 
 @pytest.fixture
 def open_journal(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Iterator[Open]:
-    """A journal on the files of `directory`, its topic's queue and that of channel `c`; what a topic does at a start."""
+    """A journal on the files of `directory`, its topic's queue and that of channel `c`, as a topic begins."""
     journals: list[Journal] = []
 
-    def open(directory: Path = tmp_path, size: int = LARGE, durable: bool = False) -> tuple[Journal, ...]:
+    def open(
+        directory: Path = tmp_path, size: int = LARGE, durable: bool = False
+    ) -> tuple[Journal, FakeQueue, FakeQueue]:
         journal = Journal(
             "t",
             data_path=os.fspath(directory),
@@ -309,7 +314,7 @@ def test_damage_anywhere_costs_only_what_it_hits(open_journal: Open, tmp_path: P
 
 def test_body_that_looks_like_a_record_is_none(open_journal: Open, tmp_path: Path) -> None:
     """Where a damaged record is searched for the next one, what a publisher put into a body must not count."""
-    journal, topic, _ = open_journal()
+    journal, _, _ = open_journal()
     forged = Encoder(0).spans(FINISHED, 0, [0, 1000])
     journal.put([len(forged).to_bytes(4, "big") + forged])
     journal.flush()
@@ -346,7 +351,12 @@ def test_commit_returns_only_after_an_fsync_that_worked(open_journal: Open, monk
     journal, _, _ = open_journal(durable=True)
     synced: list[int] = []
     fsync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda descriptor: (synced.append(descriptor), fsync(descriptor))[1])
+
+    def note(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.append(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
     put(journal, 1)
     journal.commit()
     assert synced
@@ -358,7 +368,7 @@ def test_commit_returns_only_after_an_fsync_that_worked(open_journal: Open, monk
 def test_after_a_failed_fsync_everything_unconfirmed_goes_to_a_new_segment(
     open_journal: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal, topic, channel = open_journal(durable=True)
+    journal, _, _ = open_journal(durable=True)
     put(journal, 1, 2)
     journal.commit()
 

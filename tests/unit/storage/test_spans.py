@@ -1,5 +1,7 @@
 """Sets of runs of numbers, against Python's own sets."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +28,7 @@ def test_spans_hold_what_a_set_would(pairs: list[list[int]], others: list[list[i
     other, other_numbers = build(others)
     assert numbers_of(spans) == numbers
     runs = list(spans)
-    assert all(end < start for (_, end), (start, _) in zip(runs, runs[1:], strict=False)), "neighbours are one span"
+    assert all(end < start for (_, end), (start, _) in pairwise(runs)), "neighbours are one span"
     assert spans.count() == len(numbers)
     assert spans.floor == next(number for number in range(62) if number not in numbers)
     assert spans.ceiling == max(numbers, default=-1) + 1
