@@ -24,7 +24,7 @@ from nsq_client import ERROR, MESSAGE, Client, mpub_body, parse_message
 TOPIC = "t"
 CHANNELS = ("one", "two")
 QUIET = 2.0  # seconds without a message, at the end
-SETTLED = 0.1  # seconds that a FIN may take until no kill can undo it
+SETTLED = 1.0  # seconds that a FIN may take to be read and kept
 
 
 @dataclass

@@ -189,7 +189,7 @@ def test_failing_fsync_is_never_answered_by_ok(gnsqd_factory: DaemonFactory, tmp
     with nsqd:
         with Client(nsqd.tcp_address) as client:
             client.publish("t", b"before")
-            faults.set({"call": "fsync", "name": "t.journal.*", "error": "EIO"})
+            faults.set({"call": "fdatasync", "name": "t.journal.*", "error": "EIO"})
             client.command(b"PUB t", b"unsure")
             assert client.error().startswith(b"E_PUB_FAILED PUB failed sync ")
             client.recv_until_closed()

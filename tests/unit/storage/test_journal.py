@@ -350,13 +350,13 @@ def test_write_that_fails_is_tried_again_with_the_next(open_journal: Open, monke
 def test_commit_returns_only_after_an_fsync_that_worked(open_journal: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     journal, _, _ = open_journal(durable=True)
     synced: list[int] = []
-    fsync = os.fsync
+    fsync = os.fdatasync
 
     def note(descriptor: int) -> None:
         fsync(descriptor)
         synced.append(descriptor)
 
-    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(os, "fdatasync", note)
     put(journal, 1)
     journal.commit()
     assert synced
@@ -377,7 +377,7 @@ def test_after_a_failed_fsync_everything_unconfirmed_goes_to_a_new_segment(
 
     put(journal, 3)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fail)
+        patch.setattr(os, "fdatasync", fail)
         with pytest.raises(StorageError, match="input/output error"):
             journal.commit()
         put(journal, 4)
