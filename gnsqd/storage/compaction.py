@@ -54,7 +54,7 @@ class Rewriting:
                 number, frames, due = source.read(number, end)
                 if not frames:
                     break
-                record = self._encoder.put(number, frames, due)
+                record = b"".join(self._encoder.put(number, frames, due))
                 self._target.note_put(number, len(frames), self._target.size)
                 self._append(descriptor, record)
                 number += len(frames)

@@ -17,6 +17,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from time import perf_counter
 from typing import Protocol
 
 from gevent import Greenlet, sleep, spawn
@@ -32,6 +33,8 @@ from gnsqd.storage.spans import Spans
 from gnsqd.storage.syncer import Syncer
 
 MAX_RECORD = 128 * 1024  # bytes of the messages in a record, but for a single larger one
+GATHER_SHARE = 0.5  # of the time that an fsync takes
+MAX_GATHER_SECONDS = 0.002
 MIN_ROLL = 4 * 1024 * 1024  # bytes, before a segment without wanted messages is left
 
 
@@ -96,7 +99,7 @@ class Journal:
         self._reading: Segment | None = None
 
         self._controls: list[bytes] = []  # records of queues that come and go
-        self._puts: list[bytes] = []
+        self._puts: list[bytes] = []  # head and payload of each
         self._marks: list[tuple[int, int, int]] = []  # of each put: first number, count, offset among the puts
         self._puts_size = 0
         self._frames: list[bytes] = []  # without due time, not yet a record
@@ -113,6 +116,9 @@ class Journal:
         self._unsynced: list[int] = []  # descriptors of segments that are no longer written
         self._unconfirmed: list[tuple[int, list[bytes], list[tuple[int, int, int]]]] = []  # what an fsync must confirm
         self._new_files = False
+        self._waiting = 0  # for an fsync
+        self._group = 0  # waited for the last
+        self._sync_seconds = 0.0
         self._sync: Greenlet[[], StorageError | None] | None = None
         self._compaction: Greenlet[[], None] | None = None
 
@@ -191,10 +197,11 @@ class Journal:
         self._add_put(first + begin, frames[begin:], due)
 
     def _add_put(self, first: int, frames: Sequence[bytes], due: int) -> None:
-        record = self._encoder.put(first, frames, due)
-        self._puts.append(record)
+        head, payload = self._encoder.put(first, frames, due)
+        self._puts.append(head)
+        self._puts.append(payload)
         self._marks.append((first, len(frames), self._puts_size))
-        self._puts_size += len(record)
+        self._puts_size += len(head) + len(payload)
 
     def flush(self) -> None:
         """Hand everything to the system; StorageError, and it is tried again with the next."""
@@ -315,23 +322,38 @@ class Journal:
         self.flush()
         if self._durable:
             written = self._written
-            while self._synced < written:
-                if self._sync is None or self._sync.ready():
-                    self._sync = spawn(self._run_sync)
-                    self._sync.name = f"sync:{self.topic}.journal"
-                error = self._sync.get()
-                if error is not None:
-                    raise StorageError(str(error))
+            self._waiting += 1
+            try:
+                while self._synced < written:
+                    if self._sync is None or self._sync.ready():
+                        self._sync = spawn(self._run_sync)
+                        self._sync.name = f"sync:{self.topic}.journal"
+                    error = self._sync.get()
+                    if error is not None:
+                        raise StorageError(str(error))
+            finally:
+                self._waiting -= 1
+
+    def _gather(self) -> None:
+        """Those who waited for the last fsync are likely to come again: a moment for them makes one fsync of many."""
+        end = perf_counter() + min(self._sync_seconds * GATHER_SHARE, MAX_GATHER_SECONDS)
+        sleep(1e-6)  # once around the hub
+        while self._waiting < self._group and perf_counter() < end:
+            sleep(1e-6)
+        self._group = self._waiting
 
     def _run_sync(self) -> StorageError | None:
-        sleep(1e-6)  # whoever else has something to commit can bring it, once around the hub
+        self._gather()
         written, new_files = self._written, self._new_files
         retired, self._unsynced = self._unsynced, []
         self._new_files = False
         descriptors = [*retired, self._descriptor] if self._descriptor >= 0 else retired
         path = self._segments[-1].path if self._segments else ""
         try:
+            begin = perf_counter()
             self._syncer.run(_sync, descriptors, path, self._data_path if new_files else None)
+            self._sync_seconds = perf_counter() - begin
+            self._group = max(self._group, self._waiting)
         except StorageError as error:
             self._log.error("JOURNAL(%s): failed to sync - %s", self.topic, error)
             self._new_files = True
@@ -358,10 +380,11 @@ class Journal:
         unconfirmed, self._unconfirmed = self._unconfirmed, []
         puts, marks, offset = [], [], 0
         for _, older_puts, older_marks in [*unconfirmed, (0, self._puts, self._marks)]:
-            for record, (first, count, _) in zip(older_puts, older_marks, strict=True):
-                puts.append(record)
+            for position, (first, count, _) in enumerate(older_marks):
+                record = older_puts[2 * position : 2 * position + 2]
+                puts += record
                 marks.append((first, count, offset))
-                offset += len(record)
+                offset += sum(map(len, record))
         self._puts, self._marks, self._puts_size = puts, marks, offset
         if marks:
             for segment in self._segments:
