@@ -77,6 +77,7 @@ NODE_OPTIONS = {
     "metrics_compat": Kind.SWITCH,
     "sigterm": Kind.TEXT,
     "drain_timeout": Kind.DURATION,
+    "durability": Kind.TEXT,
 }
 
 CHANGEABLE = ("log_level", "nsqlookupd_tcp_addresses")  # while it runs

@@ -24,7 +24,7 @@ from nsq_client import ERROR, MESSAGE, Client, mpub_body, parse_message
 TOPIC = "t"
 CHANNELS = ("one", "two")
 QUIET = 2.0  # seconds without a message, at the end
-SETTLED = 1.0  # seconds that a FIN may take to be read and kept
+SETTLED = 0.3  # seconds that a FIN may take to be read and kept
 
 
 @dataclass
@@ -36,12 +36,12 @@ class Ledger:
     finished: dict[str, dict[bytes, float]] = field(default_factory=lambda: {name: {} for name in CHANNELS})
     delivered: dict[str, Counter[bytes]] = field(default_factory=lambda: {name: Counter() for name in CHANNELS})
     again: dict[str, set[bytes]] = field(default_factory=lambda: {name: set() for name in CHANNELS})
+    unsure: dict[str, set[bytes]] = field(default_factory=lambda: {name: set() for name in CHANNELS})
     attempts: dict[str, dict[bytes, int]] = field(default_factory=lambda: {name: {} for name in CHANNELS})
     early: list[bytes] = field(default_factory=list)
     due: dict[bytes, float] = field(default_factory=dict)
     starts: list[float] = field(default_factory=list)
     kills: int = 0
-    killed_at: float = 0.0
 
     def lost(self) -> list[tuple[str, bytes]]:
         """Acknowledged, never finished, and never delivered at the end."""
@@ -50,7 +50,7 @@ class Ledger:
         ]
 
     def duplicated(self) -> int:
-        """Finished long before a kill, and delivered again."""
+        """Finished a while before the next kill, and delivered again."""
         return sum(len(bodies) for bodies in self.again.values())
 
 
@@ -133,7 +133,7 @@ class Load:
                 attempts[body] = message.attempts
                 if time.time() < ledger.due.get(body, 0) - 0.005:
                     ledger.early.append(body)
-                if body in finished and finished[body] < ledger.killed_at - SETTLED:
+                if body in finished and body not in ledger.unsure[name]:
                     ledger.again[name].add(body)
                 what = 1.0 if self._finish_all else chance.random()
                 if what > 0.3:
@@ -156,9 +156,12 @@ def run(command: list[str], directory: Path, kills: int, seed: int, *flags: str)
     for number in range(kills):
         load = Load(ledger, daemon, seed + number, f"{number}")
         time.sleep(chance.uniform(0.05, 0.8))
-        ledger.killed_at = time.time()
+        killed_at = time.time()
         daemon.kill()
         load.join()
+        for name in CHANNELS:
+            late = {body for body, at in ledger.finished[name].items() if at > killed_at - SETTLED}
+            ledger.unsure[name] |= late
         if chance.random() < 0.3:
             _kill_while_starting(daemon, chance.uniform(0.2, 1.0))
             number += 1
