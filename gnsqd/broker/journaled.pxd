@@ -10,7 +10,7 @@ cdef class JournaledQueue:
     cdef public object finished
     cdef public object held_messages
     cdef object _log
-    cdef long long _longest
+    cdef public long long longest
     cdef object _runs
     cdef dict _attempts
     cdef list _frames

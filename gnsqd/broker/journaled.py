@@ -37,7 +37,7 @@ class JournaledQueue:
         self.finished = Spans()
         self.held_messages: Callable[[], list[tuple[int, int, int]]] = list
         self._log = log
-        self._longest = longest
+        self.longest = longest
         self._runs: deque[tuple[int, int]] = deque()
         self._attempts: dict[int, int] = {}
         self._frames: list[bytes] = []  # read ahead
@@ -104,7 +104,7 @@ class JournaledQueue:
                 if self._attempts:
                     message.attempts = self._attempts.pop(number, 0)
                 if delay > 0:
-                    message.deferred = min(delay, self._longest)
+                    message.deferred = min(delay, self.longest)
                 messages.append(message)
                 number += 1
             self.depth -= number - start
@@ -352,7 +352,7 @@ def import_batch(old: BackendQueue, queue: JournaledQueue) -> list[Message]:
     StorageError if the journal can't keep them: they are in the disk queue then. May yield."""
     journal = queue.journal
     payloads = old.peek_many(IMPORT_BATCH, IMPORT_BYTES)
-    messages = read_messages(payloads, old, queue._longest)
+    messages = read_messages(payloads, old, queue.longest)
     first = journal.next_number
     if queue.index:
         end = first + len(messages)

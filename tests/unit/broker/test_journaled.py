@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnsqd.broker.channel import Channel
+from gnsqd.broker.journaled import JournaledQueue
 from gnsqd.broker.message import Message
 from gnsqd.broker.topic import Topic
 from gnsqd.errors import StorageError
@@ -216,8 +217,9 @@ def test_kill_during_a_clean_exit_neither_loses_nor_multiplies(tmp_path: Path, s
         copies.append(shutil.copytree(tmp_path / "a", tmp_path / f"killed{len(copies)}"))
         raise KeyboardInterrupt
 
-    journal = daemon.topic._journal
-    assert journal is not None
+    backend = daemon.topic.backend
+    assert isinstance(backend, JournaledQueue)
+    journal = backend.journal
     journal.remove = stop  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         daemon.registry.close()
