@@ -34,6 +34,7 @@ cdef class Topic:
     cdef JournaledQueue _journaled
     cdef dict _restored
     cdef bint _converted
+    cdef bint _unmoved
 
     @cython.locals(now=cython.longlong)
     cpdef list new_messages(self, list bodies, long long deferred=*)

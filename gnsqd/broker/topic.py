@@ -64,6 +64,7 @@ class Topic:
         self._journaled: JournaledQueue | None = None
         self._restored: dict[str, tuple[JournaledQueue, dict[int, int]]] = {}  # channels of a replay, not yet made
         self._converted = False  # disk queues hold copies of what the journal has
+        self._unmoved = False  # a disk queue has messages that the journal has not
         self.backend: BackendQueue
         if self._journal is not None:
             self.backend = self._journaled = self._restore(self._journal)
@@ -96,6 +97,7 @@ class Topic:
                 self._import_channel(channel)
             self._import_topic(self._journaled)
             self._journaled.journal.forget_replay()
+            self._converted = False
         self._started = True
         self._doorbell.ring()
 
@@ -427,9 +429,11 @@ class Topic:
             if self._converted or not old.depth:
                 old.delete()
             else:
+                self._unmoved = True
                 self._log.error("JOURNAL(%s): %d messages stay in the disk queue until the next start", name, old.depth)
                 old.close()
         except StorageError as error:
+            self._unmoved = True
             self._environment.set_health(error)
             self._log.error("JOURNAL(%s): moving messages from the disk queue - %s", name, error)
 
@@ -455,7 +459,10 @@ class Topic:
         """Write all that is wanted to disk queues, for any nsqd to come; should that fail, the journal stays."""
         left = 0
         try:
-            journal.mark_converting()
+            if self._unmoved:  # then a kill from now on may multiply, but must not drop
+                journal.commit()
+            else:
+                journal.mark_converting()
         except StorageError as error:
             left = 1
             self._log.error("TOPIC(%s): %s", self.name, error)
