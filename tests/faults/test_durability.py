@@ -103,8 +103,10 @@ def test_finished_messages_leave_no_trace(gnsqd_factory: DaemonFactory) -> None:
         for _ in range(5):
             publisher.publish("t", *[b"x" * 100] * 40)
             take(nsqd, 40)
+        publisher.publish("t", b"last")  # with it the FINs before it are kept
     eventually(lambda: len(journal_files(nsqd)) == 1)
     kill_and_restart(nsqd)
+    assert [message.body for message in take(nsqd, 1)] == [b"last"]
     assert nsqd.channel_stats("t", "c")["depth"] == 0
 
 
