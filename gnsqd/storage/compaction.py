@@ -6,6 +6,7 @@ Should the daemon be killed in between, the others are still there; a replay cou
 import os
 import random
 from contextlib import suppress
+from time import perf_counter
 
 from gevent import sleep
 
@@ -16,7 +17,34 @@ from gnsqd.storage.segment import Segment
 from gnsqd.storage.spans import Spans
 from gnsqd.storage.syncer import Syncer
 
-TURN_BYTES = 256 * 1024
+TURN_SECONDS = 0.003
+
+
+def plan(segments: list[Segment], wanted: Spans, segment_size: int) -> list[list[Segment]]:
+    """Groups of neighbouring segments, each to become one or none; never the last, which is written."""
+    old = segments[:-1]
+    live = {segment: segment.estimate(wanted) for segment in old}
+    needed = sum(live.values()) + segments[-1].size
+    too_large = sum(segment.size for segment in segments) > max(4 * segment_size, 2 * needed)
+    too_many = len(old) > 16 + 4 * needed // segment_size
+    groups: list[list[Segment]] = []
+    room = 0
+    for segment in old:
+        if groups and live[segment] <= room:
+            groups[-1].append(segment)
+            room -= live[segment]
+        else:
+            groups.append([segment])
+            room = segment_size - live[segment]
+    chosen = []
+    for group in groups:
+        group_live = sum(live[segment] for segment in group)
+        saves = too_large and sum(segment.size for segment in group) >= 2 * group_live
+        if not group_live or saves or (too_many and len(group) > 1):
+            chosen.append(group)
+        else:
+            chosen += [[segment] for segment in group if not live[segment]]
+    return chosen
 
 
 class Rewriting:
@@ -47,7 +75,7 @@ class Rewriting:
                 source.close()
 
     def _copy(self, descriptor: int, source: Segment) -> None:
-        copied = 0
+        turn = perf_counter() + TURN_SECONDS
         for start, end in self._wanted:
             number, end = max(start, source.first), min(end, source.end)
             while number < end:
@@ -58,10 +86,9 @@ class Rewriting:
                 self._target.note_put(number, len(frames), self._target.size)
                 self._append(descriptor, record)
                 number += len(frames)
-                copied += len(record)
-                if copied >= TURN_BYTES:
-                    copied = 0
+                if perf_counter() >= turn:
                     sleep(1e-6)
+                    turn = perf_counter() + TURN_SECONDS
 
     def _append(self, descriptor: int, data: bytes) -> None:
         try:

@@ -14,47 +14,26 @@ Nothing here yields to the hub but `commit`, `compact` and `remove`.
 
 import os
 import random
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from time import perf_counter
-from typing import Protocol
 
-from gevent import Greenlet, sleep, spawn
+from gevent import Greenlet, spawn
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
 from gnsqd.storage import journal_records as records
-from gnsqd.storage.compaction import Rewriting
-from gnsqd.storage.files import failing_as_go, path_error, sync_path
+from gnsqd.storage.compaction import Rewriting, plan
+from gnsqd.storage.files import failing_as_go, path_error, sync_files, sync_path
+from gnsqd.storage.group_commit import GroupCommit
+from gnsqd.storage.journal_batch import Batch, Mark
+from gnsqd.storage.journal_queue import Queue
 from gnsqd.storage.journal_replay import Replay
 from gnsqd.storage.segment import Segment
+from gnsqd.storage.segments import Segments
 from gnsqd.storage.spans import Spans
 from gnsqd.storage.syncer import Syncer
 
-MAX_RECORD = 128 * 1024  # bytes of the messages in a record, but for a single larger one
-GATHER_SHARE = 0.5  # of the time that an fsync takes
-MAX_GATHER_SECONDS = 0.002
 MIN_ROLL = 4 * 1024 * 1024  # bytes, before a segment without wanted messages is left
-
-
-class Queue(Protocol):
-    """What a journal asks of a topic or channel; `index` names it for good."""
-
-    index: int
-    name: str
-    finished: Spans
-
-    def note_finished_span(self, start: int, end: int) -> None:
-        """It is done with these messages."""
-
-    def notes(self, encoder: records.Encoder) -> list[bytes]:
-        """Records of what has happened since `forget_notes`."""
-
-    def forget_notes(self) -> None: ...
-
-    def held(self) -> list[tuple[int, int, int]]:
-        """(number, attempts, due or 0) of all messages of which one of the latter is not 0."""
 
 
 class Journal:
@@ -76,7 +55,7 @@ class Journal:
         on_dirty: "Callable[[Journal], None]",
     ) -> None:
         self.topic = topic
-        self.failed: StorageError | None = None  # of the last write
+        self.failed: StorageError | None = None  # of the last write, or of an fsync since the last that worked
         self.queues: dict[int, Queue] = {}
         self._data_path = data_path
         self._segment_size = segment_size
@@ -93,33 +72,26 @@ class Journal:
         self.next_number = self.replay.next_number
         self._next_queue = self.replay.next_queue
         self._next_segment = max((number for number, _ in paths), default=-1) + 1
-        self._segments = self.replay.segments
+        self._segments = Segments(topic, self.replay.segments, log)
         self._void = self.replay.void
-        self._firsts = [segment.first for segment in self._segments]
-        self._reading: Segment | None = None
+        self._replay_whole = self.replay.whole
 
-        self._controls: list[bytes] = []  # records of queues that come and go
-        self._puts: list[bytes] = []  # head and payload of each
-        self._marks: list[tuple[int, int, int]] = []  # of each put: first number, count, offset among the puts
-        self._puts_size = 0
-        self._frames: list[bytes] = []  # without due time, not yet a record
-        self._frames_first = 0
-        self._frames_size = 0
-        self._lasts: list[bytes] = []  # records to stand behind everything else
-        self._noted: list[Queue] = []
+        self._batch = Batch(self._encoder)
+        self._noted: dict[Queue, None] = {}
 
-        self._descriptor = -1  # of the last segment; -1: the next write begins one
+        self._current: Segment | None = None  # the last segment, once one was begun
+        self._descriptor = -1  # of it; -1: the next write begins another
         self._roll_at = MIN_ROLL
         self._written = 0  # bytes ever
         self._synced = 0
-        self._snapshot_end = 0  # of the last segment's snapshot, in bytes ever
+        self._sync_failed: StorageError | None = None
+        self._begin = self._snapshot_end = 0  # of the last segment and its snapshot, in bytes ever
+        self._snapshot_size = 0
+        self._abandoned: list[Segment] = []  # to be deleted when there is another
         self._unsynced: list[int] = []  # descriptors of segments that are no longer written
-        self._unconfirmed: list[tuple[int, list[bytes], list[tuple[int, int, int]]]] = []  # what an fsync must confirm
+        self._unconfirmed: list[tuple[int, list[bytes], list[Mark]]] = []  # what an fsync must confirm
         self._new_files = False
-        self._waiting = 0  # for an fsync
-        self._group = 0  # waited for the last
-        self._sync_seconds = 0.0
-        self._sync: Greenlet[[], StorageError | None] | None = None
+        self._commits = GroupCommit(f"sync:{topic}.journal", self._sync)
         self._compaction: Greenlet[[], None] | None = None
 
     def forget_replay(self) -> None:
@@ -133,7 +105,7 @@ class Journal:
         if index < 0:
             index = self._next_queue
             self._next_queue += 1
-            self._controls += self._encoder.queue(index, queue.name, queue.finished)
+            self._batch.controls += self._encoder.queue(index, queue.name, queue.finished)
             self._note_dirty()
         self.queues[index] = queue
         return index
@@ -141,20 +113,20 @@ class Journal:
     def reset_queue(self, queue: Queue) -> None:
         """It is done with more than before, and with all that was in flight or held back."""
         queue.forget_notes()
-        self._controls += self._encoder.queue(queue.index, queue.name, queue.finished)
+        self._batch.controls += self._encoder.queue(queue.index, queue.name, queue.finished)
         self._note_dirty()
 
     def remove_queue(self, queue: Queue) -> None:
         """It is deleted; StorageError if that could not be written yet."""
         if self.queues.pop(queue.index, None) is not None:
             queue.forget_notes()
-            self._controls.append(self._encoder.deleted(queue.index))
+            self._batch.controls.append(self._encoder.deleted(queue.index))
             self._note_dirty()
             self.flush()
 
     def note(self, queue: Queue) -> None:
         """`queue` has notes; to be called with the first."""
-        self._noted.append(queue)
+        self._noted[queue] = None
         self._note_dirty()
 
     def _note_dirty(self) -> None:
@@ -167,46 +139,31 @@ class Journal:
     def put(self, frames: Sequence[bytes], due: int = 0) -> int:
         """Append messages, not to be delivered before `due` (wall clock, ns); the number of the first."""
         first = self.next_number
-        size = sum(map(len, frames))
-        if due or self._frames_size + size > MAX_RECORD:
-            self._close_record()
-        if due or size > MAX_RECORD:
-            self._put_records(first, frames, due)
-        else:
-            if not self._frames:
-                self._frames_first = first
-            self._frames += frames
-            self._frames_size += size
+        self._batch.put(first, frames, due)
         self.next_number += len(frames)
         self._note_dirty()
         return first
 
-    def _close_record(self) -> None:
-        """Make a record of the messages that have none."""
-        if self._frames:
-            self._add_put(self._frames_first, self._frames, 0)
-            self._frames, self._frames_size = [], 0
+    def check(self) -> None:
+        """StorageError if nothing can be kept just now."""
+        if self._sync_failed is not None:
+            raise StorageError(str(self._sync_failed))
+        if self.failed is not None:
+            self.flush()
 
-    def _put_records(self, first: int, frames: Sequence[bytes], due: int) -> None:
-        begin = size = 0
-        for position, frame in enumerate(frames):
-            if size and size + len(frame) > MAX_RECORD:
-                self._add_put(first + begin, frames[begin:position], due)
-                begin, size = position, 0
-            size += len(frame)
-        self._add_put(first + begin, frames[begin:], due)
-
-    def _add_put(self, first: int, frames: Sequence[bytes], due: int) -> None:
-        head, payload = self._encoder.put(first, frames, due)
-        self._puts.append(head)
-        self._puts.append(payload)
-        self._marks.append((first, len(frames), self._puts_size))
-        self._puts_size += len(head) + len(payload)
+    def retry(self) -> None:
+        """Write what is not written, or, after a failed fsync, not known to be; errors as `commit`. May yield."""
+        if self._sync_failed is not None:
+            self.commit()
+        else:
+            self.flush()
 
     def flush(self) -> None:
         """Hand everything to the system; StorageError, and it is tried again with the next."""
         self._dirty = False
         if self._closed:
+            if self._batch.has_messages:
+                raise StorageError("exiting")
             return
         try:
             self._flush()
@@ -214,20 +171,21 @@ class Journal:
             self.failed = error
             self.reclaim()  # a full disk gets room by that
             raise
-        self.failed = None
+        self.failed = self._sync_failed
 
     def _flush(self) -> None:
-        if self._frames:
-            self._close_record()
+        batch = self._batch
+        batch.close_record()
         if self._is_full():
-            if self._puts or self._controls or self._noted or self._lasts:
+            failed = self._sync_failed is not None  # what the last segment tells may be nowhere
+            if batch.puts or batch.controls or batch.lasts or self._noted or failed:
                 self._roll()
             return
         notes = [record for queue in self._noted for record in queue.notes(self._encoder)]
-        head = b"".join(self._controls)
-        data = b"".join([head, *self._puts, *notes, *self._lasts])
+        head = b"".join(batch.controls)
+        data = b"".join([head, *batch.puts, *notes, *batch.lasts])
         if data:
-            self._write(self._segments[-1], self._descriptor, data, len(head))
+            self._write(self._segments.last, self._descriptor, data, len(head))
             self._forget_written()
         if len(self._segments) > 1:
             self.reclaim()
@@ -236,12 +194,14 @@ class Journal:
         """Whether to go on in a new segment: also early, when nearly nothing of the present one is wanted."""
         if self._descriptor < 0:
             return True
-        segment = self._segments[-1]
-        if segment.size + self._puts_size < self._roll_at:
+        segment = self._segments.last
+        size = segment.size + self._batch.puts_size
+        full_size = max(self._segment_size, 4 * self._snapshot_size)
+        if size >= full_size:
+            return segment.count > 0 or segment.size > full_size
+        if size < self._roll_at:
             return False
-        if segment.size + self._puts_size >= self._segment_size:
-            return segment.count > 0 or segment.size > self._segment_size
-        self._roll_at = segment.size + MIN_ROLL
+        self._roll_at = segment.size + max(MIN_ROLL, 4 * self._snapshot_size)
         return 4 * (self.floor() - segment.first) >= 3 * (segment.end - segment.first)
 
     def _write(self, segment: Segment, descriptor: int, data: bytes, puts_at: int) -> None:
@@ -255,65 +215,63 @@ class Journal:
             with suppress(OSError):  # should this fail, too, the next write goes over it
                 os.ftruncate(descriptor, begin)
             raise StorageError(path_error("write", segment.path, error)) from error
-        for first, count, offset in self._marks:
+        batch = self._batch
+        for first, count, offset in batch.marks:
             segment.note_put(first, count, begin + puts_at + offset)
         segment.size += len(data)
         self._written += len(data)
-        if self._durable and self._puts:
-            self._unconfirmed.append((self._written, self._puts, self._marks))
+        if self._durable and batch.puts:
+            self._unconfirmed.append((self._written, batch.puts, batch.marks))
 
     def _forget_written(self) -> None:
         for queue in self._noted:
             queue.forget_notes()
         self._noted.clear()
-        self._controls.clear()
-        self._lasts.clear()
-        self._puts, self._marks, self._puts_size = [], [], 0
+        self._batch.clear()
 
     def _roll(self) -> None:
         """Go on in a new segment."""
-        snapshot = self._snapshot()
+        begin, snapshot = self._written, self._snapshot()
         number = self._next_segment
         path = os.path.join(self._data_path, records.segment_name(self.topic, number))
-        segment = Segment(path, number, self._encoder.salt, self._first_to_come())
+        segment = Segment(path, number, self._encoder.salt, min(self._batch.first, self.next_number))
         head = records.first_line(self._encoder.salt) + snapshot
         with failing_as_go("open", path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            self._write(segment, descriptor, b"".join([head, *self._puts, *self._lasts]), len(head))
+            self._write(segment, descriptor, b"".join([head, *self._batch.puts, *self._batch.lasts]), len(head))
         except StorageError:
-            os.close(descriptor)
+            _close([descriptor])
             with suppress(OSError):
                 os.unlink(path)
             raise
         self._next_segment += 1
-        self._snapshot_end = self._written
+        self._current = segment
+        self._begin, self._snapshot_end, self._snapshot_size = begin, self._written, len(snapshot)
         self._retire_descriptor()
         self._descriptor = descriptor
         self._new_files = True
         self._segments.append(segment)
-        self._firsts.append(segment.first)
-        self._roll_at = min(segment.size + MIN_ROLL, self._segment_size)
+        self._roll_at = segment.size + max(MIN_ROLL, 4 * len(snapshot))
         self._forget_written()
+        self._segments.delete(self._abandoned)
+        self._abandoned = []
         self.reclaim()
-
-    def _first_to_come(self) -> int:
-        return self._marks[0][0] if self._marks else self.next_number
 
     def _retire_descriptor(self) -> None:
         if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
             if self._durable:
-                self._unsynced.append(self._descriptor)
+                self._unsynced.append(descriptor)
             else:
-                os.close(self._descriptor)
-            self._descriptor = -1
+                _close([descriptor])
 
     def _snapshot(self) -> bytes:
         parts: list[bytes] = []
         for index, queue in self.queues.items():
             parts += self._encoder.queue(index, queue.name, queue.finished)
             parts += self._encoder.held(index, queue.held())
-        return self._encoder.snapshot(self._first_to_come(), self._next_queue, parts)
+        return self._encoder.snapshot(min(self._batch.first, self.next_number), self._next_queue, parts)
 
     # fsync
 
@@ -322,47 +280,28 @@ class Journal:
         self.flush()
         if self._durable:
             written = self._written
-            self._waiting += 1
-            try:
-                while self._synced < written:
-                    if self._sync is None or self._sync.ready():
-                        self._sync = spawn(self._run_sync)
-                        self._sync.name = f"sync:{self.topic}.journal"
-                    error = self._sync.get()
-                    if error is not None:
-                        raise StorageError(str(error))
-            finally:
-                self._waiting -= 1
+            self._commits.wait(lambda: self._synced >= written)
 
-    def _gather(self) -> None:
-        """Those who waited for the last fsync are likely to come again: a moment for them makes one fsync of many."""
-        end = perf_counter() + min(self._sync_seconds * GATHER_SHARE, MAX_GATHER_SECONDS)
-        sleep(1e-6)  # once around the hub
-        while self._waiting < self._group and perf_counter() < end:
-            sleep(1e-6)
-        self._group = self._waiting
-
-    def _run_sync(self) -> StorageError | None:
-        self._gather()
+    def _sync(self) -> StorageError | None:
         written, new_files = self._written, self._new_files
         retired, self._unsynced = self._unsynced, []
         self._new_files = False
         descriptors = [*retired, self._descriptor] if self._descriptor >= 0 else retired
-        path = self._segments[-1].path if self._segments else ""
+        if self._sync_failed is not None and not descriptors:
+            return self._sync_failed
+        path = self._segments.last.path if self._segments else ""
         try:
-            begin = perf_counter()
-            self._syncer.run(_sync, descriptors, path, self._data_path if new_files else None)
-            self._sync_seconds = perf_counter() - begin
-            self._group = max(self._group, self._waiting)
+            self._syncer.run(sync_files, descriptors, path, self._data_path if new_files else None)
         except StorageError as error:
             self._log.error("JOURNAL(%s): failed to sync - %s", self.topic, error)
             self._new_files = True
-            self.failed = error
+            self.failed = self._sync_failed = error
             self._abandon(retired)
             return error
-        for descriptor in retired:
-            os.close(descriptor)
+        _close(retired)
         self._synced = written
+        if self._sync_failed is not None:
+            self.failed = self._sync_failed = None
         done = 0
         while done < len(self._unconfirmed) and self._unconfirmed[done][0] <= written:
             done += 1
@@ -372,56 +311,37 @@ class Journal:
 
     def _abandon(self, descriptors: list[int]) -> None:
         """Have everything that no fsync confirmed written once more, to a new segment."""
-        self._close_record()
-        for descriptor in [*descriptors, *self._unsynced, self._descriptor]:
-            if descriptor >= 0:
-                os.close(descriptor)
+        _close([*descriptors, *self._unsynced, self._descriptor])
         self._unsynced, self._descriptor = [], -1
-        unconfirmed, self._unconfirmed = self._unconfirmed, []
-        puts, marks, offset = [], [], 0
-        for _, older_puts, older_marks in [*unconfirmed, (0, self._puts, self._marks)]:
-            for position, (first, count, _) in enumerate(older_marks):
-                record = older_puts[2 * position : 2 * position + 2]
-                puts += record
-                marks.append((first, count, offset))
-                offset += sum(map(len, record))
-        self._puts, self._marks, self._puts_size = puts, marks, offset
+        self._batch.prepend([(puts, marks) for _, puts, marks in self._unconfirmed])
+        self._unconfirmed = []
+        marks = self._batch.marks
         if marks:
-            for segment in self._segments:
-                segment.cut(marks[0][0])
-            self._firsts = [segment.first for segment in self._segments]
+            self._segments.cut(marks[0][0])
+        if self._current is not None and self._begin >= self._synced:
+            # Nothing in it is confirmed; otherwise there would be one for each attempt.
+            self._abandoned += self._segments.replace([self._current], None)
         self._note_dirty()
 
     # Reading
 
     def read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
         """As `Segment.read`: messages in a row, from the first there is; those not yet written included."""
-        if self._puts or self._frames:
+        first = self._batch.first
+        if number >= first:
             self.flush()
-        while number < end:
-            position = max(bisect_right(self._firsts, number) - 1, 0)
-            if position >= len(self._segments):
-                break
-            segment = self._segments[position]
-            if segment is not self._reading:
-                if self._reading is not None:
-                    self._reading.close()
-                self._reading = segment
-            start, frames, due = segment.read(number, end)
-            if frames:
-                return start, frames, due
-            if position + 1 == len(self._segments):
-                break
-            number = max(number, self._firsts[position + 1])
-        return end, [], 0
+        else:
+            end = min(end, first)
+        return self._segments.read(number, end)
 
     # Reclaiming
 
     def wanted(self) -> Spans:
         """The messages that some queue is not done with."""
         wanted = Spans()
+        floor = self.floor()
         for queue in self.queues.values():
-            wanted.update(queue.finished.gaps(0, self.next_number))
+            wanted.update(queue.finished.gaps(floor, self.next_number))
         return wanted
 
     def floor(self) -> int:
@@ -429,22 +349,33 @@ class Journal:
         return min([queue.finished.floor for queue in self.queues.values()], default=0)
 
     @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def first_unwritten(self) -> int:
+        """The number of the first message that is not written, behind all numbers if there is none."""
+        return self._batch.first
+
+    @property
     def segment_count(self) -> int:
         return len(self._segments)
 
+    def _is_snapshot_safe(self) -> bool:
+        """Otherwise older segments may be all that survives."""
+        if self._current is None:
+            return self._replay_whole
+        return self._descriptor >= 0 and (not self._durable or self._synced >= self._snapshot_end)
+
     def reclaim(self) -> None:
         """Delete the oldest segments as far as nothing in them is wanted."""
-        if self._descriptor < 0 or (self._durable and self._synced < self._snapshot_end):
-            return  # the older segments may be all that survives
-        gone = 0
-        floor = self.floor() if len(self._segments) > 1 else 0
-        while gone < len(self._segments) - 1 and self._segments[gone].end <= floor:
-            gone += 1
-        if gone or self._void:
-            self._remove([*self._void, *self._segments[:gone]])
+        if not self._is_snapshot_safe():
+            return
+        if len(self._segments) > 1:
+            self._segments.drop_below(self.floor())
+        if self._void:
+            self._segments.delete(self._void)
             self._void = []
-            del self._segments[:gone]
-            del self._firsts[:gone]
 
     def compact(self) -> None:
         """Delete what nothing is wanted of, wherever it is, and copy what is wanted of old segments together where that
@@ -452,120 +383,79 @@ class Journal:
         if self._compaction is None or self._compaction.ready():
             self._compaction = spawn(self._compact)
             self._compaction.name = f"compact:{self.topic}.journal"
-        self._compaction.join()
+        self._compaction.get()
 
     def _compact(self) -> None:
+        if self._closed:
+            return
         try:
-            for group in self._plan():
-                if not all(segment in self._segments for segment in group):
+            if self._durable and self._synced < self._snapshot_end:
+                self.commit()  # where nobody publishes, nobody else does
+            if self._closed or not self._segments or not self._is_snapshot_safe():
+                return
+            for group in plan(self._segments.all, self.wanted(), self._segment_size):
+                if not self._segments.have(group):
                     break  # meanwhile everything in some of them was finished
-                rewriting = Rewriting(group, self.wanted(), self._encoder)
+                wanted = self.wanted()
+                if not any(segment.estimate(wanted) for segment in group):
+                    self._replace(group, None)
+                    continue
+                rewriting = Rewriting(group, wanted, self._encoder)
                 rewriting.run(self._syncer)
-                if self._closed or not all(segment in self._segments for segment in group):
+                if self._closed or not self._is_snapshot_safe() or not self._segments.have(group):
                     rewriting.discard()
                     break
                 self._replace(group, rewriting.finish())
         except StorageError as error:
             self._log.error("JOURNAL(%s): failed to compact - %s", self.topic, error)
 
-    def _plan(self) -> list[list[Segment]]:
-        """Groups of neighbouring segments, each to become one or none."""
-        if self._closed or self._descriptor < 0 or (self._durable and self._synced < self._snapshot_end):
-            return []
-        wanted = self.wanted()
-        old = self._segments[:-1]
-        live = {segment: segment.estimate(wanted) for segment in old}
-        size = sum(segment.size for segment in self._segments)
-        needed = sum(live.values()) + self._segments[-1].size
-        too_large = size > max(4 * self._segment_size, 2 * needed)
-        too_many = len(old) > 16 + 4 * needed // self._segment_size
-        groups: list[list[Segment]] = []
-        room = 0
-        for segment in old:
-            if groups and live[segment] <= room:
-                groups[-1].append(segment)
-                room -= live[segment]
-            else:
-                groups.append([segment])
-                room = self._segment_size - live[segment]
-        chosen = []
-        for group in groups:
-            group_live = sum(live[segment] for segment in group)
-            saves = too_large and sum(segment.size for segment in group) >= 2 * group_live
-            if not group_live or saves or (too_many and len(group) > 1):
-                chosen.append(group)
-            else:
-                chosen += [[segment] for segment in group if not live[segment]]
-        return chosen
-
     def _replace(self, group: list[Segment], compacted: Segment | None) -> None:
-        position = self._segments.index(group[0])
-        if self._reading in group:
-            self._reading = None
-        gone = group if compacted is None else group[:-1]
+        gone = self._segments.replace(group, compacted)
         group[-1].close()
-        self._segments[position : position + len(group)] = [] if compacted is None else [compacted]
-        self._firsts = [segment.first for segment in self._segments]
         if self._durable and compacted is not None:
             with suppress(StorageError):
                 self._syncer.run(sync_path, self._data_path or ".")
-        self._remove(gone)
-
-    def _remove(self, segments: list[Segment]) -> None:
-        for segment in segments:
-            if segment is self._reading:
-                self._reading = None
-            try:
-                segment.remove()
-            except StorageError as error:
-                self._log.error("JOURNAL(%s): %s", self.topic, error)
+        self._segments.delete(gone)
 
     # The end
 
     def mark_converting(self) -> None:
         """What the disk queues of the topic hold from now on is a copy; StorageError. May yield."""
-        self._lasts.append(self._encoder.record(records.CONVERTING))
+        self._batch.lasts.append(self._encoder.record(records.CONVERTING))
         self.commit()
 
-    def remove(self) -> None:
-        """Delete all files, as one step for whoever finds them after a kill: the newest, which says that none counts,
-        goes last. May yield. Nothing is written from now on."""
+    def remove(self, at_once: bool = True) -> None:
+        """Delete all files; if `at_once`, as one step for whoever finds them after a kill: the newest, which says that
+        none counts, goes last. May yield. Nothing is written from now on."""
         if self._closed:
             return
-        segments = self._segments
-        self._controls, self._noted = [], []
-        self._puts, self._marks, self._puts_size, self._frames, self._frames_size = [], [], 0, [], 0
-        if segments:
-            self._lasts.append(self._encoder.record(records.VOID))
+        segments = self._segments.all
+        self._noted.clear()
+        self._batch.drop()
+        if segments and at_once:
+            self._batch.lasts.append(self._encoder.record(records.VOID))
             try:
                 self.commit()
             except StorageError as error:
                 self._log.error("JOURNAL(%s): %s", self.topic, error)
                 segments = segments[::-1]  # what a kill leaves of them then tells too little rather than too much
         self.close()
-        self._remove([*self._void, *segments])
-        self._segments, self._firsts = [], []
+        self._segments.delete([*self._void, *self._abandoned, *segments])
+        self._segments = Segments(self.topic, [], self._log)
 
     def close(self) -> None:
         """Write nothing any more; files stay. May yield."""
         self._closed = True
         if self._compaction is not None:
             self._compaction.join()
-        if self._sync is not None:
-            self._sync.join()
-        for descriptor in [*self._unsynced, self._descriptor]:
-            if descriptor >= 0:
-                os.close(descriptor)
+        self._commits.join()
+        _close([*self._unsynced, self._descriptor])
         self._unsynced, self._descriptor = [], -1
-        if self._reading is not None:
-            self._reading.close()
-            self._reading = None
+        self._segments.end_reading()
 
 
-def _sync(descriptors: list[int], path: str, directory: str | None) -> None:
-    with failing_as_go("sync", path):
-        for descriptor in descriptors:
-            os.fdatasync(descriptor)  # the size with it; that costs half of fsync
-    if directory is not None:
-        with suppress(StorageError):  # not every file system can sync a directory
-            sync_path(directory or ".")
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            with suppress(OSError):
+                os.close(descriptor)

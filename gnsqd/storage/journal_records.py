@@ -2,10 +2,10 @@
 
 A segment begins with a line, `gnsqd journal 1 {salt}`; records follow, big-endian:
 
-    4 bytes that begin a record | uint32 size of the payload | uint32 CRC-32 of type and payload | uint8 type | payload
+    mark | uint32 size of the payload | uint32 CRC-32 of type and payload | uint8 type | payload
 
-The CRC begins with the salt, a random number, so that no body can look like a record where a damaged file is searched
-for the next one.
+The salt is a random number. The mark, of 4 bytes, is made from it, and the CRC begins with it, so that no body can look
+like a record where a damaged file is searched for the next one.
 
 Payloads, where `queue` is a uint32 that names a channel of the topic for good, or 0 for the topic itself, `spans` are
 pairs of int64, the first number and the one behind the last, and `number` is an int64 that each message of a topic
@@ -37,7 +37,8 @@ FIRST_LINE_SIZE = 25
 _FIRST_LINE = re.compile(rb"gnsqd journal 1 ([0-9a-f]{8})\n")
 PUT, SNAPSHOT, QUEUE, DELETED, FINISHED, TAKEN, HELD, COMPLETE, CONVERTING, VOID = range(1, 11)
 
-MARK = b"\xf1\x9bJr"
+_MARK = 0xF19B4A72
+MARK_SIZE = 4
 HEADER = Struct(">4sIIB")
 _PUT = Struct(">qIq")
 _SNAPSHOT = Struct(">qI")
@@ -47,10 +48,11 @@ _HELD = Struct(">qHq")
 _SIZE = Struct(">i")
 
 PUT_HEAD = _PUT.size
+MAX_ATTEMPTS = 0xFFFF
 MAX_HELD = 1000  # entries in a record
 MAX_SPANS_BYTES = 1 << 16
 
-_SEGMENT = re.compile(r"(.+)\.journal\.([0-9]{6,})\.dat")
+_SEGMENT = re.compile(r"([.a-zA-Z0-9_-]{1,64})\.journal\.([0-9]{6,})\.dat")
 
 
 def segment_name(topic: str, number: int) -> str:
@@ -68,6 +70,11 @@ def parse_segment_name(name: str) -> tuple[str, int] | None:
 # Writing
 
 
+def mark_of(salt: int) -> bytes:
+    """What each record of a segment begins with."""
+    return (salt ^ _MARK).to_bytes(MARK_SIZE, "big")
+
+
 def first_line(salt: int) -> bytes:
     return b"gnsqd journal 1 %08x\n" % salt
 
@@ -77,14 +84,15 @@ class Encoder:
 
     def __init__(self, salt: int) -> None:
         self.salt = salt
+        self._mark = mark_of(salt)
 
     def record(self, type: int, payload: bytes = b"") -> bytes:
-        return HEADER.pack(MARK, len(payload), zlib.crc32(payload, self.salt ^ type), type) + payload
+        return HEADER.pack(self._mark, len(payload), zlib.crc32(payload, self.salt ^ type), type) + payload
 
     def put(self, first: int, frames: Sequence[bytes], due: int) -> tuple[bytes, bytes]:
         """Messages with numbers from `first` on; in two parts, because a copy of them costs time."""
         payload = b"".join([_PUT.pack(first, len(frames), due), *frames])
-        return HEADER.pack(MARK, len(payload), zlib.crc32(payload, self.salt ^ PUT), PUT), payload
+        return HEADER.pack(self._mark, len(payload), zlib.crc32(payload, self.salt ^ PUT), PUT), payload
 
     def queue(self, queue: int, name: str, finished: Spans) -> list[bytes]:
         """As one record, and more where there are very many spans."""
@@ -177,12 +185,12 @@ def _unpack(layout: Struct, payload: bytes | memoryview) -> tuple[int, ...]:
     return layout.unpack_from(payload)
 
 
-def parse_header(data: bytes, position: int) -> tuple[int, int, int] | None:
+def parse_header(data: bytes, position: int, expected_mark: bytes) -> tuple[int, int, int] | None:
     """(type, size of the payload, CRC) of the record there; None if none can begin there."""
     if len(data) < position + HEADER.size:
         return None
     mark, size, crc, type = HEADER.unpack_from(data, position)
-    if mark != MARK or not PUT <= type <= VOID:
+    if mark != expected_mark or not PUT <= type <= VOID:
         return None
     return type, size, crc
 
@@ -201,9 +209,10 @@ def find_records(data: bytes, salt: int) -> Iterator[tuple[int, int, int]]:
     """(type, where its payload begins, where it ends) of every whole record of a segment. Where there is none, the
     search goes on byte by byte: a gap between two of them is damage, and what is behind the last one too."""
     view = memoryview(data)
+    mark = mark_of(salt)
     position = FIRST_LINE_SIZE
     while 0 <= position < len(data):
-        header = parse_header(data, position)
+        header = parse_header(data, position, mark)
         if header is not None:
             type, size, crc = header
             begin = position + HEADER.size
@@ -211,4 +220,4 @@ def find_records(data: bytes, salt: int) -> Iterator[tuple[int, int, int]]:
                 yield type, begin, begin + size
                 position = begin + size
                 continue
-        position = data.find(MARK, position + 1)
+        position = data.find(mark, position + 1)

@@ -6,7 +6,7 @@ milliseconds later.
 
 import os
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, perf_counter
 
 from gevent import sleep
 from gevent.event import Event
@@ -20,6 +20,7 @@ from gnsqd.storage.syncer import Syncer
 
 FLUSH_SECONDS = 0.005
 RETRY_SECONDS = 1.0
+TURN_SECONDS = 0.003
 COMPACTION_SECONDS = 5.0
 MAX_SEGMENT = 64 * 1024 * 1024  # bytes
 
@@ -60,6 +61,7 @@ class Journals:
         self._on_error = on_error
         self._found = find_journals(data_path)
         self._dirty: dict[Journal, None] = {}
+        self._failing: dict[Journal, float] = {}  # when to try again
         self._bell = Event()
         self._old: dict[Journal, None] = {}  # to be compacted
         self._next_compaction = 0.0
@@ -90,16 +92,12 @@ class Journals:
     def journal_loop(self) -> None:
         """Flush what is dirty, until `stop`."""
         while not self._stopped:
-            self._bell.wait()
+            self._bell.wait(RETRY_SECONDS if self._failing else None)
             self._bell.clear()
             sleep(FLUSH_SECONDS)
-            dirty = list(self._dirty)
             self.flush_dirty()
-            if monotonic() >= self._next_compaction:
+            if self._old and monotonic() >= self._next_compaction:
                 self._next_compaction = monotonic() + COMPACTION_SECONDS
-                for journal in dirty:
-                    if journal.segment_count > 1:
-                        self._old[journal] = None
                 self._compaction_bell.set()
 
     def compaction_loop(self) -> None:
@@ -111,25 +109,44 @@ class Journals:
                 self._old.popitem()[0].compact()
 
     def flush_dirty(self) -> None:
-        """Flush all; what fails is tried again, later."""
-        dirty, self._dirty = self._dirty, {}
-        failure = None
-        for journal in dirty:
-            failed_before = journal.failed
-            try:
-                journal.flush()
-            except StorageError as error:
-                failure = error
+        """Flush all; what fails is tried again, some time later. Yields, between journals."""
+        now = monotonic()
+        for journal, retry_at in list(self._failing.items()):
+            if now >= retry_at:
+                del self._failing[journal]
                 self._dirty[journal] = None
-                if failed_before is None:
-                    self._log.error("JOURNAL(%s): failed to write - %s", journal.topic, error)
-                self._on_error(error)
-            else:
-                if failed_before is not None:
-                    self._on_error(None)
-        if failure is not None and not self._stopped:
-            sleep(RETRY_SECONDS)
-            self._bell.set()
+        turn = perf_counter() + TURN_SECONDS
+        dirty, self._dirty = self._dirty, {}
+        for journal in dirty:
+            if not journal.closed and journal not in self._failing:
+                self._retry(journal)
+            if perf_counter() >= turn:
+                sleep(1e-6)
+                turn = perf_counter() + TURN_SECONDS
+
+    def _retry(self, journal: Journal) -> None:
+        failed_before = journal.failed
+        try:
+            journal.retry()
+        except StorageError as error:
+            if journal.closed:
+                return
+            self._failing[journal] = monotonic() + RETRY_SECONDS
+            if failed_before is None:
+                self._log.error("JOURNAL(%s): failed to write - %s", journal.topic, error)
+            self._on_error(error)
+        else:
+            if failed_before is not None:
+                self._on_error(None)
+            if journal.segment_count > 1:
+                self._old[journal] = None
+
+    def are_left(self) -> bool:
+        """Whether there are files of any journal; after a clean exit there are none."""
+        try:
+            return bool(find_journals(self._data_path))
+        except StorageError:
+            return False
 
     def stop(self) -> None:
         self._stopped = True

@@ -14,11 +14,12 @@ from gnsqd.storage.files import path_error
 from gnsqd.storage.journal_records import (
     FIRST_LINE_SIZE,
     HEADER,
-    MARK,
+    MARK_SIZE,
     PUT,
     PUT_HEAD,
     decode_put,
     is_whole,
+    mark_of,
     parse_header,
     split_frames,
 )
@@ -34,6 +35,7 @@ class Segment:
     __slots__ = (
         "_descriptor",
         "_last",
+        "_mark",
         "_numbers",
         "_offsets",
         "count",
@@ -49,6 +51,7 @@ class Segment:
         self.path = path
         self.number = number
         self.salt = salt
+        self._mark = mark_of(salt)
         self.first = self.end = first
         self.size = 0
         self.count = 0  # of messages
@@ -100,6 +103,8 @@ class Segment:
         except FileNotFoundError:
             pass
         except OSError as error:
+            with suppress(OSError):
+                os.truncate(self.path, 0)  # what is left tells nothing
             raise StorageError(path_error("remove", self.path, error)) from error
 
     def read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
@@ -133,7 +138,7 @@ class Segment:
                 )
                 if len(chunk) < HEADER.size:
                     break
-            header = parse_header(chunk, offset)
+            header = parse_header(chunk, offset, self._mark)
             if header is None or position + HEADER.size + header[1] > self.size:
                 if frames:
                     break
@@ -175,17 +180,10 @@ class Segment:
         """Where the next record may begin."""
         while position < self.size:
             data = os.pread(self._descriptor, CHUNK, position)
-            found = data.find(MARK)
+            found = data.find(self._mark)
             if found >= 0:
                 return position + found
-            if len(data) <= len(MARK):
+            if len(data) <= MARK_SIZE:
                 break
-            position += len(data) - len(MARK) + 1
+            position += len(data) - MARK_SIZE + 1
         return self.size
-
-
-def list_segments(data_path: str) -> list[str]:
-    """All names in the directory, none if it can't be read: that shows soon enough."""
-    with suppress(OSError):
-        return os.listdir(data_path or ".")
-    return []

@@ -15,6 +15,7 @@ from gnsqd.storage import journal as journal_module
 from gnsqd.storage.journal import Journal
 from gnsqd.storage.journal_records import FINISHED, TAKEN, Encoder
 from gnsqd.storage.journals import find_journals
+from gnsqd.storage.segments import Segments
 from gnsqd.storage.spans import Spans
 from gnsqd.storage.syncer import Syncer
 
@@ -234,7 +235,7 @@ def test_kill_between_the_steps_of_a_compaction_costs_nothing(
             channel.finish(journal, number, number + 1)
         journal.flush()
     removed: list[object] = []
-    monkeypatch.setattr(journal, "_remove", removed.extend)
+    monkeypatch.setattr(Segments, "delete", lambda self, segments: removed.extend(segments))
     journal.compact()
     assert removed, "it did something"
     again, _, queue = open_journal()
@@ -386,10 +387,7 @@ def test_after_a_failed_fsync_everything_unconfirmed_goes_to_a_new_segment(
     put(journal, 5)
     journal.commit()
     assert read_all(journal) == {number: frame(number) for number in range(1, 6)}
-    # As if the system had lost all that no fsync confirmed.
-    newest = segments(tmp_path)[-1]
-    for path in segments(tmp_path)[1:-1]:
-        path.write_bytes(b"")
+    _first, newest = segments(tmp_path)
     assert len(newest.read_bytes()) > 3 * 24
     journal.close()
     assert set(read_all(open_journal()[0])) == set(range(1, 6))
@@ -402,9 +400,10 @@ def test_remove_leaves_nothing_and_a_kill_in_between_leaves_nothing_that_counts(
     for number in range(1, 30):
         put(journal, number)
         journal.flush()
-    remove = journal._remove
-    monkeypatch.setattr(journal, "_remove", lambda segments: remove(segments[:2]))
-    journal.remove()
+    delete = Segments.delete
+    with monkeypatch.context() as patch:
+        patch.setattr(Segments, "delete", lambda self, segments: delete(self, segments[:2]))
+        journal.remove()
     left = segments(tmp_path)
     assert left
     again, _, _ = open_journal()
@@ -425,3 +424,129 @@ def test_mark_of_an_unfinished_exit_is_found_and_forgotten_with_the_next_snapsho
     put(again, 2)
     again.flush()
     assert not open_journal()[0].replay.converting
+
+
+def test_attempts_that_keep_failing_to_sync_leave_no_files(
+    open_journal: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, _, _ = open_journal(durable=True)
+    put(journal, 1)
+    journal.commit()
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    put(journal, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fail)
+        for _ in range(5):
+            with pytest.raises(StorageError, match="input/output error"):
+                (journal.retry if journal.failed else journal.commit)()
+            with pytest.raises(StorageError, match="input/output error"):
+                journal.check()
+            assert journal.failed is not None
+        assert len(segments(tmp_path)) == 2, "what is safe, and the last attempt"
+    journal.retry()
+    assert journal.failed is None
+    journal.check()
+    assert set(read_all(journal)) == {1, 2}
+
+
+def test_closed_journal_never_says_that_it_kept_a_message(open_journal: Open) -> None:
+    journal, _, _ = open_journal()
+    put(journal, 1)
+    journal.commit()
+    put(journal, 2)
+    journal.close()
+    with pytest.raises(StorageError, match="exiting"):
+        journal.commit()
+
+
+def test_snapshot_that_a_kill_cut_off_counts_for_nothing(open_journal: Open, tmp_path: Path) -> None:
+    journal, topic, channel = open_journal()
+    put(journal, 1, 2, 3)
+    journal.flush()
+    again, topic, channel = open_journal()
+    topic.finish(again, 1, 4)  # handed over to a new channel, say; the next write begins a segment
+    channel.finish(again, 1, 2)
+    again.flush()
+    path = segments(tmp_path)[-1]
+    data = path.read_bytes()
+    assert channel.finished.floor == 2
+    for size in range(len(data)):
+        path.write_bytes(data[:size])
+        replay = open_journal()[0].replay
+        assert replay.queues[0].finished.floor == 1, size
+        assert replay.queues[1].finished.floor == 1, size
+        for later in segments(tmp_path)[1:]:
+            later.unlink()
+    path.write_bytes(data)
+    replay = open_journal()[0].replay
+    assert (replay.queues[0].finished.floor, replay.queues[1].finished.floor) == (4, 2)
+
+
+def test_segments_without_messages_do_not_come_back(open_journal: Open, tmp_path: Path) -> None:
+    """What a replay has no use for is deleted, with what it told of an exit that was not finished."""
+    journal, _, _ = open_journal()
+    put(journal, 1)
+    journal.flush()
+    journal.close()
+    ending, _, _ = open_journal()
+    ending.mark_converting()
+    ending.close()
+    assert open_journal()[0].replay.converting
+    for _ in range(3):
+        again, topic, _ = open_journal()
+        topic.finish(again, 1, 2)
+        again.flush()
+        again.close()
+    assert len(segments(tmp_path)) == 3, "the messages, and two snapshots"
+    last, _, _ = open_journal()
+    last.remove()
+    assert not segments(tmp_path)
+
+
+def test_attempts_stop_where_frames_have_no_room_for_more(open_journal: Open) -> None:
+    journal, _, channel = open_journal()
+    put(journal, 1)
+    channel.states = [(1, 0xFFFF, 0)]
+    journal.flush()
+    again, _, channel = open_journal()
+    channel.states = [(1, 0xFFFF, 0)]
+    channel.take(again, 1, 2)
+    again.flush()
+    channel.take(again, 1, 2)
+    again.flush()
+    assert open_journal()[0].replay.queues[1].attempts == {1: 0xFFFF}
+
+
+def test_damaged_first_line_keeps_the_file_for_who_may_want_it(open_journal: Open, tmp_path: Path) -> None:
+    journal, _, _ = open_journal()
+    put(journal, 1)
+    journal.flush()
+    (path,) = segments(tmp_path)
+    data = b"x" + path.read_bytes()[1:]
+    path.write_bytes(data)
+    again, _, _ = open_journal()
+    assert not read_all(again)
+    assert again.replay.damaged
+    assert (tmp_path / f"{path.name}.bad").read_bytes() == data
+
+
+def test_what_is_written_can_be_read_while_the_disk_is_full(
+    open_journal: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, _, _ = open_journal()
+    put(journal, 1)
+    journal.flush()
+    put(journal, 2)
+
+    def fail(*arguments: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", fail)
+        assert journal.read(1, 3) == (1, [frame(1)], 0)
+        with pytest.raises(StorageError, match="no space left"):
+            journal.read(2, 3)
+    assert journal.read(2, 3) == (2, [frame(2)], 0)
