@@ -245,6 +245,9 @@ class NSQD:
         registry.load([topic for topic in topics if topic.name in journaled], journaled)
         replayed = registry.metadata()
         registry.close()
+        if self._journals.are_left():
+            # Disk queues that are incomplete now would be taken for copies by the next gnsqd that has a journal.
+            raise StartError("a journal could not be turned into disk queues")
         names = {topic.name for topic in replayed}
         return [topic for topic in topics if topic.name not in names] + replayed
 
@@ -375,6 +378,9 @@ class NSQD:
         self._log.info("NSQ: closing topics")
         if lost := self._registry.close():
             self._log.error("NSQ: %d messages could not be written to disk and are lost", lost)
+            self._exit_code = self._exit_code or 1
+        if self._journals.are_left():
+            self._log.error("NSQ: journals are left, which only gnsqd reads: its next start goes on with them")
             self._exit_code = self._exit_code or 1
         self._log.info("NSQ: stopping subsystems")
         self._queue_scan.stop()

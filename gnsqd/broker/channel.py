@@ -11,18 +11,18 @@ about as much each.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import islice
 from random import random
 from time import monotonic_ns, time_ns
-from typing import Protocol
 
 from gnsqd.broker.backend import flush_messages, hold_back, look, read_messages, release, write_messages
+from gnsqd.broker.consumer import Consumer
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.in_flight import Deferred, InFlight
-from gnsqd.broker.journaled import JournaledQueue, convert, import_batch
+from gnsqd.broker.journaled import JournaledQueue
 from gnsqd.broker.message import Message
 from gnsqd.broker.names import is_ephemeral
+from gnsqd.broker.takeover import convert, import_batch
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.quantile import Quantile, Result
 from gnsqd.storage.backend_queue import BackendQueue, DummyBackendQueue
@@ -31,48 +31,6 @@ from gnsqd.storage.backend_queue import BackendQueue, DummyBackendQueue
 MAX_TAKE = 256
 MAX_TAKE_BYTES = 256 * 1024
 MAX_DUE = 1024  # messages that one step of the queue scan moves
-
-
-@dataclass
-class ClientStats:
-    """One client as /stats shows it; the fields are the JSON keys of NSQD-COMPAT section 5.3, in order."""
-
-    client_id: str
-    hostname: str
-    version: str
-    remote_address: str
-    state: int
-    ready_count: int
-    in_flight_count: int
-    message_count: int
-    finish_count: int
-    requeue_count: int
-    connect_ts: int
-    sample_rate: int
-    deflate: bool
-    snappy: bool
-    user_agent: str
-    authed: bool = False
-    auth_identity: str = ""
-    auth_identity_url: str = ""
-    pub_counts: list[tuple[str, int]] = field(default_factory=list)
-    tls: bool = False
-    tls_cipher_suite: str = ""
-    tls_version: str = ""
-    tls_negotiated_protocol: str = ""
-    tls_negotiated_protocol_is_mutual: bool = False
-
-
-class Consumer(Protocol):
-    """What a channel asks of its clients."""
-
-    @property
-    def id(self) -> int: ...
-    def wake(self) -> None: ...  # there may be something to take, or to stop taking
-    def timed_out_message(self) -> None: ...  # one of its messages in flight went back to the queue
-    def emptied(self) -> None: ...  # all of its messages in flight are gone
-    def close(self) -> None: ...
-    def stats(self, topic_name: str = "") -> ClientStats: ...
 
 
 class Channel:
@@ -142,7 +100,7 @@ class Channel:
 
     @property
     def deferred_count(self) -> int:
-        return len(self._deferred)
+        return len(self._deferred) + (self._journaled.deferred_count if self._journaled is not None else 0)
 
     def e2e_latency(self) -> Result | None:
         """How long messages took from being published to FIN; None if no percentiles are configured."""
@@ -174,8 +132,13 @@ class Channel:
     def _defer(self, messages: list[Message]) -> None:
         now = monotonic_ns()
         for message in messages:
-            if not self._deferred.push(message, now + message.deferred) and self._journaled is not None:
-                self._journaled.note_finished([message])  # an older copy of it is there
+            self._hold(message, now + message.deferred)
+
+    def _hold(self, message: Message, due: int) -> None:
+        if self._journaled is not None and len(self._deferred) >= self._capacity:
+            self._journaled.defer(message, due)
+        elif not self._deferred.push(message, due) and self._journaled is not None:
+            self._journaled.note_finished([message])  # an older copy of it is there
 
     def _enqueue(self, messages: list[Message]) -> None:
         count = len(messages)
@@ -350,7 +313,7 @@ class Channel:
         message = self._in_flight.pop(id, client_id)
         self.requeue_count += 1
         if delay > 0:
-            self._deferred.push(message, monotonic_ns() + delay)
+            self._hold(message, monotonic_ns() + delay)
             if self._journaled is not None:
                 self._journaled.note_held(message, time_ns() + delay)
         else:
@@ -380,6 +343,11 @@ class Channel:
             message.deferred = 0
         self._enqueue(due)
         release(due, self.backend)
+        if self._journaled is not None:
+            count = self._journaled.release(now, MAX_DUE)
+            if self._waiting and not self.paused:
+                self._wake_waiting(count)
+            return bool(due) or count > 0
         return bool(due)
 
     # From operators
@@ -422,13 +390,13 @@ class Channel:
         """Write everything to disk: what waits, then what is in flight, then what is deferred; how many messages could
         not be written."""
         self._exit("closing")
-        if self._memory or self._in_flight or self._deferred:
+        if self._memory or self._in_flight or self.deferred_count:
             self._log.info(
                 "CHANNEL(%s): flushing %d memory %d in-flight %d deferred messages to backend",
                 self.name,
                 len(self._memory),
                 len(self._in_flight),
-                len(self._deferred),
+                self.deferred_count,
             )
         now = monotonic_ns()
         for message in self._deferred:
@@ -444,14 +412,6 @@ class Channel:
         return lost
 
     # With a journal
-
-    def restore(self, due: dict[int, int]) -> None:
-        """Hold back what waits in the journal and is not due before then, by number (wall clock, ns)."""
-        assert self._journaled is not None
-        now = time_ns()
-        for message in self._journaled.pick(sorted(due)):
-            message.deferred = min(max(due[message.number] - now, 1), self._options.max_req_timeout)
-            self._defer([message])
 
     def import_queue(self, old: BackendQueue) -> None:
         """Move what a disk queue of this channel holds to the journal; StorageError. May yield."""

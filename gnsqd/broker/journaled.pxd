@@ -12,6 +12,7 @@ cdef class JournaledQueue:
     cdef object _log
     cdef public long long longest
     cdef object _runs
+    cdef list _deferred
     cdef dict _attempts
     cdef list _frames
     cdef long long _frames_at
@@ -23,7 +24,7 @@ cdef class JournaledQueue:
 
     @cython.locals(message=Message, number=cython.longlong, start=cython.longlong, end=cython.longlong)
     cpdef put(self, list messages)
-    @cython.locals(message=Message, messages=list, frames=list, frame=bytes, size=cython.longlong, start=cython.longlong, end=cython.longlong, stop=cython.longlong, offset=cython.longlong, number=cython.longlong, delay=cython.longlong)
+    @cython.locals(message=Message, messages=list, frames=list, frame=bytes, size=cython.longlong, reads=cython.longlong, start=cython.longlong, end=cython.longlong, stop=cython.longlong, offset=cython.longlong, number=cython.longlong, delay=cython.longlong)
     cpdef list take(self, Py_ssize_t limit, Py_ssize_t max_bytes)
     @cython.locals(message=Message, number=cython.longlong, start=cython.longlong, end=cython.longlong)
     cpdef note_finished(self, list messages)

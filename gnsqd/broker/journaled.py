@@ -6,21 +6,20 @@ they begin. It also tells the journal what its owner does: `finished` (for a top
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from time import time_ns
+from heapq import heapify, heappop, heappush
+from time import monotonic_ns, time_ns
 
-from gnsqd.broker.backend import MAX_FLUSH, flush_messages, read_messages
 from gnsqd.broker.message import Message
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
-from gnsqd.storage.backend_queue import BackendQueue
 from gnsqd.storage.due_times import DueTimes
 from gnsqd.storage.journal import Journal
 from gnsqd.storage.journal_records import FINISHED, TAKEN, Encoder
 from gnsqd.storage.journal_replay import QueueState
 from gnsqd.storage.spans import Spans
 
-IMPORT_BATCH = 1000  # messages
-IMPORT_BYTES = 1 << 20
+MAX_READS = 16  # of the journal in one step, where messages are scattered
+MAX_BYTES = 1 << 20  # of deferred messages that are read in one step
 
 
 class JournaledQueue:
@@ -39,6 +38,7 @@ class JournaledQueue:
         self._log = log
         self.longest = longest
         self._runs: deque[tuple[int, int]] = deque()
+        self._deferred: list[tuple[int, int]] = []  # a heap of due time (monotonic ns) and number
         self._attempts: dict[int, int] = {}
         self._frames: list[bytes] = []  # read ahead
         self._frames_at = 0  # number of the first
@@ -80,14 +80,18 @@ class JournaledQueue:
         """The next messages: at most `limit`, together at most `max_bytes` but for a single larger one. None if there
         is none or the journal can't be read."""
         messages: list[Message] = []
-        size = 0
+        size = reads = 0
         runs = self._runs
         while runs and len(messages) < limit:
             start, end = runs[0]
-            if not 0 <= start - self._frames_at < len(self._frames) and not self._read_ahead(start, end):
-                if runs and runs[0][0] > start:
-                    continue
-                break
+            if not 0 <= start - self._frames_at < len(self._frames):
+                if messages and (reads == MAX_READS or start >= self.journal.first_unwritten):
+                    break  # a write may tell of all queues, and these messages are in none just now
+                reads += 1
+                if not self._read_ahead(start):
+                    if runs and runs[0][0] > start:
+                        continue
+                    break
             frames = self._frames
             offset = self._frames_at
             stop = min(end, offset + len(frames), start + limit - len(messages))
@@ -116,15 +120,15 @@ class JournaledQueue:
                 self._frames = []
         return messages
 
-    def _read_ahead(self, start: int, end: int) -> bool:
+    def _read_ahead(self, start: int) -> bool:
         self._frames = []
         try:
-            first, frames, due = self.journal.read(start, end)
+            first, frames, due = self.journal.read(start, self.journal.next_number)
         except StorageError as error:
             self._log.error("JOURNAL(%s): %s", self.name, error)
             return False
         if first > start:
-            self._lose(start, first)
+            self._lose(start, min(first, self._runs[0][1]))
             return False
         self._frames, self._frames_at, self._frames_due = frames, first, due
         return True
@@ -156,6 +160,52 @@ class JournaledQueue:
                     found.append(Message(frame, self._attempts.get(start, 0), 0).payload())
                     start += 1
         return found
+
+    # What is held back
+
+    @property
+    def deferred_count(self) -> int:
+        return len(self._deferred)
+
+    def defer(self, message: Message, due: int) -> None:
+        """It waits here from `due` (monotonic ns) on."""
+        heappush(self._deferred, (due, message.number))
+        if message.attempts:
+            self._attempts[message.number] = message.attempts
+
+    def release(self, now: int, limit: int) -> int:
+        """Let up to `limit` messages wait that are due at `now`; how many those are."""
+        count = 0
+        while self._deferred and self._deferred[0][0] <= now and count < limit:
+            number = heappop(self._deferred)[1]
+            self._runs.append((number, number + 1))
+            count += 1
+        self.depth += count
+        return count
+
+    def take_deferred(self, limit: int, now: int) -> list[Message]:
+        """Up to `limit` messages that are held back, each for how long after `now` (monotonic ns). None if there is
+        none or the journal can't be read; to be called until then, with nothing else in between."""
+        waiting, self._runs = self._runs, deque()
+        depth, self.depth = self.depth, 0
+        entries = self._deferred[-limit:]  # without its end a heap stays one
+        del self._deferred[-limit:]
+        due = {number: due for due, number in entries}
+        numbers = Spans()
+        for number in sorted(due):
+            numbers.add(number, number + 1)
+        self.put_spans(numbers)
+        messages: list[Message] = []
+        while batch := self.take(limit, MAX_BYTES):
+            messages += batch
+        for message in messages:
+            message.deferred = max(due[message.number] - now, 1)
+        if self._runs:
+            for start, end in self._runs:
+                self._deferred += [(due[number], number) for number in range(start, end)]
+            heapify(self._deferred)
+        self._runs, self.depth = waiting, depth
+        return messages
 
     # What the journal is told
 
@@ -232,41 +282,30 @@ class JournaledQueue:
         self._finished_notes.clear()
 
     def held(self) -> list[tuple[int, int, int]]:
-        return [*((number, attempts, 0) for number, attempts in self._attempts.items()), *self.held_messages()]
+        # Without attempts the due time is where the message is.
+        attempts = self._attempts
+        wall = time_ns() - monotonic_ns()
+        held = [(number, attempts[number], wall + due) for due, number in self._deferred if number in attempts]
+        known = [(number, count, 0) for number, count in attempts.items()]
+        return [*self._held_notes, *known, *held, *self.held_messages()]  # the later of two counts
 
     # From the owner of the queue
 
-    def restore(self, state: QueueState, wanted: Spans) -> None:
-        """What a replay found waits here, but for what is to be held back: that is the owner's to ask for."""
+    def restore(self, state: QueueState, wanted: Spans, due: dict[int, int]) -> None:
+        """What a replay found waits here, or is held back until `due` (wall clock, ns), by number."""
         self.finished = state.finished
         self._attempts = {number: attempts for number, attempts in state.attempts.items() if attempts}
-        self.put_spans(wanted)
-
-    def pick(self, numbers: list[int]) -> list[Message]:
-        """Some of the messages that wait, by ascending number, in one go; those that can't be read are missing."""
-        picked = Spans()
-        for number in numbers:
-            picked.add(number, number + 1)
-        waiting = Spans()
-        for start, end in self._runs:
-            waiting.add(start, end)
-        self._runs.clear()
-        self.depth = 0
-        self.put_spans(picked)
-        messages: list[Message] = []
-        while batch := self.take(IMPORT_BATCH, IMPORT_BYTES):
-            messages += batch
-        unread = list(self._runs)
-        self._runs.clear()
-        self.depth = 0
-        self.put_spans(waiting.without(picked))
-        for start, end in unread:
-            self._runs.append((start, end))
-            self.depth += end - start
-        return messages
+        now, wall = monotonic_ns(), time_ns()
+        self._deferred = [(now + min(due[number] - wall, self.longest), number) for number in due]
+        heapify(self._deferred)
+        deferred = Spans()
+        for number in sorted(due):
+            deferred.add(number, number + 1)
+        self.put_spans(wanted.without(deferred))
 
     def forget_waiting(self) -> None:
         self._runs.clear()
+        self._deferred.clear()
         self._attempts.clear()
         self._frames = []
         self.depth = 0
@@ -308,8 +347,8 @@ class JournaledQueue:
     def wait_synced(self) -> None:
         pass
 
-    def close(self) -> None:
-        pass
+    def close(self) -> bool:
+        return True
 
 
 def journal_messages(journal: Journal, messages: list[Message]) -> None:
@@ -329,47 +368,3 @@ def journal_messages(journal: Journal, messages: list[Message]) -> None:
             message.number = number
             number += 1
         first = end
-
-
-def convert(
-    messages: list[Message], queue: JournaledQueue, make_backend: Callable[[str], BackendQueue], log: Logger
-) -> int:
-    """Write `messages` and what waits to a disk queue, at a clean exit; how many could not be written. May yield."""
-    try:
-        target = make_backend(queue.name)
-    except StorageError as error:
-        log.error("JOURNAL(%s): %s", queue.name, error)
-        return len(messages) + queue.depth
-    lost = flush_messages(messages, target, log.error)
-    while batch := queue.take(MAX_FLUSH, IMPORT_BYTES):
-        lost += flush_messages(batch, target, log.error)
-    target.close()
-    return lost + queue.depth
-
-
-def import_batch(old: BackendQueue, queue: JournaledQueue) -> list[Message]:
-    """Move some messages from a disk queue to the journal, wanted by `queue` alone if it is a channel's; what came.
-    StorageError if the journal can't keep them: they are in the disk queue then. May yield."""
-    journal = queue.journal
-    payloads = old.peek_many(IMPORT_BATCH, IMPORT_BYTES)
-    messages = read_messages(payloads, old, queue.longest)
-    first = journal.next_number
-    if queue.index:
-        end = first + len(messages)
-        for other in list(journal.queues.values()):
-            if other is not queue and messages:
-                other.note_finished_span(first, end)
-        journal.flush()  # before the messages themselves, so that no kill can leave them to all channels
-        number = first
-        for message in messages:
-            message.number = number
-            number += 1
-        journal.put([message.frame for message in messages])
-        for message in messages:
-            if message.attempts or message.deferred:
-                queue.note_held(message, time_ns() + message.deferred if message.deferred else 0)
-    else:
-        journal_messages(journal, messages)
-    journal.commit()
-    old.advance(len(payloads))
-    return messages

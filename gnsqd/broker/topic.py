@@ -13,14 +13,14 @@ from gnsqd.broker.backend import flush_messages, look, read_messages, write_mess
 from gnsqd.broker.channel import MAX_TAKE_BYTES, Channel
 from gnsqd.broker.doorbell import Doorbell, give_way
 from gnsqd.broker.environment import Environment
-from gnsqd.broker.journaled import JournaledQueue, convert, import_batch, journal_messages
+from gnsqd.broker.journaled import JournaledQueue
 from gnsqd.broker.message import BODY_AT, Message, new_messages
 from gnsqd.broker.names import is_ephemeral
+from gnsqd.broker.topic_journal import TopicJournal
 from gnsqd.broker.turns import Turns
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.quantile import Result
 from gnsqd.storage.backend_queue import BackendQueue, DummyBackendQueue
-from gnsqd.storage.journal import Journal
 
 MAX_BATCH = 256
 MAX_PUT = 2048
@@ -60,14 +60,13 @@ class Topic:
         self._backend_first = False
         self._started = False
         self._doorbell = Doorbell()
-        self._journal = None if self.ephemeral else environment.open_journal(name)
+        journal = None if self.ephemeral else environment.open_journal(name)
+        self._journal: TopicJournal | None = None
         self._journaled: JournaledQueue | None = None
-        self._restored: dict[str, tuple[JournaledQueue, dict[int, int]]] = {}  # channels of a replay, not yet made
-        self._converted = False  # disk queues hold copies of what the journal has
-        self._unmoved = False  # a disk queue has messages that the journal has not
         self.backend: BackendQueue
-        if self._journal is not None:
-            self.backend = self._journaled = self._restore(self._journal)
+        if journal is not None:
+            self._journal = TopicJournal(name, journal, environment)
+            self.backend = self._journaled = self._journal.queue
         elif self.ephemeral:
             self.backend = DummyBackendQueue(name)
         else:
@@ -92,12 +91,8 @@ class Topic:
 
     def start(self) -> None:
         """Let messages move: all channels that must not miss any are there. May yield."""
-        if self._journaled is not None and not self._started:
-            for channel in list(self.channels.values()):
-                self._import_channel(channel)
-            self._import_topic(self._journaled)
-            self._journaled.journal.forget_replay()
-            self._converted = False
+        if self._journal is not None:
+            self._journal.end_replay(list(self.channels.values()))
         self._started = True
         self._doorbell.ring()
 
@@ -118,9 +113,7 @@ class Topic:
             raise BrokerError("exiting")
         failure = None
         if self._journal is not None:
-            if self._journal.failed is not None:
-                self._flush_journal()
-            journal_messages(self._journal, messages)
+            self._journal.put(messages)
         room = self._capacity - len(self._memory)
         if self._nothing_before(len(messages)):
             self._hand_over(messages)
@@ -184,7 +177,7 @@ class Topic:
         if self._journal is None:
             self.backend.wait_synced()
         else:
-            self._guard_journal(self._journal.commit)
+            self._journal.commit()
 
     # Channels
 
@@ -194,13 +187,22 @@ class Topic:
         if channel is None:
             if self.exiting:
                 raise BrokerError("exiting")
-            channel = self._new_channel(name)
-            self.channels[name] = channel
+            journaled = None
+            if self._journal is not None and not is_ephemeral(name):
+                journaled = self._journal.channel_queue(name)
+            channel = self.channels[name] = Channel(
+                self.name, name, self._environment, self._delete_soon, self._doorbell.ring, journaled=journaled
+            )
             if self._journal is not None and self._started:
-                self._import_channel(channel)
+                self._journal.import_channel(channel)
             self._log.info("TOPIC(%s): new channel(%s)", self.name, name)
             self._doorbell.ring()
         return channel
+
+    @property
+    def restored_channels(self) -> list[str]:
+        """Those that only the journal knows so far."""
+        return self._journal.restored_channels if self._journal is not None else []
 
     def get_existing_channel(self, name: str) -> Channel:
         channel = self.channels.get(name)
@@ -345,8 +347,8 @@ class Topic:
         """Write everything to disk, channel by channel, then what no channel has yet; how many messages could not be
         written. May yield."""
         self._stop_pump("closing")
-        if self._journal is not None and self._journaled is not None:
-            self._convert_journal(self._journal, self._journaled)
+        if self._journal is not None:
+            self._journal.convert(self._memory, list(self.channels.values()))
             return 0
         lost = sum([channel.close() for channel in list(self.channels.values())])
         if self._memory:
@@ -354,132 +356,6 @@ class Topic:
         lost += flush_messages(list(self._memory), self.backend, self._log.error)
         self.backend.close()
         return lost
-
-    # With a journal
-
-    def _restore(self, journal: Journal) -> JournaledQueue:
-        """The queue of this topic as the journal was replayed; those of channels wait in `_restored`."""
-        replay = journal.replay
-        self._converted = replay.converting
-        topic_state = replay.queues[0]
-        queue = self._new_journaled(journal, self.name)
-        queue.restore(topic_state, topic_state.finished.gaps(0, journal.next_number))
-        journal.add_queue(queue, 0)
-        for index, state in replay.queues.items():
-            if index:
-                channel_queue = self._new_journaled(journal, state.name)
-                channel_queue.index = index
-                wanted = topic_state.finished.without(state.finished)
-                channel_queue.restore(state, wanted)
-                journal.add_queue(channel_queue, index)
-                due = {number: due for number, due in replay.due.items() if number in wanted} | state.due
-                self._restored[state.name.rpartition(":")[2]] = channel_queue, due
-        return queue
-
-    def _new_journaled(self, journal: Journal, name: str) -> JournaledQueue:
-        return JournaledQueue(journal, name, self._log, self._max_delay)
-
-    @property
-    def restored_channels(self) -> list[str]:
-        """Those that only the journal knows so far."""
-        return list(self._restored)
-
-    def _new_channel(self, name: str) -> Channel:
-        journaled = None
-        due: dict[int, int] = {}
-        if self._journal is not None and self._journaled is not None and not is_ephemeral(name):
-            if name in self._restored:
-                journaled, due = self._restored.pop(name)
-            else:
-                journaled = self._new_journaled(self._journal, f"{self.name}:{name}")
-                journaled.finished = self._journaled.finished.copy()
-                if not self._started and self._journal.replay.damaged:
-                    # It may have been there before: rather everything once more than something not at all.
-                    journaled.finished = self._journal.replay.present.gaps(0, self._journal.next_number)
-                    journaled.put_spans(self._journaled.finished.without(journaled.finished))
-                journaled.index = self._journal.add_queue(journaled)
-        channel = Channel(
-            self.name, name, self._environment, self._delete_soon, self._doorbell.ring, journaled=journaled
-        )
-        if due:
-            channel.restore(due)
-        return channel
-
-    def _import_channel(self, channel: Channel) -> None:
-        if not channel.ephemeral:
-            self._import(f"{self.name}:{channel.name}", channel.import_queue)
-
-    def _import_topic(self, queue: JournaledQueue) -> None:
-        def move(old: BackendQueue) -> None:
-            while messages := import_batch(old, queue):
-                queue.put(messages)
-
-        self._import(self.name, move)
-
-    def _import(self, name: str, move: "Callable[[BackendQueue], None]") -> None:
-        """Move what a disk queue holds to the journal. Should that fail, the rest is there for the next start."""
-        old = self._environment.make_backend(name)
-        try:
-            if depth := old.depth:
-                if self._converted:
-                    self._log.info("JOURNAL(%s): an exit was not finished, its disk queue is a copy", name)
-                else:
-                    self._log.info("JOURNAL(%s): moving %d messages from the disk queue", name, depth)
-                    move(old)
-            if self._converted or not old.depth:
-                old.delete()
-            else:
-                self._unmoved = True
-                self._log.error("JOURNAL(%s): %d messages stay in the disk queue until the next start", name, old.depth)
-                old.close()
-        except StorageError as error:
-            self._unmoved = True
-            self._environment.set_health(error)
-            self._log.error("JOURNAL(%s): moving messages from the disk queue - %s", name, error)
-
-    def _flush_journal(self) -> None:
-        assert self._journal is not None
-        self._guard_journal(self._journal.flush)
-
-    def _guard_journal(self, write: Callable[[], None]) -> None:
-        """Write to the journal, and say how that went."""
-        assert self._journal is not None
-        failed_before = self._journal.failed
-        try:
-            write()
-        except StorageError as error:
-            self._environment.set_health(error)
-            if failed_before is None:
-                self._log.error("TOPIC(%s) ERROR: failed to write message to journal - %s", self.name, error)
-            raise
-        if failed_before is not None:
-            self._environment.set_health(None)
-
-    def _convert_journal(self, journal: Journal, queue: JournaledQueue) -> None:
-        """Write all that is wanted to disk queues, for any nsqd to come; should that fail, the journal stays."""
-        left = 0
-        try:
-            if self._unmoved:  # then a kill from now on may multiply, but must not drop
-                journal.commit()
-            else:
-                journal.mark_converting()
-        except StorageError as error:
-            left = 1
-            self._log.error("TOPIC(%s): %s", self.name, error)
-        for channel in list(self.channels.values()):
-            if not left:
-                left += channel.close()
-            else:
-                channel.exit()
-        if self._memory:
-            self._log.info("TOPIC(%s): flushing %d memory messages to backend", self.name, len(self._memory))
-        if not left:
-            left = convert(list(self._memory), queue, self._environment.make_backend, self._log)
-        if left:
-            self._log.error("TOPIC(%s): the disk queues are incomplete, but the journal has all messages", self.name)
-            journal.close()
-        else:
-            journal.remove()
 
     def _stop_pump(self, how: str) -> None:
         self.exiting = True

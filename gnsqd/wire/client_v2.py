@@ -6,7 +6,8 @@ from typing import Any, Protocol
 
 from gevent import get_hub
 
-from gnsqd.broker.channel import Channel, ClientStats
+from gnsqd.broker.channel import Channel
+from gnsqd.broker.consumer import ClientStats
 from gnsqd.broker.doorbell import Doorbell
 from gnsqd.broker.message import Message
 from gnsqd.broker.topic import Topic

@@ -10,7 +10,8 @@ from typing import Any
 
 from gevent import Greenlet, sleep
 
-from gnsqd.broker.channel import Channel, ClientStats
+from gnsqd.broker.channel import Channel
+from gnsqd.broker.consumer import ClientStats
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.guid import GuidFactory
 from gnsqd.broker.message import Message, new_messages

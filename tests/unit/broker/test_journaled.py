@@ -213,7 +213,7 @@ def test_kill_during_a_clean_exit_neither_loses_nor_multiplies(tmp_path: Path, s
     settle()
     copies: list[Path] = []
 
-    def stop() -> None:
+    def stop(at_once: bool = True) -> None:
         copies.append(shutil.copytree(tmp_path / "a", tmp_path / f"killed{len(copies)}"))
         raise KeyboardInterrupt
 
@@ -252,6 +252,107 @@ def test_publishing_fails_and_recovers_with_the_disk(
     daemon.topic.commit()
     assert daemon.registry.healthy
     assert daemon.after_kill(tmp_path / "b").take_all("c") == Counter([b"0", b"unsure", b"1"])
+
+
+def test_deferred_messages_beyond_memory_are_read_back_when_they_are_due(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, {"mem_queue_size": 2})
+    for number in range(5):
+        daemon.topic.publish([b"%d" % number], deferred=MINUTE + number * SECOND)
+    channel(daemon)
+    settle()
+    assert (channel(daemon).depth, channel(daemon).deferred_count) == (0, 5)
+    daemon.topic.publish([b"now"])
+    (now,) = daemon.take("c")
+    now.next_delivery()
+    channel(daemon).requeue(daemon.consumer("c"), now.id, MINUTE)
+    again = daemon.after_kill(tmp_path / "b")
+    assert (channel(again).depth, channel(again).deferred_count) == (0, 6)
+    bodies = Counter([b"now", *(b"%d" % number for number in range(5))])
+    once_more = again.after_kill(tmp_path / "c")
+    assert not once_more.take("c")
+    assert channel(once_more).process_deferred(FAR)
+    messages = []
+    while batch := once_more.take("c"):
+        messages += batch
+    assert Counter(message.body for message in messages) == bodies
+    assert {message.body: message.attempts for message in messages}[b"now"] == 1
+    assert daemon.registry.close() == again.registry.close() == 0
+    for directory in ("a", "b"):
+        plain = Daemon(tmp_path / directory, syncer, {"durability": "none"}, {"t": ["c"]})
+        assert not plain.take("c"), "due times go with the disk queues"
+        assert plain.take_all("c") == bodies
+
+
+def test_exit_that_cannot_make_its_disk_queues_safe_keeps_the_journal(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, {})
+    channel(daemon)
+    daemon.topic.publish([b"0"])
+
+    def fail(path: str) -> None:
+        if ".diskqueue." in path:
+            raise StorageError("sync failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gnsqd.storage.diskqueue.sync_path", fail)
+        daemon.registry.close()
+    again = Daemon(tmp_path / "a", syncer, {}, {"t": ["c"]})
+    assert again.take_all("c") == Counter([b"0"])
+
+
+def test_import_that_fails_leaves_its_numbers_to_nobody(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Daemon(tmp_path / "a", syncer, {"durability": "none"}, {"t": ["c", "d"]})
+    plain.topic.publish([b"old"])
+    settle()
+    plain.registry.close()
+
+    def fail(*arguments: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gnsqd.storage.journal.os.pwrite", fail)
+        daemon = Daemon(tmp_path / "a", syncer, {}, {"t": ["c", "d"]})
+    assert not daemon.registry.healthy
+    daemon.topic.publish([b"new"])
+    daemon.topic.commit()
+    again = daemon.after_kill(tmp_path / "b")
+    for name in ("c", "d"):
+        assert again.take_all(name) == Counter([b"old", b"new"])
+
+
+def test_nothing_comes_back_after_a_failed_fsync(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what was finished nor a channel that was deleted, though nothing is published any more."""
+    first = Daemon(tmp_path / "a", syncer, {"durability": "disk"})
+    for name in ("c", "gone"):
+        channel(first, name)
+    first.topic.publish([b"%d" % number for number in range(9)])
+    first.topic.commit()
+    daemon = first.after_kill(tmp_path / "b")
+    while messages := daemon.take("c"):
+        for message in messages:
+            channel(daemon).finish(daemon.consumer("c"), message.id)
+    daemon.topic.delete_existing_channel("gone")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fdatasync", fail)
+        with pytest.raises(StorageError):
+            daemon.topic.commit()
+        assert not daemon.registry.healthy
+        with pytest.raises(StorageError):
+            daemon.topic.publish([b"refused"])
+    daemon.flush()
+    assert daemon.registry.healthy
+    again = daemon.after_kill(tmp_path / "c")
+    assert list(again.topic.channels) == ["c"]
+    assert not again.take_all("c")
 
 
 Step = tuple[str, int]
