@@ -10,6 +10,7 @@ comes. As a program it prints a row of the table in contrib/docs/reliability.md:
 import argparse
 import random
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -17,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from daemons import Daemon, own_command
 from nsq_client import ERROR, MESSAGE, Client, mpub_body, parse_message
@@ -25,6 +27,7 @@ TOPIC = "t"
 CHANNELS = ("one", "two")
 QUIET = 2.0  # seconds without a message, at the end
 SETTLED = 0.3  # seconds that a FIN may take to be read and kept
+MAX_PUBLISHED = 2000  # messages, by one publisher between two kills: the ledger has to remember them
 
 
 @dataclass
@@ -90,7 +93,7 @@ class Load:
         ledger = self._ledger
         count = 0
         with Client(self._daemon.tcp_address) as client:
-            while True:
+            while count < MAX_PUBLISHED:
                 size = chance.choice((1, 1, 5, 40))
                 bodies = [
                     f"{self._prefix}-{number}-{count + i}".ljust(chance.choice((20, 200)), ".").encode()
@@ -108,6 +111,7 @@ class Load:
                     client.command(f"PUB {TOPIC}".encode(), bodies[0])
                 assert client.response() == b"OK"
                 ledger.acknowledged.update(bodies)
+            client.recv_until_closed()
 
     def consume(self, name: str) -> None:
         chance = random.Random(f"{self._seed} {name}")
@@ -142,6 +146,22 @@ class Load:
                 elif what > 0.15:
                     client.command(b"REQ " + message.id + b" %d" % chance.choice((0, 0, 40, 400)))
                 # or it stays in flight
+
+
+class Outcome(NamedTuple):
+    """Messages, but for the last: the longest time that a daemon took from its start until it answered."""
+
+    acknowledged: int
+    lost: int
+    duplicated: int
+    recovery_seconds: float
+
+
+def kill_loop(command: list[str], kills: int, *flags: str, seed: int | None = None) -> Outcome:
+    """What becomes of messages in a daemon, ours or the real one, that is killed so many times."""
+    with tempfile.TemporaryDirectory() as directory:
+        ledger = run(command, Path(directory), kills, random.getrandbits(32) if seed is None else seed, *flags)
+    return Outcome(len(ledger.acknowledged), len(ledger.lost()), ledger.duplicated(), max(ledger.starts, default=0.0))
 
 
 def run(command: list[str], directory: Path, kills: int, seed: int, *flags: str) -> Ledger:
@@ -201,22 +221,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.getrandbits(32))
     parser.add_argument("--durability", default="process")
     parser.add_argument("flags", nargs="*")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        ledger = run(
-            own_command(),
-            Path(directory),
-            arguments.kills,
-            arguments.seed,
-            f"--durability={arguments.durability}",
-            *arguments.flags,
-        )
+    asked = parser.parse_args()
+    flags = (f"--durability={asked.durability}", *asked.flags)
+    outcome = kill_loop(own_command(), asked.kills, *flags, seed=asked.seed)
     print(  # noqa: T201
-        f"seed {arguments.seed}: {ledger.kills} kills, {len(ledger.acknowledged)} acknowledged, "
-        f"{len(ledger.lost())} lost, {ledger.duplicated()} duplicated, {len(ledger.early)} early, "
-        f"slowest start {max(ledger.starts):.2f} s"
+        f"seed {asked.seed}: {asked.kills} kills, {outcome.acknowledged} acknowledged, {outcome.lost} lost, "
+        f"{outcome.duplicated} duplicated, slowest start {outcome.recovery_seconds:.2f} s"
     )
-    assert not ledger.lost(), ledger.lost()[:20]
+    sys.exit(bool(outcome.lost))
 
 
 if __name__ == "__main__":
