@@ -250,6 +250,7 @@ def killed_with_a_journal(factory: DaemonFactory) -> Path:
         eventually(lambda: nsqd.channel_stats("t", "c")["in_flight_count"] == 1)
     publish(nsqd, "t", 1)  # with it the FIN is written
     publish(nsqd, "alone", 1)
+    eventually(lambda: b"alone" in (nsqd.data_path / "nsqd.dat").read_bytes())
     nsqd.kill()
     return nsqd.data_path
 
@@ -266,11 +267,10 @@ def test_journals_are_listed_and_counted(gnsqd_factory: DaemonFactory) -> None:
         ("alone", 1, [{"queue": "alone", "messages": 1}], True),
         ("t", 3, [{"queue": "t:c", "messages": 3}], True),
     ]
-    findings = [(one["severity"], one["queue"]) for one in found["findings"] if one["queue"]]
-    assert findings == [("note", "alone"), ("note", "t")]
+    assert [(one["severity"], one["queue"]) for one in found["findings"]] == [("note", "alone"), ("note", "t")]
     assert [row["topic"] for row in document("verify", str(path), "--topic", "t")["journals"]] == ["t"]
     told = gnsqadmin("data", "verify", str(path)).out
-    assert "Sound: 0 messages on disk and 4 in 2 journals in " in plain(told)
+    assert "Sound: 0 messages on disk and 4 in 2 journals in 3 queues." in plain(told)
     assert "alone" in gnsqadmin("data", "ls", str(path)).out
     assert contents(path) == before
 
@@ -282,6 +282,7 @@ def test_a_damaged_journal_is_damage_and_a_torn_end_is_not(gnsqd_factory: Daemon
     segment.write_bytes(data[:-3])
     found = document("verify", str(path), "--topic", "t")
     assert found["sound"]
+    assert (found["findings"][0]["severity"], found["findings"][0]["file"]) == ("note", segment.name)
     assert "unfinished write" in found["findings"][0]["text"]
     position = data.index(b"gnsqd journal") + 60
     segment.write_bytes(data[:position] + bytes([data[position] ^ 0xFF]) + data[position + 1 :])
