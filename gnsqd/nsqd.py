@@ -240,7 +240,7 @@ class NSQD:
                 self._set_health,
             )
         except StorageError as error:
-            raise StartError(str(error)) from error
+            raise StartError(str(error), prefix="failed to load metadata") from error
 
     def _open_journal(self, topic: str) -> Journal | None:
         return None if self._options.durability == "none" else self._journals.open(topic)
