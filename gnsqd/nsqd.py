@@ -8,6 +8,7 @@ Every long-lived greenlet is spawned here, by name; one that dies of a defect en
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from socket import gethostname
 
@@ -32,6 +33,8 @@ from gnsqd.storage import metadata
 from gnsqd.storage.dirlock import DirLock
 from gnsqd.storage.diskqueue import DiskQueue
 from gnsqd.storage.files import try_write
+from gnsqd.storage.journal import Journal
+from gnsqd.storage.journals import Journals
 from gnsqd.storage.record import MIN_RECORD_SIZE
 from gnsqd.storage.sweep import sweep
 from gnsqd.storage.syncer import Syncer
@@ -93,6 +96,7 @@ class NSQD:
         self._log.info("ID: %d", options.node_id)
         self._log.info("gnsqd v%s (%s)", VERSION, lane())
         sweep(options.data_path, self._log)
+        self._open_journals()
         self._registry.attach(self._environment())
 
         tcp_listener = Listener(options.tcp_address)
@@ -137,6 +141,8 @@ class NSQD:
             self._spawn("httpServer", server.serve)
         self._spawn("queueScanLoop", self._queue_scan.queueScanLoop)
         self._spawn("syncLoop", self._syncer.syncLoop)
+        self._spawn("journalLoop", self._journals.journal_loop)
+        self._spawn("compactionLoop", self._journals.compaction_loop)
         self._spawn("persistLoop", self._metadata_file.persist_loop)
         self._spawn("healthLoop", self.health_loop)
         self._lookup.start(options.nsqlookupd_tcp_addresses, self._identity())
@@ -203,6 +209,7 @@ class NSQD:
             set_health=self._set_health,
             channels_to_precreate=self._lookup.channels_to_precreate,
             spawn=self._spawn,
+            open_journal=self._open_journal,
         )
 
     def _make_backend(self, name: str) -> DiskQueue:
@@ -219,13 +226,55 @@ class NSQD:
             syncer=self._syncer,
         )
 
+    # Journals
+
+    def _open_journals(self) -> None:
+        options = self._options
+        try:
+            self._journals = Journals(
+                options.data_path,
+                options.max_bytes_per_file,
+                options.durability == "disk",
+                self._log,
+                self._syncer,
+                self._set_health,
+            )
+        except StorageError as error:
+            raise StartError(str(error), prefix="failed to load metadata") from error
+
+    def _open_journal(self, topic: str) -> Journal | None:
+        return None if self._options.durability == "none" else self._journals.open(topic)
+
+    def _end_journals(self, topics: list[metadata.TopicMetadata]) -> list[metadata.TopicMetadata]:
+        """Without durability, turn the journals there are into disk queues; all topics and channels that there are."""
+        journaled = self._journals.topics
+        if self._options.durability != "none" or not journaled:
+            return topics
+        registry = Registry()
+        environment = replace(
+            self._environment(),
+            notify=lambda thing, persist: None,
+            open_journal=self._journals.open,
+            channels_to_precreate=lambda topic: [],
+        )
+        registry.attach(environment)
+        registry.load([topic for topic in topics if topic.name in journaled], journaled)
+        replayed = registry.metadata()
+        registry.close()
+        if self._journals.are_left():
+            # Disk queues that are incomplete now would be taken for copies by the next gnsqd that has a journal.
+            raise StartError("a journal could not be turned into disk queues")
+        names = {topic.name for topic in replayed}
+        return [topic for topic in topics if topic.name not in names] + replayed
+
     # nsqd.dat
 
     def _load_metadata(self) -> None:
         try:
             if not os.path.exists(self._metadata_path):
                 self._warn_of_older_metadata()
-            self._registry.load(metadata.load(self._metadata_path))
+            topics = self._end_journals(metadata.load(self._metadata_path))
+            self._registry.load(topics, self._journals.topics)
         except StorageError as error:
             raise StartError(str(error), prefix="failed to load metadata") from error
         try:
@@ -341,10 +390,14 @@ class NSQD:
         if lost := self._registry.close():
             self._log.error("NSQ: %d messages could not be written to disk and are lost", lost)
             self._exit_code = self._exit_code or 1
+        if self._journals.are_left():
+            self._log.error("NSQ: journals are left, which only gnsqd reads: its next start goes on with them")
+            self._exit_code = self._exit_code or 1
 
     def _stop_subsystems(self) -> None:
         self._log.info("NSQ: stopping subsystems")
         self._queue_scan.stop()
         self._statsd.stop()
         self._health_bell.ring()
+        self._journals.stop()
         self._syncer.stop()

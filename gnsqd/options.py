@@ -27,6 +27,7 @@ TLS_REQUIRED_EXCEPT_HTTP = 1
 TLS_REQUIRED = 2
 
 SIGTERM_CHOICES = ("exit", "drain")
+DURABILITY_CHOICES = ("none", "process", "disk")
 
 TLS_VERSIONS = {"tls1.0": 769, "tls1.1": 770, "tls1.2": 771, "tls1.3": 772}
 
@@ -248,6 +249,13 @@ class Options:
         Kind.BOOL, True, "enable snappy feature negotiation (client compression)", field="SnappyEnabled"
     )
 
+    durability: str = _row(
+        Kind.STRING,
+        "none",
+        "what acknowledged messages survive until they are finished: none, as with nsqd, what is in memory is lost; "
+        "process: kill -9 of the process; disk: loss of power",
+        ours=True,
+    )
     metrics_clients: bool = _row(Kind.BOOL, False, "series for every client on /metrics", ours=True)
     metrics_exclude_ephemeral: bool = _row(
         Kind.BOOL, False, "no series for ephemeral topics and channels on /metrics", ours=True
@@ -358,5 +366,7 @@ def validate_after_tls(options: Options) -> None:
         raise StartError("--statsd-interval must be > 1s")
     if options.e2e_processing_latency_percentiles and options.e2e_processing_latency_window_time < 2:
         raise StartError("--e2e-processing-latency-window-time must be > 1ns")
+    if options.durability not in DURABILITY_CHOICES:
+        raise StartError(f"--durability must be none, process or disk, not {quote(options.durability)}")
     if options.sigterm not in SIGTERM_CHOICES:
         raise StartError(f"--sigterm must be {' or '.join(SIGTERM_CHOICES)}, not {quote(options.sigterm)}")

@@ -85,6 +85,7 @@ NODE_OPTIONS = {
     "max_channels": Kind.NUMBER,
     "magic_timeout": Kind.DURATION,
     "http_idle_timeout": Kind.DURATION,
+    "durability": Kind.TEXT,
 }
 
 CHANGEABLE = ("log_level", "nsqlookupd_tcp_addresses")  # while it runs

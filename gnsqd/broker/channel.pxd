@@ -1,6 +1,7 @@
 cimport cython
 
 from gnsqd.broker.backend cimport read_messages, write_messages
+from gnsqd.broker.journaled cimport JournaledQueue
 from gnsqd.broker.in_flight cimport Deferred, InFlight
 from gnsqd.broker.message cimport Message
 
@@ -17,6 +18,7 @@ cdef class Channel:
     cdef public bint blocked
     cdef public object latencies
     cdef public object backend
+    cdef JournaledQueue _journaled
     cdef object _environment
     cdef object _log
     cdef object _options
@@ -33,8 +35,10 @@ cdef class Channel:
     cpdef bint has_room(self, Py_ssize_t count) except -1
     cpdef put_messages(self, list messages)
     cdef _enqueue(self, list messages)
-    @cython.locals(candidates=list, taken=list, now=cython.longlong)
+    @cython.locals(candidates=list, chosen=list, taken=list, now=cython.longlong)
     cpdef list take(self, client, Py_ssize_t window, long long timeout, long long sample_rate)
+    @cython.locals(message=Message)
+    cdef _note_taken(self, list candidates, list taken)
     @cython.locals(message=Message, messages=list, depth=Py_ssize_t, backend_depth=Py_ssize_t, limit=Py_ssize_t, size=Py_ssize_t, position=Py_ssize_t)
     cdef list _next_messages(self, Py_ssize_t window)
     @cython.locals(message=Message, messages=list, ready=list)
@@ -43,5 +47,5 @@ cdef class Channel:
     cpdef Py_ssize_t finish_run(self, long long client_id, list ids) except -1
     cpdef finish(self, long long client_id, bytes id)
     @cython.locals(message=Message)
-    cdef _note_latencies(self, list messages)
+    cdef _note_finished(self, list messages)
     cpdef _wake_waiting(self, Py_ssize_t count)

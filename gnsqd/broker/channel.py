@@ -11,17 +11,18 @@ about as much each.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import islice
 from random import random
 from time import monotonic_ns, time_ns
-from typing import Protocol
 
 from gnsqd.broker.backend import flush_messages, hold_back, look, read_messages, release, write_messages
+from gnsqd.broker.consumer import Consumer
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.in_flight import Deferred, InFlight
+from gnsqd.broker.journaled import JournaledQueue
 from gnsqd.broker.message import Message
 from gnsqd.broker.names import is_ephemeral
+from gnsqd.broker.takeover import convert, import_batch
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.quantile import Quantile, Result
 from gnsqd.storage.backend_queue import BackendQueue, DummyBackendQueue
@@ -30,48 +31,6 @@ from gnsqd.storage.backend_queue import BackendQueue, DummyBackendQueue
 MAX_TAKE = 256
 MAX_TAKE_BYTES = 256 * 1024
 MAX_DUE = 1024  # messages that one step of the queue scan moves
-
-
-@dataclass
-class ClientStats:
-    """One client as /stats shows it; the fields are the JSON keys of NSQD-COMPAT section 5.3, in order."""
-
-    client_id: str
-    hostname: str
-    version: str
-    remote_address: str
-    state: int
-    ready_count: int
-    in_flight_count: int
-    message_count: int
-    finish_count: int
-    requeue_count: int
-    connect_ts: int
-    sample_rate: int
-    deflate: bool
-    snappy: bool
-    user_agent: str
-    authed: bool = False
-    auth_identity: str = ""
-    auth_identity_url: str = ""
-    pub_counts: list[tuple[str, int]] = field(default_factory=list)
-    tls: bool = False
-    tls_cipher_suite: str = ""
-    tls_version: str = ""
-    tls_negotiated_protocol: str = ""
-    tls_negotiated_protocol_is_mutual: bool = False
-
-
-class Consumer(Protocol):
-    """What a channel asks of its clients."""
-
-    @property
-    def id(self) -> int: ...
-    def wake(self) -> None: ...  # there may be something to take, or to stop taking
-    def timed_out_message(self) -> None: ...  # one of its messages in flight went back to the queue
-    def emptied(self) -> None: ...  # all of its messages in flight are gone
-    def close(self) -> None: ...
-    def stats(self, topic_name: str = "") -> ClientStats: ...
 
 
 class Channel:
@@ -88,6 +47,7 @@ class Channel:
         environment: Environment,
         on_last_client: "Callable[[Channel], None]",
         on_blocked: Callable[[], None],
+        journaled: JournaledQueue | None = None,
     ) -> None:
         self.topic_name = topic_name
         self.name = name
@@ -114,8 +74,12 @@ class Channel:
         self.latencies: Quantile | None = None
         if percentiles := environment.options.e2e_processing_latency_percentiles:
             self.latencies = Quantile(environment.options.e2e_processing_latency_window_time, percentiles)
+        self._journaled = journaled
         self.backend: BackendQueue
-        if self.ephemeral:
+        if journaled is not None:
+            journaled.held_messages = self._held_messages
+            self.backend = journaled
+        elif self.ephemeral:
             self.backend = DummyBackendQueue(name)
         else:
             self.backend = environment.make_backend(f"{topic_name}:{name}")
@@ -136,7 +100,7 @@ class Channel:
 
     @property
     def deferred_count(self) -> int:
-        return len(self._deferred)
+        return len(self._deferred) + (self._journaled.deferred_count if self._journaled is not None else 0)
 
     def e2e_latency(self) -> Result | None:
         """How long messages took from being published to FIN; None if no percentiles are configured."""
@@ -168,7 +132,13 @@ class Channel:
     def _defer(self, messages: list[Message]) -> None:
         now = monotonic_ns()
         for message in messages:
-            self._deferred.push(message, now + message.deferred)
+            self._hold(message, now + message.deferred)
+
+    def _hold(self, message: Message, due: int) -> None:
+        if self._journaled is not None and len(self._deferred) >= self._capacity:
+            self._journaled.defer(message, due)
+        elif not self._deferred.push(message, due) and self._journaled is not None:
+            self._journaled.note_finished([message])  # an older copy of it is there
 
     def _enqueue(self, messages: list[Message]) -> None:
         count = len(messages)
@@ -189,6 +159,9 @@ class Channel:
     def _overflow(self, messages: list[Message]) -> None:
         # What the disk refuses stays in memory and stops the topic's pump (`blocked`): publishers then meet the
         # topic's own limits, and nothing that was acknowledged is lost.
+        if self._journaled is not None:
+            self._journaled.put(messages)  # the journal has them
+            return
         try:
             write_messages(messages, self.backend)
         except StorageError as error:
@@ -246,12 +219,22 @@ class Channel:
                 if len(self._deferred) > held_back:
                     self._wake_waiting(1)  # to go on behind messages that are not due yet
                 return taken
+            chosen = candidates
             if sample_rate:
-                candidates = [message for message in candidates if random() * 100 < sample_rate]
-            taken = self._in_flight.push(candidates, client.id, now, timeout)
+                chosen = [message for message in candidates if random() * 100 < sample_rate]
+            taken = self._in_flight.push(chosen, client.id, now, timeout)
+            if self._journaled is not None:
+                self._note_taken(candidates, taken)
         if self._waiting:
             self._wake_waiting(self.depth - len(self._woken))
         return taken
+
+    def _note_taken(self, candidates: list[Message], taken: list[Message]) -> None:
+        assert self._journaled is not None
+        self._journaled.note_taken(taken)
+        if len(taken) < len(candidates):
+            given = {message.number for message in taken}
+            self._journaled.note_finished([message for message in candidates if message.number not in given])
 
     def _next_messages(self, window: int) -> list[Message]:
         memory = self._memory
@@ -279,6 +262,11 @@ class Channel:
         return messages
 
     def _read_backend(self, limit: int) -> list[Message]:
+        if self._journaled is not None:
+            messages = self._journaled.take(limit, MAX_TAKE_BYTES)
+            for message in messages:
+                message.deferred = 0  # it was held back as long as it asked for
+            return messages
         payloads = self.backend.peek_many(limit, MAX_TAKE_BYTES)
         messages = read_messages(payloads, self.backend, self._options.max_req_timeout)
         ready = [message for message in messages if not message.deferred]
@@ -305,14 +293,16 @@ class Channel:
     def finish_run(self, client_id: int, ids: list[bytes]) -> int:
         """FIN of several, up to the first that `client_id` does not have in flight; how many that were."""
         messages = self._in_flight.pop_run(ids, client_id)
-        self._note_latencies(messages)
+        self._note_finished(messages)
         return len(messages)
 
     def finish(self, client_id: int, id: bytes) -> None:
         """FIN; BrokerError with the reason if `client_id` has no such message in flight."""
-        self._note_latencies([self._in_flight.pop(id, client_id)])
+        self._note_finished([self._in_flight.pop(id, client_id)])
 
-    def _note_latencies(self, messages: list[Message]) -> None:
+    def _note_finished(self, messages: list[Message]) -> None:
+        if self._journaled is not None:
+            self._journaled.note_finished(messages)
         if self.latencies is not None:
             now = time_ns()
             for message in messages:
@@ -323,7 +313,9 @@ class Channel:
         message = self._in_flight.pop(id, client_id)
         self.requeue_count += 1
         if delay > 0:
-            self._deferred.push(message, monotonic_ns() + delay)
+            self._hold(message, monotonic_ns() + delay)
+            if self._journaled is not None:
+                self._journaled.note_held(message, time_ns() + delay)
         else:
             self._enqueue([message])
 
@@ -351,6 +343,11 @@ class Channel:
             message.deferred = 0
         self._enqueue(due)
         release(due, self.backend)
+        if self._journaled is not None:
+            count = self._journaled.release(now, MAX_DUE)
+            if self._waiting and not self.paused:
+                self._wake_waiting(count)
+            return bool(due) or count > 0
         return bool(due)
 
     # From operators
@@ -393,24 +390,46 @@ class Channel:
         """Write everything to disk: what waits, then what is in flight, then what is deferred; how many messages could
         not be written."""
         self._exit("closing")
-        if self._memory or self._in_flight or self._deferred:
+        if self._memory or self._in_flight or self.deferred_count:
             self._log.info(
                 "CHANNEL(%s): flushing %d memory %d in-flight %d deferred messages to backend",
                 self.name,
                 len(self._memory),
                 len(self._in_flight),
-                len(self._deferred),
+                self.deferred_count,
             )
         now = monotonic_ns()
         for message in self._deferred:
             message.deferred = max(message.deadline - now, 1)
         messages = [*self._memory, *self._in_flight, *self._deferred]
+        if self._journaled is not None:
+            return convert(messages, self._journaled, self._environment.make_backend, self._log)
         lost = flush_messages(messages, self.backend, self._log.error)
         if is_ephemeral(self.topic_name):
             self.backend.delete()  # nothing will ever read these files
         else:
             self.backend.close()
         return lost
+
+    # With a journal
+
+    def import_queue(self, old: BackendQueue) -> None:
+        """Move what a disk queue of this channel holds to the journal; StorageError. May yield."""
+        assert self._journaled is not None
+        while messages := import_batch(old, self._journaled):
+            self._defer([message for message in messages if message.deferred])
+            self._enqueue([message for message in messages if not message.deferred])
+
+    def _held_messages(self) -> list[tuple[int, int, int]]:
+        wall = time_ns() - monotonic_ns()
+        found = [(message.number, message.attempts, 0) for message in self._memory if message.attempts]
+        found += [(message.number, message.attempts, 0) for message in self._in_flight]
+        found += [(message.number, message.attempts, wall + message.deadline) for message in self._deferred]
+        return found
+
+    def exit(self) -> None:
+        """Stop, and leave everything to the journal."""
+        self._exit("closing")
 
     def _exit(self, how: str) -> None:
         self.exiting = True

@@ -9,6 +9,7 @@ from gnsqd.broker.guid import GuidFactory
 from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.storage.backend_queue import BackendQueue
+from gnsqd.storage.journal import Journal
 
 Spawn = Callable[[str, Callable[[], None]], "Greenlet[..., None]"]
 
@@ -18,6 +19,7 @@ class Environment:
     """Handed to every topic and channel.
 
     make_backend(name)      opens the disk queue of that backend name
+    open_journal(topic)     what keeps the messages of a topic instead, with durability; None without
     notify(thing, persist)  a topic or channel came or went; `persist`: nsqd.dat must say so. Never yields
     set_health(error)       a disk write failed, or succeeded (None)
     channels_to_precreate(topic)  names that nsqlookupd knows; may yield
@@ -32,3 +34,4 @@ class Environment:
     set_health: Callable[[Exception | None], None]
     channels_to_precreate: Callable[[str], list[str]]
     spawn: Spawn
+    open_journal: Callable[[str], Journal | None] = lambda topic: None

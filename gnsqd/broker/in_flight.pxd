@@ -28,5 +28,5 @@ cdef class Deferred:
     cdef dict _messages
     cdef list _heap
 
-    cpdef push(self, Message message, long long due)
+    cpdef bint push(self, Message message, long long due) except -1
     cpdef list pop_due(self, long long now, Py_ssize_t limit)

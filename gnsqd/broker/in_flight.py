@@ -132,11 +132,14 @@ class Deferred:
     def __iter__(self) -> Iterator[Message]:
         return iter(self._messages.values())
 
-    def push(self, message: Message, due: int) -> None:
-        """Hold `message` back until `due`. An id that is held back already stays as it is: it is the same message."""
-        if self._messages.setdefault(message.id, message) is message:
-            message.deadline = due
-            heappush(self._heap, (due, message.id))
+    def push(self, message: Message, due: int) -> bool:
+        """Hold `message` back until `due`. An id that is held back already stays as it is: it is the same message; then
+        False."""
+        if self._messages.setdefault(message.id, message) is not message:
+            return False
+        message.deadline = due
+        heappush(self._heap, (due, message.id))
+        return True
 
     def pop_due(self, now: int, limit: int) -> list[Message]:
         """Take out what is due at `now`, earliest first, at most `limit` messages."""

@@ -4,6 +4,7 @@ cdef class Message:
     cdef public bytes frame
     cdef public long long attempts
     cdef public long long deferred
+    cdef public long long number
     cdef public long long client_id
     cdef public long long delivered_at
     cdef public long long deadline

@@ -30,7 +30,7 @@ _SIZE_WITHOUT_BODY = 30
 class Message:
     """One channel's copy: the shared frame and this channel's own state of delivery."""
 
-    __slots__ = ("attempts", "client_id", "deadline", "deferred", "delivered_at", "frame")
+    __slots__ = ("attempts", "client_id", "deadline", "deferred", "delivered_at", "frame", "number")
 
     # Unset until the message is in flight or held back; times are monotonic ns.
     client_id: int  # who it was delivered to last
@@ -41,6 +41,7 @@ class Message:
         self.frame = frame
         self.attempts = attempts
         self.deferred = deferred  # ns to hold it back before its first delivery
+        self.number = 0  # in the topic's journal
 
     def copy(self) -> "Message":
         """The same message for another channel, never delivered there."""
@@ -48,6 +49,7 @@ class Message:
         message.frame = self.frame
         message.attempts = 0
         message.deferred = self.deferred
+        message.number = self.number
         return message
 
     @property
@@ -93,6 +95,7 @@ def new_messages(ids: list[bytes], timestamp: int, bodies: list[bytes], deferred
         message.frame = b"".join((head, id, body))
         message.attempts = 0
         message.deferred = deferred
+        message.number = 0
         messages.append(message)
     return messages
 

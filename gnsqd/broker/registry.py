@@ -1,5 +1,6 @@
 """All topics of the daemon, what nsqd.dat says of them, and the daemon's health."""
 
+from collections.abc import Iterable
 from time import time
 
 from gnsqd.broker.channel import Channel
@@ -145,12 +146,14 @@ class Registry:
             if not topic.ephemeral and not topic.exiting
         ]
 
-    def load(self, topics: list[TopicMetadata]) -> None:
-        """Create what nsqd.dat lists; names that aren't valid are skipped with a warning."""
+    def load(self, topics: list[TopicMetadata], journaled: Iterable[str] = ()) -> None:
+        """Create what nsqd.dat lists, and the topics and channels that only journals know; names that aren't valid are
+        skipped with a warning."""
         log = self._environment.log
         self.loading = True
         try:
-            for topic_metadata in topics:
+            known = {topic.name for topic in topics}
+            for topic_metadata in [*topics, *(TopicMetadata(name, False) for name in journaled if name not in known)]:
                 if not is_valid_name(topic_metadata.name):
                     log.warn("skipping creation of invalid topic %s", topic_metadata.name)
                     continue
@@ -164,6 +167,8 @@ class Registry:
                     channel = topic.get_channel(channel_metadata.name)
                     if channel_metadata.paused:
                         channel.pause()
+                for name in topic.restored_channels:
+                    topic.get_channel(name)
                 topic.start()
         finally:
             self.loading = False

@@ -4,6 +4,7 @@ from gnsqd.broker.backend cimport read_messages, write_messages
 from gnsqd.broker.channel cimport Channel
 from gnsqd.broker.doorbell cimport Doorbell
 from gnsqd.broker.guid cimport GuidFactory
+from gnsqd.broker.journaled cimport JournaledQueue
 from gnsqd.broker.message cimport Message, new_messages
 
 cdef Py_ssize_t BODY_AT
@@ -29,6 +30,8 @@ cdef class Topic:
     cdef bint _started
     cdef Doorbell _doorbell
     cdef object _pump
+    cdef object _journal
+    cdef JournaledQueue _journaled
 
     @cython.locals(now=cython.longlong)
     cpdef list new_messages(self, list bodies, long long deferred=*)

@@ -13,8 +13,10 @@ from gnsqd.broker.backend import flush_messages, look, read_messages, write_mess
 from gnsqd.broker.channel import MAX_TAKE_BYTES, Channel
 from gnsqd.broker.doorbell import Doorbell, give_way
 from gnsqd.broker.environment import Environment
+from gnsqd.broker.journaled import JournaledQueue
 from gnsqd.broker.message import BODY_AT, Message, new_messages
 from gnsqd.broker.names import is_ephemeral
+from gnsqd.broker.topic_journal import TopicJournal
 from gnsqd.broker.turns import Turns
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.quantile import Result
@@ -58,7 +60,17 @@ class Topic:
         self._backend_first = False
         self._started = False
         self._doorbell = Doorbell()
-        self.backend: BackendQueue = DummyBackendQueue(name) if self.ephemeral else environment.make_backend(name)
+        journal = None if self.ephemeral else environment.open_journal(name)
+        self._journal: TopicJournal | None = None
+        self._journaled: JournaledQueue | None = None
+        self.backend: BackendQueue
+        if journal is not None:
+            self._journal = TopicJournal(name, journal, environment)
+            self.backend = self._journaled = self._journal.queue
+        elif self.ephemeral:
+            self.backend = DummyBackendQueue(name)
+        else:
+            self.backend = environment.make_backend(name)
         self._pump = environment.spawn(f"messagePump:{name}", self.messagePump)
         environment.notify(self, not self.ephemeral)
 
@@ -78,7 +90,9 @@ class Topic:
         return streams[0].merged(Turns().over(streams)) if streams else None
 
     def start(self) -> None:
-        """Let messages move: all channels that must not miss any are there."""
+        """Let messages move: all channels that must not miss any are there. May yield."""
+        if self._journal is not None:
+            self._journal.end_replay(list(self.channels.values()))
         self._started = True
         self._doorbell.ring()
 
@@ -98,6 +112,8 @@ class Topic:
         if self.exiting:
             raise BrokerError("exiting")
         failure = None
+        if self._journal is not None:
+            self._journal.put(messages)
         room = self._capacity - len(self._memory)
         if self._nothing_before(len(messages)):
             self._hand_over(messages)
@@ -110,7 +126,10 @@ class Topic:
         else:
             room = max(room, 0)
             self._memory.extend(messages[:room])
-            failure = self._write_to_backend(messages[room:])
+            if self._journaled is not None:
+                self._journaled.put(messages[room:])
+            else:
+                failure = self._write_to_backend(messages[room:])
             self._doorbell.ring()
             if failure is not None:
                 messages = messages[: room + failure.written]
@@ -154,8 +173,11 @@ class Topic:
             self.put_messages(self.new_messages(bodies[first : first + MAX_PUT], deferred))
 
     def commit(self) -> None:
-        """Return when what was put is kept as surely as the options promise. May yield."""
-        self.backend.wait_synced()
+        """Return when what was put is kept as surely as the options promise; StorageError if it isn't. May yield."""
+        if self._journal is None:
+            self.backend.wait_synced()
+        else:
+            self._journal.commit()
 
     # Channels
 
@@ -165,11 +187,22 @@ class Topic:
         if channel is None:
             if self.exiting:
                 raise BrokerError("exiting")
-            channel = Channel(self.name, name, self._environment, self._delete_soon, self._doorbell.ring)
-            self.channels[name] = channel
+            journaled = None
+            if self._journal is not None and not is_ephemeral(name):
+                journaled = self._journal.channel_queue(name)
+            channel = self.channels[name] = Channel(
+                self.name, name, self._environment, self._delete_soon, self._doorbell.ring, journaled=journaled
+            )
+            if self._journal is not None and self._started:
+                self._journal.import_channel(channel)
             self._log.info("TOPIC(%s): new channel(%s)", self.name, name)
             self._doorbell.ring()
         return channel
+
+    @property
+    def restored_channels(self) -> list[str]:
+        """Those that only the journal knows so far."""
+        return self._journal.restored_channels if self._journal is not None else []
 
     def get_existing_channel(self, name: str) -> Channel:
         channel = self.channels.get(name)
@@ -231,6 +264,12 @@ class Topic:
 
     def _pump_batch(self) -> bool:
         memory = self._memory
+        if self._journaled is not None and self.backend.depth and (self._backend_first or not memory):
+            self._backend_first = False
+            messages = self._journaled.take(MAX_BATCH, MAX_TAKE_BYTES)
+            if messages:
+                self._hand_over(messages)
+            return bool(messages)
         if self.backend.depth and (self._backend_first or not memory):
             payloads = self.backend.peek_many(MAX_BATCH, MAX_TAKE_BYTES)
             self._hand_over(read_messages(payloads, self.backend, self._max_delay), True)
@@ -248,6 +287,8 @@ class Topic:
         return bool(batch)
 
     def _hand_over(self, messages: list[Message], from_disk: bool = False) -> None:
+        if self._journaled is not None:
+            self._journaled.note_finished(messages)
         deferred = [message for message in messages if message.deferred]
         if deferred:
             messages = [message for message in messages if not message.deferred]
@@ -281,13 +322,18 @@ class Topic:
     def empty(self) -> None:
         """Drop what no channel has yet."""
         self._memory.clear()
-        self.backend.empty()
+        if self._journaled is not None:
+            self._journaled.empty_topic()
+        else:
+            self.backend.empty()
 
     def delete(self) -> None:
         """Drop the topic, its channels and all their messages, files included. May yield."""
         self._stop_pump("deleting")
         self._environment.notify(self, not self.ephemeral)
         failure = None
+        if self._journal is not None:
+            self._journal.remove()
         for delete in [*(channel.delete for channel in self.channels.values()), self.empty, self.backend.delete]:
             try:
                 delete()
@@ -301,6 +347,9 @@ class Topic:
         """Write everything to disk, channel by channel, then what no channel has yet; how many messages could not be
         written. May yield."""
         self._stop_pump("closing")
+        if self._journal is not None:
+            self._journal.convert(self._memory, list(self.channels.values()))
+            return 0
         lost = sum([channel.close() for channel in list(self.channels.values())])
         if self._memory:
             self._log.info("TOPIC(%s): flushing %d memory messages to backend", self.name, len(self._memory))

@@ -27,7 +27,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from gnsqd.broker.channel import Channel, ClientStats
+from gnsqd.broker.channel import Channel
+from gnsqd.broker.consumer import ClientStats
 from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.names import is_ephemeral
 from gnsqd.broker.registry import Registry

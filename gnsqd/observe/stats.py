@@ -16,7 +16,8 @@ from operator import attrgetter
 from time import perf_counter_ns
 from typing import Any
 
-from gnsqd.broker.channel import Channel, ClientStats, Consumer
+from gnsqd.broker.channel import Channel
+from gnsqd.broker.consumer import ClientStats, Consumer
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
 from gnsqd.broker.turns import Turns

@@ -53,8 +53,8 @@ class BackendQueue(Protocol):
     def delete(self) -> None:
         """Drop everything and stop; errors as `empty`. Later calls of `put_many` fail with "exiting"."""
 
-    def close(self) -> None:
-        """Stop, with everything safe on disk. May yield."""
+    def close(self) -> bool:
+        """Stop, with everything safe on disk; False if that failed. May yield."""
 
 
 class DummyBackendQueue:
@@ -93,5 +93,5 @@ class DummyBackendQueue:
     def delete(self) -> None:
         pass
 
-    def close(self) -> None:
-        pass
+    def close(self) -> bool:
+        return True

@@ -484,9 +484,9 @@ class DiskQueue:
         if failure is not None:
             raise failure
 
-    def close(self) -> None:
+    def close(self) -> bool:
         if self._closed:
-            return
+            return True
         self._closed = True
         self._log.info("DISKQUEUE(%s): closing", self.name)
         if self._sync is not None:
@@ -498,11 +498,11 @@ class DiskQueue:
         self._ensure_meta()
         if not self.depth:
             self.due_times.clear_hints()
-        if self.due_times.in_use:
-            self._syncer.run(self.due_times.save)
+        saved = not self.due_times.in_use or self._syncer.run(self.due_times.save)
         self._close_reader()
         self._close_write_file()
         self._syncer.forget(self)
+        return saved and not self._unsynced()
 
 
 def _make_durable(paths: list[str], temporary: str, meta: bytes) -> None:

@@ -169,8 +169,8 @@ class DueTimes:
                 raise StorageError(f"{self._path} ends in the middle of an entry")
             yield key, due, data[begin:position]
 
-    def save(self, sync: bool = True) -> None:
-        """Replace the file by one with what is still to come, durably if `sync`, or remove it."""
+    def save(self, sync: bool = True) -> bool:
+        """Replace the file by one with what is still to come, durably if `sync`, or remove it; whether that worked."""
         now = time_ns()
         entries = {key: _ENTRY.pack(key, due, 0) for key, due in self._hints.items() if due > now}
         temporary = f"{self._path}.{random.getrandbits(63)}.tmp"
@@ -181,13 +181,15 @@ class DueTimes:
                         entries[key] = _ENTRY.pack(key, due, len(payload)) + payload
             if not entries:
                 self._unlink()
-                return
+                return True
             data = b"".join([_FIRST_LINE, *entries.values()])
             write_file(temporary, data, sync)
             rename_file(temporary, self._path)
             self._size = len(data)
         except StorageError as error:
             self._log.error("DISKQUEUE(%s) failed to write due times - %s", self._queue, error)
+            return False
+        return True
 
     def remove(self) -> None:
         """Forget everything, the file included."""

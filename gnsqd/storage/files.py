@@ -1,10 +1,13 @@
 """File operations whose failures are StorageErrors with the text that Go prints."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from gnsqd.errors import StorageError
+
+_CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EROFS)  # a directory, on some file systems
 
 
 def path_error(operation: str, path: str, error: OSError) -> str:
@@ -94,3 +97,17 @@ def sync_path(path: str) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_files(descriptors: list[int], path: str, directory: str | None) -> None:
+    """Make durable what was written to open files, of which `path` is the last, and that `directory` has them."""
+    with failing_as_go("sync", path):
+        for descriptor in descriptors:
+            os.fdatasync(descriptor)  # the size with it; that costs half of fsync
+    if directory is not None:
+        try:
+            sync_path(directory or ".")
+        except StorageError as error:
+            cause = error.__cause__
+            if not isinstance(cause, OSError) or cause.errno not in _CANNOT_SYNC:
+                raise

@@ -16,7 +16,9 @@ from gnsqd.storage.record import data_file_number, due_times_file_name, meta_fil
 _NAME = r"[.a-zA-Z0-9_-]{1,64}(?:#ephemeral)?"  # of a topic or a channel, generously
 _QUEUE = rf"{_NAME}(?::{_NAME})?"
 _META, _DUE_TIMES = re.escape(meta_file_name("")), re.escape(due_times_file_name(""))
-_TEMPORARY = re.compile(rf"(?:{re.escape(FILE_NAME)}|{_QUEUE}(?:{_META}|{_DUE_TIMES}))\.[0-9]+\.tmp")
+_TEMPORARY = re.compile(
+    rf"(?:{re.escape(FILE_NAME)}|{_QUEUE}(?:{_META}|{_DUE_TIMES}|\.journal\.[0-9]+\.dat))\.[0-9]+\.tmp"
+)
 _OF_QUEUE = re.compile(rf"({_QUEUE})(?:({_META})|({_DUE_TIMES})|\.diskqueue\.[0-9]+\.dat)")
 
 

@@ -8,7 +8,8 @@ import socket
 from collections.abc import Callable, Iterable, Iterator
 from time import monotonic_ns
 
-from gnsqd.broker.channel import Channel, Consumer
+from gnsqd.broker.channel import Channel
+from gnsqd.broker.consumer import Consumer
 from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.drain import Drain
 from gnsqd.broker.names import is_valid_name

@@ -6,10 +6,12 @@ from typing import Any, Protocol
 
 from gevent import get_hub
 
-from gnsqd.broker.channel import Channel, ClientStats
+from gnsqd.broker.channel import Channel
+from gnsqd.broker.consumer import ClientStats
 from gnsqd.broker.doorbell import Doorbell
 from gnsqd.broker.message import Message
 from gnsqd.broker.topic import Topic
+from gnsqd.errors import StorageError
 from gnsqd.options import Options
 from gnsqd.wire.codec import Decoder
 from gnsqd.wire.connection import Connection
@@ -236,12 +238,17 @@ class ClientV2:
         self._replies.append(frame)
 
     def send_replies(self) -> None:
-        """Commit what the batch published and send its answers. May yield."""
+        """Commit what the batch published and send its answers. May yield. StorageError if something can't be kept:
+        then nothing is answered."""
         if self.uncommitted:
             topics = list(self.uncommitted)
             self.uncommitted.clear()
-            for topic in topics:
-                topic.commit()
+            try:
+                for topic in topics:
+                    topic.commit()
+            except StorageError:
+                self._replies.clear()
+                raise
         if self._replies:
             self._output += self._replies
             self._replies.clear()

@@ -109,7 +109,7 @@ class ProtocolV2:
                     if not executed & 63:  # now and then
                         turn_end = self._share_turn(client, turn_end)
             finally:
-                client.send_replies()
+                self._send_replies(client)
             if done:
                 client.set_deadlines()
             data = client.connection.receive()
@@ -122,12 +122,22 @@ class ProtocolV2:
         look."""
         now = monotonic()
         if 0 < end < now:
-            client.send_replies()
+            self._send_replies(client)
             give_way()
             now = monotonic()
         elif end:
             return end
         return now + TURN_SECONDS
+
+    def _send_replies(self, client: ClientV2) -> None:
+        """ClientError, of which the client has been told, if what it published can't be kept."""
+        try:
+            client.send_replies()
+        except StorageError as error:
+            refusal = ClientError("E_PUB_FAILED", f"PUB failed {error}", error)
+            client.reply(frame(FRAME_TYPE_ERROR, refusal.data))
+            client.send_replies()
+            raise refusal from error
 
     def _finish_run(self, client: ClientV2, channel: Channel) -> int:
         """Execute the FINs that come next, up to one that is refused; how many that were."""
@@ -153,6 +163,10 @@ class ProtocolV2:
             answer = handler(self, client, command)
             if answer is not None:
                 client.reply(answer)
+        except StorageError as error:  # of what earlier commands published
+            refusal = ClientError("E_PUB_FAILED", f"PUB failed {error}", error)
+            client.reply(frame(FRAME_TYPE_ERROR, refusal.data))
+            raise refusal from error
         except ClientError as error:
             if not error.quiet:
                 cause = f" - {error.cause}" if error.cause is not None else ""

@@ -12,6 +12,7 @@ from nsqadmin_cli.command import AdminOption, command
 from nsqadmin_cli.datadir.checking import Checker, Finding, Report, Severity
 from nsqadmin_cli.datadir.directory import METADATA, DataDirectory, Queue, list_directory
 from nsqadmin_cli.datadir.due_times import read_due_times
+from nsqadmin_cli.datadir.journals import JournalReport, check_journals
 from nsqadmin_cli.datadir.lock import describe_holder, is_held
 from nsqadmin_cli.datadir.queue import Saved, make_plan, oldest
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, Advance
@@ -61,7 +62,7 @@ def queue_options(function: Function) -> Function:
 def select(found: DataDirectory, topic: str, channel: str) -> list[Queue]:
     """The queues that the options name; NotFound if they name none."""
     queues = found.select(topic, channel)
-    if not queues and (topic or channel):
+    if not queues and not (found.select_journals(topic) and not channel) and (topic or channel):
         what = f"the topic {topic}" if topic else f"the channel {channel}"
         raise NotFound(f"{found.path} has nothing of {what}" + f" and its channel {channel}" * bool(topic and channel))
     return queues
@@ -96,6 +97,7 @@ def reading(description: str, size: int, *, quiet: bool = False) -> Iterator[Adv
                  paused, messages (null without a usable meta file), bytes, files,
                  bad_files, oldest (unix seconds or null), due_times (deferred
                  messages that gnsqd holds back), problem (null, or a text)
+        journals list, of gnsqd with --durability: topic, files, bytes
     """,
 )
 @directory_argument
@@ -107,19 +109,24 @@ def ls(output: Output, directory: str, topic: str, channel: str) -> None:
 
     DIRECTORY is what nsqd has as --data-path. Counts are those of the meta files, which takes no time; verify reads
     everything. What a running nsqd has in memory is not here. The queue of a topic itself has what its channels have
-    not been given yet.
+    not been given yet. Where gnsqd keeps a journal, its messages are in there; verify counts them.
     """
     found = list_directory(directory)
     running = is_held(directory)
     rows = [_facts(found, queue) for queue in select(found, topic, channel)]
+    journals = [
+        {"topic": journal.topic, "files": len(journal.numbers), "bytes": journal.size}
+        for journal in found.select_journals(topic)
+    ]
     output.show(
         lambda: {
             "directory": directory,
             "running": running,
             "metadata_error": found.metadata_error or None,
             "queues": rows,
+            "journals": journals,
         },
-        lambda: [*_head(found, running), _ls_table(rows)],
+        lambda: [*_head(found, running), _ls_table(rows), *_journal_table(journals)],
     )
 
 
@@ -175,6 +182,17 @@ def _ls_table(facts: list[dict[str, Any]]) -> Table:
     return table
 
 
+def _journal_table(facts: list[dict[str, Any]]) -> list[Block]:
+    if not facts:
+        return []
+    columns = (
+        Column("topic", "journal of"),
+        Column("bytes", "size", form=Form.BYTES, keep=ALWAYS),
+        Column("files", "files", form=Form.COUNT, keep=4),
+    )
+    return [Line(), Table(columns, [[row["topic"], row["bytes"], row["files"]] for row in facts])]
+
+
 def _head(found: DataDirectory, running: bool) -> list[Block]:
     facts: list[Sequence[Cell | str]] = [[Cell("directory", Tone.FAINT), Cell(found.path, Tone.STRONG)]]
     if running:
@@ -197,6 +215,8 @@ def _head(found: DataDirectory, running: bool) -> list[Block]:
         sound    whether there is no damage
         queues   list: queue, messages, bytes (of bodies), held (deferred messages
                  that gnsqd keeps beside the queue), sound
+        journals list, of gnsqd with --durability: topic, messages, bytes, queues
+                 (name and messages of each that has some), sound
         findings list: severity ("damage" or "note"), queue (null: the directory),
                  file, position (bytes; null: the whole file), text, command (or null)
     """,
@@ -219,13 +239,17 @@ def verify(ctx: click.Context, output: Output, directory: str, topic: str, chann
         note(f"Note: {directory} is in use by {describe_holder(directory)}; what it writes meanwhile is not looked at.")
     queues = select(found, topic, channel)
     reports, findings = check(found, queues, running=running, max_msg_size=max_msg_size)
+    with reading("reading", sum(journal.size for journal in found.select_journals(topic))) as advance:
+        journals = check_journals(found, topic, channel, running=running, advance=advance)
+    findings = _in_order([*findings, *(finding for each in journals for finding in each.findings)])
     output.show(
-        lambda: _verify_document(found, running, reports, findings),
+        lambda: _verify_document(found, running, reports, journals, findings),
         lambda: [
             *_head(found, running),
             _verify_table(reports),
+            *_verified_journals(journals),
             *finding_blocks(findings),
-            _verdict(reports, findings),
+            _verdict(reports, journals, findings),
         ],
         lambda: _finding_table(findings),
     )
@@ -242,7 +266,11 @@ def check(
         findings = list(checker.check_directory())
         reports = [checker.check(queue) for queue in queues]
     findings += [finding for each in reports for finding in each.findings]
-    return reports, sorted(findings, key=lambda finding: finding.severity is not Severity.DAMAGE)
+    return reports, _in_order(findings)
+
+
+def _in_order(findings: list[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda finding: finding.severity is not Severity.DAMAGE)
 
 
 def saved_table(heading: str, rows: Sequence[Saved]) -> Table:
@@ -260,7 +288,11 @@ def _damage(findings: list[Finding]) -> int:
 
 
 def _verify_document(
-    found: DataDirectory, running: bool, reports: list[Report], findings: list[Finding]
+    found: DataDirectory,
+    running: bool,
+    reports: list[Report],
+    journals: list[JournalReport],
+    findings: list[Finding],
 ) -> dict[str, Any]:
     return {
         "directory": found.path,
@@ -275,6 +307,16 @@ def _verify_document(
                 "sound": not each.damaged,
             }
             for each in reports
+        ],
+        "journals": [
+            {
+                "topic": each.journal.topic,
+                "messages": each.messages,
+                "bytes": each.journal.size,
+                "queues": [{"queue": name, "messages": count} for name, count in each.queues.items() if count],
+                "sound": not each.damaged,
+            }
+            for each in journals
         ],
         "findings": [finding.as_json() for finding in findings],
     }
@@ -301,6 +343,26 @@ def _verify_table(reports: list[Report]) -> Table:
     return table
 
 
+def _verified_journals(journals: list[JournalReport]) -> list[Block]:
+    """A row for each queue that has messages in a journal."""
+    if not journals:
+        return []
+    columns = (
+        Column("queue", "in a journal"),
+        Column("messages", "messages", "msgs", Form.COUNT, ALWAYS),
+        Column("bytes", "size", form=Form.BYTES, keep=7),
+        Column("state", "state", keep=ALWAYS),
+    )
+    table = Table(columns)
+    for each in journals:
+        state = Cell("damaged", Tone.BAD) if each.damaged else Cell("sound", Tone.GOOD)
+        table.rows.append([Cell(each.journal.topic, Tone.STRONG), each.messages, each.journal.size, state])
+        for name, count in each.queues.items():
+            if count and name != each.journal.topic:
+                table.rows.append([name, count, None, None])
+    return [Line(), table]
+
+
 def finding_blocks(findings: list[Finding]) -> Iterator[Block]:
     """Each finding with its place, what it means and the command that mends it."""
     for finding in findings:
@@ -321,10 +383,14 @@ def _finding_table(findings: list[Finding]) -> Table:
     return Table([Column(key, key) for key in columns], rows)
 
 
-def _verdict(reports: list[Report], findings: list[Finding]) -> Line:
+def _verdict(reports: list[Report], journals: list[JournalReport], findings: list[Finding]) -> Line:
     messages = plural(sum(each.messages for each in reports), "message")
+    if journals:
+        messages += f" on disk and {sum(each.messages for each in journals):,} in {plural(len(journals), 'journal')}"
     if not _damage(findings):
         return Line((("Sound", Tone.GOOD), (f": {messages} in {plural(len(reports), 'queue')}.", Tone.PLAIN)))
     damaged = sum(each.damaged for each in reports)
     of = f": {damaged:,} of {plural(len(reports), 'queue')}" if damaged else f": {METADATA}"
+    if broken := sum(each.damaged for each in journals):
+        of = f": {broken:,} of {plural(len(journals), 'journal')}"
     return Line((("Damaged", Tone.BAD), (f"{of}; {messages} can be read.", Tone.PLAIN)))

@@ -48,7 +48,8 @@ _OF_A_KIND = 5  # findings that are shown without --all
                   of nodes: unreachable, unhealthy, draining, version-mix, clock-skew,
                   no-nodes; of nsqlookupd: lookupd-unreachable, not-registered,
                   tombstoned, ghost-topic, bad-listing; of the data directory:
-                  disk-full, bad-files, orphan-files, no-metadata, bad-metadata
+                  disk-full, bad-files, journals, orphan-files, no-metadata,
+                  bad-metadata
     """,
 )
 @topic_option

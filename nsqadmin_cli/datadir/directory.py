@@ -4,10 +4,12 @@ import json
 import os
 import re
 import stat
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from gnsqd.errors import StorageError
+from gnsqd.storage.journal_records import parse_segment_name, segment_name
 from gnsqd.storage.record import Meta, data_file_name, due_times_file_name, meta_file_name
 from nsqadmin_cli.errors import AdminError
 
@@ -74,6 +76,22 @@ class Queue:
         return meta
 
 
+@dataclass
+class Journal:
+    """The segments of one topic's journal, number -> size in bytes."""
+
+    directory: str
+    topic: str
+    numbers: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return sum(self.numbers.values())
+
+    def path(self, number: int) -> str:
+        return os.path.join(self.directory, segment_name(self.topic, number))
+
+
 @dataclass(frozen=True)
 class Listed:
     """A topic or channel that nsqd.dat lists."""
@@ -93,6 +111,7 @@ class DataDirectory:
 
     path: str
     queues: dict[str, Queue] = field(default_factory=dict)
+    journals: dict[str, Journal] = field(default_factory=dict)  # by topic
     listed: dict[str, Listed] | None = None
     metadata_error: str = ""
     temporary: list[str] = field(default_factory=list)
@@ -117,6 +136,10 @@ class DataDirectory:
         ]
         return sorted(found, key=lambda queue: (queue.topic, queue.channel))
 
+    def select_journals(self, topic: str) -> list[Journal]:
+        """That of the topic, or all, sorted."""
+        return [self.journals[name] for name in sorted(self.journals) if not topic or name == topic]
+
 
 def list_directory(path: str) -> DataDirectory:
     """AdminError if it cannot be listed, or is no data directory at all."""
@@ -131,7 +154,7 @@ def list_directory(path: str) -> DataDirectory:
         found.listed = _read_metadata(os.path.join(path, METADATA))
     except (StorageError, OSError) as error:
         found.metadata_error = reason_of(error) if isinstance(error, OSError) else str(error)
-        if not found.queues and isinstance(error, FileNotFoundError):
+        if not found.queues and not found.journals and isinstance(error, FileNotFoundError):
             raise AdminError(f"{path} is no data directory: it has neither {METADATA} nor files of queues") from error
     for listed in (found.listed or {}).values():
         found.queues.setdefault(listed.queue, Queue(path, listed.queue))
@@ -145,6 +168,11 @@ def _sort_in(found: DataDirectory, entry: "os.DirEntry[str]") -> None:
     if match is None:
         if _TEMPORARY.fullmatch(name):
             found.temporary.append(name)
+        elif entry.is_file() and (segment := parse_segment_name(name)):
+            topic, number = segment
+            journal = found.journals.setdefault(topic, Journal(found.path, topic))
+            with suppress(OSError):  # it has gone meanwhile
+                journal.numbers[number] = entry.stat().st_size
         elif not entry.is_file():
             found.passed_over.append(name)
         elif name != METADATA:

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from gnsqd.storage.journal_records import segment_name
 from gnsqd.storage.record import Meta, data_file_name, due_times_file_name, meta_file_name
 from gnsqd.version import NSQD_VERSION
 from nsqadmin_cli.datadir.checking import Report
@@ -69,9 +70,13 @@ class Repair:
                 else:
                     self._copy(report.queue, unfinished, advance)
             self._write_metadata(unfinished)
-            for name in self._found.unknown:
+            for name in [*self._found.unknown, *self._segment_names()]:
                 copy_file(os.path.join(source, name), os.path.join(unfinished, name), advance)
         return repaired
+
+    def _segment_names(self) -> list[str]:
+        journals = self._found.journals.values()
+        return [segment_name(journal.topic, number) for journal in journals for number in journal.numbers]
 
     def _copy(self, queue: Queue, target: str, advance: Advance) -> None:
         names = [queue.file_name(number) for number in queue.numbers]

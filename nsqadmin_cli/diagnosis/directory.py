@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from gnsqd.errors import StorageError
 from nsqadmin_cli import units
 from nsqadmin_cli.datadir.directory import METADATA, DataDirectory, Queue, list_directory, reason_of
+from nsqadmin_cli.datadir.lock import is_held
 from nsqadmin_cli.diagnosis.finding import Finding, Remedy, Severity, some_of
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.text import plural
@@ -33,6 +34,7 @@ def examine_directory(path: str) -> Iterator[Finding]:
             (units.size(sum(bad.values())), some_of(sorted(bad))),
             (Remedy("See what can be read of them, and give it back:", _data("recover-bad", path)),),
         )
+    yield from _journals(found)
     unread = [queue for queue in found.queues.values() if _holds_messages(queue)]
     if found.listed is None:
         yield from _no_metadata(found, unread)
@@ -48,6 +50,22 @@ def examine_directory(path: str) -> Iterator[Finding]:
                     "A topic or channel that is created again under that name finds them. See what they hold:",
                     _data("ls", path),
                 ),
+            ),
+        )
+
+
+def _journals(found: DataDirectory) -> Iterator[Finding]:
+    """What a gnsqd that ended by force left, and only gnsqd reads."""
+    if found.journals and not is_held(found.path):
+        size = sum(journal.size for journal in found.journals.values())
+        yield Finding(
+            Severity.WARNING,
+            "journals",
+            f"{found.path} has journals of {plural(len(found.journals), 'topic')}: only gnsqd reads them",
+            (units.size(size), some_of(sorted(found.journals))),
+            (
+                Remedy("gnsqd goes on with them when it starts, and its clean exit leaves what any nsqd reads."),
+                Remedy("See how many messages they hold:", _data("verify", found.path)),
             ),
         )
 

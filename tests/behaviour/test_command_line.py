@@ -292,6 +292,11 @@ def test_choice_that_is_none_is_one_fatal_line_and_exit_1(run_own: Run) -> None:
     assert refusal(result) == 'failed to instantiate nsqd - --sigterm must be exit or drain, not "Drain"'
 
 
+def test_durability_other_than_three_is_refused(run_own: Run) -> None:
+    result = run_own("--durability=Disk")
+    assert refusal(result) == 'failed to instantiate nsqd - --durability must be none, process or disk, not "Disk"'
+
+
 # Config file
 
 

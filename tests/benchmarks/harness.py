@@ -111,7 +111,7 @@ def run_turns(
 ) -> RowResult:
     def measure(lane: Lane, turn: int) -> Measurement:
         try:
-            with lane.running(*row.flags(load), stored=stored(lane) if row.stored else None) as daemon:
+            with lane.running(*row.flags(load, lane.is_ours), stored=stored(lane) if row.stored else None) as daemon:
                 measurement = row.measure(daemon, load)
         except RanDry:
             raise

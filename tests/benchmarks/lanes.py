@@ -39,6 +39,10 @@ class Lane:
         # A daemon runs in its data directory, so a relative path would lead nowhere.
         return cls(name, (os.path.abspath(program), *words[1:]))
 
+    @property
+    def is_ours(self) -> bool:
+        return self.name.startswith("gnsqd")
+
     @contextlib.contextmanager
     def running(self, *flags: str, stored: Path | None = None) -> Iterator[Daemon]:
         """A fresh daemon of this lane; AssertionError if it does not serve.

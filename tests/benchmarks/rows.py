@@ -104,6 +104,23 @@ DISK = (
     Row("restart", "restart with the backlog on disk", restart, None, SECONDS, stored=True, in_memory=False),
 )
 
+# What gnsqd without --durability makes of the same is in the rows above; the real nsqd is measured as it is.
+DURABILITY = tuple(
+    Row(
+        f"{name}-{durability}",
+        f"{title}, durability {durability}",
+        measure,
+        all_that_comes,
+        durability=durability,
+    )
+    for durability in ("process", "disk")
+    for name, title, measure in (
+        ("pub", "PUB one by one", publisher()),
+        ("mpub-200", "MPUB 200", publisher("-batch=200")),
+        ("both", "publish (MPUB 20) and consume at once", both(0, 0, "-batch=20")),
+    )
+)
+
 LATENCY = (
     Row("trip", "PUB round trip, alone", trip, all_that_comes, MILLISECONDS, sink=True, parts=TIMED),
     Row(
@@ -142,4 +159,4 @@ IN_PROCESS = (
     Row("put-channel", "topic-to-channel put, in process", put("channel"), None, NANOSECONDS),
 )
 
-ROWS = BENCH_PROGRAMS + THROUGHPUT + UPGRADED + DISK + LATENCY + FAIRNESS + FOOTPRINT + IN_PROCESS
+ROWS = BENCH_PROGRAMS + THROUGHPUT + UPGRADED + DISK + DURABILITY + LATENCY + FAIRNESS + FOOTPRINT + IN_PROCESS

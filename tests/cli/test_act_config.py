@@ -56,6 +56,7 @@ def test_get_shows_all_options_as_the_node_tells_them(nsqd: Daemon) -> None:
         "metrics_compat",
         "sigterm",
         "drain_timeout",
+        "durability",
     }
 
 

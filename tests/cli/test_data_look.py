@@ -239,6 +239,60 @@ def test_messages_that_gnsqd_holds_back_are_exported_with_their_due_times(gnsqd_
     assert document("ls", directory, "--channel=c")["queues"][0]["due_times"] == 1
 
 
+def killed_with_a_journal(factory: DaemonFactory) -> Path:
+    """Of a gnsqd that had four messages of topic t for channel c, one finished, and one of topic alone."""
+    nsqd = factory("--durability=process")
+    create(nsqd, "t", "c")
+    publish(nsqd, "t", 3)
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", rdy=1)
+        client.command(b"FIN " + client.message().id)
+        eventually(lambda: nsqd.channel_stats("t", "c")["in_flight_count"] == 1)
+    publish(nsqd, "t", 1)  # with it the FIN is written
+    publish(nsqd, "alone", 1)
+    eventually(lambda: b"alone" in (nsqd.data_path / "nsqd.dat").read_bytes())
+    nsqd.kill()
+    return nsqd.data_path
+
+
+def test_journals_are_listed_and_counted(gnsqd_factory: DaemonFactory) -> None:
+    path = killed_with_a_journal(gnsqd_factory)
+    before = contents(path)
+    listed = document("ls", str(path))["journals"]
+    assert [(row["topic"], row["files"]) for row in listed] == [("alone", 1), ("t", 1)]
+    assert all(row["bytes"] for row in listed)
+    found = document("verify", str(path))
+    assert found["sound"]
+    assert [(row["topic"], row["messages"], row["queues"], row["sound"]) for row in found["journals"]] == [
+        ("alone", 1, [{"queue": "alone", "messages": 1}], True),
+        ("t", 3, [{"queue": "t:c", "messages": 3}], True),
+    ]
+    assert [(one["severity"], one["queue"]) for one in found["findings"]] == [("note", "alone"), ("note", "t")]
+    assert [row["topic"] for row in document("verify", str(path), "--topic", "t")["journals"]] == ["t"]
+    told = gnsqadmin("data", "verify", str(path)).out
+    assert "Sound: 0 messages on disk and 4 in 2 journals in 3 queues." in plain(told)
+    assert "alone" in gnsqadmin("data", "ls", str(path)).out
+    assert contents(path) == before
+
+
+def test_a_damaged_journal_is_damage_and_a_torn_end_is_not(gnsqd_factory: DaemonFactory) -> None:
+    path = killed_with_a_journal(gnsqd_factory)
+    segment = path / "t.journal.000000.dat"
+    data = segment.read_bytes()
+    segment.write_bytes(data[:-3])
+    found = document("verify", str(path), "--topic", "t")
+    assert found["sound"]
+    assert (found["findings"][0]["severity"], found["findings"][0]["file"]) == ("note", segment.name)
+    assert "unfinished write" in found["findings"][0]["text"]
+    position = data.index(b"gnsqd journal") + 60
+    segment.write_bytes(data[:position] + bytes([data[position] ^ 0xFF]) + data[position + 1 :])
+    found = document("verify", str(path), "--topic", "t", code=1)
+    assert not found["sound"]
+    damage = found["findings"][0]
+    assert (damage["severity"], damage["file"]) == ("damage", segment.name)
+    assert 0 < damage["position"] <= position
+
+
 def make(directory: Path, metadata: object, **files: bytes) -> str:
     """A data directory; names of files have _ for a dot."""
     directory.mkdir(exist_ok=True)

@@ -137,7 +137,7 @@ class _Control:
 
 _WRITE = os.write
 _BY_PATH = ["listdir", "rename", "unlink", "stat"]
-_BY_DESCRIPTOR = ["fsync", "ftruncate", "pread"]
+_BY_DESCRIPTOR = ["fsync", "fdatasync", "ftruncate", "pread"]
 _WRITING = ["pwrite", "write"]
 
 

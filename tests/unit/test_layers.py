@@ -49,7 +49,15 @@ EXECUTOR_LIBRARIES = {"pyarrow", "pyspark"}
 PYSPARK_MODULES = {"batch_reader", "data_source", "stream_reader", "writer"}
 
 # All of gnsqd that programs beside the daemon may import, with what it raises: it needs no gevent.
-SHARED = ("gnsqd.errors", "gnsqd.wire.codec", "gnsqd.storage.record", "gnsqd.version")
+SHARED = (
+    "gnsqd.errors",
+    "gnsqd.log",
+    "gnsqd.version",
+    "gnsqd.wire.codec",
+    "gnsqd.storage.record",
+    "gnsqd.storage.journal_records",
+    "gnsqd.storage.journal_replay",
+)
 
 CIMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+)?cimport\s+([\w., ]+)", re.MULTILINE)
 

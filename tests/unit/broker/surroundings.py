@@ -10,7 +10,8 @@ from typing import Any
 
 from gevent import Greenlet, sleep
 
-from gnsqd.broker.channel import Channel, ClientStats
+from gnsqd.broker.channel import Channel
+from gnsqd.broker.consumer import ClientStats
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.guid import GuidFactory
 from gnsqd.broker.message import Message, new_messages
@@ -19,6 +20,7 @@ from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.storage.backend_queue import BackendQueue
 from gnsqd.storage.diskqueue import DiskQueue
+from gnsqd.storage.journals import Journals
 from gnsqd.storage.record import MIN_RECORD_SIZE
 from gnsqd.storage.syncer import Syncer
 
@@ -82,6 +84,16 @@ class Surroundings:
 
     def __post_init__(self) -> None:
         self.logger = Logger("", Level.DEBUG, self.log)
+        self.journals = None
+        if self.options.durability != "none":
+            self.journals = Journals(
+                str(self.data_path),
+                self.options.max_bytes_per_file,
+                self.options.durability == "disk",
+                self.logger,
+                self.syncer,
+                self.registry.set_health,
+            )
         self.environment = Environment(
             options=self.options,
             log=self.logger,
@@ -91,6 +103,7 @@ class Surroundings:
             set_health=self.registry.set_health,
             channels_to_precreate=self._channels_to_precreate,
             spawn=self.spawn,
+            open_journal=lambda topic: self.journals.open(topic) if self.journals else None,
         )
         self.registry.attach(self.environment)
 

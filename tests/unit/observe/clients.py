@@ -1,6 +1,6 @@
 """Clients that only show themselves."""
 
-from gnsqd.broker.channel import ClientStats
+from gnsqd.broker.consumer import ClientStats
 
 STATS = ClientStats(
     client_id="me",

@@ -1,0 +1,370 @@
+"""A queue whose messages are in the topic's journal: what a topic or channel has instead of a disk queue of its own.
+
+It holds no messages but the numbers of those that memory has no room for, as runs, and reads on in the journal where
+they begin. It also tells the journal what its owner does: `finished` (for a topic: handed over), taken, held back.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+from time import monotonic_ns, time_ns
+
+from gnsqd.broker.message import Message
+from gnsqd.errors import StorageError
+from gnsqd.log import Logger
+from gnsqd.storage.due_times import DueTimes
+from gnsqd.storage.journal import Journal
+from gnsqd.storage.journal_records import FINISHED, TAKEN, Encoder
+from gnsqd.storage.journal_replay import QueueState
+from gnsqd.storage.spans import Spans
+
+MAX_READS = 16  # of the journal in one step, where messages are scattered
+MAX_BYTES = 1 << 20  # of deferred messages that are read in one step
+
+
+class JournaledQueue:
+    """One queue of a journal, `name` as its disk queue would be called; `held_messages()` gives its owner's (number,
+    attempts, due) for a snapshot."""
+
+    due_times: DueTimes | None = None
+
+    def __init__(self, journal: Journal, name: str, log: Logger, longest: int) -> None:
+        self.journal = journal
+        self.name = name
+        self.index = 0
+        self.depth = 0
+        self.finished = Spans()
+        self.held_messages: Callable[[], list[tuple[int, int, int]]] = list
+        self._log = log
+        self.longest = longest
+        self._runs: deque[tuple[int, int]] = deque()
+        self._deferred: list[tuple[int, int]] = []  # a heap of due time (monotonic ns) and number
+        self._attempts: dict[int, int] = {}
+        self._frames: list[bytes] = []  # read ahead
+        self._frames_at = 0  # number of the first
+        self._frames_due = 0
+        self._noted = False
+        self._finished_notes: list[int] = []
+        self._taken_notes: list[int] = []
+        self._held_notes: list[tuple[int, int, int]] = []
+
+    # What waits
+
+    def put(self, messages: list[Message]) -> None:
+        """They wait here from now on."""
+        start = end = -1
+        runs = self._runs
+        if runs:
+            start, end = runs.pop()
+        for message in messages:
+            number = message.number
+            if number == end:
+                end += 1
+            else:
+                if end > start:
+                    runs.append((start, end))
+                start = number
+                end = number + 1
+            if message.attempts:
+                self._attempts[number] = message.attempts
+        if end > start:
+            runs.append((start, end))
+        self.depth += len(messages)
+
+    def put_spans(self, spans: Spans) -> None:
+        for start, end in spans:
+            self._runs.append((start, end))
+            self.depth += end - start
+
+    def take(self, limit: int, max_bytes: int) -> list[Message]:
+        """The next messages: at most `limit`, together at most `max_bytes` but for a single larger one. None if there
+        is none or the journal can't be read."""
+        messages: list[Message] = []
+        size = reads = 0
+        runs = self._runs
+        while runs and len(messages) < limit:
+            start, end = runs[0]
+            if not 0 <= start - self._frames_at < len(self._frames):
+                if messages and (reads == MAX_READS or start >= self.journal.first_unwritten):
+                    break  # a write may tell of all queues, and these messages are in none just now
+                reads += 1
+                if not self._read_ahead(start):
+                    if runs and runs[0][0] > start:
+                        continue
+                    break
+            frames = self._frames
+            offset = self._frames_at
+            stop = min(end, offset + len(frames), start + limit - len(messages))
+            delay = self._frames_due - time_ns() if self._frames_due else 0
+            number = start
+            while number < stop:
+                frame = frames[number - offset]
+                size += len(frame)
+                if size > max_bytes and messages:
+                    limit = 0
+                    break
+                message = Message(frame, 0, 0)
+                message.number = number
+                if self._attempts:
+                    message.attempts = self._attempts.pop(number, 0)
+                if delay > 0:
+                    message.deferred = min(delay, self.longest)
+                messages.append(message)
+                number += 1
+            self.depth -= number - start
+            if number == end:
+                runs.popleft()
+            else:
+                runs[0] = (number, end)
+            if number == offset + len(frames):
+                self._frames = []
+        return messages
+
+    def _read_ahead(self, start: int) -> bool:
+        self._frames = []
+        try:
+            first, frames, due = self.journal.read(start, self.journal.next_number)
+        except StorageError as error:
+            self._log.error("JOURNAL(%s): %s", self.name, error)
+            return False
+        if first > start:
+            self._lose(start, min(first, self._runs[0][1]))
+            return False
+        self._frames, self._frames_at, self._frames_due = frames, first, due
+        return True
+
+    def _lose(self, start: int, end: int) -> None:
+        """What the first run begins with is damaged."""
+        self._log.error("JOURNAL(%s): %d messages from %d on can't be read and are lost", self.name, end - start, start)
+        run_end = self._runs[0][1]
+        if end < run_end:
+            self._runs[0] = (end, run_end)
+        else:
+            self._runs.popleft()
+        self.depth -= end - start
+        self.note_finished_span(start, end)
+
+    def look(self, limit: int, max_bytes: int) -> list[bytes]:
+        """As `BackendQueue.look`."""
+        found: list[bytes] = []
+        for start, end in self._runs:
+            while start < end:
+                try:
+                    start, frames, _ = self.journal.read(start, end)
+                except StorageError:
+                    return found
+                for frame in frames:
+                    max_bytes -= len(frame)
+                    if found and (len(found) >= limit or max_bytes < 0):
+                        return found
+                    found.append(Message(frame, self._attempts.get(start, 0), 0).payload())
+                    start += 1
+        return found
+
+    # What is held back
+
+    @property
+    def deferred_count(self) -> int:
+        return len(self._deferred)
+
+    def defer(self, message: Message, due: int) -> None:
+        """It waits here from `due` (monotonic ns) on."""
+        heappush(self._deferred, (due, message.number))
+        if message.attempts:
+            self._attempts[message.number] = message.attempts
+
+    def release(self, now: int, limit: int) -> int:
+        """Let up to `limit` messages wait that are due at `now`; how many those are."""
+        count = 0
+        while self._deferred and self._deferred[0][0] <= now and count < limit:
+            number = heappop(self._deferred)[1]
+            self._runs.append((number, number + 1))
+            count += 1
+        self.depth += count
+        return count
+
+    def take_deferred(self, limit: int, now: int) -> list[Message]:
+        """Up to `limit` messages that are held back, each for how long after `now` (monotonic ns). None if there is
+        none or the journal can't be read; to be called until then, with nothing else in between."""
+        waiting, self._runs = self._runs, deque()
+        depth, self.depth = self.depth, 0
+        entries = self._deferred[-limit:]  # without its end a heap stays one
+        del self._deferred[-limit:]
+        due = {number: due for due, number in entries}
+        numbers = Spans()
+        for number in sorted(due):
+            numbers.add(number, number + 1)
+        self.put_spans(numbers)
+        messages: list[Message] = []
+        while batch := self.take(limit, MAX_BYTES):
+            messages += batch
+        for message in messages:
+            message.deferred = max(due[message.number] - now, 1)
+        if self._runs:
+            for start, end in self._runs:
+                self._deferred += [(due[number], number) for number in range(start, end)]
+            heapify(self._deferred)
+        self._runs, self.depth = waiting, depth
+        return messages
+
+    # What the journal is told
+
+    def note_finished(self, messages: list[Message]) -> None:
+        start = end = -1
+        for message in messages:
+            number = message.number
+            if number == end:
+                end += 1
+            else:
+                if end > start:
+                    self.note_finished_span(start, end)
+                start = number
+                end = number + 1
+        if end > start:
+            self.note_finished_span(start, end)
+
+    def note_finished_span(self, start: int, end: int) -> None:
+        self.finished.add(start, end)
+        notes = self._finished_notes
+        if notes and notes[-1] == start:
+            notes[-1] = end
+        else:
+            notes.append(start)
+            notes.append(end)
+        if not self._noted:
+            self._note()
+
+    def note_taken(self, messages: list[Message]) -> None:
+        notes = self._taken_notes
+        start = end = -1
+        for message in messages:
+            number = message.number
+            if number == end:
+                end += 1
+            else:
+                if end > start:
+                    notes.append(start)
+                    notes.append(end)
+                start = number
+                end = number + 1
+        if end > start:
+            notes.append(start)
+            notes.append(end)
+        if not self._noted:
+            self._note()
+
+    def note_held(self, message: Message, due: int) -> None:
+        """It is held back until `due`, wall clock in ns."""
+        self._held_notes.append((message.number, message.attempts, due))
+        if not self._noted:
+            self._note()
+
+    def _note(self) -> None:
+        self._noted = True
+        self.journal.note(self)
+
+    # For the journal
+
+    def notes(self, encoder: Encoder) -> list[bytes]:
+        records = []
+        if self._taken_notes:
+            records.append(encoder.spans(TAKEN, self.index, self._taken_notes))
+        if self._held_notes:
+            records += encoder.held(self.index, self._held_notes)
+        if self._finished_notes:
+            records.append(encoder.spans(FINISHED, self.index, self._finished_notes))
+        return records
+
+    def forget_notes(self) -> None:
+        self._noted = False
+        self._taken_notes.clear()
+        self._held_notes.clear()
+        self._finished_notes.clear()
+
+    def held(self) -> list[tuple[int, int, int]]:
+        # Without attempts the due time is where the message is.
+        attempts = self._attempts
+        wall = time_ns() - monotonic_ns()
+        held = [(number, attempts[number], wall + due) for due, number in self._deferred if number in attempts]
+        known = [(number, count, 0) for number, count in attempts.items()]
+        return [*self._held_notes, *known, *held, *self.held_messages()]  # the later of two counts
+
+    # From the owner of the queue
+
+    def restore(self, state: QueueState, wanted: Spans, due: dict[int, int]) -> None:
+        """What a replay found waits here, or is held back until `due` (wall clock, ns), by number."""
+        self.finished = state.finished
+        self._attempts = {number: attempts for number, attempts in state.attempts.items() if attempts}
+        now, wall = monotonic_ns(), time_ns()
+        self._deferred = [(now + min(due[number] - wall, self.longest), number) for number in due]
+        heapify(self._deferred)
+        deferred = Spans()
+        for number in sorted(due):
+            deferred.add(number, number + 1)
+        self.put_spans(wanted.without(deferred))
+
+    def forget_waiting(self) -> None:
+        self._runs.clear()
+        self._deferred.clear()
+        self._attempts.clear()
+        self._frames = []
+        self.depth = 0
+
+    def empty(self) -> None:
+        """A channel drops all that its topic has handed over; StorageError if that is not kept yet."""
+        self.forget_waiting()
+        self.finished.update(self.journal.queues[0].finished)
+        self.journal.reset_queue(self)
+        self.journal.flush()
+
+    def empty_topic(self) -> None:
+        """The topic drops all that it has not handed over; errors as `empty`."""
+        self.forget_waiting()
+        for start, end in self.finished.gaps(0, self.journal.next_number):
+            for queue in list(self.journal.queues.values()):
+                queue.note_finished_span(start, end)
+        self.journal.flush()
+
+    def delete(self) -> None:
+        """The channel is gone; errors as `empty`."""
+        self.forget_waiting()
+        self.journal.remove_queue(self)
+
+    # The rest of a BackendQueue: messages come and go by `put` and `take`
+
+    def put_many(self, payloads: Sequence[bytes]) -> None:
+        raise NotImplementedError
+
+    def peek_many(self, limit: int, max_bytes: int) -> list[bytes]:
+        raise NotImplementedError
+
+    def advance(self, count: int) -> None:
+        raise NotImplementedError
+
+    def write_held(self) -> None:
+        pass
+
+    def wait_synced(self) -> None:
+        pass
+
+    def close(self) -> bool:
+        return True
+
+
+def journal_messages(journal: Journal, messages: list[Message]) -> None:
+    """Append them all, each to be held back for its `deferred` ns."""
+    first = 0
+    while first < len(messages):
+        deferred = messages[first].deferred
+        end = first
+        frames = []
+        for message in messages[first:] if first else messages:
+            if message.deferred != deferred:
+                break
+            frames.append(message.frame)
+            end += 1
+        number = journal.put(frames, time_ns() + deferred if deferred else 0)
+        for message in messages[first:end]:
+            message.number = number
+            number += 1
+        first = end

@@ -1,0 +1,59 @@
+"""What goes from disk queues to a journal when a daemon starts, and back at its clean exit, for any nsqd to come."""
+
+from collections.abc import Callable
+from time import monotonic_ns
+
+from gnsqd.broker.backend import MAX_FLUSH, flush_messages, read_messages
+from gnsqd.broker.journaled import JournaledQueue, journal_messages
+from gnsqd.broker.message import Message
+from gnsqd.errors import StorageError
+from gnsqd.log import Logger
+from gnsqd.storage.backend_queue import BackendQueue
+
+IMPORT_BATCH = 1000  # messages
+MAX_BYTES = 1 << 20  # in one step
+
+
+def convert(
+    messages: list[Message], queue: JournaledQueue, make_backend: Callable[[str], BackendQueue], log: Logger
+) -> int:
+    """Write `messages` and what the queue has to a disk queue; 0 if it has them all, safe. May yield."""
+    try:
+        target = make_backend(queue.name)
+    except StorageError as error:
+        log.error("JOURNAL(%s): %s", queue.name, error)
+        return len(messages) + queue.depth + queue.deferred_count
+    lost = flush_messages(messages, target, log.error)
+    while batch := queue.take(MAX_FLUSH, MAX_BYTES):
+        lost += flush_messages(batch, target, log.error)
+    while batch := queue.take_deferred(MAX_FLUSH, monotonic_ns()):
+        lost += flush_messages(batch, target, log.error)
+    if not target.close():
+        lost += 1
+    return lost + queue.depth + queue.deferred_count
+
+
+def import_batch(old: BackendQueue, queue: JournaledQueue) -> list[Message]:
+    """Move some messages from a disk queue to the journal, wanted by `queue` alone if it is a channel's; what came.
+    StorageError if the journal can't keep them: they are in the disk queue then. May yield."""
+    journal = queue.journal
+    payloads = old.peek_many(IMPORT_BATCH, MAX_BYTES)
+    messages = read_messages(payloads, old, queue.longest)
+    if queue.index and messages:
+        first = journal.next_number
+        for other in list(journal.queues.values()):
+            if other is not queue:
+                other.note_finished_span(first, first + len(messages))
+        try:
+            journal.flush()  # before the messages themselves, so that no kill can leave them to all channels
+        except StorageError:
+            journal.next_number = first + len(messages)  # nobody else may get these numbers
+            raise
+    journal_messages(journal, messages)
+    if queue.index:
+        for message in messages:
+            if message.attempts:
+                queue.note_held(message, 0)
+    journal.commit()
+    old.advance(len(payloads))
+    return messages

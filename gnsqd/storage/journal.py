@@ -1,0 +1,461 @@
+"""The journal of a topic: each message once, and what the topic and its channels have done with it.
+
+Messages get numbers. A queue, the topic's own (0) or a channel's, tells what it is done with: `finished`, for the topic
+what it handed over. What any queue is not done with is *wanted*. Everything is appended to segments, files that end at
+a certain size; each begins with a snapshot of all queues, so older segments are needed for their wanted messages only,
+and go when there are none. `journal_records` has the bytes, `journal_replay` what happens at a start.
+
+Appending only collects. `flush` writes what was collected, at once, and `commit` also has it fsynced where the journal
+is durable: many wait for one fsync, which runs in the Syncer's threads. After an fsync that failed nobody knows what
+the file holds, so everything not known to be safe is written to a new one.
+
+Nothing here yields to the hub but `commit`, `compact` and `remove`.
+"""
+
+import os
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from gevent import Greenlet, spawn
+
+from gnsqd.errors import StorageError
+from gnsqd.log import Logger
+from gnsqd.storage import journal_records as records
+from gnsqd.storage.compaction import Rewriting, plan
+from gnsqd.storage.files import failing_as_go, path_error, sync_files, sync_path
+from gnsqd.storage.group_commit import GroupCommit
+from gnsqd.storage.journal_batch import Batch, Mark
+from gnsqd.storage.journal_queue import Queue
+from gnsqd.storage.journal_replay import Replay
+from gnsqd.storage.segment import Segment
+from gnsqd.storage.segments import Segments
+from gnsqd.storage.spans import Spans
+from gnsqd.storage.syncer import Syncer
+
+MIN_ROLL = 4 * 1024 * 1024  # bytes, before a segment without wanted messages is left
+
+
+class Journal:
+    """Owns the files `{topic}.journal.*` of `data_path`. It begins with what `paths` hold: see `replay`.
+
+    `durable`: commit waits for fsync. `on_dirty(journal)` is called when there is something that nobody may flush soon.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        data_path: str,
+        paths: list[tuple[int, str]],
+        segment_size: int,
+        durable: bool,
+        log: Logger,
+        syncer: Syncer,
+        on_dirty: "Callable[[Journal], None]",
+    ) -> None:
+        self.topic = topic
+        self.failed: StorageError | None = None  # of the last write, or of an fsync since the last that worked
+        self.queues: dict[int, Queue] = {}
+        self._data_path = data_path
+        self._segment_size = segment_size
+        self._durable = durable
+        self._log = log
+        self._syncer = syncer
+        self._on_dirty = on_dirty
+        self._dirty = False
+        self._closed = False
+        self._encoder = records.Encoder(random.getrandbits(32))
+
+        self.replay = Replay(topic, log)
+        self.replay.read(paths)
+        self.next_number = self.replay.next_number
+        self._next_queue = self.replay.next_queue
+        self._next_segment = max((number for number, _ in paths), default=-1) + 1
+        self._segments = Segments(topic, self.replay.segments, log)
+        self._void = self.replay.void
+        self._replay_whole = self.replay.whole
+
+        self._batch = Batch(self._encoder)
+        self._noted: dict[Queue, None] = {}
+
+        self._current: Segment | None = None  # the last segment, once one was begun
+        self._descriptor = -1  # of it; -1: the next write begins another
+        self._roll_at = MIN_ROLL
+        self._written = 0  # bytes ever
+        self._synced = 0
+        self._sync_failed: StorageError | None = None
+        self._begin = self._snapshot_end = 0  # of the last segment and its snapshot, in bytes ever
+        self._snapshot_size = 0
+        self._abandoned: list[Segment] = []  # to be deleted when there is another
+        self._unsynced: list[int] = []  # descriptors of segments that are no longer written
+        self._unconfirmed: list[tuple[int, list[bytes], list[Mark]]] = []  # what an fsync must confirm
+        self._new_files = False
+        self._commits = GroupCommit(f"sync:{topic}.journal", self._sync)
+        self._compaction: Greenlet[[], None] | None = None
+
+    def forget_replay(self) -> None:
+        """All that a replay found has its place."""
+        self.replay = Replay(self.topic, self._log)
+
+    # Queues
+
+    def add_queue(self, queue: Queue, index: int = -1) -> int:
+        """A queue that the replay knew as `index`, or a new one; its index."""
+        if index < 0:
+            index = self._next_queue
+            self._next_queue += 1
+            self._batch.controls += self._encoder.queue(index, queue.name, queue.finished)
+            self._note_dirty()
+        self.queues[index] = queue
+        return index
+
+    def reset_queue(self, queue: Queue) -> None:
+        """It is done with more than before, and with all that was in flight or held back."""
+        queue.forget_notes()
+        self._batch.controls += self._encoder.queue(queue.index, queue.name, queue.finished)
+        self._note_dirty()
+
+    def remove_queue(self, queue: Queue) -> None:
+        """It is deleted; StorageError if that could not be written yet."""
+        if self.queues.pop(queue.index, None) is not None:
+            queue.forget_notes()
+            self._batch.controls.append(self._encoder.deleted(queue.index))
+            self._note_dirty()
+            self.flush()
+
+    def note(self, queue: Queue) -> None:
+        """`queue` has notes; to be called with the first."""
+        self._noted[queue] = None
+        self._note_dirty()
+
+    def _note_dirty(self) -> None:
+        if not self._dirty and not self._closed:
+            self._dirty = True
+            self._on_dirty(self)
+
+    # Writing
+
+    def put(self, frames: Sequence[bytes], due: int = 0) -> int:
+        """Append messages, not to be delivered before `due` (wall clock, ns); the number of the first."""
+        first = self.next_number
+        self._batch.put(first, frames, due)
+        self.next_number += len(frames)
+        self._note_dirty()
+        return first
+
+    def check(self) -> None:
+        """StorageError if nothing can be kept just now."""
+        if self._sync_failed is not None:
+            raise StorageError(str(self._sync_failed))
+        if self.failed is not None:
+            self.flush()
+
+    def retry(self) -> None:
+        """Write what is not written, or, after a failed fsync, not known to be; errors as `commit`. May yield."""
+        if self._sync_failed is not None:
+            self.commit()
+        else:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand everything to the system; StorageError, and it is tried again with the next."""
+        self._dirty = False
+        if self._closed:
+            if self._batch.has_messages:
+                raise StorageError("exiting")
+            return
+        try:
+            self._flush()
+        except StorageError as error:
+            self.failed = error
+            self.reclaim()  # a full disk gets room by that
+            raise
+        self.failed = self._sync_failed
+
+    def _flush(self) -> None:
+        batch = self._batch
+        batch.close_record()
+        if self._is_full():
+            failed = self._sync_failed is not None  # what the last segment tells may be nowhere
+            if batch.puts or batch.controls or batch.lasts or self._noted or failed:
+                self._roll()
+            return
+        notes = [record for queue in self._noted for record in queue.notes(self._encoder)]
+        head = b"".join(batch.controls)
+        data = b"".join([head, *batch.puts, *notes, *batch.lasts])
+        if data:
+            self._write(self._segments.last, self._descriptor, data, len(head))
+            self._forget_written()
+        if len(self._segments) > 1:
+            self.reclaim()
+
+    def _is_full(self) -> bool:
+        """Whether to go on in a new segment: also early, when nearly nothing of the present one is wanted."""
+        if self._descriptor < 0:
+            return True
+        segment = self._segments.last
+        size = segment.size + self._batch.puts_size
+        full_size = max(self._segment_size, 4 * self._snapshot_size)
+        if size >= full_size:
+            return segment.count > 0 or segment.size > full_size
+        if size < self._roll_at:
+            return False
+        self._roll_at = segment.size + max(MIN_ROLL, 4 * self._snapshot_size)
+        return 4 * (self.floor() - segment.first) >= 3 * (segment.end - segment.first)
+
+    def _write(self, segment: Segment, descriptor: int, data: bytes, puts_at: int) -> None:
+        """Append `data`, which has the puts at some position, or nothing."""
+        begin = segment.size
+        try:
+            written = os.pwrite(descriptor, data, begin)
+            while written < len(data):
+                written += os.pwrite(descriptor, data[written:], begin + written)
+        except OSError as error:
+            with suppress(OSError):  # should this fail, too, the next write goes over it
+                os.ftruncate(descriptor, begin)
+            raise StorageError(path_error("write", segment.path, error)) from error
+        batch = self._batch
+        for first, count, offset in batch.marks:
+            segment.note_put(first, count, begin + puts_at + offset)
+        segment.size += len(data)
+        self._written += len(data)
+        if self._durable and batch.puts:
+            self._unconfirmed.append((self._written, batch.puts, batch.marks))
+
+    def _forget_written(self) -> None:
+        for queue in self._noted:
+            queue.forget_notes()
+        self._noted.clear()
+        self._batch.clear()
+
+    def _roll(self) -> None:
+        """Go on in a new segment."""
+        begin, snapshot = self._written, self._snapshot()
+        number = self._next_segment
+        path = os.path.join(self._data_path, records.segment_name(self.topic, number))
+        segment = Segment(path, number, self._encoder.salt, min(self._batch.first, self.next_number))
+        head = records.first_line(self._encoder.salt) + snapshot
+        with failing_as_go("open", path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            self._write(segment, descriptor, b"".join([head, *self._batch.puts, *self._batch.lasts]), len(head))
+        except StorageError:
+            _close([descriptor])
+            with suppress(OSError):
+                os.unlink(path)
+            raise
+        self._next_segment += 1
+        self._current = segment
+        self._begin, self._snapshot_end, self._snapshot_size = begin, self._written, len(snapshot)
+        self._retire_descriptor()
+        self._descriptor = descriptor
+        self._new_files = True
+        self._segments.append(segment)
+        self._roll_at = segment.size + max(MIN_ROLL, 4 * len(snapshot))
+        self._forget_written()
+        self._segments.delete(self._abandoned)
+        self._abandoned = []
+        self.reclaim()
+
+    def _retire_descriptor(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            if self._durable:
+                self._unsynced.append(descriptor)
+            else:
+                _close([descriptor])
+
+    def _snapshot(self) -> bytes:
+        parts: list[bytes] = []
+        for index, queue in self.queues.items():
+            parts += self._encoder.queue(index, queue.name, queue.finished)
+            parts += self._encoder.held(index, queue.held())
+        return self._encoder.snapshot(min(self._batch.first, self.next_number), self._next_queue, parts)
+
+    # fsync
+
+    def commit(self) -> None:
+        """Return when all that was appended survives what it is to survive; StorageError. May yield."""
+        self.flush()
+        if self._durable:
+            written = self._written
+            self._commits.wait(lambda: self._synced >= written)
+
+    def _sync(self) -> StorageError | None:
+        written, new_files = self._written, self._new_files
+        retired, self._unsynced = self._unsynced, []
+        self._new_files = False
+        descriptors = [*retired, self._descriptor] if self._descriptor >= 0 else retired
+        if self._sync_failed is not None and not descriptors:
+            return self._sync_failed
+        path = self._segments.last.path if self._segments else ""
+        try:
+            self._syncer.run(sync_files, descriptors, path, self._data_path if new_files else None)
+        except StorageError as error:
+            self._log.error("JOURNAL(%s): failed to sync - %s", self.topic, error)
+            self._new_files = True
+            self.failed = self._sync_failed = error
+            self._abandon(retired)
+            return error
+        _close(retired)
+        self._synced = written
+        if self._sync_failed is not None:
+            self.failed = self._sync_failed = None
+        done = 0
+        while done < len(self._unconfirmed) and self._unconfirmed[done][0] <= written:
+            done += 1
+        del self._unconfirmed[:done]
+        self.reclaim()
+        return None
+
+    def _abandon(self, descriptors: list[int]) -> None:
+        """Have everything that no fsync confirmed written once more, to a new segment."""
+        _close([*descriptors, *self._unsynced, self._descriptor])
+        self._unsynced, self._descriptor = [], -1
+        self._batch.prepend([(puts, marks) for _, puts, marks in self._unconfirmed])
+        self._unconfirmed = []
+        marks = self._batch.marks
+        if marks:
+            self._segments.cut(marks[0][0])
+        if self._current is not None and self._begin >= self._synced:
+            # Nothing in it is confirmed; otherwise there would be one for each attempt.
+            self._abandoned += self._segments.replace([self._current], None)
+        self._note_dirty()
+
+    # Reading
+
+    def read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
+        """As `Segment.read`: messages in a row, from the first there is; those not yet written included."""
+        first = self._batch.first
+        if number >= first:
+            self.flush()
+        else:
+            end = min(end, first)
+        return self._segments.read(number, end)
+
+    # Reclaiming
+
+    def wanted(self) -> Spans:
+        """The messages that some queue is not done with."""
+        wanted = Spans()
+        floor = self.floor()
+        for queue in self.queues.values():
+            wanted.update(queue.finished.gaps(floor, self.next_number))
+        return wanted
+
+    def floor(self) -> int:
+        """No message before this one is wanted."""
+        return min([queue.finished.floor for queue in self.queues.values()], default=0)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def first_unwritten(self) -> int:
+        """The number of the first message that is not written, behind all numbers if there is none."""
+        return self._batch.first
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
+    def _is_snapshot_safe(self) -> bool:
+        """Otherwise older segments may be all that survives."""
+        if self._current is None:
+            return self._replay_whole
+        return self._descriptor >= 0 and (not self._durable or self._synced >= self._snapshot_end)
+
+    def reclaim(self) -> None:
+        """Delete the oldest segments as far as nothing in them is wanted."""
+        if not self._is_snapshot_safe():
+            return
+        if len(self._segments) > 1:
+            self._segments.drop_below(self.floor())
+        if self._void:
+            self._segments.delete(self._void)
+            self._void = []
+
+    def compact(self) -> None:
+        """Delete what nothing is wanted of, wherever it is, and copy what is wanted of old segments together where that
+        frees much. The journal stays within four segments, or twice what is wanted. May yield."""
+        if self._compaction is None or self._compaction.ready():
+            self._compaction = spawn(self._compact)
+            self._compaction.name = f"compact:{self.topic}.journal"
+        self._compaction.get()
+
+    def _compact(self) -> None:
+        if self._closed:
+            return
+        try:
+            if self._durable and self._synced < self._snapshot_end:
+                self.commit()  # where nobody publishes, nobody else does
+            if self._closed or not self._segments or not self._is_snapshot_safe():
+                return
+            for group in plan(self._segments.all, self.wanted(), self._segment_size):
+                if not self._segments.have(group):
+                    break  # meanwhile everything in some of them was finished
+                wanted = self.wanted()
+                if not any(segment.estimate(wanted) for segment in group):
+                    self._replace(group, None)
+                    continue
+                rewriting = Rewriting(group, wanted, self._encoder)
+                rewriting.run(self._syncer)
+                if self._closed or not self._is_snapshot_safe() or not self._segments.have(group):
+                    rewriting.discard()
+                    break
+                self._replace(group, rewriting.finish())
+        except StorageError as error:
+            self._log.error("JOURNAL(%s): failed to compact - %s", self.topic, error)
+
+    def _replace(self, group: list[Segment], compacted: Segment | None) -> None:
+        gone = self._segments.replace(group, compacted)
+        group[-1].close()
+        if self._durable and compacted is not None:
+            with suppress(StorageError):
+                self._syncer.run(sync_path, self._data_path or ".")
+        self._segments.delete(gone)
+
+    # The end
+
+    def mark_converting(self) -> None:
+        """What the disk queues of the topic hold from now on is a copy; StorageError. May yield."""
+        self._batch.lasts.append(self._encoder.record(records.CONVERTING))
+        self.commit()
+
+    def remove(self, at_once: bool = True) -> None:
+        """Delete all files; if `at_once`, as one step for whoever finds them after a kill: the newest, which says that
+        none counts, goes last. May yield. Nothing is written from now on."""
+        if self._closed:
+            return
+        segments = self._segments.all
+        self._noted.clear()
+        self._batch.drop()
+        if segments and at_once:
+            self._batch.lasts.append(self._encoder.record(records.VOID))
+            try:
+                self.commit()
+            except StorageError as error:
+                self._log.error("JOURNAL(%s): %s", self.topic, error)
+                segments = segments[::-1]  # what a kill leaves of them then tells too little rather than too much
+        self.close()
+        self._segments.delete([*self._void, *self._abandoned, *segments])
+        self._segments = Segments(self.topic, [], self._log)
+
+    def close(self) -> None:
+        """Write nothing any more; files stay. May yield."""
+        self._closed = True
+        if self._compaction is not None:
+            self._compaction.join()
+        self._commits.join()
+        _close([*self._unsynced, self._descriptor])
+        self._unsynced, self._descriptor = [], -1
+        self._segments.end_reading()
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            with suppress(OSError):
+                os.close(descriptor)

@@ -1,0 +1,98 @@
+"""What was appended to a journal and is not written yet.
+
+Records of queues that come and go stand first, then messages, then what the queues have to tell of their messages.
+Messages that follow each other share a record up to a certain size.
+"""
+
+from collections.abc import Sequence
+from sys import maxsize
+
+from gnsqd.storage import journal_records as records
+
+MAX_RECORD = 128 * 1024  # bytes of the messages in a record, but for a single larger one
+
+Mark = tuple[int, int, int]  # of a record of messages: first number, count, offset among these records
+
+
+class Batch:
+    """Owns the records. `controls` and `lasts` are those before and behind all others."""
+
+    def __init__(self, encoder: records.Encoder) -> None:
+        self.controls: list[bytes] = []
+        self.lasts: list[bytes] = []
+        self.puts: list[bytes] = []  # head and payload of each record
+        self.marks: list[Mark] = []
+        self.puts_size = 0
+        self._encoder = encoder
+        self._frames: list[bytes] = []  # without due time, not yet a record
+        self._frames_first = 0
+        self._frames_size = 0
+
+    @property
+    def has_messages(self) -> bool:
+        return bool(self._frames or self.puts)
+
+    @property
+    def first(self) -> int:
+        """The number of the first message, behind all numbers if there is none."""
+        if self.marks:
+            return self.marks[0][0]
+        return self._frames_first if self._frames else maxsize
+
+    def put(self, first: int, frames: Sequence[bytes], due: int) -> None:
+        """Messages with numbers from `first` on, which follows those before."""
+        size = sum(map(len, frames))
+        if due or self._frames_size + size > MAX_RECORD:
+            self.close_record()
+        if due or size > MAX_RECORD:
+            self._add_records(first, frames, due)
+        else:
+            if not self._frames:
+                self._frames_first = first
+            self._frames += frames
+            self._frames_size += size
+
+    def close_record(self) -> None:
+        """Make a record of the messages that have none."""
+        if self._frames:
+            self._add(self._frames_first, self._frames, 0)
+            self._frames, self._frames_size = [], 0
+
+    def _add_records(self, first: int, frames: Sequence[bytes], due: int) -> None:
+        begin = size = 0
+        for position, frame in enumerate(frames):
+            if size and size + len(frame) > MAX_RECORD:
+                self._add(first + begin, frames[begin:position], due)
+                begin, size = position, 0
+            size += len(frame)
+        self._add(first + begin, frames[begin:], due)
+
+    def _add(self, first: int, frames: Sequence[bytes], due: int) -> None:
+        head, payload = self._encoder.put(first, frames, due)
+        self.puts.append(head)
+        self.puts.append(payload)
+        self.marks.append((first, len(frames), self.puts_size))
+        self.puts_size += len(head) + len(payload)
+
+    def prepend(self, written: Sequence[tuple[list[bytes], list[Mark]]]) -> None:
+        """Take messages back that were written already: `puts` and `marks` as they were then, in order."""
+        self.close_record()
+        puts, marks, offset = [], [], 0
+        for older_puts, older_marks in [*written, (self.puts, self.marks)]:
+            for position, (first, count, _) in enumerate(older_marks):
+                record = older_puts[2 * position : 2 * position + 2]
+                puts += record
+                marks.append((first, count, offset))
+                offset += sum(map(len, record))
+        self.puts, self.marks, self.puts_size = puts, marks, offset
+
+    def clear(self) -> None:
+        """All of it is written."""
+        self.controls.clear()
+        self.lasts.clear()
+        self.puts, self.marks, self.puts_size = [], [], 0
+
+    def drop(self) -> None:
+        """Nothing of it is to be written."""
+        self.clear()
+        self._frames, self._frames_size = [], 0

@@ -1,0 +1,235 @@
+"""SIGKILL again and again, and a ledger of what was acknowledged and what was finished.
+
+Publishers and consumers work all the time; the daemon is killed at a random moment, also while it starts, and started
+again on what it left. At the end everything is taken. For every channel holds: what was acknowledged and not finished
+comes. As a program it prints a row of the table in contrib/docs/reliability.md:
+
+    PYTHONPATH=tests python -m faults.ledger --kills=500 --durability=process
+"""
+
+import argparse
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from daemons import Daemon, own_command
+from nsq_client import ERROR, MESSAGE, Client, mpub_body, parse_message
+
+TOPIC = "t"
+CHANNELS = ("one", "two")
+QUIET = 2.0  # seconds without a message, at the end
+SETTLED = 0.3  # seconds that a FIN may take to be read and kept
+MAX_PUBLISHED = 2000  # messages, by one publisher between two kills: the ledger has to remember them
+
+
+@dataclass
+class Ledger:
+    """What the clients know, by body; of each channel where it is a matter of channels."""
+
+    sent: set[bytes] = field(default_factory=set)
+    acknowledged: set[bytes] = field(default_factory=set)
+    finished: dict[str, dict[bytes, float]] = field(default_factory=lambda: {name: {} for name in CHANNELS})
+    delivered: dict[str, Counter[bytes]] = field(default_factory=lambda: {name: Counter() for name in CHANNELS})
+    again: dict[str, set[bytes]] = field(default_factory=lambda: {name: set() for name in CHANNELS})
+    unsure: dict[str, set[bytes]] = field(default_factory=lambda: {name: set() for name in CHANNELS})
+    attempts: dict[str, dict[bytes, int]] = field(default_factory=lambda: {name: {} for name in CHANNELS})
+    early: list[bytes] = field(default_factory=list)
+    due: dict[bytes, float] = field(default_factory=dict)
+    starts: list[float] = field(default_factory=list)
+    kills: int = 0
+
+    def lost(self) -> list[tuple[str, bytes]]:
+        """Acknowledged, never finished, and never delivered at the end."""
+        return [
+            (name, body) for name in CHANNELS for body in sorted(self.acknowledged) if body not in self.finished[name]
+        ]
+
+    def duplicated(self) -> int:
+        """Finished a while before the next kill, and delivered again."""
+        return sum(len(bodies) for bodies in self.again.values())
+
+
+class Load:
+    """Clients of one process of the daemon; they end when it does."""
+
+    def __init__(self, ledger: Ledger, daemon: Daemon, seed: int, prefix: str, finish_all: bool = False) -> None:
+        self._ledger = ledger
+        self._daemon = daemon
+        self._seed = seed
+        self._prefix = prefix
+        self._finish_all = finish_all
+        self.last_message = time.monotonic()
+        bodies: list[Callable[[], None]] = [lambda name=name: self.consume(name) for name in CHANNELS]  # type: ignore[misc]
+        if not finish_all:
+            bodies += [lambda number=number: self.publish(number) for number in (0, 1)]  # type: ignore[misc]
+        self._threads = [threading.Thread(target=self._guard, args=(body,)) for body in bodies]
+        self.failures: list[BaseException] = []
+        for thread in self._threads:
+            thread.start()
+
+    def _guard(self, body: Callable[[], None]) -> None:
+        try:
+            body()
+        except OSError:
+            pass  # killed
+        except BaseException as error:
+            self.failures.append(error)
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+        assert not self.failures, self.failures
+
+    def publish(self, number: int) -> None:
+        chance = random.Random(f"{self._seed} {number}")
+        ledger = self._ledger
+        count = 0
+        with Client(self._daemon.tcp_address) as client:
+            while count < MAX_PUBLISHED:
+                size = chance.choice((1, 1, 5, 40))
+                bodies = [
+                    f"{self._prefix}-{number}-{count + i}".ljust(chance.choice((20, 200)), ".").encode()
+                    for i in range(size)
+                ]
+                count += size
+                ledger.sent.update(bodies)
+                if size > 1:
+                    client.command(f"MPUB {TOPIC}".encode(), mpub_body(*bodies))
+                elif chance.random() < 0.2:
+                    delay = chance.choice((50, 300, 2000))
+                    ledger.due[bodies[0]] = time.time() + delay / 1000
+                    client.command(f"DPUB {TOPIC} {delay}".encode(), bodies[0])
+                else:
+                    client.command(f"PUB {TOPIC}".encode(), bodies[0])
+                assert client.response() == b"OK"
+                ledger.acknowledged.update(bodies)
+            client.recv_until_closed()
+
+    def consume(self, name: str) -> None:
+        chance = random.Random(f"{self._seed} {name}")
+        ledger = self._ledger
+        delivered, finished = ledger.delivered[name], ledger.finished[name]
+        attempts = ledger.attempts[name]
+        with Client(self._daemon.tcp_address) as client:
+            client.subscribe(TOPIC, name, 100)
+            while True:
+                try:
+                    frame = client.frame(QUIET if self._finish_all else None)
+                except TimeoutError:
+                    return
+                if frame.type == ERROR:
+                    raise AssertionError(frame)
+                if frame.type != MESSAGE:
+                    client.command(b"NOP")
+                    continue
+                message = parse_message(frame.data)
+                body = message.body
+                self.last_message = time.monotonic()
+                delivered[body] += 1
+                attempts[body] = message.attempts
+                if time.time() < ledger.due.get(body, 0) - 0.005:
+                    ledger.early.append(body)
+                if body in finished and body not in ledger.unsure[name]:
+                    ledger.again[name].add(body)
+                what = 1.0 if self._finish_all else chance.random()
+                if what > 0.3:
+                    client.command(b"FIN " + message.id)
+                    finished[body] = time.time()
+                elif what > 0.15:
+                    client.command(b"REQ " + message.id + b" %d" % chance.choice((0, 0, 40, 400)))
+                # or it stays in flight
+
+
+class Outcome(NamedTuple):
+    """Messages, but for the last: the longest time that a daemon took from its start until it answered."""
+
+    acknowledged: int
+    lost: int
+    duplicated: int
+    recovery_seconds: float
+
+
+def kill_loop(command: list[str], kills: int, *flags: str, seed: int | None = None) -> Outcome:
+    """What becomes of messages in a daemon, ours or the real one, that is killed so many times."""
+    with tempfile.TemporaryDirectory() as directory:
+        ledger = run(command, Path(directory), kills, random.getrandbits(32) if seed is None else seed, *flags)
+    return Outcome(len(ledger.acknowledged), len(ledger.lost()), ledger.duplicated(), max(ledger.starts, default=0.0))
+
+
+def run(command: list[str], directory: Path, kills: int, seed: int, *flags: str) -> Ledger:
+    """Kill so many times, then take everything; the ledger."""
+    chance = random.Random(seed)
+    ledger = Ledger()
+    daemon = Daemon(command, directory / "data", "--msg-timeout=1s", *flags)
+    daemon.start()
+    for channel in CHANNELS:
+        for what in ("topic", "channel"):
+            assert daemon.http("POST", f"/{what}/create?topic={TOPIC}&channel={channel}")[0] == 200
+    for number in range(kills):
+        load = Load(ledger, daemon, seed + number, f"{number}")
+        time.sleep(chance.uniform(0.05, 0.8))
+        killed_at = time.time()
+        daemon.kill()
+        load.join()
+        for name in CHANNELS:
+            late = {body for body, at in ledger.finished[name].items() if at > killed_at - SETTLED}
+            ledger.unsure[name] |= late
+        if chance.random() < 0.3:
+            _kill_while_starting(daemon, chance.uniform(0.2, 1.0))
+            number += 1
+        begin = time.monotonic()
+        daemon.start()
+        ledger.starts.append(time.monotonic() - begin)
+        ledger.kills += 1
+    load = Load(ledger, daemon, seed, "end", finish_all=True)
+    load.join()
+    daemon.close()
+    return ledger
+
+
+def _kill_while_starting(daemon: Daemon, after: float) -> None:
+    process = subprocess.Popen(
+        [
+            *daemon.command,
+            "--tcp-address=127.0.0.1:0",
+            "--http-address=127.0.0.1:0",
+            f"--data-path={daemon.data_path}",
+            *daemon.flags,
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        process.wait(after)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    process.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=random.getrandbits(32))
+    parser.add_argument("--durability", default="process")
+    parser.add_argument("flags", nargs="*")
+    asked = parser.parse_args()
+    flags = (f"--durability={asked.durability}", *asked.flags)
+    outcome = kill_loop(own_command(), asked.kills, *flags, seed=asked.seed)
+    print(  # noqa: T201
+        f"seed {asked.seed}: {asked.kills} kills, {outcome.acknowledged} acknowledged, {outcome.lost} lost, "
+        f"{outcome.duplicated} duplicated, slowest start {outcome.recovery_seconds:.2f} s"
+    )
+    sys.exit(bool(outcome.lost))
+
+
+if __name__ == "__main__":
+    main()

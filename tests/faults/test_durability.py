@@ -1,0 +1,267 @@
+"""What `--durability` promises: no kill, full disk or failing fsync costs a message that was acknowledged and is not
+finished. Ours alone; `python -m faults.ledger` does the same for as long as one likes."""
+
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from daemons import Daemon, eventually, own_command
+from faults import ledger
+from faults.faulty_gnsqd import Faults
+from faults.small_disk import SmallDisk
+from http_api import ask
+from nsq_client import Client, Message, parse_message
+
+DaemonFactory = Callable[..., Daemon]
+MINUTE = b"60000"  # ms
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--durability=process",),
+        ("--durability=process", "--mem-queue-size=10", "--max-bytes-per-file=20000"),
+        ("--durability=disk", "--mem-queue-size=100"),
+    ],
+    ids=["process", "small files", "disk"],
+)
+def test_nothing_acknowledged_is_lost_by_kills(flags: tuple[str, ...], tmp_path: Path) -> None:
+    outcome = ledger.run(own_command(), tmp_path, 3, 5, *flags)
+    assert outcome.acknowledged
+    assert outcome.lost() == []
+    assert outcome.early == []
+
+
+def kill_and_restart(nsqd: Daemon, *flags: str) -> None:
+    nsqd.kill()
+    nsqd.restart(*flags)
+
+
+def take(nsqd: Daemon, count: int, channel: str = "c", finish: bool = True) -> list[Message]:
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", channel, count)
+        messages = [client.message() for _ in range(count)]
+        if finish:
+            client.command(b"RDY 0")
+            for message in messages:
+                client.command(b"FIN " + message.id)
+            in_flight(nsqd, 0, channel)
+    return messages
+
+
+def in_flight(nsqd: Daemon, count: int, channel: str = "c") -> None:
+    eventually(lambda: nsqd.channel_stats("t", channel)["in_flight_count"] == count)
+
+
+def journal_files(nsqd: Daemon) -> list[str]:
+    return sorted(path.name for path in nsqd.data_path.glob("*.journal.*"))
+
+
+def test_everything_about_messages_survives_a_kill(gnsqd_factory: DaemonFactory) -> None:
+    """In flight, deferred, attempts, due times, pauses."""
+    nsqd = gnsqd_factory("--durability=process")
+    for what in ("topic/create", "channel/create", "channel/pause"):
+        assert ask(nsqd, f"POST /{what}?topic=t&channel=paused")[0] == 200
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", 10)
+        client.publish("t", b"finished", b"in flight", b"deferred")
+        client.command(b"DPUB t " + MINUTE, b"later")
+        found: dict[bytes, Message] = {}
+        ok = False
+        while len(found) < 3 or not ok:
+            frame = client.frame()
+            if frame.data == b"OK":
+                ok = True
+            else:
+                message = parse_message(frame.data)
+                found[message.body] = message
+        client.command(b"FIN " + found[b"finished"].id)
+        client.command(b"REQ " + found[b"deferred"].id + b" " + MINUTE)
+        eventually(lambda: nsqd.channel_stats("t", "c")["deferred_count"] == 2)
+        in_flight(nsqd, 1)
+        client.publish("t", b"last")
+        kill_and_restart(nsqd)
+    stats = nsqd.channel_stats("t", "c")
+    assert (stats["depth"], stats["in_flight_count"], stats["deferred_count"]) == (2, 0, 2)
+    paused = nsqd.channel_stats("t", "paused")
+    assert (paused["paused"], paused["depth"], paused["deferred_count"]) == (True, 4, 1)
+    messages = {message.body: message for message in take(nsqd, 2)}
+    assert set(messages) == {b"in flight", b"last"}
+    assert messages[b"in flight"].attempts == 2
+    assert messages[b"in flight"][:1] == found[b"in flight"][:1]
+    assert messages[b"in flight"].id == found[b"in flight"].id
+
+
+def test_finished_messages_leave_no_trace(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory("--durability=process", "--max-bytes-per-file=5000")
+    assert ask(nsqd, "POST /topic/create?topic=t")[0] == 200
+    assert ask(nsqd, "POST /channel/create?topic=t&channel=c")[0] == 200
+    with Client(nsqd.tcp_address) as publisher:
+        for _ in range(5):
+            publisher.publish("t", *[b"x" * 100] * 40)
+            take(nsqd, 40)
+        publisher.publish("t", b"last")  # with it the FINs before it are kept
+    eventually(lambda: len(journal_files(nsqd)) == 1)
+    kill_and_restart(nsqd)
+    assert [message.body for message in take(nsqd, 1)] == [b"last"]
+    assert nsqd.channel_stats("t", "c")["depth"] == 0
+
+
+@pytest.mark.peer
+def test_real_nsqd_takes_over_after_a_clean_exit_and_back(
+    gnsqd_factory: DaemonFactory, peer_binary: Callable[[str], Path]
+) -> None:
+    nsqd = gnsqd_factory("--durability=process", "--mem-queue-size=5")
+    bodies = [b"%d" % number for number in range(20)]
+    for channel in "cd":
+        for what in ("topic", "channel"):
+            assert ask(nsqd, f"POST /{what}/create?topic=t&channel={channel}")[0] == 200
+    with Client(nsqd.tcp_address) as client:
+        client.publish("t", *bodies)
+    eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 20)
+    finished = take(nsqd, 4)
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", 3)
+        held = [client.message() for _ in range(3)]
+    assert nsqd.terminate() == 0
+    assert journal_files(nsqd) == []
+    ours = nsqd.command
+    nsqd.command = [str(peer_binary("nsqd"))]
+    nsqd.restart("--mem-queue-size=5")
+    found = take(nsqd, 16)
+    assert Counter(message.body for message in [*finished, *found]) == Counter(bodies)
+    attempts = {message.id: message.attempts for message in found}
+    assert [attempts[message.id] for message in held] == [2, 2, 2]
+    nsqd.command = ours
+    nsqd.restart("--durability=process", "--mem-queue-size=5")
+    kill_and_restart(nsqd)
+    assert Counter(message.body for message in take(nsqd, 20, "d")) == Counter(bodies)
+
+
+def test_journal_is_ignored_by_nobody_of_ours(gnsqd_factory: DaemonFactory) -> None:
+    """Without durability the messages of a journal go to the disk queues, once."""
+    nsqd = gnsqd_factory("--durability=process")
+    for what in ("topic", "channel"):
+        assert ask(nsqd, f"POST /{what}/create?topic=t&channel=c")[0] == 200
+    with Client(nsqd.tcp_address) as client:
+        client.publish("t", b"0", b"1", b"2")
+        client.publish("alone", b"x")
+    take(nsqd, 1)
+    with Client(nsqd.tcp_address) as client:
+        client.publish("t", b"3")  # with it the FIN is kept
+    nsqd.kill()
+    (nsqd.data_path / "nsqd.dat").unlink()
+    nsqd.restart("--durability=none")
+    assert journal_files(nsqd) == []
+    assert {message.body for message in take(nsqd, 3)} == {b"1", b"2", b"3"}
+    assert nsqd.stats("alone")["topics"][0]["depth"] == 1
+
+
+def test_kill_while_the_daemon_ends_costs_nothing(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory("--durability=process", "--mem-queue-size=100")
+    for what in ("topic", "channel"):
+        assert ask(nsqd, f"POST /{what}/create?topic=t&channel=c")[0] == 200
+    bodies = [b"%d" % number for number in range(5000)]
+    with Client(nsqd.tcp_address) as client:
+        client.publish("t", *bodies)
+    for _ in range(3):
+        nsqd.send_signal(signal.SIGTERM)
+        eventually(lambda: list(nsqd.data_path.glob("t:c.diskqueue.0*")) or not nsqd.running)
+        nsqd.kill()
+        nsqd.restart()
+    assert Counter(message.body for message in take_all(nsqd, 5000)) == Counter(bodies)
+
+
+def take_all(nsqd: Daemon, count: int) -> list[Message]:
+    messages = []
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", 500)
+        for _ in range(count):
+            messages.append(client.message())
+            client.command(b"FIN " + messages[-1].id)
+    return messages
+
+
+def test_failing_fsync_is_never_answered_by_ok(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    faults = Faults(tmp_path / "faults", own_command())
+    nsqd = Daemon(faults.command, tmp_path / "data", "--durability=disk")
+    with nsqd:
+        with Client(nsqd.tcp_address) as client:
+            client.publish("t", b"before")
+            faults.set({"call": "fdatasync", "name": "t.journal.*", "error": "EIO"})
+            client.command(b"PUB t", b"unsure")
+            assert client.error().startswith(b"E_PUB_FAILED PUB failed sync ")
+            client.recv_until_closed()
+        assert ask(nsqd, "POST /pub?topic=t", b"unsure, too")[0] == 503
+        assert ask(nsqd, "GET /ping")[0] == 500
+        faults.set()
+        eventually(lambda: ask(nsqd, "GET /ping") == (200, "OK"))
+        eventually(lambda: ask(nsqd, "POST /pub?topic=t", b"after")[0] == 200)
+        kill_and_restart(nsqd)
+        assert {message.body for message in take(nsqd, 3)} == {b"before", b"unsure", b"after"}
+
+
+def test_short_write_is_refused_and_leaves_the_journal_readable(tmp_path: Path) -> None:
+    faults = Faults(tmp_path / "faults", own_command())
+    nsqd = Daemon(faults.command, tmp_path / "data", "--durability=process")
+    with nsqd:
+        with Client(nsqd.tcp_address) as client:
+            client.publish("t", b"before")
+            faults.set({"call": "pwrite", "name": "t.journal.*", "error": "ENOSPC", "after": 20})
+            client.command(b"PUB t", b"unsure")
+            assert client.error().startswith(b"E_PUB_FAILED PUB failed write ")
+        faults.set({"call": "pwrite", "name": "t.journal.*", "kill": True, "after": 20})
+        with Client(nsqd.tcp_address) as client:
+            client.command(b"PUB t", b"killed")
+            client.recv_until_closed()
+        nsqd.wait()
+        faults.set()
+        nsqd.restart()
+        with Client(nsqd.tcp_address) as client:
+            client.publish("t", b"after")
+        bodies = {message.body for message in take(nsqd, 2)}
+        assert bodies == {b"before", b"after"}
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    disk = SmallDisk(tmp_path / "small", size=1 << 20, inodes=100)
+    yield disk
+    disk.close()
+
+
+def test_full_disk_refuses_what_it_cannot_keep(disk: SmallDisk) -> None:
+    flags = ("--durability=process", "--max-msg-size=20000", "--max-bytes-per-file=100000")
+    nsqd = Daemon(disk.inside(own_command()), disk.path, *flags)
+    nsqd.start()
+    reserve = disk.files / "reserve"  # a daemon that starts has to write nsqd.dat
+    reserve.write_bytes(bytes(50_000))
+    acknowledged = []
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c")
+        for number in range(1000):
+            body = b"%d" % number * 1000
+            client.command(b"PUB t", body)
+            frame = client.frame()
+            if frame.data != b"OK":
+                assert frame.data.startswith(b"E_PUB_FAILED PUB failed ")
+                break
+            acknowledged.append(body)
+        else:
+            raise AssertionError("never full")
+    assert len(acknowledged) > 100
+    assert ask(nsqd, "GET /ping")[0] == 500
+    nsqd.kill()
+    reserve.unlink()
+    nsqd.restart()
+    with suppress(OSError), reserve.open("wb", buffering=0) as file:
+        while file.write(bytes(1000)):
+            pass
+    found = take_all(nsqd, len(acknowledged))  # though there is no room to write what is finished
+    assert {message.body for message in found} >= set(acknowledged)
+    eventually(lambda: ask(nsqd, "POST /pub?topic=t", bytes(10_000))[0] == 200)
+    nsqd.kill()

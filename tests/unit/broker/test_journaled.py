@@ -1,0 +1,496 @@
+"""Topics and channels on a journal: whatever was done, a daemon that was killed goes on with what is not finished."""
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from gevent import killall
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnsqd.broker.channel import Channel
+from gnsqd.broker.journaled import JournaledQueue
+from gnsqd.broker.message import Message
+from gnsqd.broker.topic import Topic
+from gnsqd.errors import StorageError
+from gnsqd.options import Options
+from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
+from gnsqd.storage.syncer import Syncer
+from unit.broker.surroundings import MINUTE, SECOND, FakeConsumer, Surroundings, settle
+
+FAR = 1 << 62
+
+
+@pytest.fixture
+def syncer() -> Iterator[Syncer]:
+    syncer = Syncer()
+    yield syncer
+    syncer.stop()
+
+
+@dataclass
+class Daemon:
+    """The broker of one process on a data path: topic `t` and its channels."""
+
+    directory: Path
+    syncer: Syncer
+    options: dict[str, Any]
+    known: dict[str, list[str]] = field(default_factory=dict)  # what nsqd.dat lists: topics and channels
+    paused: bool = False
+
+    def __post_init__(self) -> None:
+        self.directory.mkdir(exist_ok=True)
+        self.around = Surroundings(self.directory, Options(**{"durability": "process"} | self.options), self.syncer)
+        journals = self.around.journals
+        self.registry = self.around.registry
+        metadata = [
+            TopicMetadata(topic, self.paused, [ChannelMetadata(name, False) for name in names])
+            for topic, names in self.known.items()
+        ]
+        self.registry.load(metadata, journals.topics if journals else [])
+        self.consumers: dict[str, FakeConsumer] = {}
+
+    @property
+    def topic(self) -> Topic:
+        topic = self.registry.get_topic("t")
+        settle()
+        return topic
+
+    def take(self, name: str, window: int = 1000) -> list[Message]:
+        settle()
+        consumer = self.consumers.setdefault(name, FakeConsumer(len(self.consumers) + 1))
+        return self.topic.get_channel(name).take(consumer, window, MINUTE, 0)
+
+    def consumer(self, name: str) -> int:
+        return self.consumers[name].id
+
+    def take_all(self, name: str) -> Counter[bytes]:
+        """Bodies of all messages that are not finished, deferred ones included."""
+        channel = self.topic.get_channel(name)
+        found: list[Message] = []
+        while batch := self.take(name):
+            found += batch
+        while channel.process_deferred(FAR):
+            while batch := self.take(name):
+                found += batch
+        return Counter(message.body for message in found)
+
+    def kill(self) -> None:
+        self.flush()
+        killall(self.around.greenlets)
+
+    def flush(self) -> None:
+        """What the loop does after some milliseconds."""
+        settle()
+        assert self.around.journals is not None
+        self.around.journals.flush_dirty()
+
+    def after_kill(self, directory: Path, **options: Any) -> "Daemon":
+        """What the next process makes of the files as they are now."""
+        self.flush()
+        shutil.copytree(self.directory, directory)
+        known = {name: list(topic.channels) for name, topic in self.registry.topics.items()}
+        paused = bool(self.registry.topics) and self.topic.paused
+        return Daemon(directory, self.syncer, self.options | options, known, paused)
+
+
+def channel(daemon: Daemon, name: str = "c") -> Channel:
+    return daemon.topic.get_channel(name)
+
+
+def test_what_waits_is_in_flight_or_deferred_survives_a_kill(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, {"mem_queue_size": 3})
+    channel(daemon)
+    daemon.topic.publish([b"%d" % number for number in range(10)])
+    daemon.topic.publish([b"later"], deferred=MINUTE)
+    daemon.topic.commit()
+    taken = daemon.take("c", 5)
+    while len(taken) < 4:
+        taken += daemon.take("c", 4 - len(taken))
+    channel(daemon).finish(daemon.consumer("c"), taken[0].id)
+    channel(daemon).requeue(daemon.consumer("c"), taken[1].id, MINUTE)
+    channel(daemon).requeue(daemon.consumer("c"), taken[2].id, 0)
+    again = daemon.after_kill(tmp_path / "b")
+    assert channel(again).deferred_count == 2
+    assert channel(again).depth == 8
+    messages = again.take("c", 100)
+    while batch := again.take("c", 100):
+        messages += batch
+    attempts = {message.body: message.attempts for message in messages}
+    assert attempts[taken[2].body] == attempts[taken[3].body] == 1
+    assert again.take_all("c") == Counter([b"later", taken[1].body])
+
+
+def test_attempts_and_due_times_survive_kills_and_new_segments(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, {"max_bytes_per_file": 2000})
+    channel(daemon)
+    daemon.topic.publish([b"twice", b"held"])
+    for count in (1, 2):
+        for message in daemon.take("c"):
+            message.next_delivery()
+            due = MINUTE if message.body == b"held" else 0
+            channel(daemon).requeue(daemon.consumer("c"), message.id, due)
+        for _ in range(30):
+            daemon.topic.publish([b"x" * 100])
+            daemon.topic.commit()
+            for message in daemon.take("c"):
+                if message.body.startswith(b"x"):
+                    channel(daemon).finish(daemon.consumer("c"), message.id)
+                else:
+                    channel(daemon).requeue(daemon.consumer("c"), message.id, 0)
+        daemon = daemon.after_kill(tmp_path / f"b{count}")
+        assert channel(daemon).deferred_count == 1
+    found = {message.body: message.attempts for message in daemon.take("c")}
+    assert list(found) == [b"twice"]
+    assert found[b"twice"] >= 2
+
+
+def test_topic_without_channels_keeps_its_messages(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, {"mem_queue_size": 2})
+    daemon.topic.publish([b"0", b"1", b"2"])
+    again = daemon.after_kill(tmp_path / "b")
+    assert again.topic.depth == 3
+    assert again.take_all("c") == Counter([b"0", b"1", b"2"])
+
+
+def test_topic_and_channel_that_only_the_journal_knows_are_made(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, {})
+    channel(daemon)
+    daemon.topic.publish([b"0"])
+    daemon.kill()
+    again = Daemon(tmp_path / "a", syncer, {})
+    assert list(again.registry.topics) == ["t"]
+    assert list(again.topic.channels) == ["c"]
+    assert again.take_all("c") == Counter([b"0"])
+
+
+def test_deleted_topic_stays_deleted(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, {})
+    channel(daemon)
+    daemon.topic.publish([b"0"])
+    daemon.topic.commit()
+    daemon.registry.delete_existing_topic("t")
+    assert not list((tmp_path / "a").glob("*.journal.*"))
+    daemon.topic.publish([b"1"])
+    again = daemon.after_kill(tmp_path / "b")
+    assert again.take_all("c") == Counter([b"1"])
+
+
+def test_clean_exit_leaves_disk_queues_and_no_journal(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, {"mem_queue_size": 2})
+    channel(daemon)
+    channel(daemon, "d")
+    daemon.topic.publish([b"%d" % number for number in range(9)])
+    daemon.topic.publish([b"later"], deferred=MINUTE)
+    for message in daemon.take("c", 3):
+        channel(daemon).finish(daemon.consumer("c"), message.id)
+    left = Counter([b"%d" % number for number in range(9)] + [b"later"])
+    channels = {"t": ["c", "d"]}
+    assert daemon.registry.close() == 0
+    assert not list((tmp_path / "a").glob("*.journal.*"))
+    plain = Daemon(shutil.copytree(tmp_path / "a", tmp_path / "b"), syncer, {"durability": "none"}, channels)
+    assert plain.take_all("d") == left
+    rest = plain.take_all("c")
+    assert rest < left
+    again = Daemon(tmp_path / "a", syncer, {}, channels)
+    assert not list((tmp_path / "a").glob("*.diskqueue.0*")), "moved to the journal"
+    assert channel(again, "d").deferred_count == 1
+    assert again.take_all("d") == left
+    assert again.take_all("c") == rest
+
+
+def test_kill_during_a_clean_exit_neither_loses_nor_multiplies(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, {"mem_queue_size": 2})
+    channel(daemon)
+    channel(daemon, "d")
+    daemon.topic.publish([b"%d" % number for number in range(20)])
+    daemon.topic.commit()
+    settle()
+    copies: list[Path] = []
+
+    def stop(at_once: bool = True) -> None:
+        copies.append(shutil.copytree(tmp_path / "a", tmp_path / f"killed{len(copies)}"))
+        raise KeyboardInterrupt
+
+    backend = daemon.topic.backend
+    assert isinstance(backend, JournaledQueue)
+    journal = backend.journal
+    journal.remove = stop  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        daemon.registry.close()
+    assert list(copies[0].glob("t:c.diskqueue.0*"))
+    again = Daemon(copies[0], syncer, {}, {"t": ["c", "d"]})
+    for name in ("c", "d"):
+        assert again.take_all(name) == Counter([b"%d" % number for number in range(20)])
+
+
+def test_publishing_fails_and_recovers_with_the_disk(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, {})
+    channel(daemon)
+    daemon.topic.publish([b"0"])
+    daemon.topic.commit()
+
+    def fail(*arguments: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.pwrite", fail)
+        daemon.topic.publish([b"unsure"])
+        with pytest.raises(StorageError):
+            daemon.topic.commit()
+        assert not daemon.registry.healthy
+        with pytest.raises(StorageError):
+            daemon.topic.publish([b"refused"])
+    daemon.topic.publish([b"1"])
+    daemon.topic.commit()
+    assert daemon.registry.healthy
+    assert daemon.after_kill(tmp_path / "b").take_all("c") == Counter([b"0", b"unsure", b"1"])
+
+
+def test_deferred_messages_beyond_memory_are_read_back_when_they_are_due(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, {"mem_queue_size": 2})
+    for number in range(5):
+        daemon.topic.publish([b"%d" % number], deferred=MINUTE + number * SECOND)
+    channel(daemon)
+    settle()
+    assert (channel(daemon).depth, channel(daemon).deferred_count) == (0, 5)
+    daemon.topic.publish([b"now"])
+    (now,) = daemon.take("c")
+    now.next_delivery()
+    channel(daemon).requeue(daemon.consumer("c"), now.id, MINUTE)
+    again = daemon.after_kill(tmp_path / "b")
+    assert (channel(again).depth, channel(again).deferred_count) == (0, 6)
+    bodies = Counter([b"now", *(b"%d" % number for number in range(5))])
+    once_more = again.after_kill(tmp_path / "c")
+    assert not once_more.take("c")
+    assert channel(once_more).process_deferred(FAR)
+    messages = []
+    while batch := once_more.take("c"):
+        messages += batch
+    assert Counter(message.body for message in messages) == bodies
+    assert {message.body: message.attempts for message in messages}[b"now"] == 1
+    assert daemon.registry.close() == again.registry.close() == 0
+    for directory in ("a", "b"):
+        plain = Daemon(tmp_path / directory, syncer, {"durability": "none"}, {"t": ["c"]})
+        assert not plain.take("c"), "due times go with the disk queues"
+        assert plain.take_all("c") == bodies
+
+
+def test_exit_that_cannot_make_its_disk_queues_safe_keeps_the_journal(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, {})
+    channel(daemon)
+    daemon.topic.publish([b"0"])
+
+    def fail(path: str) -> None:
+        if ".diskqueue." in path:
+            raise StorageError("sync failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gnsqd.storage.diskqueue.sync_path", fail)
+        daemon.registry.close()
+    again = Daemon(tmp_path / "a", syncer, {}, {"t": ["c"]})
+    assert again.take_all("c") == Counter([b"0"])
+
+
+def test_import_that_fails_leaves_its_numbers_to_nobody(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Daemon(tmp_path / "a", syncer, {"durability": "none"}, {"t": ["c", "d"]})
+    plain.topic.publish([b"old"])
+    settle()
+    plain.registry.close()
+
+    def fail(*arguments: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gnsqd.storage.journal.os.pwrite", fail)
+        daemon = Daemon(tmp_path / "a", syncer, {}, {"t": ["c", "d"]})
+    assert not daemon.registry.healthy
+    daemon.topic.publish([b"new"])
+    daemon.topic.commit()
+    again = daemon.after_kill(tmp_path / "b")
+    for name in ("c", "d"):
+        assert again.take_all(name) == Counter([b"old", b"new"])
+
+
+def test_nothing_comes_back_after_a_failed_fsync(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what was finished nor a channel that was deleted, though nothing is published any more."""
+    first = Daemon(tmp_path / "a", syncer, {"durability": "disk"})
+    for name in ("c", "gone"):
+        channel(first, name)
+    first.topic.publish([b"%d" % number for number in range(9)])
+    first.topic.commit()
+    daemon = first.after_kill(tmp_path / "b")
+    while messages := daemon.take("c"):
+        for message in messages:
+            channel(daemon).finish(daemon.consumer("c"), message.id)
+    daemon.topic.delete_existing_channel("gone")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fdatasync", fail)
+        with pytest.raises(StorageError):
+            daemon.topic.commit()
+        assert not daemon.registry.healthy
+        with pytest.raises(StorageError):
+            daemon.topic.publish([b"refused"])
+    daemon.flush()
+    assert daemon.registry.healthy
+    again = daemon.after_kill(tmp_path / "c")
+    assert list(again.topic.channels) == ["c"]
+    assert not again.take_all("c")
+
+
+Step = tuple[str, int]
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["publish"] * 4
+            + [
+                "defer",
+                "take",
+                "take",
+                "finish",
+                "finish",
+                "requeue",
+                "hold",
+                "empty",
+                "add",
+                "delete",
+                "pause",
+                "kill",
+            ]
+            + ["empty topic", "time out", "exit"]
+        ),
+        st.integers(0, 99),
+    ),
+    max_size=40,
+)
+
+
+@given(steps, st.sampled_from([0, 3, 1000]), st.sampled_from([300, 2000, 1 << 20]))
+@settings(max_examples=60)
+def test_whatever_is_done_what_is_not_finished_comes_again(steps: list[Step], memory: int, size: int) -> None:
+    syncer = Syncer()
+    directories = TemporaryDirectory()
+    root = Path(directories.name)
+    daemons = [Daemon(root / "0", syncer, {"mem_queue_size": memory, "max_bytes_per_file": size})]
+    try:
+        run_model(daemons, root, steps)
+    finally:
+        for daemon in daemons:
+            killall(daemon.around.greenlets)
+        syncer.stop()
+        directories.cleanup()
+
+
+def run_model(daemons: list[Daemon], root: Path, steps: list[Step]) -> None:
+    names = ["a", "b"]
+    wanted: dict[str, set[bytes]] = {name: set() for name in names}
+    in_flight: dict[str, list[Message]] = {name: [] for name in names}
+    waiting: set[bytes] = set()  # in the topic
+    count = 0
+    for name in names:
+        channel(daemons[-1], name)
+    for what, number in [*steps, ("kill", 0)]:
+        daemon = daemons[-1]
+        topic = daemon.topic
+        name = names[number % len(names)] if names else ""
+        if what in ("publish", "defer"):
+            bodies = [b"%d" % (count + i) for i in range(1 + number % 7)]
+            count += len(bodies)
+            topic.publish(bodies, MINUTE if what == "defer" else 0)
+            topic.commit()
+            waiting.update(bodies)
+        elif what == "pause":
+            if topic.paused:
+                topic.unpause()
+            else:
+                topic.pause()
+        elif what == "add":
+            names.append(f"n{count}-{number}-{len(daemons)}-{len(names)}")
+            wanted[names[-1]] = set()
+            in_flight[names[-1]] = []
+            settle()
+            if not topic.paused and len(names) > 1:
+                waiting = flow(waiting, wanted, names[:-1])
+            topic.get_channel(names[-1])
+        elif what == "delete" and name:
+            settle()
+            waiting = flow(waiting, wanted, names) if not topic.paused else waiting
+            topic.delete_existing_channel(name)
+            names.remove(name)
+            del wanted[name], in_flight[name]
+        elif what == "empty topic":
+            settle()
+            waiting = flow(waiting, wanted, names) if not topic.paused else waiting
+            topic.empty()
+            waiting = set()
+        elif what == "exit":
+            topic.pause()
+            settle()
+            daemon.registry.close()
+            known = {"t": list(names)}
+            daemons.append(Daemon(daemon.directory, daemon.syncer, daemon.options, known, False))
+            in_flight = {name: [] for name in names}
+        elif what == "kill":
+            paused = topic.paused
+            daemons.append(daemon.after_kill(root / f"{len(daemons)}"))
+            in_flight = {name: [] for name in names}
+            if not paused:
+                waiting = flow(waiting, wanted, names)
+            probe = daemons[-1].after_kill(root / f"probe{len(daemons)}")
+            daemons.insert(0, probe)
+            assert sorted(probe.topic.channels) == sorted(names)
+            for each in names:
+                assert probe.take_all(each) == Counter(wanted[each]), each
+            if paused or not names:
+                assert probe.topic.depth == len(waiting)
+        elif name:
+            queue = topic.get_channel(name)
+            mine = in_flight[name]
+            if what == "take":
+                mine += daemon.take(name, 1 + number % 5)
+            elif what == "empty":
+                settle()
+                waiting = flow(waiting, wanted, names) if not topic.paused else waiting
+                queue.empty()
+                wanted[name] = set()
+                mine.clear()
+            elif what == "time out":
+                queue.process_in_flight(FAR)
+                mine.clear()
+            elif mine:
+                message = mine.pop(number % len(mine))
+                if what == "finish":
+                    queue.finish(daemon.consumer(name), message.id)
+                    waiting = flow(waiting, wanted, names) if not topic.paused else waiting
+                    wanted[name].discard(message.body)
+                else:
+                    queue.requeue(daemon.consumer(name), message.id, SECOND * 1000 if what == "hold" else 0)
+        if not daemons[-1].topic.paused:
+            waiting = flow(waiting, wanted, names)
+
+
+def flow(waiting: set[bytes], wanted: dict[str, set[bytes]], names: list[str]) -> set[bytes]:
+    """The topic hands over what waits, if there is a channel."""
+    settle()
+    if not names:
+        return waiting
+    for name in names:
+        wanted[name] |= waiting
+    return set()

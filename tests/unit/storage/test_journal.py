@@ -1,0 +1,552 @@
+"""The journal of a topic: what it holds survives kills at every byte, and goes when nobody wants it (DESIGN 2)."""
+
+import errno
+import io
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gnsqd.errors import StorageError
+from gnsqd.log import Level, Logger
+from gnsqd.storage import journal as journal_module
+from gnsqd.storage.journal import Journal
+from gnsqd.storage.journal_records import FINISHED, TAKEN, Encoder
+from gnsqd.storage.journals import find_journals
+from gnsqd.storage.segments import Segments
+from gnsqd.storage.spans import Spans
+from gnsqd.storage.syncer import Syncer
+
+LARGE = 1 << 30
+
+
+class FakeQueue:
+    """Tells the journal what a test lets it do."""
+
+    def __init__(self, name: str) -> None:
+        self.index = 0
+        self.name = name
+        self.finished = Spans()
+        self.states: list[tuple[int, int, int]] = []
+        self._notes: list[tuple[int, list[int]]] = []
+
+    def note_finished_span(self, start: int, end: int) -> None:
+        raise NotImplementedError
+
+    def finish(self, journal: Journal, start: int, end: int) -> None:
+        self.finished.add(start, end)
+        self._note(journal, FINISHED, [start, end])
+
+    def take(self, journal: Journal, start: int, end: int) -> None:
+        self._note(journal, TAKEN, [start, end])
+
+    def _note(self, journal: Journal, type: int, bounds: list[int]) -> None:
+        if not self._notes:
+            journal.note(self)
+        self._notes.append((type, bounds))
+
+    def notes(self, encoder: Encoder) -> list[bytes]:
+        return [encoder.spans(type, self.index, bounds) for type, bounds in self._notes]
+
+    def forget_notes(self) -> None:
+        self._notes = []
+
+    def held(self) -> list[tuple[int, int, int]]:
+        return self.states
+
+
+Open = Callable[..., tuple[Journal, FakeQueue, FakeQueue]]
+
+
+@pytest.fixture
+def open_journal(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Iterator[Open]:
+    """A journal on the files of `directory`, its topic's queue and that of channel `c`, as a topic begins."""
+    journals: list[Journal] = []
+
+    def open(
+        directory: Path = tmp_path, size: int = LARGE, durable: bool = False
+    ) -> tuple[Journal, FakeQueue, FakeQueue]:
+        journal = Journal(
+            "t",
+            data_path=os.fspath(directory),
+            paths=find_journals(os.fspath(directory)).get("t", []),
+            segment_size=size,
+            durable=durable,
+            log=Logger("", Level.DEBUG, log_stream),
+            syncer=syncer,
+            on_dirty=lambda journal: None,
+        )
+        journals.append(journal)
+        topic, channel = FakeQueue("t"), FakeQueue("t:c")
+        states = journal.replay.queues
+        topic.finished = states[0].finished
+        journal.add_queue(topic, 0)
+        if 1 in states:
+            channel.index, channel.finished = 1, states[1].finished
+            journal.add_queue(channel, 1)
+        else:
+            channel.finished = topic.finished.copy()
+            channel.index = journal.add_queue(channel)
+        return journal, topic, channel
+
+    yield open
+    for journal in journals:
+        journal.close()
+
+
+def frame(number: int, size: int = 20) -> bytes:
+    body = b"%d" % number
+    return (size).to_bytes(4, "big") + body.ljust(size, b".")
+
+
+def put(journal: Journal, *numbers: int, due: int = 0, size: int = 20) -> None:
+    assert journal.put([frame(number, size) for number in numbers], due) == numbers[0]
+
+
+def read_all(journal: Journal, start: int = 1) -> dict[int, bytes]:
+    found = {}
+    while start < journal.next_number:
+        start, frames, _ = journal.read(start, journal.next_number)
+        for data in frames:
+            found[start] = data
+            start += 1
+    return found
+
+
+def segments(directory: Path) -> list[Path]:
+    return sorted(directory.glob("t.journal.*.dat"))
+
+
+def test_messages_are_read_back_before_and_after_a_restart(open_journal: Open) -> None:
+    journal, _, _ = open_journal()
+    put(journal, 1, 2, 3)
+    put(journal, 4, due=99)
+    put(journal, 5)
+    assert read_all(journal) == {number: frame(number) for number in range(1, 6)}
+    assert journal.read(4, 6) == (4, [frame(4)], 99)
+    journal.flush()
+    again, _, _ = open_journal()
+    assert again.next_number == 6
+    assert read_all(again) == read_all(journal)
+
+
+def test_messages_larger_than_a_read_are_read_back(open_journal: Open) -> None:
+    journal, _, _ = open_journal(size=300_000)
+    for number in range(1, 8):
+        put(journal, number, size=100_000)
+    put(journal, 8, 9, 10, size=100_000)
+    journal.flush()
+    assert read_all(journal) == {number: frame(number, 100_000) for number in range(1, 11)}
+    assert read_all(open_journal()[0]) == read_all(journal)
+
+
+def test_what_a_channel_did_survives(open_journal: Open) -> None:
+    journal, topic, channel = open_journal()
+    put(journal, *range(1, 11))
+    journal.flush()
+    topic.finish(journal, 1, 9)
+    channel.take(journal, 1, 6)
+    channel.take(journal, 2, 3)
+    channel.finish(journal, 1, 2)
+    channel.finish(journal, 4, 5)
+    journal.flush()
+    replay = open_journal()[0].replay
+    assert list(replay.queues[0].finished) == [(0, 9)]
+    assert list(replay.queues[1].finished) == [(0, 2), (4, 5)]
+    assert replay.queues[1].attempts == {2: 2, 3: 1, 5: 1}
+    assert not replay.damaged
+
+
+def test_snapshot_at_the_start_of_a_segment_stands_for_all_before_it(open_journal: Open) -> None:
+    journal, topic, channel = open_journal(size=1000)
+    put(journal, 1)
+    topic.finish(journal, 1, 2)
+    journal.flush()
+    channel.states = [(1, 7, 0)]
+    put(journal, *range(2, 60))
+    journal.flush()
+    put(journal, 60)
+    journal.flush()
+    newest = open_journal()[0].replay
+    assert len(newest.segments) > 1
+    assert newest.queues[1].attempts == {1: 7}
+
+
+def test_segments_go_when_every_queue_is_done_with_them(open_journal: Open, tmp_path: Path) -> None:
+    journal, topic, channel = open_journal(size=1000)
+    for number in range(1, 200):
+        put(journal, number)
+        topic.finish(journal, number, number + 1)
+        journal.flush()
+    count = len(segments(tmp_path))
+    assert count > 5
+    channel.finish(journal, 2, 200)
+    journal.flush()
+    assert len(segments(tmp_path)) == count, "the oldest message is wanted"
+    channel.finish(journal, 1, 2)
+    journal.flush()
+    assert len(segments(tmp_path)) == 1
+
+
+def test_large_segment_of_finished_messages_is_left_early(
+    open_journal: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "MIN_ROLL", 1000)
+    journal, topic, channel = open_journal()
+    for number in range(1, 500):
+        put(journal, number)
+        topic.finish(journal, number, number + 1)
+        channel.finish(journal, number, number + 1)
+        journal.flush()
+    assert sum(path.stat().st_size for path in segments(tmp_path)) < 5000
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_one_old_message_does_not_hold_a_journal_that_grows(open_journal: Open, tmp_path: Path, durable: bool) -> None:
+    journal, topic, channel = open_journal(size=1000, durable=durable)
+    for number in range(1, 2000):
+        put(journal, number)
+        topic.finish(journal, number, number + 1)
+        if number % 100 != 1:
+            channel.finish(journal, number, number + 1)
+        journal.commit()
+        if number % 20 == 0:
+            journal.compact()
+    wanted = range(1, 2000, 100)
+    assert sum(path.stat().st_size for path in segments(tmp_path)) < 4 * 1000 + 2 * 20 * 60 + 2000
+    assert set(wanted) <= set(read_all(journal))
+    journal.close()
+    again, _, channel = open_journal()
+    found = read_all(again)
+    assert {number: found[number] for number in wanted} == {number: frame(number) for number in wanted}
+    assert not set(wanted) & {number for start, end in channel.finished for number in range(start, end)}
+
+
+def test_kill_between_the_steps_of_a_compaction_costs_nothing(
+    open_journal: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, topic, channel = open_journal(size=1000)
+    for number in range(1, 300):
+        put(journal, number)
+        topic.finish(journal, number, number + 1)
+        if number % 50 != 1:
+            channel.finish(journal, number, number + 1)
+        journal.flush()
+    removed: list[object] = []
+    monkeypatch.setattr(Segments, "delete", lambda self, segments: removed.extend(segments))
+    journal.compact()
+    assert removed, "it did something"
+    again, _, queue = open_journal()
+    found = read_all(again)
+    for number in range(1, 300, 50):
+        assert found[number] == frame(number)
+        assert number not in queue.finished
+
+
+def test_every_kind_of_torn_end_is_cut_off_and_the_rest_counts(
+    open_journal: Open, tmp_path: Path, log_stream: io.StringIO
+) -> None:
+    original = tmp_path / "original"
+    original.mkdir()
+    journal, topic, channel = open_journal(original)
+    ends = []  # (size, messages, finished by the channel)
+    for number in range(1, 5):
+        put(journal, number)
+        topic.finish(journal, number, number + 1)
+        journal.flush()
+        ends.append((segments(original)[0].stat().st_size, number, number - 1))
+        channel.finish(journal, number, number + 1)
+        journal.flush()
+        ends.append((segments(original)[0].stat().st_size, number, number))
+    whole = segments(original)[0].read_bytes()
+    for size in range(len(whole) + 1):
+        directory = tmp_path / f"{size}"
+        directory.mkdir()
+        (directory / "t.journal.000000.dat").write_bytes(whole[:size])
+        again, _, queue = open_journal(directory)
+        safe = [(messages, finished) for end, messages, finished in ends if end <= size]
+        messages, finished = safe[-1] if safe else (0, 0)
+        found = read_all(again)
+        assert set(range(1, messages + 1)) <= set(found) <= set(range(1, messages + 2)), size
+        assert finished <= queue.finished.floor - 1 <= finished + 1 or not finished, size
+        number = again.next_number
+        assert number > messages
+        put(again, number)
+        again.flush()
+        third, _, _ = open_journal(directory)
+        wanted = {old: data for old, data in found.items() if old not in queue.finished} | {number: frame(number)}
+        assert wanted.items() <= read_all(third).items(), size
+        shutil.rmtree(directory)
+    assert "unfinished write, cut off" in log_stream.getvalue()
+
+
+def test_damage_anywhere_costs_only_what_it_hits(open_journal: Open, tmp_path: Path) -> None:
+    original = tmp_path / "original"
+    original.mkdir()
+    journal, topic, channel = open_journal(original, size=700)
+    for number in range(1, 13):
+        put(journal, number)
+        topic.finish(journal, number, number + 1)
+        if number < 4:
+            channel.finish(journal, number, number + 1)
+        journal.flush()
+    files = segments(original)
+    assert len(files) > 1
+    for path in files:
+        data = path.read_bytes()
+        for position in range(0, len(data), 7):
+            directory = tmp_path / "damaged"
+            shutil.copytree(original, directory)
+            broken = bytearray(data)
+            broken[position] ^= 0xFF
+            (directory / path.name).write_bytes(broken)
+            again, _, queue = open_journal(directory)
+            found = read_all(again)
+            beginning = position < 30  # without its first line a whole segment is lost
+            lost = set(range(4, 13)) - set(found)
+            assert len(lost) <= (12 if beginning else 1), (path.name, position, lost)
+            assert again.next_number == 13 or path == files[-1], (path.name, position)
+            wanted = set(range(4, 13)) - lost
+            assert not [number for number in wanted if number in queue.finished], (path.name, position)
+            shutil.rmtree(directory)
+
+
+def test_body_that_looks_like_a_record_is_none(open_journal: Open, tmp_path: Path) -> None:
+    """Where a damaged record is searched for the next one, what a publisher put into a body must not count."""
+    journal, _, _ = open_journal()
+    forged = Encoder(0).spans(FINISHED, 0, [0, 1000])
+    journal.put([len(forged).to_bytes(4, "big") + forged])
+    journal.flush()
+    (path,) = segments(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[data.index(forged) - 20] ^= 0xFF
+    path.write_bytes(data)
+    assert open_journal()[0].replay.queues[0].finished.ceiling < 1000
+
+
+def test_write_that_fails_is_tried_again_with_the_next(open_journal: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, topic, _ = open_journal()
+    put(journal, 1)
+    journal.flush()
+    put(journal, 2)
+    topic.finish(journal, 1, 2)
+
+    def fail(*arguments: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", fail)
+        with pytest.raises(StorageError, match="no space left"):
+            journal.commit()
+        assert journal.failed is not None
+    journal.commit()
+    assert journal.failed is None
+    again, topic, _ = open_journal()
+    assert set(read_all(again)) == {1, 2}
+    assert topic.finished.floor == 2
+
+
+def test_commit_returns_only_after_an_fsync_that_worked(open_journal: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, _, _ = open_journal(durable=True)
+    synced: list[int] = []
+    fsync = os.fdatasync
+
+    def note(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.append(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", note)
+    put(journal, 1)
+    journal.commit()
+    assert synced
+    count = len(synced)
+    journal.commit()
+    assert len(synced) == count, "nothing new, no fsync"
+
+
+def test_after_a_failed_fsync_everything_unconfirmed_goes_to_a_new_segment(
+    open_journal: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, _, _ = open_journal(durable=True)
+    put(journal, 1, 2)
+    journal.commit()
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    put(journal, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fail)
+        with pytest.raises(StorageError, match="input/output error"):
+            journal.commit()
+        put(journal, 4)
+        with pytest.raises(StorageError, match="input/output error"):
+            journal.commit()
+    put(journal, 5)
+    journal.commit()
+    assert read_all(journal) == {number: frame(number) for number in range(1, 6)}
+    _first, newest = segments(tmp_path)
+    assert len(newest.read_bytes()) > 3 * 24
+    journal.close()
+    assert set(read_all(open_journal()[0])) == set(range(1, 6))
+
+
+def test_remove_leaves_nothing_and_a_kill_in_between_leaves_nothing_that_counts(
+    open_journal: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, _, _ = open_journal(size=500)
+    for number in range(1, 30):
+        put(journal, number)
+        journal.flush()
+    delete = Segments.delete
+    with monkeypatch.context() as patch:
+        patch.setattr(Segments, "delete", lambda self, segments: delete(self, segments[:2]))
+        journal.remove()
+    left = segments(tmp_path)
+    assert left
+    again, _, _ = open_journal()
+    assert not read_all(again)
+    put(again, again.next_number)
+    again.flush()
+    assert not set(left) & set(segments(tmp_path))
+    again.remove()
+    assert not segments(tmp_path)
+
+
+def test_mark_of_an_unfinished_exit_is_found_and_forgotten_with_the_next_snapshot(open_journal: Open) -> None:
+    journal, _, _ = open_journal()
+    put(journal, 1)
+    journal.mark_converting()
+    again, _, _ = open_journal()
+    assert again.replay.converting
+    put(again, 2)
+    again.flush()
+    assert not open_journal()[0].replay.converting
+
+
+def test_attempts_that_keep_failing_to_sync_leave_no_files(
+    open_journal: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, _, _ = open_journal(durable=True)
+    put(journal, 1)
+    journal.commit()
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    put(journal, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fail)
+        for _ in range(5):
+            with pytest.raises(StorageError, match="input/output error"):
+                (journal.retry if journal.failed else journal.commit)()
+            with pytest.raises(StorageError, match="input/output error"):
+                journal.check()
+            assert journal.failed is not None
+        assert len(segments(tmp_path)) == 2, "what is safe, and the last attempt"
+    journal.retry()
+    assert journal.failed is None
+    journal.check()
+    assert set(read_all(journal)) == {1, 2}
+
+
+def test_closed_journal_never_says_that_it_kept_a_message(open_journal: Open) -> None:
+    journal, _, _ = open_journal()
+    put(journal, 1)
+    journal.commit()
+    put(journal, 2)
+    journal.close()
+    with pytest.raises(StorageError, match="exiting"):
+        journal.commit()
+
+
+def test_snapshot_that_a_kill_cut_off_counts_for_nothing(open_journal: Open, tmp_path: Path) -> None:
+    journal, topic, channel = open_journal()
+    put(journal, 1, 2, 3)
+    journal.flush()
+    again, topic, channel = open_journal()
+    topic.finish(again, 1, 4)  # handed over to a new channel, say; the next write begins a segment
+    channel.finish(again, 1, 2)
+    again.flush()
+    path = segments(tmp_path)[-1]
+    data = path.read_bytes()
+    assert channel.finished.floor == 2
+    for size in range(len(data)):
+        path.write_bytes(data[:size])
+        replay = open_journal()[0].replay
+        assert replay.queues[0].finished.floor == 1, size
+        assert replay.queues[1].finished.floor == 1, size
+        for later in segments(tmp_path)[1:]:
+            later.unlink()
+    path.write_bytes(data)
+    replay = open_journal()[0].replay
+    assert (replay.queues[0].finished.floor, replay.queues[1].finished.floor) == (4, 2)
+
+
+def test_segments_without_messages_do_not_come_back(open_journal: Open, tmp_path: Path) -> None:
+    """What a replay has no use for is deleted, with what it told of an exit that was not finished."""
+    journal, _, _ = open_journal()
+    put(journal, 1)
+    journal.flush()
+    journal.close()
+    ending, _, _ = open_journal()
+    ending.mark_converting()
+    ending.close()
+    assert open_journal()[0].replay.converting
+    for _ in range(3):
+        again, topic, _ = open_journal()
+        topic.finish(again, 1, 2)
+        again.flush()
+        again.close()
+    assert len(segments(tmp_path)) == 3, "the messages, and two snapshots"
+    last, _, _ = open_journal()
+    last.remove()
+    assert not segments(tmp_path)
+
+
+def test_attempts_stop_where_frames_have_no_room_for_more(open_journal: Open) -> None:
+    journal, _, channel = open_journal()
+    put(journal, 1)
+    channel.states = [(1, 0xFFFF, 0)]
+    journal.flush()
+    again, _, channel = open_journal()
+    channel.states = [(1, 0xFFFF, 0)]
+    channel.take(again, 1, 2)
+    again.flush()
+    channel.take(again, 1, 2)
+    again.flush()
+    assert open_journal()[0].replay.queues[1].attempts == {1: 0xFFFF}
+
+
+def test_damaged_first_line_keeps_the_file_for_who_may_want_it(open_journal: Open, tmp_path: Path) -> None:
+    journal, _, _ = open_journal()
+    put(journal, 1)
+    journal.flush()
+    (path,) = segments(tmp_path)
+    data = b"x" + path.read_bytes()[1:]
+    path.write_bytes(data)
+    again, _, _ = open_journal()
+    assert not read_all(again)
+    assert again.replay.damaged
+    assert (tmp_path / f"{path.name}.bad").read_bytes() == data
+
+
+def test_what_is_written_can_be_read_while_the_disk_is_full(
+    open_journal: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, _, _ = open_journal()
+    put(journal, 1)
+    journal.flush()
+    put(journal, 2)
+
+    def fail(*arguments: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", fail)
+        assert journal.read(1, 3) == (1, [frame(1)], 0)
+        with pytest.raises(StorageError, match="no space left"):
+            journal.read(2, 3)
+    assert journal.read(2, 3) == (2, [frame(2)], 0)
