@@ -41,24 +41,26 @@ def test_a_command_says_only_what_it_has_to_say_and_heeds_ctrl_c(
     nodes = ["--nsqd-tcp-address", "{}:{}".format(*gnsqd.tcp_address)]
     nodes += ["--nsqd-http-address", "{}:{}".format(*gnsqd.http_address)]
     words = ["--topic", "orders", "--channel", "a", *nodes, "--continuous", "--trigger", "100ms", *QUIET]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gnsq_pipeline", "archive", *words, output],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**spark_environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        start_new_session=True,
-    )
-    try:
-        eventually(
-            lambda: process.poll() is not None or list((output / "_checkpoint/a/commits").glob("[0-9]*")), timeout=200
+    errors = tmp_path / "stderr"
+    with errors.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gnsq_pipeline", "archive", *words, output],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env={**spark_environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            start_new_session=True,
         )
+    try:
+        # Spark tells of a batch some time after its commit.
+        eventually(lambda: process.poll() is not None or "\n" in errors.read_text(), timeout=200)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to the JVM and its Python workers too
-        out, err = process.communicate(timeout=2 * DEADLINE)
+        out, _ = process.communicate(timeout=2 * DEADLINE)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+    err = errors.read_text()
     assert process.returncode == 130, err
     assert out == ""
     batch, end = err.rstrip("\n").split("\n")  # a line break follows the ^C of a terminal
