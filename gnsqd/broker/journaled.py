@@ -191,10 +191,7 @@ class JournaledQueue:
         entries = self._deferred[-limit:]  # without its end a heap stays one
         del self._deferred[-limit:]
         due = {number: due for due, number in entries}
-        numbers = Spans()
-        for number in sorted(due):
-            numbers.add(number, number + 1)
-        self.put_spans(numbers)
+        self.put_spans(Spans.of(due))
         messages: list[Message] = []
         while batch := self.take(limit, MAX_BYTES):
             messages += batch
@@ -210,18 +207,9 @@ class JournaledQueue:
     # What the journal is told
 
     def note_finished(self, messages: list[Message]) -> None:
-        start = end = -1
-        for message in messages:
-            number = message.number
-            if number == end:
-                end += 1
-            else:
-                if end > start:
-                    self.note_finished_span(start, end)
-                start = number
-                end = number + 1
-        if end > start:
-            self.note_finished_span(start, end)
+        bounds = _bounds(messages)
+        for at in range(0, len(bounds), 2):
+            self.note_finished_span(bounds[at], bounds[at + 1])
 
     def note_finished_span(self, start: int, end: int) -> None:
         self.finished.add(start, end)
@@ -235,21 +223,7 @@ class JournaledQueue:
             self._note()
 
     def note_taken(self, messages: list[Message]) -> None:
-        notes = self._taken_notes
-        start = end = -1
-        for message in messages:
-            number = message.number
-            if number == end:
-                end += 1
-            else:
-                if end > start:
-                    notes.append(start)
-                    notes.append(end)
-                start = number
-                end = number + 1
-        if end > start:
-            notes.append(start)
-            notes.append(end)
+        self._taken_notes += _bounds(messages)
         if not self._noted:
             self._note()
 
@@ -298,10 +272,7 @@ class JournaledQueue:
         now, wall = monotonic_ns(), time_ns()
         self._deferred = [(now + min(due[number] - wall, self.longest), number) for number in due]
         heapify(self._deferred)
-        deferred = Spans()
-        for number in sorted(due):
-            deferred.add(number, number + 1)
-        self.put_spans(wanted.without(deferred))
+        self.put_spans(wanted.without(Spans.of(due)))
 
     def forget_waiting(self) -> None:
         self._runs.clear()
@@ -349,6 +320,26 @@ class JournaledQueue:
 
     def close(self) -> bool:
         return True
+
+
+def _bounds(messages: list[Message]) -> list[int]:
+    """Their numbers as runs: start, end, start, end."""
+    bounds: list[int] = []
+    start = end = -1
+    for message in messages:
+        number = message.number
+        if number == end:
+            end += 1
+        else:
+            if end > start:
+                bounds.append(start)
+                bounds.append(end)
+            start = number
+            end = number + 1
+    if end > start:
+        bounds.append(start)
+        bounds.append(end)
+    return bounds
 
 
 def journal_messages(journal: Journal, messages: list[Message]) -> None:

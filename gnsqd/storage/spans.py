@@ -5,7 +5,7 @@ What consumers finish is nearly a single run, so sixteen bytes a gap hold what m
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from sys import byteorder
 
 from gnsqd.errors import StorageError
@@ -79,6 +79,14 @@ class Spans:
         for start, end in other:
             self.add(start, end)
 
+    @classmethod
+    def of(cls, numbers: Iterable[int]) -> "Spans":
+        """These numbers, in any order."""
+        spans = cls()
+        for number in sorted(numbers):
+            spans.add(number, number + 1)
+        return spans
+
     def copy(self) -> "Spans":
         copy = Spans()
         copy._starts, copy._ends = self._starts[:], self._ends[:]
@@ -87,7 +95,7 @@ class Spans:
     def gaps(self, start: int, end: int) -> "Spans":
         """What is missing from `start` to `end`."""
         missing = Spans()
-        position = max(bisect_right(self._ends, start), 0)
+        position = bisect_right(self._ends, start)
         while start < end and position < len(self._starts):
             if start < self._starts[position]:
                 missing.add(start, min(self._starts[position], end))

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -117,6 +118,15 @@ def read_all(journal: Journal, start: int = 1) -> dict[int, bytes]:
 
 def segments(directory: Path) -> list[Path]:
     return sorted(directory.glob("t.journal.*.dat"))
+
+
+def failing(code: int) -> Callable[..., NoReturn]:
+    """A call of the system that does not work."""
+
+    def fail(*arguments: object) -> NoReturn:
+        raise OSError(code, os.strerror(code))
+
+    return fail
 
 
 def test_messages_are_read_back_before_and_after_a_restart(open_journal: Open) -> None:
@@ -333,11 +343,8 @@ def test_write_that_fails_is_tried_again_with_the_next(open_journal: Open, monke
     put(journal, 2)
     topic.finish(journal, 1, 2)
 
-    def fail(*arguments: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", fail)
+        patch.setattr(os, "pwrite", failing(errno.ENOSPC))
         with pytest.raises(StorageError, match="no space left"):
             journal.commit()
         assert journal.failed is not None
@@ -373,12 +380,9 @@ def test_after_a_failed_fsync_everything_unconfirmed_goes_to_a_new_segment(
     put(journal, 1, 2)
     journal.commit()
 
-    def fail(descriptor: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
     put(journal, 3)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fdatasync", fail)
+        patch.setattr(os, "fdatasync", failing(errno.EIO))
         with pytest.raises(StorageError, match="input/output error"):
             journal.commit()
         put(journal, 4)
@@ -433,12 +437,9 @@ def test_attempts_that_keep_failing_to_sync_leave_no_files(
     put(journal, 1)
     journal.commit()
 
-    def fail(descriptor: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
     put(journal, 2)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fdatasync", fail)
+        patch.setattr(os, "fdatasync", failing(errno.EIO))
         for _ in range(5):
             with pytest.raises(StorageError, match="input/output error"):
                 (journal.retry if journal.failed else journal.commit)()
@@ -541,11 +542,8 @@ def test_what_is_written_can_be_read_while_the_disk_is_full(
     journal.flush()
     put(journal, 2)
 
-    def fail(*arguments: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", fail)
+        patch.setattr(os, "pwrite", failing(errno.ENOSPC))
         assert journal.read(1, 3) == (1, [frame(1)], 0)
         with pytest.raises(StorageError, match="no space left"):
             journal.read(2, 3)

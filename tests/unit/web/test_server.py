@@ -5,6 +5,7 @@ import io
 import re
 import ssl
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -196,38 +197,35 @@ def test_connection_may_idle_longer_than_a_request(running: Running, monkeypatch
     assert read_responses(idle, 1) == [b"OK"]
 
 
-def test_head_that_drips_in_has_no_more_time_than_another(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "REQUEST_TIMEOUT", 0.1)
-    client = running.connect()
+@contextmanager
+def dripping(client: socket, beginning: bytes) -> Iterator[None]:
+    """Meanwhile the client sends a byte now and then, after `beginning`."""
 
     def drip() -> None:
-        client.sendall(b"GET /ping HTTP/1.1\r\nA: ")
+        client.sendall(beginning)
         while True:
             client.sendall(b"x")
             gevent.sleep(0.005)
 
-    dripping = gevent.spawn(drip)
+    greenlet = gevent.spawn(drip)
     try:
-        assert read_until_reset(client) == b""
+        yield
     finally:
-        dripping.kill()
+        greenlet.kill()
+
+
+def test_head_that_drips_in_has_no_more_time_than_another(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REQUEST_TIMEOUT", 0.1)
+    client = running.connect()
+    with dripping(client, b"GET /ping HTTP/1.1\r\nA: "):
+        assert read_until_reset(client) == b""
 
 
 def test_body_that_drips_in_has_no_time_without_end(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "REQUEST_TIMEOUT", 0.1)
     client = running.connect()
-
-    def drip() -> None:
-        client.sendall(b"POST /pub HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
-        while True:
-            client.sendall(b"x")
-            gevent.sleep(0.005)
-
-    dripping = gevent.spawn(drip)
-    try:
+    with dripping(client, b"POST /pub HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"):
         assert b"200 OK" not in read_until_reset(client)
-    finally:
-        dripping.kill()
     running.ends()
 
 
