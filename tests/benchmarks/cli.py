@@ -25,21 +25,23 @@ SUPPLY = 1_000_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0, 1 with one line on stderr when a comparison is not possible, 130 on Ctrl-C."""
+    """Exit code 0, 1 with a line on stderr for each comparison that is not possible, 130 on Ctrl-C."""
     arguments = parser().parse_args(argv)
     try:
         load = Load(arguments.seconds, SUPPLY, arguments.backlog)
         rows = select(arguments.rows)
-        results = run_rows(rows, arguments, load)
-        print((report.markdown if arguments.markdown else report.text)(results, load))
-        if arguments.json:
-            report.write_json(arguments.json, results, load)
+        results, failures = run_rows(rows, arguments, load)
+        if results:
+            print((report.markdown if arguments.markdown else report.text)(results, load))
+            if arguments.json:
+                report.write_json(arguments.json, results, load)
     except (BenchmarkError, OSError) as error:
-        say(f"benchmarks: {error}")
-        return 1
+        failures = [error]
     except KeyboardInterrupt:
         return 130
-    return 0
+    for error in failures:
+        say(f"benchmarks: {error}")
+    return 1 if failures else 0
 
 
 def select(patterns: Sequence[str]) -> list[Row]:
@@ -51,14 +53,21 @@ def select(patterns: Sequence[str]) -> list[Row]:
     return [row for row in ROWS if any(fnmatch.fnmatchcase(row.name, pattern) for pattern in patterns)]
 
 
-def run_rows(rows: Sequence[Row], arguments: argparse.Namespace, load: Load) -> list[RowResult]:
+def run_rows(rows: Sequence[Row], arguments: argparse.Namespace, load: Load) -> tuple[list[RowResult], list[Exception]]:
+    """The results, and why some rows have none: what an hour has measured is not lost with the last row."""
     lanes = find_lanes(arguments)
     sink = Lane.parse(report.SINK, f"{GENERATOR} sink")
     with tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX) as directory:
         load = replace(load, certificate=issue("localhost").write(Path(directory) / "server"))
         backlogs = Backlogs(Path(directory), lambda daemon: fill(daemon, load.stored))
-        results = [run_row(row, lanes, arguments.runs, load, say, backlogs.of, sink) for row in rows]
-    return [part for result in results for part in result]
+        results: list[RowResult] = []
+        failures: list[Exception] = []
+        for row in rows:
+            try:
+                results += run_row(row, lanes, arguments.runs, load, say, backlogs.of, sink)
+            except (BenchmarkError, OSError) as error:
+                failures.append(error)
+        return results, failures
 
 
 def parser() -> argparse.ArgumentParser:

@@ -13,8 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from benchmarks import put, report
-from benchmarks.cli import select
+from benchmarks import cli, put, report
 from benchmarks.harness import RowResult, Spread, run_row
 from benchmarks.lanes import BenchmarkError, Lane
 from benchmarks.row import MEGABYTES, RATE, SECONDS, Load, Measurement, RanDry, Row, Unit
@@ -116,11 +115,26 @@ def test_a_row_with_several_figures_gives_a_line_for_each() -> None:
 
 
 def test_rows_are_chosen_by_pattern_in_the_order_of_the_table() -> None:
-    assert [row.name for row in select(["restart*", "mpub-20"])] == ["mpub-20", "restart-empty", "restart"]
-    assert [row.name for row in select(["*"])] == [row.name for row in ROWS]
+    assert [row.name for row in cli.select(["restart*", "mpub-20"])] == ["mpub-20", "restart-empty", "restart"]
+    assert [row.name for row in cli.select(["*"])] == [row.name for row in ROWS]
     assert len({row.name for row in ROWS}) == len(ROWS)
     with pytest.raises(BenchmarkError, match=r"no row is called mpub-21; there are writer-1, .*"):
-        select(["mpub-20", "mpub-21"])
+        cli.select(["mpub-20", "mpub-21"])
+
+
+def test_a_row_that_fails_does_not_take_the_others_along(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(daemon: Daemon, load: Load) -> Measurement:
+        raise BenchmarkError("broken")
+
+    monkeypatch.setattr(cli, "ROWS", [Row("first", "First", fail), Row("second", "Second", idle)])
+    monkeypatch.setattr(cli, "GENERATOR", sys.executable)
+    monkeypatch.setattr(cli, "find_lanes", lambda arguments: [IdleLane("a", ())])
+    assert cli.main(["--runs=1"]) == 1
+    table, lines = capsys.readouterr()
+    assert [line.split()[0] for line in table.splitlines()[:2]] == ["row", "Second"]
+    assert lines.splitlines()[-1] == "benchmarks: First, a: broken"
 
 
 def test_interpreter_of_a_lane_is_found_in_its_command(tmp_path: Path) -> None:
