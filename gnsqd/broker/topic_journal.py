@@ -152,6 +152,13 @@ class TopicJournal:
         for name in self._unmoved:
             self._environment.make_backend(name).delete()
 
+    def remove_channel(self, name: str) -> None:
+        """A channel is deleted, and with it what its disk queue still holds; StorageError."""
+        queue = f"{self._topic}:{name}"
+        if queue in self._unmoved:
+            self._environment.make_backend(queue).delete()
+            self._unmoved.remove(queue)
+
     def convert(self, memory: Collection[Message], channels: list[Channel]) -> None:
         """Write all that is wanted to disk queues, `memory` being what the topic has there; should that fail, the
         journal stays. May yield."""

@@ -304,7 +304,7 @@ def test_exit_that_cannot_make_its_disk_queues_safe_keeps_the_journal(
 def test_import_that_fails_leaves_its_numbers_to_nobody(
     tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = Daemon(tmp_path / "a", syncer, {"durability": "none"}, {"t": ["c", "d"]})
+    plain = Daemon(tmp_path / "a", syncer, {"durability": "none"}, {"t": ["c", "d", "gone"]})
     plain.topic.publish([b"old"])
     settle()
     plain.registry.close()
@@ -314,10 +314,12 @@ def test_import_that_fails_leaves_its_numbers_to_nobody(
 
     with monkeypatch.context() as patch:
         patch.setattr("gnsqd.storage.journal.os.pwrite", fail)
-        daemon = Daemon(tmp_path / "a", syncer, {}, {"t": ["c", "d"]})
+        daemon = Daemon(tmp_path / "a", syncer, {}, {"t": ["c", "d", "gone"]})
     assert not daemon.registry.healthy
     daemon.topic.publish([b"new"])
     daemon.topic.commit()
+    daemon.topic.delete_existing_channel("gone")
+    assert not list((tmp_path / "a").glob("t:gone.*"))
     again = daemon.after_kill(tmp_path / "b")
     for name in ("c", "d"):
         assert again.take_all(name) == Counter([b"old", b"new"])
