@@ -20,11 +20,16 @@ def write_messages(messages: list[Message], backend: BackendQueue) -> None:
         written = error.written
         raise
     finally:
-        due_times = backend.due_times
-        if due_times is not None:
-            for message in messages[:written]:
-                if message.deferred:
-                    due_times.add(message.id, message.attempts, time_ns() + message.deferred)
+        keep_delays(messages[:written], backend)
+
+
+def keep_delays(messages: list[Message], backend: BackendQueue) -> None:
+    """Note for how long to hold back messages that are in the queue, which its records cannot say."""
+    due_times = backend.due_times
+    if due_times is not None:
+        for message in messages:
+            if message.deferred:
+                due_times.add(message.id, message.attempts, time_ns() + message.deferred)
 
 
 def flush_messages(messages: list[Message], backend: BackendQueue, log_error: Callable[..., None]) -> int:

@@ -257,11 +257,10 @@ class JournaledQueue:
 
     def held(self) -> list[tuple[int, int, int]]:
         # Without attempts the due time is where the message is.
-        attempts = self._attempts
         wall = time_ns() - monotonic_ns()
-        held = [(number, attempts[number], wall + due) for due, number in self._deferred if number in attempts]
-        known = [(number, count, 0) for number, count in attempts.items()]
-        return [*self._held_notes, *known, *held, *self.held_messages()]  # the later of two counts
+        dues = {number: wall + due for due, number in self._deferred} if self._attempts else {}
+        known = [(number, count, dues.get(number, 0)) for number, count in self._attempts.items()]
+        return [*self._held_notes, *known, *self.held_messages()]  # the later of two counts
 
     # From the owner of the queue
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from time import monotonic_ns
 
-from gnsqd.broker.backend import MAX_FLUSH, flush_messages, read_messages
+from gnsqd.broker.backend import MAX_FLUSH, flush_messages, keep_delays, read_messages
 from gnsqd.broker.journaled import JournaledQueue, journal_messages
 from gnsqd.broker.message import Message
 from gnsqd.errors import StorageError
@@ -39,21 +39,26 @@ def import_batch(old: BackendQueue, queue: JournaledQueue) -> list[Message]:
     journal = queue.journal
     payloads = old.peek_many(IMPORT_BATCH, MAX_BYTES)
     messages = read_messages(payloads, old, queue.longest)
-    if queue.index and messages:
-        first = journal.next_number
-        for other in list(journal.queues.values()):
-            if other is not queue:
-                other.note_finished_span(first, first + len(messages))
-        try:
+    first = journal.next_number
+    end = first + len(messages)
+    try:
+        if queue.index and messages:
+            for other in list(journal.queues.values()):
+                if other is not queue:
+                    other.note_finished_span(first, end)
             journal.flush()  # before the messages themselves, so that no kill can leave them to all channels
-        except StorageError:
-            journal.next_number = first + len(messages)  # nobody else may get these numbers
-            raise
-    journal_messages(journal, messages)
-    if queue.index:
-        for message in messages:
-            if message.attempts:
-                queue.note_held(message, 0)
-    journal.commit()
+        journal_messages(journal, messages)
+        if queue.index:
+            for message in messages:
+                if message.attempts:
+                    queue.note_held(message, 0)
+        journal.commit()
+    except StorageError:
+        journal.next_number = max(journal.next_number, end)  # nobody else may get these numbers
+        if messages:
+            for each in list(journal.queues.values()):  # and nobody waits for them, whatever of them is written
+                each.note_finished_span(first, end)
+        keep_delays(messages, old)
+        raise
     old.advance(len(payloads))
     return messages

@@ -218,6 +218,8 @@ class Topic:
         self._log.info("TOPIC(%s): deleting channel %s", self.name, name)
         try:
             channel.delete()
+            if self._journal is not None:
+                self._journal.remove_channel(name)
         finally:
             self.channels.pop(name, None)
             if self.ephemeral and not self.channels and not self.exiting:

@@ -98,6 +98,7 @@ class TopicJournal:
 
     def _import(self, name: str, move: Callable[[BackendQueue], None]) -> None:
         """Move what a disk queue holds to the journal. Should that fail, the rest is there for the next start."""
+        old: BackendQueue | None = None
         try:
             old = self._environment.make_backend(name)
             if depth := old.depth:
@@ -108,14 +109,15 @@ class TopicJournal:
                     move(old)
             if self._converted or not old.depth:
                 old.delete()
-            else:
-                self._unmoved.append(name)
-                self._log.error("JOURNAL(%s): %d messages stay in the disk queue until the next start", name, old.depth)
-                old.close()
+                return
         except StorageError as error:
-            self._unmoved.append(name)
             self._environment.set_health(error)
             self._log.error("JOURNAL(%s): moving messages from the disk queue - %s", name, error)
+        self._unmoved.append(name)
+        if old is not None:
+            if old.depth:
+                self._log.error("JOURNAL(%s): %d messages stay in the disk queue until the next start", name, old.depth)
+            old.close()
 
     # Writing
 
@@ -149,6 +151,13 @@ class TopicJournal:
         self._journal.remove()
         for name in self._unmoved:
             self._environment.make_backend(name).delete()
+
+    def remove_channel(self, name: str) -> None:
+        """A channel is deleted, and with it what its disk queue still holds; StorageError."""
+        queue = f"{self._topic}:{name}"
+        if queue in self._unmoved:
+            self._environment.make_backend(queue).delete()
+            self._unmoved.remove(queue)
 
     def convert(self, memory: Collection[Message], channels: list[Channel]) -> None:
         """Write all that is wanted to disk queues, `memory` being what the topic has there; should that fail, the

@@ -28,6 +28,7 @@ A frame is what consumers get: int32 size, and so many bytes.
 import re
 import zlib
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from struct import Struct
 
 from gnsqd.errors import StorageError
@@ -51,6 +52,7 @@ PUT_HEAD = _PUT.size
 MAX_ATTEMPTS = 0xFFFF
 MAX_HELD = 1000  # entries in a record
 MAX_SPANS_BYTES = 1 << 16
+_HELD_ALL = Struct(">" + "qHq" * MAX_HELD)
 
 _SEGMENT = re.compile(r"([.a-zA-Z0-9_-]{1,64})\.journal\.([0-9]{6,})\.dat")
 
@@ -116,7 +118,7 @@ class Encoder:
         """Entries are (number, attempts, due)."""
         head = _NUMBER.pack(queue)
         return [
-            self.record(HELD, b"".join([head, *(_HELD.pack(*entry) for entry in entries[first : first + MAX_HELD])]))
+            self.record(HELD, head + _pack_held(entries[first : first + MAX_HELD]))
             for first in range(0, len(entries), MAX_HELD)
         ]
 
@@ -124,6 +126,12 @@ class Encoder:
         """A whole snapshot around the records of its queues."""
         begin = self.record(SNAPSHOT, _SNAPSHOT.pack(next_number, next_queue))
         return b"".join([begin, *records, self.record(COMPLETE, _NUMBER.pack(len(records)))])
+
+
+def _pack_held(entries: Sequence[tuple[int, int, int]]) -> bytes:
+    if len(entries) == MAX_HELD:
+        return _HELD_ALL.pack(*chain.from_iterable(entries))  # a snapshot may have a million
+    return b"".join([_HELD.pack(*entry) for entry in entries])
 
 
 # Reading: each takes a payload; StorageError if it is none.

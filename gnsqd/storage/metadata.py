@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gevent.event import Event
 
@@ -26,8 +27,7 @@ RETRY_SECONDS = 1.0  # until a write that failed is tried again
 _OLDER_NAME = re.compile(r"nsqd\.[0-9]+\.dat")
 
 
-@dataclass(frozen=True)
-class ChannelMetadata:
+class ChannelMetadata(NamedTuple):
     name: str
     paused: bool
 
@@ -97,11 +97,12 @@ def encode(topics: Sequence[TopicMetadata]) -> bytes:
 
 def save(path: str, topics: Sequence[TopicMetadata], syncer: Syncer) -> None:
     """Replace the file, durably; StorageError. Yields: of two calls at a time the older could win, so make one."""
-    syncer.run(_replace, path, f"{path}.{random.getrandbits(63)}.tmp", encode(topics))
+    syncer.run(_replace, path, f"{path}.{random.getrandbits(63)}.tmp", topics)
 
 
-def _replace(path: str, temporary: str, data: bytes) -> None:
-    write_file(temporary, data, sync=True)
+def _replace(path: str, temporary: str, topics: Sequence[TopicMetadata]) -> None:
+    # In a thread also because thousands of topics take milliseconds to encode.
+    write_file(temporary, encode(topics), sync=True)
     rename_file(temporary, path)
     with suppress(StorageError):  # not every file system can sync a directory
         sync_path(os.path.dirname(path) or ".")

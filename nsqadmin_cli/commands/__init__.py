@@ -58,7 +58,7 @@ JUDGE: tuple[Entry, ...] = (
     Entry("bench", "bench", "bench"),
 )
 DATA = (
-    Entry("data ls", "data", "ls"),
+    Entry("data ls", "data_ls", "ls"),
     Entry("data verify", "data", "verify"),
     Entry("data export", "data_export", "export"),
     Entry("data repair", "data_mend", "repair"),

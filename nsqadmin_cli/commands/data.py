@@ -1,7 +1,6 @@
-"""`gnsqadmin data ls` and `verify`: what is in a data directory. They only read, whether an nsqd runs on it or not."""
+"""`gnsqadmin data verify`, which only reads, and what the other commands for data directories share with it."""
 
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,10 +10,9 @@ import click
 from nsqadmin_cli.command import AdminOption, command
 from nsqadmin_cli.datadir.checking import Checker, Finding, Report, Severity
 from nsqadmin_cli.datadir.directory import METADATA, DataDirectory, Queue, list_directory
-from nsqadmin_cli.datadir.due_times import read_due_times
 from nsqadmin_cli.datadir.journals import JournalReport, check_journals
 from nsqadmin_cli.datadir.lock import describe_holder, is_held
-from nsqadmin_cli.datadir.queue import Saved, make_plan, oldest
+from nsqadmin_cli.datadir.queue import Saved
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, Advance
 from nsqadmin_cli.errors import ExitCode, NotFound
 from nsqadmin_cli.options import output_options
@@ -80,120 +78,8 @@ def reading(description: str, size: int, *, quiet: bool = False) -> Iterator[Adv
         yield advance
 
 
-@command(
-    "ls",
-    examples="""
-        gnsqadmin data ls /var/lib/nsqd
-        gnsqadmin data ls . --topic orders
-        gnsqadmin data ls /var/lib/nsqd --json | jq '.queues[] | select(.bad_files > 0)'
-    """,
-    document="""
-        directory
-        running  whether an nsqd runs on it
-        metadata_error
-                 null, or why nsqd.dat cannot be read
-        queues   list: queue, topic, channel (null: the queue of the topic itself),
-                 listed (whether nsqd.dat has it; null if that cannot be read),
-                 paused, messages (null without a usable meta file), bytes, files,
-                 bad_files, oldest (unix seconds or null), due_times (deferred
-                 messages that gnsqd holds back), problem (null, or a text)
-        journals list, of gnsqd with --durability: topic, files, bytes
-    """,
-)
-@directory_argument
-@click.option("--topic", default="", metavar="NAME", help="Only this topic and its channels.")
-@click.option("--channel", default="", metavar="NAME", help="Only channels of this name.")
-@output_options
-def ls(output: Output, directory: str, topic: str, channel: str) -> None:
-    """List the queues in a data directory: what waits there, and since when.
-
-    DIRECTORY is what nsqd has as --data-path. Counts are those of the meta files, which takes no time; verify reads
-    everything. What a running nsqd has in memory is not here. The queue of a topic itself has what its channels have
-    not been given yet. Where gnsqd keeps a journal, its messages are in there; verify counts them.
-    """
-    found = list_directory(directory)
-    running = is_held(directory)
-    rows = [_facts(found, queue) for queue in select(found, topic, channel)]
-    journals = [
-        {"topic": journal.topic, "files": len(journal.numbers), "bytes": journal.size}
-        for journal in found.select_journals(topic)
-    ]
-    output.show(
-        lambda: {
-            "directory": directory,
-            "running": running,
-            "metadata_error": found.metadata_error or None,
-            "queues": rows,
-            "journals": journals,
-        },
-        lambda: [*_head(found, running), _ls_table(rows), *_journal_table(journals)],
-    )
-
-
-def _facts(found: DataDirectory, queue: Queue) -> dict[str, Any]:
-    plan = make_plan(queue)
-    problem = ""
-    if plan.meta is None and (queue.numbers or queue.has_meta):
-        problem = plan.meta_error
-    elif plan.missing:
-        problem = plan.missing
-    return {
-        "queue": queue.name,
-        "topic": queue.topic,
-        "channel": queue.channel or None,
-        "listed": None if found.listed is None else queue.name in found.listed,
-        "paused": found.is_paused(queue),
-        "messages": plan.meta.depth if plan.meta else None if queue.numbers or queue.has_meta else 0,
-        "bytes": queue.size,
-        "files": len(queue.numbers),
-        "bad_files": len(queue.bad),
-        "oldest": oldest(queue, plan),
-        "due_times": len(read_due_times(queue).due),
-        "problem": problem or None,
-    }
-
-
-def _ls_table(facts: list[dict[str, Any]]) -> Table:
-    table = Table(
-        (
-            Column("queue", "queue"),
-            Column("messages", "messages", "msgs", Form.COUNT, ALWAYS),
-            Column("bytes", "size", form=Form.BYTES, keep=7),
-            Column("files", "files", form=Form.COUNT, keep=4),
-            Column("bad_files", "bad", form=Form.COUNT, keep=6, tone=Tone.NOTE),
-            Column("oldest", "oldest", form=Form.DURATION, keep=6),
-            Column("due_times", "deferred", "def", Form.COUNT, keep=5),
-            Column("state", "state", keep=ALWAYS, tone=Tone.NOTE),
-        ),
-        empty="No queues.",
-    )
-    now = time.time()
-    for row in facts:
-        age = None if row["oldest"] is None else max(0.0, now - row["oldest"])
-        state = ["paused"] * row["paused"] + [f"not in {METADATA}"] * (row["listed"] is False)
-        tone = Tone.BAD if row["problem"] else None
-        text = Cell(", ".join([*state, *([row["problem"]] if row["problem"] else [])]), tone)
-        name = Cell(row["queue"], None if row["channel"] else Tone.STRONG)
-        counts = [row[key] for key in ("messages", "bytes", "files", "bad_files")]
-        table.rows.append([name, *counts, age, row["due_times"], text])
-    if len(facts) > 1:
-        sums = [sum(row[key] or 0 for row in facts) for key in ("messages", "bytes", "files", "bad_files", "due_times")]
-        table.total = [plural(len(facts), "queue"), *sums[:4], None, sums[4], None]
-    return table
-
-
-def _journal_table(facts: list[dict[str, Any]]) -> list[Block]:
-    if not facts:
-        return []
-    columns = (
-        Column("topic", "journal of"),
-        Column("bytes", "size", form=Form.BYTES, keep=ALWAYS),
-        Column("files", "files", form=Form.COUNT, keep=4),
-    )
-    return [Line(), Table(columns, [[row["topic"], row["bytes"], row["files"]] for row in facts])]
-
-
-def _head(found: DataDirectory, running: bool) -> list[Block]:
+def head(found: DataDirectory, running: bool) -> list[Block]:
+    """Which directory that is, who has it, and what is wrong with nsqd.dat."""
     facts: list[Sequence[Cell | str]] = [[Cell("directory", Tone.FAINT), Cell(found.path, Tone.STRONG)]]
     if running:
         facts.append([Cell("in use by", Tone.FAINT), Cell(describe_holder(found.path), Tone.NODE)])
@@ -245,7 +131,7 @@ def verify(ctx: click.Context, output: Output, directory: str, topic: str, chann
     output.show(
         lambda: _verify_document(found, running, reports, journals, findings),
         lambda: [
-            *_head(found, running),
+            *head(found, running),
             _verify_table(reports),
             *_verified_journals(journals),
             *finding_blocks(findings),

@@ -60,6 +60,9 @@ def export(
     found = list_directory(directory)
     if is_held(directory):
         note(f"Note: {directory} is in use by {describe_holder(directory)}; what it has in memory is not here.")
+    if journals := found.select_journals(topic):
+        left_out = plural(len(journals), "journal")
+        note(f"Note: {left_out} left out; what they hold is in disk queues after a clean exit of gnsqd.")
     queues = select(found, topic, channel)
     size = sum(queue.size for queue in queues)
     with ArchiveWriter(file, append=append) as archive, reading("exporting", size, quiet=file == STDOUT) as advance:

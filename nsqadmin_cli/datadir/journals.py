@@ -15,6 +15,8 @@ from nsqadmin_cli.datadir.records import Advance
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.text import plural
 
+_BEHIND_ALL = 1 << 62  # numbers of messages
+
 
 @dataclass
 class JournalReport:
@@ -33,33 +35,53 @@ class JournalReport:
         return any(finding.severity is Severity.DAMAGE for finding in self.findings)
 
 
+def count_messages(journal: Journal) -> dict[str, int]:
+    """How many messages each queue has in it, that of the topic by its own name; AdminError.
+
+    The newest segment tells of all queues, so the others are read only where a kill has cut that short; what damage has
+    taken from them counts.
+    """
+    numbers = sorted(journal.numbers)
+    replay = _replay(journal, numbers[-1:], complete=False)
+    return _counts(journal, replay if replay.whole else _replay(journal, numbers))
+
+
 def check_journals(
     found: DataDirectory, topic: str, channel: str, *, running: bool, advance: Advance
 ) -> list[JournalReport]:
     """Read the journals of that topic, or of all; with a `channel`, what they have of channels of that name."""
     reports = []
     for journal in found.select_journals(topic):
-        report = _check(journal, running, advance)
+        replay = _replay(journal, sorted(journal.numbers), advance)
+        report = JournalReport(journal, _counts(journal, replay))
+        report.findings += _judge(report, replay, running)
         if channel:
             report.queues = {name: count for name, count in report.queues.items() if name.endswith(f":{channel}")}
         reports.append(report)
     return reports
 
 
-def _check(journal: Journal, running: bool, advance: Advance) -> JournalReport:
+def _replay(
+    journal: Journal, numbers: list[int], advance: Advance = lambda size: None, *, complete: bool = True
+) -> Replay:
+    """What these segments tell, which are all unless it is not `complete`; AdminError."""
     replay = Replay(journal.topic, Logger("", Level.FATAL, io.StringIO()), mends=False)
+    if not complete:
+        replay.present.add(1, _BEHIND_ALL)  # or what other segments have would pass for lost
     try:
-        replay.read([(number, journal.path(number)) for number in sorted(journal.numbers)], advance)
+        replay.read([(number, journal.path(number)) for number in numbers], advance)
     except StorageError as error:
         raise AdminError(f"cannot read a journal: {error}") from error
-    report = JournalReport(journal)
-    topic = replay.queues[0]
-    report.queues[journal.topic] = replay.present.without(topic.finished).count()
+    return replay
+
+
+def _counts(journal: Journal, replay: Replay) -> dict[str, int]:
+    handed_over = replay.queues[0].finished
+    counts = {journal.topic: handed_over.gaps(0, replay.next_number).count()}
     for index, state in replay.queues.items():
         if index:
-            report.queues[state.name] = topic.finished.without(state.finished).count()
-    report.findings += _judge(report, replay, running)
-    return report
+            counts[state.name] = handed_over.without(state.finished).count()
+    return counts
 
 
 def _judge(report: JournalReport, replay: Replay, running: bool) -> Iterator[Finding]:

@@ -258,9 +258,15 @@ def killed_with_a_journal(factory: DaemonFactory) -> Path:
 def test_journals_are_listed_and_counted(gnsqd_factory: DaemonFactory) -> None:
     path = killed_with_a_journal(gnsqd_factory)
     before = contents(path)
-    listed = document("ls", str(path))["journals"]
+    listing = document("ls", str(path))
+    listed = listing["journals"]
     assert [(row["topic"], row["files"]) for row in listed] == [("alone", 1), ("t", 1)]
     assert all(row["bytes"] for row in listed)
+    assert {row["queue"]: (row["messages"], row["journaled"]) for row in listing["queues"]} == {
+        "alone": (0, 1),
+        "t": (0, 0),
+        "t:c": (0, 3),
+    }
     found = document("verify", str(path))
     assert found["sound"]
     assert [(row["topic"], row["messages"], row["queues"], row["sound"]) for row in found["journals"]] == [
@@ -271,8 +277,41 @@ def test_journals_are_listed_and_counted(gnsqd_factory: DaemonFactory) -> None:
     assert [row["topic"] for row in document("verify", str(path), "--topic", "t")["journals"]] == ["t"]
     told = gnsqadmin("data", "verify", str(path)).out
     assert "Sound: 0 messages on disk and 4 in 2 journals in 3 queues." in plain(told)
-    assert "alone" in gnsqadmin("data", "ls", str(path)).out
+    table = plain(gnsqadmin("data", "ls", str(path)).out).splitlines()
+    assert any(line.split()[:4] == ["queue", "messages", "in", "journal"] for line in table)
+    assert any(line.split()[:3] == ["t:c", "0", "3"] for line in table)
     assert contents(path) == before
+
+
+def test_ls_counts_what_is_in_a_journal_of_many_files_as_verify_does(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory("--durability=process", "--max-bytes-per-file=2000")
+    create(nsqd, "t", "c")
+    for _ in range(3):
+        publish(nsqd, "t", 100)
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", rdy=1)
+        client.command(b"FIN " + client.message().id)
+        eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 298)
+    publish(nsqd, "t", 100)  # with it the FIN is written
+    nsqd.kill()
+    directory = str(nsqd.data_path)
+
+    def counts(queues: list[dict[str, Any]], key: str) -> dict[str, int]:
+        return {queue["queue"]: queue[key] for queue in queues if queue[key]}
+
+    found = document("ls", directory)
+    assert found["journals"][0]["files"] > 1
+    assert counts(found["queues"], "journaled") == {"t:c": 399}
+    newest = max(nsqd.data_path.glob("t.journal.*.dat"))
+    newest.write_bytes(newest.read_bytes()[:60])  # as a kill leaves it that comes while its snapshot is written
+    expected = counts(document("verify", directory)["journals"][0]["queues"], "messages")
+    assert expected["t:c"] > 100
+    (nsqd.data_path / "nsqd.dat").unlink()
+    found = document("ls", directory)
+    assert counts(found["queues"], "journaled") == expected
+    exported = gnsqadmin("data", "export", directory, "-")
+    assert exported.out == ""
+    assert "Note: 1 journal left out" in exported.err
 
 
 def test_a_damaged_journal_is_damage_and_a_torn_end_is_not(gnsqd_factory: DaemonFactory) -> None:

@@ -9,7 +9,6 @@ import click
 import pytest
 
 from cli.gnsqadmin import gnsqadmin
-from nsqadmin_cli.cli import cli
 from nsqadmin_cli.command import AdminCommand
 from nsqadmin_cli.errors import ExitCode
 
@@ -60,16 +59,17 @@ def test_examples_can_be_typed(words: str) -> None:
     found = 0
     for line in examples:
         typed = shlex.split(line, comments=True)
-        if "gnsqadmin" not in typed[:1]:
+        if "gnsqadmin" not in typed:
             continue  # one that uses it inside something else
-        arguments = typed[1:]
+        arguments = typed[typed.index("gnsqadmin") + 1 :]
         for end in ("|", ">", ">>", "&&", "||", ";", "<"):
             if end in arguments:
                 arguments = arguments[: arguments.index(end)]
         assert arguments[: len(words.split())] == words.split(), line
-        ctx = click.Context(cli)
         command = COMMANDS[words]
-        command.make_parser(ctx).parse_args(arguments[len(words.split()) :])
+        parser = command.make_parser(click.Context(command))
+        _, left, _ = parser.parse_args(arguments[len(words.split()) :])
+        assert not left, line
         found += 1
     assert found or "gnsqadmin" in COMMANDS[words].examples
 

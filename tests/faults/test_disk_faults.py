@@ -430,3 +430,23 @@ def test_queue_that_cannot_be_opened_is_not_begun_anew(nsqd_factory: DaemonFacto
     faults.set()
     assert account.publish("PUB", 10)
     account.settle()
+
+
+def test_consumer_of_a_channel_that_cannot_be_opened_is_refused(nsqd_factory: DaemonFactory, faults: Faults) -> None:
+    """Until it can; then what was in its queue is there."""
+    nsqd = nsqd_factory("--mem-queue-size=0")
+    assert ask(nsqd, "POST /topic/create?topic=t") == (200, "")
+    account = Account(nsqd, "t")
+    account.acknowledged = [b"old"]
+    (nsqd.data_path / "t:c.diskqueue.000000.dat").write_bytes(record(b"old", 1))
+    (nsqd.data_path / "t:c.diskqueue.meta.dat").write_bytes(b"1\n0,0\n0,33\n")
+    faults.set({"call": "open", "name": "t:c.diskqueue.meta.dat", "error": "EMFILE"})
+    with Client(nsqd.tcp_address) as client:
+        client.command(b"SUB t c")
+        text = f"open {nsqd.data_path}/t:c.diskqueue.meta.dat: too many open files"
+        assert client.error().decode() == f"E_SUB_FAILED SUB failed {text}"
+        assert client.recv_until_closed() == b""
+    assert ask(nsqd, "POST /channel/create?topic=t&channel=c") == (500, message("INTERNAL_ERROR"))
+    assert nsqd.stats("t")["topics"][0]["channels"] == []
+    faults.set()
+    account.settle()

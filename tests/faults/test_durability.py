@@ -14,7 +14,7 @@ from faults import ledger
 from faults.faulty_gnsqd import Faults
 from faults.small_disk import SmallDisk
 from http_api import ask
-from nsq_client import Client, Message, parse_message
+from nsq_client import Client, Message, parse_message, sized
 
 DaemonFactory = Callable[..., Daemon]
 MINUTE = b"60000"  # ms
@@ -203,6 +203,35 @@ def test_failing_fsync_is_never_answered_by_ok(gnsqd_factory: DaemonFactory, tmp
         eventually(lambda: ask(nsqd, "POST /pub?topic=t", b"after")[0] == 200)
         kill_and_restart(nsqd)
         assert {message.body for message in take(nsqd, 3)} == {b"before", b"unsure", b"after"}
+
+
+def test_consumers_come_in_while_a_journal_cannot_be_written(tmp_path: Path) -> None:
+    """As with a full disk without one: a channel is made, and publishers are refused."""
+    faults = Faults(tmp_path / "faults", own_command())
+    nsqd = Daemon(faults.command, tmp_path / "data", "--durability=process")
+    with nsqd:
+        with Client(nsqd.tcp_address) as client:
+            client.publish("t", b"before")
+        faults.set({"call": "pwrite", "name": "t.journal.*", "error": "EIO"})
+        with Client(nsqd.tcp_address) as consumer:
+            consumer.subscribe("t", "c", rdy=1)
+            assert consumer.message().body == b"before"
+            with Client(nsqd.tcp_address) as client:
+                client.command(b"PUB t", b"unsure")
+                assert client.error().startswith(b"E_PUB_FAILED PUB failed write ")
+            with Client(nsqd.tcp_address) as client:
+                client.send(b"PUB t\n" + sized(b"unsure") + b"SUB t other\n")
+                assert client.error().startswith(b"E_PUB_FAILED PUB failed write ")
+                assert client.recv_until_closed() == b""
+        faults.set()
+        with Client(nsqd.tcp_address) as client:
+            client.publish("t", b"after")
+        kill_and_restart(nsqd)
+        with Client(nsqd.tcp_address) as consumer:
+            consumer.subscribe("t", "c", rdy=10)
+            bodies: set[bytes] = set()
+            while not {b"before", b"after"} <= bodies:
+                bodies.add(consumer.message().body)
 
 
 def test_short_write_is_refused_and_leaves_the_journal_readable(tmp_path: Path) -> None:

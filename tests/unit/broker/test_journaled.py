@@ -304,7 +304,7 @@ def test_exit_that_cannot_make_its_disk_queues_safe_keeps_the_journal(
 def test_import_that_fails_leaves_its_numbers_to_nobody(
     tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = Daemon(tmp_path / "a", syncer, {"durability": "none"}, {"t": ["c", "d"]})
+    plain = Daemon(tmp_path / "a", syncer, {"durability": "none"}, {"t": ["c", "d", "gone"]})
     plain.topic.publish([b"old"])
     settle()
     plain.registry.close()
@@ -314,13 +314,50 @@ def test_import_that_fails_leaves_its_numbers_to_nobody(
 
     with monkeypatch.context() as patch:
         patch.setattr("gnsqd.storage.journal.os.pwrite", fail)
-        daemon = Daemon(tmp_path / "a", syncer, {}, {"t": ["c", "d"]})
+        daemon = Daemon(tmp_path / "a", syncer, {}, {"t": ["c", "d", "gone"]})
     assert not daemon.registry.healthy
     daemon.topic.publish([b"new"])
     daemon.topic.commit()
+    daemon.topic.delete_existing_channel("gone")
+    assert not list((tmp_path / "a").glob("t:gone.*"))
     again = daemon.after_kill(tmp_path / "b")
     for name in ("c", "d"):
         assert again.take_all(name) == Counter([b"old", b"new"])
+
+
+@pytest.mark.parametrize("names", [["c", "d"], []], ids=["channels", "topic"])
+def test_import_that_fails_after_its_put_keeps_no_segments_and_doubles_nothing(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch, names: list[str]
+) -> None:
+    plain = Daemon(tmp_path / "a", syncer, {"durability": "none"}, {"t": names})
+    plain.topic.publish([b"old"])
+    plain.topic.publish([b"later"], deferred=MINUTE)
+    settle()
+    plain.registry.close()
+
+    def fail(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fdatasync", fail)
+        daemon = Daemon(tmp_path / "a", syncer, {"durability": "disk", "max_bytes_per_file": 100}, {"t": names})
+    assert not daemon.registry.healthy
+    daemon.flush()
+    names = names or ["c"]
+    for name in names:
+        assert not daemon.take(name)
+    for number in range(5):
+        daemon.topic.publish([b"%d" % number * 1000])
+        daemon.topic.commit()
+        for name in names:
+            (message,) = daemon.take(name)
+            channel(daemon, name).finish(daemon.consumer(name), message.id)
+    daemon.topic.commit()
+    assert len(list((tmp_path / "a").glob("t.journal.*"))) <= 2
+    again = daemon.after_kill(tmp_path / "b")
+    for name in names:
+        assert channel(again, name).deferred_count == 1
+        assert again.take_all(name) == Counter([b"old", b"later"])
 
 
 def test_nothing_comes_back_after_a_failed_fsync(

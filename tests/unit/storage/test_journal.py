@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -505,6 +506,18 @@ def test_segments_without_messages_do_not_come_back(open_journal: Open, tmp_path
     last, _, _ = open_journal()
     last.remove()
     assert not segments(tmp_path)
+
+
+def test_a_snapshot_tells_of_thousands_of_held_messages(open_journal: Open) -> None:
+    journal, _, channel = open_journal()
+    numbers = range(1, 2502)
+    later = time.time_ns() + 3600 * 10**9
+    channel.states = [(number, number + 1, later + number if number % 2 else 0) for number in numbers]
+    put(journal, *numbers)
+    journal.flush()
+    state = open_journal()[0].replay.queues[1]
+    assert state.attempts == {number: number + 1 for number in numbers}
+    assert state.due == {number: later + number for number in numbers if number % 2}
 
 
 def test_attempts_stop_where_frames_have_no_room_for_more(open_journal: Open) -> None:
