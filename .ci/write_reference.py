@@ -208,9 +208,12 @@ WIRE_ERRORS = {
     "E_IDENTIFY_FAILED": ("deflate and snappy at once", True),
     "E_INVALID": ("a command that is unknown, misspelt, or not allowed in this state", True),
     "E_MPUB_FAILED": ("as E_PUB_FAILED", True),
-    "E_PUB_FAILED": ("the disk refused, or the topic is on its way out; while gnsqd drains it does not end it", True),
+    "E_PUB_FAILED": (
+        "the disk refused, the topic is on its way out, or there are `--max-topics`; in a drain it does not end it",
+        True,
+    ),
     "E_REQ_FAILED": ("as E_FIN_FAILED", False),
-    "E_SUB_FAILED": ("the channel is on its way out, or has `--max-channel-consumers`", True),
+    "E_SUB_FAILED": ("the channel is on its way out, has `--max-channel-consumers`, or would be one too many", True),
     "E_TOUCH_FAILED": ("as E_FIN_FAILED", False),
     "E_UNAUTHORIZED": ("the auth server's answer does not allow it", True),
 }

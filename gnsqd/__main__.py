@@ -24,6 +24,8 @@ from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.version import version_string
 
+_MOST_DESCRIPTORS = 10240  # that macOS gives a process whose hard limit is none
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run the daemon until it is told to stop; the exit code."""
@@ -91,9 +93,11 @@ def _reserve_standard_descriptors() -> None:
 
 def _raise_descriptor_limit() -> None:
     """To the hard limit, as Go's runtime does: every client and every queue on disk takes descriptors."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for limit in (hard, max(soft, _MOST_DESCRIPTORS)):
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            break
 
 
 def _write(stream: TextIO | None, text: str) -> None:

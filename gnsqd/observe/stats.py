@@ -222,8 +222,7 @@ class MemoryStats:
 
     def row(self) -> Row:
         """The `memory` object of /stats."""
-        data, resident = _memory_bytes()
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        data, resident, peak = _memory_bytes()
         pauses = sorted(self._pauses)
         return {
             "heap_objects": sys.getallocatedblocks(),
@@ -238,12 +237,17 @@ class MemoryStats:
         }
 
 
-def _memory_bytes() -> tuple[int, int]:
-    """Bytes reserved for data and stacks, and bytes resident without files (proc(5), statm)."""
+def _memory_bytes() -> tuple[int, int, int]:
+    """Bytes reserved for data and stacks, bytes resident without files (proc(5), statm), and the most that ever were
+    resident; three times the last where there is no /proc."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as statm:
+            _, resident, shared, _, _, data, _ = map(int, statm.read().split())
+    except FileNotFoundError:
+        return peak, peak, peak
     page = resource.getpagesize()
-    with open("/proc/self/statm", "rb", buffering=0) as statm:
-        _, resident, shared, _, _, data, _ = map(int, statm.read().split())
-    return data * page, (resident - shared) * page
+    return data * page, (resident - shared) * page, peak
 
 
 def _percentile(percent: int, ordered: list[int]) -> int:

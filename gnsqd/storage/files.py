@@ -1,6 +1,7 @@
 """File operations whose failures are StorageErrors with the text that Go prints."""
 
 import errno
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -8,6 +9,8 @@ from contextlib import contextmanager, suppress
 from gnsqd.errors import StorageError
 
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EROFS)  # a directory, on some file systems
+_F_FULLFSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)  # of macOS
+_NO_FULLFSYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOTTY)  # some file systems
 
 
 def path_error(operation: str, path: str, error: OSError) -> str:
@@ -33,13 +36,28 @@ def write_file(path: str, data: bytes, sync: bool) -> None:
             _write_all(descriptor, data)
         if sync:
             with failing_as_go("sync", path):
-                os.fsync(descriptor)
+                _sync(descriptor, "fsync")
     except StorageError:
         with suppress(OSError):
             os.unlink(path)
         raise
     finally:
         os.close(descriptor)
+
+
+def _sync(descriptor: int, call: str) -> None:
+    """Have the disk keep what was written, by fsync or fdatasync; OSError.
+
+    macOS has no fdatasync, and its fsync leaves all in the memory of the disk: F_FULLFSYNC is what Go takes there.
+    """
+    if _F_FULLFSYNC is not None:
+        try:
+            fcntl.fcntl(descriptor, _F_FULLFSYNC)
+            return
+        except OSError as error:
+            if error.errno not in _NO_FULLFSYNC:
+                raise
+    getattr(os, call, os.fsync)(descriptor)
 
 
 def append_file(path: str, data: bytes) -> None:
@@ -94,7 +112,7 @@ def sync_path(path: str) -> None:
         raise
     try:
         with failing_as_go("sync", path):
-            os.fsync(descriptor)
+            _sync(descriptor, "fsync")
     finally:
         os.close(descriptor)
 
@@ -103,7 +121,7 @@ def sync_files(descriptors: list[int], path: str, directory: str | None) -> None
     """Make durable what was written to open files, of which `path` is the last, and that `directory` has them."""
     with failing_as_go("sync", path):
         for descriptor in descriptors:
-            os.fdatasync(descriptor)  # the size with it; that costs half of fsync
+            _sync(descriptor, "fdatasync")  # the size with it; that costs half of fsync
     if directory is not None:
         try:
             sync_path(directory or ".")

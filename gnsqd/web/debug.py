@@ -113,7 +113,7 @@ class Debug:
 
     def heap(self, request: Request) -> str:
         figures: dict[str, object] = {}
-        with open("/proc/self/status", encoding="utf-8", errors="replace") as status:
+        with suppress(FileNotFoundError), open("/proc/self/status", encoding="utf-8", errors="replace") as status:
             for line in status:
                 name, _, value = line.partition(":")
                 if name.startswith("Vm") or name in ("RssAnon", "Threads"):

@@ -63,7 +63,10 @@ class Connection:
         self._upgraded = False
         self._unread = b""
         self._socket = sock
-        self._local_address = format_address(sock.getsockname())
+        try:
+            self._local_address = format_address(sock.getsockname())
+        except OSError:  # macOS says so of a client that is gone already
+            self._local_address = "@"
         self._hub = get_hub()
         self._polling = shared_polling()
         self._readable = self._hub.loop.io(sock.fileno(), _READ)

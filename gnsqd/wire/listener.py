@@ -2,14 +2,15 @@
 
 An address is `host:port`, else the path of a unix socket, which HTTPS does not have. No host, and `0.0.0.0`, mean every
 interface, IPv6 included, as in Go; of a name's addresses one is taken, of IPv4 if there is one. A path that begins with
-`@` is no file but a name in Linux's abstract namespace, and no path at all lets the kernel choose such a name. Errors
-have Go's words (NSQD-COMPAT section 1.4, row 10).
+`@` is on Linux no file but a name in the abstract namespace, and no path at all lets the kernel choose such a name.
+Errors have Go's words (NSQD-COMPAT section 1.4, row 10).
 """
 
 import errno
 import os
 import re
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -25,6 +26,7 @@ from gnsqd.log import Logger
 _BACKLOG = 4096
 _MAPPED = "::ffff:"
 _KEEPALIVE_SECONDS = 15
+_TCP_KEEPIDLE = getattr(socket, "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE")  # of macOS
 _ACCEPT_PAUSE_SECONDS = 0.1
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _HIGHEST_PORT = 65535
@@ -115,10 +117,11 @@ def _plain_socket(accepted: gevent.socket.socket) -> socket.socket:
     """The standard library's socket on the same file: a Connection does its own waiting."""
     plain = socket.socket(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
     if plain.family != socket.AF_UNIX:
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_SECONDS)
+        with suppress(OSError):  # macOS says so of a client that is gone already
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            plain.setsockopt(socket.IPPROTO_TCP, _TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_SECONDS)
     return plain
 
 
@@ -149,7 +152,7 @@ def _listen(address: str, tcp_only: bool) -> gevent.socket.socket:
 
 def _unix_name(path: str) -> bytes:
     name = os.fsencode(path)
-    return b"\0" + name[1:] if name.startswith(b"@") else name
+    return b"\0" + name[1:] if name.startswith(b"@") and sys.platform == "linux" else name
 
 
 def _resolve(host: str, port: int) -> tuple[int, Any, str]:
@@ -212,7 +215,7 @@ def format_address(address: Any) -> str:
     if isinstance(address, bytes):
         return f"@{os.fsdecode(address[1:])}"
     if not isinstance(address, tuple):
-        return str(address) or "@"
+        return str(address or "@")
     host, port, *rest = address
     if "." in host:
         host = host.removeprefix(_MAPPED)

@@ -6,8 +6,9 @@ processor to others between two looks. The gap between the last two inputs decid
 is done.
 """
 
-from os import sched_yield
-from time import monotonic
+import os
+from functools import partial
+from time import monotonic, sleep
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,6 +16,8 @@ from gevent import get_hub
 from gevent.hub import Hub
 
 WINDOW = 50e-6  # seconds
+
+_offer_processor: Any = getattr(os, "sched_yield", partial(sleep, 0))  # not every system has it
 
 
 class Polling:
@@ -36,7 +39,7 @@ class Polling:
         self._last = now
 
     def _look(self) -> None:
-        sched_yield()
+        _offer_processor()
         if monotonic() - self._last > WINDOW:
             self.looking = False
             self._idle.stop()

@@ -1,14 +1,13 @@
 """The reference page and the help: every command and option is in both, with examples that can be typed."""
 
-import importlib.util
 import shlex
 from pathlib import Path
-from types import ModuleType
 
 import click
 import pytest
 
 from cli.gnsqadmin import gnsqadmin
+from documentation.writers import load_writer
 from nsqadmin_cli.command import AdminCommand
 from nsqadmin_cli.errors import ExitCode
 
@@ -18,17 +17,7 @@ PAGE = ROOT / "contrib" / "docs" / "gnsqadmin.md"
 # These print no data, or nothing but a screen or a script.
 WITHOUT_JSON = ("top", "completion", "context set", "context use", "context remove")
 
-
-def load_writer() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("write_gnsqadmin", ROOT / ".ci" / "write_gnsqadmin.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-WRITER = load_writer()
+WRITER = load_writer("write_gnsqadmin")
 COMMANDS: dict[str, AdminCommand] = WRITER.all_commands()
 
 each = pytest.mark.parametrize("words", COMMANDS)

@@ -1,14 +1,13 @@
 """The reference pages are what the program says, and the commands in all pages exist."""
 
-import importlib.util
 import re
 import shlex
-from types import ModuleType
 
 import click
 import pytest
 
-from documentation.markdown import DOCS, PAGES, ROOT, code
+from documentation.markdown import DOCS, PAGES, code
+from documentation.writers import load_writer
 from gnsqd.observe.stats import STAT_FIELDS
 from gnsqd.options import OPTIONS
 from gnsqd.web.routes import ROUTES
@@ -19,17 +18,6 @@ from pyspark_nsq.options import OPTIONS as SPARK_OPTIONS
 from pyspark_nsq_diskqueue.options import OPTIONS as DISKQUEUE_OPTIONS
 
 FLAGS = {option.flag for option in OPTIONS if option.flag} | {"help"}
-
-
-def load_writer(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 WRITER = load_writer("write_reference")
 
 

@@ -1,6 +1,6 @@
 """`python -m faults`: strikes both daemons, prints the table of what they lost, and writes it into
-contrib/docs/reliability.md. That takes about an hour, most of it for 500 kills a row; daemons that promise nothing are
-struck a fifth as often."""
+contrib/docs/reliability.md, some rows of it into the README. That takes about an hour, most of it for 500 kills a row;
+daemons that promise nothing are struck a fifth as often."""
 
 import argparse
 import os
@@ -17,6 +17,7 @@ from faults import blows
 from faults.ledger import Outcome, kill_loop
 
 DOCUMENT = Path(__file__).parents[2] / "contrib" / "docs" / "reliability.md"
+README = Path(__file__).parents[2] / "README.md"
 BEGIN, END = "<!-- faults -->\n", "<!-- /faults -->\n"
 COLUMNS = ("fault", "daemon", "options", "times", "acknowledged", "lost", "duplicated", "slowest recovery")
 
@@ -63,11 +64,18 @@ def cases() -> list[tuple[Row, str, tuple[str, ...]]]:
     ]
 
 
+def excerpt(lines: Sequence[str]) -> list[str]:
+    """What the README has of the table: what kills and losses of power cost, by durability."""
+    shown = [cells for cells in (row.strip("| ").split(" | ") for row in lines) if SYNCED[0] not in cells[2]]
+    return [line(cells[:6]) for cells in shown if cells[0] in (COLUMNS[0], "---", *(row.fault for row in ROWS[:2]))]
+
+
 def write(lines: Sequence[str]) -> None:
-    """Put the table between the markers of the document."""
-    text = DOCUMENT.read_text()
-    table = "".join(f"{row}\n" for row in lines)
-    DOCUMENT.write_text(re.sub(f"(?s)(?<={BEGIN}).*(?={END})", lambda _: f"\n{table}\n", text))
+    """Put the table between the markers of the documents."""
+    for document, rows in ((DOCUMENT, lines), (README, excerpt(lines))):
+        table = "".join(f"{row}\n" for row in rows)
+        text = document.read_text()
+        document.write_text(re.sub(f"(?s)(?<={BEGIN}).*(?={END})", lambda _: f"\n{table}\n", text))
 
 
 def promised(row: Row, name: str, flags: tuple[str, ...]) -> bool:

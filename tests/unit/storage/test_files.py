@@ -1,11 +1,14 @@
 """File operations, when they fail."""
 
+import errno
+import fcntl
 import os
 from pathlib import Path
 
 import pytest
 
 from gnsqd.errors import StorageError
+from gnsqd.storage import files
 from gnsqd.storage.files import rename_file, sync_path, write_file
 
 
@@ -33,3 +36,25 @@ def test_only_what_is_missing_counts_as_synced(tmp_path: Path) -> None:
     with pytest.raises(StorageError) as raised:
         sync_path(str(path))
     assert str(raised.value) == f"open {path}: not a directory"
+
+
+def test_file_system_without_full_syncs_is_synced_as_far_as_it_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As macOS has them: what such a file system answers is no error of the disk, and all else is one."""
+    synced = []
+    answer = errno.ENOTSUP
+
+    def refuse(descriptor: int, command: int) -> None:
+        assert command == 51
+        raise OSError(answer, os.strerror(answer))
+
+    monkeypatch.setattr(files, "_F_FULLFSYNC", 51)
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    monkeypatch.setattr(os, "fsync", synced.append)
+    write_file(str(tmp_path / "file"), b"0123456789", sync=True)
+    assert len(synced) == 1
+    answer = errno.EIO
+    with pytest.raises(StorageError, match=r"^sync .*/file: input/output error$"):
+        sync_path(str(tmp_path / "file"))
+    assert len(synced) == 1

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import gevent
 import gevent.socket
 import pytest
 
 from gnsqd.errors import StartError
+from gnsqd.log import Level, Logger
+from gnsqd.wire.connection import Connection
 from gnsqd.wire.listener import Listener, format_address, split_host_port
 
 
@@ -79,6 +82,7 @@ def test_what_is_no_host_and_port(address: str, error: str) -> None:
         (b"\0name", "@name"),
         (b"\0", "@"),
         (b"\0\xff", "@\udcff"),
+        (None, "@"),
     ],
 )
 def test_address_is_shown_as_by_go(address: object, text: str) -> None:
@@ -138,3 +142,24 @@ def test_file_of_a_unix_socket_is_removed_at_close_and_no_other(tmp_path: Path) 
     with listening(str(path)):
         path.unlink()  # somebody tidies up
     assert os.listdir(tmp_path) == []
+
+
+def test_client_that_is_gone_before_it_is_accepted_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its socket macOS tells nothing, and sets nothing: EINVAL."""
+
+    def refuse(*args: object) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    accepted: list[Connection] = []
+    with listening("127.0.0.1:0") as found, socket.create_connection(("127.0.0.1", found.port)):
+        monkeypatch.setattr(socket.socket, "setsockopt", refuse)
+        monkeypatch.setattr(socket.socket, "getsockname", refuse)
+
+        def handle(sock: socket.socket, address: str) -> None:
+            accepted.append(Connection(sock, address))
+            found.close()
+
+        log = Logger("", Level.FATAL)
+        with gevent.Timeout(30):
+            gevent.spawn(found.serve, "TCP", log, handle, lambda: False).get()
+    accepted[0].close()

@@ -1,0 +1,52 @@
+"""gnsqd needs nothing that only Linux has: it serves where all of that is missing. macOS itself is not tested on."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from behaviour.as_on_macos import MacOS
+from benchmarks.put import interpreter
+from daemons import Daemon, own_command
+from http_api import ask
+from nsq_client import Client
+
+
+@pytest.fixture
+def macos(tmp_path: Path) -> MacOS:
+    return MacOS(tmp_path / "syncs", interpreter(own_command()))
+
+
+@pytest.fixture
+def gnsqd(macos: MacOS, tmp_path: Path) -> Iterator[Daemon]:
+    with Daemon(macos.command, tmp_path / "data", "--durability=disk") as daemon:
+        yield daemon
+    assert "Traceback" not in daemon.log()
+
+
+def test_it_serves(gnsqd: Daemon) -> None:
+    with Client(gnsqd.tcp_address) as client:
+        client.publish("t", *[b"%d" % number for number in range(1000)])
+        client.subscribe("t", "c", rdy=100)
+        for _ in range(1000):
+            client.command(b"FIN %b" % client.message().id)
+
+
+def test_memory_in_use_is_the_peak(gnsqd: Daemon) -> None:
+    memory = gnsqd.stats()["memory"]
+    assert 10 << 20 < memory["heap_in_use_bytes"] < 1 << 30
+    assert memory["heap_released_bytes"] == memory["heap_idle_bytes"] == 0
+    for page in ("/metrics", "/debug/pprof/heap", "/stats"):
+        assert ask(gnsqd, f"GET {page}")[0] == 200
+    assert ask(gnsqd, "POST /debug/freememory")[0] == 200
+
+
+def test_each_sync_reaches_the_disk_and_not_only_its_memory(gnsqd: Daemon, macos: MacOS) -> None:
+    before = len(macos.syncs())
+    assert ask(gnsqd, "POST /pub?topic=t", b"kept") == (200, "OK")
+    assert ("F_FULLFSYNC", "t.journal.000000.dat") in macos.syncs()[before:]
+    gnsqd.kill()
+    with gnsqd.start(), Client(gnsqd.tcp_address) as client:
+        client.subscribe("t", "c", rdy=1)
+        assert client.message().body == b"kept"
+    assert {call for call, _ in macos.syncs()} == {"F_FULLFSYNC"}

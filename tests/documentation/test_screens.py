@@ -1,0 +1,59 @@
+"""The pictures of gnsqadmin are of what it shows: `make screens` takes them, here their headings are compared."""
+
+import html
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cli.nodes import create, publish
+from daemons import Daemon
+from documentation.markdown import DOCS, ROOT
+from documentation.writers import load_writer
+from nsq_client import Client
+
+WRITER = load_writer("write_screens")
+PICTURES = sorted(path.stem for path in (DOCS / "screens").glob("*.svg"))
+
+
+def lines(picture: str) -> list[list[str]]:
+    """The texts of a picture, line by line, below its title."""
+    found: dict[float, list[str]] = {}
+    for height, text in re.findall(r'<text class="[^"]*-r\d+"[^>]*? y="([\d.]+)"[^>]*>(.*?)</text>', picture):
+        if words := html.unescape(text).replace("\xa0", " ").strip():
+            found.setdefault(float(height), []).append(words)
+    return [found[height] for height in sorted(found)]
+
+
+def headings(picture: str) -> set[str]:
+    """Those of its table, each in its long form: they stand above the first line of dashes."""
+    rows = lines(picture)
+    rule = next(number for number, row in enumerate(rows) if row[0].startswith("──"))
+    whole = {}
+    for source in (ROOT / "nsqadmin_cli").rglob("*.py"):
+        for long, short in re.findall(r'Column\("\w+", "([^"]*)", "([^"]*)"', source.read_text("utf-8")):
+            whole[short] = long
+    return {whole.get(heading, heading) for heading in rows[rule - 1]}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_picture_is_of_the_command_in_its_title(name: str) -> None:
+    (title,) = re.findall(r'<text class="[^"]*title"[^>]*>(.*?)</text>', (DOCS / "screens" / f"{name}.svg").read_text())
+    assert title.replace("&#160;", " ") == f"gnsqadmin {WRITER.PICTURES[name].command}"
+
+
+@pytest.mark.parametrize("name", ["top", "tree"])
+def test_picture_has_the_headings_that_gnsqadmin_shows(name: str, gnsqd_factory: Callable[..., Daemon]) -> None:
+    kept = (DOCS / "screens" / f"{name}.svg").read_text("utf-8")
+    nodes = [gnsqd_factory(), gnsqd_factory()]
+    for node in nodes:
+        create(node, "orders", "billing")
+        publish(node, "orders", 10)
+    with Client(nodes[0].tcp_address) as client:
+        client.subscribe("orders", "billing", rdy=1)
+        picture = WRITER.PICTURES[name]
+        text = WRITER.shown(picture._replace(seconds=min(picture.seconds, 0.1)), nodes)
+    shown = headings(WRITER.svg(picture, text, light=False))
+    assert len(headings(kept)) > 5
+    assert headings(kept) <= shown, "run `make screens`"
