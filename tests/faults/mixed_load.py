@@ -29,7 +29,7 @@ VERBS = {"PUB": 5, "MPUB": 2, "DPUB": 1, "/pub": 2, "/mpub": 1}
 BATCHES = ("MPUB", "/mpub")
 SIZES = (30, 200, 200, 200, 2000)  # bytes
 BURST = 500  # messages, more than memory has room for
-UPGRADES: Sequence[dict[str, bool]] = (
+UPGRADES: Sequence[dict[str, int]] = (
     {},
     {},
     {"deflate": True},
@@ -100,7 +100,7 @@ class MixedLoad:
             self.counts[what] += count
 
     def _connect(self, chance: random.Random) -> UpgradedClient:
-        fields: dict[str, object] = {**chance.choice(UPGRADES), "output_buffer_timeout": chance.choice((25, 250))}
+        fields: dict[str, int] = {**chance.choice(UPGRADES), "output_buffer_timeout": chance.choice((25, 250))}
         return UpgradedClient(self._daemon.tcp_address, self._tls, **fields)
 
     def _post(self, path: str) -> None:
