@@ -12,7 +12,7 @@ PEERS := tests/peers/bin/.built
 PYTEST = GNSQD_EXPECT_LANE=$$(cat $(1)/.lane) $(1)/bin/pytest $(TESTS)
 
 .PHONY: run test test-plain test-spark peers bench bench-memory bench-scale spark-faults spark-bench spark-example
-.PHONY: faults differential docs options screens lint types format clean
+.PHONY: faults differential soak docs options screens lint types format clean
 
 run:
 	@.ci/install .venv
@@ -72,6 +72,11 @@ faults: $(PEERS)
 differential: $(PEERS)
 	@.ci/install .venv dev
 	@PYTHONPATH=tests .venv/bin/python -m model.differential $(FLAGS)
+
+# An hour of mixed load on gnsqd, after which nothing is lost and nothing has grown: FLAGS="--durability=process".
+soak:
+	@.ci/install .venv dev
+	@PYTHONPATH=tests .venv/bin/python -m faults.soak $(FLAGS)
 
 # What kills, restarts and full disks cost a Spark stream: the tables of contrib/docs/spark.md, in about half an hour.
 spark-faults:

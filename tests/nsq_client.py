@@ -161,6 +161,11 @@ class Client:
             raise ConnectionError(f"closed by the daemon; unread: {self.buffer!r}")
         self.buffer += data
 
+    def reset(self) -> None:
+        """Close so that the daemon's next read or write fails."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.sock.close()
+
     def close(self) -> None:
         self.sock.close()
 

@@ -5,7 +5,7 @@ the test's end of that file.
 
 The file holds a line. `throw KIND` raises `Injected` where a greenlet of that kind waits; `start KIND` in the next one
 that starts, in place of what it would do, KIND being the beginning of the name; `fsync FILE` in the next fsync of a
-file whose path has that in it.
+file whose path has that in it; `resolve HOST` where the address of that host is asked for next.
 """
 
 import os
@@ -16,6 +16,7 @@ from typing import Any
 from weakref import WeakSet
 
 import gevent
+import gevent.socket
 
 VARIABLE = "GNSQD_BUGS"  # path of the control file
 _POLL_SECONDS = 0.01
@@ -71,6 +72,7 @@ def _run() -> None:
 
     spawn: Callable[..., Any] = Supervisor._start
     fsync = os.fsync
+    getaddrinfo = gevent.socket.getaddrinfo
 
     def start(self: Supervisor, run: Any, name: str, body: Callable[[], None]) -> Any:
         def begin() -> None:
@@ -89,10 +91,18 @@ def _run() -> None:
             raise Injected("fsync")
         fsync(descriptor)
 
+    def resolve(host: str, *arguments: Any, **options: Any) -> Any:
+        if wanted() == ("resolve", host):
+            take()
+            raise Injected(host)
+        return getaddrinfo(host, *arguments, **options)
+
     modules: Any = Supervisor
     modules._start = start
     functions: Any = os
     functions.fsync = sync
+    functions = gevent.socket
+    functions.getaddrinfo = resolve
     thrower = gevent.Greenlet(throw)
     thrower.start()
     runpy.run_module("gnsqd", run_name="__main__", alter_sys=True)

@@ -15,7 +15,9 @@ from daemons import DEADLINE, Daemon, eventually, open_socket, own_command
 from exposition import labels, series
 from faults.buggy_gnsqd import Bugs
 from http_api import head
+from interop.cluster import Pretender
 from nsq_client import Client
+from unit.cluster.fake_lookupd import answer, info
 from upgraded_client import tls_client_context
 
 BODIES = [b"first", b"second", b"third"]
@@ -45,6 +47,16 @@ def leave(nsqd: Daemon) -> None:
         client.subscribe("other", "c#ephemeral")
 
 
+def ask_nsqlookupd(nsqd: Daemon) -> None:
+    """For the channels of a new topic."""
+    eventually(lambda: "): peer info " in nsqd.log())
+    ask("POST /topic/create?topic=new")(nsqd)
+
+
+def answer_as_nsqlookupd(line: bytes) -> list[bytes]:
+    return [info() if b"IDENTIFY" in line else answer(b"OK")]
+
+
 @pytest.mark.parametrize(
     ("bug", "name", "then"),
     [
@@ -55,12 +67,16 @@ def leave(nsqd: Daemon) -> None:
         ("throw syncLoop", "syncLoop", nothing),
         ("throw persistLoop", "persistLoop", nothing),
         ("throw healthLoop", "healthLoop", nothing),
-        ("throw lookupLoop", "lookupLoop:127.0.0.1:9", nothing),
+        ("throw journalLoop", "journalLoop", nothing),
+        ("throw compactionLoop", "compactionLoop", nothing),
+        ("throw lookupLoop:127.0.0.1:9", "lookupLoop:127.0.0.1:9", nothing),
         ("throw statsdLoop", "statsdLoop", nothing),
         ("throw messagePump:t", "messagePump:t", nothing),
         ("throw drainLoop", "drainLoop", ask("POST /drain")),
         ("start precreate", "precreate:new", ask("POST /topic/create?topic=new")),
         ("start delete", "delete:other:c#ephemeral", leave),
+        ("start query", "query:127.0.0.1:1", ask_nsqlookupd),
+        ("resolve localhost", "lookUp:localhost", nothing),
         ("fsync t.diskqueue", "sync:t", nothing),
     ],
 )
@@ -69,12 +85,14 @@ def test_a_defect_of_the_daemon_ends_it_and_no_message_is_lost(
 ) -> None:
     flags = [
         "--lookupd-tcp-address=127.0.0.1:9",
-        "--statsd-address=127.0.0.1:9",
+        "--statsd-address=localhost:9" if "resolve" in bug else "--statsd-address=127.0.0.1:9",
+        "--statsd-interval=1001ms" if "resolve" in bug else "--statsd-interval=1h",
         "--mem-queue-size=1",
         "--sync-timeout=50ms" if "fsync" in bug else "--sync-timeout=1h",
     ]
-    daemon = Daemon(bugs.command, tmp_path / "data", *flags)
-    with daemon:
+    nsqlookupd = Pretender(answer_as_nsqlookupd)
+    daemon = Daemon(bugs.command, tmp_path / "data", *flags, nsqlookupd.flag)
+    with nsqlookupd, daemon:
         if "fsync" in bug:
             bugs.bring_about(bug)
         with Client(daemon.tcp_address) as client:
@@ -85,7 +103,8 @@ def test_a_defect_of_the_daemon_ends_it_and_no_message_is_lost(
         assert daemon.wait() == 1, daemon.log()
     assert bugs.done()
     assert f" FATAL: greenlet {name} died\nTraceback (most recent call last):\n" in daemon.log()
-    assert daemon.log().count("Traceback") == (2 if "fsync" in bug else 1), daemon.log()  # the thread's, too
+    twice = "fsync" in bug or "resolve" in bug  # in the thread, too, or where the greenlet is waited for
+    assert daemon.log().count("Traceback") == 1 + twice, daemon.log()
     assert daemon.log().endswith(" INFO: NSQ: bye\n")
     daemon.command = own_command()
     with daemon, Client(daemon.tcp_address) as client:

@@ -8,9 +8,8 @@ import json
 import os
 import struct
 import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +18,6 @@ import pytest
 from daemons import DEADLINE, Daemon, eventually
 from gnsqd.errors import StorageError
 from gnsqd.storage.metadata import load
-from model.differential import fast_directory
 from model.sides import Link
 from nsq_client import MESSAGE, parse_message, sized
 
@@ -92,11 +90,11 @@ def lay_out(directory: Path, *, spare: Damage | None = None) -> None:
     (directory / "nsqd.dat").write_text(json.dumps({"topics": topics, "version": "1.3.0"}))
 
 
-def drain(daemon: Daemon) -> list[set[bytes]]:
-    """The bodies that each queue gives."""
+def drain(daemon: Daemon, count: int) -> list[set[bytes]]:
+    """The bodies that channel `c` gives of each of so many topics `d0`, `d1` and so on."""
     found: list[set[bytes]] = []
-    for first in range(0, len(DAMAGES), AT_A_TIME):
-        numbers = range(first, min(first + AT_A_TIME, len(DAMAGES)))
+    for first in range(0, count, AT_A_TIME):
+        numbers = range(first, min(first + AT_A_TIME, count))
         links = [Link(daemon.tcp_address) for _ in numbers]
         for number, link in zip(numbers, links, strict=True):
             link.send(b"IDENTIFY\n" + sized(b'{"output_buffer_size":-1}') + b"SUB d%d c\nRDY 10\n" % number)
@@ -132,13 +130,6 @@ def drain(daemon: Daemon) -> list[set[bytes]]:
     return found
 
 
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    """In memory where that can be: hundreds of queues are synced at an exit."""
-    with tempfile.TemporaryDirectory(dir=fast_directory()) as name:
-        yield Path(name)
-
-
 @pytest.mark.peer
 def test_queue_with_a_wrong_byte_or_a_missing_end_gives_all_the_rest(
     directory: Path, gnsqd_factory: Callable[..., Daemon], peer_binary: Callable[[str], Path]
@@ -148,11 +139,11 @@ def test_queue_with_a_wrong_byte_or_a_missing_end_gives_all_the_rest(
         lay_out(directory / name, spare=ENDLESS if name == "real" else None)
     nsqd = Daemon([os.fspath(peer_binary("nsqd"))], directory / "real", "--mem-queue-size=0").start()
     try:
-        real = drain(nsqd)
+        real = drain(nsqd, len(DAMAGES))
     finally:
         nsqd.kill()
     gnsqd = gnsqd_factory("--mem-queue-size=0", data_path=directory / "ours")
-    ours = drain(gnsqd)
+    ours = drain(gnsqd, len(DAMAGES))
     deferred = {topic["topic_name"]: topic["channels"][0]["deferred_count"] for topic in gnsqd.stats()["topics"]}
     for number, (damage, by_ours, by_real) in enumerate(zip(DAMAGES, ours, real, strict=True)):
         if deferred[f"d{number}"]:  # a wrong time

@@ -1,0 +1,330 @@
+"""A soak: an hour of mixed load, or as long as one likes, after which nothing is lost and nothing has grown.
+
+    PYTHONPATH=tests python -m faults.soak --minutes=60 --durability=process
+
+The daemon's memory, open files and greenlets are looked at all the time, and a line about them is printed every minute.
+At the end everything is taken, and the tally of what was published and finished must agree with itself and with the
+daemon's counters. Flat is what is no higher in the last tenth of the time than in the second to fifth, by medians.
+"""
+
+import argparse
+import os
+import random
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from traceback import format_exception
+from typing import NamedTuple
+
+from certificates import issue
+from daemons import DEADLINE, Daemon, eventually, own_command
+from faults.mixed_load import MixedLoad
+from faults.onlookers import resident_bytes
+from faults.tally import Tally
+
+TOPICS = ("t", "u")
+CHANNELS = ("one", "two")
+FLAGS = ("--msg-timeout=2s", "--mem-queue-size=100", "--max-bytes-per-file=1000000")
+
+MB = 1e6
+MEMORY_GROWTH = 1.05
+MEMORY_SLACK = 3.0  # MB
+COMING_AND_GOING = 12  # connections that may just be there, or not
+QUEUES = len(TOPICS) * (1 + len(CHANNELS))
+
+LINE = "{:>8} {:>8} {:>6} {:>10} {:>8} {:>10} {:>10} {:>11}"
+HEAD = LINE.format("time", "RSS, MB", "files", "greenlets", "depth", "published", "finished", "reconnects")
+
+
+class Sample(NamedTuple):
+    seconds: float  # since the beginning
+    memory: float  # resident, MB
+    files: int
+    greenlets: int
+
+
+class Row(NamedTuple):
+    """What must not have grown: how much it was early and late, and how much it may be late."""
+
+    what: str
+    early: float
+    late: float
+    limit: float
+
+    @property
+    def is_flat(self) -> bool:
+        return self.late <= self.limit
+
+
+class Outcome(NamedTuple):
+    """`complaints` is empty if all is well."""
+
+    tallies: list[Tally]
+    counts: Counter[str]
+    rows: list[Row]
+    complaints: list[str]
+
+
+def look(daemon: Daemon, seconds: float) -> Sample:
+    page = daemon.http("GET", "/metrics")[2]
+    greenlets = re.search(rb"^gnsqd_greenlets (\d+)", page, re.MULTILINE)
+    assert greenlets
+    files = len(os.listdir(f"/proc/{daemon.pid}/fd"))
+    return Sample(seconds, resident_bytes(daemon) / MB, files, int(greenlets[1]))
+
+
+def compare(samples: Sequence[Sample]) -> list[Row]:
+    """The second to fifth tenth of the time with the last."""
+    count = len(samples)
+    early, late = samples[count // 10 : max(count // 2, 1)], samples[9 * count // 10 :]
+    memory, files, greenlets = (
+        (median(row[column] for row in early), median(row[column] for row in late)) for column in (1, 2, 3)
+    )
+    return [
+        Row("resident memory, MB", *memory, max(memory[0] * MEMORY_GROWTH, memory[0] + MEMORY_SLACK)),
+        Row("open files", *files, files[0] + COMING_AND_GOING),
+        Row("greenlets", *greenlets, greenlets[0] + COMING_AND_GOING),
+    ]
+
+
+class Throttle:
+    """Keeps daemon and clients together at `share` of a core."""
+
+    def __init__(self, daemon: Daemon, load: MixedLoad, share: float) -> None:
+        self._daemon = daemon
+        self._load = load
+        self._share = share
+        self._at = time.monotonic()
+        self._used = self._seconds()
+
+    def _seconds(self) -> float:
+        fields = Path(f"/proc/{self._daemon.pid}/stat").read_text().rpartition(")")[2].split()
+        return time.process_time() + sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+    def adjust(self) -> None:
+        at, used = self._at, self._used
+        self._at, self._used = time.monotonic(), self._seconds()
+        share = (self._used - used) / (self._at - at)
+        change = min(max(share / self._share, 0.7), 1.4)
+        self._load.interval = min(max(self._load.interval * change, 0.002), 5.0)
+
+
+class Soak:
+    """One daemon and its clients; `report` gets a line every minute, ten in a run that is shorter than that."""
+
+    def __init__(self, daemon: Daemon, seed: int, report: Callable[[str], None]) -> None:
+        self.tallies = [Tally(name, CHANNELS) for name in TOPICS]
+        self.counts: Counter[str] = Counter()
+        self.rows: list[Row] = []
+        self.complaints: list[str] = []
+        self._daemon = daemon
+        self._seed = seed
+        self._report = report
+
+    def run(self, seconds: float, share: float) -> None:
+        for topic in TOPICS:
+            self._create("topic", f"topic={topic}")
+            for channel in CHANNELS:
+                self._create("channel", f"topic={topic}&channel={channel}")
+        before = look(self._daemon, 0)
+        load = MixedLoad(self._daemon, self.tallies, self._seed)
+        self.counts = load.counts
+        samples: list[Sample] = []
+        try:
+            self._watch(load, samples, seconds, share)
+            load.stop_publishing()
+            self._settle(load)
+        except Exception as error:
+            load.failures.append(error)
+        finally:
+            load.stop()
+        if load.failures:
+            self.complaints = ["".join(format_exception(error)) for error in load.failures]
+            return
+        self.rows = compare(samples)
+        self._judge_rest(before)
+        self.complaints += [f"{row.what} not flat" for row in self.rows if not row.is_flat]
+
+    def _create(self, what: str, query: str) -> None:
+        assert self._daemon.http("POST", f"/{what}/create?{query}")[0] == 200
+
+    def _watch(self, load: MixedLoad, samples: list[Sample], seconds: float, share: float) -> None:
+        throttle = Throttle(self._daemon, load, share)
+        between_samples, between_lines = max(seconds / 600, 0.2), min(60.0, seconds / 10)
+        next_line = between_lines
+        began = time.monotonic()
+        self._report(HEAD)
+        while (now := time.monotonic() - began) < seconds and not load.failures:
+            throttle.adjust()
+            if not samples or now >= samples[-1].seconds + between_samples:
+                samples.append(look(self._daemon, now))
+            if now >= next_line:
+                next_line += between_lines
+                self._report(self._line(samples[-1]))
+            time.sleep(min(between_samples, 1.0))
+
+    def _line(self, sample: Sample) -> str:
+        passed = time.strftime("%H:%M:%S", time.gmtime(sample.seconds))
+        return LINE.format(
+            passed,
+            f"{sample.memory:.1f}",
+            sample.files,
+            sample.greenlets,
+            self._depth(),
+            sum(tally.count for tally in self.tallies),
+            self._finished(),
+            self.counts["reconnects"],
+        )
+
+    def _depth(self) -> int:
+        """Messages that wait anywhere, are in flight or held back."""
+        depth = 0
+        for topic in self._daemon.stats()["topics"]:
+            depth += topic["depth"]
+            for channel in topic["channels"]:
+                depth += channel["depth"] + channel["in_flight_count"] + channel["deferred_count"]
+        return depth
+
+    def _finished(self) -> int:
+        return sum(receipts.finished_count for tally in self.tallies for receipts in tally.channels.values())
+
+    def _settle(self, load: MixedLoad) -> None:
+        """Until all is finished, or nothing moves any more."""
+        finished, deadline = self._finished(), time.monotonic() + DEADLINE
+        while not load.failures and not all(tally.finished() for tally in self.tallies):
+            if self._finished() > finished:
+                finished, deadline = self._finished(), time.monotonic() + DEADLINE
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.02)
+
+    def _judge_rest(self, before: Sample) -> None:
+        """Without clients: all that was published is finished, and nothing but what lasts is there."""
+        try:
+            eventually(self._nothing_else)
+        except AssertionError:
+            self.complaints.append(f"something that came stays: {self._daemon.stats()}")
+        topics = {topic["topic_name"]: topic for topic in self._daemon.stats()["topics"]}
+        for tally in self.tallies:
+            self.complaints += tally.complaints(topics[tally.topic])
+        # A queue may keep files open, and know the greenlets of its last sync.
+        files, greenlets = before.files + 2 * QUEUES, before.greenlets + 2 * QUEUES
+        deadline = time.monotonic() + DEADLINE
+        while (after := look(self._daemon, 0)).files > files or after.greenlets > greenlets:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+        self.rows.append(Row("open files before and after", before.files, after.files, files))
+        self.rows.append(Row("greenlets before and after", before.greenlets, after.greenlets, greenlets))
+
+    def _nothing_else(self) -> bool:
+        topics = self._daemon.stats()["topics"]
+        channels = [channel for topic in topics for channel in topic["channels"]]
+        return (
+            sorted(topic["topic_name"] for topic in topics) == sorted(TOPICS)
+            and len(channels) == len(TOPICS) * len(CHANNELS)
+            and not any(channel["client_count"] for channel in channels)
+        )
+
+    def judge_end(self) -> None:
+        """Of the process, and of what it leaves."""
+        if (code := self._daemon.terminate()) != 0:
+            self.complaints.append(f"exit code {code}")
+        log = self._daemon.log()
+        self.complaints += [f"{what} in the log" for what in ("Traceback (most", " FATAL: ") if what in log]
+        beginnings = ("nsqd.dat", *(f"{topic}{mark}" for topic in TOPICS for mark in ".:"))
+        left = [
+            name
+            for name in os.listdir(self._daemon.data_path)
+            if not name.startswith(beginnings) or name.endswith(".bad")
+        ]
+        if left:
+            self.complaints.append(f"{len(left)} files left, such as {sorted(left)[:3]}")
+
+
+def run(
+    command: list[str],
+    directory: Path,
+    *flags: str,
+    seconds: float,
+    seed: int,
+    share: float,
+    report: Callable[[str], None] = lambda line: None,
+) -> Outcome:
+    """Soak a daemon that `command` starts, on a data path below `directory`."""
+    cert, key = issue("server").write(directory / "server")
+    daemon = Daemon(command, directory / "data", *FLAGS, f"--tls-cert={cert}", f"--tls-key={key}", *flags)
+    with daemon:
+        soak = Soak(daemon, seed, report)
+        soak.run(seconds, share)
+        if daemon.running:
+            soak.judge_end()
+        else:
+            soak.complaints.append(f"the daemon ended: {daemon.log()[-2000:]}")
+    return Outcome(soak.tallies, soak.counts, soak.rows, soak.complaints)
+
+
+def tables(outcome: Outcome) -> Iterable[str]:
+    """In Markdown."""
+    yield "| | early | late | at most | flat |"
+    yield "| --- | ---: | ---: | ---: | --- |"
+    for row in outcome.rows:
+        figures = (f"{round(figure, 1):g}" for figure in (row.early, row.late, row.limit))
+        yield f"| {row.what} | {' | '.join(figures)} | {'yes' if row.is_flat else 'NO'} |"
+    yield ""
+    yield "| topic | channel | published | finished | requeued | timed out | lost | delivered again |"
+    yield f"| --- | --- |{' ---: |' * 6}"
+    for tally in outcome.tallies:
+        for name, receipts in tally.channels.items():
+            timed_out = sum(receipts.attempts) - tally.count - receipts.requeues
+            figures = (tally.count, receipts.finished_count, receipts.requeues, timed_out)
+            bad = (len(tally.lost(name)), len(receipts.again))
+            yield f"| {tally.topic} | {name} | {' | '.join(map(str, (*figures, *bad)))} |"
+    yield ""
+    yield ", ".join(f"{count} {what}" for what, count in sorted(outcome.counts.items()))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=random.getrandbits(32))
+    parser.add_argument("--load", type=float, default=20.0, help="percent of a core, for daemon and clients together")
+    parser.add_argument("--durability", help="the daemon's option")
+    parser.add_argument("flags", nargs="*", help="more options for the daemon, behind --")
+    asked = parser.parse_args()
+    flags = [f"--durability={asked.durability}"] if asked.durability else []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+
+    def report(line: str) -> None:
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+    report(f"seed {asked.seed}, {asked.minutes:g} minutes: {' '.join([*own_command(), *flags, *asked.flags])}")
+    with tempfile.TemporaryDirectory(prefix="gnsqd-soak-") as directory:
+        outcome = run(
+            own_command(),
+            Path(directory),
+            *flags,
+            *asked.flags,
+            seconds=asked.minutes * 60,
+            seed=asked.seed,
+            share=asked.load / 100,
+            report=report,
+        )
+    report("")
+    for line in tables(outcome):
+        report(line)
+    for complaint in outcome.complaints:
+        report(f"WRONG: {complaint}")
+    return 1 if outcome.complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

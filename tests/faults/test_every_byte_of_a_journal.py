@@ -1,0 +1,181 @@
+"""A journal with any one byte wrong, or any of its files cut at any length: what the damage spares comes, nothing comes
+that was never published, and there is a line about it (contrib/docs/data-directory.md)."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from time import monotonic_ns
+
+import pytest
+from gevent import killall
+
+from daemons import Daemon, StartFailed
+from faults.test_every_byte import Damage, drain
+from gnsqd.broker.message import Message
+from gnsqd.broker.topic_journal import TopicJournal
+from gnsqd.options import Options
+from gnsqd.storage.syncer import Syncer
+from unit.broker.surroundings import MINUTE, FakeConsumer, Surroundings, settle
+
+OPTIONS = Options(durability="process")
+HALF_AN_HOUR = 30 * MINUTE
+BODIES = [b"<body %d>" % number for number in range(10)]
+FINISHED = {BODIES[0], BODIES[5]}
+DEFERRED = {BODIES[1], BODIES[3], BODIES[6], BODIES[8]}
+FIRST_LINE = len(b"gnsqd journal 1 01234567\n")
+BEFORE_FRAME = 4 + 4 + 4 + 1 + 8 + 4 + 8  # mark, size, CRC, type, number, count, due time
+BEFORE_BODY = 4 + 4 + 8 + 2 + 16  # size, type, timestamp, attempts, id
+IN_A_DAEMON = 60  # journals
+
+
+@pytest.fixture
+def syncer() -> Iterator[Syncer]:
+    syncer = Syncer()
+    yield syncer
+    syncer.stop()
+
+
+def lay_out(directory: Path, syncer: Syncer, topics: Sequence[str]) -> None:
+    """What two daemons leave that are killed: in each topic messages that are finished, put back, in flight, deferred
+    and waiting in channel `c`, in this order and each in a record of its own."""
+    for first in (0, 5):
+        around = Surroundings(directory, OPTIONS, syncer)
+        assert around.journals is not None
+        around.registry.load([], around.journals.topics)
+        consumer = FakeConsumer(1)
+        for name in topics:
+            topic = around.registry.get_topic(name)
+            channel = topic.get_channel("c")
+            finished, put_back, in_flight, deferred, waiting = BODIES[first : first + 5]
+            for body in (finished, put_back, in_flight):
+                topic.publish([body])
+                topic.commit()
+            settle()
+            taken: dict[bytes, bytes] = {}
+            while messages := channel.take(consumer, 10, MINUTE, 0):
+                taken |= {message.body: message.id for message in messages}
+            channel.finish(consumer.id, taken[finished])
+            channel.requeue(consumer.id, taken[put_back], HALF_AN_HOUR)
+            topic.publish([deferred], HALF_AN_HOUR)
+            topic.commit()
+            topic.publish([waiting])
+            topic.commit()
+            settle()
+        around.journals.flush_dirty()
+        killall(around.greenlets)
+
+
+class Files:
+    """Those of a journal, the oldest first, and where in them each message is."""
+
+    def __init__(self, directory: Path, topic: str) -> None:
+        self._paths = sorted(directory.glob(f"{topic}.journal.*.dat"))
+        self.data = {path.name: path.read_bytes() for path in self._paths}
+        self.last = self._paths[-1].name
+        self.frames: dict[bytes, bytes] = {}  # by body
+        self._records: dict[bytes, tuple[str, int, int]] = {}
+        for name, data in self.data.items():
+            for body in BODIES:
+                if body in data:
+                    at = data.index(body)
+                    end = at + len(body)
+                    self.frames[body] = data[at - BEFORE_BODY : end]
+                    self._records[body] = name, at - BEFORE_BODY - BEFORE_FRAME, end
+        assert len(self._records) == len(BODIES)
+
+    def damages(self) -> list[Damage]:
+        return [
+            Damage(name, at, mask)
+            for name, data in self.data.items()
+            for at in range(len(data))
+            for mask in (0, 0x01 if at % 2 else 0xFF)
+        ]
+
+    def put(self, directory: Path, damage: Damage) -> None:
+        for name, data in self.data.items():
+            (directory / name).write_bytes(damage.apply(data) if name == damage.file else data)
+
+    def spared(self, damage: Damage) -> set[bytes]:
+        """What is not finished and not hit. Without its first line nothing in a file counts."""
+        return {body for body, record in self._records.items() if not self._hits(damage, *record)} - FINISHED
+
+    @staticmethod
+    def _hits(damage: Damage, name: str, begin: int, end: int) -> bool:
+        if damage.file != name:
+            return False
+        if damage.mask:
+            return damage.at < FIRST_LINE or begin <= damage.at < end
+        return damage.at < end
+
+
+def replay(directory: Path, syncer: Syncer) -> tuple[set[bytes], str]:
+    """The frames of all messages that topic and channel have to give, and the log."""
+    around = Surroundings(directory, OPTIONS, syncer)
+    assert around.journals is not None
+    journal = around.journals.open("t")
+    topic = TopicJournal("t", journal, around.environment)
+    messages: list[Message] = []
+    for queue in (topic.queue, topic.channel_queue("c")):
+        while batch := queue.take(100, 1 << 20):
+            messages += batch
+        while batch := queue.take_deferred(100, monotonic_ns()):
+            messages += batch
+    journal.close()
+    return {message.frame for message in messages}, around.log.getvalue()
+
+
+def test_what_damage_spares_is_kept_and_nothing_else_comes(directory: Path, syncer: Syncer) -> None:
+    lay_out(directory, syncer, ["t"])
+    files = Files(directory, "t")
+    assert len(files.data) == 2
+    assert replay(directory, syncer)[0] == {files.frames[body] for body in set(BODIES) - FINISHED}
+    for damage in files.damages():
+        for path in directory.iterdir():
+            path.unlink()
+        files.put(directory, damage)
+        frames, log = replay(directory, syncer)
+        assert frames <= set(files.frames.values()), damage
+        assert frames >= {files.frames[body] for body in files.spared(damage)}, damage
+        if damage.file != files.last:  # what was finished is told once more behind it
+            assert not frames & {files.frames[body] for body in FINISHED}, damage
+        if damage.mask:
+            told = [line for line in log.split("\n") if damage.file in line]
+            assert len(told) == 1, (damage, told)
+            assert " ERROR: " in told[0] or " WARNING: " in told[0], (damage, told)
+
+
+@pytest.mark.parametrize("durability", ["process", "none"])
+def test_daemon_gives_what_damage_of_its_journals_spares(
+    durability: str, directory: Path, syncer: Syncer, gnsqd_factory: Callable[..., Daemon]
+) -> None:
+    data_path = directory / "data"
+    data_path.mkdir()
+    names = [f"d{number}" for number in range(IN_A_DAEMON)]
+    lay_out(data_path, syncer, names)
+    topics = [{"name": name, "paused": False, "channels": [{"name": "c", "paused": False}]} for name in names]
+    (data_path / "nsqd.dat").write_text(json.dumps({"topics": topics, "version": "1.3.0"}))
+    spared = []
+    for number, name in enumerate(names):
+        files = Files(data_path, name)
+        damages = files.damages()
+        damage = damages[number * len(damages) // IN_A_DAEMON]
+        files.put(data_path, damage)
+        spared.append((damage, files.spared(damage)))
+    gnsqd = gnsqd_factory(f"--durability={durability}", data_path=data_path)
+    given = drain(gnsqd, IN_A_DAEMON)
+    deferred = {topic["topic_name"]: topic["channels"][0]["deferred_count"] for topic in gnsqd.stats()["topics"]}
+    for name, (damage, wanted), came in zip(names, spared, given, strict=True):
+        assert came <= set(BODIES), damage
+        missing = wanted - came
+        assert missing <= DEFERRED, damage
+        assert len(missing) <= deferred[name], damage
+    assert gnsqd.terminate() == 0
+
+
+def test_journal_that_cannot_be_read_is_one_clear_error(gnsqd_factory: Callable[..., Daemon], tmp_path: Path) -> None:
+    path = tmp_path / "data" / "t.journal.000000.dat"
+    path.mkdir(parents=True)
+    with pytest.raises(StartFailed) as raised:
+        gnsqd_factory("--durability=process", data_path=path.parent)
+    (line,) = [line for line in str(raised.value).split("\n") if " FATAL: " in line]
+    assert line.endswith(f"failed to load metadata - read {path}: is a directory")
