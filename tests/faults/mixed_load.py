@@ -10,7 +10,6 @@ import json
 import random
 import ssl
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress

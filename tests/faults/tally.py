@@ -9,8 +9,6 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from nsq_client import Message
-
 COUNTS = ("depth", "in_flight_count", "deferred_count")
 
 
