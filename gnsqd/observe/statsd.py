@@ -122,18 +122,17 @@ class Statsd:
         """As getaddrinfo. A name that takes too long to look up is not looked up a second time meanwhile: it occupies
         one of the few threads that all look-ups share."""
         host = host or "localhost"
-        try:
+        with suppress(gaierror):
             return getaddrinfo_at_once(host, port, type=SOCK_DGRAM, flags=AI_NUMERICHOST)
-        except gaierror:
-            if self._look_up is None:
-                self._look_up = gevent.spawn(_look_up, host, port)
-                self._look_up.name = f"lookUp:{host}"
-            gevent.wait([self._look_up, self._exit], LOOK_UP_SECONDS, 1)
-            if not self._look_up.ready():
-                return []
-            found: list[Any] = self._look_up.get()
-            self._look_up = None
-            return found
+        if self._look_up is None:
+            self._look_up = gevent.spawn(_look_up, host, port)
+            self._look_up.name = f"lookUp:{host}"
+        gevent.wait([self._look_up, self._exit], LOOK_UP_SECONDS, 1)
+        if not self._look_up.ready():
+            return []
+        found: list[Any] = self._look_up.get()
+        self._look_up = None
+        return found
 
     # What is pushed
 

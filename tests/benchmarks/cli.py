@@ -39,8 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         failures = [error]
     except KeyboardInterrupt:
         return 130
-    for error in failures:
-        say(f"benchmarks: {error}")
+    for failure in failures:
+        say(f"benchmarks: {failure}")
     return 1 if failures else 0
 
 

@@ -70,19 +70,21 @@ def _run() -> None:
                         greenlet.kill(Injected(kind), block=False)
                         break
 
-    spawn: Callable[..., Any] = Supervisor._start
     fsync = os.fsync
     getaddrinfo = gevent.socket.getaddrinfo
 
-    def start(self: Supervisor, run: Any, name: str, body: Callable[[], None]) -> Any:
-        def begin() -> None:
-            verb, kind = wanted()
-            if verb == "start" and name.startswith(kind):
-                take()
-                raise Injected(kind)
-            body()
+    def injecting(spawn: Callable[..., Any]) -> Callable[..., Any]:
+        def start(self: Supervisor, name: str, body: Callable[[], None]) -> Any:
+            def begin() -> None:
+                verb, kind = wanted()
+                if verb == "start" and name.startswith(kind):
+                    take()
+                    raise Injected(kind)
+                body()
 
-        return spawn(self, run, name, begin)
+            return spawn(self, name, begin)
+
+        return start
 
     def sync(descriptor: int) -> None:
         verb, part = wanted()
@@ -98,7 +100,8 @@ def _run() -> None:
         return getaddrinfo(host, *arguments, **options)
 
     modules: Any = Supervisor
-    modules._start = start
+    modules.spawn = injecting(Supervisor.spawn)
+    modules.spawn_for_client = injecting(Supervisor.spawn_for_client)
     functions: Any = os
     functions.fsync = sync
     functions = gevent.socket
