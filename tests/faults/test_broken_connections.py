@@ -50,7 +50,10 @@ def test_messages_of_a_lost_consumer_go_to_another(nsqd_factory: DaemonFactory, 
         other.subscribe("t", "c", rdy=10)
         came: dict[bytes, tuple[float, Message]] = {}
         while len(came) < 3:
-            message = other.message()
+            try:
+                message = other.message()
+            except TimeoutError:
+                raise AssertionError(f"only {sorted(came)} came: {nsqd.channel_stats('t', 'c')}") from None
             assert message.body not in came
             came[message.body] = time.monotonic() - taken, message
             other.command(b"FIN " + message.id)
