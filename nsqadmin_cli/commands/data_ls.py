@@ -90,9 +90,7 @@ def _count_journaled(found: DataDirectory, topic: str) -> tuple[dict[str, int], 
     return counts, unreadable
 
 
-def _facts(
-    found: DataDirectory, queue: Queue, journaled: dict[str, int], unreadable: dict[str, str]
-) -> dict[str, Any]:
+def _facts(found: DataDirectory, queue: Queue, journaled: dict[str, int], unreadable: dict[str, str]) -> dict[str, Any]:
     plan = make_plan(queue)
     problem = unreadable.get(queue.name, "")
     if plan.meta is None and (queue.numbers or queue.has_meta):
