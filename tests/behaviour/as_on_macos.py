@@ -78,6 +78,8 @@ def _install(syncs: str) -> None:
         for name in names:
             if hasattr(module, name):
                 delattr(module, name)
+            if name in getattr(module, "__all__", ()):
+                module.__all__.remove(name)
 
 
 if __name__ == "__main__":

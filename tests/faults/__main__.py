@@ -74,8 +74,9 @@ def write(lines: Sequence[str]) -> None:
     """Put the table between the markers of the documents."""
     for document, rows in ((DOCUMENT, lines), (README, excerpt(lines))):
         table = "".join(f"{row}\n" for row in rows)
-        text = document.read_text()
-        document.write_text(re.sub(f"(?s)(?<={BEGIN}).*(?={END})", lambda _: f"\n{table}\n", text))
+        before, begin, rest = document.read_text().partition(BEGIN)
+        _, end, after = rest.partition(END)
+        document.write_text(f"{before}{begin}\n{table}\n{end}{after}")
 
 
 def promised(row: Row, name: str, flags: tuple[str, ...]) -> bool:
