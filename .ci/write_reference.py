@@ -42,12 +42,12 @@ ENDPOINTS = {
     "POST /pub": (
         "publish the body as one message",
         "`topic`; `defer`, milliseconds to hold it back",
-        f"MSG_TOO_BIG, MSG_EMPTY, {_NEW_TOPIC}, INVALID_DEFER, DRAINING, EXITING",
+        f"MSG_TOO_BIG, MSG_EMPTY, {_NEW_TOPIC}, INVALID_DEFER, DRAINING, FULL, EXITING",
     ),
     "POST /mpub": (
         "publish each line of the body, but for empty ones; or with `binary=true` a body as that of MPUB",
         "`topic`, `binary`",
-        f"BODY_TOO_BIG, {_NEW_TOPIC}, MSG_TOO_BIG, BAD_BODY, BAD_MESSAGE, DRAINING, EXITING",
+        f"BODY_TOO_BIG, {_NEW_TOPIC}, MSG_TOO_BIG, BAD_BODY, BAD_MESSAGE, DRAINING, FULL, EXITING",
     ),
     "POST /topic/create": ("create a topic, if it is not there", "`topic`", _NEW_TOPIC),
     "POST /topic/delete": (
@@ -118,6 +118,7 @@ HTTP_ERRORS = {
     "DRAINING": "new messages are [refused](operations.md#drain)",
     "EXITING": "the daemon, or this topic, is on its way out; or the disk refused the message",
     "FORBIDDEN": "the token or certificate may read, and this needs more",
+    "FULL": "a [bound](survive.md#keep-a-backlog-within-bounds) refused it: which one, of what, stands behind it",
     "INTERNAL_ERROR": "the body could not be read, the disk refused, or a defect: the log says which",
     "INVALID_ARG_CHANNEL": "not a channel's name",
     "INVALID_ARG_TOPIC": "not a topic's name",
@@ -209,7 +210,8 @@ WIRE_ERRORS = {
     "E_INVALID": ("a command that is unknown, misspelt, or not allowed in this state", True),
     "E_MPUB_FAILED": ("as E_PUB_FAILED", True),
     "E_PUB_FAILED": (
-        "the disk refused, the topic is on its way out, or there are `--max-topics`; in a drain it does not end it",
+        "the disk or a [bound](survive.md#keep-a-backlog-within-bounds) refused, the topic is on its way out, or there "
+        "are `--max-topics`; in a drain it does not end it",
         True,
     ),
     "E_REQ_FAILED": ("as E_FIN_FAILED", False),
@@ -283,7 +285,7 @@ def http_errors() -> dict[str, set[str]]:
     """Every code that an answer can have, with its statuses, as the sources have them."""
     sources = _sources("web")
     found: dict[str, set[str]] = {"TLS_REQUIRED": {"403"}}
-    for status, code in re.findall(r'HTTPError\((\d+), "([A-Z_]+)"\)', sources):
+    for status, code in re.findall(r'HTTPError\((\d+), f?"([A-Z_]+)(?:: \{error\})?"\)', sources):
         found.setdefault(code, set()).add(status)
     for parameter in re.findall(r'_required\(.*"(\w+)"\)', sources):
         found[f"MISSING_ARG_{parameter.upper()}"] = {"400"}

@@ -14,6 +14,7 @@ from socket import gethostname
 
 from gevent.event import Event
 
+from gnsqd.broker.bounds import Bounds, BoundsLoop
 from gnsqd.broker.doorbell import Doorbell
 from gnsqd.broker.drain import Drain
 from gnsqd.broker.environment import Environment
@@ -33,6 +34,7 @@ from gnsqd.storage import metadata
 from gnsqd.storage.dirlock import DirLock
 from gnsqd.storage.diskqueue import DiskQueue
 from gnsqd.storage.files import try_write
+from gnsqd.storage.free_disk import FreeDisk
 from gnsqd.storage.journal import Journal
 from gnsqd.storage.journals import Journals
 from gnsqd.storage.record import MIN_RECORD_SIZE
@@ -72,6 +74,8 @@ class NSQD:
         self._registry = Registry()
         self._metadata_file = metadata.MetadataFile(self._metadata_path, self._registry.metadata, self._syncer, log)
         self._drain = Drain(self._registry, options.drain_timeout, log, self._spawn, lambda: self.request_exit(0))
+        self._free_disk = FreeDisk(options.data_path, options.min_free_disk, log) if options.min_free_disk else None
+        self._bounds_loop = BoundsLoop(self._bounds, self._free_disk)
         self._terminating = False
         self._health_bell = Doorbell()
         self._memory = MemoryStats()
@@ -145,6 +149,8 @@ class NSQD:
         self._spawn("compactionLoop", self._journals.compaction_loop)
         self._spawn("persistLoop", self._metadata_file.persist_loop)
         self._spawn("healthLoop", self.health_loop)
+        if options.bounded:
+            self._spawn("boundsLoop", self._bounds_loop.run)
         self._lookup.start(options.nsqlookupd_tcp_addresses, self._identity())
         self._statsd.start()
         self._spawn("reportLoop", self._service_manager.report_loop)
@@ -210,7 +216,12 @@ class NSQD:
             channels_to_precreate=self._lookup.channels_to_precreate,
             spawn=self._spawn,
             open_journal=self._open_journal,
+            free_disk=self._free_disk,
         )
+
+    def _bounds(self) -> list[Bounds]:
+        topics = self._registry.topics.values()
+        return [topic.bounds for topic in topics if topic.bounds is not None and not topic.exiting]
 
     def _make_backend(self, name: str) -> DiskQueue:
         options = self._options
@@ -375,6 +386,7 @@ class NSQD:
             self._debug.stop,
             *(server.close for server in self._http_servers),
             self._drain.stop,
+            self._bounds_loop.stop,
             self._lookup.stop,
             self._metadata_file.close,  # before the topics go one by one
             self._close_topics,

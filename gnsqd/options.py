@@ -28,6 +28,8 @@ TLS_REQUIRED = 2
 
 SIGTERM_CHOICES = ("exit", "drain")
 DURABILITY_CHOICES = ("none", "process", "disk")
+OVERFLOW_CHOICES = ("reject", "drop-oldest")
+BOUNDS = ("max_channel_depth", "max_topic_bytes", "message_ttl", "min_free_disk")
 
 TLS_VERSIONS = {"tls1.0": 769, "tls1.1": 770, "tls1.2": 771, "tls1.3": 772}
 
@@ -256,6 +258,35 @@ class Options:
         "process: kill -9 of the process; disk: loss of power",
         ours=True,
     )
+    max_channel_depth: int = _row(
+        Kind.INT,
+        0,
+        "messages that may wait in a channel, or in a topic without one (default 0, i.e., unlimited)",
+        ours=True,
+    )
+    max_topic_bytes: int = _row(
+        Kind.INT, 0, "bytes that may wait in a topic and its channels together (default 0, i.e., unlimited)", ours=True
+    )
+    overflow_policy: str = _row(
+        Kind.STRING,
+        "reject",
+        "what happens beyond --max-channel-depth and --max-topic-bytes: reject, publishers are refused; drop-oldest, "
+        "what waits longest is dropped",
+        ours=True,
+    )
+    message_ttl: int = _row(
+        Kind.DURATION,
+        0,
+        "age at which messages are dropped instead of delivered (default 0, i.e., none)",
+        field="MessageTTL",
+        ours=True,
+    )
+    min_free_disk: int = _row(
+        Kind.INT,
+        0,
+        "bytes of the disk of the data path that stay free: with fewer, publishers are refused (default 0, i.e., none)",
+        ours=True,
+    )
     metrics_clients: bool = _row(Kind.BOOL, False, "series for every client on /metrics", ours=True)
     metrics_exclude_ephemeral: bool = _row(
         Kind.BOOL, False, "no series for ephemeral topics and channels on /metrics", ours=True
@@ -314,6 +345,11 @@ class Options:
         ours=True,
     )
 
+    @property
+    def bounded(self) -> bool:
+        """Whether there is any bound for what waits."""
+        return any(getattr(self, name) for name in BOUNDS)
+
 
 _ACRONYMS = {word.lower(): word for word in ("TCP", "HTTP", "HTTPS", "TLS", "E2E")} | {"nsqlookupd": "NSQLookupd"}
 
@@ -368,5 +404,11 @@ def validate_after_tls(options: Options) -> None:
         raise StartError("--e2e-processing-latency-window-time must be > 1ns")
     if options.durability not in DURABILITY_CHOICES:
         raise StartError(f"--durability must be none, process or disk, not {quote(options.durability)}")
+    for option in OPTIONS:
+        if option.name in BOUNDS and getattr(options, option.name) < 0:
+            raise StartError(f"--{option.flag} must be >= 0")
+    if options.overflow_policy not in OVERFLOW_CHOICES:
+        choices = " or ".join(OVERFLOW_CHOICES)
+        raise StartError(f"--overflow-policy must be {choices}, not {quote(options.overflow_policy)}")
     if options.sigterm not in SIGTERM_CHOICES:
         raise StartError(f"--sigterm must be {' or '.join(SIGTERM_CHOICES)}, not {quote(options.sigterm)}")

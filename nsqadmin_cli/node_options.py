@@ -86,6 +86,11 @@ NODE_OPTIONS = {
     "magic_timeout": Kind.DURATION,
     "http_idle_timeout": Kind.DURATION,
     "durability": Kind.TEXT,
+    "max_channel_depth": Kind.NUMBER,
+    "max_topic_bytes": Kind.NUMBER,
+    "overflow_policy": Kind.TEXT,
+    "message_ttl": Kind.DURATION,
+    "min_free_disk": Kind.NUMBER,
 }
 
 CHANGEABLE = ("log_level", "nsqlookupd_tcp_addresses")  # while it runs

@@ -18,6 +18,7 @@ cdef class Channel:
     cdef public bint blocked
     cdef public object latencies
     cdef public object backend
+    cdef public object bounded
     cdef JournaledQueue _journaled
     cdef object _environment
     cdef object _log

@@ -16,6 +16,7 @@ from random import random
 from time import monotonic_ns, time_ns
 
 from gnsqd.broker.backend import flush_messages, hold_back, look, read_messages, release, write_messages
+from gnsqd.broker.bounds import BoundedQueue, memory_queue
 from gnsqd.broker.consumer import Consumer
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.in_flight import Deferred, InFlight
@@ -65,7 +66,7 @@ class Channel:
         self._on_last_client = on_last_client
         self._on_blocked = on_blocked
         self._capacity = environment.options.mem_queue_size
-        self._memory: deque[Message] = deque()
+        self._memory: deque[Message] = memory_queue(environment.options)
         self._in_flight = InFlight()
         self._deferred = Deferred()
         self._waiting: dict[int, Consumer] = {}
@@ -83,6 +84,9 @@ class Channel:
             self.backend = DummyBackendQueue(name)
         else:
             self.backend = environment.make_backend(f"{topic_name}:{name}")
+        self.bounded: BoundedQueue | None = None  # without bounds
+        if environment.options.bounded:
+            self.bounded = BoundedQueue(self._memory, self.backend, journaled, environment.options)
         environment.notify(self, not self.ephemeral)
 
     @property
@@ -222,9 +226,15 @@ class Channel:
             chosen = candidates
             if sample_rate:
                 chosen = [message for message in candidates if random() * 100 < sample_rate]
+            if self.bounded is not None:
+                chosen = self.bounded.fresh(chosen)
             taken = self._in_flight.push(chosen, client.id, now, timeout)
             if self._journaled is not None:
                 self._note_taken(candidates, taken)
+            if not taken and self.bounded is not None:
+                self._waiting[client.id] = client
+                self._wake_waiting(1)  # behind what was too old, but not in one turn
+                return taken
         if self._waiting:
             self._wake_waiting(self.depth - len(self._woken))
         return taken

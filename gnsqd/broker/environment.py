@@ -9,6 +9,7 @@ from gnsqd.broker.guid import GuidFactory
 from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.storage.backend_queue import BackendQueue
+from gnsqd.storage.free_disk import FreeDisk
 from gnsqd.storage.journal import Journal
 
 Spawn = Callable[[str, Callable[[], None]], "Greenlet[..., None]"]
@@ -24,6 +25,7 @@ class Environment:
     set_health(error)       a disk write failed, or succeeded (None)
     channels_to_precreate(topic)  names that nsqlookupd knows; may yield
     spawn(name, body)       starts a greenlet whose death by a bug ends the daemon
+    free_disk               what watches the disk, where that is asked for
     """
 
     options: Options
@@ -35,3 +37,4 @@ class Environment:
     channels_to_precreate: Callable[[str], list[str]]
     spawn: Spawn
     open_journal: Callable[[str], Journal | None] = lambda topic: None
+    free_disk: FreeDisk | None = None

@@ -17,6 +17,7 @@ cdef class JournaledQueue:
     cdef list _frames
     cdef long long _frames_at
     cdef long long _frames_due
+    cdef tuple _seen
     cdef bint _noted
     cdef list _finished_notes
     cdef list _taken_notes

@@ -7,6 +7,7 @@ they begin. It also tells the journal what its owner does: `finished` (for a top
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
+from sys import maxsize
 from time import monotonic_ns, time_ns
 
 from gnsqd.broker.message import Message
@@ -14,6 +15,7 @@ from gnsqd.errors import StorageError
 from gnsqd.log import Logger
 from gnsqd.storage.due_times import DueTimes
 from gnsqd.storage.journal import Journal
+from gnsqd.storage.journal_queue import Queue
 from gnsqd.storage.journal_records import FINISHED, TAKEN, Encoder
 from gnsqd.storage.journal_replay import QueueState
 from gnsqd.storage.spans import Spans
@@ -43,6 +45,7 @@ class JournaledQueue:
         self._frames: list[bytes] = []  # read ahead
         self._frames_at = 0  # number of the first
         self._frames_due = 0
+        self._seen = (-1, 0)  # number and timestamp of the message that drop_expired met last, and left
         self._noted = False
         self._finished_notes: list[int] = []
         self._taken_notes: list[int] = []
@@ -136,13 +139,17 @@ class JournaledQueue:
     def _lose(self, start: int, end: int) -> None:
         """What the first run begins with is damaged."""
         self._log.error("JOURNAL(%s): %d messages from %d on can't be read and are lost", self.name, end - start, start)
-        run_end = self._runs[0][1]
+        self._skip(end)
+        self.note_finished_span(start, end)
+
+    def _skip(self, end: int) -> None:
+        """The first run begins at `end` from now on."""
+        start, run_end = self._runs[0]
         if end < run_end:
             self._runs[0] = (end, run_end)
         else:
             self._runs.popleft()
         self.depth -= end - start
-        self.note_finished_span(start, end)
 
     def look(self, limit: int, max_bytes: int) -> list[bytes]:
         """As `BackendQueue.look`."""
@@ -203,6 +210,68 @@ class JournaledQueue:
             heapify(self._deferred)
         self._runs, self.depth = waiting, depth
         return messages
+
+    # What is dropped
+
+    @property
+    def size(self) -> int:
+        return self.depth * self.journal.mean_size()
+
+    @property
+    def front(self) -> int:
+        """The number of the message that comes next, behind all numbers if there is none."""
+        return self._runs[0][0] if self._runs else maxsize
+
+    def drop_next(self, limit: int, before: int = maxsize) -> int:
+        """Drop some of what comes next: at most `limit` messages, with numbers below `before`, which is more than
+        `front`. How many those were."""
+        start, end = self._runs[0]
+        end = min(end, start + limit, before)
+        self._skip(end)
+        if self._attempts:
+            for number in range(start, end):
+                self._attempts.pop(number, None)
+        self._note_dropped_span(start, end)
+        return end - start
+
+    def drop_expired(self, horizon: int, limit: int) -> int:
+        """Drop what comes next and is older than `horizon` (wall clock, ns), about `limit` messages at most; how many
+        those were."""
+        dropped = 0
+        while self._runs and dropped < limit:
+            start, end = self._runs[0]
+            if start == self._seen[0] and self._seen[1] >= horizon:
+                break
+            try:
+                first, frames, _ = self.journal.read(start, end)
+            except StorageError:
+                break  # whoever takes it will tell
+            if first > start or not frames:
+                break
+            count = 0
+            for frame in frames:
+                timestamp = Message(frame, 0, 0).timestamp
+                if timestamp >= horizon:
+                    self._seen = (start + count, timestamp)
+                    break
+                count += 1
+            if count:
+                dropped += self.drop_next(count)
+            if count < len(frames):
+                break
+        return dropped
+
+    def note_dropped(self, messages: list[Message]) -> None:
+        """They were in memory, and are gone for good."""
+        bounds = _bounds(messages)
+        for at in range(0, len(bounds), 2):
+            self._note_dropped_span(bounds[at], bounds[at + 1])
+
+    def _note_dropped_span(self, start: int, end: int) -> None:
+        """What a topic drops no channel has to wait for."""
+        queues: list[Queue] = list(self.journal.queues.values()) if self.index == 0 else [self]
+        for queue in queues:
+            queue.note_finished_span(start, end)
 
     # What the journal is told
 

@@ -48,6 +48,12 @@ class Registry:
     def health(self) -> str:
         return "OK" if self.error is None else f"NOK - {self.error}"
 
+    @property
+    def low_on_disk(self) -> bool:
+        """Whether publishers are refused because less is free than min-free-disk."""
+        disk = self._environment.free_disk
+        return disk is not None and disk.low
+
     def set_draining(self, draining: bool) -> None:
         """Whether publishers are refused, by every topic."""
         self.draining = draining

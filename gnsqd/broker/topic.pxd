@@ -19,6 +19,8 @@ cdef class Topic:
     cdef public long long message_count
     cdef public long long message_bytes
     cdef public object backend
+    cdef public object bounded
+    cdef public object bounds
     cdef object _environment
     cdef object _log
     cdef GuidFactory _ids

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from time import monotonic, time_ns
 
 from gnsqd.broker.backend import flush_messages, look, read_messages, write_messages
+from gnsqd.broker.bounds import BoundedQueue, Bounds, memory_queue
 from gnsqd.broker.channel import MAX_TAKE_BYTES, Channel
 from gnsqd.broker.doorbell import Doorbell, give_way
 from gnsqd.broker.environment import Environment
@@ -56,7 +57,7 @@ class Topic:
         self._on_last_channel = on_last_channel
         self._capacity = environment.options.mem_queue_size
         self._max_delay = environment.options.max_req_timeout
-        self._memory: deque[Message] = deque()
+        self._memory: deque[Message] = memory_queue(environment.options)
         self._backend_first = False
         self._started = False
         self._doorbell = Doorbell()
@@ -71,6 +72,11 @@ class Topic:
             self.backend = DummyBackendQueue(name)
         else:
             self.backend = environment.make_backend(name)
+        self.bounded: BoundedQueue | None = None  # without bounds
+        self.bounds: Bounds | None = None
+        if environment.options.bounded:
+            self.bounded = BoundedQueue(self._memory, self.backend, self._journaled, environment.options)
+            self.bounds = Bounds(name, self.bounded, self.channels, environment.options, environment.free_disk)
         self._pump = environment.spawn(f"messagePump:{name}", self.messagePump)
         environment.notify(self, not self.ephemeral)
 
@@ -162,15 +168,19 @@ class Topic:
         return None
 
     def publish(self, bodies: list[bytes], deferred: int = 0) -> None:
-        """Put messages of these bodies; errors as `put_messages`, and Draining, with nothing put. Of very many at once
-        it makes several turns."""
+        """Put messages of these bodies; errors as `put_messages`, and Draining or OutOfBounds, with nothing put. Of
+        very many at once it makes several turns."""
         if self.draining:
             raise Draining
+        if self.bounds is not None:
+            self.bounds.admit(bodies)
         for first in range(0, len(bodies), MAX_PUT):
             if first:
                 self.commit()
                 give_way()
             self.put_messages(self.new_messages(bodies[first : first + MAX_PUT], deferred))
+            if self.bounds is not None:
+                self.bounds.trim(2 * min(len(bodies), MAX_PUT))
 
     def commit(self) -> None:
         """Return when what was put is kept as surely as the options promise; StorageError if it isn't. May yield."""

@@ -33,7 +33,7 @@ from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.names import is_ephemeral
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.turns import Turns
-from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, Kind, MemoryStats, StatField
+from gnsqd.observe.stats import BOUND_FIELDS, CLIENT_FIELDS, STAT_FIELDS, Kind, MemoryStats, StatField
 from gnsqd.options import SECOND, Options
 from gnsqd.quantile import Result
 from gnsqd.version import NSQD_VERSION, VERSION, lane
@@ -169,6 +169,9 @@ class _BrokerCollector(Collector):
         yield _gauge(
             "gnsqd_draining", "Whether publishers are refused until all queues are empty (1) or not (0).", draining
         )
+        if self._options.min_free_disk:
+            help = "Whether publishers are refused because less is free than --min-free-disk (1) or not (0)."
+            yield _gauge("gnsqd_low_on_disk", help, self._registry.low_on_disk)
         turns = Turns()
         percentiles = self._options.e2e_processing_latency_percentiles
         topics = [topic for topic in self._registry.topics.values() if self._shows(topic.ephemeral)]
@@ -186,6 +189,9 @@ class _BrokerCollector(Collector):
                 yield _family(f"gnsqd_{level}_{field.metric}", field, things[level], turns)
             if percentiles:
                 yield _latencies(f"gnsqd_{level}_{_LATENCY}_seconds", things[level], turns)
+            if self._options.bounded:
+                for field in BOUND_FIELDS[level]:
+                    yield _family(f"gnsqd_{level}_{field.metric}", field, things[level], turns)
         if self._options.metrics_clients:
             for field in CLIENT_FIELDS:
                 yield _family(f"gnsqd_client_{field.metric}", field, clients, turns)

@@ -56,6 +56,10 @@ def _flag(name: str, help: str) -> StatField:
     return StatField(name, name, Kind.GAUGE, help, attrgetter(name), "")
 
 
+def _bound(name: str, help: str) -> StatField:
+    return StatField(name, f"{name}_messages", Kind.COUNTER, help, attrgetter(f"bounded.{name}"), "")
+
+
 # In the order of /stats (NSQD-COMPAT 5.3).
 STAT_FIELDS: dict[str, tuple[StatField, ...]] = {
     "topic": (
@@ -75,6 +79,20 @@ STAT_FIELDS: dict[str, tuple[StatField, ...]] = {
         _counter("timeout_count", "timeouts", "Messages taken back because a client did not answer in time."),
         StatField("client_count", "clients", Kind.GAUGE, "Clients subscribed.", lambda it: len(it.clients), "clients"),
         _flag("paused", "Whether the channel is paused (1) or not (0)."),
+    ),
+}
+
+# Only Prometheus has them, and only with a bound: /stats stays what clients of nsqd know.
+BOUND_FIELDS: dict[str, tuple[StatField, ...]] = {
+    "topic": (
+        _bound("rejected", "Messages that publishers were refused, whichever bound it was."),
+        _bound("dropped", "Messages dropped to make room, before any channel had them."),
+        _bound("expired", "Messages dropped because they were too old, before any channel had them."),
+    ),
+    "channel": (
+        _bound("rejected", "Messages that publishers were refused because the channel was full."),
+        _bound("dropped", "Messages dropped to make room."),
+        _bound("expired", "Messages dropped because they were too old."),
     ),
 }
 

@@ -24,6 +24,10 @@ class BackendQueue(Protocol):
     def depth(self) -> int:
         """How many payloads are there; after damage an estimate, but 0 exactly when nothing is left to read."""
 
+    @property
+    def size(self) -> int:
+        """How many bytes the payloads take, with the length in front of each; after damage, and in a journal, about."""
+
     def write_held(self) -> None:
         """What `due_times` holds back survives a kill from now on; with messages of this queue that comes by itself,
         before they are forgotten."""
@@ -67,6 +71,10 @@ class DummyBackendQueue:
 
     @property
     def depth(self) -> int:
+        return 0
+
+    @property
+    def size(self) -> int:
         return 0
 
     def write_held(self) -> None:

@@ -21,6 +21,8 @@ cdef class DiskQueue:
     cdef long long _write_file
     cdef long long _write_pos
     cdef long long _safe_write_pos
+    cdef dict _finished
+    cdef long long _finished_size
     cdef RecordReader _reader
     cdef long long _read_end
     cdef list _peeked_ends

@@ -69,6 +69,8 @@ class DiskQueue:
         self._opening = open_queue(self._files, log)
         self._depth, self._read_file, self._read_pos, self._write_file, self._write_pos = self._opening.meta
         self._safe_write_pos = self._write_pos  # how far meta may tell of the write file
+        self._finished = self._files.sizes_between(self._read_file, self._write_file - 1)  # bytes of finished files
+        self._finished_size = sum(self._finished.values())
         self._reader: RecordReader | None = None
         self._read_end = 0  # of the file being read, if it is finished
         self._peeked_ends: list[int] = []  # positions behind the records of the last peek_many
@@ -95,6 +97,10 @@ class DiskQueue:
     def depth(self) -> int:
         # With a wrong depth in meta the count may reach 0 early, and the rest would never be asked for.
         return self._depth if self._depth > 0 else int(self._readable())
+
+    @property
+    def size(self) -> int:
+        return max(self._finished_size + self._write_pos - self._read_pos, 0) if self._readable() else 0
 
     def _readable(self) -> bool:
         return self._read_file < self._write_file or self._read_pos < self._write_pos
@@ -205,6 +211,7 @@ class DiskQueue:
         read_all = not self._readable()
         if self._read_file == self._write_file:
             self._read_end = self._write_pos
+        self._set_finished(self._write_file, self._write_pos)
         self._start_write_file(self._write_file + 1)
         if read_all:
             self._finish_read_file()
@@ -214,6 +221,12 @@ class DiskQueue:
         self._close_write_file()
         self._write_file = number
         self._write_pos = self._safe_write_pos = 0
+
+    def _set_finished(self, number: int, size: int) -> None:
+        """A file is finished, with so many bytes, or, with 0, gone."""
+        self._finished_size += size - self._finished.pop(number, 0)
+        if size:
+            self._finished[number] = size
 
     def _close_write_file(self) -> None:
         if self._write_descriptor >= 0:
@@ -288,6 +301,8 @@ class DiskQueue:
                 os.rename(path, f"{path}.bad")
             except OSError:
                 self._log.error("DISKQUEUE(%s) failed to rename bad diskqueue file %s to %s.bad", self.name, path, path)
+        for gone in [gone for gone in self._finished if gone < self._read_file]:
+            self._set_finished(gone, 0)
         self._change_meta()
 
     def advance(self, count: int) -> None:
@@ -313,6 +328,7 @@ class DiskQueue:
         path = self._files.path(self._read_file)
         self._close_reader()
         self._unsynced_files.discard(self._read_file)
+        self._set_finished(self._read_file, 0)
         self._read_file += 1
         self._read_pos = 0
         try:
@@ -465,6 +481,7 @@ class DiskQueue:
         numbers = self._files.existing_between(self._read_file, self._write_file)
         self._start_write_file(self._write_file + 1)
         self._read_file, self._read_pos, self._depth = self._write_file, 0, 0
+        self._finished, self._finished_size = {}, 0
         self._unsynced_files.clear()
         self._synced_operations = self._operations
         self.due_times.remove()

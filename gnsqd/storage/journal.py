@@ -34,6 +34,7 @@ from gnsqd.storage.spans import Spans
 from gnsqd.storage.syncer import Syncer
 
 MIN_ROLL = 4 * 1024 * 1024  # bytes, before a segment without wanted messages is left
+MEAN_OVER = 1 << 17  # messages put last, of which a mean size is
 
 
 class Journal:
@@ -75,6 +76,8 @@ class Journal:
         self._segments = Segments(topic, self.replay.segments, log)
         self._void = self.replay.void
         self._replay_whole = self.replay.whole
+        self._put_count = self.replay.put_count
+        self._put_size = self.replay.put_size
 
         self._batch = Batch(self._encoder)
         self._noted: dict[Queue, None] = {}
@@ -139,10 +142,19 @@ class Journal:
     def put(self, frames: Sequence[bytes], due: int = 0) -> int:
         """Append messages, not to be delivered before `due` (wall clock, ns); the number of the first."""
         first = self.next_number
-        self._batch.put(first, frames, due)
+        self._put_size += self._batch.put(first, frames, due)
+        self._put_count += len(frames)
         self.next_number += len(frames)
         self._note_dirty()
         return first
+
+    def mean_size(self) -> int:
+        """Bytes that a message takes in a disk queue, the mean of those put last, about; 0 if there were none."""
+        while self._put_count > MEAN_OVER:
+            self._put_count //= 2
+            self._put_size //= 2
+        # A frame has its type, too.
+        return self._put_size // self._put_count - 4 if self._put_count else 0
 
     def check(self) -> None:
         """StorageError if nothing can be kept just now."""

@@ -39,8 +39,8 @@ class Batch:
             return self.marks[0][0]
         return self._frames_first if self._frames else maxsize
 
-    def put(self, first: int, frames: Sequence[bytes], due: int) -> None:
-        """Messages with numbers from `first` on, which follows those before."""
+    def put(self, first: int, frames: Sequence[bytes], due: int) -> int:
+        """Messages with numbers from `first` on, which follows those before; how many bytes they are."""
         size = sum(map(len, frames))
         if due or self._frames_size + size > MAX_RECORD:
             self.close_record()
@@ -51,6 +51,7 @@ class Batch:
                 self._frames_first = first
             self._frames += frames
             self._frames_size += size
+        return size
 
     def close_record(self) -> None:
         """Make a record of the messages that have none."""

@@ -64,6 +64,8 @@ class Replay:
         self.queues: dict[int, QueueState] = {}
         self.present = Spans()  # messages
         self.due: dict[int, int] = {}  # of messages that nobody was given yet
+        self.put_count = 0  # messages in all segments, and their bytes
+        self.put_size = 0
         self.next_number = 1
         self.next_queue = 1
         self.converting = False  # the disk queues are a copy
@@ -130,6 +132,7 @@ class Replay:
             try:
                 if type == records.PUT:
                     self._put(segment, memoryview(data)[start : start + records.PUT_HEAD], begin)
+                    self.put_size += end - start - records.PUT_HEAD
                 else:
                     self._apply(type, data[start:end])
             except StorageError as error:
@@ -179,6 +182,7 @@ class Replay:
             earlier.cut(first)  # a later segment has them once more
         segment.note_put(first, count, offset)
         self.present.add(first, first + count)
+        self.put_count += count
         self._mention(first + count)
         if due > self._now:
             for number in range(first, first + count):

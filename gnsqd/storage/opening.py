@@ -51,6 +51,14 @@ class QueueFiles:
         # After damage to meta, millions may be missing in between.
         return [number for number in self.numbers() if first <= number <= last]
 
+    def sizes_between(self, first: int, last: int) -> dict[int, int]:
+        """The sizes in bytes of those files, by number; StorageError."""
+        sizes = {}
+        for number in self.existing_between(first, last):
+            with suppress(OSError):
+                sizes[number] = os.path.getsize(self.path(number))
+        return sizes
+
     def read_all(self, number: int, pos: int = 0) -> Iterator[list[bytes]]:
         """The payloads of a file from a position on, batch by batch, as far as they can be read."""
         with suppress(OSError, StorageError):  # reading the file for good will tell

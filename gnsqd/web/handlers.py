@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator
 from time import monotonic_ns
 
+from gnsqd.broker.bounds import OutOfBounds
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.consumer import Consumer
 from gnsqd.broker.doorbell import give_way
@@ -238,6 +239,8 @@ class API:
             topic.commit()
         except Draining as error:
             raise HTTPError(503, "DRAINING") from error
+        except OutOfBounds as error:
+            raise HTTPError(503, f"FULL: {error}") from error
         except (BrokerError, StorageError) as error:
             raise HTTPError(503, "EXITING") from error
 

@@ -28,6 +28,7 @@ TESTS = Path(__file__).parents[1]
 EXAMPLE = TESTS.parent / "contrib" / "nsqd.cfg.example"
 
 HERE = "behaviour/test_options.py::"
+BOUNDS = "behaviour/test_bounds.py::"
 DELIVERY = "behaviour/test_delivery.py::"
 IDENTIFY = "behaviour/test_identify.py::test_answer_tells_the_options_and_what_was_asked_for"
 PROTOCOL = "behaviour/test_protocol.py::"
@@ -99,6 +100,11 @@ PROOFS = {
     "metrics-exclude-ephemeral": METRICS + "test_ephemeral_topics_and_channels_can_be_left_out",
     "metrics-compat": METRICS + "test_names_of_others_are_served_only_where_asked_for",
     "durability": "faults/test_durability.py::test_everything_about_messages_survives_a_kill",
+    "max-channel-depth": BOUNDS + "test_full_channel_refuses_publishers_until_there_is_room",
+    "max-topic-bytes": BOUNDS + "test_full_topic_refuses_publishers_until_there_is_room",
+    "overflow-policy": BOUNDS + "test_full_channel_makes_room_by_dropping_the_oldest",
+    "message-ttl": BOUNDS + "test_messages_that_are_too_old_are_dropped",
+    "min-free-disk": BOUNDS + "test_nobody_publishes_to_a_disk_that_is_nearly_full",
     "sigterm": "behaviour/test_drain.py::test_sigterm_drains_memory_and_disk",
     "drain-timeout": "behaviour/test_drain.py::test_what_is_left_at_the_deadline_is_named_and_kept",
     "http-auth-token-file": "behaviour/test_http_auth.py::test_each_endpoint_asks_for_its_role",

@@ -16,7 +16,7 @@ from daemons import Daemon, StartFailed, eventually, own_command
 from faults.account import VERBS, Account, drain
 from faults.small_disk import SmallDisk
 from http_api import ask, topic_stats
-from nsq_client import Client
+from nsq_client import ERROR, Client
 
 DaemonFactory = Callable[..., Daemon]
 
@@ -300,4 +300,30 @@ def test_disk_becomes_read_only(disk: SmallDisk, start: DaemonFactory) -> None:
     assert topic_stats(nsqd.restart(), "late")["paused"]
     account.settle()
     assert nsqd.terminate() == 0
+    no_trace(nsqd, disk)
+
+
+@only_gnsqd
+@pytest.mark.parametrize("durability", ["none", "process"])
+def test_publishers_are_refused_before_the_disk_is_full(disk: SmallDisk, start: DaemonFactory, durability: str) -> None:
+    least = 400_000
+    flags = ["--mem-queue-size=1", "--max-bytes-per-file=100000", f"--durability={durability}"]
+    nsqd = start(*flags, f"--min-free-disk={least}")
+    count = 0
+    with Client(nsqd.tcp_address) as client:
+        while True:
+            client.command(b"PUB t", bytes(5000))
+            if (frame := client.frame()).type == ERROR:
+                break
+            count += 1
+    assert frame.data == b"E_PUB_FAILED PUB failed less than %d bytes of disk are free (--min-free-disk)" % least
+    assert 50 < count < 200
+    assert health(nsqd) == "OK"
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", rdy=1)
+        for _ in range(count):
+            client.command(b"FIN " + client.message().id)
+    eventually(lambda: ask(nsqd, "POST /pub?topic=t", b"x") == (200, "OK"))
+    assert "publishers are refused below" in nsqd.log()
+    assert "publishers are no longer refused" in nsqd.log()
     no_trace(nsqd, disk)

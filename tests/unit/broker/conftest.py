@@ -13,10 +13,16 @@ from unit.broker.surroundings import FakeConsumer, Surroundings
 
 
 @pytest.fixture
-def surroundings(tmp_path: Path) -> Iterator[Callable[..., Surroundings]]:
+def syncer() -> Iterator[Syncer]:
+    syncer = Syncer()
+    yield syncer
+    syncer.stop()
+
+
+@pytest.fixture
+def surroundings(tmp_path: Path, syncer: Syncer) -> Iterator[Callable[..., Surroundings]]:
     """Build surroundings with some options changed: `surroundings(mem_queue_size=2)`. No greenlet may die of a bug."""
     built: list[Surroundings] = []
-    syncer = Syncer()
 
     def build(**options: Any) -> Surroundings:
         built.append(Surroundings(tmp_path, Options(**options), syncer))
@@ -27,7 +33,6 @@ def surroundings(tmp_path: Path) -> Iterator[Callable[..., Surroundings]]:
         died = [greenlet for greenlet in each.greenlets if greenlet.exception is not None]
         killall(each.greenlets)
         assert not died, died
-    syncer.stop()
 
 
 @pytest.fixture

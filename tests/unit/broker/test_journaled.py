@@ -2,7 +2,6 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,13 +23,6 @@ from gnsqd.storage.syncer import Syncer
 from unit.broker.surroundings import MINUTE, SECOND, FakeConsumer, Surroundings, settle
 
 FAR = 1 << 62
-
-
-@pytest.fixture
-def syncer() -> Iterator[Syncer]:
-    syncer = Syncer()
-    yield syncer
-    syncer.stop()
 
 
 @dataclass

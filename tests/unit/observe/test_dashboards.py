@@ -124,6 +124,7 @@ def test_names_of_series_and_labels_are_told_from_the_rest(expression: str, seri
 @pytest.fixture
 def exported(registry: Registry, options: Options) -> Named:
     """Every series with its labels that there can be, from a page with everything on it."""
+    options.max_channel_depth = options.min_free_disk = 1
     options.metrics_clients = options.metrics_compat = True
     options.e2e_processing_latency_percentiles = [0.99, 0.95]
     return _exported(registry, options)

@@ -155,6 +155,11 @@ class DiskQueueModel(RuleBasedStateMachine):
                 assert self.queue.depth == len(self.left)
 
     @invariant()
+    def size_is_that_of_the_records(self) -> None:
+        if hasattr(self, "queue"):
+            assert self.queue.size == sum(4 + len(payload) for payload in self.left)
+
+    @invariant()
     def files_keep_to_the_limit_and_none_lies_behind_the_one_in_meta(self) -> None:
         """Else the real nsqd, taking over after a kill, would overwrite it."""
         if not hasattr(self, "queue"):

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from gnsqd.broker.bounds import OutOfBounds
 from gnsqd.broker.registry import Registry, TopicNotFound
 from gnsqd.broker.topic import ChannelNotFound, Draining
 from gnsqd.errors import BrokerError, StorageError
@@ -107,6 +108,14 @@ def test_publish_to_a_daemon_that_drains_is_answered_as_draining(world: World, h
     with pytest.raises(HTTPError) as caught:
         world.ask(handler, body=b"hello")
     assert (caught.value.status, caught.value.code) == (503, "DRAINING")
+
+
+@pytest.mark.parametrize("handler", ["pub", "mpub"])
+def test_publish_beyond_a_bound_is_answered_with_what_is_full(world: World, handler: str) -> None:
+    world.topic.failures["publish"] = OutOfBounds("topic t is")
+    with pytest.raises(HTTPError) as caught:
+        world.ask(handler, body=b"hello")
+    assert (caught.value.status, caught.value.code) == (503, "FULL: topic t is")
 
 
 def test_daemon_that_exits_is_not_ready_but_works(world: World) -> None:

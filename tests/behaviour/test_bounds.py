@@ -1,0 +1,186 @@
+"""Bounds for backlogs (contrib/docs/survive.md), by TCP and HTTP, with disk queues and with a journal."""
+
+from collections.abc import Callable
+
+import pytest
+
+from daemons import Daemon, eventually
+from exposition import labels, series
+from http_api import ask, message, topic_stats
+from nsq_client import Client, mpub_body
+
+DaemonFactory = Callable[..., Daemon]
+
+DROP = "--overflow-policy=drop-oldest"
+BODY = b"x" * 70  # 100 bytes in a disk queue
+
+durability = pytest.mark.parametrize("durability", ["--durability=none", "--durability=process"])
+memory = pytest.mark.parametrize("memory", ["--mem-queue-size=10000", "--mem-queue-size=2"])
+
+
+def create(nsqd: Daemon, topic: str = "t", *channels: str) -> None:
+    assert ask(nsqd, f"POST /topic/create?topic={topic}") == (200, "")
+    for channel in channels:
+        assert ask(nsqd, f"POST /channel/create?topic={topic}&channel={channel}") == (200, "")
+
+
+def publish(nsqd: Daemon, *bodies: bytes, topic: str = "t") -> None:
+    with Client(nsqd.tcp_address) as client:
+        client.publish(topic, *bodies)
+
+
+def assert_refused(nsqd: Daemon, reason: str) -> None:
+    """Every way to publish to `t` is, in nsqd's words for a message that could not be put, and so is nothing else."""
+    before = topic_stats(nsqd, "t")["message_count"]
+    for name, line, body in (
+        ("PUB", b"PUB t", BODY),
+        ("DPUB", b"DPUB t 60000", BODY),
+        ("MPUB", b"MPUB t", mpub_body(BODY, BODY)),
+    ):
+        with Client(nsqd.tcp_address) as client:
+            client.command(line, body)
+            assert client.error() == f"E_{name}_FAILED {name} failed {reason}".encode()
+            assert client.recv_until_closed() == b""
+    for target in ("pub?topic=t", "pub?topic=t&defer=1000", "mpub?topic=t", "mpub?topic=t&binary=true"):
+        body = mpub_body(BODY) if "binary" in target else BODY
+        assert ask(nsqd, f"POST /{target}", body) == (503, message(f"FULL: {reason}"))
+    assert topic_stats(nsqd, "t")["message_count"] == before
+    assert ask(nsqd, "GET /ping") == (200, "OK")
+    assert ask(nsqd, "GET /readyz") == (200, "OK")
+
+
+REFUSED = 8  # messages that assert_refused tries to publish
+
+
+def figures(nsqd: Daemon, what: str, topic: str = "t") -> list[float]:
+    """How many messages were dropped, ...: of the topic, and of its channel `c`."""
+    found = series(nsqd.http("GET", "/metrics")[2])
+    of_channel = found.get((f"gnsqd_channel_{what}_messages_total", labels(topic=topic, channel="c")), -1)
+    return [found[f"gnsqd_topic_{what}_messages_total", labels(topic=topic)], of_channel]
+
+
+def consume(nsqd: Daemon, count: int) -> list[bytes]:
+    """So many messages of `t:c`, finished, in order of publication."""
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", rdy=count)
+        messages = [client.message() for _ in range(count)]
+        client.command(b"RDY 0")
+        for found in messages:
+            client.command(b"FIN " + found.id)
+        client.command(b"CLS")
+        assert client.response() == b"CLOSE_WAIT"
+    return [found.body for found in sorted(messages, key=lambda found: (found.timestamp, found.id))]
+
+
+def die(nsqd: Daemon, durability: str) -> None:
+    """By SIGKILL where that may cost nothing."""
+    if durability == "--durability=none":
+        nsqd.restart()
+    else:
+        nsqd.kill()
+        nsqd.start()
+
+
+@durability
+@memory
+def test_full_channel_refuses_publishers_until_there_is_room(
+    gnsqd_factory: DaemonFactory, durability: str, memory: str
+) -> None:
+    nsqd = gnsqd_factory("--max-channel-depth=5", durability, memory)
+    create(nsqd, "t", "c")
+    publish(nsqd, b"0")
+    publish(nsqd, b"1", b"2", b"3", b"4")
+    for _ in range(2):
+        eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 5)
+        assert_refused(nsqd, "channel t:c would hold more than 5 messages (--max-channel-depth)")
+        assert figures(nsqd, "rejected") == [REFUSED, REFUSED]
+        die(nsqd, durability)
+    assert len(consume(nsqd, 5)) == 5
+    publish(nsqd, b"5", b"6", b"7", b"8", b"9")
+    assert len(consume(nsqd, 5)) == 5
+
+
+@durability
+@memory
+def test_full_channel_makes_room_by_dropping_the_oldest(
+    gnsqd_factory: DaemonFactory, durability: str, memory: str
+) -> None:
+    nsqd = gnsqd_factory("--max-channel-depth=5", DROP, durability, memory)
+    create(nsqd, "t", "c")
+    create(nsqd, "nobody")
+    for number in range(10):
+        publish(nsqd, b"%d" % number)
+        publish(nsqd, b"%d" % number, topic="nobody")
+    assert ask(nsqd, "POST /mpub?topic=t", b"10\n11\n12\n") == (200, "OK")
+    assert figures(nsqd, "dropped") == [0, 8]
+    assert figures(nsqd, "dropped", "nobody") == [5, -1]
+    die(nsqd, durability)
+    eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 5)
+    assert topic_stats(nsqd, "nobody")["depth"] == 5
+    publish(nsqd, b"13", b"14", b"15")
+    assert figures(nsqd, "dropped") == [0, 3]
+    found = consume(nsqd, 5)
+    assert set(found[:2]) < {b"8", b"9", b"10", b"11", b"12"}
+    assert found[2:] == [b"13", b"14", b"15"]
+    assert nsqd.channel_stats("t", "c")["depth"] == 0
+
+
+@durability
+def test_full_topic_refuses_publishers_until_there_is_room(gnsqd_factory: DaemonFactory, durability: str) -> None:
+    nsqd = gnsqd_factory("--max-topic-bytes=1000", durability)
+    create(nsqd, "t", "c", "d")
+    publish(nsqd, *[BODY] * 5)
+    for _ in range(2):
+        assert_refused(nsqd, "topic t would hold more than 1000 bytes (--max-topic-bytes)")
+        nsqd.restart()
+    assert len(consume(nsqd, 4)) == 4
+    eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 1)
+    publish(nsqd, *[BODY] * 2)
+    assert_refused(nsqd, "topic t would hold more than 1000 bytes (--max-topic-bytes)")
+
+
+@durability
+def test_full_topic_makes_room_by_dropping_the_oldest(gnsqd_factory: DaemonFactory, durability: str) -> None:
+    nsqd = gnsqd_factory("--max-topic-bytes=1000", DROP, durability)
+    create(nsqd, "t", "c")
+    for number in range(15):
+        publish(nsqd, b"%070d" % number)
+    assert figures(nsqd, "dropped") == [0, 5]
+    die(nsqd, durability)
+    assert [int(body) for body in consume(nsqd, 10)] == list(range(5, 15))
+
+
+@durability
+@memory
+def test_messages_that_are_too_old_are_dropped(gnsqd_factory: DaemonFactory, durability: str, memory: str) -> None:
+    nsqd = gnsqd_factory("--message-ttl=1h", durability, memory)
+    create(nsqd, "t", "c")
+    create(nsqd, "nobody")
+    publish(nsqd, b"1", b"2", b"3", b"4", b"5")
+    publish(nsqd, b"1", b"2", b"3", b"4", b"5", topic="nobody")
+    assert len(consume(nsqd, 2)) == 2
+    assert figures(nsqd, "expired") == [0, 0]
+    nsqd.restart("--message-ttl=1ms", durability, memory)
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", rdy=10)
+        eventually(lambda: figures(nsqd, "expired") == [0, 3])
+        eventually(lambda: figures(nsqd, "expired", "nobody") == [5, -1])
+        assert client.nothing_arrives(0.1)
+    nsqd.restart("--message-ttl=1h", durability, memory)
+    assert topic_stats(nsqd, "nobody")["depth"] == 0
+    publish(nsqd, b"6")
+    assert consume(nsqd, 1) == [b"6"]
+
+
+@durability
+def test_nobody_publishes_to_a_disk_that_is_nearly_full(gnsqd_factory: DaemonFactory, durability: str) -> None:
+    nsqd = gnsqd_factory("--min-free-disk=1", durability)
+    create(nsqd, "t", "c")
+    publish(nsqd, b"0")
+    assert series(nsqd.http("GET", "/metrics")[2])["gnsqd_low_on_disk", ()] == 0
+    least = 1 << 62
+    nsqd.restart(f"--min-free-disk={least}", DROP, durability)
+    assert_refused(nsqd, f"less than {least} bytes of disk are free (--min-free-disk)")
+    assert series(nsqd.http("GET", "/metrics")[2])["gnsqd_low_on_disk", ()] == 1
+    assert nsqd.log().count(f"bytes of disk are free, publishers are refused below {least}") == 1
+    assert consume(nsqd, 1) == [b"0"]
