@@ -14,8 +14,10 @@ from socket import gethostname
 
 from gevent.event import Event
 
+from gnsqd.broker.dead_letters import DeadLetters
 from gnsqd.broker.doorbell import Doorbell
 from gnsqd.broker.drain import Drain
+from gnsqd.broker.envelope import MAX_HEADER, is_dead_letter_topic
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.guid import GuidFactory
 from gnsqd.broker.queue_scan import QueueScan
@@ -72,6 +74,7 @@ class NSQD:
         self._registry = Registry()
         self._metadata_file = metadata.MetadataFile(self._metadata_path, self._registry.metadata, self._syncer, log)
         self._drain = Drain(self._registry, options.drain_timeout, log, self._spawn, lambda: self.request_exit(0))
+        self._dead_letters = DeadLetters(self._registry, log, self._spawn)
         self._terminating = False
         self._health_bell = Doorbell()
         self._memory = MemoryStats()
@@ -145,6 +148,8 @@ class NSQD:
         self._spawn("compactionLoop", self._journals.compaction_loop)
         self._spawn("persistLoop", self._metadata_file.persist_loop)
         self._spawn("healthLoop", self.health_loop)
+        if options.max_attempts:
+            self._dead_letters.start()
         self._lookup.start(options.nsqlookupd_tcp_addresses, self._identity())
         self._statsd.start()
         self._spawn("reportLoop", self._service_manager.report_loop)
@@ -210,16 +215,20 @@ class NSQD:
             channels_to_precreate=self._lookup.channels_to_precreate,
             spawn=self._spawn,
             open_journal=self._open_journal,
+            note_dead=self._dead_letters.note,
         )
 
     def _make_backend(self, name: str) -> DiskQueue:
         options = self._options
+        max_size = options.max_msg_size + MIN_RECORD_SIZE
+        if is_dead_letter_topic(name.partition(":")[0]):
+            max_size += MAX_HEADER
         return DiskQueue(
             name,
             data_path=options.data_path,
             max_bytes_per_file=options.max_bytes_per_file,
             min_msg_size=MIN_RECORD_SIZE,
-            max_msg_size=options.max_msg_size + MIN_RECORD_SIZE,
+            max_msg_size=max_size,
             sync_every=options.sync_every,
             sync_timeout=options.sync_timeout,
             log=self._log,
@@ -375,6 +384,7 @@ class NSQD:
             self._debug.stop,
             *(server.close for server in self._http_servers),
             self._drain.stop,
+            self._dead_letters.stop,
             self._lookup.stop,
             self._metadata_file.close,  # before the topics go one by one
             self._close_topics,

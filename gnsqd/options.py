@@ -28,6 +28,7 @@ TLS_REQUIRED = 2
 
 SIGTERM_CHOICES = ("exit", "drain")
 DURABILITY_CHOICES = ("none", "process", "disk")
+MOST_ATTEMPTS = 0xFFFF  # that are counted
 
 TLS_VERSIONS = {"tls1.0": 769, "tls1.1": 770, "tls1.2": 771, "tls1.3": 772}
 
@@ -256,6 +257,13 @@ class Options:
         "process: kill -9 of the process; disk: loss of power",
         ours=True,
     )
+    max_attempts: int = _row(
+        Kind.INT,
+        0,
+        "deliveries after which a message that is requeued or times out goes to the topic <topic>.<channel>.dead "
+        "(default 0, i.e., never)",
+        ours=True,
+    )
     metrics_clients: bool = _row(Kind.BOOL, False, "series for every client on /metrics", ours=True)
     metrics_exclude_ephemeral: bool = _row(
         Kind.BOOL, False, "no series for ephemeral topics and channels on /metrics", ours=True
@@ -368,5 +376,7 @@ def validate_after_tls(options: Options) -> None:
         raise StartError("--e2e-processing-latency-window-time must be > 1ns")
     if options.durability not in DURABILITY_CHOICES:
         raise StartError(f"--durability must be none, process or disk, not {quote(options.durability)}")
+    if not 0 <= options.max_attempts <= MOST_ATTEMPTS:
+        raise StartError(f"--max-attempts must be [0,{MOST_ATTEMPTS}]")
     if options.sigterm not in SIGTERM_CHOICES:
         raise StartError(f"--sigterm must be {' or '.join(SIGTERM_CHOICES)}, not {quote(options.sigterm)}")

@@ -86,6 +86,7 @@ NODE_OPTIONS = {
     "magic_timeout": Kind.DURATION,
     "http_idle_timeout": Kind.DURATION,
     "durability": Kind.TEXT,
+    "max_attempts": Kind.NUMBER,
 }
 
 CHANGEABLE = ("log_level", "nsqlookupd_tcp_addresses")  # while it runs

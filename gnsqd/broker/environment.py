@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from gevent import Greenlet
 
@@ -24,6 +25,7 @@ class Environment:
     set_health(error)       a disk write failed, or succeeded (None)
     channels_to_precreate(topic)  names that nsqlookupd knows; may yield
     spawn(name, body)       starts a greenlet whose death by a bug ends the daemon
+    note_dead(channel)      it has set messages aside for its dead-letter topic. Never yields
     """
 
     options: Options
@@ -35,3 +37,4 @@ class Environment:
     channels_to_precreate: Callable[[str], list[str]]
     spawn: Spawn
     open_journal: Callable[[str], Journal | None] = lambda topic: None
+    note_dead: Callable[[Any], None] = lambda channel: None

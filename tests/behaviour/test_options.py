@@ -99,6 +99,7 @@ PROOFS = {
     "metrics-exclude-ephemeral": METRICS + "test_ephemeral_topics_and_channels_can_be_left_out",
     "metrics-compat": METRICS + "test_names_of_others_are_served_only_where_asked_for",
     "durability": "faults/test_durability.py::test_everything_about_messages_survives_a_kill",
+    "max-attempts": "behaviour/test_dead_letters.py::test_what_is_requeued_too_often_leaves_its_channel_alone",
     "sigterm": "behaviour/test_drain.py::test_sigterm_drains_memory_and_disk",
     "drain-timeout": "behaviour/test_drain.py::test_what_is_left_at_the_deadline_is_named_and_kept",
     "http-auth-token-file": "behaviour/test_http_auth.py::test_each_endpoint_asks_for_its_role",

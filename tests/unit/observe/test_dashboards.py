@@ -125,6 +125,7 @@ def test_names_of_series_and_labels_are_told_from_the_rest(expression: str, seri
 def exported(registry: Registry, options: Options) -> Named:
     """Every series with its labels that there can be, from a page with everything on it."""
     options.metrics_clients = options.metrics_compat = True
+    options.max_attempts = 1
     options.e2e_processing_latency_percentiles = [0.99, 0.95]
     return _exported(registry, options)
 
