@@ -53,7 +53,7 @@ def take(nsqd: Daemon, topic: str) -> tuple[dict[str, Any], bytes]:
     return json.loads(header), body
 
 
-@pytest.mark.parametrize("durability", ["none", "process", "disk"])
+@pytest.mark.parametrize("durability", ["none", "process"])
 def test_what_is_requeued_too_often_leaves_its_channel_alone(gnsqd_factory: DaemonFactory, durability: str) -> None:
     nsqd = gnsqd_factory("--max-attempts=3", f"--durability={durability}")
     create(nsqd, "t", "c", "other")

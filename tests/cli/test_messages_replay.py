@@ -3,8 +3,6 @@ contrib/docs/dead-letters.md."""
 
 import json
 
-import pytest
-
 from cli.gnsqadmin import Terminal, gnsqadmin
 from cli.nodes import at, create, post, wait_for_depth
 from conftest import DaemonFactory
@@ -150,20 +148,17 @@ def test_what_cannot_be_published_stays_a_letter(gnsqd_factory: DaemonFactory) -
     assert left(nsqd) == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "error"),
-    [
+def test_topics_without_letters_are_told(gnsqd: Daemon) -> None:
+    create(gnsqd, "t", "c")
+    for words, code, error in (
         (["t"], 2, "Error: t is no dead-letter topic, which ends in .dead: give the CHANNEL, too.\n"),
         (["t", "c"], 4, f"Error: no node has the topic {DEAD}\n"),
         (["t", "c", "--dry-run"], 4, f"Error: no node has the topic {DEAD}\n"),
         (["t#ephemeral", "c"], 4, f"Error: no node has the topic {DEAD}#ephemeral\n"),
-    ],
-)
-def test_topics_without_letters_are_told(gnsqd: Daemon, words: list[str], code: int, error: str) -> None:
-    create(gnsqd, "t", "c")
-    result = gnsqadmin("replay-dead", *words, *at(gnsqd))
-    assert (result.code, result.out) == (code, "")
-    assert result.err.endswith(error)
+    ):
+        result = gnsqadmin("replay-dead", *words, *at(gnsqd))
+        assert (result.code, result.out) == (code, "")
+        assert result.err.endswith(error)
 
 
 def test_progress_is_shown_on_a_terminal(gnsqd: Daemon) -> None:
