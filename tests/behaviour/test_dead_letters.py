@@ -47,6 +47,7 @@ def take(nsqd: Daemon, topic: str) -> tuple[dict[str, Any], bytes]:
     with Client(nsqd.tcp_address) as client:
         client.subscribe(topic, "look", rdy=1)
         message = client.message()
+        client.command(b"RDY 0")
         client.command(b"FIN " + message.id)
         eventually(lambda: nsqd.channel_stats(topic, "look")["in_flight_count"] == 0)
     header, _, body = message.body.partition(b"\n")

@@ -344,9 +344,7 @@ def test_kill_before_the_letter_leaves_the_message_in_the_journal(
         killall(again.greenlets)
 
 
-def test_kill_after_the_letter_leaves_it_alone(
-    surroundings: Build, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_kill_after_the_letter_leaves_it_alone(surroundings: Build, tmp_path_factory: pytest.TempPathFactory) -> None:
     around = surroundings(max_attempts=1, durability="process")
     topic = around.registry.get_topic("t")
     channel = topic.get_channel("c")
