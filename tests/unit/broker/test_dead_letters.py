@@ -14,6 +14,7 @@ from gnsqd.broker import dead_letters as dead_letters_module
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.dead_letters import MAX_BATCH, DeadLetters
 from gnsqd.broker.drain import Drain
+from gnsqd.broker.journaled import JournaledQueue
 from gnsqd.broker.message import Message
 from gnsqd.broker.topic import Topic
 from gnsqd.errors import StorageError
@@ -334,6 +335,8 @@ def test_kill_before_the_letter_leaves_the_message_in_the_journal(
     topic.publish([b"x"])
     settle()
     (message,) = fail(channel)
+    assert isinstance(channel.backend, JournaledQueue)
+    assert (message.number, 1, 0) in channel.backend.held()  # for a snapshot
     again = after_kill(around, tmp_path_factory.mktemp("killed") / "data")
     try:
         restored = again.registry.topics["t"].get_channel("c")
