@@ -15,8 +15,10 @@ from socket import gethostname
 from gevent.event import Event
 
 from gnsqd.broker.bounds import Bounds, BoundsLoop
+from gnsqd.broker.dead_letters import DeadLetters
 from gnsqd.broker.doorbell import Doorbell
 from gnsqd.broker.drain import Drain
+from gnsqd.broker.envelope import MAX_HEADER, is_dead_letter_topic
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.guid import GuidFactory
 from gnsqd.broker.queue_scan import QueueScan
@@ -76,6 +78,7 @@ class NSQD:
         self._drain = Drain(self._registry, options.drain_timeout, log, self._spawn, lambda: self.request_exit(0))
         self._free_disk = FreeDisk(options.data_path, options.min_free_disk, log) if options.min_free_disk else None
         self._bounds_loop = BoundsLoop(self._bounds, self._free_disk)
+        self._dead_letters = DeadLetters(self._registry, log, self._spawn)
         self._terminating = False
         self._health_bell = Doorbell()
         self._memory = MemoryStats()
@@ -151,6 +154,8 @@ class NSQD:
         self._spawn("healthLoop", self.health_loop)
         if options.bounded:
             self._spawn("boundsLoop", self._bounds_loop.run)
+        if options.max_attempts:
+            self._dead_letters.start()
         self._lookup.start(options.nsqlookupd_tcp_addresses, self._identity())
         self._statsd.start()
         self._spawn("reportLoop", self._service_manager.report_loop)
@@ -217,6 +222,7 @@ class NSQD:
             spawn=self._spawn,
             open_journal=self._open_journal,
             free_disk=self._free_disk,
+            note_dead=self._dead_letters.note,
         )
 
     def _bounds(self) -> list[Bounds]:
@@ -225,12 +231,15 @@ class NSQD:
 
     def _make_backend(self, name: str) -> DiskQueue:
         options = self._options
+        max_size = options.max_msg_size + MIN_RECORD_SIZE
+        if is_dead_letter_topic(name.partition(":")[0]):
+            max_size += MAX_HEADER
         return DiskQueue(
             name,
             data_path=options.data_path,
             max_bytes_per_file=options.max_bytes_per_file,
             min_msg_size=MIN_RECORD_SIZE,
-            max_msg_size=options.max_msg_size + MIN_RECORD_SIZE,
+            max_msg_size=max_size,
             sync_every=options.sync_every,
             sync_timeout=options.sync_timeout,
             log=self._log,
@@ -387,6 +396,7 @@ class NSQD:
             *(server.close for server in self._http_servers),
             self._drain.stop,
             self._bounds_loop.stop,
+            self._dead_letters.stop,
             self._lookup.stop,
             self._metadata_file.close,  # before the topics go one by one
             self._close_topics,

@@ -30,6 +30,7 @@ SIGTERM_CHOICES = ("exit", "drain")
 DURABILITY_CHOICES = ("none", "process", "disk")
 OVERFLOW_CHOICES = ("reject", "drop-oldest")
 BOUNDS = ("max_channel_depth", "max_topic_bytes", "message_ttl", "min_free_disk")
+MOST_ATTEMPTS = 0xFFFF  # that are counted
 
 TLS_VERSIONS = {"tls1.0": 769, "tls1.1": 770, "tls1.2": 771, "tls1.3": 772}
 
@@ -287,6 +288,13 @@ class Options:
         "bytes of the disk of the data path that stay free: with fewer, publishers are refused (default 0, i.e., none)",
         ours=True,
     )
+    max_attempts: int = _row(
+        Kind.INT,
+        0,
+        "deliveries after which a message that is requeued or times out goes to the topic <topic>.<channel>.dead "
+        "(default 0, i.e., never)",
+        ours=True,
+    )
     metrics_clients: bool = _row(Kind.BOOL, False, "series for every client on /metrics", ours=True)
     metrics_exclude_ephemeral: bool = _row(
         Kind.BOOL, False, "no series for ephemeral topics and channels on /metrics", ours=True
@@ -410,5 +418,7 @@ def validate_after_tls(options: Options) -> None:
     if options.overflow_policy not in OVERFLOW_CHOICES:
         choices = " or ".join(OVERFLOW_CHOICES)
         raise StartError(f"--overflow-policy must be {choices}, not {quote(options.overflow_policy)}")
+    if not 0 <= options.max_attempts <= MOST_ATTEMPTS:
+        raise StartError(f"--max-attempts must be [0,{MOST_ATTEMPTS}]")
     if options.sigterm not in SIGTERM_CHOICES:
         raise StartError(f"--sigterm must be {' or '.join(SIGTERM_CHOICES)}, not {quote(options.sigterm)}")

@@ -50,11 +50,16 @@ class Message:
     @property
     def clock(self) -> str:
         """When it was published, in local time."""
-        seconds, rest = divmod(self.timestamp, 1_000_000_000)
-        try:
-            return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(seconds))}.{rest // 1_000_000:03}"
-        except (OverflowError, ValueError, OSError):  # a year that a lying node made up
-            return f"{self.timestamp} ns"
+        return clock(self.timestamp)
+
+
+def clock(timestamp: int) -> str:
+    """A time in ns since 1970, in local time."""
+    seconds, rest = divmod(timestamp, 1_000_000_000)
+    try:
+        return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(seconds))}.{rest // 1_000_000:03}"
+    except (OverflowError, ValueError, OSError):  # a year that a lying node made up
+        return f"{timestamp} ns"
 
 
 def body_document(body: bytes) -> dict[str, str | None]:

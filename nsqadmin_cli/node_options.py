@@ -91,6 +91,7 @@ NODE_OPTIONS = {
     "overflow_policy": Kind.TEXT,
     "message_ttl": Kind.DURATION,
     "min_free_disk": Kind.NUMBER,
+    "max_attempts": Kind.NUMBER,
 }
 
 CHANGEABLE = ("log_level", "nsqlookupd_tcp_addresses")  # while it runs

@@ -52,30 +52,35 @@ def transfer(
     cluster: Cluster,
     topic: str,
     channel: str,
-    deliver: Callable[[Sequence[Received]], None],
+    deliver: Callable[[Sequence[Received]], Sequence[Received] | None],
     *,
     count: int | None,
     follow: bool,
 ) -> None:
-    """Give messages to `deliver`, and finish them when it returns: `count` of them at most, and unless `follow` no more
-    than there are. AdminError if those cannot be had; KeyboardInterrupt by SIGTERM, too."""
+    """Give messages to `deliver`, and finish them when it returns, or only those that it returns: `count` of them at
+    most, and unless `follow` no more than there are. AdminError if those cannot be had; KeyboardInterrupt by SIGTERM,
+    too."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     moved = 0
+    kept: set[bytes] = set()  # ids of what is not finished, and goes back at the end
     last = time.monotonic()
     while count is None or moved < count:
         batch = consumer.receive(_TICK)[: None if count is None else count - moved]
         if batch:
-            deliver(batch)
-            consumer.finish(batch)
+            delivered = deliver(batch)
+            done = batch if delivered is None else delivered
+            consumer.finish(done)
             moved += len(batch)
+            kept.update({message.id for message in batch} - {message.id for message in done})
             last = time.monotonic()
-        elif not follow and _is_over(cluster, topic, channel, time.monotonic() - last):
+        elif not follow and _is_over(cluster, topic, channel, time.monotonic() - last, len(kept)):
             break
 
 
-def _is_over(cluster: Cluster, topic: str, channel: str, idle: float) -> bool:
-    """Whether nothing more comes, after none has come for `idle` seconds."""
+def _is_over(cluster: Cluster, topic: str, channel: str, idle: float, kept: int) -> bool:
+    """Whether nothing more comes, after none has come for `idle` seconds and `kept` are in flight here."""
     left = look_at_rest(cluster, topic, channel)
+    in_flight = max(0, left.in_flight - kept)
     if left.errors:
         raise AdminError("; ".join(map(str, left.errors)))
     if left.waiting:
@@ -84,8 +89,8 @@ def _is_over(cluster: Cluster, topic: str, channel: str, idle: float) -> bool:
         if idle > _PATIENCE:
             raise AdminError(f"{plural(left.waiting, 'message')} should come, but none has for {idle:.0f} s")
         return False
-    if left.in_flight and idle < _IN_TRANSIT:
+    if in_flight and idle < _IN_TRANSIT:
         return False
-    if left.in_flight or left.deferred:
-        note(f"Left in {topic} {channel}: {left.in_flight:,} in flight to others, {left.deferred:,} deferred")
+    if in_flight or left.deferred:
+        note(f"Left in {topic} {channel}: {in_flight:,} in flight to others, {left.deferred:,} deferred")
     return True

@@ -15,6 +15,7 @@ cdef class Channel:
     cdef public long long message_count
     cdef public long long requeue_count
     cdef public long long timeout_count
+    cdef public long long dead_letter_count
     cdef public bint blocked
     cdef public object latencies
     cdef public object backend
@@ -29,6 +30,8 @@ cdef class Channel:
     cdef object _memory
     cdef InFlight _in_flight
     cdef Deferred _deferred
+    cdef long long _max_attempts
+    cdef dict _aside
     cdef dict _waiting
     cdef set _woken
     cdef bint _backend_first

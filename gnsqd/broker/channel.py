@@ -18,6 +18,7 @@ from time import monotonic_ns, time_ns
 from gnsqd.broker.backend import flush_messages, hold_back, look, read_messages, release, write_messages
 from gnsqd.broker.bounds import BoundedQueue, memory_queue
 from gnsqd.broker.consumer import Consumer
+from gnsqd.broker.envelope import REQUEUED, TIMED_OUT, is_dead_letter_topic
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.in_flight import Deferred, InFlight
 from gnsqd.broker.journaled import JournaledQueue
@@ -32,6 +33,7 @@ from gnsqd.storage.backend_queue import BackendQueue, DummyBackendQueue
 MAX_TAKE = 256
 MAX_TAKE_BYTES = 256 * 1024
 MAX_DUE = 1024  # messages that one step of the queue scan moves
+MAX_ASIDE = 1024  # messages that wait for the dead-letter topic; beyond that they are requeued
 
 
 class Channel:
@@ -59,6 +61,7 @@ class Channel:
         self.message_count = 0
         self.requeue_count = 0
         self.timeout_count = 0
+        self.dead_letter_count = 0
         self.blocked = False  # memory is over its bound because the disk refused what did not fit
         self._environment = environment
         self._log = environment.log
@@ -69,6 +72,8 @@ class Channel:
         self._memory: deque[Message] = memory_queue(environment.options)
         self._in_flight = InFlight()
         self._deferred = Deferred()
+        self._max_attempts = 0 if is_dead_letter_topic(topic_name) else environment.options.max_attempts
+        self._aside: dict[Message, tuple[str, int]] = {}  # dead ones on their way, with why and when (wall clock, ns)
         self._waiting: dict[int, Consumer] = {}
         self._woken: set[int] = set()  # that have not come yet for what they were woken for
         self._backend_first = False
@@ -104,7 +109,8 @@ class Channel:
 
     @property
     def deferred_count(self) -> int:
-        return len(self._deferred) + (self._journaled.deferred_count if self._journaled is not None else 0)
+        journaled = self._journaled.deferred_count if self._journaled is not None else 0
+        return len(self._deferred) + len(self._aside) + journaled
 
     def e2e_latency(self) -> Result | None:
         """How long messages took from being published to FIN; None if no percentiles are configured."""
@@ -322,6 +328,8 @@ class Channel:
         """REQ: back to the queue after `delay` ns; errors as `finish`."""
         message = self._in_flight.pop(id, client_id)
         self.requeue_count += 1
+        if self._max_attempts and not self._set_aside([message], REQUEUED):
+            return
         if delay > 0:
             self._hold(message, monotonic_ns() + delay)
             if self._journaled is not None:
@@ -343,7 +351,7 @@ class Channel:
             client = self.clients.get(message.client_id)
             if client is not None:
                 client.timed_out_message()
-        self._enqueue(due)
+        self._enqueue(self._set_aside(due, TIMED_OUT) if self._max_attempts else due)
         return bool(due)
 
     def process_deferred(self, now: int) -> bool:
@@ -359,6 +367,48 @@ class Channel:
                 self._wake_waiting(count)
             return bool(due) or count > 0
         return bool(due)
+
+    # Dead letters
+
+    def _set_aside(self, messages: list[Message], reason: str) -> list[Message]:
+        """Keep what was delivered max-attempts times for the dead-letter topic; the others."""
+        others = []
+        for message in messages:
+            if message.attempts < self._max_attempts or len(self._aside) >= MAX_ASIDE:
+                others.append(message)
+            else:
+                self._aside[message] = (reason, time_ns())
+        if len(others) < len(messages):
+            self._environment.note_dead(self)
+        return others
+
+    @property
+    def has_set_aside(self) -> bool:
+        return bool(self._aside)
+
+    def look_aside(self, limit: int, max_bytes: int) -> list[tuple[Message, str, int]]:
+        """What was set aside first: at most `limit` messages, together at most `max_bytes` but for a single larger one,
+        each with why and when (wall clock, ns)."""
+        found: list[tuple[Message, str, int]] = []
+        for message, (reason, died) in islice(self._aside.items(), limit):
+            max_bytes -= len(message.frame)
+            if found and max_bytes < 0:
+                break
+            found.append((message, reason, died))
+        return found
+
+    def bury(self, messages: list[Message]) -> None:
+        """They are in the dead-letter topic, and done with here."""
+        buried = [message for message in messages if self._aside.pop(message, None) is not None]
+        self.dead_letter_count += len(buried)
+        if self._journaled is not None:
+            self._journaled.note_finished(buried)
+
+    def take_back(self) -> None:
+        """Requeue everything that is set aside."""
+        messages = list(self._aside)
+        self._aside.clear()
+        self._enqueue(messages)
 
     # From operators
 
@@ -381,6 +431,7 @@ class Channel:
         """Drop everything: waiting, in flight and deferred."""
         self._in_flight = InFlight()
         self._deferred = Deferred()
+        self._aside.clear()
         self._memory.clear()
         self.blocked = False
         for client in self.clients.values():
@@ -411,7 +462,7 @@ class Channel:
         now = monotonic_ns()
         for message in self._deferred:
             message.deferred = max(message.deadline - now, 1)
-        messages = [*self._memory, *self._in_flight, *self._deferred]
+        messages = [*self._memory, *self._in_flight, *self._aside, *self._deferred]
         if self._journaled is not None:
             return convert(messages, self._journaled, self._environment.make_backend, self._log)
         lost = flush_messages(messages, self.backend, self._log.error)
@@ -434,6 +485,7 @@ class Channel:
         wall = time_ns() - monotonic_ns()
         found = [(message.number, message.attempts, 0) for message in self._memory if message.attempts]
         found += [(message.number, message.attempts, 0) for message in self._in_flight]
+        found += [(message.number, message.attempts, 0) for message in self._aside]
         found += [(message.number, message.attempts, wall + message.deadline) for message in self._deferred]
         return found
 

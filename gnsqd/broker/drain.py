@@ -2,7 +2,8 @@
 
 It lasts until no queue holds a message any more, whether waiting, in flight or deferred, or until its time is up.
 Looking at all queues is more than one step; it may be, because what was found empty stays so: nothing but a publisher
-puts messages into a topic, and nothing but its topic into a channel.
+puts messages into a topic, and nothing but its topic into a channel. Dead letters come from other channels, so that
+their topics are looked at last.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from typing import NamedTuple
 from gevent import Greenlet, sleep
 
 from gnsqd.broker.channel import Channel
+from gnsqd.broker.envelope import is_dead_letter_topic
 from gnsqd.broker.environment import Spawn
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
@@ -108,9 +110,13 @@ class Drain:
         more = f", and {len(holders) - SHOWN} more" if len(holders) > SHOWN else ""
         return f"{messages} messages in {len(holders)} queues: {', '.join(map(str, _fullest(holders)))}{more}"
 
+    def _topics(self) -> Iterator[Topic]:
+        for dead in (False, True):
+            yield from [topic for topic in self._registry.topics.values() if is_dead_letter_topic(topic.name) == dead]
+
     def _holders(self) -> Iterator[Holder]:
         turns = Turns()
-        for topic in turns.over(list(self._registry.topics.values())):
+        for topic in turns.over(self._topics()):
             if messages := topic.depth:
                 yield Holder(topic.name, "", messages, _topic_remark(topic))
             for channel in turns.over(list(topic.channels.values())):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from gevent import Greenlet
 
@@ -26,6 +27,7 @@ class Environment:
     channels_to_precreate(topic)  names that nsqlookupd knows; may yield
     spawn(name, body)       starts a greenlet whose death by a bug ends the daemon
     free_disk               what watches the disk, where that is asked for
+    note_dead(channel)      it has set messages aside for its dead-letter topic. Never yields
     """
 
     options: Options
@@ -38,3 +40,4 @@ class Environment:
     spawn: Spawn
     open_journal: Callable[[str], Journal | None] = lambda topic: None
     free_disk: FreeDisk | None = None
+    note_dead: Callable[[Any], None] = lambda channel: None

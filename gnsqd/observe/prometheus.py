@@ -192,6 +192,10 @@ class _BrokerCollector(Collector):
             if self._options.bounded:
                 for field in BOUND_FIELDS[level]:
                     yield _family(f"gnsqd_{level}_{field.metric}", field, things[level], turns)
+        if self._options.max_attempts:
+            help = "Messages moved to the dead-letter topic of the channel."
+            points = ((thing.labels, thing.it.dead_letter_count) for thing in things["channel"])
+            yield _metric("gnsqd_channel_dead_letters", "counter", help, points, turns)
         if self._options.metrics_clients:
             for field in CLIENT_FIELDS:
                 yield _family(f"gnsqd_client_{field.metric}", field, clients, turns)

@@ -51,6 +51,7 @@ MESSAGES = (
     Entry("copy", "copy", "copy"),
     Entry("save", "save", "save"),
     Entry("load", "load", "load"),
+    Entry("replay-dead", "replay_dead", "replay_dead"),
 )
 JUDGE: tuple[Entry, ...] = (
     Entry("doctor", "doctor", "doctor"),

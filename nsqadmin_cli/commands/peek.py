@@ -3,13 +3,12 @@
 import time
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
 from gnsqd.storage.record import decode_record
 from nsqadmin_cli import units
-from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of
 from nsqadmin_cli.command import command
 from nsqadmin_cli.completion import complete_channels
@@ -17,32 +16,14 @@ from nsqadmin_cli.datadir.directory import Queue, list_directory
 from nsqadmin_cli.datadir.queue import Plan, make_plan, read_queue
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, Record
 from nsqadmin_cli.errors import NotFound
-from nsqadmin_cli.http_client import NodeError, Refused
-from nsqadmin_cli.message import DOCUMENT, Message, body_of
+from nsqadmin_cli.http_client import NodeError
+from nsqadmin_cli.message import DOCUMENT, Message
 from nsqadmin_cli.message_view import message_blocks, message_table
-from nsqadmin_cli.models import ModelError
 from nsqadmin_cli.options import Name, cluster_options, output_options, topic_argument
 from nsqadmin_cli.output import Output, not_found, report
+from nsqadmin_cli.peeking import MOST, Found, Peeked, peek_at
 from nsqadmin_cli.table import Block, Line, Tone
 from nsqadmin_cli.text import plural
-
-MOST = 1000  # messages that a node shows at once
-
-
-class Peeked(NamedTuple):
-    """A message in its queue. `size` is that of its body, of which a node shows no more than it wants to."""
-
-    message: Message
-    on_disk: bool
-    size: int
-
-
-class Found(NamedTuple):
-    """What a node, or a directory, shows of a queue that holds `depth` messages, `on_disk` of them there."""
-
-    depth: int
-    backend_depth: int
-    messages: list[Peeked]
 
 
 @command(
@@ -103,7 +84,7 @@ def peek(
     if data_path is not None:
         answers, errors = {data_path: _look_at_files(data_path, topic, channel or "", count)}, []
     else:
-        asked = cluster.ask(lambda node: _ask(node, topic, channel or "", count))
+        asked = cluster.ask(lambda node: peek_at(node, topic, channel or "", count))
         answers = {str(address): answer for address, answer in asked.items()}
         errors = [*cluster.lookupd_errors, *errors_of(asked)]
     if not any(isinstance(answer, Found) for answer in answers.values()):
@@ -117,35 +98,6 @@ def peek(
         lambda: message_table([one.message for answer in found.values() for one in answer.messages]),
     )
     ctx.exit(report(errors))
-
-
-def _ask(node: Nsqd, topic: str, channel: str, count: int) -> Found | None:
-    """None where there is no such topic or channel; NodeError."""
-
-    def read(data: object) -> Found:
-        try:
-            assert isinstance(data, dict)
-            rows = [_peeked(row, topic, str(node.address)) for row in data["messages"]]
-            return Found(int(data["depth"]), int(data["backend_depth"]), rows)
-        except (AssertionError, LookupError, TypeError, ValueError, AttributeError, OverflowError):
-            raise ModelError("it is no list of messages") from None
-
-    query = {"topic": topic, "limit": str(count)} | ({"channel": channel} if channel else {})
-    try:
-        return node.ask("/channel/peek" if channel else "/topic/peek", read, query)
-    except Refused as error:
-        if error.code in ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"):
-            return None
-        if error.status != 404:
-            raise
-        reason = "only gnsqd shows what waits; what nsqd has on disk can be seen with --data-path"
-        raise NodeError(node.program, node.address, reason) from None
-
-
-def _peeked(row: dict[str, Any], topic: str, node: str) -> Peeked:
-    id = str(row["id"]).encode("utf-8", "surrogatepass")
-    message = Message(topic, int(row["timestamp"]), int(row["attempts"]), id, body_of(row), node)
-    return Peeked(message, bool(row["on_disk"]), int(row["size"]))
 
 
 def _look_at_files(path: str, topic: str, channel: str, count: int) -> Found:

@@ -292,6 +292,12 @@ def test_choice_that_is_none_is_one_fatal_line_and_exit_1(run_own: Run) -> None:
     assert refusal(result) == 'failed to instantiate nsqd - --sigterm must be exit or drain, not "Drain"'
 
 
+@pytest.mark.parametrize("value", ["-1", "65536"])
+def test_attempts_that_are_never_reached_are_refused(run_own: Run, value: str) -> None:
+    result = run_own(f"--max-attempts={value}")
+    assert refusal(result) == "failed to instantiate nsqd - --max-attempts must be [0,65535]"
+
+
 def test_durability_other_than_three_is_refused(run_own: Run) -> None:
     result = run_own("--durability=Disk")
     assert refusal(result) == 'failed to instantiate nsqd - --durability must be none, process or disk, not "Disk"'

@@ -105,6 +105,7 @@ PROOFS = {
     "overflow-policy": BOUNDS + "test_full_channel_makes_room_by_dropping_the_oldest",
     "message-ttl": BOUNDS + "test_messages_that_are_too_old_are_dropped",
     "min-free-disk": BOUNDS + "test_nobody_publishes_to_a_disk_that_is_nearly_full",
+    "max-attempts": "behaviour/test_dead_letters.py::test_what_is_requeued_too_often_leaves_its_channel_alone",
     "sigterm": "behaviour/test_drain.py::test_sigterm_drains_memory_and_disk",
     "drain-timeout": "behaviour/test_drain.py::test_what_is_left_at_the_deadline_is_named_and_kept",
     "http-auth-token-file": "behaviour/test_http_auth.py::test_each_endpoint_asks_for_its_role",

@@ -70,7 +70,7 @@ def test_the_real_nsqd_says_how_it_can_be_looked_at(nsqd_factory: DaemonFactory,
     if "gnsqd" in " ".join(other.command):
         assert (code, err) == (0, "")
         return
-    reason = "only gnsqd shows what waits; what nsqd has on disk can be seen with --data-path"
+    reason = "only gnsqd shows what waits; what nsqd has on disk can be seen with gnsqadmin peek --data-path"
     assert (code, err) == (1, f"Error: nsqd at {address(other)}: {reason}\n")
     assert f"t c at {address(gnsqd)}: 1 message waiting\n" in out
 

@@ -123,6 +123,7 @@ def test_options_that_texts_name_exist() -> None:
 ABOUT_DAEMON = (
     "cluster.md",
     "data-directory.md",
+    "dead-letters.md",
     "disk-queue.md",
     "greenlets.md",
     "http.md",

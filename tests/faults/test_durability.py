@@ -142,6 +142,23 @@ def test_real_nsqd_takes_over_after_a_clean_exit_and_back(
     assert Counter(message.body for message in take(nsqd, 20, "d")) == Counter(bodies)
 
 
+def test_kill_while_a_dead_letter_is_written_leaves_its_message(tmp_path: Path) -> None:
+    faults = Faults(tmp_path / "faults", own_command())
+    nsqd = Daemon(faults.command, tmp_path / "data", "--durability=process", "--max-attempts=1")
+    with nsqd:
+        assert ask(nsqd, "POST /pub?topic=t", b"x")[0] == 200
+        with Client(nsqd.tcp_address) as client:
+            client.subscribe("t", "c", 1)
+            message = client.message()
+            faults.set({"call": "pwrite", "name": "t.c.dead.journal.*", "kill": True})
+            client.command(b"REQ %b 0" % message.id)
+            client.recv_until_closed()
+        nsqd.wait()
+        faults.set()
+        nsqd.restart()
+        assert [(found.id, found.body) for found in take(nsqd, 1)] == [(message.id, b"x")]
+
+
 def test_journal_is_ignored_by_nobody_of_ours(gnsqd_factory: DaemonFactory) -> None:
     """Without durability the messages of a journal go to the disk queues, once."""
     nsqd = gnsqd_factory("--durability=process")

@@ -54,6 +54,7 @@ SHARED = (
     "gnsqd.log",
     "gnsqd.version",
     "gnsqd.wire.codec",
+    "gnsqd.broker.envelope",
     "gnsqd.storage.record",
     "gnsqd.storage.journal_records",
     "gnsqd.storage.journal_replay",

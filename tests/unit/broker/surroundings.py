@@ -12,6 +12,7 @@ from gevent import Greenlet, sleep
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.consumer import ClientStats
+from gnsqd.broker.dead_letters import DeadLetters
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.guid import GuidFactory
 from gnsqd.broker.message import Message, new_messages
@@ -94,6 +95,7 @@ class Surroundings:
                 self.syncer,
                 self.registry.set_health,
             )
+        self.dead_letters = DeadLetters(self.registry, self.logger, self.spawn)
         self.environment = Environment(
             options=self.options,
             log=self.logger,
@@ -104,8 +106,11 @@ class Surroundings:
             channels_to_precreate=self._channels_to_precreate,
             spawn=self.spawn,
             open_journal=lambda topic: self.journals.open(topic) if self.journals else None,
+            note_dead=self.dead_letters.note,
         )
         self.registry.attach(self.environment)
+        if self.options.max_attempts:
+            self.dead_letters.start()
 
     def _notify(self, thing: object, persist: bool) -> None:
         self.registry.note_change()

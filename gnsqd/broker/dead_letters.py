@@ -1,0 +1,116 @@
+"""What becomes of messages that were delivered `--max-attempts` times and failed once more: they go to a topic of their
+own, as dead letters (`envelope`).
+
+A channel sets such a message aside and tells so. The one greenlet here puts a letter into the topic, waits until that
+is kept as surely as the options promise, and only then lets the channel forget the message: after a kill it may be in
+both places, but never in none. What the topic cannot take goes back to the queue of its channel.
+"""
+
+from gevent import Greenlet
+from gevent.event import Event
+
+from gnsqd.broker.channel import Channel
+from gnsqd.broker.doorbell import Doorbell, give_way
+from gnsqd.broker.envelope import Letter, dead_letter_topic
+from gnsqd.broker.environment import Spawn
+from gnsqd.broker.message import Message
+from gnsqd.broker.registry import Registry
+from gnsqd.broker.topic import RETRY_SECONDS, Topic
+from gnsqd.errors import BrokerError, StorageError
+from gnsqd.log import Logger
+
+MAX_BATCH = 64
+MAX_BATCH_BYTES = 1 << 20
+
+
+class DeadLetters:
+    """Owns `deadLetterLoop`, and which channels have set messages aside."""
+
+    def __init__(self, registry: Registry, log: Logger, spawn: Spawn) -> None:
+        self._registry = registry
+        self._log = log
+        self._spawn = spawn
+        self._channels: dict[Channel, None] = {}
+        self._doorbell = Doorbell()
+        self._exit = Event()
+        self._failing = False
+        self._loop: Greenlet[..., None] | None = None
+
+    def start(self) -> None:
+        self._loop = self._spawn("deadLetterLoop", self.dead_letter_loop)
+
+    def stop(self) -> None:
+        """Begin nothing any more: what is still set aside stays with its channel. May yield."""
+        self._exit.set()
+        self._doorbell.ring()
+        if self._loop is not None:
+            self._loop.join()
+
+    def note(self, channel: Channel) -> None:
+        """It has set messages aside. Never yields."""
+        self._channels[channel] = None
+        self._doorbell.ring()
+
+    def dead_letter_loop(self) -> None:
+        """Move what channels set aside, by turns, until `stop`."""
+        while not self._exit.is_set():
+            if not self._channels:
+                self._doorbell.wait()
+                continue
+            channel = next(iter(self._channels))
+            del self._channels[channel]
+            failure = self.move_some(channel)
+            if channel.has_set_aside:
+                self._channels[channel] = None
+            if failure is None:
+                self._failing = False
+                give_way()
+            else:
+                self._report(channel, failure)
+                self._exit.wait(RETRY_SECONDS)  # or a consumer that fails at once would make it a busy loop
+
+    def move_some(self, channel: Channel) -> Exception | None:
+        """Move some messages of a channel to its topic, or all that it has set aside back to its queue: then why."""
+        if not channel.has_set_aside:  # it was emptied or deleted
+            return None
+        moved: list[Message] = []
+        try:
+            topic = self._registry.get_topic(dead_letter_topic(channel.topic_name, channel.name))
+            failure = _put_letters(topic, channel, moved)
+            topic.commit()
+        except (BrokerError, StorageError) as error:
+            failure = error
+            moved = []  # what was put may be kept nevertheless, and then there are two of it
+        channel.bury(moved)
+        if failure is not None:
+            channel.take_back()
+        return failure
+
+    def _report(self, channel: Channel, failure: Exception) -> None:
+        """Once for all failures in a row."""
+        if not self._failing:
+            self._failing = True
+            name = f"{channel.topic_name}:{channel.name}"
+            self._log.error("DEADLETTER(%s): failed to move messages, they are requeued - %s", name, failure)
+
+
+def _put_letters(topic: Topic, channel: Channel, moved: list[Message]) -> Exception | None:
+    """Put letters of what the channel has set aside, and append the messages to `moved`; what stopped it. They are put
+    one by one, to know which are in. This is one step, so that nobody empties the channel meanwhile."""
+    for message, reason, died in channel.look_aside(MAX_BATCH, MAX_BATCH_BYTES):
+        letter = Letter(
+            message.id.decode("latin-1"),
+            channel.topic_name,
+            channel.name,
+            message.timestamp,
+            message.attempts,
+            reason,
+            died,
+            message.body,
+        )
+        try:
+            topic.put_messages(topic.new_messages([letter.encode()]))
+        except (BrokerError, StorageError) as error:
+            return error
+        moved.append(message)
+    return None

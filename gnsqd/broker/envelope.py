@@ -1,0 +1,83 @@
+"""Dead letters: the name of the topic that they go to, and how a message is wrapped there.
+
+A letter is a message whose body begins with a header, a JSON object on one line, that says where it comes from and what
+became of it. Behind the line feed is the body as it was. contrib/docs/dead-letters.md has an example.
+
+Nothing here needs gevent: programs beside the daemon read letters, too.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
+
+from gnsqd.broker.names import EPHEMERAL_SUFFIX, MAX_NAME_LENGTH, is_ephemeral, is_valid_name
+
+REQUEUED = "requeued"
+TIMED_OUT = "timed out"
+MAX_HEADER = 512  # bytes, more than there can be of names, numbers and a reason
+
+_SUFFIX = ".dead"
+_HASH = 9  # characters: a hyphen and a CRC-32
+_HEADER = {
+    "id": str,
+    "topic": str,
+    "channel": str,
+    "timestamp": int,
+    "attempts": int,
+    "reason": str,
+    "died": int,
+}
+
+
+def dead_letter_topic(topic: str, channel: str) -> str:
+    """Where dead letters of a channel go: `{topic}.{channel}.dead`, ephemeral if either is. Of what is too long for a
+    name the end is replaced by its CRC-32."""
+    name = f"{topic.removesuffix(EPHEMERAL_SUFFIX)}.{channel.removesuffix(EPHEMERAL_SUFFIX)}"
+    end = _SUFFIX + (EPHEMERAL_SUFFIX if is_ephemeral(topic) or is_ephemeral(channel) else "")
+    room = MAX_NAME_LENGTH - len(end)
+    if len(name) > room:
+        name = f"{name[: room - _HASH]}-{crc32(name.encode()):08x}"
+    return name + end
+
+
+def is_dead_letter_topic(name: str) -> bool:
+    return name.removesuffix(EPHEMERAL_SUFFIX).endswith(_SUFFIX)
+
+
+@dataclass(frozen=True)
+class Letter:
+    """What a dead letter says: of the message its id, where it was, when it was published and how often it was
+    delivered; why and when it died; its body. Times are wall clock in ns."""
+
+    id: str
+    topic: str
+    channel: str
+    timestamp: int
+    attempts: int
+    reason: str
+    died: int
+    body: bytes
+
+    def encode(self) -> bytes:
+        header = {name: getattr(self, name) for name in _HEADER}
+        return json.dumps(header, separators=(",", ":")).encode() + b"\n" + self.body
+
+    @classmethod
+    def parse(cls, data: bytes) -> "Letter":
+        """The letter in the body of a message; ValueError with a text for people if there is none."""
+        header, line_feed, body = data.partition(b"\n")
+        told: Any = None
+        if line_feed and len(header) < MAX_HEADER:
+            try:
+                told = json.loads(header)
+            except (ValueError, RecursionError):
+                pass
+        if not isinstance(told, dict):
+            raise ValueError("it does not begin with the header of a dead letter")
+        for name, kind in _HEADER.items():
+            if type(told.get(name)) is not kind:
+                raise ValueError(f'its header has no "{name}"')
+        if not is_valid_name(told["topic"]):
+            raise ValueError('"topic" in its header is no name of a topic')
+        return cls(**{name: told[name] for name in _HEADER}, body=body)

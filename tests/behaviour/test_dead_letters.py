@@ -1,0 +1,145 @@
+"""Dead letters (`--max-attempts`), as contrib/docs/dead-letters.md has them. Only ours has this."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from daemons import Daemon, eventually
+from exposition import labels, series
+from http_api import ask
+from nsq_client import Client, Message
+
+DaemonFactory = Callable[..., Daemon]
+
+BODY = b'{"first": "line"}\n\x00\xff'
+
+
+def create(nsqd: Daemon, topic: str, *channels: str) -> None:
+    for channel in channels:
+        for what in ("topic", "channel"):
+            name = channel.replace("#", "%23")
+            assert ask(nsqd, f"POST /{what}/create?topic={topic}&channel={name}")[0] == 200
+
+
+def fail(client: Client, times: int = 1) -> Message:
+    """Requeue what comes, so often."""
+    for attempt in range(times):
+        message = client.message()
+        assert message.attempts == attempt + 1
+        client.command(b"REQ %b 0" % message.id)
+    return message
+
+
+def depth(nsqd: Daemon, topic: str) -> int:
+    """Messages that wait in the topic itself."""
+    return sum(int(found["depth"]) for found in nsqd.stats(topic)["topics"] or [])
+
+
+def wait_for_letters(nsqd: Daemon, count: int) -> None:
+    eventually(lambda: depth(nsqd, "t.c.dead") == count, f"{count} letters")
+
+
+def take(nsqd: Daemon, topic: str) -> tuple[dict[str, Any], bytes]:
+    """Header and body of the next letter, which is finished."""
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe(topic, "look", rdy=1)
+        message = client.message()
+        client.command(b"RDY 0")
+        client.command(b"FIN " + message.id)
+        eventually(lambda: nsqd.channel_stats(topic, "look")["in_flight_count"] == 0)
+    header, _, body = message.body.partition(b"\n")
+    return json.loads(header), body
+
+
+@pytest.mark.parametrize("durability", ["none", "process"])
+def test_what_is_requeued_too_often_leaves_its_channel_alone(gnsqd_factory: DaemonFactory, durability: str) -> None:
+    nsqd = gnsqd_factory("--max-attempts=3", f"--durability={durability}")
+    create(nsqd, "t", "c", "other")
+    before = time.time_ns()
+    assert ask(nsqd, "POST /pub?topic=t", BODY)[0] == 200
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", rdy=1)
+        message = fail(client, times=3)
+        wait_for_letters(nsqd, 1)
+        stats = eventually(lambda: [one for one in [nsqd.channel_stats("t", "c")] if not one["deferred_count"]])[0]
+        assert (stats["depth"], stats["in_flight_count"], stats["requeue_count"]) == (0, 0, 3)
+        (of_client,) = stats["clients"]
+        assert (of_client["in_flight_count"], of_client["requeue_count"]) == (0, 3)
+    assert nsqd.channel_stats("t", "other")["depth"] == 1
+    page = series(nsqd.http("GET", "/metrics")[2])
+    assert page["gnsqd_channel_dead_letters_total", labels(topic="t", channel="c")] == 1
+    assert page["gnsqd_channel_dead_letters_total", labels(topic="t", channel="other")] == 0
+    header, body = take(nsqd, "t.c.dead")
+    assert before < message.timestamp < header.pop("died") < time.time_ns()
+    assert (header, body) == (
+        {
+            "id": message.id.decode(),
+            "topic": "t",
+            "channel": "c",
+            "timestamp": message.timestamp,
+            "attempts": 3,
+            "reason": "requeued",
+        },
+        BODY,
+    )
+
+
+def test_what_times_out_too_often_goes_there_whether_its_consumer_is_there_or_not(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory("--max-attempts=2", "--msg-timeout=100ms")
+    create(nsqd, "t", "c")
+    assert ask(nsqd, "POST /pub?topic=t", BODY)[0] == 200
+    for attempt in (1, 2):
+        with Client(nsqd.tcp_address) as client:
+            client.subscribe("t", "c", rdy=1)
+            assert client.message().attempts == attempt
+    wait_for_letters(nsqd, 1)
+    header, body = take(nsqd, "t.c.dead")
+    assert (header["reason"], header["attempts"], body) == ("timed out", 2, BODY)
+    assert nsqd.channel_stats("t", "c")["timeout_count"] == 2
+
+
+def test_letter_may_be_larger_than_messages_may_be(gnsqd_factory: DaemonFactory) -> None:
+    """On disk, too, and after a start without the option."""
+    body = b"x" * 1000
+    nsqd = gnsqd_factory("--max-attempts=1", "--max-msg-size=1000", "--mem-queue-size=0")
+    create(nsqd, "t", "c")
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", rdy=1)
+        for number in (1, 2):
+            assert ask(nsqd, "POST /pub?topic=t", body)[0] == 200
+            fail(client)
+            wait_for_letters(nsqd, number)
+    for flags in (["--max-msg-size=1000", "--mem-queue-size=0"], ["--max-msg-size=1000", "--durability=process"]):
+        nsqd.restart(*flags)
+        assert take(nsqd, "t.c.dead")[1] == body
+
+
+@pytest.mark.parametrize("channel", ["c" * 64, "c#ephemeral"])
+def test_topic_has_a_valid_name_whatever_the_channels_is(gnsqd_factory: DaemonFactory, channel: str) -> None:
+    nsqd = gnsqd_factory("--max-attempts=1")
+    assert ask(nsqd, "POST /pub?topic=t", BODY)[0] == 200
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", channel, rdy=1)
+        fail(client)
+        topics = eventually(lambda: [one["topic_name"] for one in nsqd.stats()["topics"] if one["depth"]])
+    header, body = take(nsqd, topics[0])
+    assert (header["topic"], header["channel"], body) == ("t", channel, BODY)
+
+
+def test_dead_letters_move_while_publishers_are_refused(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory("--max-attempts=1", "--drain-timeout=1h")
+    create(nsqd, "t", "c")
+    assert ask(nsqd, "POST /pub?topic=t", BODY)[0] == 200
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", rdy=1)
+        message = client.message()
+        assert ask(nsqd, "POST /drain")[0] == 200
+        client.command(b"REQ %b 0" % message.id)
+        wait_for_letters(nsqd, 1)
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t.c.dead", "look", rdy=1)
+        client.command(b"FIN " + client.message().id)
+        assert nsqd.wait() == 0
