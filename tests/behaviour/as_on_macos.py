@@ -1,5 +1,5 @@
 """gnsqd with what Python has on macOS: none of the functions, constants and files that only Linux has, a `TCP_KEEPIDLE`
-of another name, and F_FULLFSYNC.
+of another name, F_FULLFSYNC, and no more than 10240 descriptors.
 
 As a program: takes away and adds that, and runs gnsqd's `__main__` with the arguments given. As a module: `MacOS` is
 the test's end.
@@ -8,6 +8,7 @@ the test's end.
 import builtins
 import fcntl
 import os
+import resource
 import runpy
 import select
 import socket
@@ -48,6 +49,8 @@ def _install(syncs: str) -> None:
     constants: Any = socket
     locks: Any = fcntl
     builtin_functions: Any = builtins
+    limits: Any = resource
+    set_limit = resource.setrlimit
     fsync, control, open_file = os.fsync, fcntl.fcntl, builtins.open
 
     def note(call: str, descriptor: int) -> None:
@@ -60,6 +63,11 @@ def _install(syncs: str) -> None:
         note("F_FULLFSYNC", descriptor)
         return 0
 
+    def limiting(kind: int, values: tuple[int, int]) -> None:
+        if values[0] > 10240:
+            raise ValueError("current limit exceeds maximum limit")
+        set_limit(kind, values)
+
     def opening(path: Any, *arguments: Any, **named: Any) -> Any:
         if str(path).startswith("/proc/"):
             raise FileNotFoundError(2, "No such file or directory", path)
@@ -68,6 +76,7 @@ def _install(syncs: str) -> None:
     calls: list[tuple[Any, str, Callable[..., Any] | int]] = [
         (functions, "fsync", lambda descriptor: note("fsync", descriptor)),
         (constants, "TCP_KEEPALIVE", socket.TCP_KEEPIDLE),
+        (limits, "setrlimit", limiting),
         (locks, "F_FULLFSYNC", F_FULLFSYNC),
         (locks, "fcntl", controlling),
         (builtin_functions, "open", opening),

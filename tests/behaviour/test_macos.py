@@ -1,5 +1,6 @@
 """gnsqd needs nothing that only Linux has: it serves where all of that is missing. macOS itself is not tested on."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,3 +51,12 @@ def test_each_sync_reaches_the_disk_and_not_only_its_memory(gnsqd: Daemon, macos
         client.subscribe("t", "c", rdy=1)
         assert client.message().body == b"kept"
     assert {call for call, _ in macos.syncs()} == {"F_FULLFSYNC"}
+
+
+def test_descriptors_are_as_many_as_a_process_may_have(macos: MacOS, tmp_path: Path) -> None:
+    limited = ["sh", "-c", 'ulimit -Sn 64; exec "$@"', "sh", *macos.command]
+    with Daemon(limited, tmp_path / "data") as daemon:
+        limits = Path(f"/proc/{daemon.pid}/limits").read_text()
+    found = re.search(r"^Max open files\s+(\d+)\s+(\d+)\s", limits, re.MULTILINE)
+    assert found is not None, limits
+    assert int(found[1]) == min(int(found[2]), 10240)
