@@ -297,7 +297,9 @@ def tables(outcome: Outcome) -> Iterable[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument(
+        "--minutes", type=float, default=60.0, help="ten at least, as dead greenlets go with the garbage, once a minute"
+    )
     parser.add_argument("--seed", type=int, default=random.getrandbits(32))
     parser.add_argument("--load", type=float, default=20.0, help="percent of a core, for daemon and clients together")
     parser.add_argument("--durability", help="the daemon's option")
