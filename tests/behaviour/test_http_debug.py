@@ -205,8 +205,7 @@ def test_cpu_profile_is_collapsed_stacks_by_kind_of_greenlet(gnsqd: Daemon) -> N
     assert lines
     assert all(re.fullmatch(r"[^;\s]+(;[^;\s]+)* [1-9]\d*", line) for line in lines), profile
     assert len({line.rsplit(" ", 1)[0] for line in lines}) == len(lines)
-    # Compiled modules leave no frames.
-    assert any(line.startswith("http;gnsqd.supervisor.Supervisor._run_for_client;") for line in lines), profile
+    assert any(re.match("http[; ]", line) for line in lines), profile  # compiled modules leave no frames
     assert ask(gnsqd, "GET /debug/pprof/profile?seconds=301") == (400, "profile duration exceeds 300 seconds\n")
 
 
