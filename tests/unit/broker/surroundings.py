@@ -153,6 +153,15 @@ def bodies_of(messages: list[Message]) -> list[bytes]:
     return [message.body for message in messages]
 
 
+def eventually(condition: Callable[[], object]) -> None:
+    """Let other greenlets go on until it is true; AssertionError after 5 s."""
+    for _ in range(5000):
+        if condition():
+            return
+        sleep(0.001)
+    raise AssertionError("not met within 5 s")
+
+
 def settle() -> None:
     """Let every greenlet do what it can do without waiting."""
     for _ in range(10):

@@ -8,7 +8,6 @@ from time import time_ns
 from typing import Any
 
 import pytest
-from gevent import sleep
 
 from gnsqd.broker import bounds as bounds_module
 from gnsqd.broker.bounds import Bounds, BoundsLoop, OutOfBounds, WeighedQueue
@@ -17,7 +16,7 @@ from gnsqd.broker.message import new_messages
 from gnsqd.broker.topic import MAX_PUT, Topic
 from gnsqd.storage.free_disk import FreeDisk
 from gnsqd.storage.syncer import Syncer
-from unit.broker.surroundings import MINUTE, SECOND, FakeConsumer, Surroundings, bodies_of, settle
+from unit.broker.surroundings import MINUTE, SECOND, FakeConsumer, Surroundings, bodies_of, eventually, settle
 from unit.broker.test_journaled import Daemon
 
 Build = Callable[..., Surroundings]
@@ -414,14 +413,6 @@ def quick_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Surroundin
         loop.stop()
         greenlet.join(5)
         assert greenlet.ready()
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    for _ in range(5000):
-        if condition():
-            return
-        sleep(0.001)
-    raise AssertionError("not met within 5 s")
 
 
 @everywhere

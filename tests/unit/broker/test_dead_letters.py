@@ -8,7 +8,7 @@ from time import time_ns
 from typing import Any
 
 import pytest
-from gevent import killall, sleep
+from gevent import killall
 
 from gnsqd.broker import dead_letters as dead_letters_module
 from gnsqd.broker.channel import Channel
@@ -18,7 +18,7 @@ from gnsqd.broker.journaled import JournaledQueue
 from gnsqd.broker.message import Message
 from gnsqd.broker.topic import Topic
 from gnsqd.errors import StorageError
-from unit.broker.surroundings import MINUTE, FakeConsumer, FaultyBackend, Surroundings, settle
+from unit.broker.surroundings import MINUTE, FakeConsumer, FaultyBackend, Surroundings, eventually, settle
 
 Build = Callable[..., Surroundings]
 
@@ -62,16 +62,8 @@ def counts(channel: Channel) -> tuple[int, int, int]:
     return channel.depth, channel.in_flight_count, channel.deferred_count
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    for _ in range(5000):
-        if condition():
-            return
-        sleep(0.001)
-    raise AssertionError("it never came to that")
-
-
 def wait_for_letters(channel: Channel, count: int) -> None:
-    wait_until(lambda: channel.dead_letter_count == count)
+    eventually(lambda: channel.dead_letter_count == count)
 
 
 def letters(topic: Topic) -> list[tuple[dict[str, Any], bytes]]:
@@ -201,11 +193,11 @@ def test_what_the_disk_refuses_is_requeued_and_moved_later(
     with monkeypatch.context() as patch:
         patch.setattr(dead, "backend", FaultyBackend(dead.backend, put_one))
         fail(channel, 2)
-        wait_until(lambda: channel.depth == 1)
+        eventually(lambda: channel.depth == 1)
         assert (channel.dead_letter_count, counts(channel)) == (1, (1, 0, 0))
         for _ in range(3):
             fail(channel)
-            wait_until(lambda: channel.depth == 1)
+            eventually(lambda: channel.depth == 1)
     assert around.log.getvalue().count("DEADLETTER(t:c): failed to move messages") == 1
     (message,) = fail(channel)
     wait_for_letters(channel, 2)
@@ -220,7 +212,7 @@ def test_a_topic_that_is_going_away_takes_nothing(surroundings: Build, monkeypat
     dead = around.registry.get_topic("t.c.dead")
     dead.exiting = True
     fail(channel)
-    wait_until(lambda: channel.depth == 1)
+    eventually(lambda: channel.depth == 1)
     assert "requeued - exiting\n" in around.log.getvalue()
     del around.registry.topics["t.c.dead"]
     fail(channel)
@@ -277,7 +269,7 @@ def test_message_whose_letter_cannot_be_committed_is_requeued(
 
     watch(around, monkeypatch, commit)
     fail(channel)
-    wait_until(lambda: channel.depth == 1)
+    eventually(lambda: channel.depth == 1)
     assert (counts(channel), channel.dead_letter_count) == ((1, 0, 0), 0)
 
 
@@ -297,7 +289,7 @@ def test_what_is_emptied_on_its_way_does_not_come_back(surroundings: Build, monk
     watch(around, monkeypatch, commit)
     channel.put_messages(around.messages(b"2"))
     fail(channel)
-    wait_until(lambda: bool(emptied))
+    eventually(lambda: bool(emptied))
     settle()
     assert (counts(channel), channel.dead_letter_count) == ((0, 0, 0), 0)
 

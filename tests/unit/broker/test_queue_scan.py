@@ -9,7 +9,7 @@ from gevent import sleep
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.queue_scan import QueueScan
-from unit.broker.surroundings import SECOND, FakeConsumer, Surroundings
+from unit.broker.surroundings import SECOND, FakeConsumer, Surroundings, eventually
 
 Build = Callable[..., Surroundings]
 MS = SECOND // 1000
@@ -25,14 +25,6 @@ def scanning(around: Surroundings) -> Iterator[QueueScan]:
         scan.stop()
         loop.join(5)
         assert loop.ready()
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    for _ in range(5000):
-        if condition():
-            return
-        sleep(0.001)
-    raise AssertionError("not met within 5 s")
 
 
 def in_flight(around: Surroundings, channel: Channel, count: int, timeout: int = MS) -> None:
