@@ -9,6 +9,7 @@ comes. As a program it prints a row of the table in contrib/docs/reliability.md:
 
 import argparse
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -118,6 +119,7 @@ class Load:
         ledger = self._ledger
         delivered, finished = ledger.delivered[name], ledger.finished[name]
         attempts = ledger.attempts[name]
+        finishing: dict[bytes, list[bytes]] = {}  # bodies by ID, once for each FIN
         with Client(self._daemon.tcp_address) as client:
             client.subscribe(TOPIC, name, 100)
             while True:
@@ -126,7 +128,8 @@ class Load:
                 except TimeoutError:
                     return
                 if frame.type == ERROR:
-                    raise AssertionError(frame)
+                    self._come_too_late(name, frame.data, finishing)
+                    continue
                 if frame.type != MESSAGE:
                     client.command(b"NOP")
                     continue
@@ -141,11 +144,23 @@ class Load:
                     ledger.again[name].add(body)
                 what = 1.0 if self._finish_all else chance.random()
                 if what > 0.3:
+                    finishing.setdefault(message.id, []).append(body)
                     client.command(b"FIN " + message.id)
                     finished[body] = time.time()
                 elif what > 0.15:
                     client.command(b"REQ " + message.id + b" %d" % chance.choice((0, 0, 40, 400)))
                 # or it stays in flight
+
+    def _come_too_late(self, name: str, error: bytes, finishing: dict[bytes, list[bytes]]) -> None:
+        """A message whose time was up before its FIN or REQ came: the daemon was right to take it back."""
+        refused = re.fullmatch(rb"E_(FIN|REQ)_FAILED \1 (.{16}) failed ID not in flight", error)
+        assert refused, error
+        if refused[1] == b"FIN":
+            body = finishing[refused[2]].pop()
+            self._ledger.unsure[name].add(body)  # that it came again is no duplicate
+            self._ledger.again[name].discard(body)
+            if not finishing[refused[2]]:
+                del self._ledger.finished[name][body]
 
 
 class Outcome(NamedTuple):

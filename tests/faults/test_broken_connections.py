@@ -13,7 +13,7 @@ from nsq_client import HEARTBEAT, Client, Message
 
 DaemonFactory = Callable[..., Daemon]
 
-TIMEOUT = 1.0  # seconds
+TIMEOUT = 3.0  # seconds, in which four messages are surely answered
 PATIENCE = 15.0  # seconds, of several in which all comes: a daemon that keeps something back is soon found out
 FENCE = b"fence-of-a-test."  # no message's id: the answer to it comes when all before it is executed
 
