@@ -94,10 +94,28 @@ def run_row(
     """
     while True:
         try:
-            return run_turns(row, lanes, turns, load, say, stored, sink).split()
+            return [
+                result
+                for part, compared in comparisons(row, lanes)
+                for result in run_turns(part, compared, turns, load, say, stored, sink).split()
+            ]
         except RanDry as error:
             load = replace(load, supply=load.supply * 2)
             say(f"{error}; the row starts again with {load.backlog}")
+
+
+def comparisons(row: Row, lanes: Sequence[Lane]) -> list[tuple[Row, Sequence[Lane]]]:
+    """The row with its lanes, or a row for each gnsqd, which is compared with itself."""
+    if not row.by_durability:
+        return [(row, lanes)]
+    return [
+        (
+            replace(row, name=f"{row.name}-{lane.name.split()[-1]}"),
+            [lane, *(lane.with_flag(f"--durability={kind}", kind) for kind in ("process", "disk"))],
+        )
+        for lane in lanes
+        if lane.is_ours
+    ]
 
 
 def run_turns(
@@ -111,7 +129,7 @@ def run_turns(
 ) -> RowResult:
     def measure(lane: Lane, turn: int) -> Measurement:
         try:
-            with lane.running(*row.flags(load, lane.is_ours), stored=stored(lane) if row.stored else None) as daemon:
+            with lane.running(*row.flags(load), stored=stored(lane) if row.stored else None) as daemon:
                 measurement = row.measure(daemon, load)
         except RanDry:
             raise

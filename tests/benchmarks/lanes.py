@@ -11,7 +11,7 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from daemons import Daemon
@@ -42,6 +42,9 @@ class Lane:
     @property
     def is_ours(self) -> bool:
         return self.name.startswith("gnsqd")
+
+    def with_flag(self, flag: str, meaning: str) -> "Lane":
+        return replace(self, name=f"{self.name}, {meaning}", command=(*self.command, flag))
 
     @contextlib.contextmanager
     def running(self, *flags: str, stored: Path | None = None) -> Iterator[Daemon]:

@@ -6,13 +6,15 @@ from typing import Any
 
 from benchmarks.clients import publish
 from benchmarks.lanes import BenchmarkError
+from benchmarks.row import FASTEST
 from daemons import Daemon, eventually
 
 TOPIC = "sub_bench"
 CHANNEL = "ch"
 BODY_SIZE = 200
 SETTLE_SECONDS = 60.0
-MEMORY_AT_HAND = 1 << 30  # bytes
+MEMORY_PER_MESSAGE = 400  # bytes, more than any daemon takes for a body of BODY_SIZE
+MOST_COMMANDS = 30_000  # a second, on one connection
 
 
 def connections() -> int:
@@ -37,14 +39,17 @@ def create_channel(daemon: Daemon) -> None:
             raise BenchmarkError(f"POST {path}: {status} {body.decode(errors='replace')}")
 
 
-def fetch_memory() -> None:
-    """Touch memory and let go of it, so that every daemon which then fills its own finds the same.
+def fetch_memory(seconds: float, at_once: int) -> None:
+    """Touch as much memory as messages may take in `seconds`, of which `at_once` wait for an answer, and let go of it,
+    so that every daemon which then fills its own finds the same.
 
     A virtual machine gives free pages back to its host within seconds, and whoever is the first to touch them again
     waits for the host, seven times as long as for clearing a page.
     """
-    with mmap.mmap(-1, MEMORY_AT_HAND) as memory:
-        for page in range(0, MEMORY_AT_HAND, mmap.PAGESIZE):
+    free = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
+    size = min(int(seconds * min(MOST_COMMANDS * at_once, FASTEST)) * MEMORY_PER_MESSAGE, free // 2)
+    with mmap.mmap(-1, size) as memory:
+        for page in range(0, size, mmap.PAGESIZE):
             memory[page] = 1
 
 

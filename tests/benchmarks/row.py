@@ -90,16 +90,14 @@ class Row:
     in_memory: bool = True  # nothing of what is measured should be on disk
     sink: bool = False  # the load's own limit is worth knowing: it meets the sink, too
     tls: bool = False
-    durability: str = ""  # of gnsqd; the real nsqd has none
+    by_durability: bool = False  # of each gnsqd one row, without and with; the real nsqd has none
     parts: tuple[str, ...] = ()  # names of the figures, where there are several: a line each
 
-    def flags(self, load: Load, ours: bool = True) -> list[str]:
-        """What the daemon is started with, if it is gnsqd or if it is not."""
+    def flags(self, load: Load) -> list[str]:
+        """What the daemon is started with."""
         flags = [] if self.mem_queue_size is None else [f"--mem-queue-size={self.mem_queue_size(load)}"]
         if self.tls:
             flags += [f"--tls-cert={load.certificate[0]}", f"--tls-key={load.certificate[1]}"]
-        if self.durability and ours:
-            flags.append(f"--durability={self.durability}")
         return flags
 
 

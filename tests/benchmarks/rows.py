@@ -104,16 +104,8 @@ DISK = (
     Row("restart", "restart with the backlog on disk", restart, None, SECONDS, stored=True, in_memory=False),
 )
 
-# What gnsqd without --durability makes of the same is in the rows above; the real nsqd is measured as it is.
 DURABILITY = tuple(
-    Row(
-        f"{name}-{durability}",
-        f"{title}, durability {durability}",
-        measure,
-        all_that_comes,
-        durability=durability,
-    )
-    for durability in ("process", "disk")
+    Row(f"{name}-durability", f"{title}, durability", measure, all_that_comes, by_durability=True)
     for name, title, measure in (
         ("pub", "PUB one by one", publisher()),
         ("mpub-200", "MPUB 200", publisher("-batch=200")),

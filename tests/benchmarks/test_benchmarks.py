@@ -114,6 +114,26 @@ def test_a_row_with_several_figures_gives_a_line_for_each() -> None:
     assert [[result.figure(lane).median for lane in ("a", "b")] for result in results] == [[1, 2], [10, 20]]
 
 
+def test_a_row_by_durability_compares_each_gnsqd_with_itself() -> None:
+    commands: list[tuple[str, ...]] = []
+
+    class WatchedLane(IdleLane):
+        @contextlib.contextmanager
+        def running(self, *flags: str, stored: Path | None = None) -> Iterator[Daemon]:
+            commands.append(self.command)
+            yield cast(Daemon, self.name)
+
+    lanes = [WatchedLane("nsqd", ("n",)), WatchedLane("gnsqd compiled", ("c",)), WatchedLane("gnsqd plain", ("p",))]
+    durable = Row("pub-durability", "PUB, durability", idle, by_durability=True)
+    results = run_row(durable, lanes, 1, LOAD, lambda line: None, nothing_stored)
+    assert [(result.row.name, list(result.runs)) for result in results] == [
+        (f"pub-durability-{lane}", [f"gnsqd {lane}", f"gnsqd {lane}, process", f"gnsqd {lane}, disk"])
+        for lane in ("compiled", "plain")
+    ]
+    flags = ((), ("--durability=process",), ("--durability=disk",))
+    assert commands == [(lane, *flag) for lane in "cp" for flag in flags]
+
+
 def test_rows_are_chosen_by_pattern_in_the_order_of_the_table() -> None:
     assert [row.name for row in cli.select(["restart*", "mpub-20"])] == ["mpub-20", "restart-empty", "restart"]
     assert [row.name for row in cli.select(["*"])] == [row.name for row in ROWS]
@@ -233,12 +253,15 @@ def test_rows_of_the_load_generator_move_messages_in_every_daemon(
     rows = ["pub", "consume-100", "both", "http-mpub", "tls-consume", "deflate-mpub-20", "end-to-end"]
     run = subprocess.run(
         [sys.executable, str(Path(__file__).parent), "--runs=1", "--seconds=0.3", "--backlog=20000", "--rows", *rows,
-         "trip-neighbour", "connection-memory", "put-channel", f"--real={peer_binary('nsqd')}", f"--compiled={ours}",
-         f"--plain={ours}", f"--json={tmp_path / 'result.json'}"],
+         "trip-neighbour", "connection-memory", "put-channel", "pub-durability", f"--real={peer_binary('nsqd')}",
+         f"--compiled={ours}", f"--plain={ours}", f"--json={tmp_path / 'result.json'}"],
         capture_output=True, text=True, env={**os.environ, "TMPDIR": str(tmp_path)},
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     results = json.loads((tmp_path / "result.json").read_text())["rows"]
+    (durable,) = [results.pop(name) for name in list(results) if name.startswith("pub-durability-")]
+    assert [lane.split(", ")[1:] for lane in durable["lanes"]] == [[], ["process"], ["disk"]]
+    assert all(lane["runs"][0]["value"] > 0 for lane in durable["lanes"].values())
     for result in results.values():
         runs = [run for lane in result["lanes"].values() for run in lane["runs"]]
         assert len(runs) == 2

@@ -1,7 +1,7 @@
 """Procedures that move messages as fast as it goes. What a consumer needs is published beforehand and costs the
 measurement nothing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from benchmarks.lanes import cpu_seconds
 from benchmarks.programs import Loaded, bench_program, generate, on_channel
@@ -28,7 +28,7 @@ def writer(batch_size: int) -> Procedure:
 
     def measure(daemon: Daemon, load: Load) -> Measurement:
         create_channel(daemon)
-        fetch_memory()
+        fetch_memory(load.seconds, connections() * batch_size)
         before = cpu_seconds(daemon)
         rate, messages, load_seconds = bench_program(daemon, "bench_writer", load.seconds, f"--batch-size={batch_size}")
         return published(daemon, rate, messages, load_seconds, before)
@@ -59,15 +59,22 @@ def publisher(*flags: str, http: int = 0) -> Procedure:
 
     def measure(daemon: Daemon, load: Load) -> Measurement:
         create_channel(daemon)
-        to = [f"-publishers={http or connections()}"]
+        publishers = http or connections()
+        to = [f"-publishers={publishers}"]
         if http:
             to.append("-http={}:{}".format(*daemon.http_address))
-        fetch_memory()
+        fetch_memory(load.seconds, publishers * unanswered(flags))
         loaded = generate(daemon, "move", load.seconds, *to, *flags)
         rate = loaded.published / loaded.seconds
         return published(daemon, rate, loaded.published, loaded.cpu_seconds, loaded.before)
 
     return measure
+
+
+def unanswered(flags: Sequence[str]) -> int:
+    """Messages that a connection publishes before it waits, with these flags of the load generator."""
+    numbers = (flag.partition("=")[::2] for flag in flags)
+    return max((int(number) for name, number in numbers if name in ("-batch", "-window")), default=1)
 
 
 def published(daemon: Daemon, rate: float, messages: int, load_seconds: float, before: float) -> Measurement:
@@ -108,8 +115,9 @@ def both(publishers: int, consumers: int, *flags: str) -> Procedure:
     CPU."""
 
     def measure(daemon: Daemon, load: Load) -> Measurement:
-        to = [on_channel(), f"-publishers={publishers or connections()}", f"-consumers={consumers or connections()}"]
-        fetch_memory()
+        publishing = publishers or connections()
+        to = [on_channel(), f"-publishers={publishing}", f"-consumers={consumers or connections()}"]
+        fetch_memory(load.seconds, publishing * unanswered(flags))
         return consumed(generate(daemon, "move", load.seconds, *to, *flags))
 
     return measure
