@@ -166,11 +166,13 @@ class Daemon:
             connection.close()
 
     def stats(self, topic: str | None = None, channel: str | None = None) -> dict[str, Any]:
-        """`/stats?format=json`, of one topic (and channel) if given."""
+        """`/stats?format=json`, of one topic (and channel) if given; its topics are a list, also where the daemon says
+        null because it does not know that topic."""
         query = "".join(f"&{key}={value}" for key, value in (("topic", topic), ("channel", channel)) if value)
         status, _, body = self.http("GET", f"/stats?format=json{query}")
         assert status == 200, (status, body)
         answer: dict[str, Any] = json.loads(body)
+        answer["topics"] = answer["topics"] or []
         return answer
 
     def channel_stats(self, topic: str, channel: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def fail(client: Client, times: int = 1) -> Message:
 
 def depth(nsqd: Daemon, topic: str) -> int:
     """Messages that wait in the topic itself."""
-    return sum(int(found["depth"]) for found in nsqd.stats(topic)["topics"] or [])
+    return sum(int(found["depth"]) for found in nsqd.stats(topic)["topics"])
 
 
 def wait_for_letters(nsqd: Daemon, count: int) -> None:

@@ -30,7 +30,7 @@ def lines(result: Result) -> list[list[str]]:
 
 def topics(nsqd: Daemon) -> dict[str, dict[str, Any]]:
     """The topics that a node has, by name."""
-    return {topic["topic_name"]: topic for topic in nsqd.stats()["topics"] or []}
+    return {topic["topic_name"]: topic for topic in nsqd.stats()["topics"]}
 
 
 def channels(nsqd: Daemon, topic: str) -> list[str]:

@@ -30,7 +30,7 @@ def measured(*args: str) -> dict[str, Any]:
 
 
 def topics(daemon: Daemon) -> list[str]:
-    return [topic["topic_name"] for topic in daemon.stats()["topics"] or ()]
+    return [topic["topic_name"] for topic in daemon.stats()["topics"]]
 
 
 def test_it_loses_nothing_and_leaves_nothing(nsqd: Daemon) -> None:

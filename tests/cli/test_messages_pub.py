@@ -62,7 +62,7 @@ def test_lines_are_published_as_they_come(gnsqd: Daemon) -> None:
 
 
 def _count(nsqd: Daemon, topic: str) -> int:
-    return sum(found["message_count"] for found in nsqd.stats(topic)["topics"] or [])
+    return sum(found["message_count"] for found in nsqd.stats(topic)["topics"])
 
 
 def test_a_file_is_cut_at_the_delimiter(gnsqd: Daemon, tmp_path: Path) -> None:

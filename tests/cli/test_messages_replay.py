@@ -116,7 +116,7 @@ def test_letters_of_all_nodes_go_where_they_came_from_or_where_they_are_told_to(
     assert (sorted(found), sum(found.values())) == (["from0", "from1"], 30)
     assert [left(node) for node in nodes] == [0, 0]
     published = {
-        name: sum(topic["message_count"] for node in nodes for topic in node.stats(name)["topics"] or [])
+        name: sum(topic["message_count"] for node in nodes for topic in node.stats(name)["topics"])
         for name in ("from0", "from1", "elsewhere")
     }
     assert published == found | {"elsewhere": 10}

@@ -22,10 +22,9 @@ from nsqadmin_cli.cli import cli
 
 def tails(nsqd: Daemon, topic: str = "t") -> list[str]:
     """The channels with which somebody looks at a topic."""
-    found = nsqd.stats(topic)["topics"] or []
     return [
         channel["channel_name"]
-        for one in found
+        for one in nsqd.stats(topic)["topics"]
         for channel in one["channels"]
         if channel["channel_name"].startswith("gnsqadmin-tail-") and channel["client_count"]
     ]

@@ -40,7 +40,7 @@ def interrupt(process: "subprocess.Popen[bytes]", number: int = signal.SIGINT) -
 
 
 def has_client(nsqd: Daemon, topic: str) -> bool:
-    channels = [channel for found in nsqd.stats(topic)["topics"] or [] for channel in found["channels"]]
+    channels = [channel for found in nsqd.stats(topic)["topics"] for channel in found["channels"]]
     return any(channel["client_count"] for channel in channels)
 
 
@@ -252,7 +252,7 @@ def test_nodes_of_both_sides_are_found_by_nsqlookupd(cluster: Cluster) -> None:
     cluster.wait_for_topic("t", channel="c")
     to = cluster.flag.replace("--lookupd", "--to-lookupd")
     assert gnsqadmin("copy", "t", "u", "--channel=c", to, cluster.flag).code == 0
-    stats = [node.stats("u")["topics"] or [] for node in cluster.nodes]
+    stats = [node.stats("u")["topics"] for node in cluster.nodes]
     assert sum(topic["message_count"] for topics in stats for topic in topics) == 40
 
 
