@@ -1,4 +1,4 @@
-"""Keeps fsync off the hub, which it would stop: a thread pool of storage's own, and the timer of `--sync-timeout`.
+"""Keeps fsync off the hub, which it would stop: in threads of storage's own, and the timer of `--sync-timeout`.
 
 One Syncer serves all queues of a daemon. A queue with unsynced operations is noted here and forgotten once it is
 synced, so idle queues cost nothing.
@@ -6,14 +6,13 @@ synced, so idle queues cost nothing.
 
 from collections.abc import Callable
 from time import monotonic_ns
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from gevent import Greenlet
 from gevent.event import Event
 from gevent.lock import Semaphore
-from gevent.threadpool import ThreadPool
 
-from gnsqd.errors import StorageError
+from gnsqd.storage.threads import Threads
 
 THREADS = 4
 
@@ -33,7 +32,7 @@ class Syncer:
     """Owns the threads, and the times at which queues are to be synced."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPool(THREADS)
+        self._threads = Threads(THREADS)
         self._deadlines: dict[Syncable, int] = {}  # in order, because all have the same timeout
         self._bell = Event()
         # One thread is left to queues that wait for their own sync.
@@ -41,11 +40,8 @@ class Syncer:
         self._stopped = False
 
     def run(self, function: Callable[..., T], *args: object) -> T:
-        """What `function` returns, or the StorageError it raises, called in a thread. Yields."""
-        result: T | StorageError = self._threads.apply(_outcome, (function, args))
-        if isinstance(result, StorageError):
-            raise result
-        return result
+        """What `function` returns or raises, called in a thread. Yields."""
+        return self._threads.run(function, *args)
 
     def note(self, queue: Syncable) -> None:
         """`queue` has unsynced operations: sync it within its `sync_timeout`. Never yields."""
@@ -82,12 +78,4 @@ class Syncer:
         """End syncLoop, wait for what is under way and end the threads. Yields."""
         self._stopped = True
         self._bell.set()
-        self._threads.join()
-        self._threads.kill()
-
-
-def _outcome(function: Callable[..., T], args: tuple[Any, ...]) -> T | StorageError:
-    try:
-        return function(*args)
-    except StorageError as error:  # gevent would print a traceback of it
-        return error
+        self._threads.close()

@@ -1,0 +1,144 @@
+"""Who waits for which fsync. The fsync of these tests takes as long as the test wants."""
+
+import gevent
+import pytest
+from gevent.event import AsyncResult, Event
+
+from gnsqd.errors import StorageError
+from gnsqd.storage import group_commit
+from gnsqd.storage.group_commit import GroupCommit
+
+PATIENCE = 10.0  # seconds
+
+
+class Disk:
+    """What was written last, and what of it is synced."""
+
+    def __init__(self) -> None:
+        self.written = self.synced = 0
+        self.greenlets: list[object] = []  # that synced, one for each time
+        self.begun = Event()
+        self.outcome: AsyncResult[StorageError | None] = AsyncResult()
+        self.commits = GroupCommit("sync:test", self.sync)
+
+    def sync(self) -> StorageError | None:
+        self.greenlets.append(gevent.getcurrent())
+        written = self.written
+        self.begun.set()
+        error: StorageError | None = self.outcome.get(timeout=PATIENCE)
+        if error is None:
+            self.synced = written
+        return error
+
+    def end_sync(self, outcome: StorageError | Exception | None = None) -> None:
+        """The one under way, once there is one."""
+        assert self.begun.wait(PATIENCE)
+        self.begun.clear()
+        ended, self.outcome = self.outcome, AsyncResult()
+        if outcome is None or isinstance(outcome, StorageError):
+            ended.set(outcome)
+        else:
+            ended.set_exception(outcome)
+
+    def commit(self) -> "gevent.Greenlet[[], None]":
+        """Write something and have it synced."""
+        self.written += 1
+        number = self.written
+        waiting = gevent.spawn(self.commits.wait, lambda: self.synced >= number)
+        gevent.sleep(0)
+        return waiting
+
+
+def all_done(waiting: "list[gevent.Greenlet[[], None]]") -> None:
+    for greenlet in waiting:
+        greenlet.get(timeout=PATIENCE)
+
+
+def test_those_who_come_during_a_sync_share_the_next() -> None:
+    disk = Disk()
+    first = disk.commit()
+    assert disk.begun.wait(PATIENCE)
+    later = [disk.commit() for _ in range(3)]
+    disk.end_sync()
+    first.get(timeout=PATIENCE)
+    assert not any(greenlet.ready() for greenlet in later)
+    disk.end_sync()
+    all_done(later)
+    assert len(disk.greenlets) == 2
+
+
+def test_who_waited_for_the_last_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_commit, "GATHER_SHARE", 1e9)
+    monkeypatch.setattr(group_commit, "MAX_GATHER_SECONDS", PATIENCE)
+    disk = Disk()
+    pair = [disk.commit(), disk.commit()]
+    disk.end_sync()
+    all_done(pair[:1])
+    if not pair[1].ready():
+        disk.end_sync()
+    all_done(pair)
+
+    syncs = len(disk.greenlets)
+    one = disk.commit()
+    gevent.sleep(0.05)
+    assert len(disk.greenlets) == syncs
+    other = disk.commit()
+    disk.end_sync()
+    all_done([one, other])
+    assert len(disk.greenlets) == syncs + 1
+
+
+def test_an_error_reaches_all_who_wait_and_the_next_sync_may_work() -> None:
+    disk = Disk()
+    pair = [disk.commit(), disk.commit()]
+    disk.end_sync(StorageError("disk on fire"))
+    for greenlet in pair:
+        with pytest.raises(StorageError, match="^disk on fire$"):
+            greenlet.get(timeout=PATIENCE)
+    again = disk.commit()
+    disk.end_sync()
+    all_done([again])
+
+
+def test_a_bug_leaves_nobody_waiting_and_does_not_end_the_syncs() -> None:
+    disk = Disk()
+    waiting = disk.commit()
+    disk.end_sync(ZeroDivisionError("bug"))
+    with pytest.raises(ZeroDivisionError):
+        waiting.get(timeout=PATIENCE)
+    again = disk.commit()
+    disk.end_sync()
+    all_done([again])
+
+
+@pytest.mark.parametrize("end", ["linger", "close"])
+def test_one_greenlet_makes_all_syncs_until_there_are_none(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_commit, "LINGER_SECONDS", PATIENCE)
+    disk = Disk()
+    for number in range(3):
+        if end == "linger" and number == 2:
+            monkeypatch.setattr(group_commit, "LINGER_SECONDS", 0.2)
+        waiting = disk.commit()
+        disk.end_sync()
+        all_done([waiting])
+    (greenlet,) = set(disk.greenlets)
+    assert isinstance(greenlet, gevent.Greenlet)
+    assert greenlet.name == "sync:test"
+    if end == "close":
+        assert not greenlet.ready()
+        disk.commits.close()
+        assert greenlet.ready()
+    greenlet.join(timeout=PATIENCE)
+    assert greenlet.ready()
+
+
+def test_closing_waits_for_the_sync_under_way() -> None:
+    disk = Disk()
+    waiting = disk.commit()
+    assert disk.begun.wait(PATIENCE)
+    closing = gevent.spawn(disk.commits.close)
+    gevent.sleep(0)
+    assert not closing.ready()
+    disk.end_sync()
+    closing.get(timeout=PATIENCE)
+    all_done([waiting])
