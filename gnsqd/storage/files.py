@@ -11,6 +11,7 @@ from gnsqd.errors import StorageError
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EROFS)  # a directory, on some file systems
 _F_FULLFSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)  # of macOS
 _NO_FULLFSYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOTTY)  # some file systems
+MAX_PARTS = 1024  # that Linux and macOS write at once (IOV_MAX)
 
 
 def path_error(operation: str, path: str, error: OSError) -> str:
@@ -81,6 +82,19 @@ def _write_all(descriptor: int, data: bytes) -> None:
     written = os.write(descriptor, data)
     while written < len(data):
         written += os.write(descriptor, data[written:])
+
+
+def write_at(descriptor: int, parts: list[bytes], position: int) -> int:
+    """Write all of `parts`, one behind the other, at `position`; how many bytes that are. OSError."""
+    if len(parts) > MAX_PARTS:
+        parts = [b"".join(parts)]
+    size = sum(map(len, parts))
+    written = os.pwritev(descriptor, parts, position)
+    if written < size:
+        rest = memoryview(b"".join(parts))
+        while written < size:
+            written += os.pwrite(descriptor, rest[written:], position + written)
+    return size
 
 
 def try_write(path: str, data: bytes) -> None:

@@ -23,7 +23,7 @@ from gnsqd.errors import StorageError
 from gnsqd.log import Logger
 from gnsqd.storage import journal_records as records
 from gnsqd.storage.compaction import Rewriting, plan
-from gnsqd.storage.files import failing_as_go, path_error, sync_files, sync_path
+from gnsqd.storage.files import failing_as_go, path_error, sync_files, sync_path, write_at
 from gnsqd.storage.group_commit import GroupCommit
 from gnsqd.storage.journal_batch import Batch, Mark
 from gnsqd.storage.journal_queue import Queue
@@ -195,9 +195,9 @@ class Journal:
             return
         notes = [record for queue in self._noted for record in queue.notes(self._encoder)]
         head = b"".join(batch.controls)
-        data = b"".join([head, *batch.puts, *notes, *batch.lasts])
-        if data:
-            self._write(self._segments.last, self._descriptor, data, len(head))
+        parts = [head, *batch.puts, *notes, *batch.lasts]
+        if len(parts) > 1 or head:
+            self._write(self._segments.last, self._descriptor, parts, len(head))
             self._forget_written()
         if len(self._segments) > 1:
             self.reclaim()
@@ -216,13 +216,11 @@ class Journal:
         self._roll_at = segment.size + max(MIN_ROLL, 4 * self._snapshot_size)
         return 4 * (self.floor() - segment.first) >= 3 * (segment.end - segment.first)
 
-    def _write(self, segment: Segment, descriptor: int, data: bytes, puts_at: int) -> None:
-        """Append `data`, which has the puts at some position, or nothing."""
+    def _write(self, segment: Segment, descriptor: int, parts: list[bytes], puts_at: int) -> None:
+        """Append all `parts`, which together have the puts at some position, or nothing."""
         begin = segment.size
         try:
-            written = os.pwrite(descriptor, data, begin)
-            while written < len(data):
-                written += os.pwrite(descriptor, data[written:], begin + written)
+            size = write_at(descriptor, parts, begin)
         except OSError as error:
             with suppress(OSError):  # should this fail, too, the next write goes over it
                 os.ftruncate(descriptor, begin)
@@ -230,8 +228,8 @@ class Journal:
         batch = self._batch
         for first, count, offset in batch.marks:
             segment.note_put(first, count, begin + puts_at + offset)
-        segment.size += len(data)
-        self._written += len(data)
+        segment.size += size
+        self._written += size
         if self._durable and batch.puts:
             self._unconfirmed.append((self._written, batch.puts, batch.marks))
 
@@ -251,7 +249,7 @@ class Journal:
         with failing_as_go("open", path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            self._write(segment, descriptor, b"".join([head, *self._batch.puts, *self._batch.lasts]), len(head))
+            self._write(segment, descriptor, [head, *self._batch.puts, *self._batch.lasts], len(head))
         except StorageError:
             _close([descriptor])
             with suppress(OSError):
@@ -460,7 +458,7 @@ class Journal:
         self._closed = True
         if self._compaction is not None:
             self._compaction.join()
-        self._commits.join()
+        self._commits.close()
         _close([*self._unsynced, self._descriptor])
         self._unsynced, self._descriptor = [], -1
         self._segments.end_reading()

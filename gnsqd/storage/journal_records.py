@@ -26,10 +26,11 @@ A frame is what consumers get: int32 size, and so many bytes.
 """
 
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from struct import Struct
+
+from zlib_ng.zlib_ng import crc32
 
 from gnsqd.errors import StorageError
 from gnsqd.storage.spans import Spans, encode_bounds
@@ -89,12 +90,12 @@ class Encoder:
         self._mark = mark_of(salt)
 
     def record(self, type: int, payload: bytes = b"") -> bytes:
-        return HEADER.pack(self._mark, len(payload), zlib.crc32(payload, self.salt ^ type), type) + payload
+        return HEADER.pack(self._mark, len(payload), crc32(payload, self.salt ^ type), type) + payload
 
     def put(self, first: int, frames: Sequence[bytes], due: int) -> tuple[bytes, bytes]:
         """Messages with numbers from `first` on; in two parts, because a copy of them costs time."""
         payload = b"".join([_PUT.pack(first, len(frames), due), *frames])
-        return HEADER.pack(self._mark, len(payload), zlib.crc32(payload, self.salt ^ PUT), PUT), payload
+        return HEADER.pack(self._mark, len(payload), crc32(payload, self.salt ^ PUT), PUT), payload
 
     def queue(self, queue: int, name: str, finished: Spans) -> list[bytes]:
         """As one record, and more where there are very many spans."""
@@ -210,7 +211,7 @@ def parse_first_line(data: bytes) -> int | None:
 
 
 def is_whole(type: int, payload: bytes | memoryview, crc: int, salt: int) -> bool:
-    return zlib.crc32(payload, salt ^ type) == crc
+    return crc32(payload, salt ^ type) == crc
 
 
 def find_records(data: bytes, salt: int) -> Iterator[tuple[int, int, int]]:

@@ -26,8 +26,9 @@ VARIABLE = "GNSQD_FAULTS"  # path of the control file
 class Rule(TypedDict, total=False):
     """`call`: `open` (to read), `create` (open to write), or the name of a function of `os`. `name`: which files, as a
     shell pattern for the last part of the path. `after`: let so many calls pass first; for write and pwrite so many
-    bytes, and these are written, by short writes. Then what happens, each time: `error` (as in ENOSPC), `kill` (the
-    process kills itself), or `hold` (the call waits until the rule is taken away, and is made then).
+    bytes, and these are written, by short writes; pwritev is a pwrite, too. Then what happens, each time: `error` (as
+    in ENOSPC), `kill` (the process kills itself), or `hold` (the call waits until the rule is taken away, and is made
+    then).
     """
 
     call: str
@@ -172,6 +173,9 @@ def _install(control: _Control) -> None:
 
         return call
 
+    def write_parts(descriptor: int, parts: list[bytes], position: int) -> int:
+        return os.pwrite(descriptor, b"".join(parts), position)
+
     os_open, builtin_open = os.open, builtins.open
 
     def open_descriptor(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
@@ -186,6 +190,7 @@ def _install(control: _Control) -> None:
     for make, names in ((by_path, _BY_PATH), (by_descriptor, _BY_DESCRIPTOR), (writing, _WRITING)):
         for name in names:
             setattr(functions, name, make(name, getattr(os, name)))
+    functions.pwritev = write_parts
     functions.open = open_descriptor
     builtin_functions.open = open_file
 

@@ -233,7 +233,7 @@ def test_publishing_fails_and_recovers_with_the_disk(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("os.pwrite", fail)
+        patch.setattr("os.pwritev", fail)
         daemon.topic.publish([b"unsure"])
         with pytest.raises(StorageError):
             daemon.topic.commit()
@@ -305,7 +305,7 @@ def test_import_that_fails_leaves_its_numbers_to_nobody(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("gnsqd.storage.journal.os.pwrite", fail)
+        patch.setattr("os.pwritev", fail)
         daemon = Daemon(tmp_path / "a", syncer, {}, {"t": ["c", "d", "gone"]})
     assert not daemon.registry.healthy
     daemon.topic.publish([b"new"])

@@ -9,7 +9,7 @@ import pytest
 
 from gnsqd.errors import StorageError
 from gnsqd.storage import files
-from gnsqd.storage.files import rename_file, sync_path, write_file
+from gnsqd.storage.files import MAX_PARTS, rename_file, sync_path, write_at, write_file
 
 
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,6 +17,24 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:3]))
     write_file(str(tmp_path / "file"), b"0123456789", sync=True)
     assert (tmp_path / "file").read_bytes() == b"0123456789"
+
+
+def test_parts_are_written_one_behind_the_other_however_many_and_however_short_the_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [b"%d," % number for number in range(MAX_PARTS + 1)]
+    text = b"".join(parts)
+    with (tmp_path / "file").open("wb") as file:
+        assert write_at(file.fileno(), parts[:3], 2) == 6
+        assert (tmp_path / "file").read_bytes() == b"\0\x000,1,2,"
+        assert write_at(file.fileno(), parts, 0) == len(text)
+        assert (tmp_path / "file").read_bytes() == text
+
+        pwritev, pwrite = os.pwritev, os.pwrite
+        monkeypatch.setattr(os, "pwritev", lambda file, parts, at: pwritev(file, [parts[0], parts[1][:1]], at))
+        monkeypatch.setattr(os, "pwrite", lambda file, data, at: pwrite(file, data[:3], at))
+        assert write_at(file.fileno(), [b"ab", b"cd", b"ef", b"gh"], 10) == 8
+    assert (tmp_path / "file").read_bytes() == text[:10] + b"abcdefgh" + text[18:]
 
 
 def test_failed_rename_leaves_no_temporary_file(tmp_path: Path) -> None:

@@ -345,7 +345,7 @@ def test_write_that_fails_is_tried_again_with_the_next(open_journal: Open, monke
     topic.finish(journal, 1, 2)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", failing(errno.ENOSPC))
+        patch.setattr(os, "pwritev", failing(errno.ENOSPC))
         with pytest.raises(StorageError, match="no space left"):
             journal.commit()
         assert journal.failed is not None
@@ -556,7 +556,7 @@ def test_what_is_written_can_be_read_while_the_disk_is_full(
     put(journal, 2)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", failing(errno.ENOSPC))
+        patch.setattr(os, "pwritev", failing(errno.ENOSPC))
         assert journal.read(1, 3) == (1, [frame(1)], 0)
         with pytest.raises(StorageError, match="no space left"):
             journal.read(2, 3)
