@@ -483,7 +483,10 @@ class Channel:
 
     def _held_messages(self) -> list[tuple[int, int, int]]:
         wall = time_ns() - monotonic_ns()
-        found = [(message.number, message.attempts, 0) for message in self._memory if message.attempts]
+        found = []
+        for message in self._memory:  # there may be millions, and few of them were delivered before
+            if message.attempts:
+                found.append((message.number, message.attempts, 0))
         found += [(message.number, message.attempts, 0) for message in self._in_flight]
         found += [(message.number, message.attempts, 0) for message in self._aside]
         found += [(message.number, message.attempts, wall + message.deadline) for message in self._deferred]

@@ -41,7 +41,7 @@ class Batch:
 
     def put(self, first: int, frames: Sequence[bytes], due: int) -> int:
         """Messages with numbers from `first` on, which follows those before; how many bytes they are."""
-        size = sum(map(len, frames))
+        size = size_of(frames)
         if due or self._frames_size + size > MAX_RECORD:
             self.close_record()
         if due or size > MAX_RECORD:
@@ -97,3 +97,11 @@ class Batch:
         """Nothing of it is to be written."""
         self.clear()
         self._frames, self._frames_size = [], 0
+
+
+def size_of(frames: Sequence[bytes]) -> int:
+    """Of all of them, in bytes."""
+    size = 0
+    for frame in frames:
+        size += len(frame)
+    return size
