@@ -36,8 +36,8 @@ class Threads:
     def run(self, function: Callable[..., T], *args: object) -> T:
         """What `function(*args)` returns or raises, called in a thread. Yields."""
         if self._busy == self._started < self._limit:
-            self._started += 1
             _thread.start_new_thread(self._work, ())
+            self._started += 1
         self._busy += 1
         waiter: Waiter[Outcome] = Waiter()
         self._jobs.put((waiter, function, args))
