@@ -146,7 +146,7 @@ class NSQD:
         self._spawn("tcpServer", self._tcp_server.serve)
         for server in self._http_servers:
             self._spawn("httpServer", server.serve)
-        self._spawn("queueScanLoop", self._queue_scan.queueScanLoop)
+        self._queue_scan.start()
         self._spawn("syncLoop", self._syncer.syncLoop)
         self._spawn("journalLoop", self._journals.journal_loop)
         self._spawn("compactionLoop", self._journals.compaction_loop)

@@ -9,6 +9,7 @@ section 3). A small pool of workers does the looking, so that the channels of on
 from random import sample
 from time import monotonic, monotonic_ns
 
+from gevent import Greenlet
 from gevent.event import Event
 from gevent.queue import SimpleQueue
 
@@ -21,6 +22,7 @@ from gnsqd.options import Options
 
 _POOL_SHARE = 0.25
 _NS = 1e9
+STOP_SECONDS = 1.0  # a worker that died of a defect leaves the loop waiting
 
 
 class QueueScan:
@@ -40,10 +42,18 @@ class QueueScan:
         self._work: SimpleQueue[Channel | None] = SimpleQueue()
         self._results: SimpleQueue[bool] = SimpleQueue()
         self._exit = Event()
+        self._loop: Greenlet[..., object] | None = None
         self.pool_size = 0
 
+    def start(self) -> None:
+        """Begin; the first scan comes after one interval."""
+        self._loop = self._spawn("queueScanLoop", self.queueScanLoop)
+
     def stop(self) -> None:
+        """End the loop. Yields."""
         self._exit.set()
+        if self._loop is not None:
+            self._loop.join(STOP_SECONDS)
 
     def queueScanLoop(self) -> None:
         """Scan every queue-scan interval, resize the pool every refresh interval, until `stop`."""
