@@ -60,6 +60,9 @@ class GoodClients:
                         client.command(b"FIN " + frame.data[10:26])
                     else:
                         client.command(b"NOP")
+                client.command(b"CLS")  # a daemon that has not seen the end yet would deliver to it what comes next
+                while client.frame().data != b"CLOSE_WAIT":
+                    pass
         except BaseException as error:
             self._failures.append(error)
 
