@@ -512,9 +512,17 @@ def test_quit_prints_what_everything_waits_for_and_exits_2(nsqd: Daemon) -> None
 def test_daemon_with_closed_standard_streams_serves(tmp_path: Path) -> None:
     address = str(tmp_path / "tcp.sock")
     flags = [f"--tcp-address={address}", "--http-address=", f"--data-path={tmp_path}"]
+
+    def accepts() -> bool:
+        try:
+            open_socket(address, DEADLINE).close()
+        except OSError:  # there is no socket yet, or one that does not listen yet
+            return False
+        return True
+
     with subprocess.Popen(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *own_command(), *flags]) as process:
         try:
-            eventually(lambda: process.poll() is not None or Path(address).exists())
+            eventually(lambda: process.poll() is not None or accepts())
             with open_socket(address, DEADLINE) as client:
                 client.sendall(b"  V2PUB t\n\x00\x00\x00\x01x")
                 assert client.recv(100) == b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
