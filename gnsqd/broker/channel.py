@@ -484,7 +484,7 @@ class Channel:
     def _held_messages(self) -> list[tuple[int, int, int]]:
         wall = time_ns() - monotonic_ns()
         found = []
-        for message in self._memory:  # there may be millions, and few of them were delivered before
+        for message in self._memory:  # maybe millions: no comprehension, as Cython types its variables only outside one
             if message.attempts:
                 found.append((message.number, message.attempts, 0))
         found += [(message.number, message.attempts, 0) for message in self._in_flight]

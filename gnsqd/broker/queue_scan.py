@@ -22,7 +22,7 @@ from gnsqd.options import Options
 
 _POOL_SHARE = 0.25
 _NS = 1e9
-STOP_SECONDS = 1.0  # a worker that died of a defect leaves the loop waiting
+_STOP_SECONDS = 1.0  # a worker that died of a defect leaves the loop waiting
 
 
 class QueueScan:
@@ -53,7 +53,7 @@ class QueueScan:
         """End the loop. Yields."""
         self._exit.set()
         if self._loop is not None:
-            self._loop.join(STOP_SECONDS)
+            self._loop.join(_STOP_SECONDS)
 
     def queueScanLoop(self) -> None:
         """Scan every queue-scan interval, resize the pool every refresh interval, until `stop`."""

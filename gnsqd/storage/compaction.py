@@ -12,7 +12,7 @@ from gevent import sleep
 
 from gnsqd.errors import StorageError
 from gnsqd.storage import journal_records as records
-from gnsqd.storage.files import failing_as_go, path_error, rename_file, sync_path
+from gnsqd.storage.files import failing_as_go, path_error, rename_file, sync_path, write_at
 from gnsqd.storage.segment import Segment
 from gnsqd.storage.spans import Spans
 from gnsqd.storage.syncer import Syncer
@@ -82,22 +82,18 @@ class Rewriting:
                 number, frames, due = source.read(number, end)
                 if not frames:
                     break
-                record = b"".join(self._encoder.put(number, frames, due))
                 self._target.note_put(number, len(frames), self._target.size)
-                self._append(descriptor, record)
+                self._append(descriptor, *self._encoder.put(number, frames, due))
                 number += len(frames)
                 if perf_counter() >= turn:
                     sleep(1e-6)
                     turn = perf_counter() + TURN_SECONDS
 
-    def _append(self, descriptor: int, data: bytes) -> None:
+    def _append(self, descriptor: int, *parts: bytes) -> None:
         try:
-            written = os.write(descriptor, data)
-            while written < len(data):
-                written += os.write(descriptor, data[written:])
+            self._target.size += write_at(descriptor, list(parts), self._target.size)
         except OSError as error:
             raise StorageError(path_error("write", self._temporary, error)) from error
-        self._target.size += len(data)
 
     def finish(self) -> Segment | None:
         """Put the copy in place; StorageError. Never yields."""

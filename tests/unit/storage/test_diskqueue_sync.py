@@ -14,6 +14,7 @@ import pytest
 
 from gnsqd.storage.diskqueue import DiskQueue
 from gnsqd.storage.syncer import Syncer
+from unit.storage.greenlets import eventually
 
 OpenQueue = Callable[..., DiskQueue]
 
@@ -59,12 +60,6 @@ def disk(monkeypatch: pytest.MonkeyPatch, syncer: Syncer) -> Iterator[Disk]:
     yield disk
     disk.error = None
     disk.go_on()
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    with gevent.Timeout(30):
-        while not condition():
-            gevent.sleep(0.001)
 
 
 def drain(queue: DiskQueue) -> list[bytes]:

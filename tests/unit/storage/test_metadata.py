@@ -18,6 +18,7 @@ from gnsqd.log import Level, Logger
 from gnsqd.storage import metadata
 from gnsqd.storage.metadata import ChannelMetadata, MetadataFile, TopicMetadata, encode, find_older, load, save
 from gnsqd.storage.syncer import Syncer
+from unit.storage.greenlets import eventually
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metadata"
 
@@ -233,11 +234,6 @@ def writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Writing
         writing.let(1000)
         writing.file.close()
         writing.loop.get()
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    while not condition():  # the fixture's timeout ends it
-        gevent.sleep(0.001)
 
 
 def test_changes_that_come_together_share_one_write(writing: Writing) -> None:

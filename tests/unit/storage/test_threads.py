@@ -2,21 +2,16 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import gevent
 import pytest
 
 from gnsqd.storage.threads import Threads
+from unit.storage.greenlets import eventually
 
 LIMIT = 2
 PATIENCE = 10.0  # seconds
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    with gevent.Timeout(PATIENCE):
-        while not condition():
-            gevent.sleep(0.001)
 
 
 @pytest.fixture
