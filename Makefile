@@ -96,7 +96,7 @@ spark-example:
 
 # The documents as a site, in build/docs; a warning is an error.
 docs:
-	@.ci/install .venv docs
+	@.ci/install --dependencies .venv docs
 	@.venv/bin/sphinx-build -q -W --keep-going -c contrib/docs -d build/doctrees . build/docs
 	@echo "build/docs/index.html"
 
@@ -115,13 +115,13 @@ screens:
 	@.venv/bin/python .ci/write_screens.py $(FLAGS)
 
 lint:
-	@.ci/install .venv dev
+	@.ci/install --dependencies .venv dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 
 # With Spark installed, whose types the Spark side needs.
 types:
-	@CC=/bin/false .ci/install .venv-spark dev,spark
+	@CC=/bin/false .ci/install --dependencies .venv-spark dev,spark
 	.venv-spark/bin/mypy
 
 format:

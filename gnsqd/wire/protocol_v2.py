@@ -514,18 +514,9 @@ class ProtocolV2:
 
 
 HANDLERS: dict[bytes, Callable[[ProtocolV2, ClientV2, Command], bytes | None]] = {
-    b"FIN": ProtocolV2.FIN,
-    b"RDY": ProtocolV2.RDY,
-    b"REQ": ProtocolV2.REQ,
-    b"PUB": ProtocolV2.PUB,
-    b"MPUB": ProtocolV2.MPUB,
-    b"DPUB": ProtocolV2.DPUB,
-    b"NOP": ProtocolV2.NOP,
-    b"TOUCH": ProtocolV2.TOUCH,
-    b"SUB": ProtocolV2.SUB,
-    b"CLS": ProtocolV2.CLS,
-    b"IDENTIFY": ProtocolV2.IDENTIFY,
-    b"AUTH": ProtocolV2.AUTH,
+    # getattr gives the Python method; `ProtocolV2.FIN` would be the C function of a cpdef, with another signature.
+    name.encode(): getattr(ProtocolV2, name)
+    for name in ("FIN", "RDY", "REQ", "PUB", "MPUB", "DPUB", "NOP", "TOUCH", "SUB", "CLS", "IDENTIFY", "AUTH")
 }
 
 

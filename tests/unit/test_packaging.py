@@ -17,7 +17,6 @@ import zipfile
 from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,8 +26,7 @@ from gnsqd.version import VERSION, lane
 ROOT = Path(__file__).resolve().parents[2]
 EXPECTED_LANE = os.environ.get("GNSQD_EXPECT_LANE")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-EXTENSIONS: list[dict[str, Any]] = PYPROJECT["tool"]["setuptools"]["ext-modules"]
-HOT_MODULES = [row["name"] for row in EXTENSIONS]
+HOT_MODULES: list[str] = PYPROJECT["tool"]["gnsqd"]["compiled"]
 
 # Package -> where it stands in the source tree.
 PACKAGES = {
@@ -48,13 +46,10 @@ def source(module: str, suffix: str) -> Path:
     return ROOT / Path(*module.split(".")).with_suffix(suffix)
 
 
-def test_every_typed_module_is_an_optional_extension() -> None:
+def test_every_typed_module_is_compiled() -> None:
     typed = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in (ROOT / "gnsqd").rglob("*.pxd")}
     assert typed <= set(HOT_MODULES)
-    for row in EXTENSIONS:
-        assert row["sources"] == [str(source(row["name"], ".py").relative_to(ROOT))]
-        assert source(row["name"], ".py").exists()
-        assert row["optional"] is True
+    assert [module for module in HOT_MODULES if not source(module, ".py").exists()] == []
 
 
 def test_no_hot_module_needs_cython_at_run_time() -> None:
@@ -150,8 +145,11 @@ def made(pattern: str) -> Path:
 def test_the_wheel_holds_the_packages_their_types_and_the_licence_alone() -> None:
     with zipfile.ZipFile(made("*.whl")) as wheel:
         names = set(wheel.namelist())
+        tag = re.search(r"^Tag: (.*)$", wheel.read(f"gnsqd-{VERSION}.dist-info/WHEEL").decode(), re.MULTILINE)
         licence = wheel.read(f"gnsqd-{VERSION}.dist-info/licenses/LICENSE")
     assert licence == (ROOT / "LICENSE").read_bytes()
+    assert tag is not None
+    assert (tag[1] == "py3-none-any") == (EXPECTED_LANE == "plain"), "a plain wheel is for every machine"
     code = {name for name in names if not name.startswith(f"gnsqd-{VERSION}.dist-info/")}
     built = {name for name in code if name.endswith(".so")}
     assert {name.split(".")[0].replace("/", ".") for name in built} == (
@@ -167,7 +165,7 @@ def test_the_sdist_holds_what_a_build_takes_and_no_more() -> None:
     tops = {package: "" if root == ROOT else f"{root.name}/" for package, root in PACKAGES.items()}
     expected = set(_package_files(lambda package, path: f"{tops[package]}{package}/{path}"))
     metadata = {name for name in names if "egg-info/" in name} | {"PKG-INFO", "setup.cfg"}
-    assert names - metadata == expected | {"LICENSE", "README.md", "pyproject.toml"}
+    assert names - metadata == expected | {"LICENSE", "README.md", "pyproject.toml", "setup.py"}
 
 
 def _package_files(place: Callable[[str, str], str]) -> Iterator[str]:
