@@ -13,6 +13,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from daemons import DEADLINE, Daemon, eventually, open_socket, own_command
 from http_api import RESPONSE, ask, head
 from nsq_client import Client
@@ -48,6 +50,12 @@ def alive(nsqd: Daemon) -> Topics:
     }
 
 
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Daemons are children of this process, so that `frozen` can wait for them."""
+    monkeypatch.setattr(Daemon, "preloaded", False)
+
+
 @contextmanager
 def frozen(nsqd: Daemon) -> Iterator[None]:
     """The daemon does nothing meanwhile, and its files are those that SIGKILL would leave."""
@@ -81,6 +89,7 @@ def test_what_was_answered_is_on_disk_when_the_daemon_is_killed(gnsqd: Daemon) -
         assert alive(gnsqd.start()) == expected, what
 
 
+@pytest.mark.usefixtures("children")
 def test_every_creation_and_deletion_is_on_disk_when_it_is_answered(gnsqd: Daemon) -> None:
     """Mended (0.1, item 22): the real daemon fails about half of the deletions."""
     expected: Topics = {"other": (False, {})}
@@ -100,6 +109,7 @@ def test_every_creation_and_deletion_is_on_disk_when_it_is_answered(gnsqd: Daemo
             assert found == expected | ({} if channels is None else {topic: (False, channels)}), (number, what)
 
 
+@pytest.mark.usefixtures("children")
 def test_creation_of_what_a_publisher_has_just_created_is_on_disk_when_it_is_answered(gnsqd: Daemon) -> None:
     with Client(gnsqd.tcp_address) as client:
         for number in range(20):
@@ -129,6 +139,7 @@ def test_what_many_connections_create_and_delete_at_a_time_is_all_on_disk(gnsqd:
     assert alive(gnsqd.start()) == expected
 
 
+@pytest.mark.usefixtures("children")
 def test_creations_that_come_together_share_a_write(gnsqd: Daemon) -> None:
     names = {f"t{number}" for number in range(30)}
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+import preloaded
 from daemons import DEADLINE
 
 COMMAND = [sys.executable, "-P", "-m", "nsqadmin_cli"]
@@ -39,15 +40,9 @@ def environment(**variables: str) -> dict[str, str]:
 
 def gnsqadmin(*args: str, stdin: str = "", **variables: str) -> Result:
     """Run with pipes; `variables` are added to the environment."""
-    done = subprocess.run(
-        [*COMMAND, *args],
-        input=stdin,
-        capture_output=True,
-        encoding="utf-8",
-        env=environment(**variables),
-        timeout=DEADLINE,
-    )
-    return Result(done.returncode, done.stdout, done.stderr)
+    assert preloaded.can_start(COMMAND)
+    code, out, err = preloaded.run(COMMAND, args, stdin.encode(), environment(**variables), DEADLINE)
+    return Result(code, out.decode(), err.decode())
 
 
 def on_terminal(columns: int, *args: str, **variables: str) -> Result:
