@@ -9,34 +9,42 @@ TESTS ?=
 export PYTHON
 
 PEERS := tests/peers/bin/.built
-PYTEST = GNSQD_EXPECT_LANE=$$(cat $(1)/.lane) $(1)/bin/pytest $(TESTS)
+# Tests mostly wait, for processes and for time to pass, so there may be more at once than there are cores.
+PYTEST = GNSQD_EXPECT_LANE=$$(cat $(1)/.lane) $(1)/bin/pytest -n 3 --dist=worksteal
 
-.PHONY: run test test-plain test-spark peers bench bench-memory bench-scale spark-faults spark-bench spark-example
-.PHONY: faults differential soak docs options screens lint types format clean
+.PHONY: help run check test test-all test-plain test-spark peers bench bench-memory bench-scale spark-faults spark-bench
+.PHONY: spark-example faults differential soak docs options screens lint types format clean
 
-run:
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ printf "make %-14s %s\n", $$1, $$2 }' Makefile
+
+run: ## serve on ports 4150 and 4151, with the data in ./data
 	@.ci/install .venv
 	@mkdir -p data
 	@exec .venv/bin/gnsqd --data-path=data $(FLAGS)
 
+check: ## the unit tests, on the source tree as it is: nothing is built
+	@.ci/install --dependencies .venv dev
+	@PYTHONPATH=. .venv/bin/pytest -n 3 --dist=worksteal -m "not slow and not peer and not spark" $(or $(TESTS),tests/unit)
+
 # The installed package is tested, compiled where there is a C compiler.
-test:
+test: ## the installed package, in minutes; needs no Go, Java or Node
 	@.ci/install .venv dev
-	@$(call PYTEST,.venv)
+	@$(call PYTEST,.venv) -m "not slow and not peer and not spark" $(TESTS)
 
-# The same tests where no module is compiled.
-test-plain:
+test-all: ## the same with the slow tests, and with the real nsqd after `make peers`
+	@.ci/install .venv dev
+	@$(call PYTEST,.venv) -m "not spark" $(TESTS)
+
+test-plain: ## what may differ where no module is compiled
 	@CC=/bin/false .ci/install .venv-plain dev
-	@$(call PYTEST,.venv-plain)
+	@$(call PYTEST,.venv-plain) -m "not spark and not one_lane" $(TESTS)
 
-# The tests of the Spark side, with Spark installed; Spark wants Java 17 or 21. Elsewhere they are skipped.
-test-spark: TESTS = -n 2 --dist=loadfile tests/spark
-test-spark:
-	@CC=/bin/false .ci/install .venv-spark dev,spark
-	@$(call PYTEST,.venv-spark)
+test-spark: ## the Spark side, with Spark installed; needs Java 17 or 21
+	@CC=/bin/false .ci/install .venv-plain dev,spark
+	@$(call PYTEST,.venv-plain) -n 2 --dist=loadfile tests/spark $(TESTS)
 
-# The programs of the real NSQ that tests and benchmarks compare with, and the load generator; needs Go.
-peers: $(PEERS)
+peers: $(PEERS) ## the programs of the real NSQ, for tests and benchmarks; needs Go
 
 $(PEERS): tests/peers/go.mod tests/peers/go.sum tests/peers/peers.go $(wildcard tests/peers/load/*.go)
 	@command -v go >/dev/null || { echo "make peers needs Go"; exit 1; }
@@ -45,64 +53,64 @@ $(PEERS): tests/peers/go.mod tests/peers/go.sum tests/peers/peers.go $(wildcard 
 	cd tests/peers && go test -c -o bin/nsqd.test github.com/nsqio/nsq/nsqd
 	@touch $@
 
-bench: $(PEERS)
+bench: $(PEERS) ## throughput, latency and memory, with the real nsqd in the same run
 	@.ci/install .venv dev
 	@CC=/bin/false .ci/install .venv-plain dev
 	@.venv/bin/python tests/benchmarks $(FLAGS)
 
 # Peak memory of a backlog of 2 GB, filled and drained; contrib/docs/memory.md has what comes out.
-bench-memory: $(PEERS)
+bench-memory: $(PEERS) ## peak memory of a backlog of 2 GB
 	@.ci/install .venv dev
 	@CC=/bin/false .ci/install .venv-plain dev
 	@.venv/bin/python tests/benchmarks memory $(FLAGS)
 
 # What great numbers of topics, channels, connections and messages cost, as figures and as a plot in contrib/docs.
-bench-scale: $(PEERS)
+bench-scale: $(PEERS) ## many topics, channels, connections and messages
 	@.ci/install .venv bench
 	@CC=/bin/false .ci/install .venv-plain
 	@.venv/bin/python tests/benchmarks scale --json=contrib/docs/scale.json --plot=contrib/docs/scale.png $(FLAGS)
 
 # What kills, losses of power, full disks and set clocks cost, ours and the real nsqd: the table of
 # contrib/docs/reliability.md, in about an hour.
-faults: $(PEERS)
+faults: $(PEERS) ## kills, losses of power, full disks: an hour
 	@.ci/install .venv dev
 	@PYTHONPATH=tests .venv/bin/python -m faults $(FLAGS)
 
 # Random sessions played to the real nsqd and to gnsqd, and every answer compared: FLAGS="--steps=1000000 --seed=1".
-differential: $(PEERS)
+differential: $(PEERS) ## random sessions with gnsqd and the real nsqd
 	@.ci/install .venv dev
 	@PYTHONPATH=tests .venv/bin/python -m model.differential $(FLAGS)
 
 # An hour of mixed load on gnsqd, after which nothing is lost and nothing has grown: FLAGS="--durability=process".
-soak:
+soak: ## an hour of mixed load
 	@.ci/install .venv dev
 	@PYTHONPATH=tests .venv/bin/python -m faults.soak $(FLAGS)
 
 # What kills, restarts and full disks cost a Spark stream: the tables of contrib/docs/spark.md, in about half an hour.
-spark-faults:
-	@CC=/bin/false .ci/install .venv-spark dev,spark
-	@PYTHONPATH=tests .venv-spark/bin/python -m spark.faults $(FLAGS)
+spark-faults: ## kills, restarts and full disks beside a Spark stream
+	@CC=/bin/false .ci/install .venv-plain dev,spark
+	@PYTHONPATH=tests .venv-plain/bin/python -m spark.faults $(FLAGS)
 
 # Rows per second of Spark's readers and writers, with gnsqd and the real nsqd.
-spark-bench: $(PEERS)
+spark-bench: $(PEERS) ## rows per second of Spark's readers and writers
 	@.ci/install .venv dev
-	@CC=/bin/false .ci/install .venv-spark dev,spark
-	@GNSQD_BIN=$(CURDIR)/.venv/bin/gnsqd PYTHONPATH=tests .venv-spark/bin/python -m spark.bench $(FLAGS)
+	@CC=/bin/false .ci/install .venv-plain dev,spark
+	@GNSQD_BIN=$(CURDIR)/.venv/bin/gnsqd PYTHONPATH=tests .venv-plain/bin/python -m spark.bench $(FLAGS)
 
 # A million events published by pynsq, archived, rolled up and replayed; the test of it in `make test-spark` takes fewer.
-spark-example:
-	@CC=/bin/false .ci/install .venv-spark dev,spark
-	@GNSQD_EXAMPLE_EVENTS=1000000 .venv-spark/bin/pytest tests/spark/test_pipeline_example.py $(FLAGS)
+spark-example: ## a million events archived, rolled up and replayed
+	@CC=/bin/false .ci/install .venv-plain dev,spark
+	@GNSQD_EXAMPLE_EVENTS=1000000 .venv-plain/bin/pytest tests/spark/test_pipeline_example.py $(FLAGS)
 
 # The documents as a site, in build/docs; a warning is an error.
-docs:
+docs: ## the documents as a site, in build/docs
 	@.ci/install --dependencies .venv docs
 	@.venv/bin/sphinx-build -q -W --keep-going -c contrib/docs -d build/doctrees . build/docs
 	@echo "build/docs/index.html"
 
 # The config file and the page about options, from the table in gnsqd/options.py; the page about gnsqadmin, from itself;
 # what the page about Spark says of options, from theirs; those about HTTP, TCP and statistics, from the tables of each.
-options:
+options: ## the pages and files that are made from tables
 	@.ci/install .venv dev
 	@.venv/bin/python .ci/write_options.py
 	@.venv/bin/python .ci/write_gnsqadmin.py
@@ -110,28 +118,28 @@ options:
 	@.venv/bin/python .ci/write_reference.py
 
 # Pictures of gnsqadmin at work, in contrib/docs/screens.
-screens:
+screens: ## the pictures of gnsqadmin
 	@.ci/install .venv dev
 	@.venv/bin/python .ci/write_screens.py $(FLAGS)
 
-lint:
+lint: ## ruff
 	@.ci/install --dependencies .venv dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 
 # With Spark installed, whose types the Spark side needs.
-types:
-	@CC=/bin/false .ci/install --dependencies .venv-spark dev,spark
-	.venv-spark/bin/mypy
+types: ## mypy
+	@CC=/bin/false .ci/install --dependencies .venv-plain dev,spark
+	.venv-plain/bin/mypy
 
-format:
+format: ## ruff puts the code into shape
 	@.ci/install .venv dev
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
 
 # Everything that the other targets made, except ./data.
-clean:
-	rm -rf .venv .venv-plain .venv-spark build dist *.egg-info tests/peers/bin
+clean: ## remove what the other targets made, except ./data
+	rm -rf .venv .venv-plain build dist *.egg-info tests/peers/bin
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
 	find . -name __pycache__ -prune -exec rm -rf {} +
 	find gnsqd -name '*.so' -delete

@@ -29,8 +29,23 @@ _LOG_SHOWN = 20_000  # characters of each log in a failure report
 Hub.SYSTEM_ERROR = (*Hub.SYSTEM_ERROR, pytest.fail.Exception)
 
 # How long one example takes says nothing on a busy machine.
-settings.register_profile("gnsqd", settings(), deadline=None)
-settings.load_profile("gnsqd")
+settings.register_profile("dev", deadline=None, max_examples=30)
+settings.register_profile("ci", deadline=None)
+settings.load_profile(os.environ.get("GNSQD_HYPOTHESIS_PROFILE", "dev"))
+
+
+# Of these nothing is compiled, or they judge what is no code of the daemon.
+_ONE_LANE = ("benchmarks", "cli", "container", "documentation", "plugin")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        parameters = (
+            item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+        )
+        of_peer = item.get_closest_marker("peer") is not None and "nsqd" in parameters
+        if of_peer or item.path.relative_to(Path(__file__).parent).parts[0] in _ONE_LANE:
+            item.add_marker(pytest.mark.one_lane)
 
 
 def pytest_configure(config: pytest.Config) -> None:

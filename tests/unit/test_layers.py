@@ -205,7 +205,9 @@ def test_readers_and_writers_are_imported_without_gevent_and_most_without_spark(
 
 
 def test_daemon_starts_without_what_only_some_daemons_need() -> None:
-    blocked = "import sys; sys.modules.update(prometheus_client=None, OpenSSL=None, urllib3=None, click=None, rich=None)"
+    blocked = (
+        "import sys; sys.modules.update(prometheus_client=None, OpenSSL=None, urllib3=None, click=None, rich=None)"
+    )
     code = f"{blocked}; import gnsqd.__main__, gnsqd.nsqd"
     result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
