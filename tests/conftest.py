@@ -36,6 +36,8 @@ settings.load_profile(os.environ.get("GNSQD_HYPOTHESIS_PROFILE", "dev"))
 
 # Of these nothing is compiled, or they judge what is no code of the daemon.
 _ONE_LANE = ("benchmarks", "cli", "container", "documentation", "plugin")
+# Kills, broken disks, damage, random sessions: many starts of a daemon each.
+_SLOW = ("container", "faults", "model")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -44,8 +46,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
         )
         of_peer = item.get_closest_marker("peer") is not None and "nsqd" in parameters
-        if of_peer or item.path.relative_to(Path(__file__).parent).parts[0] in _ONE_LANE:
+        directory = item.path.relative_to(Path(__file__).parent).parts[0]
+        if of_peer or directory in _ONE_LANE:
             item.add_marker(pytest.mark.one_lane)
+        if directory in _SLOW:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_configure(config: pytest.Config) -> None:

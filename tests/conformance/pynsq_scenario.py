@@ -19,6 +19,7 @@ class Reader(nsq.Reader):  # type: ignore[misc]
     """pynsq waits 15 seconds before it connects again, and refuses sooner than 10 after the last time; not this one."""
 
     def _on_connection_close(self, conn: Any, **kwargs: Any) -> None:
+        tell("closed", time.time(), self.reader_name)
         super()._on_connection_close(conn, **kwargs)
         self.connection_attempts.clear()
         self.io_loop.call_later(0.1, self.connect_to_nsqd, conn.host, conn.port)
@@ -49,7 +50,7 @@ class Driver:
 
     def reader(self, channel: str, name: str) -> Reader:
         topic = self.plan["slow_topic" if channel == "slow" else "topic"]
-        return Reader(
+        made = Reader(
             topic,
             channel,
             message_handler=lambda message: self.handle(channel, name, message),
@@ -58,6 +59,8 @@ class Driver:
             max_tries=0,
             max_backoff_duration=4,
         )
+        made.reader_name = name
+        return made
 
     def handle(self, channel: str, reader: str, message: Any) -> None:
         message.enable_async()

@@ -11,6 +11,8 @@ from daemons import Daemon
 
 HERE = Path(__file__).parent
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(scenario.DEADLINE + 60)]
+
 
 @pytest.fixture
 def nsqd(nsqd_factory: Callable[..., Daemon]) -> Daemon:

@@ -64,7 +64,7 @@ class Subscriber:
         self.channel = topic.channels[channel_name]
         self.fences = 0
         self.held: deque[tuple[Record, Came]] = deque()
-        self._since = self._read_at = time.monotonic()
+        self._since = self.read_at = time.monotonic()
         self._inbox: deque[Came] = deque()
         self._asked: dict[bytes, Record] = {}
         self._refused = b""
@@ -77,15 +77,18 @@ class Subscriber:
             frame = self._link.frame()
             assert frame is not None, "closed"
             assert frame.data == b"OK", frame
+        self.channel.consumers.append(self)
 
     def ready(self, count: int) -> None:
         self._link.send(b"RDY %d\n" % count)
 
     def read(self) -> None:
         """Take what has come."""
-        self._read_at = time.monotonic()
+        begin = time.monotonic()
         while self._link.poll() and self._read_one():
             pass
+        self.channel.starved(time.monotonic())
+        self.read_at = begin
         while self._inbox:
             came = self._inbox.popleft()
             record = self.topic.record(self.channel_name, came.body)
@@ -139,7 +142,8 @@ class Subscriber:
     def close(self) -> None:
         self.closed = True
         self._link.close()
-        self.channel.left(self, time.monotonic() - self._read_at)
+        self.channel.consumers.remove(self)
+        self.channel.left(self, time.monotonic() - self.read_at)
 
 
 class Run:

@@ -13,9 +13,10 @@ TOLERANCE = 0.01  # seconds; clocks on disk are coarser, and not the same
 
 class Consumer(Protocol):
     """Who sent a FIN, REQ or TOUCH: `sync` waits until the daemon has executed all of them, and tells the reference
-    about those it refused; `fences` are the times that this was done."""
+    about those it refused; `fences` are the times that this was done. `read_at` is when it last took what had come."""
 
     fences: int
+    read_at: float
 
     def sync(self) -> None: ...
 
@@ -43,6 +44,8 @@ class Record:
     fewest: int = 0  # attempts that must have been kept
     unseen: int = 0  # of the channel, at the last delivery
     holder: Consumer | None = None
+    came_to: Consumer | None = None  # the latest delivery, and when that was read
+    came_at: float = 0.0
     asked: Consumer | None = None  # who answered it last
     fence: int = 0  # of `asked`, which settles the answer
     before: float = 0.0  # not_before, if that answer is refused
@@ -64,6 +67,11 @@ class Channel:
     timeout: float
     records: dict[bytes, Record] = field(default_factory=dict)
     unseen: int = 0
+    consumers: list[Consumer] = field(default_factory=list)
+
+    def starved(self, now: float) -> None:
+        """Count the deliveries that may have timed out in the buffers of consumers that have not read for long."""
+        self.unseen += sum(int((now - consumer.read_at) / (0.8 * self.timeout)) for consumer in self.consumers)
 
     def expect(self, body: bytes, not_before: float) -> None:
         self.records.setdefault(body, Record(body, not_before)).must = True
@@ -71,6 +79,8 @@ class Channel:
     def deliver(self, record: Record, consumer: Consumer, came: Came) -> bool:
         """A message came to `consumer`; whether it may answer."""
         now, attempts, id = came.at, came.attempts, came.id
+        if attempts <= record.attempts and consumer is not record.came_to and came.since < record.came_at:
+            return False  # it timed out in the buffer of a consumer that read late, after the next delivery was read
         early = now < record.not_before - TOLERANCE
         raced = False
         if record.asked is consumer and came.fence < record.fence:
@@ -94,6 +104,7 @@ class Channel:
         if record.id not in (b"", id):
             raise Broken(f"{record} came with the id {id!r}")
         record.id, record.attempts, record.fewest, record.unseen = id, attempts, attempts, self.unseen
+        record.came_to, record.came_at = consumer, now
         record.holder, record.asked, record.doubtful, record.finished = consumer, None, False, False
         record.raced = raced
         record.not_before = max(record.not_before, came.since) + self.timeout
