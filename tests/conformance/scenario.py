@@ -92,7 +92,8 @@ class Story:
 
         A busy driver reads that for seconds; a `closed` event of a reader is when it was through.
         """
-        return max(self.up, *(event[1] for event in by_kind(self.events, "closed")), 0.0)
+        closed: list[float] = [event[1] for event in by_kind(self.events, "closed")]
+        return max([self.up, *closed])
 
 
 def run(driver: Sequence[str], daemon: Daemon, count: int, directory: Path) -> Story:
