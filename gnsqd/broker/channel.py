@@ -5,8 +5,9 @@ FIN, REQ, TOUCH and the queue scan move them on from there. Nothing here yields 
 method is one step as far as other greenlets can see.
 
 Consumers that could take a message but found none stand in `_waiting`, in order; a put wakes as many as it brought
-messages for. Each takes its share of what is there, not all of it, so that several consumers of a busy channel get
-about as much each.
+messages for. Whoever comes without having been woken leaves one message for each of those, so that what a consumer
+requeued, or let time out, goes to others that wait. Each takes its share of what is there, not all of it, so that
+several consumers of a busy channel get about as much each.
 """
 
 from collections import deque
@@ -218,12 +219,17 @@ class Channel:
         consumed silently.
         """
         self._waiting.pop(client.id, None)
-        self._woken.discard(client.id)
+        promised = 0
+        if self._woken:
+            if client.id in self._woken:
+                self._woken.remove(client.id)
+            else:
+                promised = len(self._woken)
         taken: list[Message] = []
         now = monotonic_ns()
         while not taken:
             held_back = len(self._deferred)
-            candidates = self._next_messages(window)
+            candidates = self._next_messages(window, promised)
             if not candidates:
                 self._waiting[client.id] = client
                 if len(self._deferred) > held_back:
@@ -252,10 +258,12 @@ class Channel:
             given = {message.number for message in taken}
             self._journaled.note_finished([message for message in candidates if message.number not in given])
 
-    def _next_messages(self, window: int) -> list[Message]:
+    def _next_messages(self, window: int, promised: int) -> list[Message]:
         memory = self._memory
         backend_depth = self.backend.depth
-        depth = len(memory) + backend_depth
+        depth = len(memory) + backend_depth - promised
+        if depth <= 0:
+            return []
         # Ceiling of an equal share for this client and everybody who waits.
         limit = min(window, (depth + len(self._waiting)) // (len(self._waiting) + 1), MAX_TAKE)
         if backend_depth and (self._backend_first or not memory):
@@ -300,6 +308,12 @@ class Channel:
         if self._waiting and not self.paused:
             self._wake_waiting(self.depth - len(self._woken))
 
+    def _go_to_the_end(self, client_id: int) -> None:
+        """Let everybody else in the line come first."""
+        client = self._waiting.pop(client_id, None)
+        if client is not None:
+            self._waiting[client_id] = client
+
     def _wake_waiting(self, count: int) -> None:
         for client in list(islice(self._waiting.values(), max(count, 0))):
             del self._waiting[client.id]
@@ -327,6 +341,7 @@ class Channel:
     def requeue(self, client_id: int, id: bytes, delay: int) -> None:
         """REQ: back to the queue after `delay` ns; errors as `finish`."""
         message = self._in_flight.pop(id, client_id)
+        self._go_to_the_end(client_id)
         self.requeue_count += 1
         if self._max_attempts and not self._set_aside([message], REQUEUED):
             return
@@ -346,12 +361,14 @@ class Channel:
     def process_in_flight(self, now: int) -> bool:
         """Put back some of what timed out by `now` (monotonic ns); whether there was anything."""
         due = self._in_flight.pop_due(now, MAX_DUE)
+        self.timeout_count += len(due)
         for message in due:
-            self.timeout_count += 1
+            self._go_to_the_end(message.client_id)
+        self._enqueue(self._set_aside(due, TIMED_OUT) if self._max_attempts else due)
+        for message in due:
             client = self.clients.get(message.client_id)
             if client is not None:
                 client.timed_out_message()
-        self._enqueue(self._set_aside(due, TIMED_OUT) if self._max_attempts else due)
         return bool(due)
 
     def process_deferred(self, now: int) -> bool:

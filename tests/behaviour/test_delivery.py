@@ -226,6 +226,45 @@ def test_touch_keeps_a_message_and_never_extends_past_max_msg_timeout(
         assert settles(nsqd, topic, timeout_count=1)["in_flight_count"] == 1
 
 
+def stuck_and_healthy(nsqd: Daemon, topic: str, count: int) -> tuple[list[Client], list[Message], list[Client]]:
+    """Consumers that have got one message each and do nothing, those messages, and as many consumers that wait."""
+    stuck = [consume(nsqd, topic, rdy=1, msg_timeout=2000) for _ in range(count)]
+    healthy = [consume(nsqd, topic) for _ in range(count)]
+    with Client(nsqd.tcp_address) as publisher:
+        publisher.publish(topic, *[b"%d" % number for number in range(count)])
+    messages = [client.message() for client in stuck]
+    for client in healthy:
+        client.command(b"RDY 1\nFIN 0123456789abcdef")  # the answer comes after RDY took effect
+        assert client.error().startswith(b"E_FIN_FAILED")
+    return stuck, messages, healthy
+
+
+def second_delivery_of(messages: list[Message]) -> list[tuple[bytes, int]]:
+    return sorted((message.body, 2) for message in messages)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_message_that_times_out_goes_to_a_consumer_that_waits_not_to_the_one_that_is_stuck(
+    nsqd: Daemon, topic: str, count: int
+) -> None:
+    stuck, messages, healthy = stuck_and_healthy(nsqd, topic, count)
+    received = [client.message(LATE) for client in healthy]
+    assert sorted((message.body, message.attempts) for message in received) == second_delivery_of(messages)
+    assert all(client.nothing_arrives(0.01) for client in stuck)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_requeued_message_goes_to_a_consumer_that_waits_not_to_the_one_that_requeued_it(
+    nsqd: Daemon, topic: str, count: int
+) -> None:
+    stuck, messages, healthy = stuck_and_healthy(nsqd, topic, count)
+    for client, message in zip(stuck, messages, strict=True):
+        client.command(b"REQ " + message.id + b" 0")
+    received = [client.message() for client in healthy]
+    assert sorted((message.body, message.attempts) for message in received) == second_delivery_of(messages)
+    assert all(client.nothing_arrives(0.01) for client in stuck)
+
+
 # REQ and DPUB
 
 

@@ -184,6 +184,46 @@ def test_no_more_consumers_are_woken_while_those_that_were_have_not_come(
     assert [consumer.woken for consumer in consumers] == [1, 1, 1]
 
 
+def test_consumer_that_was_not_woken_leaves_a_message_for_each_that_was(
+    surroundings: Build, consumers: list[FakeConsumer]
+) -> None:
+    around = surroundings()
+    channel = around.channel()
+    for consumer in consumers[:2]:
+        assert take(channel, consumer) == []
+    messages = around.messages(b"0", b"1", b"2")
+    channel.put_messages(messages[:2])
+    assert take(channel, consumers[2]) == []
+    channel.stop_waiting(consumers[0])
+    assert [consumer.woken for consumer in consumers] == [1, 1, 1]
+    channel.put_messages(messages[2:])
+    assert take(channel, consumers[0]) == messages[:1]
+    assert take(channel, consumers[0]) == []
+    assert [take(channel, consumer, 1) for consumer in consumers[1:]] == [messages[1:2], messages[2:]]
+
+
+@pytest.mark.parametrize("how", ["time-out", "REQ"])
+def test_consumer_that_gives_a_message_back_goes_to_the_end_of_the_line(
+    surroundings: Build, consumers: list[FakeConsumer], how: str
+) -> None:
+    around = surroundings()
+    channel = around.channel()
+    for consumer in consumers:
+        channel.add_client(consumer)
+    (message,) = around.messages(b"x")
+    channel.put_messages([message])
+    assert take(channel, consumers[0]) == [message]
+    for consumer in consumers:
+        assert take(channel, consumer) == []
+    if how == "REQ":
+        channel.requeue(1, message.id, 0)
+    else:
+        channel.process_in_flight(monotonic_ns() + MINUTE)
+    assert [consumer.woken for consumer in consumers] == [0, 1, 0]
+    channel.put_messages(around.messages(b"y", b"z"))
+    assert [consumer.woken for consumer in consumers] == [1, 1, 1]
+
+
 def test_consumers_that_wait_share_what_comes_equally(surroundings: Build, consumers: list[FakeConsumer]) -> None:
     around = surroundings()
     channel = around.channel()
