@@ -35,7 +35,7 @@ from gnsqd.wire.stream import TLS, DeflateLayer, Layer, SnappyLayer, StreamError
 MESSAGE_ID_LENGTH = 16
 TLS_HANDSHAKE_SECONDS = 5.0
 EPHEMERAL_RETRY_SECONDS = 0.1
-MAX_IDENTIFY = 32768  # bytes of JSON, which are some ms of work; what clients say of themselves takes 300
+MAX_IDENTIFY = 32768  # bytes of JSON, which are some ms of work; what clients send takes 300
 TURN_SECONDS = 0.004  # for the commands of one client that are there at once
 
 _DEBUG = Level.DEBUG
@@ -193,12 +193,15 @@ class ProtocolV2:
             self._log.info("PROTOCOL(V2): [%s] exiting messagePump", client)
 
     def _pump(self, client: ClientV2) -> None:
+        channel = client.delivers_from
         if client.heartbeat_due:
             client.heartbeat_due = False
+            if channel is not None:
+                channel.stop_waiting(client)  # as in `ClientV2.wait_or_flush`
             client.send_now(_HEARTBEAT)
             if client.exiting:
                 return
-        channel = client.delivers_from
+            channel = client.delivers_from
         window = client.window()
         debugging = self._log.level <= _DEBUG
         if debugging and channel is not None:
@@ -266,7 +269,7 @@ class ProtocolV2:
         """The body of IDENTIFY and AUTH."""
         size = self._size(client, command, "E_BAD_BODY", name)
         limit = self._options.max_body_size
-        if name == "IDENTIFY":
+        if name == "IDENTIFY" and size <= limit:
             limit = min(limit, MAX_IDENTIFY)
         if size > limit:
             raise ClientError("E_BAD_BODY", f"{name} body too big {size} > {limit}")

@@ -144,6 +144,11 @@ def test_size_of_the_body_is_checked_before_it_is_read(nsqd_factory: Callable[..
         assert client.response() == b"OK"
 
 
+def test_body_larger_than_the_default_max_body_size_is_refused_with_that_size(client: Client) -> None:
+    client.send(b"IDENTIFY\n" + struct.pack(">i", 5242881))
+    assert split_frames(client.recv_until_closed()) == bad_body("body too big 5242881 > 5242880")
+
+
 def test_second_identify_overwrites_the_first(client: Client, nsqd: Daemon, topic: str) -> None:
     client.identify(client_id="one", hostname="host", user_agent="agent/1", msg_timeout=5000)
     answer = json.loads(client.identify(client_id="two", feature_negotiation=True, sample_rate=3).data)

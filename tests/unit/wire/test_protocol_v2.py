@@ -68,6 +68,42 @@ def test_client_that_reads_nothing_is_woken_for_no_message_while_it_is_sent_some
     around.syncer.stop()
 
 
+@pytest.mark.parametrize("woken", [False, True])
+def test_client_that_reads_nothing_is_woken_for_no_message_while_it_is_sent_a_heartbeat(
+    tmp_path: Path, woken: bool
+) -> None:
+    around = Surroundings(tmp_path, Options(), Syncer())
+    channel = around.channel()
+    ours, theirs = socket.socketpair()
+    with theirs:
+        client = ClientV2(1, ours, "127.0.0.1:1", around.options)
+        client.delivers_from = channel
+        client.ready_count = 10
+        pump = spawn(ProtocolV2(around.registry, around.options, around.logger, around.spawn, None).messagePump, client)
+        settle()
+        other = FakeConsumer(2)
+        assert channel.take(other, 10, MINUTE, 0) == []
+        fill(ours)
+        client.heartbeat_due = True
+        if woken:
+            channel.put_messages(around.messages(b"x"))
+            settle()
+        else:
+            client.doorbell.ring()
+            settle()
+            channel.put_messages(around.messages(b"x"))
+        assert other.woken == 1
+        assert len(channel.take(other, 10, MINUTE, 0)) == 1
+        assert not pump.dead
+        client.close()
+        drain(theirs)
+        pump.join(10)
+        client.connection.close()
+        assert pump.dead
+    channel.backend.close()
+    around.syncer.stop()
+
+
 def test_client_that_sends_very_much_at_once_lets_others_have_their_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
