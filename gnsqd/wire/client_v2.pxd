@@ -37,7 +37,7 @@ cdef class ClientV2:
     cdef public long long requeue_count
     cdef public dict pub_counts
     cdef public dict uncommitted
-    cdef public Topic last_topic
+    cdef public str last_topic_name
     cdef public bytes last_topic_word
     cdef public bint identified
     cdef public Channel delivers_from

@@ -72,7 +72,7 @@ class ClientV2:
         "id",
         "identified",
         "in_flight_count",
-        "last_topic",
+        "last_topic_name",
         "last_topic_word",
         "message_count",
         "msg_timeout",
@@ -124,8 +124,8 @@ class ClientV2:
         self.requeue_count = 0
         self.pub_counts: dict[str, int] = {}
         self.uncommitted: dict[Topic, None] = {}
-        self.last_topic: Topic | None = None  # it published to; and its name as it comes
-        self.last_topic_word = b""
+        self.last_topic_name = ""  # it published to
+        self.last_topic_word: bytes | None = None  # the same as it comes; None before the first
 
         # What messagePump works with: the first IDENTIFY sets it, later ones don't reach it (NSQD-COMPAT 2.4).
         self.identified = False
@@ -225,8 +225,8 @@ class ClientV2:
         self.state = STATE_CLOSING
 
     def published(self, topic: Topic, count: int) -> None:
-        if topic is not self.last_topic:
-            self.last_topic = topic
+        if topic.name != self.last_topic_name:
+            self.last_topic_name = topic.name
             self.last_topic_word = topic.name.encode()
         self.pub_counts[topic.name] = self.pub_counts.get(topic.name, 0) + count
         self.uncommitted[topic] = None

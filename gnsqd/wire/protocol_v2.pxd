@@ -7,6 +7,7 @@ from gnsqd.wire.codec cimport Command, Decoder
 
 cdef class ProtocolV2:
     cdef object _registry
+    cdef dict _topics
     cdef object _options
     cdef object _log
     cdef object _spawn
@@ -45,7 +46,7 @@ cdef class ProtocolV2:
 cdef _require_state(ClientV2 client, str name, int state)
 cdef Channel _subscribed_channel(ClientV2 client, str name)
 cdef str _topic_name(bytes raw, str name)
-@cython.locals(raw=bytes, topic=Topic)
+@cython.locals(raw=bytes)
 cdef str _publish_topic(ClientV2 client, Command command, str name, Py_ssize_t words)
 @cython.locals(id=bytes)
 cdef bytes _message_id(Command command, str name, Py_ssize_t words)

@@ -59,6 +59,7 @@ class ProtocolV2:
         authenticate: Authenticate | None = None,
     ) -> None:
         self._registry = registry
+        self._topics = registry.topics
         self._options = options
         self._log = log
         self._spawn = spawn
@@ -506,8 +507,8 @@ class ProtocolV2:
         return _OK
 
     def _get_topic(self, client: ClientV2, topic_name: str, name: str) -> Topic:
-        topic = client.last_topic
-        if topic is not None and topic.name == topic_name and not topic.exiting:
+        topic = self._topics.get(topic_name)
+        if topic is not None:
             return topic
         try:
             self._room.check_topic(topic_name)
@@ -551,9 +552,8 @@ def _publish_topic(client: ClientV2, command: Command, name: str, words: int) ->
     if len(command.params) < words:
         raise ClientError("E_INVALID", f"{name} insufficient number of parameters")
     raw = command.params[1]
-    topic = client.last_topic
-    if topic is not None and raw == client.last_topic_word:
-        return topic.name
+    if raw == client.last_topic_word:  # which is valid
+        return client.last_topic_name
     return _topic_name(raw, name)
 
 

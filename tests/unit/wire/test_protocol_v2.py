@@ -1,5 +1,6 @@
 """What of the protocol's greenlets no client can bring about at will; the rest is in behaviour/."""
 
+import gc
 import socket
 from pathlib import Path
 from select import select
@@ -8,11 +9,12 @@ import pytest
 from gevent import sleep, spawn
 
 import gnsqd.wire.protocol_v2
+from gnsqd.broker.topic import Topic
 from gnsqd.options import Options
 from gnsqd.storage.syncer import Syncer
 from gnsqd.wire.client_v2 import ClientV2
 from gnsqd.wire.protocol_v2 import ProtocolV2
-from unit.broker.surroundings import MINUTE, FakeConsumer, Surroundings, settle
+from unit.broker.surroundings import MINUTE, FakeConsumer, Surroundings, eventually, settle
 
 
 def test_client_that_ends_while_its_heartbeat_waits_for_room_takes_no_more_messages(tmp_path: Path) -> None:
@@ -102,6 +104,30 @@ def test_client_that_reads_nothing_is_woken_for_no_message_while_it_is_sent_a_he
         assert pump.dead
     channel.backend.close()
     around.syncer.stop()
+
+
+def test_client_does_not_keep_a_deleted_topic_to_which_it_published(tmp_path: Path) -> None:
+    around = Surroundings(tmp_path, Options(), Syncer())
+    ours, theirs = socket.socketpair()
+    with theirs:
+        client = ClientV2(1, ours, "127.0.0.1:1", around.options)
+        serving = spawn(ProtocolV2(around.registry, around.options, around.logger, around.spawn, None).IOLoop, client)
+        for _ in range(2):
+            theirs.sendall(b"PUB deleted\n\0\0\0\1xPUB deleted\n\0\0\0\1x")
+            eventually(lambda: around.registry.topics and around.registry.topics["deleted"].message_count == 2)
+            settle()
+            around.registry.delete_existing_topic("deleted")
+        around.greenlets.clear()
+        around.notified.clear()
+        gc.collect()
+        left = [thing for thing in gc.get_objects() if isinstance(thing, Topic) and thing.name == "deleted"]
+        published = dict(client.pub_counts)
+        client.close()
+        serving.join(10)
+        client.connection.close()
+        assert serving.dead
+    around.syncer.stop()
+    assert (left, published) == ([], {"deleted": 4})
 
 
 def test_client_that_sends_very_much_at_once_lets_others_have_their_turn(
