@@ -417,8 +417,12 @@ class NSQD:
 
     def _close_topics(self) -> None:
         self._log.info("NSQ: closing topics")
-        if lost := self._registry.close():
+        lost, unsynced = self._registry.close()
+        if lost:
             self._log.error("NSQ: %d messages could not be written to disk and are lost", lost)
+            self._exit_code = self._exit_code or 1
+        if unsynced:
+            self._log.error("NSQ: %d queues could not be synced to disk and may lose messages or repeat them", unsynced)
             self._exit_code = self._exit_code or 1
         if self._journals.are_left():
             self._log.error("NSQ: journals are left, which only gnsqd reads: its next start goes on with them")

@@ -464,9 +464,9 @@ class Channel:
         finally:
             self.backend.delete()
 
-    def close(self) -> int:
+    def close(self) -> tuple[int, int]:
         """Write everything to disk: what waits, then what is in flight, then what is deferred; how many messages could
-        not be written."""
+        not be written, and how many queues could not be synced."""
         self._exit("closing")
         if self._memory or self._in_flight or self.deferred_count:
             self._log.info(
@@ -481,13 +481,12 @@ class Channel:
             message.deferred = max(message.deadline - now, 1)
         messages = [*self._memory, *self._in_flight, *self._aside, *self._deferred]
         if self._journaled is not None:
-            return convert(messages, self._journaled, self._environment.make_backend, self._log)
+            return convert(messages, self._journaled, self._environment.make_backend, self._log), 0
         lost = flush_messages(messages, self.backend, self._log.error)
         if is_ephemeral(self.topic_name):
             self.backend.delete()  # nothing will ever read these files
-        else:
-            self.backend.close()
-        return lost
+            return lost, 0
+        return lost, 0 if self.backend.close() else 1
 
     # With a journal
 

@@ -179,8 +179,9 @@ class Registry:
         finally:
             self.loading = False
 
-    def close(self) -> int:
-        """Write all topics to disk, but for those that are being deleted; how many messages could not be written. There
-        are no new topics from now on. May yield."""
+    def close(self) -> tuple[int, int]:
+        """Write all topics to disk, but for those that are being deleted; how many messages could not be written, and
+        how many queues could not be synced. There are no new topics from now on. May yield."""
         self._exiting = True
-        return sum([topic.close() for topic in list(self.topics.values()) if not topic.exiting])
+        results = [topic.close() for topic in list(self.topics.values()) if not topic.exiting]
+        return sum(lost for lost, _ in results), sum(unsynced for _, unsynced in results)

@@ -355,19 +355,24 @@ class Topic:
         if failure is not None:
             raise failure
 
-    def close(self) -> int:
-        """Write everything to disk, channel by channel, then what no channel has yet; how many messages could not be
-        written. May yield."""
+    def close(self) -> tuple[int, int]:
+        """Write everything to disk, channel by channel, then what no channel has yet; result as `Channel.close`. May
+        yield."""
         self._stop_pump("closing")
         if self._journal is not None:
             self._journal.convert(self._memory, list(self.channels.values()))
-            return 0
-        lost = sum([channel.close() for channel in list(self.channels.values())])
+            return 0, 0
+        lost = unsynced = 0
+        for channel in list(self.channels.values()):
+            channel_lost, channel_unsynced = channel.close()
+            lost += channel_lost
+            unsynced += channel_unsynced
         if self._memory:
             self._log.info("TOPIC(%s): flushing %d memory messages to backend", self.name, len(self._memory))
         lost += flush_messages(list(self._memory), self.backend, self._log.error)
-        self.backend.close()
-        return lost
+        if not self.backend.close():
+            unsynced += 1
+        return lost, unsynced
 
     def _stop_pump(self, how: str) -> None:
         self.exiting = True

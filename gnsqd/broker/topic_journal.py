@@ -175,7 +175,7 @@ class TopicJournal:
             self._log.error("TOPIC(%s): %s", self._topic, error)
         for channel in channels:
             if not left:
-                left += channel.close()
+                left += sum(channel.close())
             else:
                 channel.exit()
         if memory:

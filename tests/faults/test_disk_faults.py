@@ -91,7 +91,7 @@ def go_on(nsqd: Daemon) -> None:
 
 
 def restart(nsqd: Daemon) -> None:
-    assert nsqd.terminate() == 0  # nothing was in memory
+    assert nsqd.terminate() == 1  # nothing was in memory, but some queues can't be synced
 
 
 def kill(nsqd: Daemon) -> None:
@@ -137,6 +137,36 @@ def test_step_of_writing_fails(nsqd_factory: DaemonFactory, faults: Faults, then
         assert len(errors(nsqd)) == len(torn)
     for topic in steps:
         assert (nsqd.data_path / f"{topic}.diskqueue.meta.dat").read_text().startswith("0\n")
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule(call="fsync", name="t*.diskqueue.0*.dat", error="EIO"),
+        Rule(call="rename", name="t*.meta.dat.*", error="EIO"),
+    ],
+    ids=["data", "meta"],
+)
+def test_queues_that_cannot_be_synced_at_the_exit_are_reported_by_its_code(
+    nsqd_factory: DaemonFactory, faults: Faults, rule: Rule
+) -> None:
+    """The real nsqd logs this of channels, and exits with 0."""
+    nsqd = nsqd_factory()
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c")
+        client.publish("t", b"of the channel")
+        eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 1)
+        assert ask(nsqd, "POST /topic/pause?topic=t") == (200, "")
+        client.publish("t", b"of the topic")
+    faults.set(rule)
+    assert nsqd.terminate() == 1
+    assert faults.hits()
+    assert errors(nsqd)[-1] == "NSQ: 2 queues could not be synced to disk and may lose messages or repeat them"
+    faults.set()
+    nsqd.start()
+    assert nsqd.stats("t")["topics"][0]["depth"] == 1
+    assert nsqd.channel_stats("t", "c")["depth"] == 1
+    assert nsqd.terminate() == 0
 
 
 @pytest.mark.parametrize("truncated", [True, False])
