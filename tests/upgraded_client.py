@@ -161,7 +161,7 @@ class UpgradedClient(Client):
         self.compression: Compression | None = None
         super().__init__(address, timeout=timeout)
         try:
-            self._upgrade(tls, fields)
+            self.upgrade(tls, fields)
         except BaseException:
             self.close()
             raise
@@ -169,7 +169,7 @@ class UpgradedClient(Client):
     def __enter__(self) -> Self:
         return self
 
-    def _upgrade(self, tls: ssl.SSLContext | None, fields: dict[str, Any]) -> None:
+    def upgrade(self, tls: ssl.SSLContext | None, fields: dict[str, Any]) -> None:
         self.answer: dict[str, Any] = json.loads(self.identify(feature_negotiation=True, **fields).data)
         if self.answer["tls_v1"]:
             assert tls is not None

@@ -303,8 +303,12 @@ class ProtocolV2:
         tls = self._new_tls() if self._new_tls is not None and identify.tls_v1 else None
         upgrades = negotiate(identify, self._options)
         answer = frame(FRAME_TYPE_RESPONSE, negotiated(client, upgrades, tls is not None, self._options))
-        if tls is None and not upgrades.deflate and not upgrades.snappy:
+        compressed = upgrades.deflate or upgrades.snappy
+        if tls is None and not compressed:
             return answer
+        if client.deflate or client.snappy or (tls is not None and client.tls is not None):
+            # The real daemon's stream breaks here; one layer on the other would cost memory without end.
+            raise ClientError("E_INVALID", "cannot IDENTIFY in current state")
         client.reply(answer)
         client.send_replies()
         if tls is not None:

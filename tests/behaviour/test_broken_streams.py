@@ -12,7 +12,16 @@ from certificates import write_identities
 from daemons import Daemon, eventually
 from faults.onlookers import GoodClients
 from nsq_client import ERROR, RESPONSE, Client, Frame, split_frames
-from upgraded_client import SNAPPY_BLOCK, SNAPPY_IDENTIFIER, UpgradedClient, best_chunk, chunk, tls_client_context
+from upgraded_client import (
+    SNAPPY_BLOCK,
+    SNAPPY_IDENTIFIER,
+    Compression,
+    Deflate,
+    UpgradedClient,
+    best_chunk,
+    chunk,
+    tls_client_context,
+)
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +191,51 @@ BOMBS: list[tuple[bytes, list[Frame]]] = [
         [Frame(ERROR, b"E_BAD_BODY IDENTIFY failed to decode JSON body")],
     ),
 ]
+
+
+def test_identify_may_be_repeated_without_end_and_costs_no_memory(gnsqd_factory: Callable[..., Daemon]) -> None:
+    gnsqd = gnsqd_factory()
+    assert gnsqd.http("PUT", "/config/log_level", b"error")[0] == 200
+    with Client(gnsqd.tcp_address) as client:
+        before = peak_memory(gnsqd)
+        for number in range(1000):
+            client.identify(feature_negotiation=True, user_agent=f"{number}".ljust(16000), hostname="h" * 16000)
+    assert peak_memory(gnsqd) < before + (8 << 20), "what is kept of each would be 32 MB"
+
+
+class Stack:
+    """Compressions one inside the other; the first is the outermost."""
+
+    def __init__(self, *layers: Compression) -> None:
+        self.layers = list(layers)
+
+    @property
+    def flushed(self) -> bool:
+        return all(layer.flushed for layer in self.layers)
+
+    def encode(self, data: bytes) -> bytes:
+        for layer in reversed(self.layers):
+            data = layer.encode(data)
+        return data
+
+    def decode(self, raw: bytes) -> bytes:
+        for layer in self.layers:
+            raw = layer.decode(raw)
+        return raw
+
+
+def test_client_cannot_stack_compressions_by_repeating_identify(gnsqd_factory: Callable[..., Daemon]) -> None:
+    gnsqd = gnsqd_factory()
+    with UpgradedClient(gnsqd.tcp_address, deflate=True) as client:
+        assert client.compression is not None
+        client.compression = stack = Stack(client.compression)
+        before = peak_memory(gnsqd)
+        while len(stack.layers) < 100 and client.identify(feature_negotiation=True, deflate=True).type == RESPONSE:
+            layer = Deflate()
+            client.buffer = layer.decode(client.buffer)  # the daemon may have been fast
+            stack.layers.append(layer)
+            assert client.response() == b"OK"
+    assert peak_memory(gnsqd) < before + (8 << 20), "100 layers would be 28 MB"
 
 
 @pytest.mark.parametrize("compression", ZEROS)

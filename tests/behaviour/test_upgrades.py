@@ -5,10 +5,12 @@ bodies of every size. Handshakes that fail are in test_tls_handshakes.py, broken
 streams in test_broken_streams.py.
 """
 
+import contextlib
 import itertools
 import random
 import ssl
 import subprocess
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -370,6 +372,53 @@ def test_second_identify_with_a_new_output_buffer_sends_no_plain_bytes(
     with UpgradedClient(gnsqd.tcp_address, **upgrade) as client:
         assert client.identify(output_buffer_size=64).data == b"OK"
         exchange(client, next(topics), [b"x", b"y" * 1000])
+
+
+# What a client that has the first may not ask for again: a layer that is there, and any below a compression.
+AGAIN = [
+    (first, second)
+    for first, second in itertools.product(UPGRADES, UPGRADES)
+    if second != "none" and (first not in ("none", "tls") or (first == "tls" and "tls" in second))
+]
+
+
+def test_identify_that_asks_for_an_upgrade_again_ends_the_connection(
+    nsqd: Daemon, contexts: dict[tuple[str, str], ssl.SSLContext], topic: str
+) -> None:
+    """The real daemon begins a new stream on the bare connection, which breaks for whoever goes on with the old one."""
+    for first, second in AGAIN:
+        with (
+            UpgradedClient(nsqd.tcp_address, contexts["none", "tls1.3"], **UPGRADES[first]) as client,
+            contextlib.suppress(OSError, AssertionError, zlib.error),
+        ):
+            client.identify(feature_negotiation=True, **UPGRADES[second])
+            client.command(f"PUB {topic}".encode(), b"x" * 30)
+            while client.frame():
+                pass
+    assert nsqd.stats(topic)["topics"] == []
+
+
+def test_identify_that_asks_for_an_upgrade_again_is_refused(
+    gnsqd_factory: Callable[..., Daemon],
+    identities: dict[str, KeyPair],
+    contexts: dict[tuple[str, str], ssl.SSLContext],
+) -> None:
+    cert, key = identities["server"]
+    gnsqd = gnsqd_factory(f"--tls-cert={cert}", f"--tls-key={key}")
+    for first, second in AGAIN:
+        with UpgradedClient(gnsqd.tcp_address, contexts["none", "tls1.3"], **UPGRADES[first]) as client:
+            refusal = client.identify(feature_negotiation=True, **UPGRADES[second])
+            assert refusal == (ERROR, b"E_INVALID cannot IDENTIFY in current state"), (first, second)
+            assert client.recv_until_closed() == b""
+
+
+@pytest.mark.parametrize("upgrade", ["deflate", "snappy"])
+def test_compression_may_follow_tls_by_a_second_identify(
+    nsqd: Daemon, contexts: dict[tuple[str, str], ssl.SSLContext], topics: Iterator[str], upgrade: str
+) -> None:
+    with UpgradedClient(nsqd.tcp_address, contexts["none", "tls1.3"], tls_v1=True) as client:
+        client.upgrade(None, {upgrade: True})
+        exchange(client, next(topics), [b"x", b"body" * 500])
 
 
 # Go's client library
