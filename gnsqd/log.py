@@ -1,15 +1,25 @@
 """Log lines in the shape of Go's log package: `{prefix}YYYY/MM/DD HH:MM:SS.ffffff LEVEL: text`, local time, on stderr.
 
 Each line is one write to the file descriptor, so lines of different greenlets never interleave, and a stderr that
-is closed or full drops the line instead of stopping the daemon.
+is closed or full drops the line instead of stopping the daemon. Control characters are escaped as in Go's strings
+(`\\n`, `\\x1b`), so that nothing a client sends can pass for another line or control a terminal. Only the stack of a
+defect has lines of its own.
 """
 
 import contextlib
 import enum
 import os
+import re
 import sys
 import time
 from typing import Self, TextIO
+
+# Those of ASCII and of Latin-1, and Unicode's two separators of lines.
+_CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
 
 
 class Level(enum.IntEnum):
@@ -57,20 +67,23 @@ class Logger:
         if self.level <= Level.WARN:
             self._output(Level.WARN, format, args)
 
-    def error(self, format: str, *args: object) -> None:
+    def error(self, format: str, *args: object, stack: str = "") -> None:
+        """`stack` is a formatted exception, for the lines after this one."""
         if self.level <= Level.ERROR:
-            self._output(Level.ERROR, format, args)
+            self._output(Level.ERROR, format, args, stack)
 
-    def fatal(self, format: str, *args: object) -> None:
-        """Logs only: leaving is the caller's business."""
-        self._output(Level.FATAL, format, args)
+    def fatal(self, format: str, *args: object, stack: str = "") -> None:
+        """As `error`. Logs only: leaving is the caller's business."""
+        self._output(Level.FATAL, format, args, stack)
 
-    def _output(self, level: Level, format: str, args: tuple[object, ...]) -> None:
+    def _output(self, level: Level, format: str, args: tuple[object, ...], stack: str = "") -> None:
         second, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
         if second != self._second:
             self._second = second
             self._date = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(second))
-        text = format % args if args else format
+        text = _CONTROL_CHARACTER.sub(_escape, format % args if args else format)
+        if stack:
+            text = f"{text}\n{stack}"
         self._write(f"{self.prefix}{self._date}.{nanoseconds // 1000:06d} {level.word}: {text}\n")
 
     def _write(self, line: str) -> None:

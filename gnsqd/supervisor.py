@@ -56,7 +56,7 @@ class Supervisor:
             self._log.fatal("%s", error)
         else:
             self._note(name)
-            self._log.fatal("greenlet %s died\n%s", name, _stack(error))
+            self._log.fatal("greenlet %s died", name, stack=_stack(error))
         self._end()
 
     def _note(self, name: str) -> None:
@@ -76,7 +76,7 @@ class Supervisor:
                 report(context, kind, error, traceback)
             elif isinstance(context, _ForClient):
                 self._note(context.name)
-                self._log.error("greenlet %s died\n%s", context.name, _stack(error))
+                self._log.error("greenlet %s died", context.name, stack=_stack(error))
             else:
                 self._died(context.name if isinstance(context, Greenlet) else "hub", error)
 

@@ -189,7 +189,7 @@ class Router:
             status = 500
             result = HTTPError(500, "INTERNAL_ERROR")
         except Exception:
-            self._log.error("panic in HTTP handler - %s", format_exc())
+            self._log.error("panic in HTTP handler", stack=format_exc())
             status = 500
             result = HTTPError(500, "INTERNAL_ERROR")
         if route.logged:

@@ -1,16 +1,18 @@
 """IDENTIFY: its fields and ranges, its answer to the byte, and the settings it makes (NSQD-COMPAT 2.1, 2.4, 2.5)."""
 
 import json
+import re
 import struct
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from daemons import Daemon, eventually
-from nsq_client import ERROR, HEARTBEAT, MESSAGE, RESPONSE, Client, Frame, sized, split_frames
+from nsq_client import ERROR, HEARTBEAT, MESSAGE, RESPONSE, Client, Frame, mpub_body, sized, split_frames
 
 DEFAULT_ANSWER = (
     b'{"max_rdy_count":2500,"version":"1.3.0","max_msg_timeout":900000,"msg_timeout":60000,"tls_v1":false,'
@@ -142,6 +144,28 @@ def test_size_of_the_body_is_checked_before_it_is_read(nsqd_factory: Callable[..
     with Client(address) as client:
         client.command(b"IDENTIFY ignored words", b'{"client_id":"x"}'.ljust(1000))
         assert client.response() == b"OK"
+
+
+def test_nothing_that_a_client_sends_makes_another_line_of_the_log(gnsqd_factory: Callable[..., Daemon]) -> None:
+    """The real daemon prints all of it as it comes."""
+    gnsqd = gnsqd_factory("--log-level=debug")
+    genuine = re.compile(r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} [A-Z]+: [^\0-\x1f\x7f-\x9f\u2028\u2029]*")
+    forged = "\n\r[nsqd] forged\x1b[2J\u2028"
+    with Client(gnsqd.tcp_address, magic=forged.encode()[:4]) as client:
+        client.recv_until_closed()
+    with Client(gnsqd.tcp_address) as client:
+        client.identify(client_id=forged, hostname=forged, user_agent=forged)
+        client.subscribe("t", "c", rdy=1)
+        client.publish("t", forged.encode())
+        client.message()
+        client.command(b"\x1b[2J\rforged \r forged")
+        client.recv_until_closed()
+    assert gnsqd.http("POST", f"/mpub?topic=t&binary={quote(forged)}", mpub_body(b"x"))[0] == 200
+    assert gnsqd.http("POST", f"/pub?topic={quote(forged)}", b"x")[0] == 400
+    assert gnsqd.terminate() == 0
+    lines = gnsqd.log().removesuffix("\n").split("\n")
+    assert [line for line in lines if not genuine.fullmatch(line)] == []
+    assert gnsqd.log().count(r"\n\r[nsqd] forged\x1b[2J\u2028") > 4
 
 
 def test_body_larger_than_the_default_max_body_size_is_refused_with_that_size(client: Client) -> None:

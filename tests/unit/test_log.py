@@ -89,6 +89,19 @@ def test_text_that_is_no_utf_8_is_escaped() -> None:
         assert reader.read().endswith(b"INFO: \\udcff\xc3\xa9\n")
 
 
+def test_control_characters_are_escaped_and_all_else_is_as_it_came() -> None:
+    stream = io.StringIO()
+    Logger("", Level.INFO, stream).info("%s", '\n\r\t\0\x1b[2J\x7f\x9b\x85\u2028 \\ "\xa0\u00e9\U0001f600')
+    text = stream.getvalue().partition("INFO: ")[2]
+    assert text == '\\n\\r\\t\\x00\\x1b[2J\\x7f\\x9b\\x85\\u2028 \\ "\xa0\u00e9\U0001f600\n'
+
+
+def test_stack_keeps_its_lines() -> None:
+    stream = io.StringIO()
+    Logger("", Level.INFO, stream).error("%s died", "a\nb", stack="Traceback:\n  x")
+    assert stream.getvalue().endswith("ERROR: a\\nb died\nTraceback:\n  x\n")
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 def test_full_stream_loses_the_line_only() -> None:
     with open("/dev/full", "w") as stream:
