@@ -164,7 +164,7 @@ class TopicJournal:
         journal stays. May yield."""
         journal = self._journal
         left = 0
-        wanted = bool(journal.wanted())
+        wanted = journal.floor() < journal.next_number
         try:
             if self._unmoved:  # then a kill from now on may multiply, but must not drop
                 journal.commit()

@@ -8,7 +8,8 @@ from contextlib import contextmanager, suppress
 
 from gnsqd.errors import StorageError
 
-_CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EROFS)  # a directory, on some file systems
+# Of file systems that cannot sync a directory. EROFS is none of them: a disk that fails is mounted read-only by that.
+_CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY)
 _F_FULLFSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)  # of macOS
 _NO_FULLFSYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOTTY)  # some file systems
 MAX_PARTS = 1024  # that Linux and macOS write at once (IOV_MAX)
@@ -131,15 +132,20 @@ def sync_path(path: str) -> None:
         os.close(descriptor)
 
 
+def sync_directory(path: str) -> None:
+    """Make durable which files a directory has, unless its file system cannot do that; StorageError."""
+    try:
+        sync_path(path or ".")
+    except StorageError as error:
+        cause = error.__cause__
+        if not isinstance(cause, OSError) or cause.errno not in _CANNOT_SYNC:
+            raise
+
+
 def sync_files(descriptors: list[int], path: str, directory: str | None) -> None:
     """Make durable what was written to open files, of which `path` is the last, and that `directory` has them."""
     with failing_as_go("sync", path):
         for descriptor in descriptors:
             _sync(descriptor, "fdatasync")  # the size with it; that costs half of fsync
     if directory is not None:
-        try:
-            sync_path(directory or ".")
-        except StorageError as error:
-            cause = error.__cause__
-            if not isinstance(cause, OSError) or cause.errno not in _CANNOT_SYNC:
-                raise
+        sync_directory(directory)

@@ -14,8 +14,9 @@ Nothing here yields to the hub but `commit`, `compact` and `remove`.
 
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from time import monotonic
 
 from gevent import Greenlet, spawn
 
@@ -23,7 +24,7 @@ from gnsqd.errors import StorageError
 from gnsqd.log import Logger
 from gnsqd.storage import journal_records as records
 from gnsqd.storage.compaction import Rewriting, plan
-from gnsqd.storage.files import failing_as_go, path_error, sync_files, sync_path, write_at
+from gnsqd.storage.files import failing_as_go, path_error, sync_directory, sync_files, write_at
 from gnsqd.storage.group_commit import GroupCommit
 from gnsqd.storage.journal_batch import Batch, Mark
 from gnsqd.storage.journal_queue import Queue
@@ -35,6 +36,9 @@ from gnsqd.storage.syncer import Syncer
 
 MIN_ROLL = 4 * 1024 * 1024  # bytes, before a segment without wanted messages is left
 MEAN_OVER = 1 << 17  # messages put last, of which a mean size is
+PIECE = 1024  # spans that are looked at without a turn for others
+IDLE_TIMES = 20  # as long as it took to find nothing to compact, until that is tried again
+RETRY_SECONDS = 5.0
 
 
 class Journal:
@@ -95,7 +99,9 @@ class Journal:
         self._unconfirmed: list[tuple[int, list[bytes], list[Mark]]] = []  # what an fsync must confirm
         self._new_files = False
         self._commits = GroupCommit(f"sync:{topic}.journal", self._sync)
-        self._compaction: Greenlet[[], None] | None = None
+        self._compaction: Greenlet[[], bool] | None = None
+        self._compact_at = 0.0  # monotonic; earlier is too early
+        self._replaced: list[Segment] = []  # there are copies of what is wanted of them
 
     def forget_replay(self) -> None:
         """All that a replay found has its place."""
@@ -346,13 +352,19 @@ class Journal:
 
     # Reclaiming
 
-    def wanted(self) -> Spans:
-        """The messages that some queue is not done with."""
-        wanted = Spans()
-        floor = self.floor()
-        for queue in self.queues.values():
-            wanted.update(queue.finished.gaps(floor, self.next_number))
-        return wanted
+    def wanted(self, start: int, end: int) -> Iterator[Spans]:
+        """The messages from `start` to `end` that some queue is not done with, in pieces of about PIECE spans. What
+        queues finish between two pieces may still be in there; what is not will never be wanted again."""
+        start, end = max(start, self.floor()), min(end, self.next_number)
+        while start < end:
+            finished = [queue.finished for queue in self.queues.values()]
+            limit = max(PIECE // max(len(finished), 1), 1)
+            stop = min([end, *[spans.stretch(start, limit) for spans in finished]])
+            piece = Spans()
+            for spans in finished:
+                piece.update(spans.gaps(start, stop))
+            yield piece
+            start = stop
 
     def floor(self) -> int:
         """No message before this one is wanted."""
@@ -387,45 +399,64 @@ class Journal:
             self._segments.delete(self._void)
             self._void = []
 
-    def compact(self) -> None:
+    def compact(self) -> bool:
         """Delete what nothing is wanted of, wherever it is, and copy what is wanted of old segments together where that
-        frees much. The journal stays within four segments, or twice what is wanted. May yield."""
+        frees much. The journal stays within four segments, or twice what is wanted. False if it has to be done again
+        although nothing changes. May yield."""
+        if monotonic() < self._compact_at:
+            return False
         if self._compaction is None or self._compaction.ready():
             self._compaction = spawn(self._compact)
             self._compaction.name = f"compact:{self.topic}.journal"
-        self._compaction.get()
+        return self._compaction.get()
 
-    def _compact(self) -> None:
+    def _compact(self) -> bool:
         if self._closed:
-            return
+            return True
+        begin = monotonic()
         try:
+            if self._replaced:
+                self._delete_replaced()
             if self._durable and self._synced < self._snapshot_end:
                 self.commit()  # where nobody publishes, nobody else does
-            if self._closed or not self._segments or not self._is_snapshot_safe():
-                return
-            for group in plan(self._segments.all, self.wanted(), self._segment_size):
-                if not self._segments.have(group):
-                    break  # meanwhile everything in some of them was finished
-                wanted = self.wanted()
-                if not any(segment.estimate(wanted) for segment in group):
-                    self._replace(group, None)
-                    continue
-                rewriting = Rewriting(group, wanted, self._encoder)
+            if not self._may_compact():
+                return False
+            groups = plan(self._segments.all, self.wanted, self._segment_size)
+            if not groups:
+                self._compact_at = monotonic() + IDLE_TIMES * (monotonic() - begin)
+            for group in groups:
+                if not self._may_compact() or not self._segments.have(group):
+                    return False  # meanwhile everything in some of them was finished
+                rewriting = Rewriting(group, self.wanted, self._encoder)
                 rewriting.run(self._syncer)
-                if self._closed or not self._is_snapshot_safe() or not self._segments.have(group):
+                if not self._may_compact() or not self._segments.have(group):
                     rewriting.discard()
-                    break
+                    return False
                 self._replace(group, rewriting.finish())
         except StorageError as error:
             self._log.error("JOURNAL(%s): failed to compact - %s", self.topic, error)
+            self._compact_at = monotonic() + RETRY_SECONDS
+            return False
+        return True
+
+    def _may_compact(self) -> bool:
+        return not self._closed and len(self._segments) > 0 and self._is_snapshot_safe()
 
     def _replace(self, group: list[Segment], compacted: Segment | None) -> None:
         gone = self._segments.replace(group, compacted)
         group[-1].close()
-        if self._durable and compacted is not None:
-            with suppress(StorageError):
-                self._syncer.run(sync_path, self._data_path or ".")
-        self._segments.delete(gone)
+        if compacted is None:
+            self._segments.delete(gone)
+        else:
+            self._replaced += gone
+            self._delete_replaced()
+
+    def _delete_replaced(self) -> None:
+        """Delete the segments of which there are copies, once these survive what they are to survive; StorageError."""
+        if self._durable:
+            self._syncer.run(sync_directory, self._data_path)
+        self._segments.delete(self._replaced)
+        self._replaced = []
 
     # The end
 
@@ -450,7 +481,7 @@ class Journal:
                 self._log.error("JOURNAL(%s): %s", self.topic, error)
                 segments = segments[::-1]  # what a kill leaves of them then tells too little rather than too much
         self.close()
-        self._segments.delete([*self._void, *self._abandoned, *segments])
+        self._segments.delete([*self._void, *self._abandoned, *self._replaced, *segments])
         self._segments = Segments(self.topic, [], self._log)
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from gnsqd.storage.syncer import Syncer
 FLUSH_SECONDS = 0.005
 RETRY_SECONDS = 1.0
 TURN_SECONDS = 0.003
-COMPACTION_SECONDS = 5.0
+COMPACTION_SECONDS = 1.0
 MAX_SEGMENT = 64 * 1024 * 1024  # bytes
 
 
@@ -64,9 +64,8 @@ class Journals:
         self._failing: dict[Journal, float] = {}  # when to try again
         self._bell = Event()
         self._old: dict[Journal, None] = {}  # to be compacted
-        self._next_compaction = 0.0
-        self._compaction_bell = Event()
-        self._stopped = False
+        self._old_bell = Event()
+        self._exit = Event()
 
     @property
     def topics(self) -> list[str]:
@@ -74,7 +73,7 @@ class Journals:
 
     def open(self, topic: str) -> Journal:
         """The journal of a topic, with what is there replayed."""
-        return Journal(
+        journal = Journal(
             topic,
             data_path=self._data_path,
             paths=self._found.pop(topic, []),
@@ -84,29 +83,37 @@ class Journals:
             syncer=self._syncer,
             on_dirty=self._note,
         )
+        self._note_old(journal)
+        return journal
 
     def _note(self, journal: Journal) -> None:
         self._dirty[journal] = None
         self._bell.set()
 
+    def _note_old(self, journal: Journal) -> None:
+        if journal.segment_count > 1:
+            self._old[journal] = None
+            self._old_bell.set()
+
     def journal_loop(self) -> None:
         """Flush what is dirty, until `stop`."""
-        while not self._stopped:
+        while not self._exit.is_set():
             self._bell.wait(RETRY_SECONDS if self._failing else None)
             self._bell.clear()
             sleep(FLUSH_SECONDS)
             self.flush_dirty()
-            if self._old and monotonic() >= self._next_compaction:
-                self._next_compaction = monotonic() + COMPACTION_SECONDS
-                self._compaction_bell.set()
 
     def compaction_loop(self) -> None:
-        """Compact journals one after the other, until `stop`."""
-        while not self._stopped:
-            self._compaction_bell.wait()
-            self._compaction_bell.clear()
-            while self._old and not self._stopped:
-                self._old.popitem()[0].compact()
+        """Compact journals one after the other, all that have changed and COMPACTION_SECONDS apart, until `stop`."""
+        while not self._exit.is_set():
+            self._old_bell.wait()
+            self._old_bell.clear()
+            old, self._old = self._old, {}
+            for journal in old:
+                if not self._exit.is_set() and not journal.compact():
+                    self._old[journal] = None
+                    self._old_bell.set()
+            self._exit.wait(COMPACTION_SECONDS)
 
     def flush_dirty(self) -> None:
         """Flush all; what fails is tried again, some time later. Yields, between journals."""
@@ -138,8 +145,7 @@ class Journals:
         else:
             if failed_before is not None:
                 self._on_error(None)
-            if journal.segment_count > 1:
-                self._old[journal] = None
+            self._note_old(journal)
 
     def are_left(self) -> bool:
         """Whether there are files of any journal; after a clean exit there are none."""
@@ -149,6 +155,6 @@ class Journals:
             return False
 
     def stop(self) -> None:
-        self._stopped = True
+        self._exit.set()
         self._bell.set()
-        self._compaction_bell.set()
+        self._old_bell.set()

@@ -18,7 +18,7 @@ from gevent.event import Event
 from gnsqd.errors import StorageError
 from gnsqd.gotext import Kind, Struct, decode_object, dumps
 from gnsqd.log import Logger
-from gnsqd.storage.files import failing_as_go, path_error, rename_file, sync_path, write_file
+from gnsqd.storage.files import failing_as_go, path_error, rename_file, sync_directory, write_file
 from gnsqd.storage.syncer import Syncer
 from gnsqd.version import NSQD_VERSION
 
@@ -104,8 +104,7 @@ def _replace(path: str, temporary: str, topics: Sequence[TopicMetadata]) -> None
     # In a thread also because thousands of topics take milliseconds to encode.
     write_file(temporary, encode(topics), sync=True)
     rename_file(temporary, path)
-    with suppress(StorageError):  # not every file system can sync a directory
-        sync_path(os.path.dirname(path) or ".")
+    sync_directory(os.path.dirname(path))
 
 
 class MetadataFile:

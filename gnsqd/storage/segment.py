@@ -23,7 +23,6 @@ from gnsqd.storage.journal_records import (
     parse_header,
     split_frames,
 )
-from gnsqd.storage.spans import Spans
 
 INDEX_STEP = 16 * 1024  # bytes
 CHUNK = 64 * 1024  # bytes that are read at once, at least
@@ -85,9 +84,8 @@ class Segment:
         self.end = min(self.end, end)
         self.count = min(self.count, self.end - self.first)
 
-    def estimate(self, wanted: Spans) -> int:
-        """How many bytes the messages in it take that are in `wanted`; 0 exactly when there is none."""
-        count = (self.end - self.first) - wanted.gaps(self.first, self.end).count()
+    def size_of(self, count: int) -> int:
+        """How many bytes so many of its messages take, about; 0 exactly when they are none."""
         return self.size * min(count, self.count) // max(self.count, 1) + 1 if count else 0
 
     def close(self) -> None:

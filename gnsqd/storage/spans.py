@@ -1,63 +1,76 @@
 """Sets of sequence numbers that are mostly runs: sorted, disjoint spans `start <= number < end`.
 
-What consumers finish is nearly a single run, so sixteen bytes a gap hold what millions of numbers would not.
+What consumers finish is nearly a single run, so sixteen bytes a gap hold what millions of numbers would not. Where it is
+not, a set may have a million spans: they are kept in blocks, so that a change moves those of one block and no others.
 """
 
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from sys import byteorder
+from sys import byteorder, maxsize
 
 from gnsqd.errors import StorageError
+
+MAX_BLOCK = 1024  # spans
 
 
 class Spans:
     """A set of numbers from 0 to 2^63 - 1. Iterating gives its spans in order."""
 
-    __slots__ = ("_ends", "_starts")
+    __slots__ = ("_ends", "_firsts", "_starts")
 
     def __init__(self) -> None:
-        self._starts = array("q")
-        self._ends = array("q")
+        self._starts: list[array[int]] = []  # by block; none is empty
+        self._ends: list[array[int]] = []
+        self._firsts = array("q")  # the first start of each block
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        return iter(zip(self._starts, self._ends, strict=True))
+        for starts, ends in zip(self._starts, self._ends, strict=True):
+            yield from zip(starts, ends, strict=True)
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return sum(map(len, self._starts))
+
+    def __bool__(self) -> bool:
+        return bool(self._starts)
 
     def __contains__(self, number: int) -> bool:
-        position = bisect_right(self._starts, number)
-        return position > 0 and number < self._ends[position - 1]
+        block = bisect_right(self._firsts, number) - 1
+        return block >= 0 and number < self._ends[block][bisect_right(self._starts[block], number) - 1]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Spans) and (self._starts, self._ends) == (other._starts, other._ends)
+        return isinstance(other, Spans) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]
 
     @property
     def floor(self) -> int:
         """Every number below is in the set, this one is not."""
-        return self._ends[0] if self._starts and not self._starts[0] else 0
+        return self._ends[0][0] if self._firsts and not self._firsts[0] else 0
 
     @property
     def ceiling(self) -> int:
         """No number from this one on is in the set."""
-        return self._ends[-1] if self._ends else 0
+        return self._ends[-1][-1] if self._ends else 0
 
     def count(self) -> int:
         """How many numbers there are."""
-        return sum(self._ends) - sum(self._starts)
+        return sum(map(sum, self._ends)) - sum(map(sum, self._starts))
 
     def add(self, start: int, end: int) -> None:
         """Put a span in, whatever of it there is already. An empty one changes nothing."""
-        starts, ends = self._starts, self._ends
         if start >= end:
             return
-        if not ends or start > ends[-1]:
-            starts.append(start)
-            ends.append(end)
-            return
+        block = bisect_right(self._firsts, end) - 1  # the last that begins before the span ends, or where it does
+        if block < 0:
+            if not self._firsts:
+                self._starts.append(array("q"))
+                self._ends.append(array("q"))
+                self._firsts.append(start)
+            block = 0
+        elif block and start <= self._ends[block - 1][-1]:
+            block = self._join(block, start, end)
+        starts, ends = self._starts[block], self._ends[block]
         first = bisect_left(ends, start)  # the first that ends here or later,
         last = bisect_right(starts, end)  # and the first that begins later than this one ends
         if last - first == 1:
@@ -73,6 +86,39 @@ class Spans:
             ends[first] = max(end, ends[last - 1])
             del starts[first + 1 : last]
             del ends[first + 1 : last]
+        self._firsts[block] = starts[0]
+        if len(starts) > MAX_BLOCK:
+            self._split(block)
+
+    def _join(self, block: int, start: int, end: int) -> int:
+        """Move the spans of `block` that touch this one to the end of the first block that has such spans, and drop the
+        blocks between; that block."""
+        begin = max(bisect_right(self._firsts, start) - 1, 0)
+        if self._ends[begin][-1] < start:
+            begin += 1
+        starts, ends = self._starts[block], self._ends[block]
+        stop = bisect_right(starts, end)
+        # Of those that are touched the bounds are enough.
+        self._ends[begin][-1] = ends[stop - 1]
+        del starts[:stop]
+        del ends[:stop]
+        if starts:
+            self._firsts[block] = starts[0]
+        else:
+            block += 1
+        del self._starts[begin + 1 : block]
+        del self._ends[begin + 1 : block]
+        del self._firsts[begin + 1 : block]
+        return begin
+
+    def _split(self, block: int) -> None:
+        starts, ends = self._starts[block], self._ends[block]
+        half = len(starts) // 2
+        self._starts.insert(block + 1, starts[half:])
+        self._ends.insert(block + 1, ends[half:])
+        self._firsts.insert(block + 1, starts[half])
+        del starts[half:]
+        del ends[half:]
 
     def update(self, other: "Spans") -> None:
         """Put in all that `other` has."""
@@ -89,18 +135,37 @@ class Spans:
 
     def copy(self) -> "Spans":
         copy = Spans()
-        copy._starts, copy._ends = self._starts[:], self._ends[:]
+        copy._starts = [starts[:] for starts in self._starts]
+        copy._ends = [ends[:] for ends in self._ends]
+        copy._firsts = self._firsts[:]
         return copy
+
+    def stretch(self, start: int, limit: int) -> int:
+        """Where to stop so that at most `limit` spans, at least one, reach from `start` up to there; it is beyond
+        `start`."""
+        block = max(bisect_right(self._firsts, start) - 1, 0)
+        if block < len(self._firsts):
+            starts = self._starts[block]
+            position = bisect_right(self._ends[block], start) + limit
+            if position < len(starts):
+                return starts[position]
+            if block + 1 < len(self._firsts):
+                return self._firsts[block + 1]
+        return maxsize
 
     def gaps(self, start: int, end: int) -> "Spans":
         """What is missing from `start` to `end`."""
         missing = Spans()
-        position = bisect_right(self._ends, start)
-        while start < end and position < len(self._starts):
-            if start < self._starts[position]:
-                missing.add(start, min(self._starts[position], end))
-            start = self._ends[position]
-            position += 1
+        block = max(bisect_right(self._firsts, start) - 1, 0)
+        while start < end and block < len(self._firsts):
+            starts, ends = self._starts[block], self._ends[block]
+            position = bisect_right(ends, start)
+            while start < end and position < len(starts):
+                if start < starts[position]:
+                    missing.add(start, min(starts[position], end))
+                start = ends[position]
+                position += 1
+            block += 1
         if start < end:
             missing.add(start, end)
         return missing
@@ -115,11 +180,14 @@ class Spans:
 
     def encode(self) -> bytes:
         """The bounds one after the other, big-endian int64."""
-        bounds = array("q", bytes(16 * len(self._starts)))
-        bounds[::2], bounds[1::2] = self._starts, self._ends
-        if byteorder == "little":
-            bounds.byteswap()
-        return bounds.tobytes()
+        parts = []
+        for starts, ends in zip(self._starts, self._ends, strict=True):
+            bounds = array("q", bytes(16 * len(starts)))
+            bounds[::2], bounds[1::2] = starts, ends
+            if byteorder == "little":
+                bounds.byteswap()
+            parts.append(bounds.tobytes())
+        return b"".join(parts)
 
     @classmethod
     def decode(cls, data: bytes) -> "Spans":
