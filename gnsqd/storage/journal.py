@@ -359,7 +359,7 @@ class Journal:
         while start < end:
             finished = [queue.finished for queue in self.queues.values()]
             limit = max(PIECE // max(len(finished), 1), 1)
-            stop = min([end, *[spans.stretch(start, limit) for spans in finished]])
+            stop = min(end, min([spans.stretch(start, limit) for spans in finished], default=end))
             piece = Spans()
             for spans in finished:
                 piece.update(spans.gaps(start, stop))
@@ -408,7 +408,8 @@ class Journal:
         if self._compaction is None or self._compaction.ready():
             self._compaction = spawn(self._compact)
             self._compaction.name = f"compact:{self.topic}.journal"
-        return self._compaction.get()
+        settled: bool = self._compaction.get()
+        return settled
 
     def _compact(self) -> bool:
         if self._closed:

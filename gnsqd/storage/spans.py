@@ -1,7 +1,7 @@
 """Sets of sequence numbers that are mostly runs: sorted, disjoint spans `start <= number < end`.
 
-What consumers finish is nearly a single run, so sixteen bytes a gap hold what millions of numbers would not. Where it is
-not, a set may have a million spans: they are kept in blocks, so that a change moves those of one block and no others.
+What consumers finish is nearly a single run, so sixteen bytes a gap hold what millions of numbers would not. Scattered
+numbers can make a million spans: these are kept in blocks, so that a change moves those of one block and no others.
 """
 
 from array import array

@@ -1,0 +1,230 @@
+"""Compaction of journals: what it costs, when it comes, and what it keeps until the disk has the copy."""
+
+import errno
+import io
+import os
+import stat
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import gevent
+import pytest
+
+from gnsqd.broker.journaled import JournaledQueue
+from gnsqd.log import Level, Logger
+from gnsqd.storage import compaction, journal, journals
+from gnsqd.storage.journal import PIECE
+from gnsqd.storage.journals import Journals
+from gnsqd.storage.spans import Spans
+from gnsqd.storage.syncer import Syncer
+from unit.storage.greenlets import eventually
+
+SEGMENT = 100_000  # bytes
+BODY = 80
+
+
+class Topic:
+    """A topic with channels on a journal, as a daemon has it; `start` begins the loops that a daemon runs."""
+
+    def __init__(self, directory: Path, syncer: Syncer, log: Logger, channels: int, durable: bool) -> None:
+        self.directory = directory
+        self.journals = Journals(os.fspath(directory), SEGMENT, durable, log, syncer, lambda error: None)
+        self.journal = self.journals.open("t")
+        self.topic, *self.channels = (
+            JournaledQueue(self.journal, name, log, 0) for name in ["t", *(f"t:{number}" for number in range(channels))]
+        )
+        states = self.journal.replay.queues
+        self.topic.finished = states[0].finished
+        self.journal.add_queue(self.topic, 0)
+        for index, channel in enumerate(self.channels, 1):
+            channel.finished = states[index].finished if index in states else self.topic.finished.copy()
+            channel.index = self.journal.add_queue(channel, index if index in states else -1)
+        self._greenlets: list[gevent.Greenlet[[], None]] = []
+
+    def start(self) -> None:
+        self._greenlets = [gevent.spawn(self.journals.journal_loop), gevent.spawn(self.journals.compaction_loop)]
+
+    def put(self, number_of_messages: int) -> range:
+        """Publish as many, and hand them over to the channels; their numbers."""
+        first = self.journal.next_number
+        numbers = range(first, first + number_of_messages)
+        for start in range(first, numbers.stop, 500):
+            stop = min(start + 500, numbers.stop)
+            self.journal.put([frame(number) for number in range(start, stop)])
+            self.topic.note_finished_span(start, stop)
+            self.journal.commit()
+        return numbers
+
+    def finish(self, *spans: tuple[int, int]) -> None:
+        for channel in self.channels:
+            for start, end in spans:
+                channel.note_finished_span(start, end)
+
+    def size(self) -> int:
+        return sum(path.stat().st_size for path in self.directory.iterdir())
+
+    def names(self) -> set[str]:
+        return set(os.listdir(self.directory))
+
+    def has(self, number: int) -> bool:
+        return self.journal.read(number, number + 1) == (number, [frame(number)], 0)
+
+    def close(self) -> None:
+        self.journals.stop()
+        gevent.joinall(self._greenlets)
+        self.journal.close()
+
+
+def frame(number: int) -> bytes:
+    return BODY.to_bytes(4, "big") + (b"%d" % number).ljust(BODY, b".")
+
+
+OpenTopic = Callable[..., Topic]
+
+
+@pytest.fixture
+def open_topic(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Iterator[OpenTopic]:
+    topics: list[Topic] = []
+
+    def open(channels: int = 1, durable: bool = False) -> Topic:
+        topics.append(Topic(tmp_path, syncer, Logger("", Level.DEBUG, log_stream), channels, durable))
+        return topics[-1]
+
+    yield open
+    for topic in topics:
+        topic.close()
+
+
+@pytest.mark.parametrize(("channels", "messages"), [(2, 20_000), (30, 9_000)])
+def test_scattered_messages_are_compacted_in_small_steps_and_at_a_cost_in_proportion(
+    channels: int, messages: int, open_topic: OpenTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = open_topic(channels)
+    numbers = topic.put(messages)
+    wanted = set()
+    for seed, channel in enumerate(topic.channels):
+        held = set(Random(seed).sample(numbers, messages // (5 * channels)))
+        wanted |= held
+        for number in set(numbers) - held:
+            channel.note_finished_span(number, number + 1)
+    topic.journal.flush()
+    steps = [0]  # changes of spans, and reads, in each turn
+    read = 0
+    add, pread = Spans.add, os.pread
+
+    def counting_add(spans: Spans, start: int, end: int) -> None:
+        steps[-1] += 1
+        add(spans, start, end)
+
+    def counting_pread(descriptor: int, size: int, offset: int) -> bytes:
+        nonlocal read
+        data = pread(descriptor, size, offset)
+        steps[-1] += 1
+        read += len(data)
+        return data
+
+    seconds = count()
+    monkeypatch.setattr(compaction, "perf_counter", lambda: next(seconds))  # so each chance to give a turn is taken
+    monkeypatch.setattr(compaction, "sleep", lambda seconds: steps.append(0))
+    monkeypatch.setattr(Spans, "add", counting_add)
+    monkeypatch.setattr(os, "pread", counting_pread)
+    size = topic.size()
+    assert topic.journal.compact()
+    monkeypatch.undo()
+    assert topic.size() < 0.7 * size
+    assert max(steps) < 2 * PIECE + 4 * channels
+    assert sum(steps) < 20 * messages
+    assert read < 4 * size
+    assert all(topic.has(number) for number in wanted)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EROFS])
+def test_old_segments_stay_until_the_directory_is_synced(
+    code: int, open_topic: OpenTopic, log_stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = open_topic(durable=True)
+    numbers = topic.put(10_000)
+    kept = numbers[::50]
+    topic.finish(*((number + 1, number + 50) for number in kept))
+    topic.journal.commit()
+    before = topic.names()
+    fail_to_sync_directories(monkeypatch, code)
+    monkeypatch.setattr(journal, "RETRY_SECONDS", 0)
+    assert not topic.journal.compact()
+    assert before <= topic.names()
+    assert f"failed to compact - sync {topic.directory}: {os.strerror(code).lower()}" in log_stream.getvalue()
+    assert not topic.journal.compact()
+    assert before <= topic.names()
+    assert all(topic.has(number) for number in kept)
+    monkeypatch.undo()
+    assert topic.journal.compact()
+    assert topic.size() <= 4 * SEGMENT
+    assert all(topic.has(number) for number in kept)
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS])
+def test_a_file_system_that_cannot_sync_directories_is_no_obstacle(
+    code: int, open_topic: OpenTopic, log_stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = open_topic(durable=True)
+    fail_to_sync_directories(monkeypatch, code)
+    numbers = topic.put(10_000)
+    topic.finish(*((number + 1, number + 50) for number in numbers[::50]))
+    assert topic.journal.compact()
+    assert topic.size() <= 4 * SEGMENT
+    assert "ERROR" not in log_stream.getvalue()
+
+
+def fail_to_sync_directories(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    fsync = os.fsync
+
+    def fail(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(code, os.strerror(code))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fail)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_journal_stays_within_its_bound_when_nothing_happens_after_a_burst(
+    open_topic: OpenTopic, durable: bool
+) -> None:
+    topic = open_topic(durable=durable)
+    topic.start()
+    for _ in range(2):  # the second comes soon after a compaction
+        numbers = topic.put(10_000)
+        topic.finish((numbers[1], numbers.stop))
+        assert topic.size() > 6 * SEGMENT
+        eventually(lambda: topic.size() <= 4 * SEGMENT)
+    assert topic.has(1)
+
+
+def test_journal_comes_within_its_bound_though_nothing_follows_a_start(open_topic: OpenTopic) -> None:
+    killed = open_topic()
+    numbers = killed.put(10_000)
+    killed.finish((2, numbers.stop))
+    killed.journal.flush()
+    assert killed.size() > 6 * SEGMENT
+    topic = open_topic()
+    topic.start()
+    eventually(lambda: topic.size() <= 4 * SEGMENT)
+    assert topic.has(1)
+
+
+def test_journal_stays_near_its_bound_during_a_burst(open_topic: OpenTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journals, "COMPACTION_SECONDS", 0.01)
+    topic = open_topic()
+    topic.start()
+    largest = 0
+    for _ in range(600):
+        numbers = topic.put(500)
+        topic.finish((max(2, numbers[0]), numbers.stop))
+        gevent.sleep(0.001)
+        largest = max(largest, topic.size())
+    written = 600 * 500 * BODY
+    assert written > 200 * SEGMENT
+    assert largest < 40 * SEGMENT
+    assert topic.has(1)
