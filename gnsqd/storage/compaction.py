@@ -10,6 +10,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import groupby
 from time import perf_counter
 
 from gevent import sleep
@@ -39,7 +40,8 @@ class Turns:
 
 
 def plan(segments: list[Segment], wanted: Wanted, segment_size: int) -> list[list[Segment]]:
-    """Groups of neighbouring segments, each to become one or none; never the last, which is written. Yields."""
+    """Groups of neighbouring segments, each to become one or none; never the last, which is written. First come those
+    of which nothing is wanted, because a copy needs room: without them the others are neighbours. Yields."""
     old = segments[:-1]
     last_size = segments[-1].size
     size = sum(segment.size for segment in segments)
@@ -47,6 +49,9 @@ def plan(segments: list[Segment], wanted: Wanted, segment_size: int) -> list[lis
     exact = size > 4 * segment_size or len(old) > 16
     turns = Turns()
     live = {segment: _live_size(segment, wanted, exact, turns) for segment in old}
+    chosen = [list(group) for is_dead, group in groupby(old, lambda segment: not live[segment]) if is_dead]
+    old = [segment for segment in old if live[segment]]
+    size = sum(segment.size for segment in old) + last_size
     needed = sum(live.values()) + last_size
     too_large = size > max(4 * segment_size, 2 * needed)
     too_many = len(old) > 16 + 4 * needed // segment_size
@@ -59,14 +64,10 @@ def plan(segments: list[Segment], wanted: Wanted, segment_size: int) -> list[lis
         else:
             groups.append([segment])
             room = segment_size - live[segment]
-    chosen = []
     for group in groups:
-        group_live = sum(live[segment] for segment in group)
-        saves = too_large and sum(segment.size for segment in group) >= 2 * group_live
-        if not group_live or saves or (too_many and len(group) > 1):
+        saves = sum(segment.size for segment in group) >= 2 * sum(live[segment] for segment in group)
+        if (too_large and saves) or (too_many and len(group) > 1):
             chosen.append(group)
-        else:
-            chosen += [[segment] for segment in group if not live[segment]]
     return chosen
 
 

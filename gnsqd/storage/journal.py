@@ -430,6 +430,8 @@ class Journal:
                     return False  # meanwhile everything in some of them was finished
                 rewriting = Rewriting(group, self.wanted, self._encoder)
                 rewriting.run(self._syncer)
+                with suppress(StorageError):  # room on a full disk may be in what nobody wants
+                    self.commit()  # what is finished is written before its segments go
                 if not self._may_compact() or not self._segments.have(group):
                     rewriting.discard()
                     return False

@@ -228,3 +228,25 @@ def test_journal_stays_near_its_bound_during_a_burst(open_topic: OpenTopic, monk
     assert written > 200 * SEGMENT
     assert largest < 40 * SEGMENT
     assert topic.has(1)
+
+
+def test_what_nobody_wants_goes_though_a_full_disk_has_no_room_for_copies(
+    open_topic: OpenTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = open_topic()
+    kept = topic.put(5_000)[::50]
+    dead = topic.put(6_000)
+    topic.finish(*((number + 1, number + 50) for number in kept), (dead.start, dead.stop))
+    topic.put(1_000)
+    open_file = os.open
+
+    def open_without_room(path: str, flags: int, mode: int = 0o777) -> int:
+        if path.endswith(".tmp"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return open_file(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", open_without_room)
+    before = topic.size()
+    assert not topic.journal.compact()
+    assert before - topic.size() > 4 * SEGMENT
+    assert all(topic.has(number) for number in kept)
