@@ -34,9 +34,10 @@ from gnsqd.observe.stats import MemoryStats
 from gnsqd.observe.statsd import Statsd, expand_prefix
 from gnsqd.options import SECOND, TLS_REQUIRED, Options, validate, validate_after_tls
 from gnsqd.storage import metadata
+from gnsqd.storage.data_files import DataFiles
 from gnsqd.storage.dirlock import DirLock
 from gnsqd.storage.diskqueue import DiskQueue
-from gnsqd.storage.files import try_write
+from gnsqd.storage.files import list_names, try_write
 from gnsqd.storage.free_disk import FreeDisk
 from gnsqd.storage.journal import Journal
 from gnsqd.storage.journals import Journals
@@ -107,8 +108,7 @@ class NSQD:
         self._log.info(version_string())
         self._log.info("ID: %d", options.node_id)
         self._log.info("gnsqd v%s (%s)", VERSION, lane())
-        sweep(options.data_path, self._log)
-        self._open_journals()
+        self._read_data_path()
         self._registry.attach(self._environment())
 
         tcp_listener = Listener(options.tcp_address)
@@ -224,6 +224,7 @@ class NSQD:
             log=self._log,
             ids=GuidFactory(self._options.node_id),
             make_backend=self._make_backend,
+            has_backend=self._data_files.__contains__,
             notify=self._notify,
             set_health=self._set_health,
             channels_to_precreate=self._lookup.channels_to_precreate,
@@ -244,7 +245,7 @@ class NSQD:
             max_size += MAX_HEADER
         return DiskQueue(
             name,
-            data_path=options.data_path,
+            data_files=self._data_files,
             max_bytes_per_file=options.max_bytes_per_file,
             min_msg_size=MIN_RECORD_SIZE,
             max_msg_size=max_size,
@@ -254,21 +255,27 @@ class NSQD:
             syncer=self._syncer,
         )
 
-    # Journals
-
-    def _open_journals(self) -> None:
+    def _read_data_path(self) -> None:
+        """Find which files there are; StorageError is a StartError. With thousands of queues a listing takes long, so
+        there is only this one."""
         options = self._options
         try:
-            self._journals = Journals(
-                options.data_path,
-                options.max_bytes_per_file,
-                options.durability == "disk",
-                self._log,
-                self._syncer,
-                self._set_health,
-            )
+            names = list_names(options.data_path)
         except StorageError as error:
             raise StartError(str(error), prefix="failed to load metadata") from error
+        self._data_files = DataFiles(options.data_path, names)
+        sweep(self._data_files, names, self._log)
+        self._journals = Journals(
+            options.data_path,
+            names,
+            options.max_bytes_per_file,
+            options.durability == "disk",
+            self._log,
+            self._syncer,
+            self._set_health,
+        )
+
+    # Journals
 
     def _open_journal(self, topic: str) -> Journal | None:
         return None if self._options.durability == "none" else self._journals.open(topic)

@@ -21,6 +21,7 @@ class Environment:
     """Handed to every topic and channel.
 
     make_backend(name)      opens the disk queue of that backend name
+    has_backend(name)       whether that queue may have files; False is certain
     open_journal(topic)     what keeps the messages of a topic instead, with durability; None without
     notify(thing, persist)  a topic or channel came or went; `persist`: nsqd.dat must say so. Never yields
     set_health(error)       a disk write failed, or succeeded (None)
@@ -39,5 +40,6 @@ class Environment:
     channels_to_precreate: Callable[[str], list[str]]
     spawn: Spawn
     open_journal: Callable[[str], Journal | None] = lambda topic: None
+    has_backend: Callable[[str], bool] = lambda name: True
     free_disk: FreeDisk | None = None
     note_dead: Callable[[Any], None] = lambda channel: None

@@ -98,6 +98,8 @@ class TopicJournal:
 
     def _import(self, name: str, move: Callable[[BackendQueue], None]) -> None:
         """Move what a disk queue holds to the journal. Should that fail, the rest is there for the next start."""
+        if not self._environment.has_backend(name):
+            return
         old: BackendQueue | None = None
         try:
             old = self._environment.make_backend(name)

@@ -25,6 +25,7 @@ from gevent import Greenlet, spawn
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
+from gnsqd.storage.data_files import DataFiles
 from gnsqd.storage.due_times import DueTimes, payload_key
 from gnsqd.storage.files import path_error, rename_file, sync_path, write_file
 from gnsqd.storage.opening import SHORTAGES, QueueFiles, open_queue
@@ -36,7 +37,8 @@ PUT_BACK_BATCH = 256  # messages
 
 
 class DiskQueue:
-    """A BackendQueue in the files `{name}.diskqueue.*` of `data_path`; StorageError if that can't be listed.
+    """A BackendQueue in the files `{name}.diskqueue.*` of a data path; StorageError if a listing of that is needed and
+    fails.
 
     Sizes are in bytes, those of messages without the length before each record; `sync_every` is in operations,
     `sync_timeout` in ns.
@@ -46,7 +48,7 @@ class DiskQueue:
         self,
         name: str,
         *,
-        data_path: str,
+        data_files: DataFiles,
         max_bytes_per_file: int,
         min_msg_size: int,
         max_msg_size: int,
@@ -57,7 +59,7 @@ class DiskQueue:
     ) -> None:
         self.name = name
         self.sync_timeout = sync_timeout
-        self._files = QueueFiles(name, data_path, min_msg_size, max_msg_size)
+        self._files = QueueFiles(name, data_files, min_msg_size, max_msg_size)
         self._max_bytes_per_file = max_bytes_per_file
         self._sync_every = sync_every
         # A sync runs while the other half of the operations that may be unsynced comes in.
@@ -71,6 +73,7 @@ class DiskQueue:
         self._safe_write_pos = self._write_pos  # how far meta may tell of the write file
         self._finished = self._files.sizes_between(self._read_file, self._write_file - 1)  # bytes of finished files
         self._finished_size = sum(self._finished.values())
+        self._files.note_opened()
         self._reader: RecordReader | None = None
         self._read_end = 0  # of the file being read, if it is finished
         self._peeked_ends: list[int] = []  # positions behind the records of the last peek_many
@@ -475,6 +478,7 @@ class DiskQueue:
         self._closed = True
         self._log.info("DISKQUEUE(%s): deleting", self.name)
         self._remove_files()
+        self._files.note_deleted()
 
     def _remove_files(self) -> None:
         self._close_reader()

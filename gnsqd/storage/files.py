@@ -29,6 +29,12 @@ def failing_as_go(operation: str, path: str) -> Iterator[None]:
         raise StorageError(path_error(operation, path, error)) from error
 
 
+def list_names(directory: str) -> list[str]:
+    """The names of all files in a directory, the working directory when empty; StorageError."""
+    with failing_as_go("open", directory or "."):
+        return os.listdir(directory or ".")
+
+
 def write_file(path: str, data: bytes, sync: bool) -> None:
     """Create a file of mode 0600 with this content, fsynced if `sync`; if that fails, there is no such file."""
     with failing_as_go("open", path):

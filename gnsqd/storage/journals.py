@@ -5,7 +5,7 @@ milliseconds later.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import monotonic, perf_counter
 
 from gevent import sleep
@@ -13,7 +13,7 @@ from gevent.event import Event
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
-from gnsqd.storage.files import failing_as_go
+from gnsqd.storage.files import list_names
 from gnsqd.storage.journal import Journal
 from gnsqd.storage.journal_records import parse_segment_name
 from gnsqd.storage.syncer import Syncer
@@ -25,12 +25,9 @@ COMPACTION_SECONDS = 1.0
 MAX_SEGMENT = 64 * 1024 * 1024  # bytes
 
 
-def find_journals(data_path: str) -> dict[str, list[tuple[int, str]]]:
-    """The segments of every topic that has some, as (number, path) in order; StorageError."""
+def find_journals(data_path: str, names: Iterable[str]) -> dict[str, list[tuple[int, str]]]:
+    """The segments of every topic that has some, as (number, path) in order, among the `names` in the data path."""
     found: dict[str, list[tuple[int, str]]] = {}
-    directory = data_path or "."
-    with failing_as_go("open", directory):
-        names = os.listdir(directory)
     for name in names:
         if parsed := parse_segment_name(name):
             topic, number = parsed
@@ -41,12 +38,13 @@ def find_journals(data_path: str) -> dict[str, list[tuple[int, str]]]:
 
 
 class Journals:
-    """Opens journals. `topics` are those that have one from before. `on_error(error)` hears of writes by the loop, None
-    if one worked after all."""
+    """Opens journals. `topics` are those that have one from before, among the `names` in the data path.
+    `on_error(error)` hears of writes by the loop, None if one worked after all."""
 
     def __init__(
         self,
         data_path: str,
+        names: Iterable[str],
         max_bytes_per_file: int,
         durable: bool,
         log: Logger,
@@ -59,7 +57,7 @@ class Journals:
         self._log = log
         self._syncer = syncer
         self._on_error = on_error
-        self._found = find_journals(data_path)
+        self._found = find_journals(data_path, names)
         self._dirty: dict[Journal, None] = {}
         self._failing: dict[Journal, float] = {}  # when to try again
         self._bell = Event()
@@ -150,7 +148,7 @@ class Journals:
     def are_left(self) -> bool:
         """Whether there are files of any journal; after a clean exit there are none."""
         try:
-            return bool(find_journals(self._data_path))
+            return bool(find_journals(self._data_path, list_names(self._data_path)))
         except StorageError:
             return False
 

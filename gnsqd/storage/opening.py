@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
-from gnsqd.storage.files import failing_as_go, path_error
-from gnsqd.storage.record import Meta, data_file_name, data_file_number, due_times_file_name, meta_file_name
+from gnsqd.storage.data_files import DataFiles
+from gnsqd.storage.files import path_error
+from gnsqd.storage.record import Meta, data_file_name, due_times_file_name, meta_file_name
 from gnsqd.storage.record_reader import RecordReader
 
 # Not the files' fault: trying again later may help.
@@ -26,11 +27,12 @@ SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 class QueueFiles:
     """The names of a queue's files, and the sizes that its records may have."""
 
-    def __init__(self, name: str, data_path: str, min_size: int, max_size: int) -> None:
+    def __init__(self, name: str, data_files: DataFiles, min_size: int, max_size: int) -> None:
         self.name = name
-        self.meta_path = os.path.join(data_path, meta_file_name(name))
-        self.due_times_path = os.path.join(data_path, due_times_file_name(name))
-        self._data_path = data_path
+        self._data_files = data_files
+        self._data_path = data_files.data_path
+        self.meta_path = os.path.join(self._data_path, meta_file_name(name))
+        self.due_times_path = os.path.join(self._data_path, due_times_file_name(name))
         self.min_size = min_size
         self.max_size = max_size
 
@@ -39,10 +41,13 @@ class QueueFiles:
 
     def numbers(self) -> list[int]:
         """The numbers of all data files there are, ascending; StorageError."""
-        directory = self._data_path or "."
-        with failing_as_go("open", directory):
-            names = os.listdir(directory)
-        return sorted(number for name in names if (number := data_file_number(self.name, name)) is not None)
+        return self._data_files.numbers(self.name)
+
+    def note_opened(self) -> None:
+        self._data_files.note_opened(self.name)
+
+    def note_deleted(self) -> None:
+        self._data_files.note_deleted(self.name)
 
     def existing_between(self, first: int, last: int) -> list[int]:
         """The numbers from `first` to `last` of which there are files; StorageError."""

@@ -20,6 +20,7 @@ import pytest
 
 from daemons import DEADLINE, Daemon, eventually, own_command
 from gnsqd.log import Level, Logger
+from gnsqd.storage.data_files import DataFiles
 from gnsqd.storage.diskqueue import DiskQueue
 from gnsqd.storage.record import decode_record, encode_record
 from gnsqd.storage.syncer import Syncer
@@ -91,7 +92,7 @@ def read_queue(case: str, name: str, tmp_path: Path) -> Reading:
     syncer = Syncer()
     queue = DiskQueue(
         name,
-        data_path=os.fspath(directory),
+        data_files=DataFiles(os.fspath(directory), os.listdir(directory)),
         max_bytes_per_file=int(flags.get("max-bytes-per-file", 100 << 20)),
         min_msg_size=26,
         max_msg_size=(1 << 20) + 26,

@@ -13,6 +13,7 @@ import pytest
 from daemons import Daemon, eventually
 from gnsqd.log import Level, Logger
 from gnsqd.storage import metadata
+from gnsqd.storage.data_files import DataFiles
 from gnsqd.storage.diskqueue import DiskQueue
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
 from gnsqd.storage.record import decode_record, encode_record
@@ -49,7 +50,7 @@ def open_queue(real_nsqd: Daemon, syncer: Syncer) -> Callable[..., DiskQueue]:
     def open(name: str, data_path: Path = real_nsqd.data_path) -> DiskQueue:
         return DiskQueue(
             name,
-            data_path=os.fspath(data_path),
+            data_files=DataFiles(os.fspath(data_path), os.listdir(data_path)),
             max_bytes_per_file=MAX_BYTES_PER_FILE,
             min_msg_size=26,
             max_msg_size=(1 << 20) + 26,

@@ -20,7 +20,9 @@ from gnsqd.broker.registry import Registry
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.storage.backend_queue import BackendQueue
+from gnsqd.storage.data_files import DataFiles
 from gnsqd.storage.diskqueue import DiskQueue
+from gnsqd.storage.files import list_names
 from gnsqd.storage.journals import Journals
 from gnsqd.storage.record import MIN_RECORD_SIZE
 from gnsqd.storage.syncer import Syncer
@@ -85,10 +87,13 @@ class Surroundings:
 
     def __post_init__(self) -> None:
         self.logger = Logger("", Level.DEBUG, self.log)
+        names = list_names(str(self.data_path))
+        self.data_files = DataFiles(str(self.data_path), names)
         self.journals = None
         if self.options.durability != "none":
             self.journals = Journals(
                 str(self.data_path),
+                names,
                 self.options.max_bytes_per_file,
                 self.options.durability == "disk",
                 self.logger,
@@ -101,6 +106,7 @@ class Surroundings:
             log=self.logger,
             ids=GuidFactory(self.options.node_id),
             make_backend=self.make_backend,
+            has_backend=self.data_files.__contains__,
             notify=self._notify,
             set_health=self.registry.set_health,
             channels_to_precreate=self._channels_to_precreate,
@@ -119,7 +125,7 @@ class Surroundings:
     def make_backend(self, name: str) -> DiskQueue:
         return DiskQueue(
             name,
-            data_path=str(self.data_path),
+            data_files=self.data_files,
             max_bytes_per_file=self.options.max_bytes_per_file,
             min_msg_size=MIN_RECORD_SIZE,
             max_msg_size=self.options.max_msg_size + MIN_RECORD_SIZE,

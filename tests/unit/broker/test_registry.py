@@ -236,3 +236,33 @@ def test_everything_survives_close_and_load(surroundings: Build) -> None:
     again.load(metadata)
     assert again.metadata() == metadata
     assert [again.topics["t"].depth, again.topics["t"].channels["c"].depth, again.topics["lonely"].depth] == [0, 3, 1]
+
+
+@pytest.mark.parametrize("durability", ["none", "process", "disk"])
+def test_new_topics_and_channels_list_no_directory(surroundings: Build, listings: list[str], durability: str) -> None:
+    around = surroundings(durability=durability, mem_queue_size=0)
+    listings.clear()
+    for number in range(20):
+        publish(around, f"t{number}")
+        around.registry.topics[f"t{number}"].get_channel("c")
+    settle()
+    for topic in around.registry.topics.values():
+        topic.delete_existing_channel("c")
+        topic.get_channel("c")
+    assert not listings
+
+
+@pytest.mark.parametrize("durability", ["none", "process"])
+def test_channel_without_files_costs_a_journal_no_disk_queue(
+    surroundings: Build, monkeypatch: pytest.MonkeyPatch, durability: str
+) -> None:
+    around = surroundings(durability=durability)
+    opened = []
+
+    def open_queue(files: QueueFiles, log: Logger) -> Any:
+        opened.append(files.name)
+        return opening.open_queue(files, log)
+
+    monkeypatch.setattr("gnsqd.storage.diskqueue.open_queue", open_queue)
+    around.registry.get_topic("t").get_channel("c")
+    assert opened == (["t", "t:c"] if durability == "none" else [])

@@ -8,10 +8,17 @@ from pathlib import Path
 import pytest
 
 from gnsqd.log import Level, Logger
+from gnsqd.storage.data_files import DataFiles
 from gnsqd.storage.diskqueue import DiskQueue
+from gnsqd.storage.files import list_names
 from gnsqd.storage.syncer import Syncer
 
 OpenQueue = Callable[..., DiskQueue]
+
+
+def list_data_files(data_path: Path) -> DataFiles:
+    """As a daemon that starts there; StorageError."""
+    return DataFiles(os.fspath(data_path), list_names(os.fspath(data_path)))
 
 
 @pytest.fixture
@@ -32,11 +39,13 @@ def open_queue(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Itera
     """`open_queue(max_bytes_per_file=100)`; records may be of any size up to 1000 bytes unless told otherwise."""
     queues: list[DiskQueue] = []
 
-    def open(name: str = "q", data_path: Path = tmp_path, **settings: int) -> DiskQueue:
+    def open(
+        name: str = "q", data_path: Path = tmp_path, data_files: DataFiles | None = None, **settings: int
+    ) -> DiskQueue:
         defaults = dict(max_bytes_per_file=1 << 20, min_msg_size=0, max_msg_size=1000, sync_every=2500)
         queue = DiskQueue(
             name,
-            data_path=os.fspath(data_path),
+            data_files=data_files or list_data_files(data_path),
             sync_timeout=3600 * 10**9,
             log=Logger("", Level.DEBUG, log_stream),
             syncer=syncer,

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gnsqd.log import Level, Logger
+from gnsqd.storage.data_files import DataFiles
 from gnsqd.storage.diskqueue import DiskQueue
 from gnsqd.storage.record import Meta, data_file_number
 from gnsqd.storage.syncer import Syncer
@@ -61,7 +62,7 @@ class DiskQueueModel(RuleBasedStateMachine):
     def open(self, path: Path) -> DiskQueue:
         return DiskQueue(
             "q",
-            data_path=os.fspath(path),
+            data_files=DataFiles(os.fspath(path), os.listdir(path)),
             max_bytes_per_file=MAX_BYTES_PER_FILE,
             min_msg_size=0,
             max_msg_size=100,

@@ -73,7 +73,7 @@ def open_journal(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Ite
         journal = Journal(
             "t",
             data_path=os.fspath(directory),
-            paths=find_journals(os.fspath(directory)).get("t", []),
+            paths=find_journals(os.fspath(directory), os.listdir(directory)).get("t", []),
             segment_size=size,
             durable=durable,
             log=Logger("", Level.DEBUG, log_stream),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gnsqd.log import Level, Logger
+from gnsqd.storage.data_files import DataFiles
 from gnsqd.storage.sweep import sweep
 
 LONGEST = "x" * 64
@@ -59,7 +60,8 @@ def log() -> io.StringIO:
 
 def run(directory: Path, log: io.StringIO) -> list[str]:
     """Sweep; the lines that were logged."""
-    sweep(os.fspath(directory), Logger("", Level.DEBUG, log))
+    names = os.listdir(directory)
+    sweep(DataFiles(os.fspath(directory), names), names, Logger("", Level.DEBUG, log))
     return [line.split(" ", 2)[2] for line in log.getvalue().splitlines()]
 
 
@@ -126,7 +128,7 @@ def test_empty_data_path_is_the_working_directory(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     create(tmp_path, TEMPORARY)
-    sweep("", Logger("", Level.DEBUG, log))
+    sweep(DataFiles("", TEMPORARY), TEMPORARY, Logger("", Level.DEBUG, log))
     assert os.listdir(tmp_path) == []
 
 
@@ -149,10 +151,3 @@ def test_what_cannot_be_removed_is_one_line_and_hinders_nothing(
     assert lines[1].startswith("WARNING: NSQ: failed to remove 2 files that nobody needs - remove ")
     assert lines[1].endswith(": read-only file system")
     assert len(lines) == 2
-
-
-def test_directory_that_cannot_be_listed_is_one_line(tmp_path: Path, log: io.StringIO) -> None:
-    directory = tmp_path / "none"
-    assert run(directory, log) == [
-        f"WARNING: NSQ: failed to look for temporary files - open {directory}: no such file or directory"
-    ]

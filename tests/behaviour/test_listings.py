@@ -1,0 +1,43 @@
+"""How often the data path is listed: with thousands of queues a listing takes long, and nothing else is served then."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.put import interpreter
+from daemons import Daemon, own_command
+from http_api import ask
+from nsq_client import Client
+
+PROGRAM = """
+import os, runpy, sys
+noted = os.open(sys.argv.pop(1), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+data_path = [flag.partition("=")[2] for flag in sys.argv if flag.startswith("--data-path=")][0]
+def note(event, arguments):
+    if event in ("os.listdir", "os.scandir") and arguments[0] == data_path:
+        os.write(noted, b"x")
+sys.addaudithook(note)
+runpy.run_module("gnsqd", run_name="__main__", alter_sys=True)
+"""
+TOPICS = [f"t{number}" for number in range(20)]
+
+
+@pytest.mark.parametrize("flag", ["--mem-queue-size=0", "--durability=process"])
+def test_data_path_is_listed_at_the_start_and_not_for_each_queue(tmp_path: Path, flag: str) -> None:
+    noted = tmp_path / "noted"
+    command = [*interpreter(own_command()), "-P", "-c", PROGRAM, str(noted)]
+    with Daemon(command, tmp_path / "data", flag) as daemon:
+        for topic in TOPICS:
+            for request in (f"/topic/create?topic={topic}", f"/channel/create?topic={topic}&channel=c"):
+                assert ask(daemon, f"POST {request}") == (200, "")
+            assert ask(daemon, f"POST /pub?topic={topic}", b"kept") == (200, "OK")
+        listings = noted.stat().st_size
+        assert listings <= 2  # the second for metadata of an nsqd before v1.0, as there was no nsqd.dat
+        daemon.kill()
+        with daemon.start():
+            assert noted.stat().st_size == listings + 1
+            for topic in TOPICS:
+                with Client(daemon.tcp_address) as client:
+                    client.subscribe(topic, "c", rdy=1)
+                    assert client.message().body == b"kept"
+            assert noted.stat().st_size == listings + 1
