@@ -20,7 +20,6 @@ from gnsqd.broker.bounds import Bounds, BoundsLoop
 from gnsqd.broker.dead_letters import DeadLetters
 from gnsqd.broker.doorbell import Doorbell
 from gnsqd.broker.drain import Drain
-from gnsqd.broker.envelope import MAX_HEADER, is_dead_letter_topic
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.guid import GuidFactory
 from gnsqd.broker.queue_scan import QueueScan
@@ -240,15 +239,12 @@ class NSQD:
 
     def _make_backend(self, name: str) -> DiskQueue:
         options = self._options
-        max_size = options.max_msg_size + MIN_RECORD_SIZE
-        if is_dead_letter_topic(name.partition(":")[0]):
-            max_size += MAX_HEADER
         return DiskQueue(
             name,
             data_files=self._data_files,
             max_bytes_per_file=options.max_bytes_per_file,
             min_msg_size=MIN_RECORD_SIZE,
-            max_msg_size=max_size,
+            max_msg_size=options.max_msg_size + MIN_RECORD_SIZE,
             sync_every=options.sync_every,
             sync_timeout=options.sync_timeout,
             log=self._log,

@@ -29,7 +29,7 @@ from gnsqd.storage.data_files import DataFiles
 from gnsqd.storage.due_times import DueTimes, payload_key
 from gnsqd.storage.files import path_error, rename_file, sync_path, write_file
 from gnsqd.storage.opening import SHORTAGES, QueueFiles, open_queue
-from gnsqd.storage.record import Meta, frame_records
+from gnsqd.storage.record import MAX_RECORD_SIZE, Meta, frame_records
 from gnsqd.storage.record_reader import RecordReader
 from gnsqd.storage.syncer import Syncer
 
@@ -40,8 +40,8 @@ class DiskQueue:
     """A BackendQueue in the files `{name}.diskqueue.*` of a data path; StorageError if a listing of that is needed and
     fails.
 
-    Sizes are in bytes, those of messages without the length before each record; `sync_every` is in operations,
-    `sync_timeout` in ns.
+    Sizes are in bytes, those of messages without the length before each record. Larger ones than `max_msg_size` are
+    taken, too: they were accepted once (`record_reader`). `sync_every` is in operations, `sync_timeout` in ns.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class DiskQueue:
     def put_many(self, payloads: Sequence[bytes]) -> None:
         if self._closed:
             raise StorageError("exiting")
-        min_size, max_size = self._files.min_size, self._files.max_size
+        min_size, max_size = self._files.min_size, MAX_RECORD_SIZE
         first = 0  # of those that go to the present write file together
         pos = self._write_pos
         try:

@@ -13,6 +13,7 @@ from typing import NamedTuple, Self
 from gnsqd.errors import StorageError
 
 MIN_RECORD_SIZE = 26  # bytes of a payload with an empty body
+MAX_RECORD_SIZE = 2**31 - 1  # bytes, as the length is an int32
 LENGTH = Struct(">i")
 _HEAD = Struct(">qH16s")
 # A meta file that was cut short in its last number cannot be told from a whole one; the real nsqd takes it, too.

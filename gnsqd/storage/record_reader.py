@@ -2,6 +2,9 @@
 
 The file may be written to at the same time: bytes before the `end` that the caller names never change, and nothing
 behind it is read, so the buffer never holds anything stale.
+
+A record may be larger than messages may be now, as --max-msg-size may have been larger when it was written. Then its
+length alone does not prove it sound: it must lead to other records, or to the end.
 """
 
 import os
@@ -10,11 +13,15 @@ from gnsqd.errors import StorageError
 from gnsqd.storage.record import LENGTH
 
 BUFFER_SIZE = 64 * 1024  # bytes; every queue with a backlog holds one
+FOLLOWERS = 4  # records that must follow a large one; a damaged length leads to that many only by a rare accident
 MAX_JOINED = 16 * 1024  # bytes; beyond that reading them back costs less than copying them again and again
 
 
 class RecordReader:
-    """Owns the file descriptor and the buffer. OSError if the file can't be opened."""
+    """Owns the file descriptor and the buffer. OSError if the file can't be opened.
+
+    Payloads have `min_size` bytes or more; of those with more than `max_size`, see above.
+    """
 
     def __init__(self, path: str, min_size: int, max_size: int) -> None:
         self._min_size = min_size
@@ -48,7 +55,7 @@ class RecordReader:
         ends: list[int] = []
         try:
             while pos != end and len(payloads) < limit:
-                needed = self._parse(pos, limit, max_bytes, payloads, ends)
+                needed = self._parse(pos, end, limit, max_bytes, payloads, ends)
                 if ends:
                     pos = ends[-1]
                 if not needed or pos == end:
@@ -61,7 +68,7 @@ class RecordReader:
             self._buffer = b""
         return payloads, ends
 
-    def _parse(self, pos: int, limit: int, max_bytes: int, payloads: list[bytes], ends: list[int]) -> int:
+    def _parse(self, pos: int, end: int, limit: int, max_bytes: int, payloads: list[bytes], ends: list[int]) -> int:
         """Append the records that the buffer holds from `pos` on; the bytes needed there to go on, 0 to stop."""
         buffer, start, available = self._buffer, self._start, len(self._buffer)
         offset = pos - start
@@ -74,7 +81,7 @@ class RecordReader:
             if body > available:
                 return LENGTH.size
             size: int = unpack_length(buffer, offset)[0]
-            if not min_size <= size <= max_size:
+            if size < min_size or (size > max_size and not self._is_followed(start + body + size, end)):
                 raise StorageError(f"invalid message read size ({size})")
             room -= size
             if room < 0 and payloads:
@@ -85,6 +92,18 @@ class RecordReader:
             payloads.append(buffer[body:offset])
             ends.append(start + offset)
         return 0
+
+    def _is_followed(self, pos: int, end: int) -> bool:
+        """Whether records, or the end, stand at `pos`; OSError."""
+        for _ in range(FOLLOWERS):
+            if pos >= end:
+                break
+            length = os.pread(self._descriptor, LENGTH.size, pos)
+            size: int = LENGTH.unpack(length)[0] if len(length) == LENGTH.size else -1
+            if size < self._min_size:
+                return False
+            pos += LENGTH.size + size
+        return pos <= end
 
     def _fill(self, pos: int, needed: int, end: int) -> None:
         """Make the buffer begin at `pos` and hold `needed` bytes or more."""

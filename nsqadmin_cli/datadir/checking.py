@@ -148,6 +148,8 @@ class Checker:
             if self._running and number == max(queue.numbers) and not tally.behind:
                 continue  # it is being written
             text = f"{tally.flaw}: nsqd loses the rest of the file"
+            if not tally.broken:
+                text += ", gnsqd delivers it"
             if tally.behind:
                 text += f"; {plural(tally.behind, 'message')} in it can be saved"
             if tally.lost:

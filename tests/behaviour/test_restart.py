@@ -217,3 +217,30 @@ def test_clients_that_come_at_the_moment_of_the_exit_do_not_hold_it_up(gnsqd_fac
         assert gnsqd.wait() == 0
         for client in clients:
             assert client.recv_until_closed() == b""
+
+
+@pytest.mark.parametrize(
+    "flag, end",
+    [
+        ("--mem-queue-size=0", Daemon.terminate),
+        ("--durability=process", Daemon.terminate),
+        ("--durability=process", Daemon.kill),
+    ],
+)
+def test_messages_accepted_while_they_could_be_larger_are_delivered(
+    gnsqd_factory: Callable[..., Daemon], flag: str, end: Callable[[Daemon], object]
+) -> None:
+    """Mended: the real nsqd takes them for damage, and does not write those that are in flight."""
+    nsqd = gnsqd_factory(flag)
+    bodies = [b"%d" % number * size for number, size in enumerate([10, 3000, 20, 100_000, 4000, 30])]
+    with Client(nsqd.tcp_address) as client:
+        client.publish("t", *bodies)
+    post(nsqd, "channel/create", "t", "c")
+    end(nsqd)
+    for _ in range(2):
+        nsqd.restart(flag, "--max-msg-size=1000")
+        with Client(nsqd.tcp_address) as client:
+            client.subscribe("t", "c", rdy=len(bodies))
+            assert sorted(client.message().body for _ in bodies) == sorted(bodies)
+            assert nsqd.terminate() == 0
+    assert not list(nsqd.data_path.glob("*.bad"))

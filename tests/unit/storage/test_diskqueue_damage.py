@@ -248,7 +248,7 @@ def test_shortage_of_descriptors_is_not_taken_for_missing_meta(
     [
         (b"\0\0\0\x03123" + record(b"lost"), "invalid message read size (3)"),
         (b"\xff\xff\xff\xff" + record(b"lost"), "invalid message read size (-1)"),
-        (b"\0\0\x03\xe9" + b"x" * 1001 + record(b"lost"), "invalid message read size (1001)"),
+        (b"\0\0\x03\xe9" + b"x" * 1000 + record(b"lost"), "invalid message read size (1001)"),
         (b"\0\0\0\x04", "EOF"),
         (b"\0\0\0\x0412", "unexpected EOF"),
         (b"\0\0", "unexpected EOF"),
@@ -272,6 +272,33 @@ def test_damage_costs_the_rest_of_its_file_only(
         "q.diskqueue.000002.dat",
         "q.diskqueue.meta.dat",
     ]
+
+
+def test_records_that_are_larger_than_messages_may_be_now_are_read_and_written(
+    open_queue: OpenQueue, tmp_path: Path, complaints: Complaints
+) -> None:
+    """The real nsqd sets the rest of the file aside. They were accepted while --max-msg-size was larger."""
+    payloads = [b"%d" % number * size for number, size in enumerate([900, 50, 900, 900, 49, 51])]
+    queue = open_queue(max_bytes_per_file=2000)
+    queue.put_many(payloads)
+    queue.close()
+    queue = open_queue(max_bytes_per_file=2000, min_msg_size=26, max_msg_size=50)
+    queue.put_many([b"6" * 800])
+    assert drain(queue) == [*payloads, b"6" * 800]
+    assert not complaints()
+
+
+@pytest.mark.parametrize("size", [51, 120, 121, 123, 1000, 1 << 20, 2**31 - 1])
+@pytest.mark.parametrize("behind", [0, 1, 2, 3])
+def test_damaged_length_does_not_pass_for_one_of_a_larger_message(
+    open_queue: OpenQueue, tmp_path: Path, complaints: Complaints, size: int, behind: int
+) -> None:
+    content = record(b"1" * 30) + struct.pack(">i", size) + b"2" * 118 + b"".join([record(b"3" * 26)] * behind)
+    write_queue(tmp_path, f"{behind + 2}\n0,0\n0,{len(content)}\n", content)
+    queue = open_queue(min_msg_size=26, max_msg_size=50)
+    assert drain(queue) == [b"1" * 30]
+    assert complaints()[0].endswith(f" - invalid message read size ({size})")
+    assert (tmp_path / "q.diskqueue.000000.dat.bad").read_bytes() == content
 
 
 def test_damage_in_the_write_file_moves_writing_on(

@@ -208,12 +208,12 @@ def test_what_cannot_be_put_back_stops_nothing_and_waits_for_the_next_start(
 ) -> None:
     large = payload(0, ID, b"x" * 500)
     path.write_bytes(FIRST_LINE + entry(0, ID, 1, large) + entry(0, OTHER, 1, payload(0, OTHER)))
-    queue = open_queue(max_msg_size=100)
-    assert queue.peek_many(10, 1000) == [payload(0, OTHER)]
-    assert "failed to put a deferred message back - invalid message write size (526)" in log_stream.getvalue()
+    queue = open_queue(min_msg_size=100)
+    assert queue.peek_many(10, 1000) == [large]
+    assert "failed to put a deferred message back - invalid message write size (26)" in log_stream.getvalue()
     queue.close()
-    assert path.read_bytes() == FIRST_LINE + entry(0, ID, 1, large)
-    assert open_queue().peek_many(10, 1000) == [payload(0, OTHER), large]
+    assert path.read_bytes() == FIRST_LINE + entry(0, OTHER, 1, payload(0, OTHER))
+    assert open_queue().peek_many(10, 1000) == [large, payload(0, OTHER)]
 
 
 def test_messages_that_a_full_disk_does_not_take_back_wait_for_the_next_start(
