@@ -89,7 +89,7 @@ class DiskQueue:
         self._meta_changes = 0  # those the hub made, past a sync that may be under way
         self._sync: Greenlet[[], bool] | None = None
         self._closed = False
-        self.due_times = DueTimes(name, self._files.due_times_path, log)
+        self.due_times = DueTimes(name, self._files.due_times_path, log, syncer)
         if self._opening.mended:
             self._change_meta()
         self._check_tail()
@@ -519,6 +519,7 @@ class DiskQueue:
         self._ensure_meta()
         if not self.depth:
             self.due_times.clear_hints()
+        self.due_times.stop()
         saved = not self.due_times.in_use or self._syncer.run(self.due_times.save)
         self._close_reader()
         self._close_write_file()

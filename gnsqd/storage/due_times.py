@@ -8,40 +8,52 @@ attempt. The file is written at a clean exit: one line, then an entry for every 
 
 in big-endian order, without a payload, for that is in the queue. While a daemon runs it appends to the file: an entry
 with its payload for a message that was on disk and is held back in memory now, before the queue forgets it, and one
-with a due time of 0 when the message is on its way again. So a kill does not take what was safe on disk before.
+with a due time of 0 when the message is on its way again. So a kill does not take what was safe on disk before. When
+most of the file is of no use any more, a greenlet copies the rest to a new one, a little at a time.
 """
 
 import os
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from struct import Struct
 from time import time_ns
+from typing import BinaryIO
+
+from gevent import Greenlet, sleep, spawn
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
-from gnsqd.storage.files import append_file, path_error, rename_file, write_file
+from gnsqd.storage.files import append_file, failing_as_go, path_error, rename_file, sync_path
+from gnsqd.storage.syncer import Syncer
 
 _FIRST_LINE = b"gnsqd due times 1\n"
 _ENTRY = Struct(">18sqi")
 _ATTEMPTS = Struct(">H")
 
 _MIN_HINTS = 1000  # before those whose time has come are looked for
-_MIN_WASTE = 1 << 20  # bytes of the file, before it is written anew
+_MIN_WASTE = 1 << 20  # bytes of the file, before it is compacted
+_STEP = 64 * 1024  # bytes that are copied at once, but for a single larger message
+_ONCE_AROUND = 1e-6  # seconds: others have a turn
 
 
 class DueTimes:
     """The due times of one queue, in memory: some 140 bytes a message. It is false when there is no hint."""
 
-    def __init__(self, queue: str, path: str, log: Logger) -> None:
+    def __init__(self, queue: str, path: str, log: Logger, syncer: Syncer) -> None:
         self._queue = queue
         self._path = path
         self._log = log
+        self._syncer = syncer
         self._hints: dict[bytes, int] = {}
         self._max_hints = _MIN_HINTS
         self._held: dict[bytes, int] = {}  # size of the entry of each message whose payload is in the file
         self._unwritten: dict[bytes, bytes] = {}  # entries of those that are to follow
         self._size = 0  # of the file, 0 if there is none
+        self._waste = 0  # bytes of it that are of no use, but for those that a compaction under way may drop
+        self._enough = _MIN_WASTE  # to compact it
+        self._compaction: Greenlet[[], None] | None = None
+        self._removals = 0  # of the file: a compaction that began before one has to end
         self.unsynced = False
 
     def __len__(self) -> int:
@@ -58,7 +70,7 @@ class DueTimes:
         """The message is in the queue now, and due at `due`, wall clock in ns."""
         key = _ATTEMPTS.pack(attempts) + id
         self._hints[key] = due
-        self._held.pop(key, None)
+        self._drop(key)
         self._unwritten.pop(key, None)
         if len(self._hints) > self._max_hints:
             now = time_ns()
@@ -96,18 +108,25 @@ class DueTimes:
         for id, attempts in messages:
             key = _ATTEMPTS.pack(attempts) + id
             self._unwritten.pop(key, None)
-            if self._held.pop(key, None):
+            if self._drop(key):
                 entries.append(_ENTRY.pack(key, 0, 0))
         if entries:
             self._append(b"".join(entries))
-            needed = sum(self._held.values()) if self._size > _MIN_WASTE else self._size
-            if self._size - needed > max(needed, _MIN_WASTE):
-                self.save(sync=False)
+            self._waste += _ENTRY.size * len(entries)
+            if self._waste > max(self._size - self._waste, self._enough) and self._compaction is None:
+                self._compaction = spawn(self._compact)
+                self._compaction.name = f"compact:{self._queue}.due_times"
 
     def returned(self, payloads: Iterable[bytes]) -> None:
         """Messages that a killed daemon held back are in the queue again."""
         for payload in payloads:
-            self._held.pop(payload_key(payload), None)
+            self._drop(payload_key(payload))
+
+    def _drop(self, key: bytes) -> bool:
+        """The entry with the payload of that message is of no use; whether there was one."""
+        size = self._held.pop(key, 0)
+        self._waste += size
+        return size > 0
 
     def _append(self, entries: bytes) -> bool:
         data = entries if self._size else _FIRST_LINE + entries
@@ -130,7 +149,8 @@ class DueTimes:
         held_back: dict[bytes, bytes] = {}
         now = time_ns()
         try:
-            for key, due, payload in self._read():
+            self._size = self._find()
+            for key, due, payload in self._read(len(_FIRST_LINE)):
                 self._hints.pop(key, None)
                 held_back.pop(key, None)
                 self._held.pop(key, None)
@@ -139,6 +159,7 @@ class DueTimes:
                 if payload:
                     held_back[key] = payload
                     self._held[key] = _ENTRY.size + len(payload)
+            self._waste = self._size - sum(self._held.values()) - _ENTRY.size * len(self._hints)
         except StorageError as error:
             self._log.error("DISKQUEUE(%s) deferred messages may come early or be missing - %s", self._queue, error)
             self._log.warn("DISKQUEUE(%s) saving bad file as %s.bad", self._queue, self._path)
@@ -148,61 +169,132 @@ class DueTimes:
             self._size = 0
         return held_back
 
-    def _read(self) -> Iterator[tuple[bytes, int, bytes]]:
-        """(key, due time, payload) of all entries, as far as they are whole; StorageError."""
+    def _find(self) -> int:
+        """The size of the file, 0 if there is none; StorageError."""
         try:
             with open(self._path, "rb") as file:
-                data = file.read()
+                if file.read(len(_FIRST_LINE)) != _FIRST_LINE:
+                    raise StorageError(f"{self._path} is not a file of due times")
+                return os.fstat(file.fileno()).st_size
         except FileNotFoundError:
-            return
+            return 0
         except OSError as error:
             raise StorageError(path_error("open", self._path, error)) from error
-        self._size = len(data)
-        if not data.startswith(_FIRST_LINE):
-            raise StorageError(f"{self._path} is not a file of due times")
-        position = len(_FIRST_LINE)
-        while position < len(data):
-            begin = position + _ENTRY.size
-            key, due, size = _ENTRY.unpack_from(data, position) if begin <= len(data) else (b"", 0, -1)
-            position = begin + size
-            if size < 0 or position > len(data):
-                raise StorageError(f"{self._path} ends in the middle of an entry")
-            yield key, due, data[begin:position]
 
-    def save(self, sync: bool = True) -> bool:
-        """Replace the file by one with what is still to come, durably if `sync`, or remove it; whether that worked."""
-        now = time_ns()
-        entries = {key: _ENTRY.pack(key, due, 0) for key, due in self._hints.items() if due > now}
+    def _read(self, position: int) -> Iterator[tuple[bytes, int, bytes]]:
+        """(key, due time, payload) of all entries from there on, as far as they are whole, those included that are
+        appended meanwhile; StorageError."""
+        if position >= self._size:
+            return
+        with failing_as_go("read", self._path), suppress(FileNotFoundError), open(self._path, "rb") as file:
+            file.seek(position)
+            while position < self._size:
+                head = file.read(_ENTRY.size)
+                key, due, size = _ENTRY.unpack(head) if len(head) == _ENTRY.size else (b"", 0, -1)
+                position += _ENTRY.size + size
+                if size < 0 or position > self._size:
+                    raise StorageError(f"{self._path} ends in the middle of an entry")
+                yield key, due, file.read(size)
+
+    def save(self) -> bool:
+        """Replace the file by one with what is still to come, durably, or remove it; whether that worked. Only while
+        the file is not compacted (`stop`)."""
+        return self._replace(lambda: None, sync_path)
+
+    def stop(self) -> None:
+        """End a compaction that is under way. Yields."""
+        if self._compaction is not None:
+            self._removals += 1
+            self._compaction.join()
+
+    def _compact(self) -> None:
+        removals = self._removals
+
+        def pause() -> None:
+            sleep(_ONCE_AROUND)
+            if self._removals != removals:
+                raise _Ended
+
+        def sync(path: str) -> None:
+            self._syncer.run(sync_path, path)
+            pause()
+
+        try:
+            with suppress(_Ended):
+                self._replace(pause, sync)
+        finally:
+            self._compaction = None
+
+    def _replace(self, pause: Callable[[], None], sync: Callable[[str], None]) -> bool:
+        """As `save`; `pause` is called between steps. What they raise ends it, and the file stays as it is."""
+        waste, self._waste, self._enough = self._waste, 0, _MIN_WASTE
+        old_size, now = self._size, time_ns()
+        hints = [hint for hint in self._hints.items() if hint[1] > now]
+        if not hints and not self._held:
+            self._unlink()
+            return True
         temporary = f"{self._path}.{random.getrandbits(63)}.tmp"
         try:
-            if self._held:
-                for key, due, payload in self._read():
-                    if payload and key in self._held:
-                        entries[key] = _ENTRY.pack(key, due, len(payload)) + payload
-            if not entries:
-                self._unlink()
-                return True
-            data = b"".join([_FIRST_LINE, *entries.values()])
-            write_file(temporary, data, sync)
+            with failing_as_go("open", temporary):
+                file = open(temporary, "xb", opener=_open_private)  # noqa: SIM115
+            with file, failing_as_go("write", temporary):
+                file.write(_FIRST_LINE)
+                for first in range(0, len(hints), _STEP // _ENTRY.size):
+                    some = hints[first : first + _STEP // _ENTRY.size]
+                    file.write(b"".join([_ENTRY.pack(key, due, 0) for key, due in some]))
+                    pause()
+                position = self._copy(file, len(_FIRST_LINE), old_size, pause)
+                sync(temporary)
+                self._copy(file, position, old_size, pause)
+                size = file.tell()
             rename_file(temporary, self._path)
-            self._size = len(data)
         except StorageError as error:
             self._log.error("DISKQUEUE(%s) failed to write due times - %s", self._queue, error)
+            self._waste += waste
+            self._enough = self._waste + _MIN_WASTE
             return False
+        finally:
+            with suppress(OSError):
+                os.unlink(temporary)
+        self._size = size
+        self.unsynced = True  # what was appended during `sync`
         return True
+
+    def _copy(self, target: BinaryIO, position: int, old_size: int, pause: Callable[[], None]) -> int:
+        """Append to `target` what the file has from a position on and is needed; where that ended. Entries without a
+        payload are hints, which `target` has, or, behind `old_size`, undo one that it may have."""
+        pause_at = position + _STEP
+        for key, due, payload in self._read(position):
+            position += _ENTRY.size + len(payload)
+            if key in self._held if payload else position > old_size:
+                target.write(_ENTRY.pack(key, due, len(payload)) + payload)
+            if position >= pause_at:
+                pause()
+                pause_at = position + _STEP
+        target.flush()
+        return position
 
     def remove(self) -> None:
         """Forget everything, the file included."""
         self._hints.clear()
         self._held.clear()
         self._unwritten.clear()
+        self._removals += 1
         self._unlink()
 
     def _unlink(self) -> None:
         if self._size:
             with suppress(OSError):
                 os.unlink(self._path)
-            self._size = 0
+            self._size = self._waste = 0
+
+
+class _Ended(Exception):
+    """A compaction is to end."""
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def payload_key(payload: bytes) -> bytes:

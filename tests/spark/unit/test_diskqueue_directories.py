@@ -16,6 +16,7 @@ from gnsqd.storage.record import (
     data_file_name,
     due_times_file_name,
 )
+from gnsqd.storage.syncer import Syncer
 from pyspark_nsq.errors import OptionError
 from pyspark_nsq_diskqueue import reading
 from pyspark_nsq_diskqueue.errors import CorruptionError, DataDirectoryError
@@ -105,7 +106,7 @@ def test_a_directory_in_use_is_read_without_touching_it(directory: Path) -> None
 def due_times(directory: Path) -> Callable[[str], DueTimes]:
     def make(queue: str = QUEUE) -> DueTimes:
         log = Logger("", Level.ERROR, io.StringIO())
-        return DueTimes(queue, os.fspath(directory / due_times_file_name(queue)), log)
+        return DueTimes(queue, os.fspath(directory / due_times_file_name(queue)), log, Syncer())
 
     return make
 

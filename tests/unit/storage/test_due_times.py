@@ -5,15 +5,20 @@ import io
 import os
 import stat
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from random import Random
 from time import time_ns
 
+import gevent
 import pytest
 
+from gnsqd.errors import StorageError
 from gnsqd.log import Level, Logger
 from gnsqd.storage.diskqueue import DiskQueue
 from gnsqd.storage.due_times import DueTimes
+from gnsqd.storage.syncer import Syncer
+from unit.storage.greenlets import eventually
 
 HOUR = 3600 * 10**9
 FIRST_LINE = b"gnsqd due times 1\n"
@@ -37,8 +42,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def due_times(path: Path, log_stream: io.StringIO) -> DueTimes:
-    return DueTimes("q", str(path), Logger("", Level.DEBUG, log_stream))
+def due_times(path: Path, log_stream: io.StringIO, syncer: Syncer) -> DueTimes:
+    return DueTimes("q", str(path), Logger("", Level.DEBUG, log_stream), syncer)
 
 
 def test_file_says_what_is_still_to_come_and_no_more(path: Path, due_times: DueTimes) -> None:
@@ -92,13 +97,149 @@ def test_file_does_not_grow_by_what_was_released(path: Path, due_times: DueTimes
         due_times.write_held()
         largest = max(largest, path.stat().st_size)
         due_times.release([(b"%016d" % number, 1)])
+        eventually(lambda: path.stat().st_size < 2 << 20)
     assert largest < 3 << 20
+    due_times.stop()
     due_times.save()
     assert path.read_bytes() == FIRST_LINE + entry(9, OTHER, due) + entry(0, ID, due, stays)
     due_times.release([(ID, 0)])
     assert due_times.pop(OTHER, 9) == due
     due_times.save()
     assert not path.exists()
+
+
+@pytest.fixture
+def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How much was read from the file, in one item."""
+    count = [0]
+    read = DueTimes._read
+
+    def reading(due_times: DueTimes, *arguments: int) -> Iterator[tuple[bytes, int, bytes]]:
+        for found in read(due_times, *arguments):
+            count[0] += 30 + len(found[2])
+            yield found
+
+    monkeypatch.setattr(DueTimes, "_read", reading)
+    return count
+
+
+def hold(due_times: DueTimes, numbers: Iterable[int], size: int) -> None:
+    due_times.hold([(payload(1, b"%016d" % number, b"x" * size), time_ns() + HOUR) for number in numbers])
+    due_times.write_held()
+
+
+def release(due_times: DueTimes, numbers: Iterable[int]) -> None:
+    due_times.release([(b"%016d" % number, 1) for number in numbers])
+
+
+def held_after_a_kill(path: Path, syncer: Syncer) -> set[int]:
+    """The numbers of the messages that come back."""
+    loaded = DueTimes("q", str(path), Logger("", Level.FATAL, io.StringIO()), syncer).load()
+    assert all(payload(1, key[2:]) == found[:26] for key, found in loaded.items())
+    return {int(key[2:]) for key in loaded}
+
+
+def test_release_costs_as_much_whatever_else_is_held(
+    due_times: DueTimes, bytes_read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = 0
+
+    def counting_sum(numbers: Iterable[int]) -> int:
+        nonlocal added
+        total = 0
+        for number in numbers:
+            added += 1
+            total += number
+        return total
+
+    monkeypatch.setattr("gnsqd.storage.due_times.sum", counting_sum, raising=False)
+    count = 2000
+    hold(due_times, range(count), 2000)
+    for number in range(count):
+        release(due_times, [number])
+        gevent.sleep(0)
+    assert added <= count
+    assert bytes_read[0] < 3 * count * 2000
+
+
+def test_file_is_compacted_a_little_at_a_time(path: Path, due_times: DueTimes, bytes_read: list[int]) -> None:
+    hold(due_times, range(1000), 10_000)
+    bytes_read[0] = 0
+    release(due_times, range(600))
+    assert bytes_read[0] == 0
+    most = before = 0
+    while path.stat().st_size > 5 << 20:
+        gevent.sleep(1e-6)
+        most = max(most, bytes_read[0] - before)
+        before = bytes_read[0]
+    assert bytes_read[0] > 10_000_000
+    assert most < 100_000
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_messages_come_and_go_while_the_file_is_compacted(
+    path: Path, due_times: DueTimes, syncer: Syncer, seed: int
+) -> None:
+    random = Random(seed)
+    held: set[int] = set()
+    smaller = 0
+    size = 0
+    for turn in range(300):
+        new = range(10 * turn, 10 * turn + 10)
+        hold(due_times, new, 4000)
+        held.update(new)
+        gone = random.sample(sorted(held), min(len(held), random.randrange(18)))
+        release(due_times, gone)
+        held.difference_update(gone)
+        for _ in range(random.randrange(4)):
+            gevent.sleep(1e-6)
+        smaller += path.stat().st_size < size
+        size = path.stat().st_size
+        if turn % 10 == 9:
+            assert held_after_a_kill(path, syncer) == held
+    assert smaller > 2
+    due_times.stop()
+    assert due_times.save()
+    assert held_after_a_kill(path, syncer) == held
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("end", [DueTimes.remove, DueTimes.stop])
+def test_compaction_ends_with_what_it_is_for(
+    path: Path, due_times: DueTimes, syncer: Syncer, end: Callable[[DueTimes], None]
+) -> None:
+    hold(due_times, range(1000), 10_000)
+    release(due_times, range(600))
+    with gevent.Timeout(30):
+        while not list(path.parent.glob("*.tmp")):
+            gevent.sleep(1e-6)
+    end(due_times)
+    hold(due_times, range(2000, 2002), 0)
+    eventually(lambda: not list(path.parent.glob("*.tmp")))
+    assert held_after_a_kill(path, syncer) == {2000, 2001, *(range(600, 1000) if end is DueTimes.stop else ())}
+
+
+def test_compaction_that_fails_is_not_tried_again_with_each_message(
+    path: Path, due_times: DueTimes, syncer: Syncer, monkeypatch: pytest.MonkeyPatch, log_stream: io.StringIO
+) -> None:
+    hold(due_times, range(1000), 10_000)
+
+    def full(path: str) -> None:
+        raise StorageError("no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("gnsqd.storage.due_times.sync_path", full)
+        for number in range(650):
+            release(due_times, [number])
+            gevent.sleep(1e-6)
+        eventually(log_stream.getvalue)
+        for number in range(650, 700):
+            release(due_times, [number])
+            gevent.sleep(1e-6)
+    assert log_stream.getvalue().count("failed to write due times - no space left on device") == 1
+    assert held_after_a_kill(path, syncer) == set(range(700, 1000))
+    release(due_times, range(700, 1000))
+    eventually(lambda: not path.exists())
 
 
 def test_hints_whose_time_has_come_take_no_memory(due_times: DueTimes) -> None:
