@@ -30,7 +30,8 @@ class Topic:
 
     def __init__(self, directory: Path, syncer: Syncer, log: Logger, channels: int, durable: bool) -> None:
         self.directory = directory
-        self.journals = Journals(os.fspath(directory), SEGMENT, durable, log, syncer, lambda error: None)
+        names = os.listdir(directory)
+        self.journals = Journals(os.fspath(directory), names, SEGMENT, durable, log, syncer, lambda error: None)
         self.journal = self.journals.open("t")
         self.topic, *self.channels = (
             JournaledQueue(self.journal, name, log, 0) for name in ["t", *(f"t:{number}" for number in range(channels))]
