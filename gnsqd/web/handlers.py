@@ -18,7 +18,7 @@ from gnsqd.broker.registry import Registry, TopicNotFound
 from gnsqd.broker.topic import ChannelNotFound, Draining, Topic
 from gnsqd.broker.turns import Turns
 from gnsqd.errors import BrokerError, StorageError
-from gnsqd.gotext import parse_int
+from gnsqd.gotext import parse_int, quote
 from gnsqd.log import Logger
 from gnsqd.observe.stats import MemoryStats, snapshot
 from gnsqd.options import MILLISECOND, Options
@@ -200,7 +200,8 @@ class API:
     def _wants_binary(self, parameters: dict[str, str]) -> bool:
         value = parameters.get("binary", "false")
         if value not in _BOOLS:
-            self._log.warn("deprecated value '%s' used for /mpub binary param", value)
+            shown = quote(value)[1:-1]  # it may hold line feeds
+            self._log.warn("deprecated value '%s' used for /mpub binary param", shown)
         return _BOOLS.get(value, True)
 
     def _split_binary(self, request: Request) -> list[bytes]:
@@ -218,8 +219,8 @@ class API:
     def _split_lines(self, request: Request) -> list[bytes]:
         bodies: list[bytes] = []
         rest = b""
-        for piece in _pieces(request.body):
-            *lines, rest = (rest + piece).split(b"\n")
+        for piece in _line_pieces(request.body):
+            *lines, rest = piece.split(b"\n")
             if max(map(len, lines), default=0) > self._options.max_msg_size:
                 raise HTTPError(413, "MSG_TOO_BIG")
             bodies += filter(None, lines)
@@ -386,6 +387,17 @@ def _required(parameters: dict[str, str], name: str) -> str:
     if name not in parameters:
         raise HTTPError(400, f"MISSING_ARG_{name.upper()}")
     return parameters[name]
+
+
+def _line_pieces(body: bytes) -> Iterator[bytes]:
+    """As `_pieces`, but each ends with a line, and is longer where that line is. Linear, whatever the lines."""
+    first = 0
+    while first < len(body):
+        if first:
+            give_way()
+        end = body.rfind(b"\n", first, first + _PIECE) + 1 or body.find(b"\n", first + _PIECE) + 1 or len(body)
+        yield body[first:end]
+        first = end
 
 
 def _pieces(body: bytes) -> Iterator[bytes]:

@@ -29,6 +29,7 @@ cdef class RequestReader:
     cdef list _ready
     cdef Py_ssize_t _silence
     cdef Py_ssize_t _lines
+    cdef Py_ssize_t _size
     cdef bint _progress
 
     cdef dict _heads
@@ -38,6 +39,7 @@ cdef class RequestReader:
     @cython.locals(start=Py_ssize_t, end=Py_ssize_t, body_end=Py_ssize_t, known=Request)
     cdef bytes _take_known(self, bytes data)
     cdef _locate(self, Request request)
+    cdef _measure(self, Py_ssize_t size)
     cdef _finish(self, Request request)
 
 cpdef bytes render(Request request, int status, bytes body, bytes headers=*)

@@ -7,7 +7,9 @@ by more than DISCARD_LIMIT is answered at once and is the connection's last. Go'
 does the same.
 
 A client that keeps its connection mostly sends the same head again, so whole heads are looked up first in those that
-were read before, `heads`, and only what is new goes through the parser.
+were read before, `heads`, and only what is new goes through the parser. Heads with credentials are never kept there.
+
+A token counts in the head alone: headers that follow a chunked body, trailers, are dropped.
 
 What is no HTTP is answered with Go's words, as `refusal`, and ends the connection. httptools is stricter than Go where
 two servers could read a request differently (two lengths for one body, lines without a carriage return) and does not
@@ -24,7 +26,8 @@ from urllib.parse import unquote
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 MAX_HEADER_LINES = 1000
-MAX_SILENCE = 65536  # bytes that bring neither a request nor a body any further: a head, chunk sizes, trailers
+MAX_HEAD = 65536  # bytes of a target, header names and values; white space around them is bounded by MAX_SILENCE
+MAX_SILENCE = 65536  # bytes that bring neither a request nor a body any further: part of a head, chunk sizes, trailers
 DISCARD_LIMIT = 256 * 1024
 MAX_HEADS = 1024  # that are known at a time, and
 MAX_KNOWN_HEAD = 1024  # how many bytes one of them may have
@@ -50,7 +53,8 @@ REASONS = {
 }
 
 _BAD_ESCAPE = regex("%(?![0-9a-fA-F]{2})")
-_SPECIAL = {b"expect", b"transfer-encoding", b"upgrade"}
+# Heads with one of these are not kept: what they ask for is more than `Request.again` does, or they hold a token.
+_SPECIAL = {b"authorization", b"expect", b"transfer-encoding", b"upgrade"}
 
 
 class Request:
@@ -139,7 +143,8 @@ class RequestReader:
         self._request: Request | None = None
         self._ready: list[Request] = []
         self._silence = 0
-        self._lines = 0  # of the head at hand
+        self._lines = 0  # of the head at hand, and of its trailers
+        self._size = 0  # bytes of the head at hand, or of its trailers
         self._progress = False
 
     def feed(self, data: bytes) -> list[Request]:
@@ -268,26 +273,35 @@ class RequestReader:
     def on_message_begin(self) -> None:
         self._request = Request()
         self._lines = 0
-        self._progress = True
+        self._size = 0
 
     def on_url(self, part: bytes) -> None:
         assert self._request is not None
+        self._measure(len(part))
         self._request.target += part.decode("ascii")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        assert self._request is not None
-        headers = self._request.headers
+        request = self._request
+        assert request is not None
         self._lines += 1
-        if self._lines > MAX_HEADER_LINES:
-            self._stop(431)
+        self._measure(len(name) + len(value) + 4)  # with what separates them
+        if request.method:  # the head is complete: this is a trailer
+            return
+        headers = request.headers
         name = name.lower()
         headers[name] = headers[name] + b", " + value if name in headers else value
+
+    def _measure(self, size: int) -> None:
+        self._size += size
+        if self._size > MAX_HEAD or self._lines > MAX_HEADER_LINES:
+            self._stop(431)
 
     def on_headers_complete(self) -> None:
         request = self._request
         assert request is not None
         parser = self._parser
         self._progress = True
+        self._size = 0
         request.method = parser.get_method().decode()
         headers = request.headers
         version = parser.get_http_version()
@@ -307,6 +321,8 @@ class RequestReader:
                 self._stop(417)
             request.expects = not request.http10
         if b"transfer-encoding" in headers:
+            if request.http10:  # knows none: others might see where the body ends differently
+                self._stop(400)
             if headers[b"transfer-encoding"].lower() != b"chunked":
                 self._stop(501, text="Unsupported transfer encoding")
             request.limit = self._body_limit(request)

@@ -161,31 +161,37 @@ class HTTPServer:
                 data = connection.receive()
             finally:
                 self._receiving.discard(connection)
-            requests = reader.feed(data) if data else reader.feed_eof()
-            answers = []
-            size = 0
-            for request in requests:
-                if self._closed:
-                    break
-                answer = router.respond(request, connection.remote_address)
-                answers.append(answer)
-                size += len(answer)
-                if size >= BATCH_BYTES:
-                    connection.send(b"".join(answers))
-                    answers.clear()
-                    size = 0
-                    give_way()
-            answers.append(reader.refusal or reader.take_interim())
-            if any(answers):
-                connection.send(b"".join(answers))
+            answered = self._respond(connection, reader, router, data)
+            data = b""  # a connection that waits keeps no body, and no token
             if reader.idle:
                 began = 0.0
                 connection.read_deadline = self._idle_deadline()
             else:
-                if requests or not began or in_body != reader.in_body:
+                if answered or not began or in_body != reader.in_body:
                     began = monotonic()
                     in_body = reader.in_body
                 connection.read_deadline = began + REQUEST_TIMEOUT + reader.body_size / SLOWEST_BODY
+
+    def _respond(self, connection: Connection, reader: RequestReader, router: Responder, data: bytes) -> bool:
+        """Answer the requests that `data` completes, b"" at the end of the stream; whether there were any."""
+        requests = reader.feed(data) if data else reader.feed_eof()
+        answers = []
+        size = 0
+        for request in requests:
+            if self._closed:
+                break
+            answer = router.respond(request, connection.remote_address)
+            answers.append(answer)
+            size += len(answer)
+            if size >= BATCH_BYTES:
+                connection.send(b"".join(answers))
+                answers.clear()
+                size = 0
+                give_way()
+        answers.append(reader.refusal or reader.take_interim())
+        if any(answers):
+            connection.send(b"".join(answers))
+        return bool(requests)
 
     def _idle_deadline(self) -> float:
         return monotonic() + self._idle_timeout if self._idle_timeout else 0.0

@@ -134,6 +134,20 @@ def test_mpub_text_is_one_message_a_line(nsqd_factory: DaemonFactory) -> None:
         assert count(nsqd) == total
 
 
+def test_mpub_text_has_lines_of_any_length(nsqd: Daemon) -> None:
+    sizes = (65535, 65536, 1, 65537, 0, 0, 131072, 3, 1 << 20, 65534, 200_000)
+    total, received = 0, 0
+    for end in (b"", b"\n", b"\n\n"):
+        for count_of_lines in (1, 3, len(sizes)):
+            lines = [b"x" * size for size in sizes[:count_of_lines]]
+            assert ask(nsqd, "POST /mpub?topic=t", b"\n".join(lines) + end) == (200, "OK")
+            total += sum(map(bool, lines))
+            received += sum(map(len, lines))
+            assert count(nsqd) == (total, received)
+    assert ask(nsqd, "POST /mpub?topic=t", b"y\n" + b"x" * ((1 << 20) + 1) + b"\ny") == (413, message("MSG_TOO_BIG"))
+    assert count(nsqd) == (total, received)
+
+
 @pytest.mark.parametrize("value, binary", [
     ("true", True), ("1", True), ("false", False), ("0", False), ("", True), ("True", True), ("no", True),
 ])  # fmt: skip

@@ -167,6 +167,15 @@ def test_a_body_is_not_taken_from_who_may_not_publish(gnsqd_factory: DaemonFacto
     assert topic["message_bytes"] == 2
 
 
+def test_a_token_behind_the_body_counts_for_nothing(gnsqd_factory: DaemonFactory, flags: list[str]) -> None:
+    gnsqd = gnsqd_factory(*flags)
+    chunks = f"2\r\nhi\r\n0\r\nAuthorization: Bearer {FULL_TOKEN}\r\n\r\n".encode()
+    data = b""
+    for headers in ([], [f"Authorization: Bearer {READ_TOKEN}"], [f"Authorization: Bearer {FULL_TOKEN}"]):
+        data += head("POST /pub?topic=t", *headers, "Transfer-Encoding: chunked") + chunks
+    assert [code for code, _ in exchange(gnsqd, data)] == [401, 403, 200]
+
+
 def test_without_tokens_nobody_is_asked_for_one(gnsqd: Daemon) -> None:
     for what in ("GET /stats", "POST /pub?topic=t", "PUT /config/log_level", "GET /config/auth_http_addresses"):
         assert status(gnsqd, what, "of-something-wrong") == 200, what

@@ -226,6 +226,48 @@ def test_client_of_http_1_0_gets_no_chunks(shared: Daemon) -> None:
     assert body == b'<a href="/ping?%s">Moved Permanently</a>.\n\n' % (b"q" * 5000)
 
 
+@pytest.mark.parametrize("connection", ["close", "keep-alive"])
+def test_http_1_0_has_no_chunked_bodies(shared: Daemon, connection: str) -> None:
+    lines = ["POST /pub?topic=old HTTP/1.0", f"Connection: {connection}", "Transfer-Encoding: chunked", "", ""]
+    answers = exchange(shared, "\r\n".join(lines).encode() + b"3\r\nabc\r\n0\r\n\r\n")
+    assert {status for status, _ in answers} == {400}
+    assert not [topic for topic in shared.stats("old")["topics"] or [] if topic["message_count"]]
+
+
+def test_trailers_are_no_headers(shared: Daemon) -> None:
+    chunks = b"3\r\nabc\r\n0\r\nHost: another\r\nExpect: a miracle\r\n\r\n"
+    assert (
+        exchange(shared, head("POST /pub?topic=t", "Transfer-Encoding: chunked") + chunks + PING) == [(200, "OK")] * 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "headers"),
+    [
+        ("GET /ping", lambda size: ["A: " + "x" * size]),
+        ("GET /ping", lambda size: ["A: " + "x" * 123] * (size // 128) + ["B: " + "x" * (size % 128)]),
+        ("GET /ping?", None),
+    ],
+    ids=["a long header", "many headers", "a long target"],
+)
+def test_head_of_more_than_64_kib_is_refused(
+    gnsqd_factory: DaemonFactory, line: str, headers: Callable[[int], list[str]] | None
+) -> None:
+    gnsqd = gnsqd_factory()
+
+    def filled(size: int) -> bytes:
+        return head(line, *headers(size)) if headers is not None else head(line + "x" * size)
+
+    size = 65536 - len(filled(0)) - 10
+    assert 65500 < len(filled(size)) <= 65536
+    assert exchange(gnsqd, filled(size) + PING) == [(200, "OK")] * 2
+    for more in (100, 30_000, 130_000):
+        assert exchange(gnsqd, PING + filled(size + more)) == [
+            (200, "OK"),
+            (431, "431 Request Header Fields Too Large"),
+        ]
+
+
 def test_unix_socket_has_the_same_connections(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
     nsqd = nsqd_factory(f"--http-address={tmp_path}/h.sock")
     chunks = head("POST /pub?topic=t", "Transfer-Encoding: chunked") + b"1\r\na\r\n2\r\nbc\r\n0\r\n\r\n"

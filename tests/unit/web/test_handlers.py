@@ -2,6 +2,7 @@
 show from outside. Everything else about them is in behaviour/test_http."""
 
 import io
+import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -214,6 +215,27 @@ def test_strange_value_of_binary_is_warned_of(world: World) -> None:
         world.ask("mpub", "topic=t&binary=yes", b"x")
     assert caught.value.code == "BAD_BODY"
     assert "WARNING: deprecated value 'yes' used for /mpub binary param" in world.log.getvalue()
+
+
+def test_value_of_binary_forges_no_line_of_the_log(world: World) -> None:
+    with pytest.raises(HTTPError):
+        world.ask("mpub", "topic=t&binary=x%0a%0d%1b[0m%C2%85[nsqd]%20FATAL:%20forged", b"x")
+    assert len(world.log.getvalue().splitlines()) == 1
+    assert world.log.getvalue().rstrip("\n").isprintable()
+
+
+@pytest.mark.parametrize("body", [b"x" * (24 << 20), b"x\n" * (1 << 20)], ids=["one line", "many lines"])
+def test_text_is_split_in_linear_time_and_in_turns(world: World, monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
+    turns: list[None] = []
+    monkeypatch.setattr("gnsqd.web.handlers.give_way", lambda: turns.append(None))
+    world.options.max_msg_size = len(body)
+    request = Request()
+    request.body = body
+    request.query = "topic=t"
+    began = time.thread_time()
+    assert world.call("mpub", request) == "OK"
+    assert time.thread_time() - began < 3  # a hundred times what it takes: in quadratic time it would be ten seconds
+    assert len(turns) >= min(body.count(b"\n"), len(body) // 65536 - 1)
 
 
 def test_others_have_turns_between_the_lines_of_the_text_of_stats(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gnsqd.web.http11 import (
     CONTINUE,
     DISCARD_LIMIT,
+    MAX_HEAD,
     MAX_HEADS,
     MAX_KNOWN_HEAD,
     MAX_SILENCE,
@@ -88,6 +89,26 @@ def test_repeated_headers_are_joined_and_names_lowered() -> None:
 def test_target_is_split_into_decoded_path_and_raw_query(target: bytes, path: str, query: str) -> None:
     (request,) = reader().feed(head(line=b"GET %s HTTP/1.1" % target))
     assert (request.path, request.query) == (path, query)
+
+
+def test_trailers_are_no_headers() -> None:
+    chunks = b"3\r\nabc\r\n0\r\nAuthorization: Bearer x\r\nX-A: 2\r\n\r\n"
+    (request,) = reader().feed(head(b"Transfer-Encoding: chunked", b"X-A: 1") + chunks)
+    assert request.headers == {b"host": b"x", b"transfer-encoding": b"chunked", b"x-a": b"1"}
+    assert request.body == b"abc"
+
+
+@pytest.mark.parametrize("size", [1000, 65536, 1 << 20])
+def test_a_head_has_a_limit_in_pieces_of_any_size(size: int) -> None:
+    for length, refused in ((MAX_HEAD - 100, False), (MAX_HEAD + 100, True)):
+        data = GET + head(b"A: " + b"x" * (length // 2), b"B: " + b"x" * (length // 2), line=b"GET / HTTP/1.1")
+        under_test = reader()
+        requests = []
+        for start in range(0, len(data), size):
+            if not under_test.done:
+                requests += under_test.feed(data[start : start + size])
+        assert len(requests) == (1 if refused else 2)
+        assert under_test.refusal[9:12] == (b"431" if refused else b"")
 
 
 # Bodies
@@ -254,6 +275,7 @@ def test_offer_of_another_protocol_is_ignored_and_the_body_read() -> None:
         (head(b"Content-Length: -1"), 400),
         (head(b"Content-Length: 99999999999999999999999"), 400),
         (head(b"Transfer-Encoding: gzip"), 501),
+        (head(b"Transfer-Encoding: chunked", line=b"POST /pub HTTP/1.0"), 400),
         (head(b"Expect: nothing"), 417),
     ],
 )
@@ -389,6 +411,15 @@ def test_heads_that_are_known_are_bounded_in_number_and_size() -> None:
     assert 0 < len(heads) <= MAX_HEADS
     under_test.feed(long := head(b"X-A: " + MAX_KNOWN_HEAD * b"a"))
     assert long not in heads
+
+
+def test_a_head_with_a_token_is_not_kept() -> None:
+    heads: dict[bytes, Request] = {}
+    under_test = RequestReader(lambda request: LIMIT, heads)
+    for name in (b"Authorization", b"authorization"):
+        under_test.feed(head(name + b": Bearer secret"))
+        under_test.feed(GET)
+    assert list(heads) == [GET]
 
 
 def everything(request: Request) -> list[object]:

@@ -325,6 +325,20 @@ def test_nothing_of_an_ended_connection_waits_for_the_garbage_collector(running:
         gc.enable()
 
 
+def test_a_connection_that_waits_keeps_nothing_of_its_last_request(running: Running) -> None:
+    def alive() -> int:
+        return sum(isinstance(one, Request) for one in gc.get_objects())
+
+    gc.collect()
+    before = alive()
+    client = running.connect()
+    head = b"POST /pub HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\nContent-Length: 5\r\n\r\n"
+    client.sendall(head + b"hello")
+    assert read_responses(client, 1) == [b"5"]
+    gevent.idle()  # the connection waits again
+    assert alive() == before
+
+
 # TLS
 
 HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # the beginning of a ClientHello
