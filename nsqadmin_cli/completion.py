@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import click
+from click.core import ParameterSource
 
 from nsqadmin_cli import context as contexts
 from nsqadmin_cli.cluster import Cluster, values_of
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.settings import take_settings
+from nsqadmin_cli.settings import CLUSTER_PARAMETERS, take_settings
 
 _PATIENCE = 1.0  # seconds that a person waits for the answer to a Tab
 
@@ -36,6 +37,8 @@ def complete_contexts(ctx: click.Context, param: click.Parameter, incomplete: st
 
 
 def _names(ctx: click.Context, incomplete: str, find: Callable[[Cluster], Iterable[str]]) -> list[str]:
+    if not _settings_are_usable(ctx):
+        return []
     try:
         settings = take_settings(ctx, dict(ctx.params))
         patience = min(_PATIENCE, settings.context.timeout or _PATIENCE)
@@ -43,6 +46,13 @@ def _names(ctx: click.Context, incomplete: str, find: Callable[[Cluster], Iterab
         return sorted({name for name in found if name.startswith(incomplete) and name.isprintable()})
     except AdminError:
         return []
+
+
+def _settings_are_usable(ctx: click.Context) -> bool:
+    """click drops wrong values when it completes; without them the command would ask the nodes of another place."""
+    told = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+    dropped = (name for name in CLUSTER_PARAMETERS if ctx.params.get(name) is None)
+    return not any(ctx.get_parameter_source(name) in told for name in dropped)
 
 
 def _topics(cluster: Cluster) -> Iterable[str]:

@@ -29,7 +29,7 @@ class Consent:
         """
         if self.yes:
             return
-        if not (_is_terminal(sys.stdin) and _is_terminal(sys.stderr)):
+        if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
             text = f"{warning} Nothing was done: say --yes to do it, or --dry-run to see more"
             raise AdminError(text, ExitCode.NOT_CONFIRMED)
         from nsqadmin_cli.render import show_aside  # not before it is wanted: what it needs loads slowly
@@ -65,7 +65,8 @@ def consent_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return yes_option(dry_run_option(called))
 
 
-def _is_terminal(stream: Any) -> bool:
+def is_terminal(stream: Any) -> bool:
+    """Whether a standard stream is one; it is None when it was closed before the start."""
     return stream is not None and not stream.closed and stream.isatty()
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from nsqadmin_cli.address import Address
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
-from nsqadmin_cli.consent import Consent
+from nsqadmin_cli.consent import Consent, is_terminal
 from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
 from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.models import NodeStats
@@ -96,7 +96,7 @@ class Consumer:
         if not told:
             return
         warning = f"{' and '.join(told)} would be lost at the end with the channel of this command: there is no other."
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
             raise AdminError(f"{warning} Nothing was done: say --yes to do it", ExitCode.NOT_CONFIRMED)
         Consent(yes=False, dry_run=False).ask(warning, (), "Take them?")
 

@@ -16,7 +16,7 @@ from nsqadmin_cli.http_client import TLS
 DEFAULT_ADDRESS = "127.0.0.1:4151"
 DEFAULT_TIMEOUT = 5.0  # seconds
 
-_CLUSTER_PARAMETERS = (*Context.__slots__, "context_name")
+CLUSTER_PARAMETERS = (*Context.__slots__, "context_name")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def make_cluster(context: Context, name: str = "") -> Cluster:
 
 def take_settings(ctx: click.Context, values: dict[str, Any]) -> ClusterSettings:
     """Take what belongs to the cluster out of the parameters `values` of a command."""
-    told = {name: values.pop(name, None) for name in _CLUSTER_PARAMETERS}
+    told = {name: values.pop(name, None) for name in CLUSTER_PARAMETERS}
     name = told.pop("context_name") or ""
     if name and ctx.get_parameter_source("context_name") is ParameterSource.COMMANDLINE:
         # An option goes before a variable: the addresses of a context named by the one before those in the other.

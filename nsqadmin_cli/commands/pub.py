@@ -12,6 +12,7 @@ import click
 
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import command
+from nsqadmin_cli.consent import is_terminal
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.lines import STDIN, Advance, InputError, Splitter, read_pieces, size_of
 from nsqadmin_cli.options import Duration, cluster_options, output_options, topic_argument
@@ -96,7 +97,7 @@ def pub(
     """
     _check(messages, file, whole, times)
     path = file or STDIN
-    if not messages and path == STDIN and sys.stdin is not None and sys.stdin.isatty():
+    if not messages and path == STDIN and is_terminal(sys.stdin):
         note("Type messages, each on a line; Ctrl-D ends.")
     publisher = Publisher(cluster.nsqds(), rate=rate)
     defer_ms = max(1, round(defer * 1000)) if defer else 0
@@ -130,7 +131,7 @@ def _check(messages: tuple[str, ...], file: str | None, whole: bool, times: int)
 
 def _publish_file(publisher: Publisher, topic: str, path: str, delimiter: bytes | None, defer_ms: int) -> None:
     """Publish what is between the delimiters as it comes, or everything as one."""
-    with _progress(size_of(path), "bytes", shown=not (path == STDIN and sys.stdin.isatty())) as advance:
+    with _progress(size_of(path), "bytes", shown=not (path == STDIN and is_terminal(sys.stdin))) as advance:
         splitter = Splitter(delimiter or b"\n", _LONGEST, path)
         for bodies in _parts(splitter, path, advance) if delimiter else [_all(path, advance)]:
             for _ in publisher.publish(topic, filter(None, bodies), defer_ms):

@@ -265,6 +265,24 @@ def test_a_closed_standard_output_is_no_failure() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("pub t", 1, "Error: cannot read standard input: it is closed; 0 messages were published\n"),
+        ("tail t", 5, "Nothing was done: say --yes to do it\n"),
+        ("topic delete t", 5, "Nothing was done: say --yes to do it, or --dry-run to see more\n"),
+    ],
+)
+def test_a_closed_standard_input_is_one_line_of_error(words: str, code: int, said: str) -> None:
+    waiting = topic(depth=3, channels=[])
+    with FakeNode(as_json(node(topics=[waiting]))) as fine:
+        shell = ["sh", "-c", '"$@" <&-', "sh", *COMMAND, *words.split(), "--nsqd-http-address", fine.address]
+        done = subprocess.run(shell, capture_output=True, env=environment(), text=True, timeout=DEADLINE)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.endswith(said)
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("option", [[], ["--json"]])
 def test_a_reader_that_goes_away_ends_it_quietly(option: list[str]) -> None:
     with FakeNode(as_json(node(topics=[topic()]))) as fine:

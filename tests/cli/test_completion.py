@@ -1,5 +1,6 @@
 """What a shell completes: commands, options, and the topics and channels that nodes have at that moment."""
 
+import json
 import os
 import shlex
 import shutil
@@ -7,10 +8,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
 
-from cli.gnsqadmin import COMMAND, FakeNode, environment, gnsqadmin
+from cli.fake_nsqd import node, topic
+from cli.gnsqadmin import COMMAND, FakeNode, environment, gnsqadmin, http_answer
 from cli.nodes import address, create
 from daemons import DEADLINE, Daemon, free_port
+from nsqadmin_cli.cli import cli
 
 
 def completed(*words: str, **variables: str) -> list[str]:
@@ -53,6 +57,34 @@ def test_trouble_completes_nothing_and_says_nothing() -> None:
     assert completed("topic", "show", "t", GNSQADMIN_NSQD_HTTP_ADDRESS=f"127.0.0.1:{free_port()}") == []
     assert completed("topic", "show", "t", GNSQADMIN_NSQD_HTTP_ADDRESS="nonsense") == []
     assert completed("topic", "show", "t", GNSQADMIN_CONTEXT="none") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "variables"),
+    [
+        (["--nsqd-http-address", "nonsense"], {}),
+        ([], {"GNSQADMIN_NSQD_HTTP_ADDRESS": "nonsense"}),
+        ([], {"GNSQADMIN_LOOKUPD_HTTP_ADDRESS": "host:99999"}),
+        ([], {"GNSQADMIN_TIMEOUT": "soon"}),
+        ([], {"GNSQADMIN_TLS_INSECURE": "perhaps"}),
+        ([], {"GNSQADMIN_CONTEXT": "none"}),
+        ([], {"GNSQADMIN_TOKEN_FILE": "/nonexistent/token"}),
+    ],
+)
+def test_with_settings_that_cannot_be_used_nobody_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], variables: dict[str, str]
+) -> None:
+    config = tmp_path / "config.toml"
+    monkeypatch.setenv("GNSQADMIN_CONFIG", str(config))
+    completing = ShellComplete(cli, {}, "gnsqadmin", "_GNSQADMIN_COMPLETE")
+    with FakeNode(http_answer(json.dumps(node(topic("t1"))).encode())) as asked:
+        config.write_text(f'current = "c"\n[contexts.c]\nnsqd_http_address = ["{asked.address}"]\n')
+        assert [found.value for found in completing.get_completions(["topic", "show"], "t")] == ["t1"]
+        asked.requests.clear()
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        assert completing.get_completions(["topic", "show", *words], "t") == []
+        assert asked.requests == []
 
 
 def test_a_node_that_hangs_is_not_waited_for() -> None:
