@@ -72,23 +72,55 @@ class Load:
         self._plan = plan
         self._timeout = timeout
         self._tls = tls
-        self._lock = threading.Condition()  # of the two below and of the report's publishing side
-        self._under_way = 0
+        self._lock = threading.Condition()  # of those below and of the report's publishing side
+        self._under_way = 0  # messages
+        # What threads do that is not complete. Thread.join is of no use here: Ctrl-C in it may make it return at once
+        # the next time (bpo-45274), and in Thread.start nobody knows whether the thread runs.
+        self._requests = 0
+        self._connected = False
         self._stopped = False
-        self._threads: list[threading.Thread] = []
+        self._failure: Exception | None = None  # to connect
         self._subscriptions: list[Subscription] = []
         self._selector = selectors.DefaultSelector()
 
     def connect(self) -> None:
         """Make the topic and its channel on all nodes, with a consumer on each at least; NodeError."""
+        # On another thread, because Ctrl-C interrupts this one. A node might handle a request that was given up after it
+        # has deleted the topic, and create it again.
+        threading.Thread(target=self._connect, daemon=True).start()
+        with self._lock:
+            self._lock.wait_for(lambda: self._connected)
+        if self._failure is not None:
+            raise self._failure
+
+    def _connect(self) -> None:
+        with self._lock:
+            self._requests += 1
+        try:
+            self._make_topic()
+            self._subscribe()
+        except Exception as error:
+            self._failure = error
+        with self._lock:
+            self._connected = True
+            self._requests -= 1
+            self._lock.notify_all()
+
+    def _make_topic(self) -> None:
         plan = self._plan
         for node in self._nodes:
-            node.topic("create", plan.topic)
-            if plan.consumers:
+            if not self._stopped:
+                node.topic("create", plan.topic)
+            if plan.consumers and not self._stopped:
                 node.channel("create", plan.topic, plan.channel)
+
+    def _subscribe(self) -> None:
+        plan = self._plan
         count = max(plan.consumers, len(self._nodes)) if plan.consumers else 0
         wish = Wish(plan.channel, max(1, plan.window // max(1, count)), 0, plan.auth_secret)
         for node in islice(cycle(self._nodes), count):
+            if self._stopped:
+                return
             subscription = Subscription(node, plan.topic, wish, timeout=self._timeout, tls=self._tls)
             self._subscriptions.append(subscription)
             self._selector.register(subscription, selectors.EVENT_READ, subscription)
@@ -99,9 +131,7 @@ class Load:
         plan = self._plan
         cpu, started = time.process_time(), time.monotonic()
         for number in range(plan.publishers):
-            thread = threading.Thread(target=self._publish, args=(number,), daemon=True)
-            thread.start()
-            self._threads.append(thread)
+            threading.Thread(target=self._publish, args=(number,), daemon=True).start()
         end = started + plan.seconds
         heard = started
         while (now := time.monotonic()) < end and not report.errors:
@@ -120,9 +150,8 @@ class Load:
     def close(self) -> None:
         """End everything and delete the topic, as far as nodes can be asked."""
         self._stop()
-        deadline = time.monotonic() + self._timeout
-        for thread in self._threads:  # what is published after the topic was deleted makes it anew
-            thread.join(max(0.0, deadline - time.monotonic()))
+        with self._lock:  # what is published after the topic was deleted creates it again
+            self._lock.wait_for(lambda: not self._requests, self._timeout)
         for subscription in self._subscriptions:
             subscription.drop()
         self._selector.close()
@@ -155,8 +184,12 @@ class Load:
             except NodeError as error:
                 with self._lock:
                     self.report.errors.append(error)
+                    self._requests -= 1
+                    self._lock.notify_all()
                 return
             with self._lock:
+                self._requests -= 1
+                self._lock.notify_all()
                 self.report.publishing.add(time.monotonic_ns() - sent)
                 self.report.published += plan.batch
             due = max(due + pause, time.monotonic() - 1)  # what was missed is caught up with, but not for long
@@ -169,6 +202,7 @@ class Load:
                 early = due - time.monotonic()
                 if early <= 0 and (not plan.consumers or self._under_way + plan.batch <= plan.window):
                     self._under_way += plan.batch
+                    self._requests += 1
                     return True
                 self._lock.wait(early if early > 0 else None)
         return False
@@ -218,6 +252,5 @@ class Load:
         while time.monotonic() < patient and not report.errors:
             if self._receive(_TICK):
                 patient = time.monotonic() + _PATIENCE
-            publishing = any(thread.is_alive() for thread in self._threads)
-            if not publishing and (not self._subscriptions or report.received >= report.published):
+            if not self._requests and (not self._subscriptions or report.received >= report.published):
                 return

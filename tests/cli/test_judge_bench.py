@@ -112,14 +112,20 @@ def test_ctrl_c_deletes_the_topic(nsqd: Daemon) -> None:
 
 
 class SlowNode(Nsqd):
-    """Takes the messages of a publisher when it is told to, and notes what it did."""
+    """Creates a topic and takes the messages of a publisher when it is told to, and notes what it did."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()
         self.go_on = threading.Event()
+        self.creating = threading.Event()
+        self.may_create = threading.Event()
+        self.may_create.set()
         self.done: list[str] = []
 
     def topic(self, action: str, topic: str) -> None:
+        if action == "create":
+            self.creating.set()
+            assert self.may_create.wait(DEADLINE)
         self.done.append(f"{action} topic")
 
     def mpub(self, topic: str, bodies: Sequence[bytes]) -> None:
@@ -143,6 +149,46 @@ def test_the_topic_is_deleted_after_the_last_request() -> None:
     threading.Timer(0.2, node.go_on.set).start()
     load.close()
     assert node.done == ["create topic", "publish", "delete topic"]
+
+
+def test_the_topic_is_deleted_after_the_request_of_a_thread_whose_start_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = SlowNode()
+
+    class Interrupted(threading.Thread):
+        def start(self) -> None:
+            super().start()
+            assert node.asked.wait(DEADLINE)
+            raise KeyboardInterrupt
+
+    load = Load([node], Plan("t", "c", 600, 8, 2, 1, 0, 2), timeout=DEADLINE, tls=TLS())
+    load.connect()
+    monkeypatch.setattr("nsqadmin_cli.load.threading.Thread", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        load.run(lambda so_far: None)
+    monkeypatch.undo()
+    threading.Timer(0.2, node.go_on.set).start()
+    load.close()
+    assert node.done == ["create topic", "publish", "delete topic"]
+
+
+def test_the_topic_is_deleted_after_the_request_that_creates_it() -> None:
+    node = SlowNode()
+    node.may_create.clear()
+    testing = threading.get_ident()
+    load = Load([node], Plan("t", "c", 600, 8, 2, 1, 0, 2), timeout=DEADLINE, tls=TLS())
+
+    def interrupt() -> None:
+        assert node.creating.wait(DEADLINE)
+        signal.pthread_kill(testing, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        load.connect()
+    threading.Timer(0.2, node.may_create.set).start()
+    load.close()
+    assert node.done == ["create topic", "delete topic"]
 
 
 def test_a_node_that_refuses_or_dies_is_one_line_of_error(gnsqd: Daemon) -> None:
