@@ -85,11 +85,12 @@ class Load:
 
     def connect(self) -> None:
         """Make the topic and its channel on all nodes, with a consumer on each at least; NodeError."""
-        # On another thread, because Ctrl-C interrupts this one. A node might handle a request that was given up after it
-        # has deleted the topic, and create it again.
+        # On another thread, because Ctrl-C interrupts this one. A node might handle a request that was given up after
+        # it has deleted the topic, and create it again.
         threading.Thread(target=self._connect, daemon=True).start()
         with self._lock:
-            self._lock.wait_for(lambda: self._connected)
+            while not self._lock.wait_for(lambda: self._connected, _TICK):
+                pass  # without a timeout, Ctrl-C just before the wait would come to notice after it
         if self._failure is not None:
             raise self._failure
 
