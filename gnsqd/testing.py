@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,6 +80,8 @@ class Daemon:
             time.sleep(0.01)
 
     def _answers(self) -> bool:
+        import urllib.request  # with TLS it loads slowly, and every run of pytest imports this module
+
         try:
             with urllib.request.urlopen(f"http://{self.http_address}/ping", timeout=START_SECONDS) as answer:
                 return bool(answer.status == 200)

@@ -13,6 +13,8 @@ import click
 from gnsq_pipeline.errors import ExitCode, PipelineError
 from gnsqd.version import VERSION
 
+# What the extra `spark` in pyproject.toml installs; gnsqd itself, whose extra that is, may be on no index.
+INSTALL = "pip install 'pyarrow>=18' 'pyspark>=4.2'"
 COMMANDS = {
     "archive": "Write topics to partitioned Parquet.",
     "compact": "Make few large files of an archive's many small ones.",
@@ -72,7 +74,7 @@ def main() -> NoReturn:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pyspark", "pyarrow"):
             raise
-        click.echo(f"Error: {error.name} is not installed: pip install 'gnsqd[spark]'", err=True)
+        click.echo(f"Error: {error.name} is not installed: {INSTALL}", err=True)
         status = ExitCode.FAILED
     except OSError as error:
         click.echo(f"Error: {error.filename or 'standard output'}: {error.strerror or error}", err=True)

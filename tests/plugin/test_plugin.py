@@ -39,6 +39,12 @@ def project(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 Project = Callable[..., subprocess.CompletedProcess[str]]
 
 
+def test_a_project_that_does_not_use_it_pays_for_three_modules() -> None:
+    source = f"import sys, pytest; before = set(sys.modules); import {PLUGIN}; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=100)
+    assert set(done.stdout.split()) == {"gnsqd", PLUGIN, "gnsqd.testing"}, done.stderr
+
+
 def test_installed_package_announces_the_plugin() -> None:
     if "site-packages" not in testing.__file__:
         pytest.skip("runs from a source tree, which announces nothing")

@@ -1,4 +1,4 @@
-"""Fixtures for the Spark side. Without pyspark and pyarrow (`pip install gnsqd[spark]`) all tests here are skipped,
+"""Fixtures for the Spark side. Without pyspark and pyarrow (`pip install '.[spark]'`) all tests here are skipped,
 without a Java that Spark can use those marked `spark`; where GNSQD_REQUIRE_PEERS=1 they fail instead."""
 
 import importlib.util
@@ -27,7 +27,7 @@ class _Unimportable(pytest.Module):
     """A file of tests that cannot be imported here."""
 
     def collect(self) -> NoReturn:
-        _missing(f"needs {' and '.join(MISSING)} (pip install gnsqd[spark])")
+        _missing(f"needs {' and '.join(MISSING)} (pip install '.[spark]')")
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:

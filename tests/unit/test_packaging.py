@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 import gnsqd
+from gnsq_pipeline.cli import INSTALL
 from gnsqd.version import VERSION, lane
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -216,3 +217,9 @@ def test_the_classifiers_name_every_python_from_the_oldest_on() -> None:
     assert {11, 12, 13} <= set(minors)
     running = f"Programming Language :: Python :: 3.{sys.version_info.minor}"
     assert running in project["classifiers"], "this suite runs on a Python that nobody is promised"
+
+
+def test_what_a_pipeline_without_spark_advises_installs_what_the_extra_does() -> None:
+    """The packages themselves: gnsqd, whose extra it is, may be on no index."""
+    extra = PYPROJECT["project"]["optional-dependencies"]["spark"]
+    assert " ".join(["pip install", *(f"'{requirement}'" for requirement in extra)]) == INSTALL

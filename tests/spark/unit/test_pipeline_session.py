@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
+from gnsq_pipeline.cli import INSTALL
 from gnsq_pipeline.errors import ExitCode, PipelineError, UsageError
 from gnsq_pipeline.parameters import ADDRESS, DURATION, MOMENT, SETTING, SIZE
 from gnsq_pipeline.session import reason, require_java
@@ -176,5 +177,5 @@ def test_without_pyspark_a_run_ends_with_one_line(tmp_path: Path) -> None:
     for words in (["replay", str(tmp_path), "--dry-run"], ["compact", str(tmp_path)], ["backlog", str(tmp_path)]):
         ended = run(*words, PYTHONPATH=path)
         assert ended.returncode == ExitCode.FAILED
-        assert ended.stderr == "Error: pyspark is not installed: pip install 'gnsqd[spark]'\n"
+        assert ended.stderr == f"Error: pyspark is not installed: {INSTALL}\n"
     assert run("archive", "--help", PYTHONPATH=path).returncode == 0
