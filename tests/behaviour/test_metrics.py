@@ -3,11 +3,8 @@
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 
-import pytest
-
-from benchmarks.scrape import FORMATS, measure, percentile, write_topics
+from benchmarks.scrape import FORMATS, write_topics
 from daemons import Daemon, eventually
 from exposition import Series, labels, series
 from nsq_client import Client
@@ -90,17 +87,3 @@ def test_scrapes_bear_topics_that_come_and_go(gnsqd_factory: Callable[..., Daemo
         stop.set()
         thread.join()
     assert "ERROR" not in daemon.log()
-
-
-@pytest.mark.slow
-def test_scrape_of_many_topics_is_quick_and_holds_up_no_publisher(
-    gnsqd_factory: Callable[..., Daemon], tmp_path: Path
-) -> None:
-    """Bounds for busy machines; `python tests/benchmarks scrape` has the figures and the bounds that are promised."""
-    write_topics(tmp_path / "data", [f"topic{number}" for number in range(1000)], ["a", "b", "c"])
-    daemon = gnsqd_factory(data_path=tmp_path / "data")
-    result = measure(daemon, OPENMETRICS, scrapes=5)
-    assert len(result.during) > 100
-    assert result.alone[0].size > 1_000_000
-    assert median(scrape.seconds for scrape in result.alone) < 1
-    assert percentile(99, result.during) < 0.1

@@ -21,7 +21,6 @@ from pathlib import Path
 import pytest
 
 import gnsqd
-from gnsq_pipeline.cli import INSTALL
 from gnsqd.version import VERSION, lane
 
 ROOT = Path(__file__).resolve().parents[2]
