@@ -21,7 +21,7 @@ cdef class JournaledQueue:
     cdef bint _noted
     cdef list _finished_notes
     cdef list _taken_notes
-    cdef list _held_notes
+    cdef dict _held_notes
 
     @cython.locals(message=Message, number=cython.longlong, start=cython.longlong, end=cython.longlong)
     cpdef put(self, list messages)
@@ -30,6 +30,7 @@ cdef class JournaledQueue:
     @cython.locals(bounds=list, at=Py_ssize_t)
     cpdef note_finished(self, list messages)
     cpdef note_finished_span(self, long long start, long long end)
+    @cython.locals(message=Message, again=cython.bint)
     cpdef note_taken(self, list messages)
     cpdef note_held(self, Message message, long long due)
 

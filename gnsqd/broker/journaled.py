@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 from sys import maxsize
 from time import monotonic_ns, time_ns
 
-from gnsqd.broker.message import Message
+from gnsqd.broker.message import MAX_ATTEMPTS, Message
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
 from gnsqd.storage.due_times import DueTimes
@@ -49,7 +49,7 @@ class JournaledQueue:
         self._noted = False
         self._finished_notes: list[int] = []
         self._taken_notes: list[int] = []
-        self._held_notes: list[tuple[int, int, int]] = []
+        self._held_notes: dict[int, tuple[int, int]] = {}  # attempts and due time; the last of each message
 
     # What waits
 
@@ -292,13 +292,21 @@ class JournaledQueue:
             self._note()
 
     def note_taken(self, messages: list[Message]) -> None:
+        """They are about to be delivered. A redelivery is noted as a total: spans would merge several into one."""
+        again = False
+        for message in messages:
+            if message.attempts:
+                self._held_notes[message.number] = (min(message.attempts + 1, MAX_ATTEMPTS), 0)
+                again = True
+        if again:
+            messages = [message for message in messages if not message.attempts]
         self._taken_notes += _bounds(messages)
         if not self._noted:
             self._note()
 
     def note_held(self, message: Message, due: int) -> None:
         """It is held back until `due`, wall clock in ns."""
-        self._held_notes.append((message.number, message.attempts, due))
+        self._held_notes[message.number] = (message.attempts, due)
         if not self._noted:
             self._note()
 
@@ -313,10 +321,13 @@ class JournaledQueue:
         if self._taken_notes:
             records.append(encoder.spans(TAKEN, self.index, self._taken_notes))
         if self._held_notes:
-            records += encoder.held(self.index, self._held_notes)
+            records += encoder.held(self.index, self._held_entries())
         if self._finished_notes:
             records.append(encoder.spans(FINISHED, self.index, self._finished_notes))
         return records
+
+    def _held_entries(self) -> list[tuple[int, int, int]]:
+        return [(number, attempts, due) for number, (attempts, due) in self._held_notes.items()]
 
     def forget_notes(self) -> None:
         self._noted = False
@@ -329,7 +340,7 @@ class JournaledQueue:
         wall = time_ns() - monotonic_ns()
         dues = {number: wall + due for due, number in self._deferred} if self._attempts else {}
         known = [(number, count, dues.get(number, 0)) for number, count in self._attempts.items()]
-        return [*self._held_notes, *known, *self.held_messages()]  # the later of two counts
+        return [*self._held_entries(), *known, *self.held_messages()]  # the later of two counts
 
     # From the owner of the queue
 

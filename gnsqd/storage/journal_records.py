@@ -16,8 +16,8 @@ gets in turn:
     QUEUE      queue | uint16 size of name | name | spans: so much of it is finished, and nothing was delivered
     DELETED    queue
     FINISHED   queue | spans: done with; for the topic: handed over to its channels
-    TAKEN      queue | spans: delivered once more
-    HELD       queue | entries: number, uint16 attempts, int64 due time or 0
+    TAKEN      queue | spans: delivered once more; written for first deliveries only
+    HELD       queue | entries: number, uint16 attempts (the total), int64 due time or 0
     COMPLETE   uint32 count: the snapshot is whole, with so many records since SNAPSHOT
     CONVERTING what is in the topic's disk queues from now on is a copy of what the journal has
     VOID       nothing up to here counts any more

@@ -20,9 +20,10 @@ from gnsqd.errors import StorageError
 from gnsqd.options import Options
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
 from gnsqd.storage.syncer import Syncer
-from unit.broker.surroundings import MINUTE, SECOND, FakeConsumer, Surroundings, settle
+from unit.broker.surroundings import MINUTE, SECOND, FakeConsumer, Surroundings, eventually, settle
 
 FAR = 1 << 62
+CONSUMER = FakeConsumer(99)
 
 
 @dataclass
@@ -140,6 +141,52 @@ def test_attempts_and_due_times_survive_kills_and_new_segments(tmp_path: Path, s
     found = {message.body: message.attempts for message in daemon.take("c")}
     assert list(found) == [b"twice"]
     assert found[b"twice"] >= 2
+
+
+def take_both(daemon: Daemon) -> list[Message]:
+    """The only two messages of channel `c`, wherever they are."""
+    channel(daemon).process_deferred(FAR)
+    found: list[Message] = []
+    while len(found) < 2:
+        found += daemon.topic.get_channel("c").take(CONSUMER, 2 - len(found), MINUTE, 0)
+    return found
+
+
+@pytest.mark.parametrize("flush_after", [1, 7, 1000])
+def test_every_delivery_counts_after_a_kill(tmp_path: Path, syncer: Syncer, flush_after: int) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, {"mem_queue_size": 1})
+    channel(daemon)
+    daemon.topic.publish([b"0", b"1"])
+    daemon.flush()
+    for kills in (1, 2):
+        for count in range(1, 202):
+            for message in take_both(daemon):
+                message.next_delivery()
+                delay = MINUTE if count % 3 == 1 else 0
+                channel(daemon).requeue(CONSUMER.id, message.id, delay)
+            if count % flush_after == 0:
+                daemon.flush()
+        daemon = daemon.after_kill(tmp_path / f"{kills}")
+        messages = take_both(daemon)
+        assert [message.attempts for message in messages] == [201 * kills] * 2
+        for message in messages:
+            channel(daemon).requeue(CONSUMER.id, message.id, 0)
+
+
+def test_deliveries_before_a_kill_count_for_max_attempts(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, {"max_attempts": 5})
+    channel(daemon)
+    daemon.topic.publish([b"0", b"1"])
+    daemon.flush()
+    for _ in range(4):
+        for message in take_both(daemon):
+            message.next_delivery()
+            channel(daemon).requeue(CONSUMER.id, message.id, 0)
+    daemon = daemon.after_kill(tmp_path / "b")
+    for message in take_both(daemon):
+        message.next_delivery()
+        channel(daemon).requeue(CONSUMER.id, message.id, 0)
+    eventually(lambda: channel(daemon).dead_letter_count == 2)
 
 
 def test_topic_without_channels_keeps_its_messages(tmp_path: Path, syncer: Syncer) -> None:
