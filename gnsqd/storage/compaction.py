@@ -102,6 +102,7 @@ class Rewriting:
             for source in self._sources:
                 self._copy(source)
             if self._target.count:
+                self._parts.append(self._encoder.record(records.CONTINUED))
                 self._write()
                 syncer.run(sync_path, self._temporary)
         except BaseException:

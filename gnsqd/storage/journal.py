@@ -95,6 +95,8 @@ class Journal:
         self._begin = self._snapshot_end = 0  # of the last segment and its snapshot, in bytes ever
         self._snapshot_size = 0
         self._abandoned: list[Segment] = []  # to be deleted when there is another
+        self._unmarked: list[Segment] = []  # do not yet say that another follows
+        self._finished_floor = 0  # no message before this one is wanted, by what is written
         self._unsynced: list[int] = []  # descriptors of segments that are no longer written
         self._unconfirmed: list[tuple[int, list[bytes], list[Mark]]] = []  # what an fsync must confirm
         self._new_files = False
@@ -187,7 +189,7 @@ class Journal:
             self._flush()
         except StorageError as error:
             self.failed = error
-            self.reclaim()  # a full disk gets room by that
+            self.reclaim(self.floor())  # a full disk gets room by that
             raise
         self.failed = self._sync_failed
 
@@ -205,8 +207,7 @@ class Journal:
         if len(parts) > 1 or head:
             self._write(self._segments.last, self._descriptor, parts, len(head))
             self._forget_written()
-        if len(self._segments) > 1:
-            self.reclaim()
+        self._reclaim_written()
 
     def _is_full(self) -> bool:
         """Whether to go on in a new segment: also early, when nearly nothing of the present one is wanted."""
@@ -267,12 +268,22 @@ class Journal:
         self._retire_descriptor()
         self._descriptor = descriptor
         self._new_files = True
+        if len(self._segments) and self._segments.last not in self._unmarked:
+            self._unmarked.append(self._segments.last)
         self._segments.append(segment)
         self._roll_at = segment.size + max(MIN_ROLL, 4 * len(snapshot))
         self._forget_written()
         self._segments.delete(self._abandoned)
         self._abandoned = []
-        self.reclaim()
+        self._reclaim_written()
+        if not self._durable:
+            self._mark_continued()
+
+    def _mark_continued(self) -> None:
+        """The last segment survives what it is to survive, so those before it may say that it follows."""
+        for segment in self._unmarked:
+            segment.mark_continued()
+        self._unmarked = []
 
     def _retire_descriptor(self) -> None:
         if self._descriptor >= 0:
@@ -299,7 +310,7 @@ class Journal:
             self._commits.wait(lambda: self._synced >= written)
 
     def _sync(self) -> StorageError | None:
-        written, new_files = self._written, self._new_files
+        written, new_files, floor = self._written, self._new_files, self._finished_floor
         retired, self._unsynced = self._unsynced, []
         self._new_files = False
         descriptors = [*retired, self._descriptor] if self._descriptor >= 0 else retired
@@ -322,7 +333,9 @@ class Journal:
         while done < len(self._unconfirmed) and self._unconfirmed[done][0] <= written:
             done += 1
         del self._unconfirmed[:done]
-        self.reclaim()
+        self.reclaim(floor)
+        if written >= self._snapshot_end:
+            self._mark_continued()
         return None
 
     def _abandon(self, descriptors: list[int]) -> None:
@@ -389,12 +402,20 @@ class Journal:
             return self._replay_whole
         return self._descriptor >= 0 and (not self._durable or self._synced >= self._snapshot_end)
 
-    def reclaim(self) -> None:
-        """Delete the oldest segments as far as nothing in them is wanted."""
+    def _reclaim_written(self) -> None:
+        """As `reclaim`, for what is written; where the journal is durable that waits for fsync. After a crash the
+        messages of a segment that is gone would otherwise count as lost."""
+        if len(self._segments) > 1:
+            self._finished_floor = self.floor()
+        if not self._durable:
+            self.reclaim(self._finished_floor)
+
+    def reclaim(self, floor: int) -> None:
+        """Delete the oldest segments that have no message from `floor` on."""
         if not self._is_snapshot_safe():
             return
         if len(self._segments) > 1:
-            self._segments.drop_below(self.floor())
+            self._segments.drop_below(min(floor, self.floor()))
         if self._void:
             self._segments.delete(self._void)
             self._void = []
@@ -476,7 +497,7 @@ class Journal:
         segments = self._segments.all
         self._noted.clear()
         self._batch.drop()
-        if segments and at_once:
+        if segments and (at_once or len(segments) > 1):
             self._batch.lasts.append(self._encoder.record(records.VOID))
             try:
                 self.commit()

@@ -1,7 +1,7 @@
 """What was appended to a journal and is not written yet.
 
 Records of queues that come and go stand first, then messages, then what the queues have to tell of their messages.
-Messages that follow each other share a record up to a certain size.
+Messages that follow each other share a record, few enough that damage, which costs the whole record, costs little.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,8 @@ from sys import maxsize
 
 from gnsqd.storage import journal_records as records
 
-MAX_RECORD = 128 * 1024  # bytes of the messages in a record, but for a single larger one
+MAX_MESSAGES = 32  # in a record
+MAX_RECORD = 32 * 1024  # bytes of the messages in a record, on average, but for a single larger one
 
 Mark = tuple[int, int, int]  # of a record of messages: first number, count, offset among these records
 
@@ -42,10 +43,11 @@ class Batch:
     def put(self, first: int, frames: Sequence[bytes], due: int) -> int:
         """Messages with numbers from `first` on, which follows those before; how many bytes they are."""
         size = size_of(frames)
-        if due or self._frames_size + size > MAX_RECORD:
+        full = self._frames_size + size > MAX_RECORD or len(self._frames) + len(frames) > MAX_MESSAGES
+        if due or full:
             self.close_record()
-        if due or size > MAX_RECORD:
-            self._add_records(first, frames, due)
+        if due or size > MAX_RECORD or len(frames) > MAX_MESSAGES:
+            self._add_records(first, frames, due, size)
         else:
             if not self._frames:
                 self._frames_first = first
@@ -59,14 +61,11 @@ class Batch:
             self._add(self._frames_first, self._frames, 0)
             self._frames, self._frames_size = [], 0
 
-    def _add_records(self, first: int, frames: Sequence[bytes], due: int) -> None:
-        begin = size = 0
-        for position, frame in enumerate(frames):
-            if size and size + len(frame) > MAX_RECORD:
-                self._add(first + begin, frames[begin:position], due)
-                begin, size = position, 0
-            size += len(frame)
-        self._add(first + begin, frames[begin:], due)
+    def _add_records(self, first: int, frames: Sequence[bytes], due: int, size: int) -> None:
+        # By the mean size: a loop over all messages would cost more than their records.
+        step = max(min(MAX_RECORD * len(frames) // size, MAX_MESSAGES), 1)
+        for begin in range(0, len(frames), step):
+            self._add(first + begin, frames[begin : begin + step], due)
 
     def _add(self, first: int, frames: Sequence[bytes], due: int) -> None:
         head, payload = self._encoder.put(first, frames, due)

@@ -21,6 +21,7 @@ gets in turn:
     COMPLETE   uint32 count: the snapshot is whole, with so many records since SNAPSHOT
     CONVERTING what is in the topic's disk queues from now on is a copy of what the journal has
     VOID       nothing up to here counts any more
+    CONTINUED  the last of a segment: another one follows, or is lost
 
 A frame is what consumers get: int32 size, and so many bytes.
 """
@@ -37,7 +38,7 @@ from gnsqd.storage.spans import Spans, encode_bounds
 
 FIRST_LINE_SIZE = 25
 _FIRST_LINE = re.compile(rb"gnsqd journal 1 ([0-9a-f]{8})\n")
-PUT, SNAPSHOT, QUEUE, DELETED, FINISHED, TAKEN, HELD, COMPLETE, CONVERTING, VOID = range(1, 11)
+PUT, SNAPSHOT, QUEUE, DELETED, FINISHED, TAKEN, HELD, COMPLETE, CONVERTING, VOID, CONTINUED = range(1, 12)
 
 _MARK = 0xF19B4A72
 MARK_SIZE = 4
@@ -199,7 +200,7 @@ def parse_header(data: bytes, position: int, expected_mark: bytes) -> tuple[int,
     if len(data) < position + HEADER.size:
         return None
     mark, size, crc, type = HEADER.unpack_from(data, position)
-    if mark != expected_mark or not PUT <= type <= VOID:
+    if mark != expected_mark or not PUT <= type <= CONTINUED:
         return None
     return type, size, crc
 

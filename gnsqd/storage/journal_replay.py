@@ -21,6 +21,7 @@ from gnsqd.storage.segment import Segment
 from gnsqd.storage.spans import Spans
 
 PROGRESS_SECONDS = 5.0
+MAX_RANGES = 5  # of numbers that a line names
 _IN_SNAPSHOT = (records.QUEUE, records.FINISHED, records.HELD)
 
 
@@ -73,10 +74,14 @@ class Replay:
         self.void: list[Segment] = []  # segments that do not count any more
         self.whole = False  # the last segment by itself tells what queues are done with
         self.damages: list[Damage] = []
+        self.lost = Spans()  # messages that are in no segment and that some queue is not done with
         self.torn: Damage | None = None
         self._mends = mends
         self._topic = topic
         self._log = log
+        self._first_number = 1  # of all that counts
+        self._written_end = 1  # every number below was written
+        self._continued: Segment | None = None  # the last segment, if it says that another follows
         self._now = time_ns()
         self._snapshot: dict[int, QueueState] | None = None  # one that is not complete
         self._snapshot_records = 0
@@ -101,7 +106,13 @@ class Replay:
                 progress = monotonic()
                 self._log.info("JOURNAL(%s): %d of %d segments replayed", self._topic, position + 1, len(paths))
         self._end_snapshot()
+        if self._continued is not None:
+            path, size = self._continued.path, self._continued.size
+            text = f"the segment that follows is missing, with all messages from number {self.next_number} on"
+            self._note_damage(Damage(path, size, size, text))
         self._settle()
+        if self.lost:
+            self._log.error("JOURNAL(%s): %s", self._topic, self.describe_lost())
         if paths:
             self._log.info(
                 "JOURNAL(%s): replayed %d segments with %d messages in %.3f seconds",
@@ -120,6 +131,7 @@ class Replay:
             self._set_aside(number, path, len(data), is_last)
             return len(data)
         self.whole = False
+        self._continued = None
         segment = Segment(path, number, salt, self.next_number)
         segment.size = len(data)
         self.segments.append(segment)
@@ -130,7 +142,9 @@ class Replay:
                 self._note_damage(Damage(path, position, begin, "damaged"))
             position = end
             try:
-                if type == records.PUT:
+                if type == records.CONTINUED:
+                    self._continued = segment
+                elif type == records.PUT:
                     self._put(segment, memoryview(data)[start : start + records.PUT_HEAD], begin)
                     self.put_size += end - start - records.PUT_HEAD
                 else:
@@ -139,11 +153,24 @@ class Replay:
                 self._note_damage(Damage(path, begin, end, str(error)))
         if position < len(data):
             rest = Damage(path, position, len(data), "damaged")
-            if is_last:
+            if is_last and not self._is_complete(segment, data, position):
                 self._cut_off(segment, rest)
             else:
                 self._note_damage(rest)
         return len(data)
+
+    def _is_complete(self, segment: Segment, data: bytes, position: int) -> bool:
+        """Whether a record at the end, which is damaged, has its full size: then no kill has cut it off."""
+        header = records.parse_header(data, position, records.mark_of(segment.salt))
+        if header is None:
+            return False
+        type, size, _ = header
+        position += records.HEADER.size
+        if type == records.PUT and position + size <= len(data) and size >= records.PUT_HEAD:
+            first, count, _ = records.decode_put(data[position : position + records.PUT_HEAD])
+            if first == self._written_end and 0 < count < size:  # or that is where the damage is
+                self._mention(first + count)
+        return position + size <= len(data)
 
     def _cut_off(self, segment: Segment, rest: Damage) -> None:
         """What a kill left of the last write."""
@@ -161,6 +188,7 @@ class Replay:
             self._log.warn("JOURNAL(%s): %s is not a segment of a journal yet, removed", self._topic, path)
             self.void.append(Segment(path, number, 0, self.next_number))
             return
+        self._continued = None  # here it is
         self._note_damage(Damage(path, 0, size, "not a segment of a journal"))
         if self._mends:
             with suppress(OSError):
@@ -183,13 +211,17 @@ class Replay:
         segment.note_put(first, count, offset)
         self.present.add(first, first + count)
         self.put_count += count
-        self._mention(first + count)
+        self._mention_written(first + count)
         if due > self._now:
             for number in range(first, first + count):
                 self.due[number] = due
 
     def _mention(self, end: int) -> None:
         self.next_number = max(self.next_number, end)
+
+    def _mention_written(self, end: int) -> None:
+        self._written_end = max(self._written_end, end)
+        self._mention(end)
 
     def _apply(self, type: int, payload: bytes) -> None:
         if type in _IN_SNAPSHOT:
@@ -198,7 +230,7 @@ class Replay:
             self._end_snapshot()
         if type == records.SNAPSHOT:
             number, queue = records.decode_snapshot(payload)
-            self._mention(number)
+            self._mention_written(number)
             self.next_queue = max(self.next_queue, queue)
             self._snapshot, self._snapshot_records, self._snapshot_damaged = {}, 0, False
         elif type == records.COMPLETE:
@@ -263,6 +295,16 @@ class Replay:
                 state.attempts[number] = attempts
                 state.due[number] = due
 
+    def describe_lost(self) -> str:
+        """How many messages, and which; it may be fewer where it isn't known what was finished."""
+        ranges = [f"{start}-{end - 1}" if end - start > 1 else f"{start}" for start, end in self.lost]
+        numbers = ", ".join(ranges[:MAX_RANGES])
+        if len(ranges) > MAX_RANGES:
+            numbers += f" and {len(ranges) - MAX_RANGES} more ranges"
+        count = self.lost.count()
+        text = f"{'up to ' * self.damaged}{count} {'message is' if count == 1 else 'messages are'} lost"
+        return f"{text}, no segment has them: numbers {numbers}"
+
     def _start_anew(self) -> None:
         self.void += self.segments
         self.segments = []
@@ -271,9 +313,11 @@ class Replay:
         self.due = {}
         self.converting = self.damaged = False
         self._snapshot = None
+        self._first_number = self._written_end = self.next_number
 
     def _settle(self) -> None:
         """The topic has handed over what any channel is done with or was given, and nobody waits for what is lost."""
+        is_known = 0 in self.queues
         topic = self.queues.setdefault(0, QueueState(self._topic))
         missing = self.present.gaps(0, self.next_number)
         for state in self.queues.values():
@@ -281,14 +325,22 @@ class Replay:
                 topic.finished.update(state.finished)
                 for number in [*state.attempts, *state.due]:
                     topic.finished.add(number, number + 1)
+        # From `_written_end` on numbers may have been noted as finished whose messages a kill prevented.
+        end = self.next_number if self.damages else self._written_end
+        suspects = done = self.present.gaps(self._first_number, end)
         for state in self.queues.values():
+            before = state.finished.copy()
             state.finish(missing)
+            if state.finished.count() > before.count():
+                done = done.without(done.without(before))
             for number in list(state.attempts):
                 if number in state.finished:
                     del state.attempts[number]
             state.due = {
                 number: due for number, due in state.due.items() if due > self._now and number not in state.finished
             }
+        if is_known or not self.damaged:
+            self.lost = suspects.without(done)
         needed = [segment for segment in self.segments if segment.count or segment is self.segments[-1]]
         self.void += [segment for segment in self.segments if segment not in needed]
         self.segments = needed

@@ -10,13 +10,15 @@ from bisect import bisect_right
 from contextlib import suppress
 
 from gnsqd.errors import StorageError
-from gnsqd.storage.files import path_error
+from gnsqd.storage.files import path_error, write_at
 from gnsqd.storage.journal_records import (
+    CONTINUED,
     FIRST_LINE_SIZE,
     HEADER,
     MARK_SIZE,
     PUT,
     PUT_HEAD,
+    Encoder,
     decode_put,
     is_whole,
     mark_of,
@@ -83,6 +85,20 @@ class Segment:
         self.first = min(self.first, end)
         self.end = min(self.end, end)
         self.count = min(self.count, self.end - self.first)
+
+    def mark_continued(self) -> None:
+        """Note at its end that another segment follows. Should that fail, it only goes unnoticed if that is lost."""
+        try:
+            descriptor = os.open(self.path, os.O_WRONLY)
+        except OSError:
+            return
+        try:
+            self.size += write_at(descriptor, [Encoder(self.salt).record(CONTINUED)], self.size)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(descriptor, self.size)
+        finally:
+            os.close(descriptor)
 
     def size_of(self, count: int) -> int:
         """How many bytes so many of its messages take, about; 0 exactly when they are none."""

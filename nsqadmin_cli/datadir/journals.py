@@ -91,6 +91,8 @@ def _judge(report: JournalReport, replay: Replay, running: bool) -> Iterator[Fin
             text = f"{damage.reason}: messages there are lost, gnsqd goes on behind it; finished ones may come again"
             name = os.path.basename(damage.path)
             yield Finding(Severity.DAMAGE, topic, name, damage.begin, text)
+        if replay.lost:
+            yield Finding(Severity.DAMAGE, topic, "", None, replay.describe_lost())
         if replay.torn is not None:
             name = os.path.basename(replay.torn.path)
             text = f"ends in {replay.torn.reason}; gnsqd cuts it off"

@@ -1,0 +1,219 @@
+"""What damage to a journal costs, and that it is reported: a missing segment, a bit that flipped. No false report."""
+
+import json
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from gnsqd.broker.journaled import JournaledQueue
+from gnsqd.storage.journal import Journal
+from gnsqd.storage.journal_batch import MAX_MESSAGES
+from gnsqd.storage.segment import Segment
+from gnsqd.storage.segments import Segments
+from gnsqd.storage.syncer import Syncer
+from nsqadmin_cli.datadir.checking import Severity
+from nsqadmin_cli.datadir.directory import list_directory
+from nsqadmin_cli.datadir.journals import check_journals
+from unit.broker.test_journaled import Daemon, channel
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "journal"  # an older gnsqd wrote it, with a record for each publish
+SMALL = {"max_bytes_per_file": 2000}
+
+
+def lay_out(directory: Path, syncer: Syncer) -> list[Path]:
+    """The segments that a killed daemon leaves. Channel `c` is done with a third of its messages, `d` with none."""
+    daemon = Daemon(directory, syncer, SMALL)
+    channel(daemon)
+    channel(daemon, "d")
+    for first in range(0, 200, 5):
+        daemon.topic.publish([b"message %d" % number for number in range(first, first + 5)])
+        daemon.topic.commit()
+    for message in [message for message in daemon.take("c") if message.number % 3 == 0]:
+        channel(daemon).finish(daemon.consumer("c"), message.id)
+    daemon.kill()
+    return sorted(directory.glob("t.journal.*"))
+
+
+def journal_of(daemon: Daemon) -> Journal:
+    queue = daemon.topic.backend
+    assert isinstance(queue, JournaledQueue)
+    return queue.journal
+
+
+def errors(daemon: Daemon) -> list[str]:
+    return [line for line in daemon.around.log.getvalue().split("\n") if " ERROR: " in line]
+
+
+def damage_found(directory: Path) -> list[str]:
+    """What `data verify` finds."""
+    (report,) = check_journals(list_directory(str(directory)), "", "", running=False, advance=lambda size: None)
+    return [finding.text for finding in report.findings if finding.severity is Severity.DAMAGE]
+
+
+def reported(texts: Sequence[str]) -> int:
+    """How many messages the one text that says so reports as lost."""
+    (found,) = [match for text in texts if (match := re.search(r"(\d+) messages? (is|are) lost, no segment", text))]
+    return int(found[1])
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_messages_of_a_missing_segment_are_reported(tmp_path: Path, syncer: Syncer, position: int) -> None:
+    paths = lay_out(tmp_path / "a", syncer)
+    assert len(paths) > 4
+    whole = Daemon(shutil.copytree(tmp_path / "a", tmp_path / "b"), syncer, SMALL)
+    assert not errors(whole)
+    assert not damage_found(tmp_path / "a")
+    paths[position].unlink()
+    found = damage_found(tmp_path / "a")
+    daemon = Daemon(tmp_path / "a", syncer, SMALL)
+    lost = whole.take_all("d") - daemon.take_all("d")
+    assert lost
+    assert reported(found) == reported(errors(daemon)) == lost.total()
+    numbers = sorted(int(body.split()[1]) + 1 for body in lost)
+    assert errors(daemon)[0].endswith(f": numbers {numbers[0]}-{numbers[-1]}")
+    daemon.flush()
+    again = daemon.after_kill(tmp_path / "again")
+    assert not errors(again), "once"
+
+
+def test_missing_newest_segments_are_reported(tmp_path: Path, syncer: Syncer) -> None:
+    paths = lay_out(tmp_path / "a", syncer)
+    while len(paths) > 1:
+        paths.pop().unlink()
+        left = shutil.copytree(tmp_path / "a", tmp_path / f"{len(paths)}")
+        (text,) = damage_found(left)
+        daemon = Daemon(left, syncer, SMALL)
+        count = daemon.take_all("d").total()
+        expected = f"the segment that follows is missing, with all messages from number {count + 1} on"
+        assert text.startswith(expected)
+        (error,) = errors(daemon)
+        assert error.endswith(expected)
+        assert paths[-1].name in error
+
+
+def test_missing_segment_after_a_restart_is_reported(tmp_path: Path, syncer: Syncer) -> None:
+    """The segment of a daemon that was killed says that another follows once the next daemon has begun it."""
+    for name in (b"first", b"second"):
+        daemon = Daemon(tmp_path, syncer, {})
+        channel(daemon)
+        daemon.topic.publish([name])
+        daemon.kill()
+    first, second = sorted(tmp_path.glob("t.journal.*"))
+    second.unlink()
+    assert "missing" in damage_found(tmp_path)[0]
+    assert first.name in errors(Daemon(tmp_path, syncer, {}))[0]
+
+
+@pytest.mark.parametrize("durability", ["process", "disk"])
+def test_segments_that_nobody_wants_any_more_are_not_missing(
+    tmp_path: Path, syncer: Syncer, durability: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind any deletion may come a kill, or with `disk` a loss of power, which leaves what was synced."""
+    source = tmp_path / "a"
+    options = SMALL | {"durability": durability}
+    synced: dict[int, int] = {}  # size by inode
+    copies: list[Path] = []
+    delete = Segments.delete
+
+    def note_synced(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        synced[status.st_ino] = status.st_size
+
+    def delete_and_copy(self: Segments, segments: Sequence[Segment]) -> None:
+        delete(self, segments)
+        if segments:
+            copy = tmp_path / f"copy{len(copies)}"
+            copies.append(Path(shutil.copytree(source, copy)))
+            for path in source.iterdir() if durability == "disk" else []:
+                os.truncate(copy / path.name, synced.get(path.stat().st_ino, 0))
+
+    monkeypatch.setattr(os, "fsync", note_synced)
+    monkeypatch.setattr(os, "fdatasync", note_synced)
+    with monkeypatch.context() as patch:
+        patch.setattr(Segments, "delete", delete_and_copy)
+        daemon = Daemon(source, syncer, options)
+        channel(daemon)
+        for first in range(0, 300, 5):
+            daemon.topic.publish([b"message %d" % number for number in range(first, first + 5)])
+            daemon.topic.commit()
+            for message in daemon.take("c"):
+                if message.number % 50:
+                    channel(daemon).finish(daemon.consumer("c"), message.id)
+            if first % 50 == 0:
+                journal_of(daemon).compact()
+            else:
+                journal_of(daemon).flush()
+        daemon.kill()
+    assert len(copies) > 3
+    for copy in copies:
+        assert not errors(Daemon(copy, syncer, options)), copy
+
+
+@pytest.mark.parametrize("place", ["first", "middle", "last"])
+def test_flipped_bit_costs_a_small_group_of_messages(tmp_path: Path, syncer: Syncer, place: str) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, {})
+    channel(daemon)
+    daemon.flush()
+    bodies = [b"message %d." % number for number in range(2000)]
+    daemon.topic.publish(bodies)
+    journal_of(daemon).flush()  # nothing behind them says what their numbers were
+    (path,) = (tmp_path / "a").glob("t.journal.*")
+    data = bytearray(path.read_bytes())
+    left = tmp_path / "left"
+    left.mkdir()
+    data[data.index(bodies[{"first": 0, "middle": 1000, "last": 1999}[place]])] ^= 0x10
+    (left / path.name).write_bytes(data)
+    found = damage_found(left)
+    again = Daemon(left, syncer, {})
+    lost = Counter(bodies) - again.take_all("c")
+    assert 0 < lost.total() <= MAX_MESSAGES
+    assert reported(found) == reported(errors(again)) == lost.total()
+    daemon.kill()
+
+
+def test_records_have_few_messages_or_one_that_is_large(tmp_path: Path, syncer: Syncer) -> None:
+    large = b"x" * 100_000
+    daemon = Daemon(tmp_path, syncer, {})
+    channel(daemon)
+    daemon.topic.publish([b"small"] * 100)
+    daemon.topic.publish([large] * 3)
+    daemon.topic.publish([b"held"] * 100, deferred=10**12)
+    for _ in range(100):
+        daemon.topic.publish([b"alone"])
+    daemon.kill()
+    (path,) = tmp_path.glob("t.journal.*")
+    data = path.read_bytes()
+    for body, most in (
+        (b"small", MAX_MESSAGES),
+        (b"x" * 100_000, 1),
+        (b"held", MAX_MESSAGES),
+        (b"alone", MAX_MESSAGES),
+    ):
+        counts = [record.count(body) for record in data.split(data[25:29]) if body in record]
+        assert sum(counts) == (3 if most == 1 else 100)
+        assert max(counts) <= most
+
+
+def test_journal_of_an_older_gnsqd_is_read(tmp_path: Path, syncer: Syncer) -> None:
+    expected = json.loads((GOLDEN / "expected.json").read_text())
+    data = shutil.copytree(GOLDEN, tmp_path / "a")
+    daemon = Daemon(data, syncer, {})
+    assert not errors(daemon)
+    for name, bodies in expected.items():
+        assert sorted(body.decode() for body in daemon.take_all(name).elements()) == bodies
+    again = daemon.after_kill(tmp_path / "b")
+    assert not errors(again)
+    assert sorted(body.decode() for body in again.take_all("d").elements()) == expected["d"]
+
+
+def test_missing_segment_of_an_older_gnsqd_is_reported(tmp_path: Path, syncer: Syncer) -> None:
+    data = shutil.copytree(GOLDEN, tmp_path / "a")
+    assert not damage_found(data)
+    (data / "t.journal.000001.dat").unlink()
+    found = damage_found(data)
+    assert reported(found) == reported(errors(Daemon(data, syncer, {}))) == 300
