@@ -332,6 +332,19 @@ def test_a_damaged_journal_is_damage_and_a_torn_end_is_not(gnsqd_factory: Daemon
     assert 0 < damage["position"] <= position
 
 
+def test_a_missing_file_of_a_journal_is_damage(tmp_path: Path) -> None:
+    directory = shutil.copytree(GOLDEN / "journal", tmp_path / "data")
+    (directory / "nsqd.dat").write_text(json.dumps(TOPIC_T))
+    assert document("verify", str(directory))["sound"]
+    (directory / "t.journal.000001.dat").unlink()
+    found = document("verify", str(directory), code=1)
+    assert [(journal["topic"], journal["sound"]) for journal in found["journals"]] == [("t", False)]
+    damage = found["findings"][0]
+    assert (damage["severity"], damage["queue"], damage["file"]) == ("damage", "t", None)
+    assert damage["text"] == "300 messages are lost, no segment has them: numbers 301-600"
+    assert "Damaged: 1 of 1 journal" in plain(gnsqadmin("data", "verify", str(directory)).out)
+
+
 def make(directory: Path, metadata: object, **files: bytes) -> str:
     """A data directory; names of files have _ for a dot."""
     directory.mkdir(exist_ok=True)

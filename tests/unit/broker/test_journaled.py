@@ -531,6 +531,7 @@ def run_model(daemons: list[Daemon], root: Path, steps: list[Step]) -> None:
                 waiting = flow(waiting, wanted, names)
             probe = daemons[-1].after_kill(root / f"probe{len(daemons)}")
             daemons.insert(0, probe)
+            assert "lost" not in probe.around.log.getvalue()
             assert sorted(probe.topic.channels) == sorted(names)
             for each in names:
                 assert probe.take_all(each) == Counter(wanted[each]), each

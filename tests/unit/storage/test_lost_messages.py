@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gnsqd.broker.journaled import JournaledQueue
+from gnsqd.broker.message import Message
 from gnsqd.storage.journal import Journal
 from gnsqd.storage.journal_batch import MAX_MESSAGES
 from gnsqd.storage.segment import Segment
@@ -138,16 +139,26 @@ def test_segments_that_nobody_wants_any_more_are_not_missing(
         patch.setattr(Segments, "delete", delete_and_copy)
         daemon = Daemon(source, syncer, options)
         channel(daemon)
-        for first in range(0, 300, 5):
+        late: list[Message] = []
+        for first in range(0, 400, 5):
             daemon.topic.publish([b"message %d" % number for number in range(first, first + 5)])
             daemon.topic.commit()
             for message in daemon.take("c"):
-                if message.number % 50:
+                if first < 200 or message.number % 10 == 0:
+                    late.append(message)
+                else:
                     channel(daemon).finish(daemon.consumer("c"), message.id)
-            if first % 50 == 0:
-                journal_of(daemon).compact()
-            else:
+            if first < 200 or first % 50 == 0:
+                # Those of this time are finished a segment later, or, from number 210 on, just before a compaction.
+                count = max(len(late) - 5, 0) if first < 200 else len(late)
+                for message in late[:count]:
+                    if message.number != 210:  # from there on only compaction deletes
+                        channel(daemon).finish(daemon.consumer("c"), message.id)
+                del late[:count]
+            if first < 200 or first % 50:
                 journal_of(daemon).flush()
+            else:
+                journal_of(daemon).compact()
         daemon.kill()
     assert len(copies) > 3
     for copy in copies:
