@@ -231,7 +231,15 @@ class NSQD:
             open_journal=self._open_journal,
             free_disk=self._free_disk,
             note_dead=self._dead_letters.note,
+            check_exit=self._check_exit,
         )
+
+    def _check_exit(self) -> None:
+        if self._registry.loading and self._exit_requested.is_set():
+            raise StartError(
+                "asked to exit while messages move from disk queues to journals; the next start goes on with the rest",
+                prefix="failed to load metadata",
+            )
 
     def _bounds(self) -> list[Bounds]:
         topics = self._registry.topics.values()

@@ -25,7 +25,7 @@ from gnsqd.broker.in_flight import Deferred, InFlight
 from gnsqd.broker.journaled import JournaledQueue
 from gnsqd.broker.message import Message
 from gnsqd.broker.names import is_ephemeral
-from gnsqd.broker.takeover import convert, import_batch
+from gnsqd.broker.takeover import convert
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.quantile import Quantile, Result
 from gnsqd.storage.backend_queue import BackendQueue, DummyBackendQueue
@@ -490,12 +490,10 @@ class Channel:
 
     # With a journal
 
-    def import_queue(self, old: BackendQueue) -> None:
-        """Move what a disk queue of this channel holds to the journal; StorageError. May yield."""
-        assert self._journaled is not None
-        while messages := import_batch(old, self._journaled):
-            self._defer([message for message in messages if message.deferred])
-            self._enqueue([message for message in messages if not message.deferred])
+    def take_over(self, messages: list[Message]) -> None:
+        """Queue messages that were in a disk queue of this channel and are in the journal now."""
+        self._defer([message for message in messages if message.deferred])
+        self._enqueue([message for message in messages if not message.deferred])
 
     def _held_messages(self) -> list[tuple[int, int, int]]:
         wall = time_ns() - monotonic_ns()

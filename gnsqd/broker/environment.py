@@ -9,7 +9,7 @@ from gevent import Greenlet
 from gnsqd.broker.guid import GuidFactory
 from gnsqd.log import Logger
 from gnsqd.options import Options
-from gnsqd.storage.backend_queue import BackendQueue
+from gnsqd.storage.diskqueue import DiskQueue
 from gnsqd.storage.free_disk import FreeDisk
 from gnsqd.storage.journal import Journal
 
@@ -29,12 +29,13 @@ class Environment:
     spawn(name, body)       starts a greenlet whose death by a bug ends the daemon
     free_disk               what watches the disk, where that is asked for
     note_dead(channel)      it has set messages aside for its dead-letter topic. Never yields
+    check_exit()            StartError if the daemon was asked to exit while it loads
     """
 
     options: Options
     log: Logger
     ids: GuidFactory
-    make_backend: Callable[[str], BackendQueue]
+    make_backend: Callable[[str], DiskQueue]
     notify: Callable[[object, bool], None]
     set_health: Callable[[Exception | None], None]
     channels_to_precreate: Callable[[str], list[str]]
@@ -43,3 +44,4 @@ class Environment:
     has_backend: Callable[[str], bool] = lambda name: True
     free_disk: FreeDisk | None = None
     note_dead: Callable[[Any], None] = lambda channel: None
+    check_exit: Callable[[], None] = lambda: None

@@ -1,4 +1,9 @@
-"""What goes from disk queues to a journal when a daemon starts, and back at its clean exit, for any nsqd to come."""
+"""What goes from disk queues to a journal when a daemon starts, and back at its clean exit, for any nsqd to come.
+
+A move to the journal goes batch by batch. The journal has a batch before the disk queue's read position passes it, and
+that position is synced before the next batch is read: a kill leaves one batch in both at most, and the next start
+goes on behind the position.
+"""
 
 from collections.abc import Callable
 from time import monotonic_ns
@@ -9,6 +14,7 @@ from gnsqd.broker.message import Message
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
 from gnsqd.storage.backend_queue import BackendQueue
+from gnsqd.storage.diskqueue import DiskQueue
 
 IMPORT_BATCH = 1000  # messages
 MAX_BYTES = 1 << 20  # in one step
@@ -33,9 +39,20 @@ def convert(
     return lost + queue.depth + queue.deferred_count
 
 
-def import_batch(old: BackendQueue, queue: JournaledQueue) -> list[Message]:
-    """Move some messages from a disk queue to the journal, wanted by `queue` alone if it is a channel's; what came.
-    StorageError if the journal can't keep them: they are in the disk queue then. May yield."""
+def move(
+    old: DiskQueue, queue: JournaledQueue, receive: Callable[[list[Message]], None], is_over: Callable[[], bool]
+) -> None:
+    """Move messages from a disk queue to the journal, wanted by `queue` alone if it is a channel's, until there are no
+    more or `is_over()`; `receive` gets each batch. StorageError if the journal or the read position of the disk queue
+    can't be written: the rest is in the disk queue then. Yields after each batch."""
+    while not is_over() and (messages := _move_batch(old, queue)):
+        receive(messages)
+        if not old.start_sync().get():
+            raise StorageError(f"the read position of {old.name} can't be written")
+
+
+def _move_batch(old: DiskQueue, queue: JournaledQueue) -> list[Message]:
+    """What was moved; StorageError if the journal can't keep it: it is in the disk queue then. May yield."""
     journal = queue.journal
     payloads = old.peek_many(IMPORT_BATCH, MAX_BYTES)
     messages = read_messages(payloads, old, queue.longest)

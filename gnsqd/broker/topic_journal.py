@@ -4,13 +4,15 @@ queues hold is moved to the journal, and at a clean exit everything goes back to
 
 from collections.abc import Callable, Collection
 
+from gevent.lock import Semaphore
+
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.journaled import JournaledQueue, journal_messages
 from gnsqd.broker.message import Message
-from gnsqd.broker.takeover import convert, import_batch
+from gnsqd.broker.takeover import convert, move
 from gnsqd.errors import StorageError
-from gnsqd.storage.backend_queue import BackendQueue
+from gnsqd.storage.diskqueue import DiskQueue
 from gnsqd.storage.journal import Journal
 
 
@@ -27,6 +29,8 @@ class TopicJournal:
         self._restored: dict[str, JournaledQueue] = {}  # channels of the replay, not yet made
         self._converted = journal.replay.converting  # disk queues hold copies of what the journal has
         self._unmoved: list[str] = []  # disk queues with messages that the journal has not
+        self._moving = Semaphore(1)  # held while a disk queue is open
+        self._ending = False
         self.queue = self._restore()
 
     # The replay
@@ -74,11 +78,12 @@ class TopicJournal:
         return queue
 
     def end_replay(self, channels: list[Channel]) -> None:
-        """All channels that there were are made: disk queues may be read, and messages move. May yield."""
+        """All channels that there were are made: disk queues may be read, and messages move. StartError if the daemon
+        was asked to exit meanwhile, while it loads. May yield."""
         if self._replaying:
             for channel in channels:
                 self.import_channel(channel)
-            self._import_topic()
+            self._import(self._topic, self.queue, self.queue.put, lambda: False)
             self._journal.forget_replay()
             self._replaying = self._converted = False
 
@@ -86,40 +91,48 @@ class TopicJournal:
 
     def import_channel(self, channel: Channel) -> None:
         """Move what its disk queue holds, unless that is still to come by `end_replay`. May yield."""
-        if not channel.ephemeral:
-            self._import(f"{self._topic}:{channel.name}", channel.import_queue)
+        if isinstance(channel.backend, JournaledQueue):
+            self._import(f"{self._topic}:{channel.name}", channel.backend, channel.take_over, lambda: channel.exiting)
 
-    def _import_topic(self) -> None:
-        def move(old: BackendQueue) -> None:
-            while messages := import_batch(old, self.queue):
-                self.queue.put(messages)
-
-        self._import(self._topic, move)
-
-    def _import(self, name: str, move: Callable[[BackendQueue], None]) -> None:
+    def _import(
+        self,
+        name: str,
+        queue: JournaledQueue,
+        receive: Callable[[list[Message]], None],
+        is_gone: Callable[[], bool],
+    ) -> None:
         """Move what a disk queue holds to the journal. Should that fail, the rest is there for the next start."""
         if not self._environment.has_backend(name):
             return
-        old: BackendQueue | None = None
-        try:
-            old = self._environment.make_backend(name)
-            if depth := old.depth:
-                if self._converted:
-                    self._log.info("JOURNAL(%s): an exit was not finished, its disk queue is a copy", name)
-                else:
-                    self._log.info("JOURNAL(%s): moving %d messages from the disk queue", name, depth)
-                    move(old)
-            if self._converted or not old.depth:
-                old.delete()
+
+        def is_over() -> bool:
+            self._environment.check_exit()
+            return self._ending or is_gone()
+
+        with self._moving:
+            if self._ending or is_gone():
                 return
-        except StorageError as error:
-            self._environment.set_health(error)
-            self._log.error("JOURNAL(%s): moving messages from the disk queue - %s", name, error)
-        self._unmoved.append(name)
-        if old is not None:
-            if old.depth:
+            old: DiskQueue | None = None
+            try:
+                old = self._environment.make_backend(name)
+                if depth := old.depth:
+                    if self._converted:
+                        self._log.info("JOURNAL(%s): an exit was not finished, its disk queue is a copy", name)
+                    else:
+                        self._log.info("JOURNAL(%s): moving %d messages from the disk queue", name, depth)
+                        move(old, queue, receive, is_over)
+                if self._converted or not old.depth:
+                    old.delete()
+                    return
+            except StorageError as error:
+                self._environment.set_health(error)
+                self._log.error("JOURNAL(%s): moving messages from the disk queue - %s", name, error)
+            finally:
+                if old is not None:
+                    old.close()
+            self._unmoved.append(name)
+            if old is not None and old.depth and not is_gone():
                 self._log.error("JOURNAL(%s): %d messages stay in the disk queue until the next start", name, old.depth)
-            old.close()
 
     # Writing
 
@@ -150,20 +163,26 @@ class TopicJournal:
 
     def remove(self) -> None:
         """The topic is deleted. May yield."""
-        self._journal.remove()
+        self._ending = True
+        with self._moving:
+            self._journal.remove()
         for name in self._unmoved:
             self._environment.make_backend(name).delete()
 
     def remove_channel(self, name: str) -> None:
-        """A channel is deleted, and with it what its disk queue still holds; StorageError."""
+        """A channel is deleted, and with it what its disk queue still holds; StorageError. May yield."""
         queue = f"{self._topic}:{name}"
-        if queue in self._unmoved:
-            self._environment.make_backend(queue).delete()
-            self._unmoved.remove(queue)
+        with self._moving:
+            if queue in self._unmoved:
+                self._environment.make_backend(queue).delete()
+                self._unmoved.remove(queue)
 
     def convert(self, memory: Collection[Message], channels: list[Channel]) -> None:
         """Write all that is wanted to disk queues, `memory` being what the topic has there; should that fail, the
         journal stays. May yield."""
+        self._ending = True
+        with self._moving:
+            pass  # whatever moves has ended
         journal = self._journal
         left = 0
         wanted = journal.floor() < journal.next_number

@@ -92,6 +92,9 @@ class DiskQueue:
         self.due_times = DueTimes(name, self._files.due_times_path, log, syncer)
         if self._opening.mended:
             self._change_meta()
+        elif self._read_file:
+            with suppress(OSError):
+                os.unlink(self._files.path(self._read_file - 1))  # read, if a kill came before it was removed
         self._check_tail()
         if held_back := self.due_times.load():
             self._put_back(held_back)
@@ -218,7 +221,8 @@ class DiskQueue:
         self._start_write_file(self._write_file + 1)
         if read_all:
             self._finish_read_file()
-        self._change_meta()
+        else:
+            self._change_meta()
 
     def _start_write_file(self, number: int) -> None:
         self._close_write_file()
@@ -254,7 +258,6 @@ class DiskQueue:
                 self._abandon_read_file(missing=isinstance(error, FileNotFoundError))
             else:
                 self._finish_read_file()
-                self._change_meta()
             self._check_tail()
         return []
 
@@ -321,19 +324,20 @@ class DiskQueue:
         self._note(count, ends)
         if self._read_file < self._write_file and self._read_pos == self._read_end:
             self._finish_read_file()
-            self._change_meta()
         elif self._read_file == self._opening.short_file and not self._peeked_ends:
             self.peek_many(1, 1)  # if that was the last record, depth should not promise one more
         self._check_tail()
 
     def _finish_read_file(self) -> None:
-        """All of a finished file has been read."""
+        """All of a finished file has been read. It goes after meta tells of the next one: the other way round a kill in
+        between would make it look lost."""
         path = self._files.path(self._read_file)
         self._close_reader()
         self._unsynced_files.discard(self._read_file)
         self._set_finished(self._read_file, 0)
         self._read_file += 1
         self._read_pos = 0
+        self._change_meta()
         try:
             os.unlink(path)
         except OSError as error:

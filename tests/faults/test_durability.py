@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
-from daemons import Daemon, eventually, own_command
+from daemons import Daemon, StartFailed, eventually, own_command
 from faults import ledger
 from faults.faulty_gnsqd import Faults
 from faults.small_disk import SmallDisk
@@ -191,6 +192,61 @@ def test_kill_while_the_daemon_ends_costs_nothing(gnsqd_factory: DaemonFactory) 
         nsqd.kill()
         nsqd.restart()
     assert Counter(message.body for message in take_all(nsqd, 5000)) == Counter(bodies)
+
+
+def backlog_in_disk_queues(nsqd: Daemon, count: int) -> None:
+    """Messages of 100 bytes that a clean exit without durability leaves in the disk queue of topic `t`."""
+    with Client(nsqd.tcp_address) as client:
+        for first in range(0, count, 1000):
+            client.publish("t", *[b"%0100d" % number for number in range(first, first + 1000)])
+    assert nsqd.terminate() == 0
+
+
+def test_kills_while_disk_queues_move_to_a_journal_multiply_nothing(tmp_path: Path) -> None:
+    """Each costs a batch of 1000 that comes twice, at most."""
+    faults = Faults(tmp_path / "faults", own_command())
+    nsqd = Daemon(faults.command, tmp_path / "data", "--max-bytes-per-file=300000")
+    with nsqd:
+        backlog_in_disk_queues(nsqd, 20_000)
+        nsqd.flags = (*nsqd.flags, "--durability=process")
+        for _ in range(3):
+            faults.set({"call": "pwrite", "name": "t.journal.*", "kill": True, "after": 700_000})
+            with pytest.raises(StartFailed):
+                nsqd.start()
+            assert "ERROR" not in nsqd.log()
+        faults.set()
+        nsqd.start()
+        assert "ERROR" not in nsqd.log()
+        assert 20_000 <= nsqd.stats("t")["topics"][0]["depth"] <= 23_000
+
+
+def test_exit_is_heard_while_disk_queues_move_to_a_journal(tmp_path: Path) -> None:
+    """The next start goes on with the rest."""
+    faults = Faults(tmp_path / "faults", own_command())
+    nsqd = Daemon(faults.command, tmp_path / "data")
+    with nsqd:
+        backlog_in_disk_queues(nsqd, 20_000)
+        nsqd.flags = ("--durability=process",)
+        faults.set({"call": "rename", "name": "t.diskqueue.meta.dat.*.tmp", "hold": True, "after": 2})
+
+        def terminate() -> None:
+            eventually(faults.hits)
+            nsqd.send_signal(signal.SIGTERM)
+            faults.set()
+
+        thread = Thread(target=terminate)
+        thread.start()
+        with pytest.raises(StartFailed):
+            nsqd.start()
+        thread.join()
+        assert nsqd.wait() == 1
+        assert "FATAL: failed to load metadata - asked to exit while messages move" in nsqd.log()
+        moved = int((nsqd.data_path / "t.diskqueue.meta.dat").read_text().split()[0])
+        assert 0 < moved < 20_000
+        assert journal_files(nsqd)
+        nsqd.start()
+        assert f"JOURNAL(t): moving {moved} messages" in nsqd.log()
+        assert nsqd.stats("t")["topics"][0]["depth"] == 20_000
 
 
 def take_all(nsqd: Daemon, count: int) -> list[Message]:

@@ -113,10 +113,14 @@ class Surroundings:
             spawn=self.spawn,
             open_journal=lambda topic: self.journals.open(topic) if self.journals else None,
             note_dead=self.dead_letters.note,
+            check_exit=self.check_exit,
         )
         self.registry.attach(self.environment)
         if self.options.max_attempts:
             self.dead_letters.start()
+
+    def check_exit(self) -> None:
+        """Nobody asks for an exit."""
 
     def _notify(self, thing: object, persist: bool) -> None:
         self.registry.note_change()

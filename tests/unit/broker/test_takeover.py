@@ -1,0 +1,157 @@
+"""What disk queues hold moves to journals, and a kill at any time neither loses nor multiplies it."""
+
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gevent import killall
+
+from gnsqd.broker.channel import Channel
+from gnsqd.broker.message import Message
+from gnsqd.errors import StartError
+from gnsqd.storage.syncer import Syncer
+from unit.broker.surroundings import MINUTE, FakeConsumer, bodies_of
+from unit.broker.test_journaled import FAR, Daemon, channel
+
+BATCH = 3
+OLD = Counter(b"%d" % number for number in range(8)) + Counter([b"later"])
+TOPICS = {"t": ["c", "d"], "alone": []}
+CHANGES = ("pwritev", "rename", "unlink")
+
+
+@pytest.fixture(autouse=True)
+def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small batches, and no fsync, which a kill does not ask for."""
+    monkeypatch.setattr("gnsqd.broker.takeover.IMPORT_BATCH", BATCH)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture
+def disk_queues(tmp_path: Path, syncer: Syncer) -> Path:
+    """What a clean exit left: in two channels and in a topic without any, in several files each."""
+    directory = tmp_path / "queues"
+    plain = Daemon(directory, syncer, {"durability": "none", "max_bytes_per_file": 150}, TOPICS)
+    for name in TOPICS:
+        topic = plain.registry.get_topic(name)
+        topic.publish([b"%d" % number for number in range(8)])
+        topic.publish([b"later"], deferred=MINUTE)
+    channel(plain)
+    plain.registry.close()
+    assert len(list(directory.glob("t:c.diskqueue.0*"))) > 2
+    return directory
+
+
+def before_each_change(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) -> None:
+    """Have `call` called before each change of a file."""
+
+    def spy(change: Callable[..., Any]) -> Callable[..., Any]:
+        def changing(*arguments: Any) -> Any:
+            call()
+            return change(*arguments)
+
+        return changing
+
+    for name in CHANGES:
+        monkeypatch.setattr(os, name, spy(getattr(os, name)))
+
+
+def left_in(directory: Path, syncer: Syncer) -> tuple[dict[str, Counter[bytes]], str]:
+    """The messages of both channels that the next daemon finds, as many `?` as the topic without any has, its log."""
+    daemon = Daemon(directory, syncer, {}, TOPICS)
+    found = {name: bodies_in(daemon.registry.get_topic("t").get_channel(name)) for name in TOPICS["t"]}
+    found["alone"] = Counter({b"?": daemon.registry.get_topic("alone").depth})
+    killall(daemon.around.greenlets)
+    return found, daemon.around.log.getvalue()
+
+
+def bodies_in(channel: Channel) -> Counter[bytes]:
+    channel.process_deferred(FAR)
+    messages: list[Message] = []
+    while batch := channel.take(FakeConsumer(1), 1000, MINUTE, 0):
+        messages += batch
+    return Counter(bodies_of(messages))
+
+
+def test_kill_at_any_time_of_a_move_loses_nothing_and_leaves_one_batch_twice_at_most(
+    disk_queues: Path, tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: list[Path] = []
+    with monkeypatch.context() as patch:
+        before_each_change(
+            patch, lambda: states.append(shutil.copytree(disk_queues, tmp_path / f"killed{len(states)}"))
+        )
+        moved = Daemon(disk_queues, syncer, {}, TOPICS)
+    assert not list(disk_queues.glob("*.diskqueue.0*"))
+    assert bodies_in(channel(moved)) == OLD
+    doubled = 0
+    for state in states:
+        found, log = left_in(state, syncer)
+        for bodies in (found["c"], found["d"]):
+            assert OLD <= bodies
+        sizes = [bodies.total() - OLD.total() for bodies in found.values()]
+        assert min(sizes) == 0
+        assert sum(sizes) <= BATCH, (state, found)
+        doubled += sum(sizes) > 0
+        assert "ERROR" not in log
+    assert doubled, "no state between the write to the journal and that of the position"
+
+
+def test_every_start_goes_on_where_the_kill_came(
+    disk_queues: Path, tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many starts are killed, each just before it writes how far it is for the third time."""
+    directory = disk_queues
+    kills = 0
+    rename = os.rename
+    while True:
+        renames = 0
+        next_directory = tmp_path / f"killed{kills}"
+
+        def counting(*arguments: Any, here: Path = directory, there: Path = next_directory) -> None:
+            nonlocal renames
+            renames += 1
+            if renames == 3:
+                shutil.copytree(here, there)
+            rename(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "rename", counting)
+            daemon = Daemon(directory, syncer, {}, TOPICS)
+        if not next_directory.exists():
+            break
+        kills += 1
+        assert kills < 50
+        directory = next_directory
+    assert kills > 2
+    for name in TOPICS["t"]:
+        bodies = bodies_in(channel(daemon, name))
+        assert OLD <= bodies
+        assert bodies.total() <= OLD.total() + kills * BATCH
+
+
+def test_start_that_is_to_end_leaves_the_rest_to_the_next(
+    disk_queues: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks = 0
+
+    def check_exit() -> None:
+        nonlocal checks
+        checks += 1
+        if checks == 3:
+            raise StartError("asked to exit")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("unit.broker.surroundings.Surroundings.check_exit", staticmethod(check_exit))
+        with pytest.raises(StartError):
+            Daemon(disk_queues, syncer, {}, TOPICS)
+    assert list(disk_queues.glob("t:c.diskqueue.0*"))
+    found, log = left_in(disk_queues, syncer)
+    assert found["c"] == found["d"] == OLD
+    assert found["alone"].total() == OLD.total()
+    moved = re.findall(r"JOURNAL\(t:c\): moving ([0-9]+) messages", log)
+    assert [OLD.total() - 2 * BATCH <= int(count) < OLD.total() for count in moved] == [True]
