@@ -203,6 +203,12 @@ class TopicJournal:
             self._log.info("TOPIC(%s): flushing %d memory messages to backend", self._topic, len(memory))
         if not left:
             left = convert(list(memory), self.queue, self._environment.make_backend, self._log)
+        if wanted and not left:
+            try:
+                journal.sync_directory()  # before the journal says that it does not count
+            except StorageError as error:
+                left = 1
+                self._log.error("TOPIC(%s): %s", self._topic, error)
         if left:
             self._log.error("TOPIC(%s): the disk queues are incomplete, but the journal has all messages", self._topic)
             journal.close()

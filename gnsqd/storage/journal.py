@@ -24,11 +24,12 @@ from gnsqd.errors import StorageError
 from gnsqd.log import Logger
 from gnsqd.storage import journal_records as records
 from gnsqd.storage.compaction import Rewriting, plan
-from gnsqd.storage.files import failing_as_go, path_error, sync_directory, sync_files, write_at
+from gnsqd.storage.files import failing_as_go, path_error, sync_directory, sync_files, sync_path, write_at
 from gnsqd.storage.group_commit import GroupCommit
 from gnsqd.storage.journal_batch import Batch, Mark
 from gnsqd.storage.journal_queue import Queue
 from gnsqd.storage.journal_replay import Replay
+from gnsqd.storage.open_files import AppendedFile, OpenFiles
 from gnsqd.storage.segment import Segment
 from gnsqd.storage.segments import Segments
 from gnsqd.storage.spans import Spans
@@ -58,6 +59,7 @@ class Journal:
         log: Logger,
         syncer: Syncer,
         on_dirty: "Callable[[Journal], None]",
+        open_files: OpenFiles | None = None,
     ) -> None:
         self.topic = topic
         self.failed: StorageError | None = None  # of the last write, or of an fsync since the last that worked
@@ -68,6 +70,7 @@ class Journal:
         self._log = log
         self._syncer = syncer
         self._on_dirty = on_dirty
+        self._open_files = open_files or OpenFiles()
         self._dirty = False
         self._closed = False
         self._encoder = records.Encoder(random.getrandbits(32))
@@ -77,7 +80,7 @@ class Journal:
         self.next_number = self.replay.next_number
         self._next_queue = self.replay.next_queue
         self._next_segment = max((number for number, _ in paths), default=-1) + 1
-        self._segments = Segments(topic, self.replay.segments, log)
+        self._segments = Segments(topic, self.replay.segments, log, self._open_files)
         self._void = self.replay.void
         self._replay_whole = self.replay.whole
         self._put_count = self.replay.put_count
@@ -87,7 +90,7 @@ class Journal:
         self._noted: dict[Queue, None] = {}
 
         self._current: Segment | None = None  # the last segment, once one was begun
-        self._descriptor = -1  # of it; -1: the next write begins another
+        self._file: AppendedFile | None = None  # of it; None: the next write begins another
         self._roll_at = MIN_ROLL
         self._written = 0  # bytes ever
         self._synced = 0
@@ -97,7 +100,7 @@ class Journal:
         self._abandoned: list[Segment] = []  # to be deleted when there is another
         self._unmarked: list[Segment] = []  # do not yet say that another follows
         self._finished_floor = 0  # no message before this one is wanted, by what is written
-        self._unsynced: list[int] = []  # descriptors of segments that are no longer written
+        self._unsynced: list[AppendedFile] = []  # of segments that are no longer written
         self._unconfirmed: list[tuple[int, list[bytes], list[Mark]]] = []  # what an fsync must confirm
         self._new_files = False
         self._commits = GroupCommit(f"sync:{topic}.journal", self._sync)
@@ -205,13 +208,19 @@ class Journal:
         head = b"".join(batch.controls)
         parts = [head, *batch.puts, *notes, *batch.lasts]
         if len(parts) > 1 or head:
-            self._write(self._segments.last, self._descriptor, parts, len(head))
+            assert self._file is not None
+            try:
+                self._file.open()
+            except OSError:
+                self._roll()
+                return
+            self._write(self._segments.last, self._file, parts, len(head))
             self._forget_written()
         self._reclaim_written()
 
     def _is_full(self) -> bool:
         """Whether to go on in a new segment: also early, when nearly nothing of the present one is wanted."""
-        if self._descriptor < 0:
+        if self._file is None:
             return True
         segment = self._segments.last
         size = segment.size + self._batch.puts_size
@@ -223,14 +232,15 @@ class Journal:
         self._roll_at = segment.size + max(MIN_ROLL, 4 * self._snapshot_size)
         return 4 * (self.floor() - segment.first) >= 3 * (segment.end - segment.first)
 
-    def _write(self, segment: Segment, descriptor: int, parts: list[bytes], puts_at: int) -> None:
+    def _write(self, segment: Segment, file: AppendedFile, parts: list[bytes], puts_at: int) -> None:
         """Append all `parts`, which together have the puts at some position, or nothing."""
         begin = segment.size
         try:
-            size = write_at(descriptor, parts, begin)
+            size = write_at(file.descriptor, parts, begin)
         except OSError as error:
             with suppress(OSError):  # should this fail, too, the next write goes over it
-                os.ftruncate(descriptor, begin)
+                os.ftruncate(file.descriptor, begin)
+            self._release(file)
             raise StorageError(path_error("write", segment.path, error)) from error
         batch = self._batch
         for first, count, offset in batch.marks:
@@ -239,6 +249,12 @@ class Journal:
         self._written += size
         if self._durable and batch.puts:
             self._unconfirmed.append((self._written, batch.puts, batch.marks))
+        self._release(file)
+
+    def _release(self, file: AppendedFile) -> None:
+        """It may be closed in favour of others, unless it has messages that no fsync has confirmed."""
+        if not self._unconfirmed:
+            file.release()
 
     def _forget_written(self) -> None:
         for queue in self._noted:
@@ -254,19 +270,19 @@ class Journal:
         segment = Segment(path, number, self._encoder.salt, min(self._batch.first, self.next_number))
         head = records.first_line(self._encoder.salt) + snapshot
         with failing_as_go("open", path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+            file = AppendedFile(path, self._open_files)
         try:
-            self._write(segment, descriptor, [head, *self._batch.puts, *self._batch.lasts], len(head))
+            self._write(segment, file, [head, *self._batch.puts, *self._batch.lasts], len(head))
         except StorageError:
-            _close([descriptor])
+            file.close()
             with suppress(OSError):
                 os.unlink(path)
             raise
         self._next_segment += 1
         self._current = segment
         self._begin, self._snapshot_end, self._snapshot_size = begin, self._written, len(snapshot)
-        self._retire_descriptor()
-        self._descriptor = descriptor
+        self._retire_file()
+        self._file = file
         self._new_files = True
         if len(self._segments) and self._segments.last not in self._unmarked:
             self._unmarked.append(self._segments.last)
@@ -285,13 +301,13 @@ class Journal:
             segment.mark_continued()
         self._unmarked = []
 
-    def _retire_descriptor(self) -> None:
-        if self._descriptor >= 0:
-            descriptor, self._descriptor = self._descriptor, -1
+    def _retire_file(self) -> None:
+        if self._file is not None:
+            file, self._file = self._file, None
             if self._durable:
-                self._unsynced.append(descriptor)
+                self._unsynced.append(file)
             else:
-                _close([descriptor])
+                file.close()
 
     def _snapshot(self) -> bytes:
         parts: list[bytes] = []
@@ -313,11 +329,16 @@ class Journal:
         written, new_files, floor = self._written, self._new_files, self._finished_floor
         retired, self._unsynced = self._unsynced, []
         self._new_files = False
-        descriptors = [*retired, self._descriptor] if self._descriptor >= 0 else retired
-        if self._sync_failed is not None and not descriptors:
+        files = [*retired, self._file] if self._file is not None else retired
+        if self._sync_failed is not None and not files:
             return self._sync_failed
         path = self._segments.last.path if self._segments else ""
         try:
+            with failing_as_go("open", path):
+                for file in files:
+                    with suppress(FileNotFoundError):  # nothing in it was wanted
+                        file.open()
+            descriptors = [file.descriptor for file in files if file.descriptor >= 0]
             self._syncer.run(sync_files, descriptors, path, self._data_path if new_files else None)
         except StorageError as error:
             self._log.error("JOURNAL(%s): failed to sync - %s", self.topic, error)
@@ -333,15 +354,17 @@ class Journal:
         while done < len(self._unconfirmed) and self._unconfirmed[done][0] <= written:
             done += 1
         del self._unconfirmed[:done]
+        if self._file is not None:
+            self._release(self._file)
         self.reclaim(floor)
         if written >= self._snapshot_end:
             self._mark_continued()
         return None
 
-    def _abandon(self, descriptors: list[int]) -> None:
+    def _abandon(self, retired: list[AppendedFile]) -> None:
         """Have everything that no fsync confirmed written once more, to a new segment."""
-        _close([*descriptors, *self._unsynced, self._descriptor])
-        self._unsynced, self._descriptor = [], -1
+        _close(retired)
+        self._close_files()
         self._batch.prepend([(puts, marks) for _, puts, marks in self._unconfirmed])
         self._unconfirmed = []
         marks = self._batch.marks
@@ -400,7 +423,7 @@ class Journal:
         """Otherwise older segments may be all that survives."""
         if self._current is None:
             return self._replay_whole
-        return self._descriptor >= 0 and (not self._durable or self._synced >= self._snapshot_end)
+        return self._file is not None and (not self._durable or self._synced >= self._snapshot_end)
 
     def _reclaim_written(self) -> None:
         """As `reclaim`, for what is written; where the journal is durable that waits for fsync. After a crash the
@@ -484,6 +507,12 @@ class Journal:
 
     # The end
 
+    def sync_directory(self) -> None:
+        """Have the files that other queues made in the data path survive what the journal is to survive; StorageError.
+        May yield."""
+        if self._durable:
+            self._syncer.run(sync_directory, self._data_path)
+
     def mark_converting(self) -> None:
         """What the disk queues of the topic hold from now on is a copy; StorageError. May yield."""
         self._batch.lasts.append(self._encoder.record(records.CONVERTING))
@@ -506,7 +535,7 @@ class Journal:
                 segments = segments[::-1]  # what a kill leaves of them then tells too little rather than too much
         self.close()
         self._segments.delete([*self._void, *self._abandoned, *self._replaced, *segments])
-        self._segments = Segments(self.topic, [], self._log)
+        self._segments = Segments(self.topic, [], self._log, self._open_files)
 
     def close(self) -> None:
         """Write nothing any more; files stay. May yield."""
@@ -514,13 +543,17 @@ class Journal:
         if self._compaction is not None:
             self._compaction.join()
         self._commits.close()
-        _close([*self._unsynced, self._descriptor])
-        self._unsynced, self._descriptor = [], -1
+        self._close_files()
         self._segments.end_reading()
 
+    def _close_files(self) -> None:
+        _close(self._unsynced)
+        self._unsynced = []
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
-def _close(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        if descriptor >= 0:
-            with suppress(OSError):
-                os.close(descriptor)
+
+def _close(files: list[AppendedFile]) -> None:
+    for file in files:
+        file.close()

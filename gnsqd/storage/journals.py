@@ -16,6 +16,7 @@ from gnsqd.log import Logger
 from gnsqd.storage.files import list_names
 from gnsqd.storage.journal import Journal
 from gnsqd.storage.journal_records import parse_segment_name
+from gnsqd.storage.open_files import OpenFiles, limit_of_process
 from gnsqd.storage.syncer import Syncer
 
 FLUSH_SECONDS = 0.005
@@ -58,6 +59,7 @@ class Journals:
         self._syncer = syncer
         self._on_error = on_error
         self._found = find_journals(data_path, names)
+        self._open_files = OpenFiles(limit_of_process())
         self._dirty: dict[Journal, None] = {}
         self._failing: dict[Journal, float] = {}  # when to try again
         self._bell = Event()
@@ -80,6 +82,7 @@ class Journals:
             log=self._log,
             syncer=self._syncer,
             on_dirty=self._note,
+            open_files=self._open_files,
         )
         self._note_old(journal)
         return journal

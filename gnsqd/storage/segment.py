@@ -25,6 +25,7 @@ from gnsqd.storage.journal_records import (
     parse_header,
     split_frames,
 )
+from gnsqd.storage.open_files import OpenFiles
 
 INDEX_STEP = 16 * 1024  # bytes
 CHUNK = 64 * 1024  # bytes that are read at once, at least
@@ -103,6 +104,15 @@ class Segment:
     def size_of(self, count: int) -> int:
         """How many bytes so many of its messages take, about; 0 exactly when they are none."""
         return self.size * min(count, self.count) // max(self.count, 1) + 1 if count else 0
+
+    def open(self, files: OpenFiles) -> None:
+        """Have it open to be read, as long as `files` have room; StorageError."""
+        if self._descriptor < 0:
+            try:
+                self._descriptor = files.open(self.path, os.O_RDONLY)
+            except OSError as error:
+                raise StorageError(path_error("open", self.path, error)) from error
+        files.use(self)
 
     def close(self) -> None:
         if self._descriptor >= 0:

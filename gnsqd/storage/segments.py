@@ -5,16 +5,18 @@ from collections.abc import Sequence
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
+from gnsqd.storage.open_files import OpenFiles
 from gnsqd.storage.segment import Segment
 
 
 class Segments:
-    """Owns the list. One of the segments may be open for reading."""
+    """Owns the list. One of the segments may be open for reading, as long as `open_files` have room."""
 
-    def __init__(self, topic: str, segments: list[Segment], log: Logger) -> None:
+    def __init__(self, topic: str, segments: list[Segment], log: Logger, open_files: OpenFiles) -> None:
         self._topic = topic
         self._all = segments
         self._log = log
+        self._open_files = open_files
         self._firsts: list[int] = []
         self._reading: Segment | None = None
         self._index()
@@ -54,6 +56,7 @@ class Segments:
             if segment is not self._reading:
                 self.end_reading()
                 self._reading = segment
+            segment.open(self._open_files)
             start, frames, due = segment.read(number, end)
             if frames:
                 return start, frames, due
@@ -64,6 +67,7 @@ class Segments:
 
     def end_reading(self) -> None:
         if self._reading is not None:
+            self._open_files.hold(self._reading)
             self._reading.close()
             self._reading = None
 
@@ -94,7 +98,7 @@ class Segments:
         """Delete the files, whether they are in the list or not; what can't be deleted is logged."""
         for segment in segments:
             if segment is self._reading:
-                self._reading = None
+                self.end_reading()
             try:
                 segment.remove()
             except StorageError as error:

@@ -1,0 +1,92 @@
+"""The files that journals have open: a bounded number, because there may be thousands of topics.
+
+Where there are too many, the file that was used the longest ago is closed; whoever needs it opens it again. A file
+that has messages no fsync has confirmed is held open: an error of the disk could go unnoticed otherwise.
+"""
+
+import errno
+import os
+import resource
+from contextlib import suppress
+from typing import Protocol
+
+SHARE = 4  # of all descriptors that the process may have, one in so many
+MOST = 256
+
+
+class Closable(Protocol):
+    """Something that has a file open, and opens it again when it needs it."""
+
+    def close(self) -> None:
+        """Close the file, if it is open."""
+
+
+def limit_of_process() -> int:
+    """How many files journals may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST if soft == resource.RLIM_INFINITY else min(max(soft // SHARE, 1), MOST)
+
+
+class OpenFiles:
+    """Knows who has a file open, and closes those above `limit`."""
+
+    def __init__(self, limit: int = MOST) -> None:
+        self._limit = limit
+        self._users: dict[Closable, None] = {}  # the one whose file was used the longest ago first
+
+    def open(self, path: str, flags: int) -> int:
+        """As os.open, with mode 0600; OSError. Where the process may open no more, others are closed for it."""
+        while True:
+            try:
+                return os.open(path, flags, 0o600)
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._users:
+                    raise
+                self._close_first()
+
+    def use(self, user: Closable) -> None:
+        """The file of `user` is used now."""
+        users = self._users
+        users.pop(user, None)
+        users[user] = None
+        if len(users) > self._limit:
+            self._close_first()
+
+    def _close_first(self) -> None:
+        user = next(iter(self._users))
+        del self._users[user]
+        user.close()
+
+    def hold(self, user: Closable) -> None:
+        """The file of `user` is closed, or has to stay open until the next `use`."""
+        self._users.pop(user, None)
+
+
+class AppendedFile:
+    """A new file at `path`, open as long as `files` have room; OSError."""
+
+    __slots__ = ("_files", "descriptor", "path")
+
+    def __init__(self, path: str, files: OpenFiles) -> None:
+        self.path = path
+        self._files = files
+        self.descriptor = files.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)  # -1: closed
+        files.use(self)
+
+    def open(self) -> None:
+        """Have it open, not to be closed by others before `release`; OSError."""
+        if self.descriptor < 0:
+            self.descriptor = self._files.open(self.path, os.O_RDWR)
+        self._files.hold(self)
+
+    def release(self) -> None:
+        """Others may close it."""
+        if self.descriptor >= 0:
+            self._files.use(self)
+
+    def close(self) -> None:
+        self._files.hold(self)
+        if self.descriptor >= 0:
+            descriptor, self.descriptor = self.descriptor, -1
+            with suppress(OSError):
+                os.close(descriptor)
