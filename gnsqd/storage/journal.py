@@ -24,7 +24,7 @@ from gnsqd.errors import StorageError
 from gnsqd.log import Logger
 from gnsqd.storage import journal_records as records
 from gnsqd.storage.compaction import Rewriting, plan
-from gnsqd.storage.files import failing_as_go, path_error, sync_directory, sync_files, sync_path, write_at
+from gnsqd.storage.files import failing_as_go, path_error, sync_directory, sync_files, write_at
 from gnsqd.storage.group_commit import GroupCommit
 from gnsqd.storage.journal_batch import Batch, Mark
 from gnsqd.storage.journal_queue import Queue
@@ -500,8 +500,7 @@ class Journal:
 
     def _delete_replaced(self) -> None:
         """Delete the segments of which there are copies, once these survive what they are to survive; StorageError."""
-        if self._durable:
-            self._syncer.run(sync_directory, self._data_path)
+        self.sync_directory()
         self._segments.delete(self._replaced)
         self._replaced = []
 

@@ -59,9 +59,9 @@ class Journals:
         self._syncer = syncer
         self._on_error = on_error
         self._found = find_journals(data_path, names)
-        self._open_files = OpenFiles(limit_of_process())
         self._dirty: dict[Journal, None] = {}
         self._failing: dict[Journal, float] = {}  # when to try again
+        self._open_files = OpenFiles(limit_of_process())
         self._bell = Event()
         self._old: dict[Journal, None] = {}  # to be compacted
         self._old_bell = Event()

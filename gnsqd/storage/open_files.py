@@ -63,7 +63,7 @@ class OpenFiles:
 
 
 class AppendedFile:
-    """A new file at `path`, open as long as `files` have room; OSError."""
+    """A new file at `path`, open until `release` at least; OSError."""
 
     __slots__ = ("_files", "descriptor", "path")
 
@@ -71,7 +71,6 @@ class AppendedFile:
         self.path = path
         self._files = files
         self.descriptor = files.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)  # -1: closed
-        files.use(self)
 
     def open(self) -> None:
         """Have it open, not to be closed by others before `release`; OSError."""

@@ -1,6 +1,9 @@
 """Topics and channels on a journal: whatever was done, a daemon that was killed goes on with what is not finished."""
 
+import errno
+import os
 import shutil
+import stat
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -320,6 +323,63 @@ def test_deferred_messages_beyond_memory_are_read_back_when_they_are_due(tmp_pat
         plain = Daemon(tmp_path / directory, syncer, {"durability": "none"}, {"t": ["c"]})
         assert not plain.take("c"), "due times go with the disk queues"
         assert plain.take_all("c") == bodies
+
+
+def test_exit_syncs_the_directory_after_the_disk_queues_and_before_the_journal_is_void(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a loss of power could leave a void journal, and no disk queues."""
+    daemon = Daemon(tmp_path / "a", syncer, {"durability": "disk"})
+    channel(daemon)
+    daemon.topic.publish([b"0"])
+    daemon.topic.commit()
+    calls: list[str] = []
+    rename, fsync, pwritev = os.rename, os.fsync, os.pwritev
+
+    def noting_rename(source: str, target: str) -> None:
+        calls.append("disk queue" if target.endswith(".diskqueue.meta.dat") else "other")
+        rename(source, target)
+
+    def noting_fsync(descriptor: int) -> None:
+        fsync(descriptor)
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            calls.append("directory")
+
+    def noting_pwritev(descriptor: int, parts: list[bytes], position: int) -> int:
+        calls.append("journal")
+        return pwritev(descriptor, parts, position)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", noting_rename)
+        patch.setattr(os, "fsync", noting_fsync)
+        patch.setattr(os, "pwritev", noting_pwritev)
+        daemon.registry.close()
+    assert not list((tmp_path / "a").glob("*.journal.*"))
+    assert calls[0] == "journal", "that the disk queues are copies"
+    assert "disk queue" in calls
+    assert calls[-2:] == ["directory", "journal"], "that it is void"
+
+
+def test_exit_that_cannot_sync_the_directory_keeps_the_journal(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, {"durability": "disk"})
+    channel(daemon)
+    daemon.topic.publish([b"0"])
+    daemon.topic.commit()
+    fsync = os.fsync
+
+    def fail(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        daemon.registry.close()
+    assert list((tmp_path / "a").glob("*.journal.*"))
+    again = Daemon(tmp_path / "a", syncer, {}, {"t": ["c"]})
+    assert again.take_all("c") == Counter([b"0"])
 
 
 def test_exit_that_cannot_make_its_disk_queues_safe_keeps_the_journal(

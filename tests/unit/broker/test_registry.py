@@ -1,7 +1,10 @@
 """All topics: found by name, created once, deleted, loaded from and told to nsqd.dat; the daemon's health."""
 
 import dataclasses
+import os
+import threading
 from collections.abc import Callable
+from itertools import count
 from time import monotonic
 from typing import Any
 
@@ -266,3 +269,21 @@ def test_channel_without_files_costs_a_journal_no_disk_queue(
     monkeypatch.setattr("gnsqd.storage.diskqueue.open_queue", open_queue)
     around.registry.get_topic("t").get_channel("c")
     assert opened == (["t", "t:c"] if durability == "none" else [])
+
+
+def test_topics_are_closed_several_at_a_time(surroundings: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = surroundings(mem_queue_size=10).registry
+    for number in range(4):
+        registry.get_topic(f"t{number}").publish([b"x"])
+    together = threading.Barrier(2)
+    fsync = os.fsync
+    calls = count()
+
+    def meeting(descriptor: int) -> None:
+        if next(calls) < 2:
+            together.wait(20)  # fails if no other comes
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", meeting)
+    assert registry.close() == (0, 0)
+    assert next(calls) > 2

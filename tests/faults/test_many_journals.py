@@ -1,0 +1,56 @@
+"""Hundreds of journals under a low limit of open files: publishing, a kill, a clean exit, the start behind it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from daemons import Daemon, eventually, own_command
+from nsq_client import Client
+
+TOPICS = 300
+DESCRIPTORS = 200
+IDLE = 20  # that a daemon has open without any topic, generously
+
+
+def opened(nsqd: Daemon, pattern: str = "") -> int:
+    count = 0
+    for path in Path(f"/proc/{nsqd.pid}/fd").iterdir():
+        try:
+            count += pattern in os.readlink(path)
+        except FileNotFoundError:
+            pass
+    return count
+
+
+def publish_to_all(nsqd: Daemon, body: bytes) -> None:
+    with Client(nsqd.tcp_address) as client:
+        client.identify(heartbeat_interval=-1)
+        for number in range(TOPICS):
+            client.publish(f"t{number}", body)
+
+
+def depths(nsqd: Daemon) -> list[int]:
+    return [topic["depth"] for topic in nsqd.stats()["topics"]]
+
+
+@pytest.mark.parametrize("durability", ["process", "disk"])
+def test_topics_are_not_bounded_by_descriptors(durability: str, directory: Path) -> None:
+    limited = ["sh", "-c", f'ulimit -n {DESCRIPTORS} && exec "$@"', "sh", *own_command()]
+    nsqd = Daemon(limited, directory / "data", f"--durability={durability}")
+    with nsqd:
+        publish_to_all(nsqd, b"first")
+        publish_to_all(nsqd, b"second")
+        assert opened(nsqd, ".journal.") == DESCRIPTORS // 4
+        eventually(lambda: opened(nsqd) <= IDLE + DESCRIPTORS // 4)
+        nsqd.kill()
+        nsqd.start()
+        assert depths(nsqd) == [2] * TOPICS
+        publish_to_all(nsqd, b"third")
+        assert opened(nsqd) <= IDLE + DESCRIPTORS // 4
+        assert nsqd.terminate() == 0
+        assert "ERROR" not in nsqd.log()
+        assert not list(nsqd.data_path.glob("*.journal.*"))
+        nsqd.start()
+        assert depths(nsqd) == [3] * TOPICS
+        assert opened(nsqd) <= IDLE + DESCRIPTORS // 4

@@ -1,0 +1,127 @@
+"""Journals together have a bounded number of files open, whatever is written and read."""
+
+import errno
+import io
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gnsqd.log import Level, Logger
+from gnsqd.storage.journal import Journal
+from gnsqd.storage.journals import find_journals
+from gnsqd.storage.open_files import OpenFiles
+from gnsqd.storage.syncer import Syncer
+from unit.storage.test_journal import FakeQueue, frame, read_all
+
+LIMIT = 3
+COUNT = 12
+Make = Callable[..., list[Journal]]
+
+
+@pytest.fixture
+def journals(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Iterator[Make]:
+    """COUNT journals of topics that share files to open."""
+    made: list[Journal] = []
+
+    def make(durable: bool = False) -> list[Journal]:
+        files = OpenFiles(LIMIT)
+        found = find_journals(os.fspath(tmp_path))
+        new = [
+            Journal(
+                f"t{number}",
+                data_path=os.fspath(tmp_path),
+                paths=found.get(f"t{number}", []),
+                segment_size=1 << 20,
+                durable=durable,
+                log=Logger("", Level.DEBUG, log_stream),
+                syncer=syncer,
+                on_dirty=lambda journal: None,
+                open_files=files,
+            )
+            for number in range(COUNT)
+        ]
+        for journal in new:
+            queue = FakeQueue(journal.topic)
+            queue.finished = journal.replay.queues[0].finished
+            journal.add_queue(queue, 0)
+        made.extend(new)
+        return new
+
+    yield make
+    for journal in made:
+        journal.close()
+
+
+def opened(directory: Path) -> int:
+    """How many files in it this process has open."""
+    count = 0
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            count += os.readlink(f"/proc/self/fd/{descriptor}").startswith(f"{directory}/")
+        except FileNotFoundError:
+            pass  # that of the listing
+    return count
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["process", "disk"])
+def test_idle_journals_have_no_file_open_and_go_on_where_they_stopped(
+    journals: Make, tmp_path: Path, durable: bool
+) -> None:
+    made = journals(durable)
+    for number in range(3):
+        for journal in made:
+            journal.put([frame(number + 1)])
+            journal.commit()
+            assert opened(tmp_path) <= LIMIT
+    for journal in made:
+        assert len(read_all(journal)) == 3
+        assert opened(tmp_path) <= LIMIT
+    assert len(list(tmp_path.iterdir())) == COUNT, "a file that was closed was not gone on with"
+    for journal in made:
+        journal.close()
+    assert opened(tmp_path) == 0
+    assert [list(read_all(journal).values()) for journal in journals()] == [[frame(1), frame(2), frame(3)]] * COUNT
+
+
+def test_file_with_messages_to_be_synced_stays_open(journals: Make, tmp_path: Path) -> None:
+    made = journals(durable=True)
+    for journal in made:
+        journal.put([frame(1)])
+        journal.flush()
+    assert opened(tmp_path) == COUNT
+    for journal in made:
+        journal.commit()
+    assert opened(tmp_path) == LIMIT
+
+
+def test_journals_give_way_to_each_other_where_the_process_may_open_no_more(
+    journals: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = journals()
+    open_file = os.open
+
+    def refusing(path: str, flags: int, mode: int = 0o777) -> int:
+        if opened(tmp_path) >= 2:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return open_file(path, flags, mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refusing)
+        for journal in [*made, *made]:
+            journal.put([frame(journal.next_number)])
+            journal.flush()
+            assert read_all(journal)[1] == frame(1)
+    assert opened(tmp_path) <= 2
+
+
+def test_file_that_cannot_be_opened_again_is_followed_by_another(journals: Make, tmp_path: Path) -> None:
+    made = journals()
+    for journal in made:
+        journal.put([frame(1)])
+        journal.flush()
+    (tmp_path / "t0.journal.000000.dat").unlink()
+    made[0].put([frame(2)])
+    made[0].flush()
+    assert list(read_all(journals()[0]).values()) == [frame(2)]
