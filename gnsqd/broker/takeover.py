@@ -9,6 +9,7 @@ from collections.abc import Callable
 from time import monotonic_ns
 
 from gnsqd.broker.backend import MAX_FLUSH, flush_messages, keep_delays, read_messages
+from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.journaled import JournaledQueue, journal_messages
 from gnsqd.broker.message import Message
 from gnsqd.errors import StorageError
@@ -47,7 +48,9 @@ def move(
     can't be written: the rest is in the disk queue then. Yields after each batch."""
     while not is_over() and (messages := _move_batch(old, queue)):
         receive(messages)
-        if not old.start_sync().get():
+        if not old.depth:
+            give_way()  # it is deleted next, without an fsync: there may be thousands of short queues
+        elif not old.start_sync().get():
             raise StorageError(f"the read position of {old.name} can't be written")
 
 

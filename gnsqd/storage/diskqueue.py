@@ -481,6 +481,9 @@ class DiskQueue:
             return
         self._closed = True
         self._log.info("DISKQUEUE(%s): deleting", self.name)
+        if not self._readable() and self._told_operations != self._operations:
+            self._tell(self._read_pos)
+            self._write_meta()  # what was read must not look lost should a kill come before all files are gone
         self._remove_files()
         self._files.note_deleted()
 
