@@ -33,7 +33,7 @@ def registry(options: Options) -> Iterator[Registry]:
             options=options,
             log=Logger("", Level.FATAL, io.StringIO()),
             ids=GuidFactory(1),
-            make_backend=DummyBackendQueue,
+            make_backend=DummyBackendQueue,  # type: ignore[arg-type]
             notify=lambda thing, persist: None,
             set_health=registry.set_health,
             channels_to_precreate=lambda topic_name: [],

@@ -27,7 +27,7 @@ def journals(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Iterato
 
     def make(durable: bool = False) -> list[Journal]:
         files = OpenFiles(LIMIT)
-        found = find_journals(os.fspath(tmp_path))
+        found = find_journals(os.fspath(tmp_path), os.listdir(tmp_path))
         new = [
             Journal(
                 f"t{number}",
