@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from gevent import killall
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsqd.broker.channel import Channel
@@ -146,12 +146,12 @@ def test_attempts_and_due_times_survive_kills_and_new_segments(tmp_path: Path, s
     assert found[b"twice"] >= 2
 
 
-def take_both(daemon: Daemon) -> list[Message]:
-    """The only two messages of channel `c`, wherever they are."""
-    channel(daemon).process_deferred(FAR)
+def take_both(queue: Channel) -> list[Message]:
+    """The only two messages of a channel, wherever they are."""
+    queue.process_deferred(FAR)
     found: list[Message] = []
     while len(found) < 2:
-        found += daemon.topic.get_channel("c").take(CONSUMER, 2 - len(found), MINUTE, 0)
+        found += queue.take(CONSUMER, 2 - len(found), MINUTE, 0)
     return found
 
 
@@ -162,15 +162,16 @@ def test_every_delivery_counts_after_a_kill(tmp_path: Path, syncer: Syncer, flus
     daemon.topic.publish([b"0", b"1"])
     daemon.flush()
     for kills in (1, 2):
+        queue = channel(daemon)
         for count in range(1, 202):
-            for message in take_both(daemon):
+            for message in take_both(queue):
                 message.next_delivery()
                 delay = MINUTE if count % 3 == 1 else 0
-                channel(daemon).requeue(CONSUMER.id, message.id, delay)
+                queue.requeue(CONSUMER.id, message.id, delay)
             if count % flush_after == 0:
                 daemon.flush()
         daemon = daemon.after_kill(tmp_path / f"{kills}")
-        messages = take_both(daemon)
+        messages = take_both(channel(daemon))
         assert [message.attempts for message in messages] == [201 * kills] * 2
         for message in messages:
             channel(daemon).requeue(CONSUMER.id, message.id, 0)
@@ -182,11 +183,11 @@ def test_deliveries_before_a_kill_count_for_max_attempts(tmp_path: Path, syncer:
     daemon.topic.publish([b"0", b"1"])
     daemon.flush()
     for _ in range(4):
-        for message in take_both(daemon):
+        for message in take_both(channel(daemon)):
             message.next_delivery()
             channel(daemon).requeue(CONSUMER.id, message.id, 0)
     daemon = daemon.after_kill(tmp_path / "b")
-    for message in take_both(daemon):
+    for message in take_both(channel(daemon)):
         message.next_delivery()
         channel(daemon).requeue(CONSUMER.id, message.id, 0)
     eventually(lambda: channel(daemon).dead_letter_count == 2)
@@ -518,8 +519,8 @@ steps = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(steps, st.sampled_from([0, 3, 1000]), st.sampled_from([300, 2000, 1 << 20]))
-@settings(max_examples=60)
 def test_whatever_is_done_what_is_not_finished_comes_again(steps: list[Step], memory: int, size: int) -> None:
     syncer = Syncer()
     directories = TemporaryDirectory()
