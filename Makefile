@@ -56,46 +56,46 @@ $(PEERS): tests/peers/go.mod tests/peers/go.sum tests/peers/peers.go $(wildcard 
 bench: $(PEERS) ## throughput, latency and memory, with the real nsqd in the same run
 	@.ci/install .venv dev
 	@CC=/bin/false .ci/install .venv-plain dev
-	@.venv/bin/python tests/benchmarks $(FLAGS)
+	@.venv/bin/python tools/benchmarks $(FLAGS)
 
 # Peak memory of a backlog of 2 GB, filled and drained; contrib/docs/memory.md has what comes out.
 bench-memory: $(PEERS) ## peak memory of a backlog of 2 GB
 	@.ci/install .venv dev
 	@CC=/bin/false .ci/install .venv-plain dev
-	@.venv/bin/python tests/benchmarks memory $(FLAGS)
+	@.venv/bin/python tools/benchmarks memory $(FLAGS)
 
 # What great numbers of topics, channels, connections and messages cost, as figures and as a plot in contrib/docs.
 bench-scale: $(PEERS) ## many topics, channels, connections and messages
 	@.ci/install .venv bench
 	@CC=/bin/false .ci/install .venv-plain
-	@.venv/bin/python tests/benchmarks scale --json=contrib/docs/scale.json --plot=contrib/docs/scale.png $(FLAGS)
+	@.venv/bin/python tools/benchmarks scale --json=contrib/docs/scale.json --plot=contrib/docs/scale.png $(FLAGS)
 
 # What kills, losses of power, full disks and set clocks cost, ours and the real nsqd: the table of
 # contrib/docs/reliability.md, in about an hour.
 faults: $(PEERS) ## kills, losses of power, full disks: an hour
 	@.ci/install .venv dev
-	@PYTHONPATH=tests .venv/bin/python -m faults $(FLAGS)
+	@PYTHONPATH=tests:tools .venv/bin/python -m faults $(FLAGS)
 
 # Random sessions played to the real nsqd and to gnsqd, and every answer compared: FLAGS="--steps=1000000 --seed=1".
 differential: $(PEERS) ## random sessions with gnsqd and the real nsqd
 	@.ci/install .venv dev
-	@PYTHONPATH=tests .venv/bin/python -m model.differential $(FLAGS)
+	@PYTHONPATH=tests:tools .venv/bin/python -m model.differential $(FLAGS)
 
 # An hour of mixed load on gnsqd, after which nothing is lost and nothing has grown: FLAGS="--durability=process".
 soak: ## an hour of mixed load
 	@.ci/install .venv dev
-	@PYTHONPATH=tests .venv/bin/python -m faults.soak $(FLAGS)
+	@PYTHONPATH=tests:tools .venv/bin/python -m faults.soak $(FLAGS)
 
 # What kills, restarts and full disks cost a Spark stream: the tables of contrib/docs/spark.md, in about half an hour.
 spark-faults: ## kills, restarts and full disks beside a Spark stream
 	@CC=/bin/false .ci/install .venv-plain dev,spark
-	@PYTHONPATH=tests .venv-plain/bin/python -m spark.faults $(FLAGS)
+	@PYTHONPATH=tests:tools .venv-plain/bin/python -m spark.faults $(FLAGS)
 
 # Rows per second of Spark's readers and writers, with gnsqd and the real nsqd.
 spark-bench: $(PEERS) ## rows per second of Spark's readers and writers
 	@.ci/install .venv dev
 	@CC=/bin/false .ci/install .venv-plain dev,spark
-	@GNSQD_BIN=$(CURDIR)/.venv/bin/gnsqd PYTHONPATH=tests .venv-plain/bin/python -m spark.bench $(FLAGS)
+	@GNSQD_BIN=$(CURDIR)/.venv/bin/gnsqd PYTHONPATH=tests:tools .venv-plain/bin/python -m spark.bench $(FLAGS)
 
 # A million events published by pynsq, archived, rolled up and replayed; the test of it in `make test-spark` takes fewer.
 spark-example: ## a million events archived, rolled up and replayed

@@ -23,6 +23,8 @@ from daemons import Daemon, own_command
 
 LOAD = Load(seconds=3.0, supply=100, stored=5)
 
+PROGRAM = os.fspath(Path(__file__).parents[2] / "tools" / "benchmarks")
+
 
 def measurement(value: float) -> Measurement:
     return Measurement(value, messages=1000, cpu_seconds=0.5)
@@ -221,7 +223,7 @@ def test_benchmarks_compare_the_real_nsqd_with_the_lane_that_is_there(
     peer_binary("bench_writer")
     ours = shlex.join(own_command())
     run = subprocess.run(
-        [sys.executable, str(Path(__file__).parent), "--runs=1", "--seconds=1", "--backlog=20000",
+        [sys.executable, PROGRAM, "--runs=1", "--seconds=1", "--backlog=20000",
          "--rows", "writer-20", "drain", "exit", "restart", f"--real={peer_binary('nsqd')}", f"--compiled={ours}",
          f"--plain={ours}", f"--json={tmp_path / 'result.json'}"],
         capture_output=True, text=True, env={**os.environ, "TMPDIR": str(tmp_path)},
@@ -252,7 +254,7 @@ def test_rows_of_the_load_generator_move_messages_in_every_daemon(
     ours = shlex.join(own_command())
     rows = ["pub", "consume-100", "both", "http-mpub", "tls-consume", "deflate-mpub-20", "end-to-end"]
     run = subprocess.run(
-        [sys.executable, str(Path(__file__).parent), "--runs=1", "--seconds=0.3", "--backlog=20000", "--rows", *rows,
+        [sys.executable, PROGRAM, "--runs=1", "--seconds=0.3", "--backlog=20000", "--rows", *rows,
          "trip-neighbour", "connection-memory", "put-channel", "pub-durability", f"--real={peer_binary('nsqd')}",
          f"--compiled={ours}", f"--plain={ours}", f"--json={tmp_path / 'result.json'}"],
         capture_output=True, text=True, env={**os.environ, "TMPDIR": str(tmp_path)},
@@ -280,7 +282,7 @@ def test_rows_of_the_load_generator_move_messages_in_every_daemon(
 def test_cost_is_measured_against_numbers(peer_binary: Callable[[str], Path], tmp_path: Path) -> None:
     ours = shlex.join(own_command())
     run = subprocess.run(
-        [sys.executable, str(Path(__file__).parent), "scale", "--of", "topics", "in flight", "deferred", "--most=10",
+        [sys.executable, PROGRAM, "scale", "--of", "topics", "in flight", "deferred", "--most=10",
          "--messages=5000", f"--real={peer_binary('nsqd')}", f"--compiled={ours}", f"--plain={ours}",
          f"--json={tmp_path / 'points.json'}"],
         capture_output=True, text=True, env={**os.environ, "TMPDIR": str(tmp_path)},
@@ -307,7 +309,7 @@ def test_points_are_drawn(tmp_path: Path) -> None:
 def test_a_plot_without_matplotlib_is_refused_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "matplotlib.py").write_text("raise ImportError('there is none')")
     run = subprocess.run(
-        [sys.executable, str(Path(__file__).parent), "scale", "--plot=scale.png"],
+        [sys.executable, PROGRAM, "scale", "--plot=scale.png"],
         capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     assert run.returncode == 1
@@ -320,7 +322,7 @@ def test_a_plot_without_matplotlib_is_refused_before_anything_runs(tmp_path: Pat
 def test_memory_of_the_real_nsqd_stands_beside_the_lane_that_is_there(peer_binary: Callable[[str], Path]) -> None:
     ours = shlex.join(own_command())
     run = subprocess.run(
-        [sys.executable, str(Path(__file__).parent), "memory", "--megabytes=1", "--sizes", "1000",
+        [sys.executable, PROGRAM, "memory", "--megabytes=1", "--sizes", "1000",
          f"--real={peer_binary('nsqd')}", f"--compiled={ours}", f"--plain={ours}"],
         capture_output=True, text=True,
     )  # fmt: skip
@@ -336,7 +338,7 @@ def test_memory_of_the_real_nsqd_stands_beside_the_lane_that_is_there(peer_binar
 def test_scrapes_of_the_lane_that_is_there_are_timed_in_both_formats(peer_binary: Callable[[str], Path]) -> None:
     ours = shlex.join(own_command())
     run = subprocess.run(
-        [sys.executable, str(Path(__file__).parent), "scrape", "--topics=10", "--scrapes=3",
+        [sys.executable, PROGRAM, "scrape", "--topics=10", "--scrapes=3",
          f"--real={peer_binary('nsqd')}", f"--compiled={ours}", f"--plain={ours}"],
         capture_output=True, text=True,
     )  # fmt: skip

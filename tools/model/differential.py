@@ -1,6 +1,6 @@
 """Random sessions, each played to the real nsqd and to gnsqd, and every answer compared.
 
-    PYTHONPATH=tests python -m model.differential --steps=1000000 --seed=1
+    PYTHONPATH=tests:tools python -m model.differential --steps=1000000 --seed=1
 
 `--seed=S` plays sessions `S.0`, `S.1` and so on; `--session=S.N` plays one again and shows all its steps. After a
 difference the session is played again without some of its steps, as few as still show it.

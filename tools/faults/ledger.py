@@ -4,7 +4,7 @@ Publishers and consumers work all the time; the daemon is killed at a random mom
 again on what it left. At the end everything is taken. For every channel holds: what was acknowledged and not finished
 comes. As a program it prints a row of the table in contrib/docs/reliability.md:
 
-    PYTHONPATH=tests python -m faults.ledger --kills=500 --durability=process
+    PYTHONPATH=tests:tools python -m faults.ledger --kills=500 --durability=process
 """
 
 import argparse

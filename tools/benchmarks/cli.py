@@ -72,9 +72,9 @@ def run_rows(rows: Sequence[Row], arguments: argparse.Namespace, load: Load) -> 
 
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
-        prog="python tests/benchmarks",
+        prog="python tools/benchmarks",
         description="Compare gnsqd with the real nsqd.",
-        epilog="`python tests/benchmarks memory --help` is about the memory of a backlog, `scale --help` about great "
+        epilog="`python tools/benchmarks memory --help` is about the memory of a backlog, `scale --help` about great "
         "numbers of topics, connections and so on, `scrape --help` about /metrics.",
     )
     result.add_argument("--runs", type=positive, default=5, metavar="N", help="of each row and daemon (%(default)s)")

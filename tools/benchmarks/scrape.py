@@ -1,4 +1,4 @@
-"""`python tests/benchmarks scrape`: how long a scrape of /metrics takes, and how long a publisher beside it waits.
+"""`python tools/benchmarks scrape`: how long a scrape of /metrics takes, and how long a publisher beside it waits.
 
 The daemon has 1,000 topics with 3 channels each. It is scraped alone; then a publisher sends one PUB after the other
 and times the answers, alone at first, then while another process scrapes all the time. Two of these three processes
@@ -150,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
-        prog="python tests/benchmarks scrape",
+        prog="python tools/benchmarks scrape",
         description="How long a scrape of /metrics takes, and how long PUBs beside it do: p50, p99, longest.",
     )
     result.add_argument(

@@ -1,6 +1,6 @@
 """A soak: an hour of mixed load, or as long as one likes, after which nothing is lost and nothing has grown.
 
-    PYTHONPATH=tests python -m faults.soak --minutes=60 --durability=process
+    PYTHONPATH=tests:tools python -m faults.soak --minutes=60 --durability=process
 
 The daemon's memory, open files and greenlets are looked at all the time, and a line about them is printed every minute.
 At the end everything is taken, and the tally of what was published and finished must agree with itself and with the

@@ -5,7 +5,7 @@ then loses or delivers twice. With a sync-timeout of an hour, queues are synced 
 so it is known what is synced; most rows take all of it or none. After the SIGKILL comes a start, without a memory queue
 so that everything keeps its order, and a consumer that takes and finishes what there is.
 
-    PYTHONPATH=tests .venv/bin/python -m faults.kill_states
+    PYTHONPATH=tests:tools .venv/bin/python -m faults.kill_states
 
 prints the table of contrib/docs/reliability.md.
 """

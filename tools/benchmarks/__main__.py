@@ -1,9 +1,10 @@
-"""`python tests/benchmarks`: makes this directory the package `benchmarks` beside tests/daemons.py, and runs it."""
+"""`python tools/benchmarks`: makes this directory the package `benchmarks` beside tests/daemons.py, and runs it."""
 
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])
+TOOLS = Path(__file__).resolve().parents[1]
+sys.path[:1] = [str(TOOLS), str(TOOLS.with_name("tests"))]
 
 from benchmarks import cli, memory, scale, scrape  # noqa: E402
 

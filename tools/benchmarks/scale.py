@@ -1,4 +1,4 @@
-"""`python tests/benchmarks scale`: what a message costs against the number of topics, channels, consumers, connections,
+"""`python tools/benchmarks scale`: what a message costs against the number of topics, channels, consumers, connections,
 and of messages in flight and deferred; and what the daemon takes at rest with so many of them.
 
 Cost is the daemon's CPU time, which a busy machine disturbs less than a rate. Each point is a fresh daemon and a fixed
@@ -214,7 +214,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     names = [dimension.name for dimension in DIMENSIONS]
     result = argparse.ArgumentParser(
-        prog="python tests/benchmarks scale",
+        prog="python tools/benchmarks scale",
         description="CPU time per message, and CPU time and memory at rest, against the number of something.",
     )
     result.add_argument(

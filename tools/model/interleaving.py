@@ -1,6 +1,6 @@
 """Publishers and consumers at random against one daemon, and the reference that judges what they get.
 
-    PYTHONPATH=tests python -m model.interleaving --steps=100000 --seed=1 --durability=process
+    PYTHONPATH=tests:tools python -m model.interleaving --steps=100000 --seed=1 --durability=process
 
 Nobody waits for anybody, unless a step is about just that: answers come when they come. What is chosen depends on the
 seed alone; what it meets depends on time, too.

@@ -1,4 +1,4 @@
-"""`python tests/benchmarks memory`: how much memory a daemon takes while a backlog is filled and drained.
+"""`python tools/benchmarks memory`: how much memory a daemon takes while a backlog is filled and drained.
 
 What bounds it is told in contrib/docs/memory.md; `bound` is that formula. The peaks come from /proc, so this wants
 Linux.
@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
-        prog="python tests/benchmarks memory",
+        prog="python tools/benchmarks memory",
         description="Peak memory of gnsqd and the real nsqd after a backlog was filled and after it was drained.",
     )
     result.add_argument("--megabytes", type=positive, default=2000, metavar="N", help="of bodies (%(default)s)")
