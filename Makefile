@@ -13,7 +13,7 @@ PEERS := tests/peers/bin/.built
 PYTEST = GNSQD_EXPECT_LANE=$$(cat $(1)/.lane) $(1)/bin/pytest -n 3 --dist=worksteal
 
 .PHONY: help run check test test-all test-plain test-spark peers bench bench-memory bench-scale spark-faults spark-bench
-.PHONY: spark-example faults differential soak docs options screens lint types format clean
+.PHONY: spark-example faults differential soak docs options screens release-check lint types format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -121,6 +121,9 @@ options: ## the pages and files that are made from tables
 screens: ## the pictures of gnsqadmin
 	@.ci/install .venv dev
 	@.venv/bin/python .ci/write_screens.py $(FLAGS)
+
+release-check: ## sdist, plain wheel and compiled wheel, each built, installed in an empty environment and started
+	@.ci/release-check
 
 lint: ## ruff
 	@.ci/install --dependencies .venv dev
