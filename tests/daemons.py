@@ -81,7 +81,7 @@ class Daemon:
     `command` is the argv prefix; `flags` follow those that choose free ports and the data path, and so win over them.
     """
 
-    preloaded = True  # gnsqd is forked by a parent that has imported it, instead of being a child of this process
+    preloaded = False  # True: gnsqd is forked by a parent that has imported it; conftest.py sets that for the tests
 
     def __init__(self, command: Sequence[str], data_path: Path, *flags: str) -> None:
         self.command = list(command)
