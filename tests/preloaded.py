@@ -45,7 +45,9 @@ class Process:
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
-            if not select.select([self._status], [], [], timeout)[0]:
+            poll = select.poll()  # a test may have more descriptors than select() takes
+            poll.register(self._status, select.POLLIN)
+            if not poll.poll(None if timeout is None else timeout * 1000):
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
             code = os.read(self._status, 16)
             assert code, f"the parent of {self.args} is gone"
