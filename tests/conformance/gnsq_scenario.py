@@ -27,7 +27,7 @@ class Driver:
         producer.start()
         self.publish(producer, plan["slow_topic"], {"verb": "pub", "bodies": [plan["slow_body"]], "delay": 0})
         self.publish_all(producer, plan["acts"][0])
-        until(lambda: len(self.finished["slow"]) == 1)
+        until(lambda: all(len(self.finished[name]) == count for name, count in plan["first_act"].items()))
         self.publish_all(producer, plan["acts"][1])
         tell("restart")
         self.publish_all(producer, plan["acts"][2])

@@ -38,7 +38,7 @@ class Driver:
         writer = nsq.Writer([plan["address"]], reconnect_interval=0.1)
         await self.publish(writer, plan["slow_topic"], {"verb": "pub", "bodies": [plan["slow_body"]], "delay": 0})
         await self.publish_all(writer, plan["acts"][0])
-        await until(lambda: len(self.finished["slow"]) == 1)
+        await until(lambda: all(len(self.finished[name]) == count for name, count in plan["first_act"].items()))
         await self.publish_all(writer, plan["acts"][1])
         tell("restart")
         await self.publish_all(writer, plan["acts"][2])

@@ -108,7 +108,7 @@ async function main() {
   startWriter()
   await publish(plan.slow_topic, {verb: 'pub', bodies: [plan.slow_body], delay: 0})
   await publishAll(plan.acts[0])
-  await until(() => finished.slow.size === 1)
+  await until(() => Object.entries(plan.first_act).every(([channel, count]) => finished[channel].size === count))
   await publishAll(plan.acts[1])
   tell('restart')
   await publishAll(plan.acts[2])
