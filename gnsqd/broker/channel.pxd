@@ -53,5 +53,5 @@ cdef class Channel:
     @cython.locals(message=Message)
     cdef _note_finished(self, list messages)
     @cython.locals(message=Message)
-    cpdef list _held_messages(self)
+    cpdef _held_messages(self)
     cpdef _wake_waiting(self, Py_ssize_t count)

@@ -11,7 +11,7 @@ several consumers of a busy channel get about as much each.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from random import random
 from time import monotonic_ns, time_ns
@@ -22,13 +22,14 @@ from gnsqd.broker.consumer import Consumer
 from gnsqd.broker.envelope import REQUEUED, TIMED_OUT, is_dead_letter_topic
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.in_flight import Deferred, InFlight
-from gnsqd.broker.journaled import JournaledQueue
+from gnsqd.broker.journaled import JournaledQueue, held_messages
 from gnsqd.broker.message import Message
 from gnsqd.broker.names import is_ephemeral
 from gnsqd.broker.takeover import convert
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.quantile import Quantile, Result
 from gnsqd.storage.backend_queue import BackendQueue, DummyBackendQueue
+from gnsqd.storage.journal_queue import Held
 
 # A consumer gets at most this much in one go, so that a large RDY starves nobody.
 MAX_TAKE = 256
@@ -495,16 +496,9 @@ class Channel:
         self._defer([message for message in messages if message.deferred])
         self._enqueue([message for message in messages if not message.deferred])
 
-    def _held_messages(self) -> list[tuple[int, int, int]]:
+    def _held_messages(self) -> Iterator[Held]:
         wall = time_ns() - monotonic_ns()
-        found = []
-        for message in self._memory:  # maybe millions: no comprehension, as Cython types its variables only outside one
-            if message.attempts:
-                found.append((message.number, message.attempts, 0))
-        found += [(message.number, message.attempts, 0) for message in self._in_flight]
-        found += [(message.number, message.attempts, 0) for message in self._aside]
-        found += [(message.number, message.attempts, wall + message.deadline) for message in self._deferred]
-        return found
+        return held_messages([*self._memory, *self._in_flight, *self._aside], [*self._deferred], wall)
 
     def exit(self) -> None:
         """Stop, and leave everything to the journal."""

@@ -5,8 +5,9 @@ they begin. It also tells the journal what its owner does: `finished` (for a top
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import chain, islice
 from sys import maxsize
 from time import monotonic_ns, time_ns
 
@@ -15,8 +16,8 @@ from gnsqd.errors import StorageError
 from gnsqd.log import Logger
 from gnsqd.storage.due_times import DueTimes
 from gnsqd.storage.journal import Journal
-from gnsqd.storage.journal_queue import Queue
-from gnsqd.storage.journal_records import FINISHED, TAKEN, Encoder
+from gnsqd.storage.journal_queue import Held, Queue
+from gnsqd.storage.journal_records import FINISHED, MAX_HELD, TAKEN, Encoder
 from gnsqd.storage.journal_replay import QueueState
 from gnsqd.storage.spans import Spans
 
@@ -25,8 +26,8 @@ MAX_BYTES = 1 << 20  # of deferred messages that are read in one step
 
 
 class JournaledQueue:
-    """One queue of a journal, `name` as its disk queue would be called; `held_messages()` gives its owner's (number,
-    attempts, due) for a snapshot."""
+    """One queue of a journal, `name` as its disk queue would be called; `held_messages()` gives those of its owner, as
+    `held` does."""
 
     due_times: DueTimes | None = None
 
@@ -36,7 +37,7 @@ class JournaledQueue:
         self.index = 0
         self.depth = 0
         self.finished = Spans()
-        self.held_messages: Callable[[], list[tuple[int, int, int]]] = list
+        self.held_messages: Callable[[], Iterator[Held]] = lambda: iter(())
         self._log = log
         self.longest = longest
         self._runs: deque[tuple[int, int]] = deque()
@@ -316,9 +317,13 @@ class JournaledQueue:
 
     # For the journal
 
-    def notes(self, encoder: Encoder) -> list[bytes]:
+    def notes(self, encoder: Encoder, total: bool) -> list[bytes]:
         records = []
-        if self._taken_notes:
+        if total:
+            bounds = self._taken_notes
+            for at in range(0, len(bounds), 2):
+                records += encoder.held(self.index, [(number, 1, 0) for number in range(bounds[at], bounds[at + 1])])
+        elif self._taken_notes:
             records.append(encoder.spans(TAKEN, self.index, self._taken_notes))
         if self._held_notes:
             records += encoder.held(self.index, self._held_entries())
@@ -326,7 +331,7 @@ class JournaledQueue:
             records.append(encoder.spans(FINISHED, self.index, self._finished_notes))
         return records
 
-    def _held_entries(self) -> list[tuple[int, int, int]]:
+    def _held_entries(self) -> Held:
         return [(number, attempts, due) for number, (attempts, due) in self._held_notes.items()]
 
     def forget_notes(self) -> None:
@@ -335,12 +340,10 @@ class JournaledQueue:
         self._held_notes.clear()
         self._finished_notes.clear()
 
-    def held(self) -> list[tuple[int, int, int]]:
-        # Without attempts the due time is where the message is.
-        wall = time_ns() - monotonic_ns()
-        dues = {number: wall + due for due, number in self._deferred} if self._attempts else {}
-        known = [(number, count, dues.get(number, 0)) for number, count in self._attempts.items()]
-        return [*self._held_entries(), *known, *self.held_messages()]  # the later of two counts
+    def held(self) -> Iterator[Held]:
+        deferred = self._deferred[:] if self._attempts else []  # without attempts the due time is where the message is
+        known = _known(self._attempts.copy(), deferred, time_ns() - monotonic_ns())
+        return chain([self._held_entries()], known, self.held_messages())  # the later of two counts
 
     # From the owner of the queue
 
@@ -399,6 +402,27 @@ class JournaledQueue:
 
     def close(self) -> bool:
         return True
+
+
+def held_messages(messages: list[Message], deferred: list[Message], wall: int) -> Iterator[Held]:
+    """Those of a channel, `wall` (ns) being the wall clock less the monotonic one; `Queue.held`."""
+    for at in range(0, len(messages), MAX_HELD):
+        yield [(message.number, message.attempts, 0) for message in messages[at : at + MAX_HELD] if message.attempts]
+    for at in range(0, len(deferred), MAX_HELD):
+        yield [(message.number, message.attempts, wall + message.deadline) for message in deferred[at : at + MAX_HELD]]
+
+
+def _known(attempts: dict[int, int], deferred: list[tuple[int, int]], wall: int) -> Iterator[Held]:
+    """All `attempts`, with the due times that are known, `wall` after those of `deferred`."""
+    for at in range(0, len(deferred), MAX_HELD):
+        yield [
+            (number, attempts.pop(number), wall + due)
+            for due, number in deferred[at : at + MAX_HELD]
+            if number in attempts
+        ]
+    rest = iter(attempts.items())
+    while piece := [(number, count, 0) for number, count in islice(rest, MAX_HELD)]:
+        yield piece
 
 
 def _bounds(messages: list[Message]) -> list[int]:

@@ -3,7 +3,8 @@
 Messages get numbers. A queue, the topic's own (0) or a channel's, tells what it is done with: `finished`, for the topic
 what it handed over. What any queue is not done with is *wanted*. Everything is appended to segments, files that end at
 a certain size; each begins with a snapshot of all queues, so older segments are needed for their wanted messages only,
-and go when there are none. `journal_records` has the bytes, `journal_replay` what happens at a start.
+and go when there are none. Until a large snapshot is complete, the old segment grows on. `journal_records` has the
+bytes, `journal_replay` what happens at a start.
 
 Appending only collects. `flush` writes what was collected, at once, and `commit` also has it fsynced where the journal
 is durable: many wait for one fsync, which runs in the Syncer's threads. After an fsync that failed nobody knows what
@@ -29,6 +30,7 @@ from gnsqd.storage.group_commit import GroupCommit
 from gnsqd.storage.journal_batch import Batch, Mark
 from gnsqd.storage.journal_queue import Queue
 from gnsqd.storage.journal_replay import Replay
+from gnsqd.storage.journal_snapshot import Snapshot
 from gnsqd.storage.open_files import AppendedFile, OpenFiles
 from gnsqd.storage.segment import Segment
 from gnsqd.storage.segments import Segments
@@ -73,6 +75,7 @@ class Journal:
         self._open_files = open_files or OpenFiles()
         self._dirty = False
         self._closed = False
+        self._converting = b""  # the record, once each segment has to have it
         self._encoder = records.Encoder(random.getrandbits(32))
 
         self.replay = Replay(topic, log)
@@ -97,6 +100,7 @@ class Journal:
         self._sync_failed: StorageError | None = None
         self._begin = self._snapshot_end = 0  # of the last segment and its snapshot, in bytes ever
         self._snapshot_size = 0
+        self._snapshot: Snapshot | None = None  # of the next segment, until it is complete
         self._abandoned: list[Segment] = []  # to be deleted when there is another
         self._unmarked: list[Segment] = []  # do not yet say that another follows
         self._finished_floor = 0  # no message before this one is wanted, by what is written
@@ -133,6 +137,7 @@ class Journal:
     def remove_queue(self, queue: Queue) -> None:
         """It is deleted; StorageError if that could not be written yet."""
         if self.queues.pop(queue.index, None) is not None:
+            self._snapshot = None
             queue.forget_notes()
             self._batch.controls.append(self._encoder.deleted(queue.index))
             self._note_dirty()
@@ -176,6 +181,8 @@ class Journal:
 
     def retry(self) -> None:
         """Write what is not written, or, after a failed fsync, not known to be; errors as `commit`. May yield."""
+        if self._snapshot is not None:
+            self._snapshot.advance()
         if self._sync_failed is not None:
             self.commit()
         else:
@@ -195,24 +202,37 @@ class Journal:
             self.reclaim(self.floor())  # a full disk gets room by that
             raise
         self.failed = self._sync_failed
+        if self._snapshot is not None:
+            self._note_dirty()
 
     def _flush(self) -> None:
         batch = self._batch
         batch.close_record()
-        if self._is_full():
-            failed = self._sync_failed is not None  # what the last segment tells may be nowhere
-            if batch.puts or batch.controls or batch.lasts or self._noted or failed:
-                self._roll()
+        is_empty = not (batch.puts or batch.controls or batch.lasts or self._noted)
+        if self._file is None:
+            if not is_empty or self._sync_failed is not None:  # what the last segment has may be nowhere
+                self._roll(self._snapshot_now())
             return
-        notes = [record for queue in self._noted for record in queue.notes(self._encoder)]
+        snapshot = self._snapshot
+        if snapshot is None and self._is_full() and not is_empty:
+            self._snapshot = Snapshot(self.queues.values(), self._encoder)
+            if self._snapshot.advance():
+                self._roll(self._snapshot)
+                return
+        notes = [record for queue in self._noted for record in queue.notes(self._encoder, snapshot is not None)]
+        if snapshot is not None:
+            snapshot.follow(batch.controls)
+            snapshot.follow(notes)
+            if snapshot.complete:
+                self._roll(snapshot)
+                return
         head = b"".join(batch.controls)
         parts = [head, *batch.puts, *notes, *batch.lasts]
         if len(parts) > 1 or head:
-            assert self._file is not None
             try:
                 self._file.open()
             except OSError:
-                self._roll()
+                self._roll(self._snapshot_now())
                 return
             self._write(self._segments.last, self._file, parts, len(head))
             self._forget_written()
@@ -220,8 +240,6 @@ class Journal:
 
     def _is_full(self) -> bool:
         """Whether to go on in a new segment: also early, when nearly nothing of the present one is wanted."""
-        if self._file is None:
-            return True
         segment = self._segments.last
         size = segment.size + self._batch.puts_size
         full_size = max(self._segment_size, 4 * self._snapshot_size)
@@ -262,13 +280,20 @@ class Journal:
         self._noted.clear()
         self._batch.clear()
 
-    def _roll(self) -> None:
+    def _snapshot_now(self) -> Snapshot:
+        snapshot = Snapshot(self.queues.values(), self._encoder)
+        while not snapshot.advance():
+            pass
+        return snapshot
+
+    def _roll(self, complete: Snapshot) -> None:
         """Go on in a new segment."""
-        begin, snapshot = self._written, self._snapshot()
+        self._snapshot = None
+        begin, snapshot = self._written, complete.encode(min(self._batch.first, self.next_number), self._next_queue)
         number = self._next_segment
         path = os.path.join(self._data_path, records.segment_name(self.topic, number))
         segment = Segment(path, number, self._encoder.salt, min(self._batch.first, self.next_number))
-        head = records.first_line(self._encoder.salt) + snapshot
+        head = b"".join([records.first_line(self._encoder.salt), snapshot, self._converting])
         with failing_as_go("open", path):
             file = AppendedFile(path, self._open_files)
         try:
@@ -308,13 +333,6 @@ class Journal:
                 self._unsynced.append(file)
             else:
                 file.close()
-
-    def _snapshot(self) -> bytes:
-        parts: list[bytes] = []
-        for index, queue in self.queues.items():
-            parts += self._encoder.queue(index, queue.name, queue.finished)
-            parts += self._encoder.held(index, queue.held())
-        return self._encoder.snapshot(min(self._batch.first, self.next_number), self._next_queue, parts)
 
     # fsync
 
@@ -514,7 +532,8 @@ class Journal:
 
     def mark_converting(self) -> None:
         """What the disk queues of the topic hold from now on is a copy; StorageError. May yield."""
-        self._batch.lasts.append(self._encoder.record(records.CONVERTING))
+        self._converting = self._encoder.record(records.CONVERTING)
+        self._batch.lasts.append(self._converting)
         self.commit()
 
     def remove(self, at_once: bool = True) -> None:

@@ -46,8 +46,8 @@ class Plan:
     topic: str
     slow_topic: str
     count: int
-    # What to publish, in order: {"verb": "pub" | "mpub" | "dpub", "bodies", "delay"}. The second act begins when every
-    # message of the first and the slow one are finished; after it comes the restart, and the third does not wait for it.
+    # What to publish, in order: {"verb": "pub" | "mpub" | "dpub", "bodies", "delay"}. The second act begins when all
+    # messages of the first and the slow one are finished; after it comes the restart; the third does not wait for it.
     acts: list[list[dict[str, Any]]]
     first_act: dict[str, int]  # by channel: how many messages are finished before the second act
     requeue: dict[str, int]  # by every channel's first reader of the body, once: the delay in ms

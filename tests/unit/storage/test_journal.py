@@ -15,6 +15,7 @@ from gnsqd.errors import StorageError
 from gnsqd.log import Level, Logger
 from gnsqd.storage import journal as journal_module
 from gnsqd.storage.journal import Journal
+from gnsqd.storage.journal_queue import Held
 from gnsqd.storage.journal_records import FINISHED, TAKEN, Encoder
 from gnsqd.storage.journals import find_journals
 from gnsqd.storage.segments import Segments
@@ -31,7 +32,7 @@ class FakeQueue:
         self.index = 0
         self.name = name
         self.finished = Spans()
-        self.states: list[tuple[int, int, int]] = []
+        self.states: Held = []
         self._notes: list[tuple[int, list[int]]] = []
 
     def note_finished_span(self, start: int, end: int) -> None:
@@ -49,14 +50,14 @@ class FakeQueue:
             journal.note(self)
         self._notes.append((type, bounds))
 
-    def notes(self, encoder: Encoder) -> list[bytes]:
+    def notes(self, encoder: Encoder, total: bool) -> list[bytes]:
         return [encoder.spans(type, self.index, bounds) for type, bounds in self._notes]
 
     def forget_notes(self) -> None:
         self._notes = []
 
-    def held(self) -> list[tuple[int, int, int]]:
-        return self.states
+    def held(self) -> Iterator[Held]:
+        return iter([self.states])
 
 
 Open = Callable[..., tuple[Journal, FakeQueue, FakeQueue]]

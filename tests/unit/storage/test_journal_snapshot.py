@@ -1,0 +1,235 @@
+"""Snapshots of a journal whose queues hold many messages back: made in steps, and nothing in them is out of date."""
+
+import errno
+import io
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from gnsqd.broker.journaled import JournaledQueue
+from gnsqd.broker.message import Message
+from gnsqd.errors import StorageError
+from gnsqd.log import Level, Logger
+from gnsqd.storage.journal import Journal
+from gnsqd.storage.journal_queue import Held
+from gnsqd.storage.journal_snapshot import STEP
+from gnsqd.storage.journals import find_journals
+from gnsqd.storage.syncer import Syncer
+
+SEGMENT = 100_000  # bytes
+HELD = 50_000  # messages
+PIECES = STEP // (1000 * 18) + 1  # of 1,000 messages each, which a step makes
+FAR = 1 << 62  # a due time
+
+
+class Queue(JournaledQueue):
+    """A channel that counts the pieces that snapshots have taken of it."""
+
+    pieces = 0
+
+    def held(self) -> Iterator[Held]:
+        for piece in super().held():
+            self.pieces += 1
+            yield piece
+
+
+class Topic:
+    """A topic with one channel, which holds back the messages from 1 to HELD, each delivered twice."""
+
+    def __init__(self, directory: Path, syncer: Syncer, durable: bool = False) -> None:
+        self.directory = directory
+        self.dirty = 0
+        self.log = Logger("", Level.DEBUG, io.StringIO())
+        self.journal = Journal(
+            "t",
+            data_path=os.fspath(directory),
+            paths=[],
+            segment_size=SEGMENT,
+            durable=durable,
+            log=self.log,
+            syncer=syncer,
+            on_dirty=lambda journal: setattr(self, "dirty", self.dirty + 1),
+        )
+        self.topic, self.channel = (Queue(self.journal, name, self.log, 0) for name in ("t", "t:c"))
+        self.journal.add_queue(self.topic, 0)
+        self.channel.index = self.journal.add_queue(self.channel)
+        for start in range(1, HELD, 1000):
+            self.put(1000)
+            for number in range(start, start + 1000):
+                self.channel.defer(delivered(number, 2), due=10**18)
+        self.journal.flush()
+        self.channel.pieces = 0
+
+    def put(self, count: int) -> int:
+        """The number of the first."""
+        first = self.journal.put([frame()] * count)
+        self.topic.note_finished_span(first, first + count)
+        return first
+
+    def fill(self) -> None:
+        """Until the next segment is due, and its snapshot begun."""
+        segments = len(self.segments())
+        while not self.channel.pieces:
+            self.put(100)
+            self.journal.flush()
+        assert len(self.segments()) == segments
+
+    def end_snapshot(self) -> None:
+        """As the loop of all journals does."""
+        segments = len(self.segments())
+        for _ in range(HELD // (PIECES * 1000) + 2):
+            if len(self.segments()) > segments:
+                return
+            assert self.dirty  # or the loop would not go on
+            self.dirty = 0
+            before = self.channel.pieces
+            self.journal.retry()
+            assert self.channel.pieces - before <= PIECES
+        raise AssertionError("the snapshot does not end")
+
+    def segments(self) -> list[str]:
+        return sorted(name for name in os.listdir(self.directory) if ".journal." in name)
+
+    def after_kill(self, directory: Path, syncer: Syncer) -> Journal:
+        """What a daemon finds that starts on a copy of the files."""
+        shutil.copytree(self.directory, directory)
+        return Journal(
+            "t",
+            data_path=os.fspath(directory),
+            paths=find_journals(os.fspath(directory), os.listdir(directory))["t"],
+            segment_size=SEGMENT,
+            durable=False,
+            log=self.log,
+            syncer=syncer,
+            on_dirty=lambda journal: None,
+        )
+
+
+def frame() -> bytes:
+    return (100).to_bytes(4, "big") + bytes(100)
+
+
+def delivered(number: int, attempts: int) -> Message:
+    message = Message(frame(), attempts, 0)
+    message.number = number
+    return message
+
+
+@pytest.fixture
+def topic(tmp_path: Path, syncer: Syncer) -> Iterator[Topic]:
+    (tmp_path / "data").mkdir()
+    made = Topic(tmp_path / "data", syncer)
+    yield made
+    made.journal.close()
+
+
+def test_snapshot_is_made_in_steps_while_the_old_segment_grows(topic: Topic) -> None:
+    topic.fill()
+    assert topic.channel.pieces <= PIECES
+    path = topic.directory / topic.segments()[-1]
+    size = path.stat().st_size
+    before = topic.channel.pieces
+    first = topic.put(1)
+    topic.journal.flush()
+    assert path.stat().st_size > size  # a publisher does not do the work of the loop
+    assert topic.channel.pieces == before
+    topic.end_snapshot()
+    assert topic.channel.pieces >= HELD // 1000
+    assert topic.journal.read(first, first + 1) == (first, [frame()], 0)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_happens_during_a_snapshot_is_there_after_a_kill(
+    topic: Topic, tmp_path: Path, syncer: Syncer, ends: bool
+) -> None:
+    first_of_all = topic.put(3)
+    topic.fill()
+    channel = topic.channel
+    first = topic.put(4)
+    channel.note_taken([delivered(first, 0), delivered(first + 1, 0), delivered(first_of_all, 0)])
+    topic.journal.flush()
+    channel.note_taken([delivered(1, 2)])
+    channel.note_held(delivered(first + 1, 1), FAR)
+    channel.note_held(delivered(2, 3), FAR + 1)
+    topic.journal.flush()
+    channel.note_finished_span(3, 5)
+    channel.note_finished_span(first_of_all, first_of_all + 1)
+    late = JournaledQueue(topic.journal, "t:late", topic.log, 0)
+    late.finished = topic.topic.finished.copy()
+    late.index = topic.journal.add_queue(late)
+    last = topic.put(1)
+    late.note_taken([delivered(last, 0)])
+    if ends:
+        topic.end_snapshot()
+    else:
+        topic.journal.flush()
+    journal = topic.after_kill(tmp_path / "killed", syncer)
+    states = journal.replay.queues
+    assert not journal.replay.damaged
+    attempts = states[channel.index].attempts
+    assert [attempts.get(number, 0) for number in range(1, 7)] == [3, 3, 0, 0, 2, 2]
+    assert [attempts.get(number, 0) for number in range(first, first + 4)] == [1, 1, 0, 0]
+    assert attempts.get(first_of_all, 0) == 0
+    assert [states[channel.index].due.get(number, 0) for number in (1, 2, first, first + 1)] == [0, FAR + 1, 0, FAR]
+    finished = states[channel.index].finished
+    assert [number for number in (1, 2, 3, 4, 5, first_of_all, first) if number in finished] == [3, 4, first_of_all]
+    assert states[late.index].name == "t:late"
+    assert states[late.index].attempts == {last: 1}
+    assert journal.next_number == last + 1
+    journal.close()
+
+
+def test_channel_that_is_deleted_during_a_snapshot_stays_deleted(topic: Topic, tmp_path: Path, syncer: Syncer) -> None:
+    topic.fill()
+    topic.journal.remove_queue(topic.channel)
+    for _ in range(5):
+        topic.put(100)
+        topic.journal.retry()
+    journal = topic.after_kill(tmp_path / "killed", syncer)
+    assert list(journal.replay.queues) == [0]
+    assert journal.replay.whole  # older segments may be deleted
+    journal.close()
+
+
+def test_exit_during_a_snapshot_is_known_after_a_kill(topic: Topic, tmp_path: Path, syncer: Syncer) -> None:
+    topic.fill()
+    topic.journal.mark_converting()
+    for _ in range(5):
+        topic.journal.retry()
+    journal = topic.after_kill(tmp_path / "killed", syncer)
+    assert journal.replay.converting
+    journal.close()
+
+
+def test_failed_fsync_does_not_wait_for_the_snapshot(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    topic = Topic(tmp_path / "data", syncer, durable=True)
+    topic.journal.commit()
+    topic.fill()
+    first = topic.put(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", failing(errno.EIO))
+        with pytest.raises(StorageError, match="input/output error"):
+            topic.journal.commit()
+    topic.journal.commit()  # a new segment, and what is in it is whole
+    journal = topic.after_kill(tmp_path / "killed", syncer)
+    assert not journal.replay.damaged
+    assert journal.replay.queues[topic.channel.index].attempts == dict.fromkeys(range(1, HELD + 1), 2)
+    assert journal.read(first, first + 1) == (first, [frame()], 0)
+    journal.close()
+    topic.journal.close()
+
+
+def failing(code: int) -> Callable[..., NoReturn]:
+    """A call of the system that does not work."""
+
+    def fail(*arguments: object) -> NoReturn:
+        raise OSError(code, os.strerror(code))
+
+    return fail
