@@ -344,9 +344,10 @@ class Topic:
         self._stop_pump("deleting")
         self._environment.notify(self, not self.ephemeral)
         failure = None
+        deletes = [*(channel.delete for channel in self.channels.values()), self.empty, self.backend.delete]
         if self._journal is not None:
-            self._journal.remove()
-        for delete in [*(channel.delete for channel in self.channels.values()), self.empty, self.backend.delete]:
+            deletes.insert(0, self._journal.remove)
+        for delete in deletes:
             try:
                 delete()
             except StorageError as error:

@@ -110,6 +110,7 @@ class TopicJournal:
             return self._ending or is_gone()
 
         with self._moving:
+            self._unmoved.append(name)
             if self._ending or is_gone():
                 return
             old: DiskQueue | None = None
@@ -123,6 +124,7 @@ class TopicJournal:
                         move(old, queue, receive, is_over)
                 if self._converted or not old.depth:
                     old.delete()
+                    self._unmoved.remove(name)
                     return
             except StorageError as error:
                 self._environment.set_health(error)
@@ -130,7 +132,6 @@ class TopicJournal:
             finally:
                 if old is not None:
                     old.close()
-            self._unmoved.append(name)
             if old is not None and old.depth and not is_gone():
                 self._log.error("JOURNAL(%s): %d messages stay in the disk queue until the next start", name, old.depth)
 
@@ -162,12 +163,18 @@ class TopicJournal:
     # The end
 
     def remove(self) -> None:
-        """The topic is deleted. May yield."""
+        """The topic is deleted, and with it what disk queues still hold; StorageError. May yield."""
         self._ending = True
         with self._moving:
             self._journal.remove()
+        failure = None
         for name in self._unmoved:
-            self._environment.make_backend(name).delete()
+            try:
+                self._environment.make_backend(name).delete()
+            except StorageError as error:
+                failure = error
+        if failure is not None:
+            raise failure
 
     def remove_channel(self, name: str) -> None:
         """A channel is deleted, and with it what its disk queue still holds; StorageError. May yield."""

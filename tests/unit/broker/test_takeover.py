@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gevent import killall
+from gevent import idle, joinall, killall, spawn
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.message import Message
@@ -155,3 +155,21 @@ def test_start_that_is_to_end_leaves_the_rest_to_the_next(
     assert found["alone"].total() == OLD.total()
     moved = re.findall(r"JOURNAL\(t:c\): moving ([0-9]+) messages", log)
     assert [OLD.total() - 2 * BATCH <= int(count) < OLD.total() for count in moved] == [True]
+
+
+@pytest.mark.parametrize("deleted", ["channel", "topic"])
+def test_what_is_deleted_while_it_waits_for_the_move_of_another_is_gone(
+    disk_queues: Path, syncer: Syncer, deleted: str
+) -> None:
+    daemon = Daemon(disk_queues, syncer, {}, {"t": []})  # its channels are made once it serves
+    topic = daemon.registry.get_topic("t")
+    moves = [spawn(topic.get_channel, name) for name in TOPICS["t"]]
+    idle()  # the first has moved a batch, the second waits
+    assert set(topic.channels) == set(TOPICS["t"])
+    if deleted == "channel":
+        topic.delete_existing_channel("d")
+    else:
+        daemon.registry.delete_existing_topic("t")
+    joinall(moves, timeout=10)
+    assert not list(disk_queues.glob("t:d.*" if deleted == "channel" else "t[.:]*"))
+    killall(daemon.around.greenlets)
