@@ -97,6 +97,7 @@ class Journal:
         self._roll_at = MIN_ROLL
         self._written = 0  # bytes ever
         self._synced = 0
+        self._syncing = False
         self._sync_failed: StorageError | None = None
         self._begin = self._snapshot_end = 0  # of the last segment and its snapshot, in bytes ever
         self._snapshot_size = 0
@@ -270,8 +271,8 @@ class Journal:
         self._release(file)
 
     def _release(self, file: AppendedFile) -> None:
-        """It may be closed in favour of others, unless it has messages that no fsync has confirmed."""
-        if not self._unconfirmed:
+        """It may be closed in favour of others, unless an fsync goes on or has yet to confirm messages in it."""
+        if not self._unconfirmed and not self._syncing:
             file.release()
 
     def _forget_written(self) -> None:
@@ -351,6 +352,7 @@ class Journal:
         if self._sync_failed is not None and not files:
             return self._sync_failed
         path = self._segments.last.path if self._segments else ""
+        self._syncing = True
         try:
             with failing_as_go("open", path):
                 for file in files:
@@ -364,6 +366,8 @@ class Journal:
             self.failed = self._sync_failed = error
             self._abandon(retired)
             return error
+        finally:
+            self._syncing = False
         _close(retired)
         self._synced = written
         if self._sync_failed is not None:

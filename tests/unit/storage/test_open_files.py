@@ -96,6 +96,30 @@ def test_file_with_messages_to_be_synced_stays_open(journals: Make, tmp_path: Pa
     assert opened(tmp_path) == LIMIT
 
 
+def test_file_is_not_closed_while_an_fsync_of_it_goes_on(
+    journals: Make, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *others = journals(durable=True)
+    first.put([frame(1)])
+    first.commit()
+    synced = []
+
+    def sync_files_late(work: Callable[..., None], descriptors: list[int], *arguments: object) -> None:
+        before = [os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in descriptors]
+        first.reset_queue(first.queues[0])
+        first.flush()  # of notes, which nobody waits for
+        for journal in others[: LIMIT + 1]:
+            journal.reset_queue(journal.queues[0])
+            journal.flush()
+        synced.append(before == [os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in descriptors])
+
+    first.reset_queue(first.queues[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(syncer, "run", sync_files_late)
+        first.commit()
+    assert synced == [True]
+
+
 def test_journals_give_way_to_each_other_where_the_process_may_open_no_more(
     journals: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
