@@ -197,10 +197,16 @@ class Journal:
                 raise StorageError("exiting")
             return
         try:
-            self._flush()
+            try:
+                self._flush()
+            except StorageError:
+                count = len(self._segments)
+                self.reclaim(self.floor())
+                if len(self._segments) == count:
+                    raise
+                self._flush()  # a full disk has room now, and what the segments went for has to be written
         except StorageError as error:
             self.failed = error
-            self.reclaim(self.floor())  # a full disk gets room by that
             raise
         self.failed = self._sync_failed
         if self._snapshot is not None:

@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -89,13 +90,37 @@ OpenTopic = Callable[..., Topic]
 def open_topic(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Iterator[OpenTopic]:
     topics: list[Topic] = []
 
-    def open(channels: int = 1, durable: bool = False) -> Topic:
-        topics.append(Topic(tmp_path, syncer, Logger("", Level.DEBUG, log_stream), channels, durable))
+    def open(channels: int = 1, durable: bool = False, directory: Path = tmp_path) -> Topic:
+        topics.append(Topic(directory, syncer, Logger("", Level.DEBUG, log_stream), channels, durable))
         return topics[-1]
 
     yield open
     for topic in topics:
         topic.close()
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["process", "disk"])
+def test_full_disk_gets_room_by_what_is_finished_and_goes_on(
+    open_topic: OpenTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    topic = open_topic(1, durable=durable)
+    topic.put(5000)
+    topic.journal.commit()
+    topic.finish((1, 3000))
+    before = topic.size()
+    pwritev = os.pwritev
+
+    def write(descriptor: int, parts: list[bytes], offset: int) -> int:
+        if topic.size() >= before:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return pwritev(descriptor, parts, offset)
+
+    monkeypatch.setattr(os, "pwritev", write)
+    topic.journal.flush()
+    assert topic.size() < before - SEGMENT
+    again = open_topic(1, directory=shutil.copytree(tmp_path, tmp_path / "killed"))
+    assert not again.journal.replay.lost
+    assert again.has(3000)
 
 
 @pytest.mark.parametrize(("channels", "messages"), [(2, 20_000), (30, 9_000)])
