@@ -17,6 +17,7 @@ from gevent import sleep
 
 from gnsqd.storage import journal_records as records
 from gnsqd.storage.files import failing_as_go, rename_file, sync_path, write_at
+from gnsqd.storage.journal_batch import split
 from gnsqd.storage.segment import Segment
 from gnsqd.storage.spans import Spans
 from gnsqd.storage.syncer import Syncer
@@ -100,7 +101,10 @@ class Rewriting:
         """Write the copy, if anything is still wanted; StorageError, and nothing is left of it. Yields."""
         try:
             for source in self._sources:
-                self._copy(source)
+                try:
+                    self._copy(source)
+                finally:
+                    source.close()
             if self._target.count:
                 self._parts.append(self._encoder.record(records.CONTINUED))
                 self._write()
@@ -111,8 +115,6 @@ class Rewriting:
         finally:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
-            for source in self._sources:
-                source.close()
 
     def _copy(self, source: Segment) -> None:
         frames: list[bytes] = []  # read, `first` being the number of the first
@@ -127,9 +129,9 @@ class Rewriting:
                             return
                         start = first
                     else:
-                        found = frames[start - first : end - first]
-                        self._put(start, found, due)
-                        start += len(found)
+                        for found in split(frames[start - first : end - first]):
+                            self._put(start, found, due)
+                            start += len(found)
                     self._turns.give()
 
     def _put(self, first: int, frames: list[bytes], due: int) -> None:

@@ -4,7 +4,7 @@ Records of queues that come and go stand first, then messages, then what the que
 Messages that follow each other share a record, few enough that damage, which costs the whole record, costs little.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from sys import maxsize
 
 from gnsqd.storage import journal_records as records
@@ -47,7 +47,9 @@ class Batch:
         if due or full:
             self.close_record()
         if due or size > MAX_RECORD or len(frames) > MAX_MESSAGES:
-            self._add_records(first, frames, due, size)
+            for part in split(frames):
+                self._add(first, part, due)
+                first += len(part)
         else:
             if not self._frames:
                 self._frames_first = first
@@ -60,12 +62,6 @@ class Batch:
         if self._frames:
             self._add(self._frames_first, self._frames, 0)
             self._frames, self._frames_size = [], 0
-
-    def _add_records(self, first: int, frames: Sequence[bytes], due: int, size: int) -> None:
-        # By the mean size: a loop over all messages would cost more than their records.
-        step = max(min(MAX_RECORD * len(frames) // size, MAX_MESSAGES), 1)
-        for begin in range(0, len(frames), step):
-            self._add(first + begin, frames[begin : begin + step], due)
 
     def _add(self, first: int, frames: Sequence[bytes], due: int) -> None:
         head, payload = self._encoder.put(first, frames, due)
@@ -96,6 +92,14 @@ class Batch:
         """Nothing of it is to be written."""
         self.clear()
         self._frames, self._frames_size = [], 0
+
+
+def split(frames: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """The messages of each record."""
+    # By the mean size: a loop over all messages would cost more than their records.
+    step = max(min(MAX_RECORD * len(frames) // size_of(frames), MAX_MESSAGES), 1)
+    for begin in range(0, len(frames), step):
+        yield frames[begin : begin + step]
 
 
 def size_of(frames: Sequence[bytes]) -> int:

@@ -17,10 +17,13 @@ from gnsqd.broker.journaled import JournaledQueue
 from gnsqd.log import Level, Logger
 from gnsqd.storage import compaction, journal, journals
 from gnsqd.storage.journal import PIECE
+from gnsqd.storage.journal_batch import MAX_MESSAGES
+from gnsqd.storage.journal_records import PUT, decode_put, find_records, parse_first_line
 from gnsqd.storage.journals import Journals
 from gnsqd.storage.spans import Spans
 from gnsqd.storage.syncer import Syncer
 from unit.storage.greenlets import eventually
+from unit.storage.test_open_files import opened
 
 SEGMENT = 100_000  # bytes
 BODY = 80
@@ -97,6 +100,31 @@ def open_topic(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Itera
     yield open
     for topic in topics:
         topic.close()
+
+
+def test_copy_has_small_records_and_its_sources_are_open_one_by_one(
+    open_topic: OpenTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = open_topic()
+    topic.put(12_000)
+    topic.finish(*((start, start + 700) for start in range(1, 12_000, 1000)))
+    topic.journal.flush()
+    counts = []
+    pwritev = os.pwritev
+
+    def write(descriptor: int, parts: list[bytes], offset: int) -> int:
+        counts.append(opened(tmp_path))
+        return pwritev(descriptor, parts, offset)
+
+    monkeypatch.setattr(os, "pwritev", write)
+    topic.journal.compact()
+    assert max(counts) == 3  # a source, the copy, and the segment that is written
+    for path in tmp_path.iterdir():
+        data = path.read_bytes()
+        salt = parse_first_line(data)
+        assert salt is not None
+        for type, start, end in find_records(data, salt):
+            assert type != PUT or decode_put(data[start:end])[1] <= MAX_MESSAGES
 
 
 @pytest.mark.parametrize("durable", [False, True], ids=["process", "disk"])
