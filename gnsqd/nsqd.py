@@ -207,14 +207,16 @@ class NSQD:
     def _render_metrics(self, accept: str) -> tuple[bytes, str]:
         if self._metrics is None:
             # At the first scrape, as it takes a third of a start's time; in a thread, so that the hub goes on.
-            self._metrics = get_hub().threadpool.apply(_import_metrics)(
-                registry=self._registry,
-                options=self._options,
-                memory=self._memory,
-                clients=self._tcp_server.clients.values,
-                greenlets=self._debug.greenlet_count,
-                crashes=self._supervisor.crashes,
-            )
+            metrics = get_hub().threadpool.apply(_import_metrics)
+            if self._metrics is None:  # or another scrape was first
+                self._metrics = metrics(
+                    registry=self._registry,
+                    options=self._options,
+                    memory=self._memory,
+                    clients=self._tcp_server.clients.values,
+                    greenlets=self._debug.greenlet_count,
+                    crashes=self._supervisor.crashes,
+                )
         return self._metrics.render(accept)
 
     def _environment(self) -> Environment:

@@ -50,9 +50,9 @@ def _names(ctx: click.Context, incomplete: str, find: Callable[[Cluster], Iterab
 
 def _settings_are_usable(ctx: click.Context) -> bool:
     """click drops wrong values when it completes; without them the command would ask the nodes of another place."""
-    told = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+    given = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
     dropped = (name for name in CLUSTER_PARAMETERS if ctx.params.get(name) is None)
-    return not any(ctx.get_parameter_source(name) in told for name in dropped)
+    return not any(ctx.get_parameter_source(name) in given for name in dropped)
 
 
 def _topics(cluster: Cluster) -> Iterable[str]:

@@ -5,7 +5,7 @@ FIN, REQ, TOUCH and the queue scan move them on from there. Nothing here yields 
 method is one step as far as other greenlets can see.
 
 Consumers that could take a message but found none stand in `_waiting`, in order; a put wakes as many as it brought
-messages for. Whoever comes without having been woken leaves one message for each of those, so that what a consumer
+messages for. A consumer that was not woken leaves one message for each of those, so that what a consumer
 requeued, or let time out, goes to others that wait. Each takes its share of what is there, not all of it, so that
 several consumers of a busy channel get about as much each.
 """
@@ -310,7 +310,7 @@ class Channel:
             self._wake_waiting(self.depth - len(self._woken))
 
     def _go_to_the_end(self, client_id: int) -> None:
-        """Let everybody else in the line come first."""
+        """Move the client to the end of the line."""
         client = self._waiting.pop(client_id, None)
         if client is not None:
             self._waiting[client_id] = client

@@ -8,7 +8,7 @@ in between, and each byte of a segment is read about once.
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
 from time import perf_counter
@@ -134,7 +134,7 @@ class Rewriting:
                             start += len(found)
                     self._turns.give()
 
-    def _put(self, first: int, frames: list[bytes], due: int) -> None:
+    def _put(self, first: int, frames: Sequence[bytes], due: int) -> None:
         if self._descriptor < 0:
             with failing_as_go("open", self._temporary):
                 self._descriptor = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -4,12 +4,11 @@ The lock on the data path keeps other daemons out. So a queue that was not in th
 has no files, and what the listing has of others is right until they are opened.
 """
 
-import os
 import re
 from collections.abc import Iterable
 
 from gnsqd.storage.files import list_names
-from gnsqd.storage.record import data_file_name, data_file_number, meta_file_name
+from gnsqd.storage.record import data_file_number, meta_file_name
 
 _OF_QUEUE = re.compile(rf"(.+?)(?:({re.escape(meta_file_name(''))})|\.diskqueue\.[0-9]+\.dat)", re.DOTALL)
 
@@ -32,13 +31,12 @@ class DataFiles:
 
     def __contains__(self, queue: str) -> bool:
         """Whether the queue may have files."""
-        return queue in self._numbers or os.path.lexists(os.path.join(self.data_path, meta_file_name(queue)))
+        return queue in self._numbers
 
     def numbers(self, queue: str) -> list[int]:
         """The numbers of all data files of a queue, ascending; StorageError."""
         numbers = self._numbers.get(queue, [])
-        first = os.path.join(self.data_path, data_file_name(queue, 0))
-        if numbers or (numbers is not None and not os.path.lexists(first)):
+        if numbers is not None:
             return sorted(numbers)
         found = (data_file_number(queue, name) for name in list_names(self.data_path))
         return sorted(number for number in found if number is not None)

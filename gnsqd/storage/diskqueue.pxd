@@ -8,6 +8,7 @@ cdef class DiskQueue:
     cdef public long long sync_timeout
     cdef public object due_times
     cdef object _files
+    cdef object _data_files
     cdef long long _max_bytes_per_file
     cdef long long _sync_every
     cdef long long _sync_at

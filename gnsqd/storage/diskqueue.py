@@ -41,7 +41,7 @@ class DiskQueue:
     fails.
 
     Sizes are in bytes, those of messages without the length before each record. Larger ones than `max_msg_size` are
-    taken, too: they were accepted once (`record_reader`). `sync_every` is in operations, `sync_timeout` in ns.
+    read as well: they were accepted once (`record_reader`). `sync_every` is in operations, `sync_timeout` in ns.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class DiskQueue:
     ) -> None:
         self.name = name
         self.sync_timeout = sync_timeout
+        self._data_files = data_files
         self._files = QueueFiles(name, data_files, min_msg_size, max_msg_size)
         self._max_bytes_per_file = max_bytes_per_file
         self._sync_every = sync_every
@@ -73,7 +74,7 @@ class DiskQueue:
         self._safe_write_pos = self._write_pos  # how far meta may tell of the write file
         self._finished = self._files.sizes_between(self._read_file, self._write_file - 1)  # bytes of finished files
         self._finished_size = sum(self._finished.values())
-        self._files.note_opened()
+        self._data_files.note_opened(name)
         self._reader: RecordReader | None = None
         self._read_end = 0  # of the file being read, if it is finished
         self._peeked_ends: list[int] = []  # positions behind the records of the last peek_many
@@ -329,7 +330,7 @@ class DiskQueue:
         self._check_tail()
 
     def _finish_read_file(self) -> None:
-        """All of a finished file has been read. It goes after meta tells of the next one: the other way round a kill in
+        """All of a finished file has been read. It goes after meta names the next one: the other way round a kill in
         between would make it look lost."""
         path = self._files.path(self._read_file)
         self._close_reader()
@@ -485,7 +486,7 @@ class DiskQueue:
             self._tell(self._read_pos)
             self._write_meta()  # what was read must not look lost should a kill come before all files are gone
         self._remove_files()
-        self._files.note_deleted()
+        self._data_files.note_deleted(self.name)
 
     def _remove_files(self) -> None:
         self._close_reader()

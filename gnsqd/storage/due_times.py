@@ -53,7 +53,7 @@ class DueTimes:
         self._waste = 0  # bytes of it that are of no use, but for those that a compaction under way may drop
         self._enough = _MIN_WASTE  # to compact it
         self._compaction: Greenlet[[], None] | None = None
-        self._removals = 0  # of the file: a compaction that began before one has to end
+        self._endings = 0  # of the file, or of all work on it: a compaction that began before one has to end
         self.unsynced = False
 
     def __len__(self) -> int:
@@ -204,15 +204,15 @@ class DueTimes:
     def stop(self) -> None:
         """End a compaction that is under way. Yields."""
         if self._compaction is not None:
-            self._removals += 1
+            self._endings += 1
             self._compaction.join()
 
     def _compact(self) -> None:
-        removals = self._removals
+        endings = self._endings
 
         def pause() -> None:
             sleep(_ONCE_AROUND)
-            if self._removals != removals:
+            if self._endings != endings:
                 raise _Ended
 
         def sync(path: str) -> None:
@@ -279,7 +279,7 @@ class DueTimes:
         self._hints.clear()
         self._held.clear()
         self._unwritten.clear()
-        self._removals += 1
+        self._endings += 1
         self._unlink()
 
     def _unlink(self) -> None:

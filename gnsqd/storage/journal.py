@@ -502,7 +502,7 @@ class Journal:
                     return False  # meanwhile everything in some of them was finished
                 rewriting = Rewriting(group, self.wanted, self._encoder)
                 rewriting.run(self._syncer)
-                with suppress(StorageError):  # room on a full disk may be in what nobody wants
+                with suppress(StorageError):  # on a full disk, room may be in messages that no queue needs
                     self.commit()  # what is finished is written before its segments go
                 if not self._may_compact() or not self._segments.have(group):
                     rewriting.discard()
@@ -519,7 +519,6 @@ class Journal:
 
     def _replace(self, group: list[Segment], compacted: Segment | None) -> None:
         gone = self._segments.replace(group, compacted)
-        group[-1].close()
         if compacted is None:
             self._segments.delete(gone)
         else:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from time import monotonic, time_ns
 from typing import NamedTuple
 
@@ -204,10 +205,10 @@ class Replay:
         first, count, due = records.decode_put(head)
         if first <= 0 or count <= 0:
             raise StorageError("invalid numbers")
-        for earlier in reversed(self.segments[:-1]):
-            if earlier.end <= first:
-                break
-            earlier.cut(first)  # a later segment has them once more
+        at = len(self.segments) - 2
+        while at >= 0 and self.segments[at].end > first:
+            self.segments[at].cut(first)  # a later segment has them once more
+            at -= 1
         segment.note_put(first, count, offset)
         self.present.add(first, first + count)
         self.put_count += count
@@ -297,10 +298,10 @@ class Replay:
 
     def describe_lost(self) -> str:
         """How many messages, and which; it may be fewer where it isn't known what was finished."""
-        ranges = [f"{start}-{end - 1}" if end - start > 1 else f"{start}" for start, end in self.lost]
-        numbers = ", ".join(ranges[:MAX_RANGES])
-        if len(ranges) > MAX_RANGES:
-            numbers += f" and {len(ranges) - MAX_RANGES} more ranges"
+        ranges = (f"{start}-{end - 1}" if end - start > 1 else f"{start}" for start, end in self.lost)
+        numbers = ", ".join(islice(ranges, MAX_RANGES))
+        if len(self.lost) > MAX_RANGES:
+            numbers += f" and {len(self.lost) - MAX_RANGES} more ranges"
         count = self.lost.count()
         text = f"{'up to ' * self.damaged}{count} {'message is' if count == 1 else 'messages are'} lost"
         return f"{text}, no segment has them: numbers {numbers}"

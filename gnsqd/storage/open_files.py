@@ -10,7 +10,7 @@ import resource
 from contextlib import suppress
 from typing import Protocol
 
-SHARE = 4  # of all descriptors that the process may have, one in so many
+SHARE = 4  # of all descriptors that the process may have, journals get 1 / SHARE
 MOST = 256
 
 

@@ -43,12 +43,6 @@ class QueueFiles:
         """The numbers of all data files there are, ascending; StorageError."""
         return self._data_files.numbers(self.name)
 
-    def note_opened(self) -> None:
-        self._data_files.note_opened(self.name)
-
-    def note_deleted(self) -> None:
-        self._data_files.note_deleted(self.name)
-
     def existing_between(self, first: int, last: int) -> list[int]:
         """The numbers from `first` to `last` of which there are files; StorageError."""
         if last - first < 1000:

@@ -102,7 +102,7 @@ class Segment:
             os.close(descriptor)
 
     def size_of(self, count: int) -> int:
-        """How many bytes so many of its messages take, about; 0 exactly when they are none."""
+        """How many bytes `count` of its messages take, about; 0 exactly when they are none."""
         return self.size * min(count, self.count) // max(self.count, 1) + 1 if count else 0
 
     def open(self, files: OpenFiles) -> None:

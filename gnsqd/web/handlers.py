@@ -18,7 +18,7 @@ from gnsqd.broker.registry import Registry, TopicNotFound
 from gnsqd.broker.topic import ChannelNotFound, Draining, Topic
 from gnsqd.broker.turns import Turns
 from gnsqd.errors import BrokerError, StorageError
-from gnsqd.gotext import parse_int, quote
+from gnsqd.gotext import parse_int
 from gnsqd.log import Logger
 from gnsqd.observe.stats import MemoryStats, snapshot
 from gnsqd.options import MILLISECOND, Options
@@ -200,8 +200,7 @@ class API:
     def _wants_binary(self, parameters: dict[str, str]) -> bool:
         value = parameters.get("binary", "false")
         if value not in _BOOLS:
-            shown = quote(value)[1:-1]  # it may hold line feeds
-            self._log.warn("deprecated value '%s' used for /mpub binary param", shown)
+            self._log.warn("deprecated value '%s' used for /mpub binary param", value)
         return _BOOLS.get(value, True)
 
     def _split_binary(self, request: Request) -> list[bytes]:

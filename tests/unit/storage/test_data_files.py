@@ -58,15 +58,6 @@ def test_queue_that_was_opened_is_in_doubt_until_it_is_deleted(tmp_path: Path, l
     assert not listings
 
 
-@pytest.mark.parametrize("name", ["t.diskqueue.meta.dat", "t.diskqueue.000000.dat"])
-def test_files_that_somebody_put_there_later_are_found(tmp_path: Path, name: str) -> None:
-    found = DataFiles(os.fspath(tmp_path), [])
-    (tmp_path / name).write_bytes(b"")
-    (tmp_path / "t.diskqueue.000001.dat").write_bytes(b"")
-    assert found.numbers("t") == ([0, 1] if "000000" in name else [])
-    assert ("t" in found) == ("meta" in name)
-
-
 @pytest.mark.parametrize("damage", ["none", "meta is missing", "meta is older"])
 def test_queues_share_the_listing_of_the_start(
     open_queue: OpenQueue, tmp_path: Path, listings: list[str], damage: str
