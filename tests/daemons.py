@@ -64,6 +64,14 @@ def own_command() -> list[str]:
     return [sys.executable, "-P", "-m", "gnsqd"]
 
 
+def run_to_end(command: Sequence[str], *flags: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A daemon that does not serve, for its exit code and what it printed; started as `Daemon` starts them."""
+    if Daemon.preloaded and preloaded.can_start(command):
+        code, out, err = preloaded.run(command, flags, b"", DEADLINE, cwd)
+        return subprocess.CompletedProcess([*command, *flags], code, out.decode(), err.decode())
+    return subprocess.run([*command, *flags], cwd=cwd, capture_output=True, text=True, timeout=DEADLINE)
+
+
 def export_source_tree() -> None:
     """Let child processes import our packages where this one does, when those are source trees and not installed."""
     parents = []

@@ -1,10 +1,13 @@
 """Processes of our programs without the cost of starting an interpreter: a parent that has imported them forks them.
 
 `start` and `run` do what subprocess.Popen and subprocess.run do for `python -P -m MODULE`. Each test process has one
-parent of its own, which ends with it. Tests of the start itself use subprocess, as do those that change what an
-interpreter reads when it starts (PYTHON* variables, limits of the process).
+parent of its own, which ends with it. Tests of the start and of the end themselves use subprocess, as do those that
+change what an interpreter reads when it starts (PYTHON* variables, limits of the process).
 """
 
+import atexit
+import fcntl
+import gc
 import importlib
 import json
 import os
@@ -15,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Sequence
@@ -86,8 +90,12 @@ def start(
     stderr: int | IO[bytes],
     cwd: Path | None = None,
     env: dict[str, str] | None = None,
+    on_terminal: bool = False,
 ) -> Process:
-    """subprocess.Popen([*command, *args], ...) for a `command` that `can_start`."""
+    """subprocess.Popen([*command, *args], ...) for a `command` that `can_start`.
+
+    With `on_terminal` it is a session of its own, whose terminal is its standard input.
+    """
     parent, _ = _parent()
     status, status_end = os.pipe()
     request = {
@@ -97,6 +105,7 @@ def start(
         "umask": _umask(),
         "cwd": os.fspath(cwd or Path.cwd()),
         "env": dict(os.environ) if env is None else env,
+        "on_terminal": on_terminal,
     }
     streams = [stream if isinstance(stream, int) else stream.fileno() for stream in (stdin, stdout, stderr)]
     try:
@@ -109,13 +118,18 @@ def start(
 
 
 def run(
-    command: Sequence[str], args: Sequence[str], stdin: bytes, env: dict[str, str], timeout: float
+    command: Sequence[str],
+    args: Sequence[str],
+    stdin: bytes,
+    timeout: float,
+    cwd: Path | None = None,
+    env: dict[str, str] | None = None,
 ) -> tuple[int, bytes, bytes]:
     """Exit code and what was printed on both streams; subprocess.TimeoutExpired after `timeout` s, and it is killed."""
     ends = [os.pipe(), os.pipe(), os.pipe()]
     (input_read, input_write), (out_read, out_write), (err_read, err_write) = ends
     try:
-        process = start(command, args, stdin=input_read, stdout=out_write, stderr=err_write, env=env)
+        process = start(command, args, stdin=input_read, stdout=out_write, stderr=err_write, cwd=cwd, env=env)
     finally:
         for end in (input_read, out_write, err_write):
             os.close(end)
@@ -177,6 +191,8 @@ def _serve(requests: socket.socket) -> None:
         for module in pkgutil.walk_packages(path, f"{package}."):
             if not module.name.endswith(("__main__", "pytest_plugin")):
                 importlib.import_module(module.name)
+    gc.collect()
+    gc.freeze()  # else each child's collector writes to all of this memory, which is copied then
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests
     signal.signal(signal.SIGCHLD, lambda *_: None)
     bell, bell_end = os.pipe()
@@ -223,6 +239,9 @@ def _become(request: dict[str, object], streams: list[int]) -> NoReturn:
         os.dup2(fd, number)
     for fd in set(streams) - {0, 1, 2}:
         os.close(fd)
+    if request["on_terminal"]:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.environ.clear()
     os.environ.update(request["env"])  # type: ignore[call-overload]
     time.tzset()
@@ -234,8 +253,26 @@ def _become(request: dict[str, object], streams: list[int]) -> NoReturn:
     sys.stderr = os.fdopen(2, "w", 1, encoding=encoding, errors="backslashreplace", closefd=False)
     sys.argv = ["", *request["args"]]  # type: ignore[misc]
     sys.orig_argv = request["orig_argv"]  # type: ignore[assignment]
-    runpy.run_module(str(request["module"]), run_name="__main__", alter_sys=True)
-    sys.exit(0)
+    try:
+        runpy.run_module(str(request["module"]), run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        if not isinstance(end.code, int):
+            raise
+        code = end.code
+    _end(code)
+
+
+def _end(code: int) -> NoReturn:
+    """End as Python does, except that no module is taken apart, which costs more than all else of a short run."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        sys.exit(code)  # what Python then prints and returns is its own
+    os._exit(code & 0xFF)
 
 
 if __name__ == "__main__":

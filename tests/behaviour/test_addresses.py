@@ -6,7 +6,6 @@ import re
 import socket
 import ssl
 import stat
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from certificates import issue
-from daemons import DEADLINE, Address, Daemon, eventually, open_socket
+from daemons import DEADLINE, Address, Daemon, eventually, open_socket, run_to_end
 from http_api import head, read_all
 from nsq_client import Client
 from peer_program import PeerProgram
@@ -71,8 +70,8 @@ def info(nsqd: Daemon) -> dict[str, Any]:
 
 def start_and_fail(command: list[str], directory: Path, *flags: str) -> str:
     """What the last line of a daemon that does not start says."""
-    argv = [*command, "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", f"--data-path={directory}", *flags]
-    result = subprocess.run(argv, capture_output=True, text=True, timeout=DEADLINE)
+    flags = ("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", f"--data-path={directory}", *flags)
+    result = run_to_end(command, *flags)
     assert result.returncode == 1, result
     assert "Traceback" not in result.stderr
     return result.stderr.splitlines()[-1].partition(" FATAL: failed to instantiate nsqd - ")[2]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from daemons import DEADLINE, Daemon, eventually, open_socket, own_command
+from daemons import DEADLINE, Daemon, eventually, open_socket, own_command, run_to_end
 
 DaemonFactory = Callable[..., Daemon]
 Result = subprocess.CompletedProcess[str]
@@ -22,20 +22,26 @@ DATE = r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d"
 FATAL = rf"\[nsqd\] {DATE}\.\d{{6}} FATAL: "
 
 
+@pytest.fixture
+def run(daemon_command: list[str], tmp_path: Path) -> Run:
+    """Run the daemon to its end, with `flags`, in an empty directory."""
+    return lambda *flags: run_to_end(daemon_command, *flags, cwd=tmp_path)
+
+
+@pytest.fixture
+def run_started(daemon_command: list[str], tmp_path: Path) -> Run:
+    """The same with an interpreter of its own, as users start it."""
+    return lambda *flags: call(daemon_command, tmp_path, *flags)
+
+
 def call(command: list[str], directory: Path, *flags: str) -> Result:
     return subprocess.run([*command, *flags], cwd=directory, capture_output=True, text=True, timeout=DEADLINE)
 
 
 @pytest.fixture
-def run(daemon_command: list[str], tmp_path: Path) -> Run:
-    """Run the daemon to its end, with `flags`, in an empty directory."""
-    return lambda *flags: call(daemon_command, tmp_path, *flags)
-
-
-@pytest.fixture
 def run_own(tmp_path: Path) -> Run:
     """Run gnsqd to its end, for what only it does."""
-    return lambda *flags: call(own_command(), tmp_path, *flags)
+    return lambda *flags: run_to_end(own_command(), *flags, cwd=tmp_path)
 
 
 @pytest.fixture
@@ -70,11 +76,8 @@ def refusal(result: Result) -> str:
 FLAG = re.compile(r"^  -(\S+)", re.MULTILINE)
 
 
-def test_usage_text_is_that_of_nsqd_and_then_our_own_flags(
-    run_own: Run, tmp_path: Path, peer_binary: Callable[[str], Path]
-) -> None:
-    real = call([str(peer_binary("nsqd"))], tmp_path, "--help")
-    ours = run_own("--help")
+def test_usage_text_is_that_of_nsqd_and_then_our_own_flags(tmp_path: Path, peer_binary: Callable[[str], Path]) -> None:
+    real, ours = (call(command, tmp_path, "--help") for command in ([str(peer_binary("nsqd"))], own_command()))
     theirs, _, alone = ours.stderr.partition("\nFlags of gnsqd alone:\n")
     assert re.sub(r" \[not available yet in gnsqd: [^]]*\]$", "", theirs, flags=re.MULTILINE) == real.stderr
     assert (ours.returncode, ours.stdout) == (real.returncode, real.stdout) == (0, "")
@@ -85,16 +88,16 @@ def test_usage_text_is_that_of_nsqd_and_then_our_own_flags(
 
 
 @pytest.mark.parametrize("flag", ["-h", "-help", "--help", "--help=x"])
-def test_help_is_usage_on_stderr_and_exit_0(run: Run, flag: str) -> None:
-    result = run("--mem-queue-size=5", flag, "--bogus")
+def test_help_is_usage_on_stderr_and_exit_0(run_started: Run, flag: str) -> None:
+    result = run_started("--mem-queue-size=5", flag, "--bogus")
     lines = result.stderr.splitlines()
     assert (result.returncode, result.stdout, lines[0]) == (0, "", "Usage of nsqd:")
     assert "  -mem-queue-size int" in lines
     assert "    \tnumber of messages to keep in memory (per topic/channel) (default 10000)" in lines
 
 
-def test_version_is_one_line_on_stdout(run: Run) -> None:
-    result = run("--version", "--node-id=5000", "--config=/nonexistent")
+def test_version_is_one_line_on_stdout(run_started: Run) -> None:
+    result = run_started("--version", "--node-id=5000", "--config=/nonexistent")
     assert (result.returncode, result.stderr) == (0, "")
     assert re.fullmatch(r"nsqd v1\.3\.0 \(built w/[^)]+\)\n", result.stdout)
 
@@ -213,11 +216,11 @@ def test_checks_come_in_order(run: Run, number: int) -> None:
     assert refusal(result).startswith(f"failed to instantiate nsqd - {CHECKS[number][1]}")
 
 
-def test_data_path_in_use_is_a_fatal_line(run: Run, tmp_path: Path) -> None:
+def test_data_path_in_use_is_a_fatal_line(run_started: Run, tmp_path: Path) -> None:
     held = os.open(tmp_path, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
-        result = run("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
+        result = run_started("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
     finally:
         os.close(held)
     assert refusal(result) == (

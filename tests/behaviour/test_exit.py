@@ -26,6 +26,12 @@ def metadata(daemon: Daemon) -> dict[str, bool]:
 TOPICS = [f"topic{number}" for number in range(50)]
 
 
+@pytest.fixture(autouse=True)
+def interpreters_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python itself ends, too, and may complain in the log."""
+    monkeypatch.setattr(Daemon, "preloaded", False)
+
+
 @pytest.fixture
 def laden(gnsqd_factory: Callable[..., Daemon]) -> Daemon:
     """A daemon with much to write at its exit."""

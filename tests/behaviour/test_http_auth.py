@@ -4,7 +4,6 @@ import http.client
 import json
 import re
 import ssl
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from behaviour.test_https import https_address
 from certificates import issue
-from daemons import DEADLINE, Daemon, eventually, open_socket, own_command
+from daemons import DEADLINE, Daemon, eventually, open_socket, own_command, run_to_end
 from gnsqd.web.routes import ROUTES
 from http_api import exchange, head, message, read_all, split_responses
 from nsq_client import Client
@@ -236,7 +235,7 @@ def test_what_cannot_be_used_is_fatal_and_told_without_the_token(
     file = tmp_path / "tokens"
     file.write_text(content)
     flags = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", f"--http-auth-{flag.format(file=file)}"]
-    result = subprocess.run([*own_command(), *flags], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE)
+    result = run_to_end(own_command(), *flags, cwd=tmp_path)
     assert result.returncode == 1
     last = result.stderr.splitlines()[-1]
     assert " FATAL: failed to instantiate nsqd - " in last

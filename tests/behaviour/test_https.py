@@ -10,7 +10,6 @@ import re
 import signal
 import socket
 import ssl
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from certificates import issue
-from daemons import DEADLINE, Daemon, eventually, open_socket
+from daemons import DEADLINE, Daemon, eventually, open_socket, run_to_end
 from http_api import exchange, head, message, read_all, split_responses, topic_stats
 
 DaemonFactory = Callable[..., Daemon]
@@ -346,9 +345,7 @@ def test_address_that_cannot_be_listened_on_is_fatal(
         taken = f"127.0.0.1:{other.getsockname()[1]}"
         address, text = address.format(taken=taken), text.format(taken=taken)
         flags = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", *files.flags, f"--https-address={address}"]
-        result = subprocess.run(
-            [*daemon_command, *flags], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE
-        )
+        result = run_to_end(daemon_command, *flags, cwd=tmp_path)
     assert result.returncode == 1
     expected = f" FATAL: failed to instantiate nsqd - listen ({address}) failed - {text}"
     assert result.stderr.splitlines()[-1].endswith(expected)

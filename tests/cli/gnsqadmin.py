@@ -8,7 +8,6 @@ import select
 import socket
 import ssl
 import struct
-import subprocess
 import sys
 import termios
 import threading
@@ -41,7 +40,7 @@ def environment(**variables: str) -> dict[str, str]:
 def gnsqadmin(*args: str, stdin: str = "", **variables: str) -> Result:
     """Run with pipes; `variables` are added to the environment."""
     assert preloaded.can_start(COMMAND)
-    code, out, err = preloaded.run(COMMAND, args, stdin.encode(), environment(**variables), DEADLINE)
+    code, out, err = preloaded.run(COMMAND, args, stdin.encode(), DEADLINE, env=environment(**variables))
     return Result(code, out.decode(), err.decode())
 
 
@@ -49,7 +48,9 @@ def on_terminal(columns: int, *args: str, **variables: str) -> Result:
     """Run on a terminal of `columns` columns; `variables` are added to the environment."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    process = subprocess.Popen([*COMMAND, *args], stdin=slave, stdout=slave, stderr=slave, env=environment(**variables))
+    process = preloaded.start(
+        COMMAND, args, stdin=slave, stdout=slave, stderr=slave, env=environment(**variables), on_terminal=True
+    )
     os.close(slave)
     output = b""
     with os.fdopen(master, "rb", buffering=0) as screen:
@@ -69,14 +70,8 @@ class Terminal:
         self.resize(columns, lines)
         self.settings = termios.tcgetattr(slave)
         self.slave = slave
-        self.process = subprocess.Popen(
-            [*COMMAND, *args],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env=environment(**variables),
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        self.process = preloaded.start(
+            COMMAND, args, stdin=slave, stdout=slave, stderr=slave, env=environment(**variables), on_terminal=True
         )
         self.printed = ""
 
