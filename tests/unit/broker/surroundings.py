@@ -8,7 +8,7 @@ from pathlib import Path
 from time import time_ns
 from typing import Any
 
-from gevent import Greenlet, sleep
+from gevent import Greenlet, idle, sleep
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.consumer import ClientStats
@@ -173,6 +173,5 @@ def eventually(condition: Callable[[], object]) -> None:
 
 
 def settle() -> None:
-    """Let every greenlet do what it can do without waiting."""
-    for _ in range(10):
-        sleep(0.0005)
+    """Let every greenlet do what it can do without waiting for time to pass or for a thread."""
+    idle()

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 import pytest
-from gevent import spawn
+from gevent import sleep, spawn
 
 from gnsqd.broker import drain as drain_module
 from gnsqd.broker.drain import SHOWN, Drain
 from gnsqd.broker.topic import MAX_PUT, Draining
-from unit.broker.surroundings import MINUTE, FakeConsumer, Surroundings, settle
+from unit.broker.surroundings import MINUTE, FakeConsumer, Surroundings, eventually, settle
 
 Build = Callable[..., Surroundings]
 
@@ -95,16 +95,21 @@ def test_reports_name_only_the_fullest_queues(surroundings: Build) -> None:
 def test_waiting_is_reported_only_now_and_then(surroundings: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     around = surroundings()
     fill(around, 1)
-    monkeypatch.setattr(drain_module, "POLL_SECONDS", 0.0005)
+    naps: list[float] = []
+
+    def nap(seconds: float) -> None:
+        naps.append(seconds)
+        sleep(0)
+
+    monkeypatch.setattr(drain_module, "sleep", nap)
     drain = Watched(around)
     drain.start()
-    settle()
+    eventually(lambda: len(naps) > 10)
     assert around.log.getvalue().count("DRAIN: waiting") == 1
     drain.cancel()
     monkeypatch.setattr(drain_module, "REPORT_SECONDS", 0.0)
     drain.start()
-    settle()
-    assert around.log.getvalue().count("DRAIN: waiting") > 3
+    eventually(lambda: around.log.getvalue().count("DRAIN: waiting") > 3)
     drain.cancel()
 
 

@@ -9,7 +9,16 @@ from gevent import sleep
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import ChannelNotFound, Topic
 from gnsqd.errors import BrokerError, StorageError
-from unit.broker.surroundings import MINUTE, SECOND, FakeConsumer, FaultyBackend, Surroundings, bodies_of, settle
+from unit.broker.surroundings import (
+    MINUTE,
+    SECOND,
+    FakeConsumer,
+    FaultyBackend,
+    Surroundings,
+    bodies_of,
+    eventually,
+    settle,
+)
 
 Build = Callable[..., Surroundings]
 
@@ -38,6 +47,22 @@ def waiting(channel: Channel) -> list[bytes]:
 def refuse(payloads: list[bytes]) -> None:
     """As `put_many` of a backend queue on a disk that is full."""
     raise StorageError("no space left on device")
+
+
+def refuse_and_note(attempts: list[int]) -> Callable[[list[bytes]], None]:
+    """The same, and the number of payloads goes to `attempts`."""
+
+    def put_many(payloads: list[bytes]) -> None:
+        attempts.append(len(payloads))
+        refuse(payloads)
+
+    return put_many
+
+
+def eventually_tried_again(attempts: list[int]) -> None:
+    """By the pump, all by itself."""
+    before = len(attempts)
+    eventually(lambda: len(attempts) > before + 2)
 
 
 def test_every_channel_gets_every_message_as_its_own(surroundings: Build) -> None:
@@ -232,13 +257,15 @@ def test_channel_whose_disk_refuses_stops_the_pump_and_nothing_is_lost(
     around = surroundings(mem_queue_size=300)
     topic = new_topic(around)
     channel = topic.get_channel("c")
+    attempts: list[int] = []
 
     with monkeypatch.context() as patch:
-        patch.setattr(channel, "backend", FaultyBackend(channel.backend, refuse))
+        patch.setattr(channel, "backend", FaultyBackend(channel.backend, refuse_and_note(attempts)))
         bodies = [b"%d" % number for number in range(2000)]
         for first in range(0, 2000, 100):
             publish(topic, *bodies[first : first + 100])
             settle()
+        eventually_tried_again(attempts)
         assert channel.blocked
         assert channel.depth < 300 + 257
         assert channel.depth + topic.depth == 2000
@@ -255,17 +282,15 @@ def test_channel_of_an_idle_topic_is_retried_too(surroundings: Build, monkeypatc
     wait_for(topic, "c", 1)
     message = channel.take(FakeConsumer(1), 1, MINUTE, 0)[0]
     settle()
+    attempts: list[int] = []
 
     with monkeypatch.context() as patch:
-        patch.setattr(channel, "backend", FaultyBackend(channel.backend, refuse))
+        patch.setattr(channel, "backend", FaultyBackend(channel.backend, refuse_and_note(attempts)))
         channel.requeue(1, message.id, 0)
         assert channel.blocked
-        settle()
+        eventually_tried_again(attempts)
         assert channel.blocked
-    for _ in range(1000):
-        if not channel.blocked:
-            break
-        sleep(0.01)
+    eventually(lambda: not channel.blocked)
     assert (channel.blocked, channel.backend_depth) == (False, 1)
 
 
@@ -275,13 +300,8 @@ def test_publishers_do_not_make_a_blocked_channel_try_more_often(
     monkeypatch.setattr("gnsqd.broker.topic.RETRY_SECONDS", 3600)
     topic = new_topic(surroundings(mem_queue_size=0))
     channel = topic.get_channel("c")
-    attempts = []
-
-    def note(payloads: list[bytes]) -> None:
-        attempts.append(len(payloads))
-        refuse(payloads)
-
-    monkeypatch.setattr(channel, "backend", FaultyBackend(channel.backend, note))
+    attempts: list[int] = []
+    monkeypatch.setattr(channel, "backend", FaultyBackend(channel.backend, refuse_and_note(attempts)))
     for _ in range(20):
         publish(topic, b"x")
         settle()
