@@ -5,6 +5,7 @@ that one assertion judges both; `gnsqd` and `gnsqd_factory` are for what only ou
 printed a traceback or did not obey SIGTERM, and shows the logs of its daemons when it fails for any reason.
 """
 
+import gc
 import os
 import shutil
 import signal
@@ -58,6 +59,12 @@ def pytest_configure(config: pytest.Config) -> None:
     Daemon.preloaded = True
     # A shell's background job ignores Ctrl-C, and so would all that it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What collecting made stays, so the collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _missing(reason: str) -> NoReturn:

@@ -43,6 +43,7 @@ def test_old_garbage_is_collected_while_that_is_quick_or_once_an_hour(
 
 def test_only_the_young_are_collected_by_themselves_after_the_start() -> None:
     thresholds = gc.get_threshold()
+    gc.unfreeze()
     try:
         garbage.settle()
         assert gc.get_freeze_count() > 0

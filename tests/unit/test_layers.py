@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -75,8 +76,13 @@ def modules(top: str) -> dict[str, Path]:
     return found
 
 
-def imports(path: Path, name: str) -> Iterator[str]:
+@cache
+def imports(path: Path, name: str) -> frozenset[str]:
     """Dotted names that `path` may import, those of imported attributes too."""
+    return frozenset(_imports(path, name))
+
+
+def _imports(path: Path, name: str) -> Iterator[str]:
     text = path.read_text("utf-8")
     if path.suffix == ".pxd":
         for source, names in CIMPORT.findall(text):

@@ -24,15 +24,16 @@ def start_error(options: Options) -> str | None:
     return None
 
 
-@pytest.fixture
-def pem_files(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def pem_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory of certificate and key files, good and bad."""
+    directory = tmp_path_factory.mktemp("pem")
     pkcs8, no_password = PrivateFormat.PKCS8, NoEncryption()
     server = issue("server")
-    server.write(tmp_path / "good")
-    issue("other").write(tmp_path / "other")
-    issue("ed25519", key=ed25519.Ed25519PrivateKey.generate()).write(tmp_path / "ed25519")
-    issue("rsa", key=rsa.generate_private_key(65537, 2048)).write(tmp_path / "rsa")
+    server.write(directory / "good")
+    issue("other").write(directory / "other")
+    issue("ed25519", key=ed25519.Ed25519PrivateKey.generate()).write(directory / "ed25519")
+    issue("rsa", key=rsa.generate_private_key(65537, 2048)).write(directory / "rsa")
     sec1 = server.key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, no_password)
     files = {
         "both.pem": server.cert_pem + server.key_pem,
@@ -46,8 +47,8 @@ def pem_files(tmp_path: Path) -> Path:
         "mixed.crt": b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n" + server.cert_pem,
     }
     for name, content in files.items():
-        (tmp_path / name).write_bytes(content)
-    return tmp_path
+        (directory / name).write_bytes(content)
+    return directory
 
 
 NSQD = "failed to instantiate nsqd - "
