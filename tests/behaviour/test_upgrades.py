@@ -6,6 +6,7 @@ streams in test_broken_streams.py.
 """
 
 import contextlib
+import functools
 import itertools
 import random
 import ssl
@@ -281,6 +282,7 @@ def test_both_compressions_are_refused_before_any_upgrade(nsqd: Daemon, tls: dic
 # Bytes
 
 
+@functools.cache
 def bodies_of_every_size() -> list[bytes]:
     randomness = random.Random(1)
     sizes = [1, 2, 100, 4096, 16383, 16384, 16385, 65535, 65536, 65537, 300_000, 1 << 20]

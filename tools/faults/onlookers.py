@@ -27,6 +27,8 @@ class GoodClients:
         self._daemon = daemon
         self._random = random.Random(0)
         self._stopping = threading.Event()
+        self._sent = 0
+        self._all_sent = False
         self._threads = [threading.Thread(target=self._publish), threading.Thread(target=self._consume)]
         self._failures: list[BaseException] = []
         for thread in self._threads:
@@ -35,8 +37,12 @@ class GoodClients:
     def _publish(self) -> None:
         try:
             with Client(self._daemon.tcp_address) as client:
-                while not self._stopping.wait(0.002):
-                    body = b"%d " % len(self.published) + self._random.randbytes(self._random.randrange(200))
+                while not self._all_sent:
+                    # One more is sent after `stop`: the consumer may have had all others, and wait for a frame.
+                    last = self._stopping.wait(0.002)
+                    body = b"%d " % self._sent + self._random.randbytes(self._random.randrange(200))
+                    self._sent += 1
+                    self._all_sent = last  # only now, so that the consumer waits for this one, too
                     began = self._began[body] = time.monotonic()
                     client.command(b"PUB " + GOOD.encode(), body)
                     while (answer := client.response()) == HEARTBEAT:
@@ -51,7 +57,7 @@ class GoodClients:
         try:
             with Client(self._daemon.tcp_address) as client:
                 client.subscribe(GOOD, "c", rdy=10)
-                while not (self._stopping.is_set() and len(self.received) >= len(self.published)):
+                while not (self._all_sent and len(self.received) >= self._sent):
                     frame = client.frame()
                     if frame.type == MESSAGE:
                         body = frame.data[26:]
