@@ -363,7 +363,7 @@ def lookupd() -> Iterator[_FakeLookupd]:
     ("what", "flags", "seconds"),
     [
         ("request", ["--http-client-request-timeout=1s", "--http-client-connect-timeout=20s"], (0.9, 4.5)),
-        ("connect", ["--http-client-request-timeout=20s", "--http-client-connect-timeout=3s"], (2.9, 15.0)),
+        ("connect", ["--http-client-request-timeout=20s", "--http-client-connect-timeout=1s"], (0.9, 15.0)),
     ],
 )
 def test_nsqlookupd_that_hangs_is_given_up_in_time(
