@@ -12,7 +12,8 @@ PEERS := tests/peers/bin/.built
 # pytest keeps what it made of each test file: making it takes longer than many a folder's tests.
 CACHING := PYTHONDONTWRITEBYTECODE=
 # Tests mostly wait, for processes and for time to pass, so there may be more at once than there are cores.
-PYTEST = $(CACHING) GNSQD_EXPECT_LANE=$$(cat $(1)/.lane) $(1)/bin/pytest -n 3 --dist=worksteal
+WORKERS := 3
+PYTEST = $(CACHING) GNSQD_EXPECT_LANE=$$(cat $(1)/.lane) $(1)/bin/pytest -n $(WORKERS) --dist=worksteal
 
 .PHONY: help run check test test-all test-plain test-spark peers bench bench-memory bench-scale spark-faults spark-bench
 .PHONY: spark-example faults differential soak docs options screens release-check lint types format clean
@@ -27,9 +28,10 @@ run: ## serve on ports 4150 and 4151, with the data in ./data
 
 check: ## the unit tests, on the source tree as it is: nothing is built
 	@.ci/install --dependencies .venv dev
-	@$(CACHING) PYTHONPATH=. .venv/bin/pytest -n 3 --dist=worksteal -m "not slow and not peer and not spark" $(or $(TESTS),tests/unit)
+	@$(CACHING) PYTHONPATH=. .venv/bin/pytest -n $(WORKERS) --dist=worksteal -m "not slow and not peer and not spark" $(or $(TESTS),tests/unit)
 
 # The installed package is tested, compiled where there is a C compiler.
+test: WORKERS := 4
 test: ## the installed package, in minutes; needs no Go, Java or Node
 	@.ci/install .venv dev
 	@$(call PYTEST,.venv) -m "not slow and not peer and not spark" $(TESTS)
