@@ -52,6 +52,5 @@ cdef class Channel:
     cpdef finish(self, long long client_id, bytes id)
     @cython.locals(message=Message)
     cdef _note_finished(self, list messages)
-    @cython.locals(message=Message)
     cpdef _held_messages(self)
     cpdef _wake_waiting(self, Py_ssize_t count)

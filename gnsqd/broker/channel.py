@@ -5,9 +5,9 @@ FIN, REQ, TOUCH and the queue scan move them on from there. Nothing here yields 
 method is one step as far as other greenlets can see.
 
 Consumers that could take a message but found none stand in `_waiting`, in order; a put wakes as many as it brought
-messages for. A consumer that was not woken leaves one message for each of those, so that what a consumer
-requeued, or let time out, goes to others that wait. Each takes its share of what is there, not all of it, so that
-several consumers of a busy channel get about as much each.
+messages for. A consumer that was not woken leaves one message for each of those, so that what a consumer requeued, or
+let time out, goes to others that wait. Each takes its share of what is there, not all of it, so that several consumers
+of a busy channel get about as much each.
 """
 
 from collections import deque

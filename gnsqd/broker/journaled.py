@@ -320,9 +320,10 @@ class JournaledQueue:
     def notes(self, encoder: Encoder, total: bool) -> list[bytes]:
         records = []
         if total:
-            bounds = self._taken_notes
-            for at in range(0, len(bounds), 2):
-                records += encoder.held(self.index, [(number, 1, 0) for number in range(bounds[at], bounds[at + 1])])
+            spans = zip(self._taken_notes[::2], self._taken_notes[1::2], strict=True)
+            records += encoder.held(
+                self.index, [(number, 1, 0) for start, end in spans for number in range(start, end)]
+            )
         elif self._taken_notes:
             records.append(encoder.spans(TAKEN, self.index, self._taken_notes))
         if self._held_notes:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gevent import idle, joinall, killall, spawn
+from gevent import joinall, killall, spawn
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.message import Message
 from gnsqd.errors import StartError
 from gnsqd.storage.syncer import Syncer
-from unit.broker.surroundings import MINUTE, FakeConsumer, bodies_of
+from unit.broker.surroundings import MINUTE, FakeConsumer, bodies_of, settle
 from unit.broker.test_journaled import FAR, Daemon, channel
 
 BATCH = 3
@@ -164,7 +164,7 @@ def test_what_is_deleted_while_it_waits_for_the_move_of_another_is_gone(
     daemon = Daemon(disk_queues, syncer, {}, {"t": []})  # its channels are made once it serves
     topic = daemon.registry.get_topic("t")
     moves = [spawn(topic.get_channel, name) for name in TOPICS["t"]]
-    idle()  # the first has moved a batch, the second waits
+    settle()  # the first has moved a batch, the second waits
     assert set(topic.channels) == set(TOPICS["t"])
     if deleted == "channel":
         topic.delete_existing_channel("d")

@@ -4,9 +4,8 @@ import errno
 import io
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -19,6 +18,7 @@ from gnsqd.storage.journal_queue import Held
 from gnsqd.storage.journal_snapshot import STEP
 from gnsqd.storage.journals import find_journals
 from gnsqd.storage.syncer import Syncer
+from unit.storage.test_journal import failing
 
 SEGMENT = 100_000  # bytes
 HELD = 50_000  # messages
@@ -44,16 +44,9 @@ class Topic:
         self.directory = directory
         self.dirty = 0
         self.log = Logger("", Level.DEBUG, io.StringIO())
-        self.journal = Journal(
-            "t",
-            data_path=os.fspath(directory),
-            paths=[],
-            segment_size=SEGMENT,
-            durable=durable,
-            log=self.log,
-            syncer=syncer,
-            on_dirty=lambda journal: setattr(self, "dirty", self.dirty + 1),
-        )
+        self.syncer = syncer
+        self.durable = durable
+        self.journal = self.open_journal(directory)
         self.topic, self.channel = (Queue(self.journal, name, self.log, 0) for name in ("t", "t:c"))
         self.journal.add_queue(self.topic, 0)
         self.channel.index = self.journal.add_queue(self.channel)
@@ -94,18 +87,20 @@ class Topic:
     def segments(self) -> list[str]:
         return sorted(name for name in os.listdir(self.directory) if ".journal." in name)
 
-    def after_kill(self, directory: Path, syncer: Syncer) -> Journal:
+    def after_kill(self, directory: Path) -> Journal:
         """What a daemon finds that starts on a copy of the files."""
-        shutil.copytree(self.directory, directory)
+        return self.open_journal(shutil.copytree(self.directory, directory))
+
+    def open_journal(self, directory: Path) -> Journal:
         return Journal(
             "t",
             data_path=os.fspath(directory),
-            paths=find_journals(os.fspath(directory), os.listdir(directory))["t"],
+            paths=find_journals(os.fspath(directory), os.listdir(directory)).get("t", []),
             segment_size=SEGMENT,
-            durable=False,
+            durable=self.durable,
             log=self.log,
-            syncer=syncer,
-            on_dirty=lambda journal: None,
+            syncer=self.syncer,
+            on_dirty=lambda journal: setattr(self, "dirty", self.dirty + 1),
         )
 
 
@@ -143,9 +138,7 @@ def test_snapshot_is_made_in_steps_while_the_old_segment_grows(topic: Topic) -> 
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_what_happens_during_a_snapshot_is_there_after_a_kill(
-    topic: Topic, tmp_path: Path, syncer: Syncer, ends: bool
-) -> None:
+def test_what_happens_during_a_snapshot_is_there_after_a_kill(topic: Topic, tmp_path: Path, ends: bool) -> None:
     first_of_all = topic.put(3)
     topic.fill()
     channel = topic.channel
@@ -167,7 +160,7 @@ def test_what_happens_during_a_snapshot_is_there_after_a_kill(
         topic.end_snapshot()
     else:
         topic.journal.flush()
-    journal = topic.after_kill(tmp_path / "killed", syncer)
+    journal = topic.after_kill(tmp_path / "killed")
     states = journal.replay.queues
     assert not journal.replay.damaged
     attempts = states[channel.index].attempts
@@ -183,24 +176,24 @@ def test_what_happens_during_a_snapshot_is_there_after_a_kill(
     journal.close()
 
 
-def test_channel_that_is_deleted_during_a_snapshot_stays_deleted(topic: Topic, tmp_path: Path, syncer: Syncer) -> None:
+def test_channel_that_is_deleted_during_a_snapshot_stays_deleted(topic: Topic, tmp_path: Path) -> None:
     topic.fill()
     topic.journal.remove_queue(topic.channel)
     for _ in range(5):
         topic.put(100)
         topic.journal.retry()
-    journal = topic.after_kill(tmp_path / "killed", syncer)
+    journal = topic.after_kill(tmp_path / "killed")
     assert list(journal.replay.queues) == [0]
     assert journal.replay.whole  # older segments may be deleted
     journal.close()
 
 
-def test_exit_during_a_snapshot_is_known_after_a_kill(topic: Topic, tmp_path: Path, syncer: Syncer) -> None:
+def test_exit_during_a_snapshot_is_known_after_a_kill(topic: Topic, tmp_path: Path) -> None:
     topic.fill()
     topic.journal.mark_converting()
     for _ in range(5):
         topic.journal.retry()
-    journal = topic.after_kill(tmp_path / "killed", syncer)
+    journal = topic.after_kill(tmp_path / "killed")
     assert journal.replay.converting
     journal.close()
 
@@ -218,18 +211,9 @@ def test_failed_fsync_does_not_wait_for_the_snapshot(
         with pytest.raises(StorageError, match="input/output error"):
             topic.journal.commit()
     topic.journal.commit()  # a new segment, and what is in it is whole
-    journal = topic.after_kill(tmp_path / "killed", syncer)
+    journal = topic.after_kill(tmp_path / "killed")
     assert not journal.replay.damaged
     assert journal.replay.queues[topic.channel.index].attempts == dict.fromkeys(range(1, HELD + 1), 2)
     assert journal.read(first, first + 1) == (first, [frame()], 0)
     journal.close()
     topic.journal.close()
-
-
-def failing(code: int) -> Callable[..., NoReturn]:
-    """A call of the system that does not work."""
-
-    def fail(*arguments: object) -> NoReturn:
-        raise OSError(code, os.strerror(code))
-
-    return fail
