@@ -96,12 +96,19 @@ def check_last_words(daemon: Daemon, raw: bytes) -> None:
 
 
 def logged_failure(daemon: Daemon, address: str) -> str:
-    """Why the handshake with `address` failed, by the daemon's log, which says it twice."""
+    """Why the handshake with `address` failed, by the daemon's log, which says it twice.
+
+    Only the last client of that address counts: the system gives a port out again.
+    """
     text = "E_IDENTIFY_FAILED IDENTIFY failed (.*)"
     lines = re.compile(
         rf" ERROR: \[{address}\] - {text} - \1$(?s:.*) ERROR: client\({address}\) - {text}$", re.MULTILINE
     )
-    found = eventually(lambda: lines.search(daemon.log()), f"lines about {address}")
+
+    def in_log() -> re.Match[str] | None:
+        return lines.search(daemon.log().rpartition(f"TCP: new client({address})")[2])
+
+    found = eventually(in_log, f"lines about {address}")
     assert found[1] == found[2]
     return found[1]
 
