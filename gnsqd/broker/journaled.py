@@ -341,6 +341,10 @@ class JournaledQueue:
         self._held_notes.clear()
         self._finished_notes.clear()
 
+    @property
+    def held_count(self) -> int:
+        return len(self._attempts) + len(self._deferred)
+
     def held(self) -> Iterator[Held]:
         deferred = self._deferred[:] if self._attempts else []  # without attempts the due time is where the message is
         known = _known(self._attempts.copy(), deferred, time_ns() - monotonic_ns())

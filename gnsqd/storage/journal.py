@@ -138,7 +138,7 @@ class Journal:
     def remove_queue(self, queue: Queue) -> None:
         """It is deleted; StorageError if that could not be written yet."""
         if self.queues.pop(queue.index, None) is not None:
-            self._snapshot = None
+            self._drop_snapshot()
             queue.forget_notes()
             self._batch.controls.append(self._encoder.deleted(queue.index))
             self._note_dirty()
@@ -182,15 +182,14 @@ class Journal:
 
     def retry(self) -> None:
         """Write what is not written, or, after a failed fsync, not known to be; errors as `commit`. May yield."""
-        if self._snapshot is not None:
-            self._snapshot.advance()
         if self._sync_failed is not None:
             self.commit()
         else:
-            self.flush()
+            self.flush(advance=True)
 
-    def flush(self) -> None:
-        """Hand everything to the system; StorageError, and it is tried again with the next."""
+    def flush(self, advance: bool = False) -> None:
+        """Hand everything to the system; StorageError, and it is tried again with the next. `advance`: the snapshot of
+        the next segment, too, if there is one, by a step."""
         self._dirty = False
         if self._closed:
             if self._batch.has_messages:
@@ -198,13 +197,13 @@ class Journal:
             return
         try:
             try:
-                self._flush()
+                self._flush(advance)
             except StorageError:
                 count = len(self._segments)
                 self.reclaim(self.floor())
                 if len(self._segments) == count:
                     raise
-                self._flush()  # a full disk has room now, and what the segments went for has to be written
+                self._flush(advance)  # a full disk has room now, and what the segments went for has to be written
         except StorageError as error:
             self.failed = error
             raise
@@ -212,19 +211,22 @@ class Journal:
         if self._snapshot is not None:
             self._note_dirty()
 
-    def _flush(self) -> None:
+    def _flush(self, advance: bool) -> None:
         batch = self._batch
         batch.close_record()
         is_empty = not (batch.puts or batch.controls or batch.lasts or self._noted)
         if self._file is None:
             if not is_empty or self._sync_failed is not None:  # what the last segment has may be nowhere
-                self._roll(self._snapshot_now())
+                self._roll_now()
             return
         snapshot = self._snapshot
-        if snapshot is None and self._is_full() and not is_empty:
-            self._snapshot = Snapshot(self.queues.values(), self._encoder)
-            if self._snapshot.advance():
-                self._roll(self._snapshot)
+        if snapshot is not None:
+            if advance:
+                self._advance(snapshot)
+        elif self._is_full() and not is_empty:
+            begun = self._begin_snapshot()
+            if self._advance(begun):
+                self._roll(begun)
                 return
         notes = [record for queue in self._noted for record in queue.notes(self._encoder, snapshot is not None)]
         if snapshot is not None:
@@ -239,7 +241,7 @@ class Journal:
             try:
                 self._file.open()
             except OSError:
-                self._roll(self._snapshot_now())
+                self._roll_now()
                 return
             self._write(self._segments.last, self._file, parts, len(head))
             self._forget_written()
@@ -287,39 +289,54 @@ class Journal:
         self._noted.clear()
         self._batch.clear()
 
-    def _snapshot_now(self) -> Snapshot:
-        snapshot = Snapshot(self.queues.values(), self._encoder)
-        while not snapshot.advance():
-            pass
-        return snapshot
+    def _begin_snapshot(self) -> Snapshot:
+        self._drop_snapshot()
+        path = os.path.join(self._data_path, records.segment_name(self.topic, self._next_segment))
+        self._snapshot = Snapshot(path, self.queues.values(), self._encoder, self._open_files)
+        return self._snapshot
 
-    def _roll(self, complete: Snapshot) -> None:
-        """Go on in a new segment."""
-        self._snapshot = None
-        begin, snapshot = self._written, complete.encode(min(self._batch.first, self.next_number), self._next_queue)
-        number = self._next_segment
-        path = os.path.join(self._data_path, records.segment_name(self.topic, number))
-        segment = Segment(path, number, self._encoder.salt, min(self._batch.first, self.next_number))
-        head = b"".join([records.first_line(self._encoder.salt), snapshot, self._converting])
-        with failing_as_go("open", path):
-            file = AppendedFile(path, self._open_files)
+    def _advance(self, snapshot: Snapshot) -> bool:
         try:
+            return snapshot.advance()
+        except StorageError:
+            self._drop_snapshot()
+            raise
+
+    def _drop_snapshot(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.discard()
+            self._snapshot = None
+
+    def _roll_now(self) -> None:
+        """Go on in a new segment, whatever the snapshot takes."""
+        snapshot = self._begin_snapshot()
+        while not self._advance(snapshot):
+            pass
+        self._roll(snapshot)
+
+    def _roll(self, snapshot: Snapshot) -> None:
+        """Go on in a new segment, which begins with a complete snapshot."""
+        begin, next_number = self._written, min(self._batch.first, self.next_number)
+        segment = Segment(snapshot.path, self._next_segment, self._encoder.salt, next_number)
+        try:
+            file, end = snapshot.finish(next_number, self._next_queue)
+            segment.size = snapshot.size
+            head = end + self._converting
             self._write(segment, file, [head, *self._batch.puts, *self._batch.lasts], len(head))
         except StorageError:
-            file.close()
-            with suppress(OSError):
-                os.unlink(path)
+            self._drop_snapshot()
             raise
+        self._snapshot = None
         self._next_segment += 1
         self._current = segment
-        self._begin, self._snapshot_end, self._snapshot_size = begin, self._written, len(snapshot)
+        self._begin, self._snapshot_end, self._snapshot_size = begin, self._written, snapshot.size + len(end)
         self._retire_file()
         self._file = file
         self._new_files = True
         if len(self._segments) and self._segments.last not in self._unmarked:
             self._unmarked.append(self._segments.last)
         self._segments.append(segment)
-        self._roll_at = segment.size + max(MIN_ROLL, 4 * len(snapshot))
+        self._roll_at = segment.size + max(MIN_ROLL, 4 * self._snapshot_size)
         self._forget_written()
         self._segments.delete(self._abandoned)
         self._abandoned = []
@@ -570,6 +587,7 @@ class Journal:
         if self._compaction is not None:
             self._compaction.join()
         self._commits.close()
+        self._drop_snapshot()
         self._close_files()
         self._segments.end_reading()
 

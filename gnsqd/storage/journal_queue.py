@@ -24,5 +24,9 @@ class Queue(Protocol):
 
     def forget_notes(self) -> None: ...
 
+    @property
+    def held_count(self) -> int:
+        """How many messages `held` has to copy, about."""
+
     def held(self) -> Iterator[Held]:
         """All that it holds when this is called, in pieces of MAX_HELD."""

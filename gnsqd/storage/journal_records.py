@@ -51,6 +51,7 @@ _HELD = Struct(">qHq")
 _SIZE = Struct(">i")
 
 PUT_HEAD = _PUT.size
+SNAPSHOT_HEAD_SIZE = FIRST_LINE_SIZE + HEADER.size + _SNAPSHOT.size
 MAX_ATTEMPTS = 0xFFFF
 MAX_HELD = 1000  # entries in a record
 MAX_SPANS_BYTES = 1 << 16
@@ -124,10 +125,13 @@ class Encoder:
             for first in range(0, len(entries), MAX_HELD)
         ]
 
-    def snapshot(self, next_number: int, next_queue: int, records: Sequence[bytes]) -> bytes:
-        """A whole snapshot around the records of its queues."""
-        begin = self.record(SNAPSHOT, _SNAPSHOT.pack(next_number, next_queue))
-        return b"".join([begin, *records, self.record(COMPLETE, _NUMBER.pack(len(records)))])
+    def snapshot_head(self, next_number: int, next_queue: int) -> bytes:
+        """What a segment has before the records of the queues: SNAPSHOT_HEAD_SIZE bytes."""
+        return first_line(self.salt) + self.record(SNAPSHOT, _SNAPSHOT.pack(next_number, next_queue))
+
+    def snapshot_end(self, count: int) -> bytes:
+        """What follows the `count` records of the queues."""
+        return self.record(COMPLETE, _NUMBER.pack(count))
 
 
 def _pack_held(entries: Sequence[tuple[int, int, int]]) -> bytes:

@@ -10,6 +10,8 @@ import resource
 from contextlib import suppress
 from typing import Protocol
 
+from gnsqd.storage.files import rename_file
+
 SHARE = 4  # of all descriptors that the process may have, journals get 1 / SHARE
 MOST = 256
 
@@ -77,6 +79,11 @@ class AppendedFile:
         if self.descriptor < 0:
             self.descriptor = self._files.open(self.path, os.O_RDWR)
         self._files.hold(self)
+
+    def rename(self, path: str) -> None:
+        """StorageError: it has the old name, or none."""
+        rename_file(self.path, path)
+        self.path = path
 
     def release(self) -> None:
         """Others may close it."""

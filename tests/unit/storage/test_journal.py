@@ -33,6 +33,7 @@ class FakeQueue:
         self.name = name
         self.finished = Spans()
         self.states: Held = []
+        self.held_count = 0
         self._notes: list[tuple[int, list[int]]] = []
 
     def note_finished_span(self, start: int, end: int) -> None:
@@ -355,6 +356,26 @@ def test_write_that_fails_is_tried_again_with_the_next(open_journal: Open, monke
     again, topic, _ = open_journal()
     assert set(read_all(again)) == {1, 2}
     assert topic.finished.floor == 2
+
+
+@pytest.mark.parametrize("call", ["open", "pwritev", "rename", "second pwritev"])
+def test_segment_that_can_not_be_begun_leaves_no_file(
+    open_journal: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    journal, _, _ = open_journal()
+    put(journal, 1)
+    fail = failing(errno.ENOSPC)
+    with monkeypatch.context() as patch:
+        if call == "second pwritev":
+            calls = iter([os.pwritev])
+            patch.setattr(os, "pwritev", lambda *arguments: next(calls, fail)(*arguments))
+        else:
+            patch.setattr(os, call, fail)
+        with pytest.raises(StorageError, match="no space left"):
+            journal.commit()
+    assert os.listdir(tmp_path) == []
+    journal.commit()
+    assert set(read_all(open_journal()[0])) == {1}
 
 
 def test_commit_returns_only_after_an_fsync_that_worked(open_journal: Open, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,11 @@ from gnsqd.errors import StorageError
 from gnsqd.log import Level, Logger
 from gnsqd.storage.journal import Journal
 from gnsqd.storage.journal_queue import Held
-from gnsqd.storage.journal_snapshot import STEP
+from gnsqd.storage.journal_records import Encoder, parse_segment_name
+from gnsqd.storage.journal_snapshot import STEP, Snapshot
 from gnsqd.storage.journals import find_journals
+from gnsqd.storage.open_files import OpenFiles
+from gnsqd.storage.spans import Spans
 from gnsqd.storage.syncer import Syncer
 from unit.storage.test_journal import failing
 
@@ -85,7 +88,10 @@ class Topic:
         raise AssertionError("the snapshot does not end")
 
     def segments(self) -> list[str]:
-        return sorted(name for name in os.listdir(self.directory) if ".journal." in name)
+        return sorted(name for name in os.listdir(self.directory) if parse_segment_name(name))
+
+    def unfinished(self) -> list[str]:
+        return [name for name in os.listdir(self.directory) if name.endswith(".tmp")]
 
     def after_kill(self, directory: Path) -> Journal:
         """What a daemon finds that starts on a copy of the files."""
@@ -185,6 +191,7 @@ def test_channel_that_is_deleted_during_a_snapshot_stays_deleted(topic: Topic, t
     journal = topic.after_kill(tmp_path / "killed")
     assert list(journal.replay.queues) == [0]
     assert journal.replay.whole  # older segments may be deleted
+    assert topic.unfinished() == []
     journal.close()
 
 
@@ -196,6 +203,76 @@ def test_exit_during_a_snapshot_is_known_after_a_kill(topic: Topic, tmp_path: Pa
     journal = topic.after_kill(tmp_path / "killed")
     assert journal.replay.converting
     journal.close()
+
+
+class Large:
+    """A queue that has much to copy."""
+
+    index = 1
+    name = "t:c"
+    held_count = STEP
+    copies = 0
+
+    def __init__(self) -> None:
+        self.finished = Spans()
+
+    def held(self) -> Iterator[Held]:
+        self.copies += 1
+        return iter([[(1, 2, 0)]])
+
+
+def test_each_large_copy_has_a_step_of_its_own(tmp_path: Path) -> None:
+    queues = [Large(), Large()]
+    snapshot = Snapshot(os.fspath(tmp_path / "segment"), queues, Encoder(0), OpenFiles())  # type: ignore[arg-type]
+    copies = []
+    while not snapshot.advance():
+        copies.append(sum(queue.copies for queue in queues))
+    assert copies == [0, 1, 1, 2]  # made between steps of other work
+    snapshot.discard()
+
+
+def test_what_follows_a_snapshot_is_written_in_steps(tmp_path: Path) -> None:
+    snapshot = Snapshot(os.fspath(tmp_path / "segment"), [], Encoder(0), OpenFiles())
+    notes = [b"%01000d" % number for number in range(1000)]
+    snapshot.follow(notes[:-1])
+    assert not snapshot.advance()
+    snapshot.follow(notes[-1:])
+    while not snapshot.advance():
+        pass
+    file, rest = snapshot.finish(1, 1)
+    assert len(rest) < STEP
+    written = (tmp_path / "segment").read_bytes() + rest
+    assert b"".join(notes) in written
+    assert os.listdir(tmp_path) == ["segment"]
+    file.close()
+
+
+def test_full_disk_ends_a_snapshot_and_another_is_made(
+    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic.fill()
+    topic.journal.retry()
+    assert topic.unfinished()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", failing(errno.ENOSPC))
+        with pytest.raises(StorageError, match=r"write .*/t\.journal\.000001\.dat: no space left on device"):
+            topic.journal.retry()
+    assert topic.journal.failed is not None
+    assert topic.unfinished() == []
+    topic.put(1)
+    topic.journal.flush()
+    assert topic.journal.failed is None
+    topic.end_snapshot()
+    journal = topic.after_kill(tmp_path / "killed")
+    assert journal.replay.queues[topic.channel.index].attempts == dict.fromkeys(range(1, HELD + 1), 2)
+    journal.close()
+
+
+def test_exit_leaves_no_unfinished_snapshot(topic: Topic) -> None:
+    topic.fill()
+    assert topic.unfinished()
+    topic.journal.close()
+    assert topic.unfinished() == []
 
 
 def test_failed_fsync_does_not_wait_for_the_snapshot(
