@@ -255,15 +255,18 @@ def test_rows_of_the_load_generator_move_messages_in_every_daemon(
     rows = ["pub", "consume-100", "both", "http-mpub", "tls-consume", "deflate-mpub-20", "end-to-end"]
     run = subprocess.run(
         [sys.executable, PROGRAM, "--runs=1", "--seconds=0.3", "--backlog=20000", "--rows", *rows,
-         "trip-neighbour", "connection-memory", "put-channel", "pub-durability", f"--real={peer_binary('nsqd')}",
-         f"--compiled={ours}", f"--plain={ours}", f"--json={tmp_path / 'result.json'}"],
+         "trip-neighbour", "connection-memory", "put-channel", "pub-durability", "trip-requeues",
+         f"--real={peer_binary('nsqd')}", f"--compiled={ours}", f"--plain={ours}",
+         f"--json={tmp_path / 'result.json'}"],
         capture_output=True, text=True, env={**os.environ, "TMPDIR": str(tmp_path)},
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     results = json.loads((tmp_path / "result.json").read_text())["rows"]
-    (durable,) = [results.pop(name) for name in list(results) if name.startswith("pub-durability-")]
-    assert [lane.split(", ")[1:] for lane in durable["lanes"]] == [[], ["process"], ["disk"]]
-    assert all(lane["runs"][0]["value"] > 0 for lane in durable["lanes"].values())
+    by_durability = [name for name in results if name.startswith(("pub-durability-", "trip-requeues-"))]
+    assert len(by_durability) == 2
+    for durable in map(results.pop, by_durability):
+        assert [lane.split(", ")[1:] for lane in durable["lanes"]] == [[], ["process"], ["disk"]]
+        assert all(lane["runs"][0]["value"] > 0 for lane in durable["lanes"].values())
     for result in results.values():
         runs = [run for lane in result["lanes"].values() for run in lane["runs"]]
         assert len(runs) == 2

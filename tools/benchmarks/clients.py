@@ -11,6 +11,7 @@ import socket
 import struct
 import time
 from dataclasses import dataclass
+from random import random
 
 from benchmarks.lanes import BenchmarkError
 from daemons import Address, open_socket
@@ -93,8 +94,20 @@ class Consumer:
         if not data.startswith(self._head):
             raise BenchmarkError(f"the daemon sent {data[:100]!r}")
         ids = [id for (id,) in self._frame.iter_unpack(memoryview(data)[:end])]
-        self.socket.sendall(b"FIN " + b"\nFIN ".join(ids) + b"\n")
+        self.socket.sendall(self.answers(ids))
         return len(ids)
+
+    def answers(self, ids: list[bytes]) -> bytes:
+        return b"FIN " + b"\nFIN ".join(ids) + b"\n"
+
+
+class Requeuer(Consumer):
+    """Finishes some messages, and requeues a random `share` of them for an hour."""
+
+    share = 0.4
+
+    def answers(self, ids: list[bytes]) -> bytes:
+        return b"".join([b"REQ %b 3600000\n" % id if random() < self.share else b"FIN %b\n" % id for id in ids])
 
 
 def drain(

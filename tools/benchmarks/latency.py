@@ -1,10 +1,15 @@
 """Procedures that time single messages at a rate which leaves the daemon idle for most of the time: p50 and p99, ms."""
 
+import contextlib
+import selectors
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
+from benchmarks.clients import PATIENCE, Requeuer, publish
 from benchmarks.lanes import BenchmarkError
 from benchmarks.programs import Loaded, generate, neighbour, on_channel
-from benchmarks.queues import create_channel, topic_stats
+from benchmarks.queues import BODY_SIZE, create_channel, topic_stats
 from benchmarks.row import Load, Measurement
 from daemons import Daemon
 
@@ -29,6 +34,46 @@ def trip_beside_neighbour(daemon: Daemon, load: Load) -> Measurement:
     if others < RATE:
         raise BenchmarkError("the neighbour published next to nothing")
     return measurement
+
+
+def trip_beside_requeues(daemon: Daemon, load: Load) -> Measurement:
+    """The longest while two channels of another topic each requeue a share of a backlog, at random, for an hour."""
+    create_channel(daemon)
+    done = threading.Event()
+
+    def longest_trip() -> float:
+        longest = 0.0
+        while not done.is_set():
+            longest = max(longest, generate(daemon, "trip", load.seconds, "-rate=50").longest)
+        return longest
+
+    topic, channels = "scattered", ("a", "b")
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        stack.callback(done.set)
+        consumers = [Requeuer(daemon.tcp_address, topic, channel, BODY_SIZE) for channel in channels]
+        for consumer in consumers:
+            stack.enter_context(consumer.socket)
+        longest = pool.submit(longest_trip)
+        publish(daemon.tcp_address, topic, load.stored, BODY_SIZE)
+        consume_all(consumers, load.stored)
+        done.set()
+        return Measurement(longest.result() * 1000)
+
+
+def consume_all(consumers: list[Requeuer], count: int) -> None:
+    """Until each of them has got so many messages; BenchmarkError if they do not come."""
+    left = dict.fromkeys(consumers, count)
+    with selectors.DefaultSelector() as selector:
+        for consumer in consumers:
+            selector.register(consumer.socket, selectors.EVENT_READ, consumer)
+            consumer.socket.sendall(b"RDY 2500\n")
+        while any(left.values()):
+            ready = selector.select(PATIENCE)
+            if not ready:
+                raise BenchmarkError(f"nothing comes any more, and {sum(left.values())} messages are missing")
+            for key, _ in ready:
+                left[key.data] -= key.data.consume()
 
 
 def end_to_end(flags: tuple[str, ...]) -> Callable[[Daemon, Load], Measurement]:

@@ -6,7 +6,7 @@ Bodies have 200 bytes where nothing else is said. Of the load generator's rows n
 
 from benchmarks.fairness import sharing, stalling
 from benchmarks.footprint import connection_memory, heartbeats, idle_memory, message_memory
-from benchmarks.latency import end_to_end, trip, trip_beside_neighbour
+from benchmarks.latency import end_to_end, trip, trip_beside_neighbour, trip_beside_requeues
 from benchmarks.put import put
 from benchmarks.row import (
     KILOBYTES,
@@ -22,10 +22,11 @@ from benchmarks.row import (
     backlog,
     stored,
 )
-from benchmarks.storage import clean_exit, drainer, restart
+from benchmarks.storage import clean_exit, drainer, many_topics, restart
 from benchmarks.throughput import both, consumer, publisher, reader, writer
 
 TIMED = ("p50", "p99")
+STAGES = ("create", "after-kill", "exit", "after-exit")
 
 
 def nothing(load: Load) -> int:
@@ -102,15 +103,37 @@ DISK = (
     Row("exit", "clean exit with the backlog in memory", clean_exit, stored, SECONDS),
     Row("restart-empty", "restart, no backlog", restart, None, SECONDS, in_memory=False),
     Row("restart", "restart with the backlog on disk", restart, None, SECONDS, stored=True, in_memory=False),
+    Row("topics", "1,000 topics", many_topics, None, SECONDS, in_memory=False, parts=STAGES),
 )
 
-DURABILITY = tuple(
-    Row(f"{name}-durability", f"{title}, durability", measure, all_that_comes, by_durability=True)
-    for name, title, measure in (
-        ("pub", "PUB one by one", publisher()),
-        ("mpub-200", "MPUB 200", publisher("-batch=200")),
-        ("both", "publish (MPUB 20) and consume at once", both(0, 0, "-batch=20")),
-    )
+DURABILITY = (
+    *(
+        Row(f"{name}-durability", f"{title}, durability", measure, all_that_comes, by_durability=True)
+        for name, title, measure in (
+            ("pub", "PUB one by one", publisher()),
+            ("mpub-200", "MPUB 200", publisher("-batch=200")),
+            ("both", "publish (MPUB 20) and consume at once", both(0, 0, "-batch=20")),
+        )
+    ),
+    Row(
+        "topics-durability",
+        "1,000 topics, durability",
+        many_topics,
+        None,
+        SECONDS,
+        in_memory=False,
+        by_durability=True,
+        parts=STAGES,
+    ),
+    Row(
+        "trip-requeues",
+        "longest PUB round trip while two channels requeue 40 % of a backlog",
+        trip_beside_requeues,
+        None,
+        MILLISECONDS,
+        in_memory=False,
+        by_durability=True,
+    ),
 )
 
 LATENCY = (

@@ -1,5 +1,6 @@
 """Procedures about the disk: draining a backlog, a clean exit with one, a start."""
 
+import contextlib
 import http.client
 import os
 import signal
@@ -14,6 +15,7 @@ from benchmarks.row import Load, Measurement
 from daemons import DEADLINE, Daemon, eventually, free_port
 
 POLL_SECONDS = 0.001
+TOPICS = 1000
 
 # The consumer must not be what is measured.
 MAX_BUSY = 0.5
@@ -47,6 +49,10 @@ def restart(daemon: Daemon, load: Load) -> Measurement:
     """From just before exec to the first answer to /ping, after a clean exit."""
     if (code := daemon.terminate()) != 0:
         raise BenchmarkError(f"exited with {code}")
+    return start(daemon)
+
+
+def start(daemon: Daemon) -> Measurement:
     port = free_port()
     with ThreadPoolExecutor(1) as pool:
         began = time.monotonic()
@@ -78,6 +84,10 @@ def clean_exit(daemon: Daemon, load: Load) -> Measurement:
     fill(daemon, load.stored)
     if (depth := channel_stats(daemon)["backend_depth"]) != 0:
         raise BenchmarkError(f"{depth} messages on disk already")
+    return end(daemon, load.stored)
+
+
+def end(daemon: Daemon, messages: int) -> Measurement:
     before = total_cpu_seconds(daemon)
     began = time.monotonic()
     daemon.send_signal(signal.SIGTERM)
@@ -87,4 +97,30 @@ def clean_exit(daemon: Daemon, load: Load) -> Measurement:
     spent = total_cpu_seconds(daemon) - before
     if (code := daemon.wait()) != 0:
         raise BenchmarkError(f"exited with {code}:\n{daemon.log()}")
-    return Measurement(seconds, load.stored, spent)
+    return Measurement(seconds, messages, spent)
+
+
+def many_topics(daemon: Daemon, load: Load) -> Measurement:
+    """TOPICS topics with a channel each: to create them over HTTP, one after the other; to start again with a message
+    in each after SIGKILL, which only a journal keeps; to exit with these messages; to start after that."""
+    connection = http.client.HTTPConnection(*daemon.http_address, timeout=DEADLINE)
+
+    def post(path: str, body: str = "") -> None:
+        connection.request("POST", path, body)
+        response = connection.getresponse()
+        if response.read() and response.status != 200:
+            raise BenchmarkError(f"POST {path}: {response.status}")
+
+    with contextlib.closing(connection):
+        began = time.monotonic()
+        for number in range(TOPICS):
+            post(f"/topic/create?topic=t{number}")
+            post(f"/channel/create?topic=t{number}&channel={CHANNEL}")
+        created = time.monotonic() - began
+        for number in range(TOPICS):
+            post(f"/pub?topic=t{number}", "message")
+    daemon.kill()
+    killed = start(daemon).value
+    ended = end(daemon, TOPICS).value
+    started = start(daemon).value
+    return Measurement(created, parts={"create": created, "after-kill": killed, "exit": ended, "after-exit": started})
