@@ -51,9 +51,6 @@ _SHOWN_VERSIONS = {number: name.upper() for name, number in TLS_VERSIONS.items()
 
 # OpenSSL's reasons in the words of Go's crypto/tls, for the log.
 _REASONS = {
-    "wrong version number": "first record does not look like a TLS handshake",
-    "http request": "first record does not look like a TLS handshake",
-    "https proxy request": "first record does not look like a TLS handshake",
     "unsupported protocol": "client offered only unsupported versions",
     "no shared cipher": "no cipher suite supported by both client and server",
     "peer did not return a certificate": "client didn't provide a certificate",
@@ -90,6 +87,7 @@ class TLSLayer:
     def __init__(self, context: SSL.Context) -> None:
         self._connection = SSL.Connection(context, None)
         self._connection.set_accept_state()
+        self._begin = b""  # of what was received: the type of a record and its major version
         self.established = False
         self.pending = False
         self.ended = False
@@ -101,16 +99,22 @@ class TLSLayer:
         """Continue the handshake with the bytes received, b"" at first if there are none; gives the bytes to send.
         TLSError when it cannot succeed."""
         if data:
+            self._begin += data[: 2 - len(self._begin)]
             self._connection.bio_write(data)
         try:
             self._connection.do_handshake()
         except SSL.WantReadError:
             pass
         except SSL.Error as error:
-            raise TLSError(_text(error), self._outgoing()) from error
+            text = _text(error) if self._is_record() else "tls: first record does not look like a TLS handshake"
+            raise TLSError(text, self._outgoing()) from error
         else:
             self._establish()
         return self._outgoing()
+
+    def _is_record(self) -> bool:
+        """Whether Go would read on: OpenSSL has several reasons for the opposite, by version."""
+        return self._begin[:1] in (b"\x15", b"\x16") and self._begin[1:] < b"\x10"
 
     def _establish(self) -> None:
         self.established = self.pending = True
