@@ -33,10 +33,14 @@ def channel_stats(daemon: Daemon) -> dict[str, Any]:
 
 
 def create_channel(daemon: Daemon) -> None:
-    for path in (f"/topic/create?topic={TOPIC}", f"/channel/create?topic={TOPIC}&channel={CHANNEL}"):
-        status, _, body = daemon.http("POST", path)
-        if status != 200:
-            raise BenchmarkError(f"POST {path}: {status} {body.decode(errors='replace')}")
+    post(daemon, f"/topic/create?topic={TOPIC}")
+    post(daemon, f"/channel/create?topic={TOPIC}&channel={CHANNEL}")
+
+
+def post(daemon: Daemon, path: str, body: bytes = b"") -> None:
+    status, _, answer = daemon.http("POST", path, body)
+    if status != 200:
+        raise BenchmarkError(f"POST {path}: {status} {answer.decode(errors='replace')}")
 
 
 def fetch_memory(seconds: float, at_once: int) -> None:

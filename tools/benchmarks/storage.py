@@ -1,6 +1,5 @@
 """Procedures about the disk: draining a backlog, a clean exit with one, a start."""
 
-import contextlib
 import http.client
 import os
 import signal
@@ -10,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks.clients import drain
 from benchmarks.lanes import BenchmarkError, cpu_seconds, total_cpu_seconds
-from benchmarks.queues import BODY_SIZE, CHANNEL, SETTLE_SECONDS, TOPIC, channel_stats, connections, fill
+from benchmarks.queues import BODY_SIZE, CHANNEL, SETTLE_SECONDS, TOPIC, channel_stats, connections, fill, post
 from benchmarks.row import Load, Measurement
 from daemons import DEADLINE, Daemon, eventually, free_port
 
@@ -103,22 +102,13 @@ def end(daemon: Daemon, messages: int) -> Measurement:
 def many_topics(daemon: Daemon, load: Load) -> Measurement:
     """TOPICS topics with a channel each: to create them over HTTP, one after the other; to start again with a message
     in each after SIGKILL, which only a journal keeps; to exit with these messages; to start after that."""
-    connection = http.client.HTTPConnection(*daemon.http_address, timeout=DEADLINE)
-
-    def post(path: str, body: str = "") -> None:
-        connection.request("POST", path, body)
-        response = connection.getresponse()
-        if response.read() and response.status != 200:
-            raise BenchmarkError(f"POST {path}: {response.status}")
-
-    with contextlib.closing(connection):
-        began = time.monotonic()
-        for number in range(TOPICS):
-            post(f"/topic/create?topic=t{number}")
-            post(f"/channel/create?topic=t{number}&channel={CHANNEL}")
-        created = time.monotonic() - began
-        for number in range(TOPICS):
-            post(f"/pub?topic=t{number}", "message")
+    began = time.monotonic()
+    for number in range(TOPICS):
+        post(daemon, f"/topic/create?topic=t{number}")
+        post(daemon, f"/channel/create?topic=t{number}&channel={CHANNEL}")
+    created = time.monotonic() - began
+    for number in range(TOPICS):
+        post(daemon, f"/pub?topic=t{number}", b"message")
     daemon.kill()
     killed = start(daemon).value
     ended = end(daemon, TOPICS).value
