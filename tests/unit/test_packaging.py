@@ -10,6 +10,8 @@ import importlib.metadata
 import importlib.util
 import os
 import re
+import shutil
+import subprocess
 import sys
 import tarfile
 import tomllib
@@ -223,3 +225,23 @@ def test_what_a_pipeline_without_spark_advises_installs_what_the_extra_does() ->
     extra = PYPROJECT["project"]["optional-dependencies"]["spark"]
     advice = " ".join(["pip install", *(f"'{requirement}'" for requirement in extra)])
     assert f'INSTALL = "{advice}"\n' in (ROOT / "contrib/gnsq_pipeline/cli.py").read_text("utf-8")
+
+
+def test_package_page_of_a_release_has_links_that_work(tmp_path: Path) -> None:
+    for name in ("README.md", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    command = [sys.executable, os.fspath(ROOT / ".ci/write_links.py"), "https://host/owner/gnsqd", "v9.9.9"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    project = tomllib.loads((tmp_path / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project.pop("urls")["Source"] == "https://host/owner/gnsqd"
+    assert project == PYPROJECT["project"]
+    before, after = (
+        re.findall(r"\]\(([^)]+)\)", (directory / "README.md").read_text("utf-8")) for directory in (ROOT, tmp_path)
+    )
+    for old, new in zip(before, after, strict=True):
+        if old.startswith(("http", "#")):
+            assert new == old
+        else:
+            kind = "raw" if old.endswith(".svg") else "blob"
+            assert new == f"https://host/owner/gnsqd/{kind}/v9.9.9/{old}"
+            assert (ROOT / old).exists()
