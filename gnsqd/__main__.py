@@ -17,7 +17,7 @@ from typing import TextIO
 import gevent
 from gevent.util import print_run_info
 
-from gnsqd import config_file, garbage
+from gnsqd import config_file, gc_tuning
 from gnsqd.errors import StartError
 from gnsqd.flags import BadValue, FlagError, HelpRequested, parse_flags, usage
 from gnsqd.log import Level, Logger
@@ -67,9 +67,9 @@ def _run(options: Options) -> int:
     # Python's own handler runs even while a greenlet spins, when a dump is wanted most
     signal.signal(signal.SIGQUIT, _dump)
     nsqd.start()
-    garbage.settle()
-    while not nsqd.wait(garbage.INTERVAL_SECONDS):
-        garbage.collect()
+    gc_tuning.settle()
+    while not nsqd.wait(gc_tuning.INTERVAL_SECONDS):
+        gc_tuning.collect()
     code = nsqd.exit()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # else Python, as it ends, makes one more of them deadly

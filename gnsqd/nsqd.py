@@ -18,7 +18,6 @@ from gevent.event import Event
 
 from gnsqd.broker.bounds import Bounds, BoundsLoop
 from gnsqd.broker.dead_letters import DeadLetters
-from gnsqd.broker.doorbell import Doorbell
 from gnsqd.broker.drain import Drain
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.guid import GuidFactory
@@ -28,32 +27,33 @@ from gnsqd.cluster.auth import MAX_ANSWER_SIZE, Auth
 from gnsqd.cluster.http_client import HTTPClient
 from gnsqd.cluster.lookup import Lookup
 from gnsqd.errors import StartError, StorageError
+from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
+from gnsqd.net.listener import Listener
+from gnsqd.net.stream import TLS
 from gnsqd.observe.stats import MemoryStats
 from gnsqd.observe.statsd import Statsd, expand_prefix
 from gnsqd.options import SECOND, TLS_REQUIRED, Options, validate, validate_after_tls
 from gnsqd.storage import metadata
-from gnsqd.storage.data_files import DataFiles
+from gnsqd.storage.cleanup import sweep
 from gnsqd.storage.dirlock import DirLock
-from gnsqd.storage.diskqueue import DiskQueue
+from gnsqd.storage.disk.data_files import DataFiles
+from gnsqd.storage.disk.diskqueue import DiskQueue
+from gnsqd.storage.disk.record import MIN_RECORD_SIZE
 from gnsqd.storage.files import list_names, try_write
 from gnsqd.storage.free_disk import FreeDisk
-from gnsqd.storage.journal import Journal
-from gnsqd.storage.journals import Journals
-from gnsqd.storage.record import MIN_RECORD_SIZE
-from gnsqd.storage.sweep import sweep
+from gnsqd.storage.journal.journal import Journal
+from gnsqd.storage.journal.maintenance import Journals
 from gnsqd.storage.syncer import Syncer
 from gnsqd.supervisor import Supervisor
 from gnsqd.systemd import ServiceManager
 from gnsqd.version import NSQD_VERSION, VERSION, lane, version_string
 from gnsqd.web.debug import Debug
-from gnsqd.web.guard import build_guard
 from gnsqd.web.handlers import API
+from gnsqd.web.http_auth import build_guard
 from gnsqd.web.routes import Router, TLSRequired
 from gnsqd.web.server import HTTPServer
-from gnsqd.wire.listener import Listener
 from gnsqd.wire.protocol_v2 import ProtocolV2
-from gnsqd.wire.stream import TLS
 from gnsqd.wire.tcp import TCPServer
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class NSQD:
         options = self._options
         if not (options.tls_cert or options.tls_key or options.tls_root_ca_file or options.tls_required):
             return None, b""
-        from gnsqd.wire import tls  # takes a sixth of a start's time, and 10 MB
+        from gnsqd.net import tls  # takes a sixth of a start's time, and 10 MB
 
         context = tls.build_context(options)
         return None if context is None else partial(tls.TLSLayer, context), tls.read_client_roots(options)

@@ -18,7 +18,7 @@ from gevent import Greenlet, get_hub
 from greenlet import greenlet
 
 from gnsqd.log import Logger
-from gnsqd.wire.listener import ListenerBroken
+from gnsqd.net.listener import ListenerBroken
 
 Body = Callable[[], None]
 

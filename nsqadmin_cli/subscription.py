@@ -15,7 +15,7 @@ from struct import Struct
 from typing import Any
 
 from gnsqd.errors import StorageError
-from gnsqd.storage.record import decode_record
+from gnsqd.storage.disk.record import decode_record
 from gnsqd.version import VERSION
 from gnsqd.wire.codec import FRAME_TYPE_ERROR, FRAME_TYPE_RESPONSE, MAGIC_V2
 from nsqadmin_cli.api import Nsqd

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from struct import Struct
 
-from gnsqd.storage.record import MIN_RECORD_SIZE
+from gnsqd.storage.disk.record import MIN_RECORD_SIZE
 from pyspark_nsq_diskqueue.opening import open_file
 
 _FIRST_LINE = b"gnsqd due times 1\n"

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from gnsqd.errors import StorageError
-from gnsqd.storage.record import Meta, data_file_name, data_file_number, due_times_file_name, meta_file_name
+from gnsqd.storage.disk.record import Meta, data_file_name, data_file_number, due_times_file_name, meta_file_name
 from pyspark_nsq_diskqueue.errors import DataDirectoryError
 from pyspark_nsq_diskqueue.opening import open_file, reason_of
 

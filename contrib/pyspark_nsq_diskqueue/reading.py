@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from gnsqd.storage.record import LENGTH, MIN_RECORD_SIZE, decode_record
+from gnsqd.storage.disk.record import LENGTH, MIN_RECORD_SIZE, decode_record
 from pyspark_nsq_diskqueue.due_times import DueTimes, key_of, read_due_times, read_held
 from pyspark_nsq_diskqueue.errors import CorruptionError, DataDirectoryError
 from pyspark_nsq_diskqueue.opening import open_file, reason_of

@@ -6,7 +6,7 @@ from time import time_ns
 from gnsqd.broker.message import Message, message_from_payload
 from gnsqd.errors import StorageError
 from gnsqd.storage.backend_queue import BackendQueue
-from gnsqd.storage.due_times import DueTimes
+from gnsqd.storage.disk.due_times import DueTimes
 
 MAX_FLUSH = 256  # messages in one write
 

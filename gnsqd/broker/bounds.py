@@ -18,15 +18,15 @@ from typing import Protocol
 from gevent.event import Event
 
 from gnsqd.broker.backend import read_messages
-from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.journaled import JournaledQueue
 from gnsqd.broker.message import Message
-from gnsqd.broker.turns import Turns
 from gnsqd.errors import BrokerError
+from gnsqd.hub.cooperative import Turns
+from gnsqd.hub.doorbell import give_way
 from gnsqd.options import Options
 from gnsqd.storage.backend_queue import BackendQueue
+from gnsqd.storage.disk.record import MIN_RECORD_SIZE
 from gnsqd.storage.free_disk import FreeDisk
-from gnsqd.storage.record import MIN_RECORD_SIZE
 
 MAX_STEP = 2048  # messages that one step drops
 MAX_READ = 256 * 1024  # bytes that are read for that at a time

@@ -29,7 +29,7 @@ from gnsqd.broker.takeover import convert
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.quantile import Quantile, Result
 from gnsqd.storage.backend_queue import BackendQueue, DummyBackendQueue
-from gnsqd.storage.journal_queue import Held
+from gnsqd.storage.journal.queue import Held
 
 # A consumer gets at most this much in one go, so that a large RDY starves nobody.
 MAX_TAKE = 256

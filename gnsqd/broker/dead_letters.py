@@ -10,13 +10,13 @@ from gevent import Greenlet
 from gevent.event import Event
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.doorbell import Doorbell, give_way
 from gnsqd.broker.envelope import Letter, dead_letter_topic
 from gnsqd.broker.environment import Spawn
 from gnsqd.broker.message import Message
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import RETRY_SECONDS, Topic
 from gnsqd.errors import BrokerError, StorageError
+from gnsqd.hub.doorbell import Doorbell, give_way
 from gnsqd.log import Logger
 
 MAX_BATCH = 64

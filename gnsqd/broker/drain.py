@@ -18,8 +18,8 @@ from gnsqd.broker.envelope import is_dead_letter_topic
 from gnsqd.broker.environment import Spawn
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
-from gnsqd.broker.turns import Turns
 from gnsqd.gotext import format_duration
+from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
 from gnsqd.options import SECOND
 

@@ -9,9 +9,9 @@ from gevent import Greenlet
 from gnsqd.broker.guid import GuidFactory
 from gnsqd.log import Logger
 from gnsqd.options import Options
-from gnsqd.storage.diskqueue import DiskQueue
+from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.free_disk import FreeDisk
-from gnsqd.storage.journal import Journal
+from gnsqd.storage.journal.journal import Journal
 
 Spawn = Callable[[str, Callable[[], None]], "Greenlet[..., None]"]
 

@@ -14,12 +14,12 @@ from time import monotonic_ns, time_ns
 from gnsqd.broker.message import MAX_ATTEMPTS, Message
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
-from gnsqd.storage.due_times import DueTimes
-from gnsqd.storage.journal import Journal
-from gnsqd.storage.journal_queue import Held, Queue
-from gnsqd.storage.journal_records import FINISHED, MAX_HELD, TAKEN, Encoder
-from gnsqd.storage.journal_replay import QueueState
-from gnsqd.storage.spans import Spans
+from gnsqd.storage.disk.due_times import DueTimes
+from gnsqd.storage.journal.journal import Journal
+from gnsqd.storage.journal.queue import Held, Queue
+from gnsqd.storage.journal.records import FINISHED, MAX_HELD, TAKEN, Encoder
+from gnsqd.storage.journal.replay import QueueState
+from gnsqd.storage.journal.spans import Spans
 
 MAX_READS = 16  # of the journal in one step, where messages are scattered
 MAX_BYTES = 1 << 20  # of deferred messages that are read in one step

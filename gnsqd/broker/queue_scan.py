@@ -14,9 +14,9 @@ from gevent.event import Event
 from gevent.queue import SimpleQueue
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.environment import Spawn
 from gnsqd.broker.registry import Registry
+from gnsqd.hub.doorbell import give_way
 from gnsqd.log import Logger
 from gnsqd.options import Options
 

@@ -8,11 +8,11 @@ from gevent import joinall
 from gevent.lock import Semaphore
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.names import is_ephemeral, is_valid_name
 from gnsqd.broker.topic import Topic
 from gnsqd.errors import BrokerError, StorageError
+from gnsqd.hub.doorbell import give_way
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
 
 PRECREATION_PATIENCE = 0.5  # seconds

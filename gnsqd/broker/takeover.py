@@ -9,13 +9,13 @@ from collections.abc import Callable
 from time import monotonic_ns
 
 from gnsqd.broker.backend import MAX_FLUSH, flush_messages, keep_delays, read_messages
-from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.journaled import JournaledQueue, journal_messages
 from gnsqd.broker.message import Message
 from gnsqd.errors import StorageError
+from gnsqd.hub.doorbell import give_way
 from gnsqd.log import Logger
 from gnsqd.storage.backend_queue import BackendQueue
-from gnsqd.storage.diskqueue import DiskQueue
+from gnsqd.storage.disk.diskqueue import DiskQueue
 
 IMPORT_BATCH = 1000  # messages
 MAX_BYTES = 1 << 20  # in one step

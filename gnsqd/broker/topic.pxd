@@ -2,7 +2,7 @@ cimport cython
 
 from gnsqd.broker.backend cimport read_messages, write_messages
 from gnsqd.broker.channel cimport Channel
-from gnsqd.broker.doorbell cimport Doorbell
+from gnsqd.hub.doorbell cimport Doorbell
 from gnsqd.broker.guid cimport GuidFactory
 from gnsqd.broker.journaled cimport JournaledQueue
 from gnsqd.broker.message cimport Message, new_messages

@@ -12,14 +12,14 @@ from time import monotonic, time_ns
 from gnsqd.broker.backend import flush_messages, look, read_messages, write_messages
 from gnsqd.broker.bounds import BoundedQueue, Bounds, memory_queue
 from gnsqd.broker.channel import MAX_TAKE_BYTES, Channel
-from gnsqd.broker.doorbell import Doorbell, give_way
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.journaled import JournaledQueue
 from gnsqd.broker.message import BODY_AT, Message, new_messages
 from gnsqd.broker.names import is_ephemeral
 from gnsqd.broker.topic_journal import TopicJournal
-from gnsqd.broker.turns import Turns
 from gnsqd.errors import BrokerError, StorageError
+from gnsqd.hub.cooperative import Turns
+from gnsqd.hub.doorbell import Doorbell, give_way
 from gnsqd.quantile import Result
 from gnsqd.storage.backend_queue import BackendQueue, DummyBackendQueue
 

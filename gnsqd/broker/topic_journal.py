@@ -12,8 +12,8 @@ from gnsqd.broker.journaled import JournaledQueue, journal_messages
 from gnsqd.broker.message import Message
 from gnsqd.broker.takeover import convert, move
 from gnsqd.errors import StorageError
-from gnsqd.storage.diskqueue import DiskQueue
-from gnsqd.storage.journal import Journal
+from gnsqd.storage.disk.diskqueue import DiskQueue
+from gnsqd.storage.journal.journal import Journal
 
 
 class TopicJournal:

@@ -15,10 +15,10 @@ import re2
 from gevent import get_hub
 from greenlet import getcurrent, greenlet
 
-from gnsqd.broker.turns import Turns
 from gnsqd.cluster.http_client import HTTPClient, HTTPClientError
 from gnsqd.errors import AuthError
 from gnsqd.gotext import Kind, Struct, decode_object, quote
+from gnsqd.hub.cooperative import Turns
 
 MAX_SECRET_SIZE = 64 * 1024  # no web server takes a longer URL
 MAX_ANSWER_SIZE = 128 * 1024

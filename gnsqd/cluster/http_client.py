@@ -17,10 +17,10 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 import gevent.ssl
 from gevent import Timeout
 
-from gnsqd.broker.doorbell import give_way
-from gnsqd.cluster.dial import dial, join_host_port, reason
 from gnsqd.errors import NSQError
 from gnsqd.gotext import Kind, Struct, decode_object, quote
+from gnsqd.hub.doorbell import give_way
+from gnsqd.net.dial import dial, join_host_port, reason
 
 MAX_BODY_SIZE = 8 * 1024 * 1024
 

@@ -15,14 +15,14 @@ from urllib.parse import quote_plus
 from gevent import Greenlet, joinall, killall
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.doorbell import Doorbell
 from gnsqd.broker.environment import Spawn
 from gnsqd.broker.names import is_valid_name
 from gnsqd.broker.topic import Topic
-from gnsqd.cluster.dial import join_host_port
 from gnsqd.cluster.http_client import HTTPClient, HTTPClientError
 from gnsqd.cluster.lookup_peer import LookupdError, LookupPeer, PeerInfo, Registrations, register, unregister
+from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
+from gnsqd.net.dial import join_host_port
 from gnsqd.options import Options
 
 PING_INTERVAL = 15.0  # seconds

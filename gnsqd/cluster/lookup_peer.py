@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from gevent import Timeout
 
-from gnsqd.cluster.dial import DialError, Socket, dial, reason, split_host_port
 from gnsqd.errors import NSQError
 from gnsqd.gotext import Kind, Struct, decode_object, dumps, quote
 from gnsqd.log import Logger
+from gnsqd.net.dial import DialError, Socket, dial, reason, split_host_port
 
 MAGIC_V1 = b"  V1"
 CONNECT_TIMEOUT = 1.0  # seconds

@@ -20,7 +20,7 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.consumer import ClientStats, Consumer
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
-from gnsqd.broker.turns import Turns
+from gnsqd.hub.cooperative import Turns
 from gnsqd.quantile import Result
 
 

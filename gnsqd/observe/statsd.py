@@ -21,7 +21,7 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import Spawn
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
-from gnsqd.broker.turns import Turns
+from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
 from gnsqd.observe.stats import STAT_FIELDS, Kind, MemoryStats, StatField
 from gnsqd.options import SECOND, Options

@@ -7,11 +7,11 @@ Nothing that moves messages yields to the hub, so that a batch in hand and the q
 from collections.abc import Sequence
 from typing import Protocol
 
-from gnsqd.storage.due_times import DueTimes
+from gnsqd.storage.disk.due_times import DueTimes
 
 
 class BackendQueue(Protocol):
-    """A queue of payloads (`gnsqd.storage.record`), first in, first out."""
+    """A queue of payloads (`gnsqd.storage.disk.record`), first in, first out."""
 
     name: str
 

@@ -12,7 +12,7 @@ from gevent import Greenlet
 from gevent.event import Event
 from gevent.lock import Semaphore
 
-from gnsqd.storage.threads import Threads
+from gnsqd.hub.threads import Threads
 
 THREADS = 4
 

@@ -31,10 +31,10 @@ from gevent.event import Event
 from gevent.hub import Hub
 from greenlet import getcurrent
 
-from gnsqd import garbage
+from gnsqd import gc_tuning
 from gnsqd.broker.registry import Registry
-from gnsqd.broker.turns import Turns
 from gnsqd.gotext import NumberError, parse_int
+from gnsqd.hub.cooperative import Turns
 from gnsqd.observe.stats import MemoryStats
 from gnsqd.web.http11 import Request
 from gnsqd.web.routes import Content, HTTPError, parse_query
@@ -154,7 +154,7 @@ class Debug:
             raise HTTPError(400, f"invalid block rate : {NumberError('Atoi', rate, error.reason)}") from error
 
     def free_memory(self, request: Request) -> None:
-        garbage.collect()
+        gc_tuning.collect()
         get_hub().threadpool.apply(_trim)
 
     # What they share

@@ -11,14 +11,14 @@ from time import monotonic_ns
 from gnsqd.broker.bounds import OutOfBounds
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.consumer import Consumer
-from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.drain import Drain
 from gnsqd.broker.names import is_valid_name
 from gnsqd.broker.registry import Registry, TopicNotFound
 from gnsqd.broker.topic import ChannelNotFound, Draining, Topic
-from gnsqd.broker.turns import Turns
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.gotext import parse_int
+from gnsqd.hub.cooperative import Turns
+from gnsqd.hub.doorbell import give_way
 from gnsqd.log import Logger
 from gnsqd.observe.stats import MemoryStats, snapshot
 from gnsqd.options import MILLISECOND, Options
@@ -29,7 +29,7 @@ from gnsqd.web.http11 import Request
 from gnsqd.web.routes import JSON, Content, HTTPError, parse_query
 from gnsqd.web.stats_page import stats_page
 from gnsqd.wire.codec import CodecError, Decoder
-from gnsqd.wire.room import NoRoom, Room
+from gnsqd.wire.limits import NoRoom, Room
 
 _PIECE = 65536
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}

@@ -18,9 +18,9 @@ from typing import NamedTuple
 from urllib.parse import quote as quote_path
 from urllib.parse import unquote_plus
 
-from gnsqd.broker.turns import Turns
 from gnsqd.errors import BrokerError, NSQError, StorageError
 from gnsqd.gotext import dumps, format_duration, quote
+from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.web.http11 import Request, render

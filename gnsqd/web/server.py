@@ -17,13 +17,13 @@ from typing import Protocol
 
 from gevent import Greenlet, Timeout, joinall
 
-from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.environment import Spawn
+from gnsqd.hub.doorbell import give_way
 from gnsqd.log import Logger
+from gnsqd.net.connection import Connection
+from gnsqd.net.listener import Listener
+from gnsqd.net.stream import TLS, StreamError
 from gnsqd.web.http11 import Request, RequestReader
-from gnsqd.wire.connection import Connection
-from gnsqd.wire.listener import Listener
-from gnsqd.wire.stream import TLS, StreamError
 
 REQUEST_TIMEOUT = 60.0  # seconds for a head, and as many for a body, which has more for what has arrived:
 SLOWEST_BODY = 4096  # bytes in a second

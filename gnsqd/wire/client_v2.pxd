@@ -1,11 +1,11 @@
 cimport cython
 
 from gnsqd.broker.channel cimport Channel
-from gnsqd.broker.doorbell cimport Doorbell
+from gnsqd.hub.doorbell cimport Doorbell
 from gnsqd.broker.message cimport Message
 from gnsqd.broker.topic cimport Topic
 from gnsqd.wire.codec cimport Decoder
-from gnsqd.wire.connection cimport Connection
+from gnsqd.net.connection cimport Connection
 
 cdef class ClientV2:
     cdef public long long id

@@ -14,7 +14,6 @@ from time import monotonic
 from gevent import sleep
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.environment import Spawn
 from gnsqd.broker.message import Message
 from gnsqd.broker.names import is_valid_name
@@ -22,15 +21,16 @@ from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import RETRY_SECONDS, Draining, Topic
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.gotext import quote
+from gnsqd.hub.doorbell import give_way
 from gnsqd.log import Level, Logger
+from gnsqd.net.stream import TLS, DeflateLayer, Layer, SnappyLayer, StreamError
 from gnsqd.options import MILLISECOND, TLS_NOT_REQUIRED, Options
 from gnsqd.wire.auth import Authenticate, Gate
 from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_INIT, STATE_SUBSCRIBED, ClientV2
 from gnsqd.wire.codec import FRAME_TYPE_ERROR, FRAME_TYPE_RESPONSE, CodecError, Command, LineTooLong, frame
 from gnsqd.wire.errors import ClientError, Disconnected
 from gnsqd.wire.identify import apply_settings, negotiate, negotiated, parse_identify
-from gnsqd.wire.room import Room
-from gnsqd.wire.stream import TLS, DeflateLayer, Layer, SnappyLayer, StreamError
+from gnsqd.wire.limits import Room
 
 MESSAGE_ID_LENGTH = 16
 TLS_HANDSHAKE_SECONDS = 5.0

@@ -8,12 +8,12 @@ from gevent import Greenlet, joinall
 
 from gnsqd.broker.environment import Spawn
 from gnsqd.log import Logger
+from gnsqd.net.listener import Listener
+from gnsqd.net.stream import StreamError
 from gnsqd.options import SECOND, Options
 from gnsqd.wire.client_v2 import ClientV2
 from gnsqd.wire.codec import FRAME_TYPE_ERROR, MAGIC_V2, frame
-from gnsqd.wire.listener import Listener
 from gnsqd.wire.protocol_v2 import ProtocolV2
-from gnsqd.wire.stream import StreamError
 
 
 class TCPServer:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gnsqd.storage.record import decode_record
+from gnsqd.storage.disk.record import decode_record
 from nsqadmin_cli import units
 from nsqadmin_cli.cluster import Cluster, errors_of
 from nsqadmin_cli.command import command

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gnsqd.storage.record import MIN_RECORD_SIZE, due_times_file_name, meta_file_name
+from gnsqd.storage.disk.record import MIN_RECORD_SIZE, due_times_file_name, meta_file_name
 from nsqadmin_cli.datadir.directory import METADATA, DataDirectory, Queue
 from nsqadmin_cli.datadir.due_times import DueTimes, key_of, read_due_times
 from nsqadmin_cli.datadir.queue import Plan, make_plan, read_data_file, read_queue

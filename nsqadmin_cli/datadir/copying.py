@@ -3,7 +3,7 @@
 import os
 from contextlib import suppress
 
-from gnsqd.storage.record import LENGTH
+from gnsqd.storage.disk.record import LENGTH
 from nsqadmin_cli.datadir.records import Advance
 
 _CHUNK = 1 << 20

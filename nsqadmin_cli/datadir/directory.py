@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnsqd.errors import StorageError
-from gnsqd.storage.journal_records import parse_segment_name, segment_name
-from gnsqd.storage.record import Meta, data_file_name, due_times_file_name, meta_file_name
+from gnsqd.storage.disk.record import Meta, data_file_name, due_times_file_name, meta_file_name
+from gnsqd.storage.journal.records import parse_segment_name, segment_name
 from nsqadmin_cli.errors import AdminError
 
 METADATA = "nsqd.dat"

@@ -3,7 +3,7 @@
 from struct import Struct
 from typing import NamedTuple
 
-from gnsqd.storage.record import MIN_RECORD_SIZE
+from gnsqd.storage.disk.record import MIN_RECORD_SIZE
 from nsqadmin_cli.datadir.directory import Queue, read_file, reason_of
 from nsqadmin_cli.errors import AdminError
 

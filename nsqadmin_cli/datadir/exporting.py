@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from gnsqd.storage.record import decode_record
+from gnsqd.storage.disk.record import decode_record
 from nsqadmin_cli.archive import ArchiveWriter
 from nsqadmin_cli.datadir.directory import Queue
 from nsqadmin_cli.datadir.due_times import key_of, read_due_times

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Level, Logger
-from gnsqd.storage.journal_records import segment_name
-from gnsqd.storage.journal_replay import Replay
+from gnsqd.storage.journal.records import segment_name
+from gnsqd.storage.journal.replay import Replay
 from nsqadmin_cli.datadir.checking import Finding, Severity
 from nsqadmin_cli.datadir.directory import DataDirectory, Journal
 from nsqadmin_cli.datadir.records import Advance

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gnsqd.errors import StorageError
-from gnsqd.storage.record import Meta
+from gnsqd.storage.disk.record import Meta
 from nsqadmin_cli.datadir.directory import Queue, open_file, reason_of
 from nsqadmin_cli.datadir.records import Advance, DataFile, Gap, Record
 from nsqadmin_cli.errors import AdminError

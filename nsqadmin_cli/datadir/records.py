@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from gnsqd.storage.record import LENGTH, MIN_RECORD_SIZE
+from gnsqd.storage.disk.record import LENGTH, MIN_RECORD_SIZE
 from nsqadmin_cli.datadir.directory import open_file
 
 DEFAULT_MAX_MSG_SIZE = 1 << 20  # bytes of a body, as nsqd has it

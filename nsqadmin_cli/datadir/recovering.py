@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gnsqd.errors import StorageError
-from gnsqd.storage.record import Meta
+from gnsqd.storage.disk.record import Meta
 from nsqadmin_cli.datadir.copying import Writer, replace_file, sync_directory
 from nsqadmin_cli.datadir.directory import DataDirectory, Queue, reason_of
 from nsqadmin_cli.datadir.queue import read_data_file

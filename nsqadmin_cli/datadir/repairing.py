@@ -12,8 +12,8 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from gnsqd.storage.journal_records import segment_name
-from gnsqd.storage.record import Meta, data_file_name, due_times_file_name, meta_file_name
+from gnsqd.storage.disk.record import Meta, data_file_name, due_times_file_name, meta_file_name
+from gnsqd.storage.journal.records import segment_name
 from gnsqd.version import NSQD_VERSION
 from nsqadmin_cli.datadir.checking import Report
 from nsqadmin_cli.datadir.copying import Writer, copy_file, sync_directory, take_over_owner

@@ -20,7 +20,7 @@ from cli.gnsqadmin import Result, gnsqadmin, on_terminal, plain
 from cli.nodes import at, create, post, publish, wait_for_depth
 from conftest import DaemonFactory
 from daemons import Daemon, eventually
-from gnsqd.storage.record import encode_record, frame_records
+from gnsqd.storage.disk.record import encode_record, frame_records
 from interop.test_golden import GOLDEN, expectation
 from nsq_client import Client
 

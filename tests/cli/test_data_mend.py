@@ -11,7 +11,7 @@ import pytest
 from cli.gnsqadmin import Terminal, gnsqadmin
 from cli.test_data_look import TOPIC_T, contents, document, exported, golden, make, message
 from conftest import DaemonFactory
-from gnsqd.storage.record import decode_record
+from gnsqd.storage.disk.record import decode_record
 from interop.test_golden import GOLDEN, drain, expectation, recorded
 
 

@@ -13,10 +13,10 @@ import pytest
 from daemons import Daemon, eventually
 from gnsqd.log import Level, Logger
 from gnsqd.storage import metadata
-from gnsqd.storage.data_files import DataFiles
-from gnsqd.storage.diskqueue import DiskQueue
+from gnsqd.storage.disk.data_files import DataFiles
+from gnsqd.storage.disk.diskqueue import DiskQueue
+from gnsqd.storage.disk.record import decode_record, encode_record
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
-from gnsqd.storage.record import decode_record, encode_record
 from gnsqd.storage.syncer import Syncer
 from nsq_client import Client, Message
 

@@ -31,7 +31,17 @@ LAYERS = (
     ("gnsqd.observe.stats",),
     ("gnsqd.broker",),
     ("gnsqd.storage",),
-    ("gnsqd.options", "gnsqd.errors", "gnsqd.log", "gnsqd.quantile", "gnsqd.garbage", "gnsqd.gotext", "gnsqd.version"),
+    ("gnsqd.net",),
+    ("gnsqd.hub",),
+    (
+        "gnsqd.options",
+        "gnsqd.errors",
+        "gnsqd.log",
+        "gnsqd.quantile",
+        "gnsqd.gc_tuning",
+        "gnsqd.gotext",
+        "gnsqd.version",
+    ),
 )
 LEVELS = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 
@@ -56,9 +66,9 @@ SHARED = (
     "gnsqd.version",
     "gnsqd.wire.codec",
     "gnsqd.broker.envelope",
-    "gnsqd.storage.record",
-    "gnsqd.storage.journal_records",
-    "gnsqd.storage.journal_replay",
+    "gnsqd.storage.disk.record",
+    "gnsqd.storage.journal.records",
+    "gnsqd.storage.journal.replay",
 )
 
 CIMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+)?cimport\s+([\w., ]+)", re.MULTILINE)
@@ -143,7 +153,7 @@ def test_nothing_in_gnsqd_imports_upwards_or_sideways() -> None:
 @pytest.mark.parametrize(
     "edges",
     [
-        {"gnsqd.storage.record": {"gnsqd.broker.message"}},
+        {"gnsqd.storage.disk.record": {"gnsqd.broker.message"}},
         {"gnsqd.wire.tcp": {"gnsqd.cluster.auth"}},
         {"gnsqd.observe.stats": {"gnsqd.observe.prometheus"}},
         {"gnsqd.options": {"gnsqd.nsqd"}},

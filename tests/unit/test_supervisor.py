@@ -9,8 +9,8 @@ import pytest
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Level, Logger
+from gnsqd.net.listener import ListenerBroken
 from gnsqd.supervisor import Supervisor
-from gnsqd.wire.listener import ListenerBroken
 
 
 class Watched:

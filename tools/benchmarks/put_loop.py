@@ -10,9 +10,9 @@ import sys
 import tempfile
 import time
 
-from gnsqd import garbage
-from gnsqd.broker.doorbell import give_way
+from gnsqd import gc_tuning
 from gnsqd.broker.registry import Registry
+from gnsqd.hub.doorbell import give_way
 from gnsqd.log import Level, Logger
 from gnsqd.nsqd import NSQD
 from gnsqd.options import Options
@@ -44,7 +44,7 @@ def main() -> None:
         )
         nsqd = NSQD(options, Logger("", Level.FATAL))
         nsqd.start()
-        garbage.settle()
+        gc_tuning.settle()
         count, seconds = 1, 0.0
         while (seconds := put(nsqd._registry, kind == "channel", count)) < wanted and count < MOST:
             estimate = int(1.2 * count * wanted / max(seconds, 1e-9))

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from gnsqd.log import Level, Logger
-from gnsqd.storage.due_times import DueTimes
-from gnsqd.storage.record import (
+from gnsqd.storage.disk.due_times import DueTimes
+from gnsqd.storage.disk.record import (
     data_file_name,
     due_times_file_name,
 )

@@ -20,11 +20,11 @@ from gnsqd.broker.registry import Registry
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.storage.backend_queue import BackendQueue
-from gnsqd.storage.data_files import DataFiles
-from gnsqd.storage.diskqueue import DiskQueue
+from gnsqd.storage.disk.data_files import DataFiles
+from gnsqd.storage.disk.diskqueue import DiskQueue
+from gnsqd.storage.disk.record import MIN_RECORD_SIZE
 from gnsqd.storage.files import list_names
-from gnsqd.storage.journals import Journals
-from gnsqd.storage.record import MIN_RECORD_SIZE
+from gnsqd.storage.journal.maintenance import Journals
 from gnsqd.storage.syncer import Syncer
 
 SECOND = 1_000_000_000

@@ -366,8 +366,8 @@ def test_drain_sees_a_letter_that_is_put_while_it_looks(surroundings: Build, mon
     around.registry.get_topic("t.c.dead")  # looked at before `t` if they came in their order
     channel = channel_with(around, b"x")
     fail(channel)
-    monkeypatch.setattr("gnsqd.broker.turns.TURN_SECONDS", 0)
-    monkeypatch.setattr("gnsqd.broker.turns.give_way", lambda: around.dead_letters.move_some(channel))
+    monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
+    monkeypatch.setattr("gnsqd.hub.cooperative.give_way", lambda: around.dead_letters.move_some(channel))
     drain = Drain(around.registry, MINUTE, around.logger, around.spawn, lambda: None)
     assert drain.state()["messages"] != 0
     assert channel.dead_letter_count == 1

@@ -120,7 +120,7 @@ def test_others_have_turns_while_a_topic_merges_and_may_go_on_meanwhile(
         if "c" in topic.channels:
             topic.delete_existing_channel("c")
 
-    monkeypatch.setattr("gnsqd.broker.turns.TURN_SECONDS", 0)
-    monkeypatch.setattr("gnsqd.broker.turns.give_way", change)
+    monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
+    monkeypatch.setattr("gnsqd.hub.cooperative.give_way", change)
     assert in_hours(topic.e2e_latency()) == (3, [(1.0, 1.0), (0.5, 1.0)])
     assert len(turns) == 3

@@ -395,7 +395,7 @@ def test_exit_that_cannot_make_its_disk_queues_safe_keeps_the_journal(
             raise StorageError("sync failed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("gnsqd.storage.diskqueue.sync_path", fail)
+        patch.setattr("gnsqd.storage.disk.diskqueue.sync_path", fail)
         daemon.registry.close()
     again = Daemon(tmp_path / "a", syncer, {}, {"t": ["c"]})
     assert again.take_all("c") == Counter([b"0"])

@@ -15,9 +15,9 @@ from gevent.event import Event
 from gnsqd.broker.registry import PRECREATION_PATIENCE, TopicNotFound
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.log import Logger
-from gnsqd.storage import opening
+from gnsqd.storage.disk import opening
+from gnsqd.storage.disk.opening import QueueFiles
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
-from gnsqd.storage.opening import QueueFiles
 from unit.broker.surroundings import FakeConsumer, Surroundings, settle
 
 Build = Callable[..., Surroundings]
@@ -62,7 +62,7 @@ def test_new_topic_whose_channels_cannot_be_made_still_moves_messages(
     around.precreate = ["known"]
 
     with monkeypatch.context() as patched:
-        patched.setattr("gnsqd.storage.diskqueue.open_queue", no_descriptor_for("t:known"))
+        patched.setattr("gnsqd.storage.disk.diskqueue.open_queue", no_descriptor_for("t:known"))
         around.registry.get_topic("t")
         settle()
     assert "ERROR: TOPIC(t): creating channel known - too many open files\n" in around.log.getvalue()
@@ -266,7 +266,7 @@ def test_channel_without_files_costs_a_journal_no_disk_queue(
         opened.append(files.name)
         return opening.open_queue(files, log)
 
-    monkeypatch.setattr("gnsqd.storage.diskqueue.open_queue", open_queue)
+    monkeypatch.setattr("gnsqd.storage.disk.diskqueue.open_queue", open_queue)
     around.registry.get_topic("t").get_channel("c")
     assert opened == (["t", "t:c"] if durability == "none" else [])
 

@@ -11,9 +11,10 @@ import pytest
 from gevent import sleep, spawn
 
 from daemons import free_port
-from gnsqd.cluster import dial, lookup_peer
+from gnsqd.cluster import lookup_peer
 from gnsqd.cluster.lookup_peer import LookupdError, LookupPeer
 from gnsqd.log import Level, Logger
+from gnsqd.net import dial
 from unit.cluster.fake_lookupd import FakeLookupd, answer, info, obliging
 
 IDENTITY = {"version": "1.3.0", "tcp_port": 34160, "http_port": 34161, "hostname": "vm", "broadcast_address": "<b>"}

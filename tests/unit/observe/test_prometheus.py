@@ -10,8 +10,8 @@ import pytest
 
 from exposition import OPENMETRICS, families, labels, series
 from gnsqd.broker.registry import Registry
-from gnsqd.broker.turns import TURN_SECONDS
 from gnsqd.errors import StorageError
+from gnsqd.hub.cooperative import TURN_SECONDS
 from gnsqd.observe.prometheus import Metrics
 from gnsqd.observe.stats import MemoryStats
 from gnsqd.options import Options
@@ -414,8 +414,8 @@ def test_many_small_families_are_no_reason_to_skip_turns(
         registry.get_topic(f"t{number}").get_channel("c")
     clock = count()
     turns: list[int] = []
-    monkeypatch.setattr("gnsqd.broker.turns.perf_counter", lambda: next(clock) * TURN_SECONDS / 100)
-    monkeypatch.setattr("gnsqd.broker.turns.give_way", lambda: turns.append(next(clock)))
+    monkeypatch.setattr("gnsqd.hub.cooperative.perf_counter", lambda: next(clock) * TURN_SECONDS / 100)
+    monkeypatch.setattr("gnsqd.hub.cooperative.give_way", lambda: turns.append(next(clock)))
     scrape(metrics)
     gaps = [later - earlier for earlier, later in pairwise(turns)]
     assert len(gaps) >= 2

@@ -13,8 +13,8 @@ from gevent.event import Event
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnsqd.broker.doorbell import give_way
 from gnsqd.broker.registry import Registry
+from gnsqd.hub.doorbell import give_way
 from gnsqd.log import Level, Logger
 from gnsqd.observe import statsd as module
 from gnsqd.observe.stats import MemoryStats
@@ -271,7 +271,7 @@ def test_slow_look_up_serves_the_next_push(
 def test_reading_many_topics_lets_others_have_their_turns(
     registry: Registry, receiver: Receiver, start: Start, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gnsqd.broker.turns.TURN_SECONDS", 0)
+    monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
     for number in range(10):
         registry.topics[f"t{number}"] = registry.get_topic("t")
     start(options_for(receiver.address, statsd_udp_packet_size=1000))

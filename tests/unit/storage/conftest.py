@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gnsqd.log import Level, Logger
-from gnsqd.storage.data_files import DataFiles
-from gnsqd.storage.diskqueue import DiskQueue
+from gnsqd.storage.disk.data_files import DataFiles
+from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.files import list_names
 from gnsqd.storage.syncer import Syncer
 

@@ -15,12 +15,12 @@ import pytest
 
 from gnsqd.broker.journaled import JournaledQueue
 from gnsqd.log import Level, Logger
-from gnsqd.storage import compaction, journal, journals
-from gnsqd.storage.journal import PIECE
-from gnsqd.storage.journal_batch import MAX_MESSAGES
-from gnsqd.storage.journal_records import PUT, decode_put, find_records, parse_first_line
-from gnsqd.storage.journals import Journals
-from gnsqd.storage.spans import Spans
+from gnsqd.storage.journal import compaction, journal, maintenance
+from gnsqd.storage.journal.batch import MAX_MESSAGES
+from gnsqd.storage.journal.journal import PIECE
+from gnsqd.storage.journal.maintenance import Journals
+from gnsqd.storage.journal.records import PUT, decode_put, find_records, parse_first_line
+from gnsqd.storage.journal.spans import Spans
 from gnsqd.storage.syncer import Syncer
 from unit.storage.greenlets import eventually
 from unit.storage.test_open_files import opened
@@ -272,7 +272,7 @@ def test_journal_comes_within_its_bound_though_nothing_follows_a_start(open_topi
 
 
 def test_journal_stays_near_its_bound_during_a_burst(open_topic: OpenTopic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journals, "COMPACTION_SECONDS", 0.01)
+    monkeypatch.setattr(maintenance, "COMPACTION_SECONDS", 0.01)
     topic = open_topic()
     topic.start()
     largest = 0

@@ -11,8 +11,8 @@ import pytest
 from gevent import get_hub
 
 from gnsqd.errors import StorageError
-from gnsqd.storage.diskqueue import DiskQueue
-from gnsqd.storage.record_reader import BUFFER_SIZE, MAX_JOINED
+from gnsqd.storage.disk.diskqueue import DiskQueue
+from gnsqd.storage.disk.reader import BUFFER_SIZE, MAX_JOINED
 
 OpenQueue = Callable[..., DiskQueue]
 
@@ -199,7 +199,7 @@ def test_batch_read_before_a_roll_is_consumed_after_it(open_queue: OpenQueue, tm
 def test_wrong_size_is_refused_and_what_came_before_it_is_kept(
     open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gnsqd.storage.diskqueue.MAX_RECORD_SIZE", 30)  # no test has 2 GiB
+    monkeypatch.setattr("gnsqd.storage.disk.diskqueue.MAX_RECORD_SIZE", 30)  # no test has 2 GiB
     queue = open_queue(min_msg_size=26)
     for size in (25, 31):
         with pytest.raises(StorageError) as raised:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gnsqd.errors import StorageError
-from gnsqd.storage.diskqueue import DiskQueue
+from gnsqd.storage.disk.diskqueue import DiskQueue
 
 OpenQueue = Callable[..., DiskQueue]
 

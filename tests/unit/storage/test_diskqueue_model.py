@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gnsqd.log import Level, Logger
-from gnsqd.storage.data_files import DataFiles
-from gnsqd.storage.diskqueue import DiskQueue
-from gnsqd.storage.record import Meta, data_file_number
+from gnsqd.storage.disk.data_files import DataFiles
+from gnsqd.storage.disk.diskqueue import DiskQueue
+from gnsqd.storage.disk.record import Meta, data_file_number
 from gnsqd.storage.syncer import Syncer
 
 T = TypeVar("T")

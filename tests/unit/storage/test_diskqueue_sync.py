@@ -12,7 +12,7 @@ from pathlib import Path
 import gevent
 import pytest
 
-from gnsqd.storage.diskqueue import DiskQueue
+from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.syncer import Syncer
 from unit.storage.greenlets import eventually
 

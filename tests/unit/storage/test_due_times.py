@@ -15,8 +15,8 @@ import pytest
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Level, Logger
-from gnsqd.storage.diskqueue import DiskQueue
-from gnsqd.storage.due_times import DueTimes
+from gnsqd.storage.disk.diskqueue import DiskQueue
+from gnsqd.storage.disk.due_times import DueTimes
 from gnsqd.storage.syncer import Syncer
 from unit.storage.greenlets import eventually
 
@@ -152,7 +152,7 @@ def test_release_costs_as_much_whatever_else_is_held(
             total += number
         return total
 
-    monkeypatch.setattr("gnsqd.storage.due_times.sum", counting_sum, raising=False)
+    monkeypatch.setattr("gnsqd.storage.disk.due_times.sum", counting_sum, raising=False)
     count = 2000
     hold(due_times, range(count), 2000)
     for number in range(count):
@@ -225,7 +225,7 @@ def test_compaction_that_fails_is_not_tried_again_with_each_message(
         raise StorageError("no space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("gnsqd.storage.due_times.sync_path", full)
+        patched.setattr("gnsqd.storage.disk.due_times.sync_path", full)
         for number in range(650):
             release(due_times, [number])
             gevent.sleep(1e-6)

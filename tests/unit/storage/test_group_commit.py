@@ -5,8 +5,8 @@ import pytest
 from gevent.event import AsyncResult, Event
 
 from gnsqd.errors import StorageError
-from gnsqd.storage import group_commit
-from gnsqd.storage.group_commit import GroupCommit
+from gnsqd.storage.journal import group_commit
+from gnsqd.storage.journal.group_commit import GroupCommit
 
 PATIENCE = 10.0  # seconds
 

@@ -13,13 +13,13 @@ import pytest
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Level, Logger
-from gnsqd.storage import journal as journal_module
-from gnsqd.storage.journal import Journal
-from gnsqd.storage.journal_queue import Held
-from gnsqd.storage.journal_records import FINISHED, TAKEN, Encoder
-from gnsqd.storage.journals import find_journals
-from gnsqd.storage.segments import Segments
-from gnsqd.storage.spans import Spans
+from gnsqd.storage.journal import journal as journal_module
+from gnsqd.storage.journal.journal import Journal
+from gnsqd.storage.journal.maintenance import find_journals
+from gnsqd.storage.journal.queue import Held
+from gnsqd.storage.journal.records import FINISHED, TAKEN, Encoder
+from gnsqd.storage.journal.segment_list import Segments
+from gnsqd.storage.journal.spans import Spans
 from gnsqd.storage.syncer import Syncer
 
 LARGE = 1 << 30

@@ -13,13 +13,13 @@ from gnsqd.broker.journaled import JournaledQueue
 from gnsqd.broker.message import Message
 from gnsqd.errors import StorageError
 from gnsqd.log import Level, Logger
-from gnsqd.storage.journal import Journal
-from gnsqd.storage.journal_queue import Held
-from gnsqd.storage.journal_records import Encoder, parse_segment_name
-from gnsqd.storage.journal_snapshot import STEP, Snapshot
-from gnsqd.storage.journals import find_journals
-from gnsqd.storage.open_files import OpenFiles
-from gnsqd.storage.spans import Spans
+from gnsqd.storage.journal.journal import Journal
+from gnsqd.storage.journal.maintenance import find_journals
+from gnsqd.storage.journal.open_files import OpenFiles
+from gnsqd.storage.journal.queue import Held
+from gnsqd.storage.journal.records import Encoder, parse_segment_name
+from gnsqd.storage.journal.snapshot import STEP, Snapshot
+from gnsqd.storage.journal.spans import Spans
 from gnsqd.storage.syncer import Syncer
 from unit.storage.test_journal import failing
 

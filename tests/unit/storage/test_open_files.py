@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gnsqd.log import Level, Logger
-from gnsqd.storage.journal import Journal
-from gnsqd.storage.journals import find_journals
-from gnsqd.storage.open_files import OpenFiles
+from gnsqd.storage.journal.journal import Journal
+from gnsqd.storage.journal.maintenance import find_journals
+from gnsqd.storage.journal.open_files import OpenFiles
 from gnsqd.storage.syncer import Syncer
 from unit.storage.test_journal import FakeQueue, frame, read_all
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gnsqd.errors import StorageError
-from gnsqd.storage.record import (
+from gnsqd.storage.disk.record import (
     Meta,
     data_file_name,
     data_file_number,

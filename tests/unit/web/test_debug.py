@@ -97,7 +97,7 @@ def test_greenlets_are_no_longer_noted_after_stop(watched: Watched) -> None:
 
 
 def test_dump_of_many_greenlets_lets_others_have_turns(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnsqd.broker.turns.TURN_SECONDS", 0)
+    monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
     turns = 0
 
     def count() -> None:

@@ -242,8 +242,8 @@ def test_others_have_turns_between_the_lines_of_the_text_of_stats(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns: list[None] = []
-    monkeypatch.setattr("gnsqd.broker.turns.TURN_SECONDS", 0)
-    monkeypatch.setattr("gnsqd.broker.turns.give_way", lambda: turns.append(None))
+    monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
+    monkeypatch.setattr("gnsqd.hub.cooperative.give_way", lambda: turns.append(None))
     text = world.ask("stats", "topic=nope")
     assert isinstance(text, str)
     assert len(turns) == text.count("\n") > 10

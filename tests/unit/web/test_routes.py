@@ -142,8 +142,8 @@ def test_results_are_dressed_by_kind_and_style(
 
 def test_others_have_turns_between_the_rows_of_a_long_answer(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[None] = []
-    monkeypatch.setattr("gnsqd.broker.turns.TURN_SECONDS", 0)
-    monkeypatch.setattr("gnsqd.broker.turns.give_way", lambda: turns.append(None))
+    monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
+    monkeypatch.setattr("gnsqd.hub.cooperative.give_way", lambda: turns.append(None))
     judge.ask("GET", "/rows")
     assert len(turns) >= 3
 

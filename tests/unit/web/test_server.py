@@ -17,13 +17,13 @@ from gevent.socket import create_connection, socket
 
 from certificates import issue
 from gnsqd.log import Level, Logger
+from gnsqd.net.listener import Listener
+from gnsqd.net.tls import TLSLayer, build_context
 from gnsqd.options import Options
 from gnsqd.web import server
 from gnsqd.web.http11 import Request, RequestReader
 from gnsqd.web.routes import HTTPError, Route, Router, Style
 from gnsqd.web.server import HTTPServer
-from gnsqd.wire.listener import Listener
-from gnsqd.wire.tls import TLSLayer, build_context
 
 DEADLINE = 20.0
 

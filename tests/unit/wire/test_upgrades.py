@@ -13,9 +13,9 @@ import pytest
 
 from certificates import issue
 from daemons import DEADLINE, Daemon
+from gnsqd.net.stream import DeflateLayer, SnappyLayer, Stream
+from gnsqd.net.tls import TLSLayer, build_context
 from gnsqd.options import Options
-from gnsqd.wire.stream import DeflateLayer, SnappyLayer, Stream
-from gnsqd.wire.tls import TLSLayer, build_context
 from nsq_client import RESPONSE
 from upgraded_client import Compression, UpgradedClient, tls_client_context
 

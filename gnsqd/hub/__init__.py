@@ -1,0 +1,1 @@
+"""Tools for greenlets: signals, cooperative turns, threads, polling."""

@@ -1,0 +1,1 @@
+"""Transport for TCP and HTTP: addresses, listener, dial, connection, stream layers, TLS."""

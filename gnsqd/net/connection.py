@@ -1,0 +1,260 @@
+"""One client's socket: waiting, receiving, sending, and the stream layers in between.
+
+The socket is non-blocking. Receiving always goes through the hub first, so that however much one client sends, every
+other one gets its turn after 64 KB; the watcher for that stays armed from one wait to the next and disarms itself when
+it fires with nobody waiting. Sending tries the socket first and waits only if it is full. The read deadline costs a
+timer that fires at most once per deadline: it looks whether the deadline has moved, and sleeps again. What has to be
+wrapped is wrapped and sent a slice at a time, because compressing takes long.
+
+Two greenlets share a connection, IOLoop (which alone receives) and messagePump; sends take turns. `shutdown` makes
+both fail or see the end, and IOLoop then closes.
+"""
+
+import socket
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+from gevent import get_hub
+from gevent.lock import BoundedSemaphore
+from gevent.socket import wait_write
+from greenlet import getcurrent, greenlet
+
+from gnsqd.hub.doorbell import give_way
+from gnsqd.hub.polling import shared_polling
+from gnsqd.net.listener import format_address
+from gnsqd.net.stream import TLS, Layer, Stream, StreamError, TLSError
+
+RECEIVE_SIZE = 65536
+SLOWEST_READER = 4096  # bytes in a second
+_SLICE = 65536  # bytes wrapped before others get their turn: the slowest compression takes some ms for them
+_READ = 1
+
+
+class Connection:
+    """Owns the socket. `read_deadline` is monotonic seconds, 0 for none; `write_timeout` seconds, None for none."""
+
+    __slots__ = (
+        "_armed",
+        "_expired",
+        "_hub",
+        "_local_address",
+        "_polling",
+        "_readable",
+        "_reader",
+        "_sending",
+        "_socket",
+        "_stream",
+        "_timer",
+        "_timer_at",
+        "_unread",
+        "_upgraded",
+        "read_deadline",
+        "remote_address",
+        "write_timeout",
+    )
+
+    def __init__(self, sock: socket.socket, remote_address: str) -> None:
+        sock.setblocking(False)
+        self.remote_address = remote_address
+        self.read_deadline = 0.0
+        self.write_timeout: float | None = None
+        self._stream = Stream()
+        self._upgraded = False
+        self._unread = b""
+        self._socket = sock
+        try:
+            self._local_address = format_address(sock.getsockname())
+        except OSError:  # macOS says so of a client that is gone already
+            self._local_address = "@"
+        self._hub = get_hub()
+        self._polling = shared_polling()
+        self._readable = self._hub.loop.io(sock.fileno(), _READ)
+        self._armed = False
+        self._reader: greenlet | None = None
+        self._timer: Any = None
+        self._timer_at = 0.0
+        self._expired = False
+        self._sending = BoundedSemaphore(1)
+
+    def receive(self) -> bytes:
+        """What the client sent, unwrapped; b"" at its end. TimeoutError past the deadline, OSError, StreamError."""
+        stream = self._stream
+        if self._unread:
+            data, self._unread = self._unread, b""
+            return data
+        while True:
+            if self._upgraded and stream.pending:
+                give_way()
+                data = self._decode(b"")
+            elif self._upgraded and stream.ended:
+                return b""
+            else:
+                data = self._receive()
+                if not data:
+                    return b""
+                if self._upgraded:
+                    data = self._decode(data)
+            if data:
+                return data
+
+    def _decode(self, data: bytes) -> bytes:
+        try:
+            return self._stream.decode(data)
+        except StreamError:
+            if not self._sending.locked():
+                self._send_alert(self._stream.encode(b""))
+            raise
+
+    def _receive(self) -> bytes:
+        while True:
+            in_time = self._wait_readable()
+            try:
+                return self._socket.recv(RECEIVE_SIZE)
+            except BlockingIOError:
+                # After a stall the deadline may be found out before what came in time.
+                if not in_time:
+                    raise TimeoutError(f"{self._describe('read')}: i/o timeout") from None
+            except OSError as error:
+                raise self._failed("read", error) from error
+
+    def _wait_readable(self) -> bool:
+        """Whether it became readable before the deadline."""
+        if not self._armed:
+            self._readable.start(self._on_readable)
+            self._armed = True
+        if self.read_deadline and (self._timer is None or self.read_deadline < self._timer_at):
+            self._start_timer()
+        self._expired = False
+        self._reader = getcurrent()
+        try:
+            self._hub.switch()
+        finally:
+            self._reader = None
+        return not self._expired
+
+    def _on_readable(self) -> None:
+        self._polling.note()
+        reader = self._reader
+        if reader is None:
+            self._readable.stop()
+            self._armed = False
+        else:
+            self._reader = None
+            reader.switch()
+
+    def _start_timer(self) -> None:
+        self._stop_timer()
+        self._timer_at = self.read_deadline
+        self._timer = self._hub.loop.timer(max(self.read_deadline - monotonic(), 0.0))
+        self._timer.start(self._on_timer)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.close()
+            self._timer = None
+
+    def _on_timer(self) -> None:
+        self._stop_timer()
+        reader = self._reader
+        if reader is None or not self.read_deadline:
+            return
+        if self.read_deadline > monotonic():
+            self._start_timer()
+        else:
+            self._expired = True
+            self._reader = None
+            reader.switch()
+
+    def send(self, data: bytes) -> None:
+        """Wrap and send all of `data`; TimeoutError if the client takes nothing for as long as the write timeout, or
+        after that time less than SLOWEST_READER; OSError, StreamError."""
+        with self._sending:
+            if not self._upgraded:
+                self._send(data)
+                return
+            self._send(self._stream.encode(data[:_SLICE]))
+            for start in range(_SLICE, len(data), _SLICE):
+                give_way()
+                self._send(self._stream.encode(data[start : start + _SLICE]))
+
+    def _send(self, data: bytes) -> None:
+        sent = self._try_send(data)
+        if sent < len(data):
+            self._send_slowly(memoryview(data)[sent:])
+
+    def _send_slowly(self, rest: memoryview) -> None:
+        timeout = self.write_timeout
+        error = TimeoutError(f"{self._describe('write')}: i/o timeout")
+        end = 0.0 if timeout is None else monotonic() + timeout + len(rest) / SLOWEST_READER
+        while rest:
+            if end and monotonic() > end:
+                raise error
+            wait_write(self._socket.fileno(), timeout, error)
+            rest = rest[self._try_send(rest) :]
+
+    def _try_send(self, data: bytes | memoryview) -> int:
+        """How many bytes of `data` the socket took."""
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._failed("write", error) from error
+
+    def handshake(self, layer: TLS, received: bytes) -> None:
+        """Let `layer` shake hands, beginning with what was `received` already, and put it on; errors as `receive`, and
+        all of it within the read deadline.
+
+        On failure nothing but TLS's own alert is sent.
+        """
+        with self._sending:
+            try:
+                reply = layer.handshake(received)
+                while True:
+                    if reply:
+                        self._send(reply)
+                    if layer.established:
+                        break
+                    data = self._receive()
+                    if not data:
+                        raise OSError("EOF")
+                    reply = layer.handshake(data)
+            except TLSError as error:
+                self._send_alert(error.alert)
+                raise
+            self.push(layer)
+
+    def _send_alert(self, alert: bytes) -> None:
+        """TLS's last word, if there is one and somebody to take it: nobody waits for that."""
+        if alert:
+            with suppress(OSError):
+                self._socket.send(alert)
+
+    def push(self, layer: Layer, received: bytes = b"") -> None:
+        """Everything goes through `layer` from now on, beginning with what was `received` already."""
+        self._stream.push(layer)
+        self._upgraded = True
+        if received:
+            self._unread = layer.decode(received)
+
+    def _failed(self, what: str, error: OSError) -> OSError:
+        """`error` of the socket, as Go words it."""
+        return OSError(f"{self._describe(what)}: {what}: {(error.strerror or str(error)).lower()}")
+
+    def _describe(self, what: str) -> str:
+        network = "unix" if self._socket.family == socket.AF_UNIX else "tcp"
+        return f"{what} {network} {self._local_address}->{self.remote_address}"
+
+    def shutdown(self) -> None:
+        """End both directions; whoever waits on this connection notices."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # the client was faster
+
+    def close(self) -> None:
+        self._readable.stop()
+        self._readable.close()
+        self._stop_timer()
+        self._socket.close()

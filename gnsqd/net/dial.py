@@ -1,0 +1,97 @@
+"""Connections to other daemons, by name or number, within a time limit."""
+
+import socket
+from typing import Any
+
+import gevent.socket
+from gevent import Timeout
+
+from gnsqd.hub.doorbell import give_way
+
+_HIGHEST_PORT = 65535
+
+
+class DialError(OSError):
+    """There is no connection; the text has Go's shape."""
+
+
+class Socket(gevent.socket.socket):  # type: ignore[misc]
+    """Lets others have a turn at every receiving: gevent's own waits only when nothing is there, so that a peer that
+    sends without end would stop the daemon."""
+
+    def recv(self, *args: Any) -> bytes:
+        give_way()
+        data: bytes = super().recv(*args)
+        return data
+
+    def recv_into(self, *args: Any) -> int:
+        give_way()
+        size: int = super().recv_into(*args)
+        return size
+
+
+def join_host_port(host: str, port: int | str) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def split_host_port(address: str) -> tuple[str, str]:
+    """Host, without the brackets around an IPv6 number, and port; DialError."""
+    host, colon, port = address.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not colon or address.endswith("]"):
+        raise DialError(f"dial tcp: address {address}: missing port in address")
+    if ":" in host and not bracketed:
+        raise DialError(f"dial tcp: address {address}: too many colons in address")
+    return (host[1:-1] if bracketed else host), port
+
+
+def reason(error: Exception) -> str:
+    """What went wrong, in lower case as Go says it."""
+    if isinstance(error, TimeoutError):
+        return "i/o timeout"
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return text[:1].lower() + text[1:]
+
+
+def dial(host: str, port: str, timeout: float | None) -> Socket:
+    """A connected socket without a timeout; DialError. Yields.
+
+    `timeout` seconds bound the look-up of the name, and then the connecting; None is no limit. Of several addresses
+    each has its share of the time.
+    """
+    where = f"dial tcp {join_host_port(host, port)}"
+    try:
+        addresses = _look_up(host, port, timeout)
+    except (OSError, ValueError) as error:
+        raise DialError(f"{where}: {reason(error)}") from error
+    failure = OSError("no address")
+    for family, kind, protocol, _, address in addresses:
+        try:
+            return _connect(Socket(family, kind, protocol), address, timeout and timeout / len(addresses))
+        except OSError as error:
+            failure = error
+    connecting = "" if isinstance(failure, TimeoutError) else "connect: "
+    raise DialError(f"{where}: {connecting}{reason(failure)}") from failure
+
+
+def _connect(sock: Socket, address: Any, timeout: float | None) -> Socket:
+    try:
+        sock.settimeout(timeout)
+        sock.connect(address)
+        sock.settimeout(None)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _look_up(host: str, port: str, timeout: float | None) -> list[Any]:
+    if port.isdecimal() and int(port) > _HIGHEST_PORT:
+        raise ValueError("invalid port")
+    host = host or "localhost"
+    try:
+        # A number is not sent to the threads that ask for names: they may all be waiting for a dead name server.
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        with Timeout(timeout, TimeoutError("i/o timeout")):
+            return list(gevent.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))

@@ -1,0 +1,233 @@
+"""Addresses: what `--tcp-address` and its like may be, listening on them, and how they are shown.
+
+An address is `host:port`, else the path of a unix socket, which HTTPS does not have. No host, and `0.0.0.0`, mean every
+interface, IPv6 included, as in Go; of a name's addresses one is taken, of IPv4 if there is one. A path that begins with
+`@` is on Linux no file but a name in the abstract namespace, and no path at all lets the kernel choose such a name.
+Errors have Go's words (NSQD-COMPAT section 1.4, row 10).
+"""
+
+import errno
+import os
+import re
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any
+
+import gevent.socket
+from gevent import sleep
+
+from gnsqd.errors import NSQError, StartError
+from gnsqd.hub.doorbell import give_way
+from gnsqd.log import Logger
+
+_BACKLOG = 4096
+_MAPPED = "::ffff:"
+_KEEPALIVE_SECONDS = 15
+_TCP_KEEPIDLE = getattr(socket, "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE")  # of macOS
+_ACCEPT_PAUSE_SECONDS = 0.1
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_HIGHEST_PORT = 65535
+
+
+def split_host_port(address: str) -> tuple[str, str]:
+    """(host, port) of `host:port` or `[v6]:port`; ValueError, in Go's words, if it isn't one."""
+    host, colon, port = address.rpartition(":")
+    if not colon:
+        raise ValueError("missing port in address")
+    may_not_open = may_not_close = address
+    if address.startswith("["):
+        host, bracket, behind = address[1:].partition("]")
+        if not bracket:
+            raise ValueError("missing ']' in address")
+        if behind != f":{port}":
+            raise ValueError("too many colons in address" if behind.startswith(":") else "missing port in address")
+        may_not_open, may_not_close = address[1:], behind
+    elif ":" in host:
+        raise ValueError("too many colons in address")
+    if "[" in may_not_open:
+        raise ValueError("unexpected '[' in address")
+    if "]" in may_not_close:
+        raise ValueError("unexpected ']' in address")
+    return host, port
+
+
+class ListenerBroken(NSQError):
+    """Nobody can be accepted any more; str() has Go's words."""
+
+
+class Listener:
+    """Owns one listening socket; StartError if it can't listen on `address`.
+
+    `port` is -1 for a unix socket.
+    """
+
+    def __init__(self, address: str, *, tcp_only: bool = False) -> None:
+        try:
+            self._socket = _listen(address, tcp_only)
+        except StartError as error:
+            raise StartError(f"listen ({address}) failed - {error}") from error
+        self._closed = False
+        name = self._socket.getsockname()
+        self.address = format_address(name)
+        self.port = int(name[1]) if isinstance(name, tuple) else -1
+        self._path = name if isinstance(name, str) else ""  # of a file
+
+    def serve(
+        self, kind: str, log: Logger, handle: Callable[[socket.socket, str], None], full: Callable[[], bool]
+    ) -> None:
+        """Hand each client's socket and address to `handle`, until `close`, or close it while the server is `full`.
+        ListenerBroken if there can be no more."""
+        log.info("%s: listening on %s", kind, self.address)
+        was_full = False
+        while not self._closed:
+            try:
+                accepted, peer = self._socket.accept()
+            except OSError as error:
+                if error.errno in _OUT_OF_RESOURCES:
+                    log.warn("%s: temporary Accept() failure - %s", kind, error)
+                    sleep(_ACCEPT_PAUSE_SECONDS)
+                elif not self._closed and error.errno != errno.ECONNABORTED:
+                    call = "listener.Accept()" if kind == "TCP" else "http.Serve()"
+                    where = f"unix {self.address}" if self.port < 0 else f"tcp {self.address}"
+                    raise ListenerBroken(f"{call} error - accept {where}: accept4: {_reason(error)}") from error
+            else:
+                if full():
+                    accepted.close()
+                    if not was_full:
+                        log.warn("%s: closing new connections, there are as many as may be", kind)
+                    was_full = True
+                else:
+                    handle(_plain_socket(accepted), format_address(peer))
+                    was_full = False
+                give_way()
+        log.info("%s: closing %s", kind, self.address)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._path:
+            with suppress(OSError):
+                os.unlink(self._path)  # before another daemon can have put its own there
+        self._socket.close()
+
+
+def _plain_socket(accepted: gevent.socket.socket) -> socket.socket:
+    """The standard library's socket on the same file: a Connection does its own waiting."""
+    plain = socket.socket(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
+    if plain.family != socket.AF_UNIX:
+        with suppress(OSError):  # macOS says so of a client that is gone already
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            plain.setsockopt(socket.IPPROTO_TCP, _TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_SECONDS)
+    return plain
+
+
+def _listen(address: str, tcp_only: bool) -> gevent.socket.socket:
+    try:
+        host, port = split_host_port(address)
+    except ValueError as error:
+        if tcp_only:
+            raise StartError(f"listen tcp: address {address}: {error}") from error
+        family, bind_address, shown = int(socket.AF_UNIX), _unix_name(address), f"unix {address}"
+    else:
+        family, bind_address, shown = _resolve(host, _port_number(port))
+    try:
+        listener = gevent.socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise StartError(f"listen {shown}: socket: {_reason(error)}") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(bind_address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise StartError(f"listen {shown}: bind: {_reason(error)}") from error
+    return listener
+
+
+def _unix_name(path: str) -> bytes:
+    name = os.fsencode(path)
+    return b"\0" + name[1:] if name.startswith(b"@") and sys.platform == "linux" else name
+
+
+def _resolve(host: str, port: int) -> tuple[int, Any, str]:
+    """Family and address to bind, and how Go shows them in an error."""
+    try:
+        ip = ip_address(host) if host else None
+    except ValueError:
+        return _look_up(host, port)
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped:
+        ip = ip.ipv4_mapped
+    if ip is None or ip.is_unspecified:
+        shown = f"tcp :{port}" if ip is None else f"tcp 0.0.0.0:{port}"
+        if socket.has_dualstack_ipv6():
+            return socket.AF_INET6, ("::", port), shown
+        return socket.AF_INET, ("0.0.0.0", port), shown
+    if isinstance(ip, IPv4Address):
+        return socket.AF_INET, (str(ip), port), f"tcp {ip}:{port}"
+    unscoped, _, zone = str(ip).partition("%")
+    return socket.AF_INET6, (unscoped, port, 0, _zone_index(zone)), f"tcp [{ip}]:{port}"
+
+
+def _look_up(host: str, port: int) -> tuple[int, Any, str]:
+    try:
+        if re.fullmatch(r"[\d.]+|\*", host):
+            raise ValueError("the resolver would find loopback, or an address with parts left out")
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, ValueError) as error:  # ValueError: it cannot be a name
+        raise StartError(f"listen tcp: lookup {host}: no such host") from error
+    family, *_, bind_address = min(found, key=lambda one: one[0] != socket.AF_INET)
+    return family, bind_address, f"tcp {format_address(bind_address)}"
+
+
+def _zone_index(zone: str) -> int:
+    try:
+        return socket.if_nametoindex(zone)
+    except (OSError, ValueError):
+        return int(zone) if re.fullmatch("[0-9]{1,7}", zone) else 0
+
+
+def _port_number(port: str) -> int:
+    if match := re.fullmatch(r"([+-]?)0*([0-9]*)", port):
+        digits = match[2] or "0"
+        if len(digits) > 5 or int(digits) > _HIGHEST_PORT or (match[1] == "-" and digits != "0"):
+            raise StartError(f"listen tcp: address {port}: invalid port")
+        return int(digits)
+    try:
+        return socket.getservbyname(port.lower(), "tcp")
+    except (OSError, ValueError) as error:
+        raise StartError(f"listen tcp: lookup tcp/{port}: unknown port") from error
+
+
+def _reason(error: OSError) -> str:
+    text = os.strerror(error.errno or errno.EINVAL)  # none is Python's complaint that a path is too long
+    return text[:1].lower() + text[1:]
+
+
+def format_address(address: Any) -> str:
+    """A socket address as Go prints it: `127.0.0.1:4150`, `[::1]:4150`, `[fe80::1%eth0]:4150`; the path of a unix
+    socket, `@name` of an abstract one, `@` of an unnamed one."""
+    if isinstance(address, bytes):
+        return f"@{os.fsdecode(address[1:])}"
+    if not isinstance(address, tuple):
+        return str(address or "@")
+    host, port, *rest = address
+    if "." in host:
+        host = host.removeprefix(_MAPPED)
+    if ":" not in host:
+        return f"{host}:{port}"
+    return f"[{host}{_zone(rest[1])}]:{port}"
+
+
+def _zone(index: int) -> str:
+    if not index:
+        return ""
+    try:
+        return f"%{socket.if_indextoname(index)}"
+    except OSError:
+        return f"%{index}"

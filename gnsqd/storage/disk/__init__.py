@@ -1,0 +1,1 @@
+"""Disk queues in the format of go-diskqueue, with their due times."""

@@ -1,0 +1,542 @@
+"""The disk queue: files of at most max-bytes-per-file each, written at one end and read at the other (NSQD-COMPAT 4).
+
+Positions are a file number and bytes into that file. A file is *finished* when writing has moved on to the next one;
+its size is then its end. Reading consumes files: a finished file is deleted with its last record. What cannot be read
+is set aside as `.bad` with the rest of its file.
+
+Everything runs on the hub's thread and nothing that moves records yields. Only fsync happens in the Syncer's threads,
+in three steps: note the positions, fsync the files written to and a new meta file (thread), rename that over the old
+meta file (hub again). Writing goes on meanwhile, and meta never tells of records that are not safe on disk. One thing
+cannot wait: a change of file numbers is written to meta at once, without fsync, as is the first meta file ahead of the
+first record. Otherwise, after a kill, the real nsqd would begin to write a file that holds records.
+
+What was read is somebody's to finish now, and after a kill it is gone unless meta tells of an older read position.
+That is why the position in meta, the *told* one, moves no more often than in the real nsqd: every sync-every
+operations, to the byte, with a change of file numbers, and by time-out. Records written are synced more often.
+"""
+
+import os
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import accumulate
+
+from gevent import Greenlet, spawn
+
+from gnsqd.errors import StorageError
+from gnsqd.log import Logger
+from gnsqd.storage.disk.data_files import DataFiles
+from gnsqd.storage.disk.due_times import DueTimes, payload_key
+from gnsqd.storage.disk.opening import SHORTAGES, QueueFiles, open_queue
+from gnsqd.storage.disk.reader import RecordReader
+from gnsqd.storage.disk.record import MAX_RECORD_SIZE, Meta, frame_records
+from gnsqd.storage.files import path_error, rename_file, sync_path, write_file
+from gnsqd.storage.syncer import Syncer
+
+PUT_BACK_BATCH = 256  # messages
+
+
+class DiskQueue:
+    """A BackendQueue in the files `{name}.diskqueue.*` of a data path; StorageError if a listing of that is needed and
+    fails.
+
+    Sizes are in bytes, those of messages without the length before each record. Larger ones than `max_msg_size` are
+    read as well: they were accepted once (`reader`). `sync_every` is in operations, `sync_timeout` in ns.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        data_files: DataFiles,
+        max_bytes_per_file: int,
+        min_msg_size: int,
+        max_msg_size: int,
+        sync_every: int,
+        sync_timeout: int,
+        log: Logger,
+        syncer: Syncer,
+    ) -> None:
+        self.name = name
+        self.sync_timeout = sync_timeout
+        self._data_files = data_files
+        self._files = QueueFiles(name, data_files, min_msg_size, max_msg_size)
+        self._max_bytes_per_file = max_bytes_per_file
+        self._sync_every = sync_every
+        # A sync runs while the other half of the operations that may be unsynced comes in.
+        self._sync_at = max(1, sync_every // 2)
+        self._tell_every = max(1, sync_every)
+        self._log = log
+        self._syncer = syncer
+
+        self._opening = open_queue(self._files, log)
+        self._depth, self._read_file, self._read_pos, self._write_file, self._write_pos = self._opening.meta
+        self._safe_write_pos = self._write_pos  # how far meta may tell of the write file
+        self._finished = self._files.sizes_between(self._read_file, self._write_file - 1)  # bytes of finished files
+        self._finished_size = sum(self._finished.values())
+        self._data_files.note_opened(name)
+        self._reader: RecordReader | None = None
+        self._read_end = 0  # of the file being read, if it is finished
+        self._peeked_ends: list[int] = []  # positions behind the records of the last peek_many
+        self._write_descriptor = -1
+
+        self._unsynced_files: set[int] = set()
+        self._operations = 0
+        self._synced_operations = 0
+        self._told_pos = self._read_pos  # in the file being read
+        self._told_operations = 0  # when that was the read position
+        self._reads_untold = 0  # records consumed behind it
+        self._telling = False  # no sync has written it yet
+        self._meta_changes = 0  # those the hub made, past a sync that may be under way
+        self._sync: Greenlet[[], bool] | None = None
+        self._closed = False
+        self.due_times = DueTimes(name, self._files.due_times_path, log, syncer)
+        if self._opening.mended:
+            self._change_meta()
+        elif self._read_file:
+            with suppress(OSError):
+                os.unlink(self._files.path(self._read_file - 1))  # read, if a kill came before it was removed
+        self._check_tail()
+        if held_back := self.due_times.load():
+            self._put_back(held_back)
+
+    @property
+    def depth(self) -> int:
+        # With a wrong depth in meta the count may reach 0 early, and the rest would never be asked for.
+        return self._depth if self._depth > 0 else int(self._readable())
+
+    @property
+    def size(self) -> int:
+        return max(self._finished_size + self._write_pos - self._read_pos, 0) if self._readable() else 0
+
+    def _readable(self) -> bool:
+        return self._read_file < self._write_file or self._read_pos < self._write_pos
+
+    def write_held(self) -> None:
+        self._ensure_meta()  # a side file by itself is one of a queue that was deleted
+        self.due_times.write_held()
+
+    def _put_back(self, held_back: dict[bytes, bytes]) -> None:
+        """Put the messages back that a killed daemon held back, but for those that are in the queue, too.
+
+        What can't be written stays in the side file until the next start.
+        """
+        for number in self._files.existing_between(self._read_file, self._write_file):
+            for payloads in self._files.read_all(number, self._read_pos if number == self._read_file else 0):
+                self.due_times.returned(payloads)
+                for payload in payloads:
+                    held_back.pop(payload_key(payload), None)
+        missing = list(held_back.values())
+        if missing:
+            self._log.info("DISKQUEUE(%s) putting %d deferred messages back", self.name, len(missing))
+        while missing:
+            batch = missing[:PUT_BACK_BATCH]
+            try:
+                self.put_many(batch)
+            except StorageError as error:
+                self._log.error("DISKQUEUE(%s) failed to put a deferred message back - %s", self.name, error)
+                batch = batch[: error.written]
+                del missing[error.written]
+            self.due_times.returned(batch)
+            del missing[: len(batch)]
+        self.due_times.save()
+
+    # Writing
+
+    def put_many(self, payloads: Sequence[bytes]) -> None:
+        if self._closed:
+            raise StorageError("exiting")
+        min_size, max_size = self._files.min_size, MAX_RECORD_SIZE
+        first = 0  # of those that go to the present write file together
+        pos = self._write_pos
+        try:
+            for i, payload in enumerate(payloads):
+                size = len(payload)
+                if not min_size <= size <= max_size:
+                    self._append(payloads[first:i])
+                    first = i
+                    raise StorageError(
+                        f"invalid message write size ({size}) minMsgSize={min_size} maxMsgSize={max_size}"
+                    )
+                if pos > 0 and pos + 4 + size > self._max_bytes_per_file:
+                    self._append(payloads[first:i])
+                    first = i
+                    self._roll()
+                    pos = 0
+                pos += 4 + size
+            self._append(payloads[first:])
+        except StorageError as error:
+            error.written += first
+            raise
+
+    def _append(self, payloads: Sequence[bytes]) -> None:
+        """Write them to the present write file; StorageError, with those kept that did fit."""
+        if not payloads:
+            return
+        operation = "open"
+        written = 0
+        failure = None
+        try:
+            if self._write_descriptor < 0:
+                self._open_write_file()
+            operation = "write"
+            records = frame_records(payloads)
+            written = os.pwrite(self._write_descriptor, records, self._write_pos)
+            while written < len(records):
+                written += os.pwrite(self._write_descriptor, records[written:], self._write_pos + written)
+            if self._reader is not None and self._read_file == self._write_file:
+                self._reader.feed(self._write_pos, records)
+        except OSError as error:
+            ends = [end for end in accumulate([4 + len(payload) for payload in payloads]) if end <= written]
+            payloads = payloads[: len(ends)]
+            written = ends[-1] if ends else 0
+            self._cut_write_file(self._write_pos + written)
+            text = path_error(operation, self._files.path(self._write_file), error)
+            failure = StorageError(text, written=len(ends))
+        if payloads:
+            self._write_pos += written
+            self._depth += len(payloads)
+            self._unsynced_files.add(self._write_file)
+            self._note(len(payloads))
+        if failure is not None:
+            raise failure
+
+    def _open_write_file(self) -> None:
+        self._ensure_meta()
+        path = self._files.path(self._write_file)
+        self._write_descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._log.info("DISKQUEUE(%s): writeOne() opened %s", self.name, path)
+
+    def _cut_write_file(self, size: int) -> None:
+        """Remove the torn record behind `size` bytes."""
+        if self._write_descriptor >= 0:
+            with suppress(OSError):  # should this fail too, the next write goes over it
+                os.ftruncate(self._write_descriptor, size)
+
+    def _roll(self) -> None:
+        """Finish the write file and go on in the next one."""
+        read_all = not self._readable()
+        if self._read_file == self._write_file:
+            self._read_end = self._write_pos
+        self._set_finished(self._write_file, self._write_pos)
+        self._start_write_file(self._write_file + 1)
+        if read_all:
+            self._finish_read_file()
+        else:
+            self._change_meta()
+
+    def _start_write_file(self, number: int) -> None:
+        self._close_write_file()
+        self._write_file = number
+        self._write_pos = self._safe_write_pos = 0
+
+    def _set_finished(self, number: int, size: int) -> None:
+        """A file is finished, with so many bytes, or, with 0, gone."""
+        self._finished_size += size - self._finished.pop(number, 0)
+        if size:
+            self._finished[number] = size
+
+    def _close_write_file(self) -> None:
+        if self._write_descriptor >= 0:
+            with suppress(OSError):
+                os.close(self._write_descriptor)
+            self._write_descriptor = -1
+
+    # Reading
+
+    def peek_many(self, limit: int, max_bytes: int) -> list[bytes]:
+        while self._readable() and not self._closed:
+            try:
+                reader = self._reader or self._open_reader()
+                end = self._read_end if self._read_file < self._write_file else self._write_pos
+                if self._read_pos != end:
+                    payloads, self._peeked_ends = reader.read(self._read_pos, end, limit, max_bytes)
+                    return payloads
+            except (OSError, StorageError) as error:
+                self._log_read_error(error)
+                if isinstance(error, OSError) and error.errno in SHORTAGES:
+                    break
+                self._abandon_read_file(missing=isinstance(error, FileNotFoundError))
+            else:
+                self._finish_read_file()
+            self._check_tail()
+        return []
+
+    def look(self, limit: int, max_bytes: int) -> list[bytes]:
+        found: list[bytes] = []
+        with suppress(StorageError):
+            for number in self._files.existing_between(self._read_file, self._write_file):
+                for payloads in self._files.read_all(number, self._read_pos if number == self._read_file else 0):
+                    for payload in payloads:
+                        max_bytes -= len(payload)
+                        if found and (len(found) == limit or max_bytes < 0):
+                            return found
+                        found.append(payload)
+        return found
+
+    def _open_reader(self) -> RecordReader:
+        self._reader = reader = self._files.open_reader(self._read_file)
+        self._log.info("DISKQUEUE(%s): readOne() opened %s", self.name, self._files.path(self._read_file))
+        is_short = self._read_file == self._opening.short_file
+        self._read_end = self._opening.promised_end if is_short else reader.file_size()
+        return reader
+
+    def _log_read_error(self, error: OSError | StorageError) -> None:
+        path = self._files.path(self._read_file)
+        text = path_error("read" if self._reader else "open", path, error) if isinstance(error, OSError) else str(error)
+        self._log.error("DISKQUEUE(%s) reading at %d of %s - %s", self.name, self._read_pos, path, text)
+
+    def _abandon_read_file(self, missing: bool) -> None:
+        """Go on in the next file; what is left of this one stays in `.bad`."""
+        number = self._read_file
+        self._close_reader()
+        self._unsynced_files.discard(number)
+        if number == self._write_file:
+            self._start_write_file(number + 1)
+        self._read_pos = 0
+        if missing:
+            try:
+                later = self._files.existing_between(number + 1, self._write_file)
+            except StorageError:
+                later = [number + 1]
+            self._read_file = min(later, default=self._write_file)
+        else:
+            self._read_file = number + 1
+            path = self._files.path(number)
+            self._log.warn("DISKQUEUE(%s) jump to next file and saving bad file as %s.bad", self.name, path)
+            try:
+                os.rename(path, f"{path}.bad")
+            except OSError:
+                self._log.error("DISKQUEUE(%s) failed to rename bad diskqueue file %s to %s.bad", self.name, path, path)
+        for gone in [gone for gone in self._finished if gone < self._read_file]:
+            self._set_finished(gone, 0)
+        self._change_meta()
+
+    def advance(self, count: int) -> None:
+        if count > len(self._peeked_ends):
+            raise ValueError(f"cannot consume {count} records of {len(self._peeked_ends)}")
+        if not count:
+            return
+        ends = self._peeked_ends
+        self._peeked_ends = ends[count:]
+        self._read_pos = ends[count - 1]
+        self._depth -= count
+        self._reads_untold += count
+        self._note(count, ends)
+        if self._read_file < self._write_file and self._read_pos == self._read_end:
+            self._finish_read_file()
+        elif self._read_file == self._opening.short_file and not self._peeked_ends:
+            self.peek_many(1, 1)  # if that was the last record, depth should not promise one more
+        self._check_tail()
+
+    def _finish_read_file(self) -> None:
+        """All of a finished file has been read. It goes after meta names the next one: the other way round a kill in
+        between would make it look lost."""
+        path = self._files.path(self._read_file)
+        self._close_reader()
+        self._unsynced_files.discard(self._read_file)
+        self._set_finished(self._read_file, 0)
+        self._read_file += 1
+        self._read_pos = 0
+        self._change_meta()
+        try:
+            os.unlink(path)
+        except OSError as error:
+            text = path_error("remove", path, error)
+            self._log.error("DISKQUEUE(%s) failed to Remove(%s) - %s", self.name, path, text)
+
+    def _close_reader(self) -> None:
+        self._peeked_ends = []
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _check_tail(self) -> None:
+        """At the tail the depth is 0; if meta was wrong about it, that shows here."""
+        if self._readable() or not self._depth:
+            return
+        if self._depth < 0:
+            text = "DISKQUEUE(%s) negative depth at tail (%d), metadata corruption, resetting 0..."
+        else:
+            text = "DISKQUEUE(%s) positive depth at tail (%d), data loss, resetting 0..."
+        self._log.error(text, self.name, self._depth)
+        self._depth = 0
+        self._note(1)
+
+    # Syncing
+
+    def _note(self, operations: int, ends: Sequence[int] = ()) -> None:
+        """Count operations; if they are reads, `ends` are the positions behind each."""
+        self._operations += operations
+        self._syncer.note(self)
+        untold = self._operations - self._told_operations
+        if untold >= self._tell_every:
+            behind = untold % self._tell_every
+            self._tell(ends[operations - behind - 1] if ends else self._read_pos, behind, behind if ends else 0)
+        if self._telling or self._operations - self._synced_operations >= self._sync_at:
+            self._start_sync()
+
+    def _tell(self, read_pos: int, operations: int = 0, reads: int = 0) -> None:
+        """Let meta tell of a read position that is so many operations ago, `reads` of them reads."""
+        self.due_times.write_held()
+        self._told_pos = read_pos
+        self._told_operations = self._operations - operations
+        self._reads_untold = reads
+        self._telling = True
+
+    def wait_synced(self) -> None:
+        while self._operations - self._synced_operations > self._sync_every:
+            if not self._start_sync().get():
+                break  # a disk that can't sync does not stop the queue; it has been logged
+
+    def start_sync(self) -> "Greenlet[[], bool]":
+        self._tell(self._read_pos)
+        return self._start_sync()
+
+    def _start_sync(self) -> "Greenlet[[], bool]":
+        """The sync that is under way, or a new one."""
+        if self._sync is None or self._sync.ready():
+            self._sync = spawn(self._run_sync)
+            self._sync.name = f"sync:{self.name}"
+        return self._sync
+
+    def _run_sync(self) -> bool:
+        try:
+            while self._unsynced():
+                self._sync_once()
+                if not self._telling and self._operations - self._synced_operations < self._sync_at:
+                    break
+        except StorageError as error:
+            self._log.error("DISKQUEUE(%s) failed to sync - %s", self.name, error)
+            return False
+        finally:
+            if not self._unsynced() and self._told_operations == self._operations:
+                self._syncer.forget(self)
+            elif not self._closed:
+                self._syncer.note(self)
+        return True
+
+    def _unsynced(self) -> bool:
+        return self._telling or self._operations != self._synced_operations
+
+    def _sync_once(self) -> None:
+        operations, meta_changes, meta = self._operations, self._meta_changes, self._meta(self._write_pos)
+        numbers, self._unsynced_files = self._unsynced_files, set()
+        self._telling = False
+        temporary = self._temporary_path()
+        try:
+            paths = [self._files.path(number) for number in numbers]
+            if self.due_times.unsynced:
+                self.due_times.unsynced = False
+                paths.append(self._files.due_times_path)
+            self._syncer.run(_make_durable, paths, temporary, meta.format())
+            if meta.write_file == self._write_file:
+                self._safe_write_pos = meta.write_pos
+            if meta_changes == self._meta_changes:
+                rename_file(temporary, self._files.meta_path)
+            else:
+                with suppress(OSError):
+                    os.unlink(temporary)
+        except StorageError:
+            self._unsynced_files |= numbers
+            self._telling = self.due_times.unsynced = True
+            raise
+        self._synced_operations = max(operations, self._synced_operations)
+
+    def _change_meta(self) -> None:
+        """Tell of new file numbers at once; the sync that follows makes it durable."""
+        self._tell(self._read_pos)
+        self._write_meta()
+        self._note(1)
+
+    def _write_meta(self) -> None:
+        self._meta_changes += 1
+        temporary = self._temporary_path()
+        try:
+            write_file(temporary, self._meta(self._safe_write_pos).format(), sync=False)
+            rename_file(temporary, self._files.meta_path)
+        except StorageError as error:
+            self._log.error("DISKQUEUE(%s) failed to sync - %s", self.name, error)
+
+    def _ensure_meta(self) -> None:
+        if not os.path.exists(self._files.meta_path):
+            self._write_meta()
+
+    def _meta(self, write_pos: int) -> Meta:
+        depth = self.depth + self._reads_untold
+        return Meta(depth, self._read_file, self._told_pos, self._write_file, write_pos)
+
+    def _temporary_path(self) -> str:
+        return f"{self._files.meta_path}.{random.getrandbits(63)}.tmp"
+
+    # The end
+
+    def empty(self) -> None:
+        if self._closed:
+            raise StorageError("exiting")
+        self._log.info("DISKQUEUE(%s): emptying", self.name)
+        self._remove_files()
+
+    def delete(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._log.info("DISKQUEUE(%s): deleting", self.name)
+        if not self._readable() and self._told_operations != self._operations:
+            self._tell(self._read_pos)
+            self._write_meta()  # what was read must not look lost should a kill come before all files are gone
+        self._remove_files()
+        self._data_files.note_deleted(self.name)
+
+    def _remove_files(self) -> None:
+        self._close_reader()
+        numbers = self._files.existing_between(self._read_file, self._write_file)
+        self._start_write_file(self._write_file + 1)
+        self._read_file, self._read_pos, self._depth = self._write_file, 0, 0
+        self._finished, self._finished_size = {}, 0
+        self._unsynced_files.clear()
+        self._synced_operations = self._operations
+        self.due_times.remove()
+        self._tell(0)
+        self._telling = False
+        self._meta_changes += 1  # a sync that is under way must not bring the meta file back
+        self._syncer.forget(self)
+        failure = None
+        for path in [*map(self._files.path, numbers), self._files.meta_path]:
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                failure = StorageError(path_error("remove", path, error))
+                self._log.error("DISKQUEUE(%s) failed to remove file - %s", self.name, failure)
+        if failure is not None:
+            raise failure
+
+    def close(self) -> bool:
+        if self._closed:
+            return True
+        self._closed = True
+        self._log.info("DISKQUEUE(%s): closing", self.name)
+        if self._sync is not None:
+            self._sync.join()
+        if self._operations != self._told_operations:
+            self._tell(self._read_pos)
+        while self._unsynced() and self._start_sync().get():
+            pass
+        self._ensure_meta()
+        if not self.depth:
+            self.due_times.clear_hints()
+        self.due_times.stop()
+        saved = not self.due_times.in_use or self._syncer.run(self.due_times.save)
+        self._close_reader()
+        self._close_write_file()
+        self._syncer.forget(self)
+        return saved and not self._unsynced()
+
+
+def _make_durable(paths: list[str], temporary: str, meta: bytes) -> None:
+    """fsync the data files, those that were read and deleted meanwhile excepted, and then write a new meta file."""
+    for path in paths:
+        sync_path(path)
+    write_file(temporary, meta, sync=True)

@@ -1,0 +1,158 @@
+"""Where a disk queue begins to read and to write when it is opened: what its meta file says, mended where it is wrong.
+
+The real nsqd starts an empty queue when there is no meta file or an unreadable one, and so overwrites what the data
+files hold. Here every data file is read from its beginning: records may come twice, but none is lost. Like there,
+writing goes on in a new file when the write file is longer than meta says, because meta is older than the last
+records; also when it is shorter, because writing behind its end would leave a hole in it, and when there are files
+behind it, because a full disk took records but no newer meta file.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+from gnsqd.errors import StorageError
+from gnsqd.log import Logger
+from gnsqd.storage.disk.data_files import DataFiles
+from gnsqd.storage.disk.reader import RecordReader
+from gnsqd.storage.disk.record import Meta, data_file_name, due_times_file_name, meta_file_name
+from gnsqd.storage.files import path_error
+
+# Not the files' fault: trying again later may help.
+SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
+class QueueFiles:
+    """The names of a queue's files, and the sizes that its records may have."""
+
+    def __init__(self, name: str, data_files: DataFiles, min_size: int, max_size: int) -> None:
+        self.name = name
+        self._data_files = data_files
+        self._data_path = data_files.data_path
+        self.meta_path = os.path.join(self._data_path, meta_file_name(name))
+        self.due_times_path = os.path.join(self._data_path, due_times_file_name(name))
+        self.min_size = min_size
+        self.max_size = max_size
+
+    def path(self, number: int) -> str:
+        return os.path.join(self._data_path, data_file_name(self.name, number))
+
+    def numbers(self) -> list[int]:
+        """The numbers of all data files there are, ascending; StorageError."""
+        return self._data_files.numbers(self.name)
+
+    def existing_between(self, first: int, last: int) -> list[int]:
+        """The numbers from `first` to `last` of which there are files; StorageError."""
+        if last - first < 1000:
+            return [number for number in range(first, last + 1) if os.path.lexists(self.path(number))]
+        # After damage to meta, millions may be missing in between.
+        return [number for number in self.numbers() if first <= number <= last]
+
+    def sizes_between(self, first: int, last: int) -> dict[int, int]:
+        """The sizes in bytes of those files, by number; StorageError."""
+        sizes = {}
+        for number in self.existing_between(first, last):
+            with suppress(OSError):
+                sizes[number] = os.path.getsize(self.path(number))
+        return sizes
+
+    def read_all(self, number: int, pos: int = 0) -> Iterator[list[bytes]]:
+        """The payloads of a file from a position on, batch by batch, as far as they can be read."""
+        with suppress(OSError, StorageError):  # reading the file for good will tell
+            reader = self.open_reader(number)
+            try:
+                end = reader.file_size()
+                while pos < end:
+                    payloads, ends = reader.read(pos, end, 1000, 1 << 20)
+                    yield payloads
+                    pos = ends[-1]
+            finally:
+                reader.close()
+
+    def open_reader(self, number: int) -> RecordReader:
+        """OSError if there is no such file, or it can't be opened."""
+        return RecordReader(self.path(number), self.min_size, self.max_size)
+
+
+class Opening(NamedTuple):
+    """Positions to start from; `mended` if they are not those in the meta file. `short_file` ends before the position
+    that meta told of, `promised_end`.
+    """
+
+    meta: Meta
+    mended: bool = True
+    short_file: int = -1
+    promised_end: int = 0
+
+
+def open_queue(files: QueueFiles, log: Logger) -> Opening:
+    """Log what is wrong and go on; StorageError where that could destroy data, as it is not known which files exist."""
+    try:
+        with open(files.meta_path, "rb") as file:
+            meta = Meta.parse(file.read(200))
+        if meta.read_position > meta.write_position:
+            raise StorageError(f"read position {meta.read_position} > write position {meta.write_position}")
+    except FileNotFoundError:
+        return _recover(files, log)
+    except (OSError, StorageError) as error:
+        text = path_error("open", files.meta_path, error) if isinstance(error, OSError) else str(error)
+        log.error("DISKQUEUE(%s) failed to retrieveMetaData - %s", files.name, text)
+        if isinstance(error, OSError) and error.errno in SHORTAGES:
+            raise StorageError(text) from error
+        return _recover(files, log)
+    return _check_write_file(files, meta, log)
+
+
+def _recover(files: QueueFiles, log: Logger) -> Opening:
+    numbers = files.numbers()
+    if not numbers:
+        return Opening(Meta(), mended=False)
+    depth = _count_records(files, numbers)
+    log.warn(
+        "DISKQUEUE(%s) no usable metadata, reading all %d messages in %d files from %s on",
+        files.name,
+        depth,
+        len(numbers),
+        files.path(numbers[0]),
+    )
+    return Opening(Meta(depth, numbers[0], 0, numbers[-1] + 1, 0))
+
+
+def _count_records(files: QueueFiles, numbers: list[int]) -> int:
+    return sum(len(payloads) for number in numbers for payloads in files.read_all(number))
+
+
+def _check_write_file(files: QueueFiles, meta: Meta, log: Logger) -> Opening:
+    path = files.path(meta.write_file)
+    try:
+        size = os.stat(path).st_size
+    except FileNotFoundError:
+        size = 0
+    except OSError as error:
+        raise StorageError(path_error("stat", path, error)) from error
+    if size == meta.write_pos and not os.path.lexists(files.path(meta.write_file + 1)):
+        return Opening(meta, mended=False)
+    later = [number for number in files.numbers() if number > meta.write_file]
+    if size != meta.write_pos:
+        log.warn(
+            "DISKQUEUE(%s) %s metadata writePos %d %s file size of %d, skipping to new file",
+            files.name,
+            path,
+            meta.write_pos,
+            "<" if meta.write_pos < size else ">",
+            size,
+        )
+    if later:
+        log.warn("DISKQUEUE(%s) metadata ends at %s, reading %d later files too", files.name, path, len(later))
+    added = _count_records(files, later)
+    next_file = max(later, default=meta.write_file) + 1
+    if size <= meta.write_pos and meta.read_position == meta.write_position:
+        with suppress(OSError):  # everything in it has been read
+            os.unlink(path)
+        return Opening(Meta(added, min(later, default=next_file), 0, next_file, 0))
+    mended = Meta(meta.depth + added, meta.read_file, meta.read_pos, next_file, 0)
+    if size < meta.write_pos:
+        return Opening(mended, short_file=meta.write_file, promised_end=meta.write_pos)
+    return Opening(mended)

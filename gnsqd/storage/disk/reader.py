@@ -1,0 +1,115 @@
+"""Reads the records of one data file through a buffer.
+
+The file may be written to at the same time: bytes before the `end` that the caller names never change, and nothing
+behind it is read, so the buffer never holds anything stale.
+
+A record may be larger than messages may be now, as --max-msg-size may have been larger when it was written. Then its
+length alone does not prove it sound: it must lead to other records, or to the end.
+"""
+
+import os
+
+from gnsqd.errors import StorageError
+from gnsqd.storage.disk.record import LENGTH
+
+BUFFER_SIZE = 64 * 1024  # bytes; every queue with a backlog holds one
+FOLLOWERS = 4  # records that must follow a large one; a damaged length leads to that many only by a rare accident
+MAX_JOINED = 16 * 1024  # bytes; beyond that reading them back costs less than copying them again and again
+
+
+class RecordReader:
+    """Owns the file descriptor and the buffer. OSError if the file can't be opened.
+
+    Payloads have `min_size` bytes or more; of those with more than `max_size`, see above.
+    """
+
+    def __init__(self, path: str, min_size: int, max_size: int) -> None:
+        self._min_size = min_size
+        self._max_size = max_size
+        self._descriptor = os.open(path, os.O_RDONLY)
+        self._buffer = b""
+        self._start = 0  # where in the file the buffer begins
+
+    def file_size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def feed(self, pos: int, data: bytes) -> None:
+        """The file goes on at `pos` with `data`. Where reading keeps up with writing, that need not come from disk."""
+        held = len(self._buffer)
+        if not held and len(data) <= BUFFER_SIZE:
+            self._buffer = data
+            self._start = pos
+        elif self._start + held == pos and held + len(data) <= MAX_JOINED:
+            self._buffer += data
+
+    def read(self, pos: int, end: int, limit: int, max_bytes: int) -> tuple[list[bytes], list[int]]:
+        """Payloads of the records between `pos` and `end`, and the position behind each record.
+
+        At most `limit`, together at most `max_bytes` but for a single larger one. It stops before a damaged record;
+        StorageError, with Go's words, if the first one is damaged, OSError if the file can't be read.
+        """
+        payloads: list[bytes] = []
+        ends: list[int] = []
+        try:
+            while pos != end and len(payloads) < limit:
+                needed = self._parse(pos, end, limit, max_bytes, payloads, ends)
+                if ends:
+                    pos = ends[-1]
+                if not needed or pos == end:
+                    break
+                self._fill(pos, needed, end)
+        except StorageError:
+            if not payloads:
+                raise
+        if ends and ends[-1] == self._start + len(self._buffer):
+            self._buffer = b""
+        return payloads, ends
+
+    def _parse(self, pos: int, end: int, limit: int, max_bytes: int, payloads: list[bytes], ends: list[int]) -> int:
+        """Append the records that the buffer holds from `pos` on; the bytes needed there to go on, 0 to stop."""
+        buffer, start, available = self._buffer, self._start, len(self._buffer)
+        offset = pos - start
+        if offset < 0:
+            return LENGTH.size
+        min_size, max_size, unpack_length = self._min_size, self._max_size, LENGTH.unpack_from
+        room = max_bytes - sum(map(len, payloads))
+        while len(payloads) < limit:
+            body = offset + 4
+            if body > available:
+                return LENGTH.size
+            size: int = unpack_length(buffer, offset)[0]
+            if size < min_size or (size > max_size and not self._is_followed(start + body + size, end)):
+                raise StorageError(f"invalid message read size ({size})")
+            room -= size
+            if room < 0 and payloads:
+                return 0
+            offset = body + size
+            if offset > available:
+                return LENGTH.size + size
+            payloads.append(buffer[body:offset])
+            ends.append(start + offset)
+        return 0
+
+    def _is_followed(self, pos: int, end: int) -> bool:
+        """Whether records, or the end, stand at `pos`; OSError."""
+        for _ in range(FOLLOWERS):
+            if pos >= end:
+                break
+            length = os.pread(self._descriptor, LENGTH.size, pos)
+            size: int = LENGTH.unpack(length)[0] if len(length) == LENGTH.size else -1
+            if size < self._min_size:
+                return False
+            pos += LENGTH.size + size
+        return pos <= end
+
+    def _fill(self, pos: int, needed: int, end: int) -> None:
+        """Make the buffer begin at `pos` and hold `needed` bytes or more."""
+        wanted = min(max(needed, BUFFER_SIZE), end - pos)
+        self._buffer = os.pread(self._descriptor, wanted, pos) if wanted > 0 else b""
+        self._start = pos
+        if len(self._buffer) < needed:
+            # Go's io.ReadFull: EOF when the length, or the payload, is missing altogether
+            raise StorageError("EOF" if len(self._buffer) in (0, LENGTH.size) else "unexpected EOF")

@@ -1,0 +1,164 @@
+"""Copies what is wanted of some neighbouring segments of a journal into one that takes the place of the last of them.
+
+Should the daemon be killed in between, the others are still there; a replay counts messages where it meets them last.
+
+A journal may have a million scattered messages that are wanted. They are gone through in pieces, with turns for others
+in between, and each byte of a segment is read about once.
+"""
+
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import groupby
+from time import perf_counter
+
+from gevent import sleep
+
+from gnsqd.storage.files import failing_as_go, rename_file, sync_path, write_at
+from gnsqd.storage.journal import records
+from gnsqd.storage.journal.batch import split
+from gnsqd.storage.journal.segment import Segment
+from gnsqd.storage.journal.spans import Spans
+from gnsqd.storage.syncer import Syncer
+
+TURN_SECONDS = 0.003
+WRITE_SIZE = 64 * 1024  # bytes that are written at once, at least
+
+Wanted = Callable[[int, int], Iterator[Spans]]  # Journal.wanted
+
+
+class Turns:
+    """Lets everybody else have a turn whenever its owner has been at work for TURN_SECONDS."""
+
+    def __init__(self) -> None:
+        self._end = perf_counter() + TURN_SECONDS
+
+    def give(self) -> None:
+        if perf_counter() >= self._end:
+            sleep(1e-6)
+            self._end = perf_counter() + TURN_SECONDS
+
+
+def plan(segments: list[Segment], wanted: Wanted, segment_size: int) -> list[list[Segment]]:
+    """Groups of neighbouring segments, each to become one or none; never the last, which is written. First come those
+    of which nothing is wanted, because a copy needs room: without them the others are neighbours. Yields."""
+    old = segments[:-1]
+    last_size = segments[-1].size
+    size = sum(segment.size for segment in segments)
+    # Below these bounds nothing is copied, so it is enough to know of which segments nothing is wanted.
+    exact = size > 4 * segment_size or len(old) > 16
+    turns = Turns()
+    live = {segment: _live_size(segment, wanted, exact, turns) for segment in old}
+    chosen = [list(group) for is_dead, group in groupby(old, lambda segment: not live[segment]) if is_dead]
+    old = [segment for segment in old if live[segment]]
+    size = sum(segment.size for segment in old) + last_size
+    needed = sum(live.values()) + last_size
+    too_large = size > max(4 * segment_size, 2 * needed)
+    too_many = len(old) > 16 + 4 * needed // segment_size
+    groups: list[list[Segment]] = []
+    room = 0
+    for segment in old:
+        if groups and live[segment] <= room:
+            groups[-1].append(segment)
+            room -= live[segment]
+        else:
+            groups.append([segment])
+            room = segment_size - live[segment]
+    for group in groups:
+        saves = sum(segment.size for segment in group) >= 2 * sum(live[segment] for segment in group)
+        if (too_large and saves) or (too_many and len(group) > 1):
+            chosen.append(group)
+    return chosen
+
+
+def _live_size(segment: Segment, wanted: Wanted, exact: bool, turns: Turns) -> int:
+    """How many bytes the messages in it take that are wanted; 0 exactly when there is none. Yields."""
+    count = 0
+    for piece in wanted(segment.first, segment.end):
+        count += piece.count()
+        if count and not exact:
+            return segment.size
+        turns.give()
+    return segment.size_of(count)
+
+
+class Rewriting:
+    """`run`, then `finish` or `discard`; the former gives what has replaced the group, None if nothing was left."""
+
+    def __init__(self, group: list[Segment], wanted: Wanted, encoder: records.Encoder) -> None:
+        self._sources = [Segment.reader(segment) for segment in group]
+        self._wanted = wanted
+        self._encoder = encoder
+        self._target = Segment(group[-1].path, group[-1].number, encoder.salt, group[0].first)
+        self._temporary = f"{group[-1].path}.{random.getrandbits(63)}.tmp"
+        self._descriptor = -1
+        self._parts: list[bytes] = []  # not yet written
+        self._parts_size = 0
+        self._turns = Turns()
+
+    def run(self, syncer: Syncer) -> None:
+        """Write the copy, if anything is still wanted; StorageError, and nothing is left of it. Yields."""
+        try:
+            for source in self._sources:
+                try:
+                    self._copy(source)
+                finally:
+                    source.close()
+            if self._target.count:
+                self._parts.append(self._encoder.record(records.CONTINUED))
+                self._write()
+                syncer.run(sync_path, self._temporary)
+        except BaseException:
+            self.discard()
+            raise
+        finally:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+
+    def _copy(self, source: Segment) -> None:
+        frames: list[bytes] = []  # read, `first` being the number of the first
+        first = due = 0
+        for piece in self._wanted(source.first, source.end):
+            self._turns.give()
+            for start, end in piece:
+                while start < end:
+                    if not first <= start < first + len(frames):
+                        first, frames, due = source.read(start, source.end)
+                        if not frames:
+                            return
+                        start = first
+                    else:
+                        for found in split(frames[start - first : end - first]):
+                            self._put(start, found, due)
+                            start += len(found)
+                    self._turns.give()
+
+    def _put(self, first: int, frames: Sequence[bytes], due: int) -> None:
+        if self._descriptor < 0:
+            with failing_as_go("open", self._temporary):
+                self._descriptor = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            self._parts = [records.first_line(self._encoder.salt)]
+            self._parts_size = len(self._parts[0])
+        self._target.note_put(first, len(frames), self._target.size + self._parts_size)
+        head, payload = self._encoder.put(first, frames, due)
+        self._parts += (head, payload)
+        self._parts_size += len(head) + len(payload)
+        if self._parts_size >= WRITE_SIZE:
+            self._write()
+
+    def _write(self) -> None:
+        with failing_as_go("write", self._temporary):
+            self._target.size += write_at(self._descriptor, self._parts, self._target.size)
+        self._parts, self._parts_size = [], 0
+
+    def finish(self) -> Segment | None:
+        """Put the copy in place; StorageError. Never yields."""
+        if not self._target.count:
+            return None
+        rename_file(self._temporary, self._target.path)
+        return self._target
+
+    def discard(self) -> None:
+        with suppress(OSError):
+            os.unlink(self._temporary)

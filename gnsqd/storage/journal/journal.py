@@ -1,0 +1,604 @@
+"""The journal of a topic: each message once, and what the topic and its channels have done with it.
+
+Messages get numbers. A queue, the topic's own (0) or a channel's, tells what it is done with: `finished`, for the topic
+what it handed over. What any queue is not done with is *wanted*. Everything is appended to segments, files that end at
+a certain size; each begins with a snapshot of all queues, so older segments are needed for their wanted messages only,
+and go when there are none. Until a large snapshot is complete, the old segment grows on. `records` has the
+bytes, `replay` what happens at a start.
+
+Appending only collects. `flush` writes what was collected, at once, and `commit` also has it fsynced where the journal
+is durable: many wait for one fsync, which runs in the Syncer's threads. After an fsync that failed nobody knows what
+the file holds, so everything not known to be safe is written to a new one.
+
+Nothing here yields to the hub but `commit`, `compact` and `remove`.
+"""
+
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from time import monotonic
+
+from gevent import Greenlet, spawn
+
+from gnsqd.errors import StorageError
+from gnsqd.log import Logger
+from gnsqd.storage.files import failing_as_go, path_error, sync_directory, sync_files, write_at
+from gnsqd.storage.journal import records
+from gnsqd.storage.journal.batch import Batch, Mark
+from gnsqd.storage.journal.compaction import Rewriting, plan
+from gnsqd.storage.journal.group_commit import GroupCommit
+from gnsqd.storage.journal.open_files import AppendedFile, OpenFiles
+from gnsqd.storage.journal.queue import Queue
+from gnsqd.storage.journal.replay import Replay
+from gnsqd.storage.journal.segment import Segment
+from gnsqd.storage.journal.segment_list import Segments
+from gnsqd.storage.journal.snapshot import Snapshot
+from gnsqd.storage.journal.spans import Spans
+from gnsqd.storage.syncer import Syncer
+
+MIN_ROLL = 4 * 1024 * 1024  # bytes, before a segment without wanted messages is left
+MEAN_OVER = 1 << 17  # messages put last, of which a mean size is
+PIECE = 1024  # spans that are looked at without a turn for others
+IDLE_TIMES = 20  # as long as it took to find nothing to compact, until that is tried again
+RETRY_SECONDS = 5.0
+
+
+class Journal:
+    """Owns the files `{topic}.journal.*` of `data_path`. It begins with what `paths` hold: see `replay`.
+
+    `durable`: commit waits for fsync. `on_dirty(journal)` is called when there is something that nobody may flush soon.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        data_path: str,
+        paths: list[tuple[int, str]],
+        segment_size: int,
+        durable: bool,
+        log: Logger,
+        syncer: Syncer,
+        on_dirty: "Callable[[Journal], None]",
+        open_files: OpenFiles | None = None,
+    ) -> None:
+        self.topic = topic
+        self.failed: StorageError | None = None  # of the last write, or of an fsync since the last that worked
+        self.queues: dict[int, Queue] = {}
+        self._data_path = data_path
+        self._segment_size = segment_size
+        self._durable = durable
+        self._log = log
+        self._syncer = syncer
+        self._on_dirty = on_dirty
+        self._open_files = open_files or OpenFiles()
+        self._dirty = False
+        self._closed = False
+        self._converting = b""  # the record, once each segment has to have it
+        self._encoder = records.Encoder(random.getrandbits(32))
+
+        self.replay = Replay(topic, log)
+        self.replay.read(paths)
+        self.next_number = self.replay.next_number
+        self._next_queue = self.replay.next_queue
+        self._next_segment = max((number for number, _ in paths), default=-1) + 1
+        self._segments = Segments(topic, self.replay.segments, log, self._open_files)
+        self._void = self.replay.void
+        self._replay_whole = self.replay.whole
+        self._put_count = self.replay.put_count
+        self._put_size = self.replay.put_size
+
+        self._batch = Batch(self._encoder)
+        self._noted: dict[Queue, None] = {}
+
+        self._current: Segment | None = None  # the last segment, once one was begun
+        self._file: AppendedFile | None = None  # of it; None: the next write begins another
+        self._roll_at = MIN_ROLL
+        self._written = 0  # bytes ever
+        self._synced = 0
+        self._syncing = False
+        self._sync_failed: StorageError | None = None
+        self._begin = self._snapshot_end = 0  # of the last segment and its snapshot, in bytes ever
+        self._snapshot_size = 0
+        self._snapshot: Snapshot | None = None  # of the next segment, until it is complete
+        self._abandoned: list[Segment] = []  # to be deleted when there is another
+        self._unmarked: list[Segment] = []  # do not yet say that another follows
+        self._finished_floor = 0  # no message before this one is wanted, by what is written
+        self._unsynced: list[AppendedFile] = []  # of segments that are no longer written
+        self._unconfirmed: list[tuple[int, list[bytes], list[Mark]]] = []  # what an fsync must confirm
+        self._new_files = False
+        self._commits = GroupCommit(f"sync:{topic}.journal", self._sync)
+        self._compaction: Greenlet[[], bool] | None = None
+        self._compact_at = 0.0  # monotonic; earlier is too early
+        self._replaced: list[Segment] = []  # there are copies of what is wanted of them
+
+    def forget_replay(self) -> None:
+        """All that a replay found has its place."""
+        self.replay = Replay(self.topic, self._log)
+
+    # Queues
+
+    def add_queue(self, queue: Queue, index: int = -1) -> int:
+        """A queue that the replay knew as `index`, or a new one; its index."""
+        if index < 0:
+            index = self._next_queue
+            self._next_queue += 1
+            self._batch.controls += self._encoder.queue(index, queue.name, queue.finished)
+            self._note_dirty()
+        self.queues[index] = queue
+        return index
+
+    def reset_queue(self, queue: Queue) -> None:
+        """It is done with more than before, and with all that was in flight or held back."""
+        queue.forget_notes()
+        self._batch.controls += self._encoder.queue(queue.index, queue.name, queue.finished)
+        self._note_dirty()
+
+    def remove_queue(self, queue: Queue) -> None:
+        """It is deleted; StorageError if that could not be written yet."""
+        if self.queues.pop(queue.index, None) is not None:
+            self._drop_snapshot()
+            queue.forget_notes()
+            self._batch.controls.append(self._encoder.deleted(queue.index))
+            self._note_dirty()
+            self.flush()
+
+    def note(self, queue: Queue) -> None:
+        """`queue` has notes; to be called with the first."""
+        self._noted[queue] = None
+        self._note_dirty()
+
+    def _note_dirty(self) -> None:
+        if not self._dirty and not self._closed:
+            self._dirty = True
+            self._on_dirty(self)
+
+    # Writing
+
+    def put(self, frames: Sequence[bytes], due: int = 0) -> int:
+        """Append messages, not to be delivered before `due` (wall clock, ns); the number of the first."""
+        first = self.next_number
+        self._put_size += self._batch.put(first, frames, due)
+        self._put_count += len(frames)
+        self.next_number += len(frames)
+        self._note_dirty()
+        return first
+
+    def mean_size(self) -> int:
+        """Bytes that a message takes in a disk queue, the mean of those put last, about; 0 if there were none."""
+        while self._put_count > MEAN_OVER:
+            self._put_count //= 2
+            self._put_size //= 2
+        # A frame has its type, too.
+        return self._put_size // self._put_count - 4 if self._put_count else 0
+
+    def check(self) -> None:
+        """StorageError if nothing can be kept just now."""
+        if self._sync_failed is not None:
+            raise StorageError(str(self._sync_failed))
+        if self.failed is not None:
+            self.flush()
+
+    def retry(self) -> None:
+        """Write what is not written, or, after a failed fsync, not known to be; errors as `commit`. May yield."""
+        if self._sync_failed is not None:
+            self.commit()
+        else:
+            self.flush(advance=True)
+
+    def flush(self, advance: bool = False) -> None:
+        """Hand everything to the system; StorageError, and it is tried again with the next. `advance`: the snapshot of
+        the next segment, too, if there is one, by a step."""
+        self._dirty = False
+        if self._closed:
+            if self._batch.has_messages:
+                raise StorageError("exiting")
+            return
+        try:
+            try:
+                self._flush(advance)
+            except StorageError:
+                count = len(self._segments)
+                self.reclaim(self.floor())
+                if len(self._segments) == count:
+                    raise
+                self._flush(advance)  # a full disk has room now, and what the segments went for has to be written
+        except StorageError as error:
+            self.failed = error
+            raise
+        self.failed = self._sync_failed
+        if self._snapshot is not None:
+            self._note_dirty()
+
+    def _flush(self, advance: bool) -> None:
+        batch = self._batch
+        batch.close_record()
+        is_empty = not (batch.puts or batch.controls or batch.lasts or self._noted)
+        if self._file is None:
+            if not is_empty or self._sync_failed is not None:  # what the last segment has may be nowhere
+                self._roll_now()
+            return
+        snapshot = self._snapshot
+        if snapshot is not None:
+            if advance:
+                self._advance(snapshot)
+        elif self._is_full() and not is_empty:
+            begun = self._begin_snapshot()
+            if self._advance(begun):
+                self._roll(begun)
+                return
+        notes = [record for queue in self._noted for record in queue.notes(self._encoder, snapshot is not None)]
+        if snapshot is not None:
+            snapshot.follow(batch.controls)
+            snapshot.follow(notes)
+            if snapshot.complete:
+                self._roll(snapshot)
+                return
+        head = b"".join(batch.controls)
+        parts = [head, *batch.puts, *notes, *batch.lasts]
+        if len(parts) > 1 or head:
+            try:
+                self._file.open()
+            except OSError:
+                self._roll_now()
+                return
+            self._write(self._segments.last, self._file, parts, len(head))
+            self._forget_written()
+        self._reclaim_written()
+
+    def _is_full(self) -> bool:
+        """Whether to go on in a new segment: also early, when nearly nothing of the present one is wanted."""
+        segment = self._segments.last
+        size = segment.size + self._batch.puts_size
+        full_size = max(self._segment_size, 4 * self._snapshot_size)
+        if size >= full_size:
+            return segment.count > 0 or segment.size > full_size
+        if size < self._roll_at:
+            return False
+        self._roll_at = segment.size + max(MIN_ROLL, 4 * self._snapshot_size)
+        return 4 * (self.floor() - segment.first) >= 3 * (segment.end - segment.first)
+
+    def _write(self, segment: Segment, file: AppendedFile, parts: list[bytes], puts_at: int) -> None:
+        """Append all `parts`, which together have the puts at some position, or nothing."""
+        begin = segment.size
+        try:
+            size = write_at(file.descriptor, parts, begin)
+        except OSError as error:
+            with suppress(OSError):  # should this fail, too, the next write goes over it
+                os.ftruncate(file.descriptor, begin)
+            self._release(file)
+            raise StorageError(path_error("write", segment.path, error)) from error
+        batch = self._batch
+        for first, count, offset in batch.marks:
+            segment.note_put(first, count, begin + puts_at + offset)
+        segment.size += size
+        self._written += size
+        if self._durable and batch.puts:
+            self._unconfirmed.append((self._written, batch.puts, batch.marks))
+        self._release(file)
+
+    def _release(self, file: AppendedFile) -> None:
+        """It may be closed in favour of others, unless an fsync goes on or has yet to confirm messages in it."""
+        if not self._unconfirmed and not self._syncing:
+            file.release()
+
+    def _forget_written(self) -> None:
+        for queue in self._noted:
+            queue.forget_notes()
+        self._noted.clear()
+        self._batch.clear()
+
+    def _begin_snapshot(self) -> Snapshot:
+        self._drop_snapshot()
+        path = os.path.join(self._data_path, records.segment_name(self.topic, self._next_segment))
+        self._snapshot = Snapshot(path, self.queues.values(), self._encoder, self._open_files)
+        return self._snapshot
+
+    def _advance(self, snapshot: Snapshot) -> bool:
+        try:
+            return snapshot.advance()
+        except StorageError:
+            self._drop_snapshot()
+            raise
+
+    def _drop_snapshot(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.discard()
+            self._snapshot = None
+
+    def _roll_now(self) -> None:
+        """Go on in a new segment, whatever the snapshot takes."""
+        snapshot = self._begin_snapshot()
+        while not self._advance(snapshot):
+            pass
+        self._roll(snapshot)
+
+    def _roll(self, snapshot: Snapshot) -> None:
+        """Go on in a new segment, which begins with a complete snapshot."""
+        begin, next_number = self._written, min(self._batch.first, self.next_number)
+        segment = Segment(snapshot.path, self._next_segment, self._encoder.salt, next_number)
+        try:
+            file, end = snapshot.finish(next_number, self._next_queue)
+            segment.size = snapshot.size
+            head = end + self._converting
+            self._write(segment, file, [head, *self._batch.puts, *self._batch.lasts], len(head))
+        except StorageError:
+            self._drop_snapshot()
+            raise
+        self._snapshot = None
+        self._next_segment += 1
+        self._current = segment
+        self._begin, self._snapshot_end, self._snapshot_size = begin, self._written, snapshot.size + len(end)
+        self._retire_file()
+        self._file = file
+        self._new_files = True
+        if len(self._segments) and self._segments.last not in self._unmarked:
+            self._unmarked.append(self._segments.last)
+        self._segments.append(segment)
+        self._roll_at = segment.size + max(MIN_ROLL, 4 * self._snapshot_size)
+        self._forget_written()
+        self._segments.delete(self._abandoned)
+        self._abandoned = []
+        self._reclaim_written()
+        if not self._durable:
+            self._mark_continued()
+
+    def _mark_continued(self) -> None:
+        """The last segment survives what it is to survive, so those before it may say that it follows."""
+        for segment in self._unmarked:
+            segment.mark_continued()
+        self._unmarked = []
+
+    def _retire_file(self) -> None:
+        if self._file is not None:
+            file, self._file = self._file, None
+            if self._durable:
+                self._unsynced.append(file)
+            else:
+                file.close()
+
+    # fsync
+
+    def commit(self) -> None:
+        """Return when all that was appended survives what it is to survive; StorageError. May yield."""
+        self.flush()
+        if self._durable:
+            written = self._written
+            self._commits.wait(lambda: self._synced >= written)
+
+    def _sync(self) -> StorageError | None:
+        written, new_files, floor = self._written, self._new_files, self._finished_floor
+        retired, self._unsynced = self._unsynced, []
+        self._new_files = False
+        files = [*retired, self._file] if self._file is not None else retired
+        if self._sync_failed is not None and not files:
+            return self._sync_failed
+        path = self._segments.last.path if self._segments else ""
+        self._syncing = True
+        try:
+            with failing_as_go("open", path):
+                for file in files:
+                    with suppress(FileNotFoundError):  # nothing in it was wanted
+                        file.open()
+            descriptors = [file.descriptor for file in files if file.descriptor >= 0]
+            self._syncer.run(sync_files, descriptors, path, self._data_path if new_files else None)
+        except StorageError as error:
+            self._log.error("JOURNAL(%s): failed to sync - %s", self.topic, error)
+            self._new_files = True
+            self.failed = self._sync_failed = error
+            self._abandon(retired)
+            return error
+        finally:
+            self._syncing = False
+        _close(retired)
+        self._synced = written
+        if self._sync_failed is not None:
+            self.failed = self._sync_failed = None
+        done = 0
+        while done < len(self._unconfirmed) and self._unconfirmed[done][0] <= written:
+            done += 1
+        del self._unconfirmed[:done]
+        if self._file is not None:
+            self._release(self._file)
+        self.reclaim(floor)
+        if written >= self._snapshot_end:
+            self._mark_continued()
+        return None
+
+    def _abandon(self, retired: list[AppendedFile]) -> None:
+        """Have everything that no fsync confirmed written once more, to a new segment."""
+        _close(retired)
+        self._close_files()
+        self._batch.prepend([(puts, marks) for _, puts, marks in self._unconfirmed])
+        self._unconfirmed = []
+        marks = self._batch.marks
+        if marks:
+            self._segments.cut(marks[0][0])
+        if self._current is not None and self._begin >= self._synced:
+            # Nothing in it is confirmed; otherwise there would be one for each attempt.
+            self._abandoned += self._segments.replace([self._current], None)
+        self._note_dirty()
+
+    # Reading
+
+    def read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
+        """As `Segment.read`: messages in a row, from the first there is; those not yet written included."""
+        first = self._batch.first
+        if number >= first:
+            self.flush()
+        else:
+            end = min(end, first)
+        return self._segments.read(number, end)
+
+    # Reclaiming
+
+    def wanted(self, start: int, end: int) -> Iterator[Spans]:
+        """The messages from `start` to `end` that some queue is not done with, in pieces of about PIECE spans. What
+        queues finish between two pieces may still be in there; what is not will never be wanted again."""
+        start, end = max(start, self.floor()), min(end, self.next_number)
+        while start < end:
+            finished = [queue.finished for queue in self.queues.values()]
+            limit = max(PIECE // max(len(finished), 1), 1)
+            stop = min(end, min([spans.stretch(start, limit) for spans in finished], default=end))
+            piece = Spans()
+            for spans in finished:
+                piece.update(spans.gaps(start, stop))
+            yield piece
+            start = stop
+
+    def floor(self) -> int:
+        """No message before this one is wanted."""
+        return min([queue.finished.floor for queue in self.queues.values()], default=0)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def first_unwritten(self) -> int:
+        """The number of the first message that is not written, behind all numbers if there is none."""
+        return self._batch.first
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
+    def _is_snapshot_safe(self) -> bool:
+        """Otherwise older segments may be all that survives."""
+        if self._current is None:
+            return self._replay_whole
+        return self._file is not None and (not self._durable or self._synced >= self._snapshot_end)
+
+    def _reclaim_written(self) -> None:
+        """As `reclaim`, for what is written; where the journal is durable that waits for fsync. After a crash the
+        messages of a segment that is gone would otherwise count as lost."""
+        if len(self._segments) > 1:
+            self._finished_floor = self.floor()
+        if not self._durable:
+            self.reclaim(self._finished_floor)
+
+    def reclaim(self, floor: int) -> None:
+        """Delete the oldest segments that have no message from `floor` on."""
+        if not self._is_snapshot_safe():
+            return
+        if len(self._segments) > 1:
+            self._segments.drop_below(min(floor, self.floor()))
+        if self._void:
+            self._segments.delete(self._void)
+            self._void = []
+
+    def compact(self) -> bool:
+        """Delete what nothing is wanted of, wherever it is, and copy what is wanted of old segments together where that
+        frees much. The journal stays within four segments, or twice what is wanted. False if it has to be done again
+        although nothing changes. May yield."""
+        if monotonic() < self._compact_at:
+            return False
+        if self._compaction is None or self._compaction.ready():
+            self._compaction = spawn(self._compact)
+            self._compaction.name = f"compact:{self.topic}.journal"
+        settled: bool = self._compaction.get()
+        return settled
+
+    def _compact(self) -> bool:
+        if self._closed:
+            return True
+        begin = monotonic()
+        try:
+            if self._replaced:
+                self._delete_replaced()
+            if self._durable and self._synced < self._snapshot_end:
+                self.commit()  # where nobody publishes, nobody else does
+            if not self._may_compact():
+                return False
+            groups = plan(self._segments.all, self.wanted, self._segment_size)
+            if not groups:
+                self._compact_at = monotonic() + IDLE_TIMES * (monotonic() - begin)
+            for group in groups:
+                if not self._may_compact() or not self._segments.have(group):
+                    return False  # meanwhile everything in some of them was finished
+                rewriting = Rewriting(group, self.wanted, self._encoder)
+                rewriting.run(self._syncer)
+                with suppress(StorageError):  # on a full disk, room may be in messages that no queue needs
+                    self.commit()  # what is finished is written before its segments go
+                if not self._may_compact() or not self._segments.have(group):
+                    rewriting.discard()
+                    return False
+                self._replace(group, rewriting.finish())
+        except StorageError as error:
+            self._log.error("JOURNAL(%s): failed to compact - %s", self.topic, error)
+            self._compact_at = monotonic() + RETRY_SECONDS
+            return False
+        return True
+
+    def _may_compact(self) -> bool:
+        return not self._closed and len(self._segments) > 0 and self._is_snapshot_safe()
+
+    def _replace(self, group: list[Segment], compacted: Segment | None) -> None:
+        gone = self._segments.replace(group, compacted)
+        if compacted is None:
+            self._segments.delete(gone)
+        else:
+            self._replaced += gone
+            self._delete_replaced()
+
+    def _delete_replaced(self) -> None:
+        """Delete the segments of which there are copies, once these survive what they are to survive; StorageError."""
+        self.sync_directory()
+        self._segments.delete(self._replaced)
+        self._replaced = []
+
+    # The end
+
+    def sync_directory(self) -> None:
+        """Have the files that other queues made in the data path survive what the journal is to survive; StorageError.
+        May yield."""
+        if self._durable:
+            self._syncer.run(sync_directory, self._data_path)
+
+    def mark_converting(self) -> None:
+        """What the disk queues of the topic hold from now on is a copy; StorageError. May yield."""
+        self._converting = self._encoder.record(records.CONVERTING)
+        self._batch.lasts.append(self._converting)
+        self.commit()
+
+    def remove(self, at_once: bool = True) -> None:
+        """Delete all files; if `at_once`, as one step for whoever finds them after a kill: the newest, which says that
+        none counts, goes last. May yield. Nothing is written from now on."""
+        if self._closed:
+            return
+        segments = self._segments.all
+        self._noted.clear()
+        self._batch.drop()
+        if segments and (at_once or len(segments) > 1):
+            self._batch.lasts.append(self._encoder.record(records.VOID))
+            try:
+                self.commit()
+            except StorageError as error:
+                self._log.error("JOURNAL(%s): %s", self.topic, error)
+                segments = segments[::-1]  # what a kill leaves of them then tells too little rather than too much
+        self.close()
+        self._segments.delete([*self._void, *self._abandoned, *self._replaced, *segments])
+        self._segments = Segments(self.topic, [], self._log, self._open_files)
+
+    def close(self) -> None:
+        """Write nothing any more; files stay. May yield."""
+        self._closed = True
+        if self._compaction is not None:
+            self._compaction.join()
+        self._commits.close()
+        self._drop_snapshot()
+        self._close_files()
+        self._segments.end_reading()
+
+    def _close_files(self) -> None:
+        _close(self._unsynced)
+        self._unsynced = []
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _close(files: list[AppendedFile]) -> None:
+    for file in files:
+        file.close()

@@ -1,0 +1,161 @@
+"""All journals of a daemon: which files there are at the start, and the loop that writes what nobody waits for.
+
+What a consumer finishes is not answered, so nobody commits it: it is written with the next message, or by the loop some
+milliseconds later.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from time import monotonic, perf_counter
+
+from gevent import sleep
+from gevent.event import Event
+
+from gnsqd.errors import StorageError
+from gnsqd.log import Logger
+from gnsqd.storage.files import list_names
+from gnsqd.storage.journal.journal import Journal
+from gnsqd.storage.journal.open_files import OpenFiles, limit_of_process
+from gnsqd.storage.journal.records import parse_segment_name
+from gnsqd.storage.syncer import Syncer
+
+FLUSH_SECONDS = 0.005
+RETRY_SECONDS = 1.0
+TURN_SECONDS = 0.003
+COMPACTION_SECONDS = 1.0
+MAX_SEGMENT = 64 * 1024 * 1024  # bytes
+
+
+def find_journals(data_path: str, names: Iterable[str]) -> dict[str, list[tuple[int, str]]]:
+    """The segments of every topic that has some, as (number, path) in order, among the `names` in the data path."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for name in names:
+        if parsed := parse_segment_name(name):
+            topic, number = parsed
+            found.setdefault(topic, []).append((number, os.path.join(data_path, name)))
+    for paths in found.values():
+        paths.sort()
+    return found
+
+
+class Journals:
+    """Opens journals. `topics` are those that have one from before, among the `names` in the data path.
+    `on_error(error)` is called after writes of the loop: with None if one worked after all."""
+
+    def __init__(
+        self,
+        data_path: str,
+        names: Iterable[str],
+        max_bytes_per_file: int,
+        durable: bool,
+        log: Logger,
+        syncer: Syncer,
+        on_error: Callable[[StorageError | None], None],
+    ) -> None:
+        self._data_path = data_path
+        self._segment_size = max(min(max_bytes_per_file, MAX_SEGMENT), 1)
+        self._durable = durable
+        self._log = log
+        self._syncer = syncer
+        self._on_error = on_error
+        self._found = find_journals(data_path, names)
+        self._dirty: dict[Journal, None] = {}
+        self._failing: dict[Journal, float] = {}  # when to try again
+        self._open_files = OpenFiles(limit_of_process())
+        self._bell = Event()
+        self._old: dict[Journal, None] = {}  # to be compacted
+        self._old_bell = Event()
+        self._exit = Event()
+
+    @property
+    def topics(self) -> list[str]:
+        return sorted(self._found)
+
+    def open(self, topic: str) -> Journal:
+        """The journal of a topic, with what is there replayed."""
+        journal = Journal(
+            topic,
+            data_path=self._data_path,
+            paths=self._found.pop(topic, []),
+            segment_size=self._segment_size,
+            durable=self._durable,
+            log=self._log,
+            syncer=self._syncer,
+            on_dirty=self._note,
+            open_files=self._open_files,
+        )
+        self._note_old(journal)
+        return journal
+
+    def _note(self, journal: Journal) -> None:
+        self._dirty[journal] = None
+        self._bell.set()
+
+    def _note_old(self, journal: Journal) -> None:
+        if journal.segment_count > 1:
+            self._old[journal] = None
+            self._old_bell.set()
+
+    def journal_loop(self) -> None:
+        """Flush what is dirty, until `stop`."""
+        while not self._exit.is_set():
+            self._bell.wait(RETRY_SECONDS if self._failing else None)
+            self._bell.clear()
+            sleep(FLUSH_SECONDS)
+            self.flush_dirty()
+
+    def compaction_loop(self) -> None:
+        """Compact journals one after the other, all that have changed and COMPACTION_SECONDS apart, until `stop`."""
+        while not self._exit.is_set():
+            self._old_bell.wait()
+            self._old_bell.clear()
+            old, self._old = self._old, {}
+            for journal in old:
+                if not self._exit.is_set() and not journal.compact():
+                    self._old[journal] = None
+                    self._old_bell.set()
+            self._exit.wait(COMPACTION_SECONDS)
+
+    def flush_dirty(self) -> None:
+        """Flush all; what fails is tried again, some time later. Yields, between journals."""
+        now = monotonic()
+        for journal, retry_at in list(self._failing.items()):
+            if now >= retry_at:
+                del self._failing[journal]
+                self._dirty[journal] = None
+        turn = perf_counter() + TURN_SECONDS
+        dirty, self._dirty = self._dirty, {}
+        for journal in dirty:
+            if not journal.closed and journal not in self._failing:
+                self._retry(journal)
+            if perf_counter() >= turn:
+                sleep(1e-6)
+                turn = perf_counter() + TURN_SECONDS
+
+    def _retry(self, journal: Journal) -> None:
+        failed_before = journal.failed
+        try:
+            journal.retry()
+        except StorageError as error:
+            if journal.closed:
+                return
+            self._failing[journal] = monotonic() + RETRY_SECONDS
+            if failed_before is None:
+                self._log.error("JOURNAL(%s): failed to write - %s", journal.topic, error)
+            self._on_error(error)
+        else:
+            if failed_before is not None:
+                self._on_error(None)
+            self._note_old(journal)
+
+    def are_left(self) -> bool:
+        """Whether there are files of any journal; after a clean exit there are none."""
+        try:
+            return bool(find_journals(self._data_path, list_names(self._data_path)))
+        except StorageError:
+            return False
+
+    def stop(self) -> None:
+        self._exit.set()
+        self._bell.set()
+        self._old_bell.set()

@@ -1,0 +1,237 @@
+"""The bytes of a journal: its files' names, its records, and how they are found again in a damaged file. No I/O.
+
+A segment begins with a line, `gnsqd journal 1 {salt}`; records follow, big-endian:
+
+    mark | uint32 size of the payload | uint32 CRC-32 of type and payload | uint8 type | payload
+
+The salt is a random number. The mark, of 4 bytes, is made from it, and the CRC begins with it, so that no body can look
+like a record where a damaged file is searched for the next one.
+
+Payloads, where `queue` is a uint32 that names a channel of the topic for good, or 0 for the topic itself, `spans` are
+pairs of int64, the first number and the one behind the last, and `number` is an int64 that each message of a topic
+gets in turn:
+
+    PUT        number of the first | uint32 count | int64 due time, 0 if none (wall clock, ns) | frames
+    SNAPSHOT   number of the next message | uint32 next queue: what follows tells of everything once more
+    QUEUE      queue | uint16 size of name | name | spans: so much of it is finished, and nothing was delivered
+    DELETED    queue
+    FINISHED   queue | spans: done with; for the topic: handed over to its channels
+    TAKEN      queue | spans: delivered once more; written for first deliveries only
+    HELD       queue | entries: number, uint16 attempts (the total), int64 due time or 0
+    COMPLETE   uint32 count: the snapshot is whole, with so many records since SNAPSHOT
+    CONVERTING what is in the topic's disk queues from now on is a copy of what the journal has
+    VOID       nothing up to here counts any more
+    CONTINUED  the last of a segment: another one follows, or is lost
+
+A frame is what consumers get: int32 size, and so many bytes.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from struct import Struct
+
+from zlib_ng.zlib_ng import crc32
+
+from gnsqd.errors import StorageError
+from gnsqd.storage.journal.spans import Spans, encode_bounds
+
+FIRST_LINE_SIZE = 25
+_FIRST_LINE = re.compile(rb"gnsqd journal 1 ([0-9a-f]{8})\n")
+PUT, SNAPSHOT, QUEUE, DELETED, FINISHED, TAKEN, HELD, COMPLETE, CONVERTING, VOID, CONTINUED = range(1, 12)
+
+_MARK = 0xF19B4A72
+MARK_SIZE = 4
+HEADER = Struct(">4sIIB")
+_PUT = Struct(">qIq")
+_SNAPSHOT = Struct(">qI")
+_QUEUE = Struct(">IH")
+_NUMBER = Struct(">I")
+_HELD = Struct(">qHq")
+_SIZE = Struct(">i")
+
+PUT_HEAD = _PUT.size
+SNAPSHOT_HEAD_SIZE = FIRST_LINE_SIZE + HEADER.size + _SNAPSHOT.size
+MAX_ATTEMPTS = 0xFFFF
+MAX_HELD = 1000  # entries in a record
+MAX_SPANS_BYTES = 1 << 16
+_HELD_ALL = Struct(">" + "qHq" * MAX_HELD)
+
+_SEGMENT = re.compile(r"([.a-zA-Z0-9_-]{1,64})\.journal\.([0-9]{6,})\.dat")
+
+
+def segment_name(topic: str, number: int) -> str:
+    return f"{topic}.journal.{number:06d}.dat"
+
+
+def parse_segment_name(name: str) -> tuple[str, int] | None:
+    """(topic, number); None if `name` isn't one of a segment."""
+    match = _SEGMENT.fullmatch(name)
+    if match is None or name != segment_name(match[1], int(match[2])):
+        return None
+    return match[1], int(match[2])
+
+
+# Writing
+
+
+def mark_of(salt: int) -> bytes:
+    """What each record of a segment begins with."""
+    return (salt ^ _MARK).to_bytes(MARK_SIZE, "big")
+
+
+def first_line(salt: int) -> bytes:
+    return b"gnsqd journal 1 %08x\n" % salt
+
+
+class Encoder:
+    """Makes records, all with one salt."""
+
+    def __init__(self, salt: int) -> None:
+        self.salt = salt
+        self._mark = mark_of(salt)
+
+    def record(self, type: int, payload: bytes = b"") -> bytes:
+        return HEADER.pack(self._mark, len(payload), crc32(payload, self.salt ^ type), type) + payload
+
+    def put(self, first: int, frames: Sequence[bytes], due: int) -> tuple[bytes, bytes]:
+        """Messages with numbers from `first` on; in two parts, because a copy of them costs time."""
+        payload = b"".join([_PUT.pack(first, len(frames), due), *frames])
+        return HEADER.pack(self._mark, len(payload), crc32(payload, self.salt ^ PUT), PUT), payload
+
+    def queue(self, queue: int, name: str, finished: Spans) -> list[bytes]:
+        """As one record, and more where there are very many spans."""
+        encoded_name = name.encode()
+        spans = finished.encode()
+        head = _QUEUE.pack(queue, len(encoded_name)) + encoded_name
+        rest = [
+            self.record(FINISHED, _NUMBER.pack(queue) + spans[position : position + MAX_SPANS_BYTES])
+            for position in range(MAX_SPANS_BYTES, len(spans), MAX_SPANS_BYTES)
+        ]
+        return [self.record(QUEUE, head + spans[:MAX_SPANS_BYTES]), *rest]
+
+    def deleted(self, queue: int) -> bytes:
+        return self.record(DELETED, _NUMBER.pack(queue))
+
+    def spans(self, type: int, queue: int, bounds: list[int]) -> bytes:
+        """FINISHED or TAKEN: `bounds` are start, end, start, end, in any order."""
+        return self.record(type, _NUMBER.pack(queue) + encode_bounds(bounds))
+
+    def held(self, queue: int, entries: Sequence[tuple[int, int, int]]) -> list[bytes]:
+        """Entries are (number, attempts, due)."""
+        head = _NUMBER.pack(queue)
+        return [
+            self.record(HELD, head + _pack_held(entries[first : first + MAX_HELD]))
+            for first in range(0, len(entries), MAX_HELD)
+        ]
+
+    def snapshot_head(self, next_number: int, next_queue: int) -> bytes:
+        """What a segment has before the records of the queues: SNAPSHOT_HEAD_SIZE bytes."""
+        return first_line(self.salt) + self.record(SNAPSHOT, _SNAPSHOT.pack(next_number, next_queue))
+
+    def snapshot_end(self, count: int) -> bytes:
+        """What follows the `count` records of the queues."""
+        return self.record(COMPLETE, _NUMBER.pack(count))
+
+
+def _pack_held(entries: Sequence[tuple[int, int, int]]) -> bytes:
+    if len(entries) == MAX_HELD:
+        return _HELD_ALL.pack(*chain.from_iterable(entries))  # a snapshot may have a million
+    return b"".join([_HELD.pack(*entry) for entry in entries])
+
+
+# Reading: each takes a payload; StorageError if it is none.
+
+
+def decode_snapshot(payload: bytes) -> tuple[int, int]:
+    return _unpack(_SNAPSHOT, payload)  # type: ignore[return-value]
+
+
+def decode_queue(payload: bytes) -> tuple[int, str, Spans]:
+    queue, size = _unpack(_QUEUE, payload)
+    end = _QUEUE.size + size
+    return queue, payload[_QUEUE.size : end].decode("utf-8", "replace"), Spans.decode(payload[end:])
+
+
+def decode_number(payload: bytes) -> int:
+    return int(_unpack(_NUMBER, payload)[0])
+
+
+def decode_spans(payload: bytes) -> tuple[int, Spans]:
+    return decode_number(payload), Spans.decode(payload[_NUMBER.size :])
+
+
+def decode_held(payload: bytes) -> tuple[int, list[tuple[int, int, int]]]:
+    queue = decode_number(payload)
+    entries = payload[_NUMBER.size :]
+    if len(entries) % _HELD.size:
+        raise StorageError("invalid entries")
+    return queue, list(_HELD.iter_unpack(entries))
+
+
+def decode_put(payload: bytes | memoryview) -> tuple[int, int, int]:
+    """(number of the first, count, due time)."""
+    return _unpack(_PUT, payload)  # type: ignore[return-value]
+
+
+def split_frames(payload: bytes, position: int, skip: int) -> list[bytes]:
+    """The frames of a PUT record that begin at `position`, but for the first `skip`; StorageError."""
+    frames = []
+    end = len(payload)
+    unpack_size = _SIZE.unpack_from
+    while position < end:
+        if position + 4 > end:
+            raise StorageError("invalid frames")
+        begin = position
+        position += 4 + unpack_size(payload, position)[0]
+        if not begin + 4 <= position <= end:
+            raise StorageError("invalid frames")
+        if skip:
+            skip -= 1
+        else:
+            frames.append(payload[begin:position])
+    return frames
+
+
+def _unpack(layout: Struct, payload: bytes | memoryview) -> tuple[int, ...]:
+    if len(payload) < layout.size:
+        raise StorageError("record too short")
+    return layout.unpack_from(payload)
+
+
+def parse_header(data: bytes, position: int, expected_mark: bytes) -> tuple[int, int, int] | None:
+    """(type, size of the payload, CRC) of the record there; None if none can begin there."""
+    if len(data) < position + HEADER.size:
+        return None
+    mark, size, crc, type = HEADER.unpack_from(data, position)
+    if mark != expected_mark or not PUT <= type <= CONTINUED:
+        return None
+    return type, size, crc
+
+
+def parse_first_line(data: bytes) -> int | None:
+    """The salt."""
+    match = _FIRST_LINE.match(data)
+    return int(match[1], 16) if match else None
+
+
+def is_whole(type: int, payload: bytes | memoryview, crc: int, salt: int) -> bool:
+    return crc32(payload, salt ^ type) == crc
+
+
+def find_records(data: bytes, salt: int) -> Iterator[tuple[int, int, int]]:
+    """(type, where its payload begins, where it ends) of every whole record of a segment. Where there is none, the
+    search goes on byte by byte: a gap between two of them is damage, and what is behind the last one too."""
+    view = memoryview(data)
+    mark = mark_of(salt)
+    position = FIRST_LINE_SIZE
+    while 0 <= position < len(data):
+        header = parse_header(data, position, mark)
+        if header is not None:
+            type, size, crc = header
+            begin = position + HEADER.size
+            if begin + size <= len(data) and is_whole(type, view[begin : begin + size], crc, salt):
+                yield type, begin, begin + size
+                position = begin + size
+                continue
+        position = data.find(mark, position + 1)

@@ -1,0 +1,354 @@
+"""What a journal says when a daemon starts: which messages there are, and what each queue has done with them.
+
+Every segment is read from the oldest on. The newest begins with a snapshot, so what is missing of older ones costs
+nothing but the messages that were in them. Damage never stops the replay: what is readable behind it counts, and where
+it could have hit what was finished, messages come again rather than not at all.
+"""
+
+import errno
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from time import monotonic, time_ns
+from typing import NamedTuple
+
+from gnsqd.errors import StorageError
+from gnsqd.log import Logger
+from gnsqd.storage.files import path_error
+from gnsqd.storage.journal import records
+from gnsqd.storage.journal.segment import Segment
+from gnsqd.storage.journal.spans import Spans
+
+PROGRESS_SECONDS = 5.0
+MAX_RANGES = 5  # of numbers that a line names
+_IN_SNAPSHOT = (records.QUEUE, records.FINISHED, records.HELD)
+
+
+@dataclass
+class QueueState:
+    """Of the topic (queue 0) or a channel: what it is done with, and what is known of other messages."""
+
+    name: str
+    finished: Spans = field(default_factory=Spans)
+    attempts: dict[int, int] = field(default_factory=dict)
+    due: dict[int, int] = field(default_factory=dict)
+
+    def finish(self, spans: Spans) -> None:
+        self.finished.update(spans)
+        for start, end in spans:
+            for known in (self.attempts, self.due):
+                if known:
+                    if end - start > len(known):
+                        for number in [number for number in known if start <= number < end]:
+                            del known[number]
+                    else:
+                        for number in range(start, end):
+                            known.pop(number, None)
+
+
+class Damage(NamedTuple):
+    """Bytes of a segment that hold no record."""
+
+    path: str
+    begin: int
+    end: int
+    reason: str
+
+
+class Replay:
+    """Reads segments into `segments`, `queues` by number, and the rest of what a journal goes on from. Nothing is
+    changed unless it `mends`: then what a kill left unfinished at the end is cut off."""
+
+    def __init__(self, topic: str, log: Logger, mends: bool = True) -> None:
+        self.segments: list[Segment] = []
+        self.queues: dict[int, QueueState] = {}
+        self.present = Spans()  # messages
+        self.due: dict[int, int] = {}  # of messages that nobody was given yet
+        self.put_count = 0  # messages in all segments, and their bytes
+        self.put_size = 0
+        self.next_number = 1
+        self.next_queue = 1
+        self.converting = False  # the disk queues are a copy
+        self.damaged = False  # what was finished may be unknown
+        self.void: list[Segment] = []  # segments that do not count any more
+        self.whole = False  # the last segment by itself tells what queues are done with
+        self.damages: list[Damage] = []
+        self.lost = Spans()  # messages that are in no segment and that some queue is not done with
+        self.torn: Damage | None = None
+        self._mends = mends
+        self._topic = topic
+        self._log = log
+        self._first_number = 1  # of all that counts
+        self._written_end = 1  # every number below was written
+        self._continued: Segment | None = None  # the last segment, if it says that another follows
+        self._now = time_ns()
+        self._snapshot: dict[int, QueueState] | None = None  # one that is not complete
+        self._snapshot_records = 0
+        self._snapshot_damaged = False
+
+    def read(self, paths: list[tuple[int, str]], advance: Callable[[int], None] = lambda size: None) -> None:
+        """Read all files, as (number, path) in order. StorageError if one can't be read, unless it is the disk that
+        fails: that is damage. `advance` is told how many bytes were read."""
+        begin = progress = monotonic()
+        last = max((at for at, (_, path) in enumerate(paths) if _has_records(path)), default=0)
+        for position, (number, path) in enumerate(paths):
+            try:
+                advance(self._read_segment(number, path, position >= last))
+            except FileNotFoundError:
+                pass  # a daemon deletes them, where one runs
+            except OSError as error:
+                text = path_error("read", path, error)
+                if error.errno != errno.EIO:
+                    raise StorageError(text) from error
+                self._note_damage(Damage(path, 0, 0, text))
+            if monotonic() - progress >= PROGRESS_SECONDS:
+                progress = monotonic()
+                self._log.info("JOURNAL(%s): %d of %d segments replayed", self._topic, position + 1, len(paths))
+        self._end_snapshot()
+        if self._continued is not None:
+            path, size = self._continued.path, self._continued.size
+            text = f"the segment that follows is missing, with all messages from number {self.next_number} on"
+            self._note_damage(Damage(path, size, size, text))
+        self._settle()
+        if self.lost:
+            self._log.error("JOURNAL(%s): %s", self._topic, self.describe_lost())
+        if paths:
+            self._log.info(
+                "JOURNAL(%s): replayed %d segments with %d messages in %.3f seconds",
+                self._topic,
+                len(self.segments),
+                self.present.count(),
+                monotonic() - begin,
+            )
+
+    def _read_segment(self, number: int, path: str, is_last: bool) -> int:
+        """The size of the file; OSError."""
+        with open(path, "rb") as file:
+            data = file.read()
+        salt = records.parse_first_line(data)
+        if salt is None:
+            self._set_aside(number, path, len(data), is_last)
+            return len(data)
+        self.whole = False
+        self._continued = None
+        segment = Segment(path, number, salt, self.next_number)
+        segment.size = len(data)
+        self.segments.append(segment)
+        position = records.FIRST_LINE_SIZE
+        for type, start, end in records.find_records(data, salt):
+            begin = start - records.HEADER.size
+            if begin != position:
+                self._note_damage(Damage(path, position, begin, "damaged"))
+            position = end
+            try:
+                if type == records.CONTINUED:
+                    self._continued = segment
+                elif type == records.PUT:
+                    self._put(segment, memoryview(data)[start : start + records.PUT_HEAD], begin)
+                    self.put_size += end - start - records.PUT_HEAD
+                else:
+                    self._apply(type, data[start:end])
+            except StorageError as error:
+                self._note_damage(Damage(path, begin, end, str(error)))
+        if position < len(data):
+            rest = Damage(path, position, len(data), "damaged")
+            if is_last and not self._is_complete(segment, data, position):
+                self._cut_off(segment, rest)
+            else:
+                self._note_damage(rest)
+        return len(data)
+
+    def _is_complete(self, segment: Segment, data: bytes, position: int) -> bool:
+        """Whether a record at the end, which is damaged, has its full size: then no kill has cut it off."""
+        header = records.parse_header(data, position, records.mark_of(segment.salt))
+        if header is None:
+            return False
+        type, size, _ = header
+        position += records.HEADER.size
+        if type == records.PUT and position + size <= len(data) and size >= records.PUT_HEAD:
+            first, count, _ = records.decode_put(data[position : position + records.PUT_HEAD])
+            if first == self._written_end and 0 < count < size:  # or that is where the damage is
+                self._mention(first + count)
+        return position + size <= len(data)
+
+    def _cut_off(self, segment: Segment, rest: Damage) -> None:
+        """What a kill left of the last write."""
+        size = rest.end - rest.begin
+        self.torn = rest._replace(reason=f"{size:,} bytes of an unfinished write")
+        self._log.warn("JOURNAL(%s): %s ends in %d bytes of an unfinished write, cut off", self._topic, rest.path, size)
+        segment.size = rest.begin
+        if self._mends:
+            os.truncate(rest.path, rest.begin)
+
+    def _set_aside(self, number: int, path: str, size: int, is_last: bool) -> None:
+        """A file without a salt: nothing in it can be told from what bodies contain."""
+        if not size or (is_last and size <= records.FIRST_LINE_SIZE):  # a kill came before anything else
+            self.torn = Damage(path, 0, size, f"{size} bytes of an unfinished first line")
+            self._log.warn("JOURNAL(%s): %s is not a segment of a journal yet, removed", self._topic, path)
+            self.void.append(Segment(path, number, 0, self.next_number))
+            return
+        self._continued = None  # here it is
+        self._note_damage(Damage(path, 0, size, "not a segment of a journal"))
+        if self._mends:
+            with suppress(OSError):
+                os.rename(path, f"{path}.bad")
+
+    def _note_damage(self, damage: Damage) -> None:
+        self.damaged = self._snapshot_damaged = True
+        self.damages.append(damage)
+        path, begin, end, reason = damage
+        self._log.error("JOURNAL(%s): %s from %d to %d: %s", self._topic, path, begin, end, reason)
+
+    def _put(self, segment: Segment, head: memoryview, offset: int) -> None:
+        first, count, due = records.decode_put(head)
+        if first <= 0 or count <= 0:
+            raise StorageError("invalid numbers")
+        at = len(self.segments) - 2
+        while at >= 0 and self.segments[at].end > first:
+            self.segments[at].cut(first)  # a later segment has them once more
+            at -= 1
+        segment.note_put(first, count, offset)
+        self.present.add(first, first + count)
+        self.put_count += count
+        self._mention_written(first + count)
+        if due > self._now:
+            for number in range(first, first + count):
+                self.due[number] = due
+
+    def _mention(self, end: int) -> None:
+        self.next_number = max(self.next_number, end)
+
+    def _mention_written(self, end: int) -> None:
+        self._written_end = max(self._written_end, end)
+        self._mention(end)
+
+    def _apply(self, type: int, payload: bytes) -> None:
+        if type in _IN_SNAPSHOT:
+            self._snapshot_records += 1
+        elif type != records.COMPLETE:
+            self._end_snapshot()
+        if type == records.SNAPSHOT:
+            number, queue = records.decode_snapshot(payload)
+            self._mention_written(number)
+            self.next_queue = max(self.next_queue, queue)
+            self._snapshot, self._snapshot_records, self._snapshot_damaged = {}, 0, False
+        elif type == records.COMPLETE:
+            self._complete(records.decode_number(payload))
+        elif type == records.QUEUE:
+            index, name, spans = records.decode_queue(payload)
+            self._known()[index] = QueueState(name, spans)
+            self.next_queue = max(self.next_queue, index + 1)
+            self._mention(spans.ceiling)
+        elif type == records.DELETED:
+            self.queues.pop(records.decode_number(payload), None)
+        elif type in (records.FINISHED, records.TAKEN):
+            self._spans(type, *records.decode_spans(payload))
+        elif type == records.HELD:
+            index, entries = records.decode_held(payload)
+            self._held(index, entries)
+        elif type == records.CONVERTING:
+            self.converting = True
+        elif type == records.VOID:
+            self._start_anew()
+
+    def _known(self) -> dict[int, QueueState]:
+        """What the next record tells of: a snapshot counts when it is whole."""
+        return self.queues if self._snapshot is None else self._snapshot
+
+    def _complete(self, count: int) -> None:
+        if self._snapshot is not None and count == self._snapshot_records:
+            self.queues = self._snapshot
+            self.converting = self.damaged = False  # what was before is told anew
+            self._snapshot = None
+            self.whole = True
+        else:
+            self._snapshot_damaged = True
+            self._end_snapshot()
+
+    def _end_snapshot(self) -> None:
+        """A snapshot that is not whole: at the end of the journal its write was never finished, so it is as if there
+        was none, because what is before it is all there. Damage in it leaves what can be read of both."""
+        if self._snapshot is not None and self._snapshot_damaged:
+            self.queues |= self._snapshot
+            self.damaged = True
+        self._snapshot = None
+        self._snapshot_damaged = False
+
+    def _spans(self, type: int, index: int, spans: Spans) -> None:
+        self._mention(spans.ceiling)
+        state = self._known().get(index)
+        if state is None:
+            return
+        if type == records.FINISHED:
+            state.finish(spans)
+        else:
+            for start, end in spans:
+                for number in range(start, end):
+                    state.attempts[number] = min(state.attempts.get(number, 0) + 1, records.MAX_ATTEMPTS)
+
+    def _held(self, index: int, entries: list[tuple[int, int, int]]) -> None:
+        state = self._known().get(index)
+        for number, attempts, due in entries:
+            self._mention(number + 1)
+            if state is not None:
+                state.attempts[number] = attempts
+                state.due[number] = due
+
+    def describe_lost(self) -> str:
+        """How many messages, and which; it may be fewer where it isn't known what was finished."""
+        ranges = (f"{start}-{end - 1}" if end - start > 1 else f"{start}" for start, end in self.lost)
+        numbers = ", ".join(islice(ranges, MAX_RANGES))
+        if len(self.lost) > MAX_RANGES:
+            numbers += f" and {len(self.lost) - MAX_RANGES} more ranges"
+        count = self.lost.count()
+        text = f"{'up to ' * self.damaged}{count} {'message is' if count == 1 else 'messages are'} lost"
+        return f"{text}, no segment has them: numbers {numbers}"
+
+    def _start_anew(self) -> None:
+        self.void += self.segments
+        self.segments = []
+        self.queues = {}
+        self.present = Spans()
+        self.due = {}
+        self.converting = self.damaged = False
+        self._snapshot = None
+        self._first_number = self._written_end = self.next_number
+
+    def _settle(self) -> None:
+        """The topic has handed over what any channel is done with or was given, and nobody waits for what is lost."""
+        is_known = 0 in self.queues
+        topic = self.queues.setdefault(0, QueueState(self._topic))
+        missing = self.present.gaps(0, self.next_number)
+        for state in self.queues.values():
+            if state is not topic:
+                topic.finished.update(state.finished)
+                for number in [*state.attempts, *state.due]:
+                    topic.finished.add(number, number + 1)
+        # From `_written_end` on numbers may have been noted as finished whose messages a kill prevented.
+        end = self.next_number if self.damages else self._written_end
+        suspects = done = self.present.gaps(self._first_number, end)
+        for state in self.queues.values():
+            before = state.finished.copy()
+            state.finish(missing)
+            if state.finished.count() > before.count():
+                done = done.without(done.without(before))
+            for number in list(state.attempts):
+                if number in state.finished:
+                    del state.attempts[number]
+            state.due = {
+                number: due for number, due in state.due.items() if due > self._now and number not in state.finished
+            }
+        if is_known or not self.damaged:
+            self.lost = suspects.without(done)
+        needed = [segment for segment in self.segments if segment.count or segment is self.segments[-1]]
+        self.void += [segment for segment in self.segments if segment not in needed]
+        self.segments = needed
+
+
+def _has_records(path: str) -> bool:
+    try:
+        return os.path.getsize(path) > records.FIRST_LINE_SIZE
+    except OSError:
+        return False

@@ -1,0 +1,213 @@
+"""One file of a journal, and where in it a message is.
+
+A sparse index, an entry for some 16 KiB of records, leads near to a message; from there the records are read. Numbers
+rise within a segment; some may be missing.
+"""
+
+import os
+from array import array
+from bisect import bisect_right
+from contextlib import suppress
+
+from gnsqd.errors import StorageError
+from gnsqd.storage.files import path_error, write_at
+from gnsqd.storage.journal.open_files import OpenFiles
+from gnsqd.storage.journal.records import (
+    CONTINUED,
+    FIRST_LINE_SIZE,
+    HEADER,
+    MARK_SIZE,
+    PUT,
+    PUT_HEAD,
+    Encoder,
+    decode_put,
+    is_whole,
+    mark_of,
+    parse_header,
+    split_frames,
+)
+
+INDEX_STEP = 16 * 1024  # bytes
+CHUNK = 64 * 1024  # bytes that are read at once, at least
+
+
+class Segment:
+    """Knows the messages from `first` up to, not including, `end`. Owns a descriptor while it is read."""
+
+    __slots__ = (
+        "_descriptor",
+        "_last",
+        "_mark",
+        "_numbers",
+        "_offsets",
+        "count",
+        "end",
+        "first",
+        "number",
+        "path",
+        "salt",
+        "size",
+    )
+
+    def __init__(self, path: str, number: int, salt: int, first: int) -> None:
+        self.path = path
+        self.number = number
+        self.salt = salt
+        self._mark = mark_of(salt)
+        self.first = self.end = first
+        self.size = 0
+        self.count = 0  # of messages
+        self._numbers = array("q")
+        self._offsets = array("q")
+        self._last = -INDEX_STEP
+        self._descriptor = -1
+
+    @classmethod
+    def reader(cls, segment: "Segment") -> "Segment":
+        """The same once more, with a descriptor of its own."""
+        reader = cls(segment.path, segment.number, segment.salt, segment.first)
+        reader.end, reader.size, reader.count = segment.end, segment.size, segment.count
+        reader._numbers, reader._offsets = segment._numbers, segment._offsets
+        return reader
+
+    def note_put(self, first: int, count: int, offset: int) -> None:
+        """A record with these messages is at `offset`."""
+        if not self.count:
+            self.first = first
+        if offset - self._last >= INDEX_STEP:
+            self._numbers.append(first)
+            self._offsets.append(offset)
+            self._last = offset
+        self.count += count
+        self.end = first + count
+
+    def cut(self, end: int) -> None:
+        """Messages from `end` on are in a later segment, too, which counts."""
+        self.first = min(self.first, end)
+        self.end = min(self.end, end)
+        self.count = min(self.count, self.end - self.first)
+
+    def mark_continued(self) -> None:
+        """Note at its end that another segment follows. Should that fail, it only goes unnoticed if that is lost."""
+        try:
+            descriptor = os.open(self.path, os.O_WRONLY)
+        except OSError:
+            return
+        try:
+            self.size += write_at(descriptor, [Encoder(self.salt).record(CONTINUED)], self.size)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(descriptor, self.size)
+        finally:
+            os.close(descriptor)
+
+    def size_of(self, count: int) -> int:
+        """How many bytes `count` of its messages take, about; 0 exactly when they are none."""
+        return self.size * min(count, self.count) // max(self.count, 1) + 1 if count else 0
+
+    def open(self, files: OpenFiles) -> None:
+        """Have it open to be read, as long as `files` have room; StorageError."""
+        if self._descriptor < 0:
+            try:
+                self._descriptor = files.open(self.path, os.O_RDONLY)
+            except OSError as error:
+                raise StorageError(path_error("open", self.path, error)) from error
+        files.use(self)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def remove(self) -> None:
+        """Delete the file; StorageError."""
+        self.close()
+        try:
+            os.unlink(self.path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            with suppress(OSError):
+                os.truncate(self.path, 0)  # what is left tells nothing
+            raise StorageError(path_error("remove", self.path, error)) from error
+
+    def read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
+        """(number, frames, due time) of messages in a row, from the first there is at `number` or later and before
+        `end`; no frames if there is none. Damaged ones are as if they were not there. StorageError if the file can't
+        be read."""
+        end = min(end, self.end)
+        try:
+            return self._read(number, end)
+        except OSError as error:
+            raise StorageError(path_error("read", self.path, error)) from error
+
+    def _read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
+        if self._descriptor < 0:
+            self._descriptor = os.open(self.path, os.O_RDONLY)
+        entry = bisect_right(self._numbers, number) - 1
+        position = self._offsets[entry] if entry >= 0 else FIRST_LINE_SIZE
+        start = next_number = number
+        frames: list[bytes] = []
+        due = 0
+        chunk, base = b"", position
+        while position < self.size and next_number < end:
+            offset = position - base
+            if offset + HEADER.size > len(chunk):
+                if frames or self.size - position < HEADER.size:
+                    break
+                chunk, base, offset = (
+                    os.pread(self._descriptor, min(CHUNK, self.size - position), position),
+                    position,
+                    0,
+                )
+                if len(chunk) < HEADER.size:
+                    break
+            header = parse_header(chunk, offset, self._mark)
+            if header is None or position + HEADER.size + header[1] > self.size:
+                if frames:
+                    break
+                position = self._next_mark(position + 1)
+                chunk, base = b"", position
+                continue
+            type, size, crc = header
+            record_end = offset + HEADER.size + size
+            if record_end > len(chunk):
+                if frames:
+                    break
+                chunk, base = os.pread(self._descriptor, HEADER.size + size, position), position
+                if len(chunk) < HEADER.size + size:
+                    break
+                continue
+            payload = chunk[offset + HEADER.size : record_end]
+            if not is_whole(type, payload, crc, self.salt):
+                if frames:
+                    break
+                position = self._next_mark(position + 1)
+                chunk, base = b"", position
+                continue
+            position += HEADER.size + size
+            if type != PUT:
+                continue
+            first, count, record_due = decode_put(payload)
+            if first + count <= next_number:
+                continue
+            if first >= end or (frames and (first != next_number or record_due != due)):
+                break
+            if not frames:
+                start, due = max(first, number), record_due
+            found = split_frames(payload, PUT_HEAD, max(next_number - first, 0))
+            frames += found[: end - max(first, next_number)]
+            next_number = first + count
+        return start, frames, due
+
+    def _next_mark(self, position: int) -> int:
+        """Where the next record may begin."""
+        while position < self.size:
+            data = os.pread(self._descriptor, CHUNK, position)
+            found = data.find(self._mark)
+            if found >= 0:
+                return position + found
+            if len(data) <= MARK_SIZE:
+                break
+            position += len(data) - MARK_SIZE + 1
+        return self.size

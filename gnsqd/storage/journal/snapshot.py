@@ -1,0 +1,97 @@
+"""What all queues of a journal are done with and hold back, as records at the begin of a new segment.
+
+A million messages may be held back, so the records are made and written in steps, and the state of each queue is copied
+when its turn comes. What the queues note meanwhile follows them: each note has all that is known of a message, so the
+last one counts. The file has another name until it is complete.
+"""
+
+import os
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+from gnsqd.storage.files import failing_as_go, write_at
+from gnsqd.storage.journal.open_files import AppendedFile, OpenFiles
+from gnsqd.storage.journal.queue import Queue
+from gnsqd.storage.journal.records import SNAPSHOT_HEAD_SIZE, Encoder
+
+STEP = 256 * 1024  # bytes of records that are made at once, about 5 ms,
+PIECE = 1024  # where a look at up to 1,000 messages counts as so many, and a copy of what is known of one as a byte
+
+
+class Snapshot:
+    """Of `queues`, for the segment `path`."""
+
+    def __init__(self, path: str, queues: Iterable[Queue], encoder: Encoder, files: OpenFiles) -> None:
+        self.path = path
+        self.size = SNAPSHOT_HEAD_SIZE  # bytes of the file
+        self.complete = False
+        self._encoder = encoder
+        self._files = files
+        self._file: AppendedFile | None = None
+        self._records: list[bytes] = []  # not yet written
+        self._count = 0  # of those that are
+        self._notes: list[bytes] = []
+        self._left = 0  # of STEP
+        self._pieces = self._make(list(queues))
+
+    def _make(self, queues: list[Queue]) -> Iterator[list[bytes]]:
+        for queue in queues:
+            if queue.held_count >= self._left:  # the copy gets a step of its own
+                self._left = 0
+                yield []
+            self._left -= queue.held_count
+            held = queue.held()
+            yield self._encoder.queue(queue.index, queue.name, queue.finished)
+            for entries in held:
+                yield self._encoder.held(queue.index, entries)
+        while self._notes:
+            notes, self._notes = self._notes, []
+            for note in notes:
+                yield [note]
+
+    def advance(self) -> bool:
+        """Make some of the records; whether that was the rest of them. StorageError: only `discard` may follow."""
+        self._left = STEP
+        for records in self._pieces:
+            self._records += records
+            self._left -= PIECE + sum(map(len, records))
+            if self._left <= 0:
+                self._write()
+                return False
+        self.complete = True
+        return True
+
+    def follow(self, notes: Iterable[bytes]) -> None:
+        """QUEUE, FINISHED and HELD records of what has changed since the last of these calls."""
+        self._notes += notes
+
+    def _write(self) -> None:
+        file = self._open()
+        with failing_as_go("write", self.path):
+            self.size += write_at(file.descriptor, self._records, self.size)
+        self._count += len(self._records)
+        self._records = []
+
+    def _open(self) -> AppendedFile:
+        if self._file is None:
+            with failing_as_go("open", self.path):
+                self._file = AppendedFile(f"{self.path}.{random.getrandbits(63)}.tmp", self._files)
+        return self._file
+
+    def finish(self, next_number: int, next_queue: int) -> tuple[AppendedFile, bytes]:
+        """The file, which has its name now, and what has to be written at `size` to make the snapshot whole. Errors as
+        `advance`."""
+        file = self._open()
+        with failing_as_go("write", self.path):
+            write_at(file.descriptor, [self._encoder.snapshot_head(next_number, next_queue)], 0)
+        file.rename(self.path)
+        rest = [*self._records, *self._notes]
+        return file, b"".join([*rest, self._encoder.snapshot_end(self._count + len(rest))])
+
+    def discard(self) -> None:
+        """Leave no file."""
+        if self._file is not None:
+            self._file.close()
+            with suppress(OSError):
+                os.unlink(self._file.path)

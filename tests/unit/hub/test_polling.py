@@ -1,0 +1,62 @@
+"""How long the loop is kept awake for input that may come at once."""
+
+import time
+
+import gevent
+import pytest
+
+from gnsqd.hub.polling import WINDOW, Polling, shared_polling
+
+DEADLINE = 30.0
+
+
+@pytest.fixture
+def polling() -> Polling:
+    return Polling()
+
+
+def make_look(polling: Polling) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not polling.looking:  # a pause of the machine between two inputs makes them slow ones
+        assert time.monotonic() < deadline
+        polling.note()
+
+
+def test_quick_input_keeps_the_loop_awake(polling: Polling) -> None:
+    polling.note()
+    assert not polling.looking, "one input tells nothing"
+    make_look(polling)
+
+
+def test_slow_input_does_not(polling: Polling) -> None:
+    for _ in range(3):
+        polling.note()
+        assert not polling.looking
+        time.sleep(2 * WINDOW)
+
+
+def test_the_loop_sleeps_when_no_more_comes(polling: Polling) -> None:
+    make_look(polling)
+    with gevent.Timeout(DEADLINE):
+        while polling.looking:
+            gevent.sleep(0.001)
+    make_look(polling)
+
+
+def test_others_get_their_turn_meanwhile(polling: Polling) -> None:
+    """The loop serves its other events between two looks."""
+    looking = []
+    make_look(polling)
+    done = gevent.spawn_later(0.0, lambda: looking.append(polling.looking))
+    deadline = time.monotonic() + DEADLINE
+    while not looking:
+        assert time.monotonic() < deadline
+        polling.note()
+        gevent.sleep(0)
+    done.get()
+
+
+def test_all_connections_of_a_hub_share_one() -> None:
+    assert shared_polling() is shared_polling()
+    other = gevent.get_hub().threadpool.apply(shared_polling)
+    assert other is not shared_polling()

@@ -1,0 +1,80 @@
+"""Calls in threads, while greenlets go on."""
+
+import os
+import threading
+from collections.abc import Iterator
+
+import gevent
+import pytest
+
+from gnsqd.hub.threads import Threads
+from unit.storage.greenlets import eventually
+
+LIMIT = 2
+PATIENCE = 10.0  # seconds
+
+
+@pytest.fixture
+def threads() -> Iterator[Threads]:
+    threads = Threads(LIMIT)
+    yield threads
+    threads.close()
+
+
+def test_what_a_call_returns_or_raises_comes_back(threads: Threads) -> None:
+    assert threads.run(lambda *numbers: (threading.get_ident(), sum(numbers)), 1, 2)[1] == 3
+    assert threads.run(threading.get_ident) != threading.get_ident()
+    with pytest.raises(ZeroDivisionError):
+        threads.run(lambda: 1 // 0)
+    with pytest.raises(SystemExit):  # the thread serves on
+        threads.run(exit)
+    assert threads.run(int, "5") == 5
+
+
+def test_greenlets_go_on_and_at_most_so_many_calls_are_under_way(threads: Threads) -> None:
+    gates = [threading.Event() for _ in range(LIMIT + 1)]
+    begun: list[int] = []  # in which thread
+
+    def pass_gate(gate: threading.Event) -> bool:
+        begun.append(threading.get_native_id())
+        return gate.wait(PATIENCE)
+
+    calls = [gevent.spawn(threads.run, pass_gate, gate) for gate in gates]
+    eventually(lambda: len(begun) == LIMIT)
+    gates[1].set()
+    assert calls[1].get(timeout=PATIENCE)
+    eventually(lambda: len(begun) == LIMIT + 1)
+    assert not calls[0].ready()
+    gates[0].set()
+    gates[2].set()
+    assert all(call.get(timeout=PATIENCE) for call in calls)
+    assert len(set(begun)) == LIMIT
+
+
+def test_whoever_waits_may_be_killed(threads: Threads) -> None:
+    gate = threading.Event()
+    victim = gevent.spawn(threads.run, gate.wait, PATIENCE)
+    gevent.sleep(0)
+    victim.kill()
+    gate.set()
+    assert threads.run(int, "1") == 1
+
+
+def test_closing_waits_for_what_is_under_way_and_ends_the_threads() -> None:
+    threads = Threads(LIMIT)
+    gate = threading.Event()
+    begun: set[int] = set()
+
+    def pass_gate() -> bool:
+        begun.add(threading.get_native_id())
+        return gate.wait(PATIENCE)
+
+    calls = [gevent.spawn(threads.run, pass_gate) for _ in range(LIMIT)]
+    eventually(lambda: len(begun) == LIMIT)
+    closing = gevent.spawn(threads.close)
+    gevent.sleep(0)
+    assert not closing.ready()
+    gate.set()
+    closing.get(timeout=PATIENCE)
+    assert all(call.get(timeout=PATIENCE) for call in calls)
+    eventually(lambda: not begun & {int(thread) for thread in os.listdir("/proc/self/task")})

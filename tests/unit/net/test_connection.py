@@ -1,0 +1,126 @@
+"""A client's socket: deadlines (NSQD-COMPAT 2.1), layers, and errors in Go's words."""
+
+import socket
+import struct
+import zlib
+from contextlib import suppress
+from time import monotonic
+
+import pytest
+from gevent import sleep, spawn
+
+import gnsqd.net.connection
+from gnsqd.net.connection import Connection
+from gnsqd.net.stream import DeflateLayer
+
+
+def test_read_deadline_ends_a_wait() -> None:
+    ours, theirs = socket.socketpair()
+    connection = Connection(ours, "peer")
+    connection.read_deadline = monotonic() + 0.05
+    with pytest.raises(TimeoutError, match="i/o timeout$"):
+        connection.receive()
+    connection.close()
+    theirs.close()
+
+
+def test_read_deadline_that_passes_while_nobody_reads_counts_no_more_once_it_is_moved() -> None:
+    ours, theirs = socket.socketpair()
+    connection = Connection(ours, "peer")
+    connection.read_deadline = monotonic() + 0.05
+    theirs.send(b"one")
+    assert connection.receive() == b"one"
+    sleep(0.1)  # a batch that waits for a slow disk
+    connection.read_deadline = monotonic() + 30
+    theirs.send(b"two")
+    assert connection.receive() == b"two"
+    connection.close()
+    theirs.close()
+
+
+def test_failed_send_is_worded_as_in_go() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        ours, (host, port) = server.accept()
+        own_host, own_port = ours.getsockname()
+    connection = Connection(ours, f"{host}:{port}")
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    theirs.close()
+    expected = rf"^write tcp {own_host}:{own_port}->{host}:{port}: write: (broken pipe|connection reset by peer)$"
+    with pytest.raises(OSError, match=expected):
+        connection.send(b"x")
+    connection.close()
+
+
+def test_reader_that_takes_a_little_now_and_then_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    connection = Connection(ours, "peer")
+    connection.write_timeout = 0.1
+    theirs.setblocking(False)
+
+    def sip() -> None:
+        while True:
+            with suppress(BlockingIOError):
+                theirs.recv(65536)
+            sleep(0.01)
+
+    sipping = spawn(sip)
+    started = monotonic()
+    connection.send(bytes(4 << 20))  # at 6 MB a second
+    assert monotonic() - started > connection.write_timeout
+    monkeypatch.setattr(gnsqd.net.connection, "SLOWEST_READER", 1 << 30)
+    with pytest.raises(TimeoutError, match="^write unix .*: i/o timeout$"):
+        connection.send(bytes(4 << 20))
+    sipping.kill()
+    connection.close()
+    theirs.close()
+
+
+class Recorder:
+    """A layer that makes little of much, and notes how much that was."""
+
+    pending = ended = False
+
+    def __init__(self) -> None:
+        self.encoded: list[int] = []
+
+    def decode(self, data: bytes) -> bytes:
+        return data
+
+    def encode(self, data: bytes) -> bytes:
+        self.encoded.append(len(data))
+        return data[:1]
+
+
+def test_much_is_wrapped_in_slices_between_which_others_have_their_turn() -> None:
+    ours, theirs = socket.socketpair()
+    connection, layer = Connection(ours, "peer"), Recorder()
+    connection.push(layer)
+    seen = set()
+
+    def watch() -> None:
+        while True:
+            seen.add(len(layer.encoded))
+            sleep(0)
+
+    watcher = spawn(watch)
+    connection.send(bytes(1 << 20))
+    watcher.kill()
+    assert layer.encoded == [65536] * 16
+    assert len(seen) > 10
+    assert theirs.recv(100) == bytes(16)
+    connection.close()
+    theirs.close()
+
+
+def test_end_of_a_layer_is_the_end_of_what_comes() -> None:
+    ours, theirs = socket.socketpair()
+    connection = Connection(ours, "peer")
+    connection.read_deadline = monotonic() + 30
+    connection.push(DeflateLayer(6))
+    compress = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
+    theirs.send(compress.compress(b"NOP\n") + compress.flush())
+    assert connection.receive() == b"NOP\n"
+    assert connection.receive() == b""
+    connection.close()
+    theirs.close()

@@ -1,0 +1,165 @@
+"""Addresses in all their forms; behaviour/test_addresses.py asks the real daemon for the same words."""
+
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import gevent
+import gevent.socket
+import pytest
+
+from gnsqd.errors import StartError
+from gnsqd.log import Level, Logger
+from gnsqd.net.connection import Connection
+from gnsqd.net.listener import Listener, format_address, split_host_port
+
+
+@contextmanager
+def listening(address: str) -> Iterator[Listener]:
+    found = Listener(address)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "port"),
+    [
+        ("h:1", "h", "1"),
+        (":1", "", "1"),
+        ("h:", "h", ""),
+        (":", "", ""),
+        ("[::1]:1", "::1", "1"),
+        ("[h]:1", "h", "1"),
+        ("[]:1", "", "1"),
+        ("h:-1", "h", "-1"),
+        ("a/b:1", "a/b", "1"),
+    ],
+)
+def test_host_and_port(address: str, host: str, port: str) -> None:
+    assert split_host_port(address) == (host, port)
+
+
+@pytest.mark.parametrize(
+    ("address", "error"),
+    [
+        ("", "missing port in address"),
+        ("h", "missing port in address"),
+        ("[::1]", "missing port in address"),
+        ("[::1]x:1", "missing port in address"),
+        ("[::1:1", "missing ']' in address"),
+        ("::1:1", "too many colons in address"),
+        ("[::1]:1:2", "too many colons in address"),
+        ("a[b:1", "unexpected '[' in address"),
+        ("[a[b]:1", "unexpected '[' in address"),
+        ("a:[1", "unexpected '[' in address"),
+        ("a]b:1", "unexpected ']' in address"),
+        ("a:1]", "unexpected ']' in address"),
+        ("[a]:1]", "unexpected ']' in address"),
+    ],
+)
+def test_what_is_no_host_and_port(address: str, error: str) -> None:
+    with pytest.raises(ValueError, match=f"^{error}$".replace("[", r"\[")):
+        split_host_port(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        (("127.0.0.1", 4150), "127.0.0.1:4150"),
+        (("::1", 4150, 0, 0), "[::1]:4150"),
+        (("::", 4150, 0, 0), "[::]:4150"),
+        (("::ffff:127.0.0.1", 4150, 0, 0), "127.0.0.1:4150"),
+        (("::ffff:0:1", 4150, 0, 0), "[::ffff:0:1]:4150"),
+        (("fe80::1", 4150, 0, 1), f"[fe80::1%{socket.if_indextoname(1)}]:4150"),
+        (("fe80::1", 4150, 0, 99_999_999), "[fe80::1%99999999]:4150"),
+        ("/a/path", "/a/path"),
+        ("", "@"),
+        (b"\0name", "@name"),
+        (b"\0", "@"),
+        (b"\0\xff", "@\udcff"),
+        (None, "@"),
+    ],
+)
+def test_address_is_shown_as_by_go(address: object, text: str) -> None:
+    assert format_address(address) == text
+
+
+def test_every_interface_is_that_of_ipv4_where_there_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    for host in ("", "0.0.0.0", "[::]"):
+        with listening(f"{host}:0") as found:
+            assert found.address == f"0.0.0.0:{found.port}"
+
+
+def test_missing_support_of_ipv6_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(family: int, kind: int) -> socket.socket:
+        assert family == socket.AF_INET6
+        raise OSError(errno.EAFNOSUPPORT, "as on a kernel without it")
+
+    monkeypatch.setattr(gevent.socket, "socket", refuse)
+    error = r"^listen \(\[::1\]:0\) failed - listen tcp \[::1\]:0: socket: address family not supported by protocol$"
+    with pytest.raises(StartError, match=error):
+        Listener("[::1]:0")
+
+
+def test_first_address_of_ipv4_is_taken_of_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look_up(host: str, port: int, type: int) -> list[tuple[int, int, int, str, tuple[object, ...]]]:
+        assert host == "both.example"
+        addresses = [("::1", port, 0, 0), ("127.0.0.1", port), ("127.0.0.2", port)]
+        families = [socket.AF_INET6, socket.AF_INET, socket.AF_INET]
+        return [(family, type, 6, "", address) for family, address in zip(families, addresses, strict=True)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    with listening("both.example:0") as found:
+        assert found.address == f"127.0.0.1:{found.port}"
+
+
+@pytest.mark.parametrize("address", ["a\0b:1", "127.0.0.1:\udcff", "\udcff:1", "é" * 70 + ":1"])
+def test_text_that_can_be_no_address_is_refused(address: str) -> None:
+    with pytest.raises(
+        StartError, match=r"^listen \(.*\) failed - listen tcp: lookup .*: (no such host|unknown port)$"
+    ):
+        Listener(address)
+
+
+@pytest.mark.parametrize("zone", ["nope", "99999999999", "x" * 100, "a\0b"])
+def test_zone_that_is_none_is_refused(zone: str) -> None:
+    with pytest.raises(StartError, match=r"^listen \(.*\) failed - listen tcp "):
+        Listener(f"[fe80::1%{zone}]:0")
+
+
+def test_file_of_a_unix_socket_is_removed_at_close_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "a.sock"
+    with listening(str(path)) as found:
+        assert (found.port, found.address) == (-1, str(path))
+        assert os.listdir(tmp_path) == ["a.sock"]
+    assert os.listdir(tmp_path) == []
+    with listening(str(path)):
+        path.unlink()  # somebody tidies up
+    assert os.listdir(tmp_path) == []
+
+
+def test_client_that_is_gone_before_it_is_accepted_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its socket macOS tells nothing, and sets nothing: EINVAL."""
+
+    def refuse(*args: object) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    accepted: list[Connection] = []
+    with listening("127.0.0.1:0") as found, socket.create_connection(("127.0.0.1", found.port)):
+        monkeypatch.setattr(socket.socket, "setsockopt", refuse)
+        monkeypatch.setattr(socket.socket, "getsockname", refuse)
+
+        def handle(sock: socket.socket, address: str) -> None:
+            accepted.append(Connection(sock, address))
+            found.close()
+
+        log = Logger("", Level.FATAL)
+        with gevent.Timeout(30):
+            gevent.spawn(found.serve, "TCP", log, handle, lambda: False).get()
+    accepted[0].close()

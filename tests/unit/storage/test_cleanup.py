@@ -1,0 +1,153 @@
+"""Which files go at start, and that no others do: names from NSQD-COMPAT 2.3, 4.1 and 4.2."""
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from gnsqd.log import Level, Logger
+from gnsqd.storage.cleanup import sweep
+from gnsqd.storage.disk.data_files import DataFiles
+
+LONGEST = "x" * 64
+TEMPORARY = [
+    "nsqd.dat.0.tmp",
+    "nsqd.dat.8674665223082153551.tmp",
+    "t.diskqueue.meta.dat.5577006791947779410.tmp",
+    "t:c.diskqueue.meta.dat.1.tmp",
+    "t:c.diskqueue.due_times.dat.1.tmp",
+    "t#ephemeral:c.diskqueue.meta.dat.1.tmp",
+    "nsqd.dat:a.b-c_D.diskqueue.due_times.dat.7.tmp",
+    f"{LONGEST}:{LONGEST}.diskqueue.meta.dat.9223372036854775807.tmp",
+    "a.diskqueue.meta.dat.1.tmp.diskqueue.meta.dat.2.tmp",
+]
+OTHERS = [
+    "nsqd.dat",
+    "nsqd.dat.tmp",
+    "nsqd.dat..tmp",
+    "nsqd.dat.x.tmp",
+    "nsqd.dat.-1.tmp",
+    "nsqd.dat.\u0661.tmp",
+    "nsqd.dat.1.tmp.old",
+    "nsqd.dat.1.tmp\n",
+    "nsqdxdat.1.tmp",
+    "my.nsqd.dat.1.tmp",
+    "nsqd.7.dat",
+    "nsqd.7.dat.1.tmp",
+    "1.tmp",
+    ".diskqueue.meta.dat.1.tmp",
+    "t:.diskqueue.meta.dat.1.tmp",
+    "t:c:d.diskqueue.meta.dat.1.tmp",
+    "t c.diskqueue.meta.dat.1.tmp",
+    "t.diskqueue.meta.dat.tmp",
+    "t.diskqueue.metaxdat.1.tmp",
+    "t.diskqueue.meta.dat.1.2.tmp",
+    "t.diskqueue.000001.dat.1.tmp",
+    "t.diskqueue.000001.dat.bad",
+    "t.diskqueue.meta.dat",
+    "t.diskqueue.000000.dat",
+    "u.diskqueue.000001.dat",
+    "a.diskqueue.meta.dat.1.tmp.diskqueue.meta.dat",
+    "a.diskqueue.meta.dat.1.tmp.diskqueue.000000.dat",
+]
+
+
+@pytest.fixture
+def log() -> io.StringIO:
+    return io.StringIO()
+
+
+def run(directory: Path, log: io.StringIO) -> list[str]:
+    """Sweep; the lines that were logged."""
+    names = os.listdir(directory)
+    sweep(DataFiles(os.fspath(directory), names), names, Logger("", Level.DEBUG, log))
+    return [line.split(" ", 2)[2] for line in log.getvalue().splitlines()]
+
+
+def create(directory: Path, names: list[str]) -> None:
+    for name in names:
+        (directory / name).write_text(name)
+
+
+def test_temporary_files_go_and_nothing_else(tmp_path: Path, log: io.StringIO) -> None:
+    create(tmp_path, TEMPORARY + OTHERS)
+    lines = run(tmp_path, log)
+    assert sorted(os.listdir(tmp_path)) == sorted(OTHERS)
+    assert all((tmp_path / name).read_text() == name for name in OTHERS)
+    assert lines == [
+        f"INFO: NSQ: removed {len(TEMPORARY)} files that an nsqd before this one left unfinished or without their queue"
+    ]
+
+
+def test_only_regular_files_go(tmp_path: Path, log: io.StringIO) -> None:
+    create(tmp_path, ["kept"])
+    (tmp_path / "nsqd.dat.1.tmp").mkdir()
+    (tmp_path / "nsqd.dat.2.tmp").symlink_to("kept")
+    (tmp_path / "t.diskqueue.due_times.dat").symlink_to("kept")
+    (tmp_path / "u.diskqueue.due_times.dat").mkdir()
+    os.mkfifo(tmp_path / "t.diskqueue.meta.dat.3.tmp")
+    before = sorted(os.listdir(tmp_path))
+    assert run(tmp_path, log) == []
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize("queue", ["t", "t:c", "t#ephemeral:c", "x.diskqueue.000001.dat"])
+@pytest.mark.parametrize(
+    "rest, kept",
+    [
+        ("meta.dat", True),
+        ("000000.dat", True),
+        ("000123.dat", True),
+        ("1000000.dat", True),
+        ("000123.dat.bad", False),
+        ("123.dat", False),
+        ("", False),
+    ],
+)
+def test_due_times_go_only_without_meta_and_data(
+    tmp_path: Path, log: io.StringIO, queue: str, rest: str, kept: bool
+) -> None:
+    """What nsqd leaves of a deleted queue are its `.bad` files alone."""
+    names = [f"{queue}:other.diskqueue.meta.dat", f"o{queue}.diskqueue.000000.dat"]
+    if rest:
+        names.append(f"{queue}.diskqueue.{rest}")
+    due_times = f"{queue}.diskqueue.due_times.dat"
+    create(tmp_path, [*names, due_times])
+    run(tmp_path, log)
+    assert sorted(os.listdir(tmp_path)) == sorted([*names, due_times] if kept else names)
+
+
+def test_clean_directory_is_not_worth_a_line(tmp_path: Path, log: io.StringIO) -> None:
+    create(tmp_path, OTHERS)
+    assert run(tmp_path, log) == []
+
+
+def test_empty_data_path_is_the_working_directory(
+    tmp_path: Path, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    create(tmp_path, TEMPORARY)
+    sweep(DataFiles("", TEMPORARY), TEMPORARY, Logger("", Level.DEBUG, log))
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_cannot_be_removed_is_one_line_and_hinders_nothing(
+    tmp_path: Path, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(tmp_path, TEMPORARY)
+    unlink = os.unlink
+    stuck = [os.fspath(tmp_path / name) for name in TEMPORARY[:2]]
+
+    def refuse(path: str) -> None:
+        if path in stuck:
+            raise OSError(30, "Read-only file system")
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    lines = run(tmp_path, log)
+    assert sorted(os.listdir(tmp_path)) == sorted(TEMPORARY[:2])
+    assert lines[0].startswith(f"INFO: NSQ: removed {len(TEMPORARY) - 2} files ")
+    assert lines[1].startswith("WARNING: NSQ: failed to remove 2 files that nobody needs - remove ")
+    assert lines[1].endswith(": read-only file system")
+    assert len(lines) == 2
