@@ -6,7 +6,6 @@ Every long-lived greenlet is spawned here, by name; one that dies of a defect en
 """
 
 import os
-import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -40,7 +39,7 @@ from gnsqd.storage.dirlock import DirLock
 from gnsqd.storage.disk.data_files import DataFiles
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.disk.record import MIN_RECORD_SIZE
-from gnsqd.storage.files import list_names, try_write
+from gnsqd.storage.files import list_names, temporary_path, try_write
 from gnsqd.storage.free_disk import FreeDisk
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.maintenance import Journals
@@ -349,7 +348,7 @@ class NSQD:
     def health_loop(self) -> None:
         """After a disk write failed, try from time to time whether one works again, so that a daemon which publishers
         avoid for its health gets well without them. A message of the largest size, or 1 MiB of it, must fit."""
-        path = f"{self._metadata_path}.{random.getrandbits(63)}.tmp"
+        path = temporary_path(self._metadata_path)
         data = bytes(min(max(self._options.max_msg_size, 0), PROBE_SIZE))
         while not self._exit_requested.wait(PROBE_SECONDS):
             error = self._registry.error

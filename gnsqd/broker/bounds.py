@@ -21,8 +21,7 @@ from gnsqd.broker.backend import read_messages
 from gnsqd.broker.journaled import JournaledQueue
 from gnsqd.broker.message import Message
 from gnsqd.errors import BrokerError
-from gnsqd.hub.cooperative import Turns
-from gnsqd.hub.doorbell import give_way
+from gnsqd.hub.cooperative import Turns, give_way
 from gnsqd.options import Options
 from gnsqd.storage.backend_queue import BackendQueue
 from gnsqd.storage.disk.record import MIN_RECORD_SIZE

@@ -16,7 +16,8 @@ from gnsqd.broker.message import Message
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import RETRY_SECONDS, Topic
 from gnsqd.errors import BrokerError, StorageError
-from gnsqd.hub.doorbell import Doorbell, give_way
+from gnsqd.hub.cooperative import give_way
+from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 
 MAX_BATCH = 64

@@ -16,7 +16,7 @@ from gevent.queue import SimpleQueue
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import Spawn
 from gnsqd.broker.registry import Registry
-from gnsqd.hub.doorbell import give_way
+from gnsqd.hub.cooperative import give_way
 from gnsqd.log import Logger
 from gnsqd.options import Options
 

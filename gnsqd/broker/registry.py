@@ -12,7 +12,7 @@ from gnsqd.broker.environment import Environment
 from gnsqd.broker.names import is_ephemeral, is_valid_name
 from gnsqd.broker.topic import Topic
 from gnsqd.errors import BrokerError, StorageError
-from gnsqd.hub.doorbell import give_way
+from gnsqd.hub.cooperative import give_way
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
 
 PRECREATION_PATIENCE = 0.5  # seconds

@@ -12,7 +12,7 @@ from gnsqd.broker.backend import MAX_FLUSH, flush_messages, keep_delays, read_me
 from gnsqd.broker.journaled import JournaledQueue, journal_messages
 from gnsqd.broker.message import Message
 from gnsqd.errors import StorageError
-from gnsqd.hub.doorbell import give_way
+from gnsqd.hub.cooperative import give_way
 from gnsqd.log import Logger
 from gnsqd.storage.backend_queue import BackendQueue
 from gnsqd.storage.disk.diskqueue import DiskQueue

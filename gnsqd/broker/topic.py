@@ -18,8 +18,8 @@ from gnsqd.broker.message import BODY_AT, Message, new_messages
 from gnsqd.broker.names import is_ephemeral
 from gnsqd.broker.topic_journal import TopicJournal
 from gnsqd.errors import BrokerError, StorageError
-from gnsqd.hub.cooperative import Turns
-from gnsqd.hub.doorbell import Doorbell, give_way
+from gnsqd.hub.cooperative import Turns, give_way
+from gnsqd.hub.doorbell import Doorbell
 from gnsqd.quantile import Result
 from gnsqd.storage.backend_queue import BackendQueue, DummyBackendQueue
 

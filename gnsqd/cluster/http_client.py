@@ -19,8 +19,9 @@ from gevent import Timeout
 
 from gnsqd.errors import NSQError
 from gnsqd.gotext import Kind, Struct, decode_object, quote
-from gnsqd.hub.doorbell import give_way
-from gnsqd.net.dial import dial, join_host_port, reason
+from gnsqd.hub.cooperative import give_way
+from gnsqd.net.addresses import join_host_port
+from gnsqd.net.dial import dial, reason
 
 MAX_BODY_SIZE = 8 * 1024 * 1024
 

@@ -22,7 +22,7 @@ from gnsqd.cluster.http_client import HTTPClient, HTTPClientError
 from gnsqd.cluster.lookup_peer import LookupdError, LookupPeer, PeerInfo, Registrations, register, unregister
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
-from gnsqd.net.dial import join_host_port
+from gnsqd.net.addresses import join_host_port
 from gnsqd.options import Options
 
 PING_INTERVAL = 15.0  # seconds

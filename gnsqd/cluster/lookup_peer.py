@@ -13,7 +13,7 @@ from gevent import Timeout
 from gnsqd.errors import NSQError
 from gnsqd.gotext import Kind, Struct, decode_object, dumps, quote
 from gnsqd.log import Logger
-from gnsqd.net.dial import DialError, Socket, dial, reason, split_host_port
+from gnsqd.net.dial import DialError, Socket, dial_address, reason
 
 MAGIC_V1 = b"  V1"
 CONNECT_TIMEOUT = 1.0  # seconds
@@ -103,7 +103,7 @@ class LookupPeer:
             return
         self._log.info("LOOKUP connecting to %s", self.address)
         try:
-            self._socket = dial(*split_host_port(self.address), CONNECT_TIMEOUT)
+            self._socket = dial_address(self.address, CONNECT_TIMEOUT)
         except DialError as error:
             raise LookupdError("", str(error)) from error
         self._identify()

@@ -1,29 +1,41 @@
-"""Turns for everybody else, for those who look at every topic, channel or client there is.
-
-With thousands of them that takes long enough for publishers to notice, so the work is cut by the clock.
-"""
+"""Turns for all other greenlets, during work that takes long enough for publishers to notice."""
 
 from collections.abc import Iterable, Iterator
 from time import perf_counter
 from typing import TypeVar
 
-from gnsqd.hub.doorbell import give_way
+from gevent import sleep
 
 TURN_SECONDS = 0.0005
+BACKGROUND_SECONDS = 0.003  # a turn of what has to keep up with publishers
+_ONCE_AROUND = 1e-6
 
 T = TypeVar("T")
 
 
-class Turns:
-    """Lets everybody else have a turn whenever its owner has been at work for TURN_SECONDS."""
+def give_way() -> None:
+    """Let every other greenlet have a turn, those that wait for a socket too.
 
-    def __init__(self) -> None:
-        self._end = perf_counter() + TURN_SECONDS
+    gevent's sleep(0) runs other greenlets, but has the sockets looked at only after some fifty turns.
+    """
+    sleep(_ONCE_AROUND)
+
+
+class Turns:
+    """Gives all others a turn whenever its owner has been at work for `seconds`, by default TURN_SECONDS."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._seconds = seconds or TURN_SECONDS
+        self._end = perf_counter() + self._seconds
+
+    def give(self) -> None:
+        """Yields if it is time."""
+        if perf_counter() >= self._end:
+            give_way()
+            self._end = perf_counter() + self._seconds
 
     def over(self, items: Iterable[T]) -> Iterator[T]:
         """The items, with turns in between: nobody else may change what they come from."""
         for item in items:
             yield item
-            if perf_counter() >= self._end:
-                give_way()
-                self._end = perf_counter() + TURN_SECONDS
+            self.give()

@@ -6,18 +6,8 @@ costs one comparison, so that it may stand in hot paths; no ring is ever lost; a
 the pump looks rather than believes.
 """
 
-from gevent import get_hub, sleep
+from gevent import get_hub
 from greenlet import getcurrent, greenlet
-
-_ONCE_AROUND = 1e-6  # seconds
-
-
-def give_way() -> None:
-    """Let every other greenlet have a turn, those that wait for a socket too.
-
-    gevent's sleep(0) runs other greenlets, but has the sockets looked at only after some fifty turns.
-    """
-    sleep(_ONCE_AROUND)
 
 
 class Doorbell:

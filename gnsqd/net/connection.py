@@ -20,9 +20,9 @@ from gevent.lock import BoundedSemaphore
 from gevent.socket import wait_write
 from greenlet import getcurrent, greenlet
 
-from gnsqd.hub.doorbell import give_way
+from gnsqd.hub.cooperative import give_way
 from gnsqd.hub.polling import shared_polling
-from gnsqd.net.listener import format_address
+from gnsqd.net.addresses import format_address
 from gnsqd.net.stream import TLS, Layer, Stream, StreamError, TLSError
 
 RECEIVE_SIZE = 65536

@@ -6,9 +6,8 @@ from typing import Any
 import gevent.socket
 from gevent import Timeout
 
-from gnsqd.hub.doorbell import give_way
-
-_HIGHEST_PORT = 65535
+from gnsqd.hub.cooperative import give_way
+from gnsqd.net.addresses import HIGHEST_PORT, join_host_port, split_host_port
 
 
 class DialError(OSError):
@@ -28,21 +27,6 @@ class Socket(gevent.socket.socket):  # type: ignore[misc]
         give_way()
         size: int = super().recv_into(*args)
         return size
-
-
-def join_host_port(host: str, port: int | str) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def split_host_port(address: str) -> tuple[str, str]:
-    """Host, without the brackets around an IPv6 number, and port; DialError."""
-    host, colon, port = address.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    if not colon or address.endswith("]"):
-        raise DialError(f"dial tcp: address {address}: missing port in address")
-    if ":" in host and not bracketed:
-        raise DialError(f"dial tcp: address {address}: too many colons in address")
-    return (host[1:-1] if bracketed else host), port
 
 
 def reason(error: Exception) -> str:
@@ -74,6 +58,15 @@ def dial(host: str, port: str, timeout: float | None) -> Socket:
     raise DialError(f"{where}: {connecting}{reason(failure)}") from failure
 
 
+def dial_address(address: str, timeout: float | None) -> Socket:
+    """As `dial`, to `host:port` or `[v6]:port`."""
+    try:
+        host, port = split_host_port(address)
+    except ValueError as error:
+        raise DialError(f"dial tcp: address {address}: {error}") from error
+    return dial(host, port, timeout)
+
+
 def _connect(sock: Socket, address: Any, timeout: float | None) -> Socket:
     try:
         sock.settimeout(timeout)
@@ -86,7 +79,7 @@ def _connect(sock: Socket, address: Any, timeout: float | None) -> Socket:
 
 
 def _look_up(host: str, port: str, timeout: float | None) -> list[Any]:
-    if port.isdecimal() and int(port) > _HIGHEST_PORT:
+    if port.isdecimal() and int(port) > HIGHEST_PORT:
         raise ValueError("invalid port")
     host = host or "localhost"
     try:

@@ -20,38 +20,15 @@ import gevent.socket
 from gevent import sleep
 
 from gnsqd.errors import NSQError, StartError
-from gnsqd.hub.doorbell import give_way
+from gnsqd.hub.cooperative import give_way
 from gnsqd.log import Logger
+from gnsqd.net.addresses import HIGHEST_PORT, format_address, split_host_port
 
 _BACKLOG = 4096
-_MAPPED = "::ffff:"
 _KEEPALIVE_SECONDS = 15
 _TCP_KEEPIDLE = getattr(socket, "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE")  # of macOS
 _ACCEPT_PAUSE_SECONDS = 0.1
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_HIGHEST_PORT = 65535
-
-
-def split_host_port(address: str) -> tuple[str, str]:
-    """(host, port) of `host:port` or `[v6]:port`; ValueError, in Go's words, if it isn't one."""
-    host, colon, port = address.rpartition(":")
-    if not colon:
-        raise ValueError("missing port in address")
-    may_not_open = may_not_close = address
-    if address.startswith("["):
-        host, bracket, behind = address[1:].partition("]")
-        if not bracket:
-            raise ValueError("missing ']' in address")
-        if behind != f":{port}":
-            raise ValueError("too many colons in address" if behind.startswith(":") else "missing port in address")
-        may_not_open, may_not_close = address[1:], behind
-    elif ":" in host:
-        raise ValueError("too many colons in address")
-    if "[" in may_not_open:
-        raise ValueError("unexpected '[' in address")
-    if "]" in may_not_close:
-        raise ValueError("unexpected ']' in address")
-    return host, port
 
 
 class ListenerBroken(NSQError):
@@ -195,7 +172,7 @@ def _zone_index(zone: str) -> int:
 def _port_number(port: str) -> int:
     if match := re.fullmatch(r"([+-]?)0*([0-9]*)", port):
         digits = match[2] or "0"
-        if len(digits) > 5 or int(digits) > _HIGHEST_PORT or (match[1] == "-" and digits != "0"):
+        if len(digits) > 5 or int(digits) > HIGHEST_PORT or (match[1] == "-" and digits != "0"):
             raise StartError(f"listen tcp: address {port}: invalid port")
         return int(digits)
     try:
@@ -207,27 +184,3 @@ def _port_number(port: str) -> int:
 def _reason(error: OSError) -> str:
     text = os.strerror(error.errno or errno.EINVAL)  # none is Python's complaint that a path is too long
     return text[:1].lower() + text[1:]
-
-
-def format_address(address: Any) -> str:
-    """A socket address as Go prints it: `127.0.0.1:4150`, `[::1]:4150`, `[fe80::1%eth0]:4150`; the path of a unix
-    socket, `@name` of an abstract one, `@` of an unnamed one."""
-    if isinstance(address, bytes):
-        return f"@{os.fsdecode(address[1:])}"
-    if not isinstance(address, tuple):
-        return str(address or "@")
-    host, port, *rest = address
-    if "." in host:
-        host = host.removeprefix(_MAPPED)
-    if ":" not in host:
-        return f"{host}:{port}"
-    return f"[{host}{_zone(rest[1])}]:{port}"
-
-
-def _zone(index: int) -> str:
-    if not index:
-        return ""
-    try:
-        return f"%{socket.if_indextoname(index)}"
-    except OSError:
-        return f"%{index}"

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -102,6 +103,11 @@ def write_at(descriptor: int, parts: list[bytes], position: int) -> int:
         while written < size:
             written += os.pwrite(descriptor, rest[written:], position + written)
     return size
+
+
+def temporary_path(path: str) -> str:
+    """A name for the file that is to replace `path`; `cleanup` removes what a kill leaves of it."""
+    return f"{path}.{random.getrandbits(63)}.tmp"
 
 
 def try_write(path: str, data: bytes) -> None:

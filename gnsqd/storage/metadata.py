@@ -6,7 +6,6 @@ write contains all that were counted when it began, and those that come together
 """
 
 import os
-import random
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from gevent.event import Event
 from gnsqd.errors import StorageError
 from gnsqd.gotext import Kind, Struct, decode_object
 from gnsqd.log import Logger
-from gnsqd.storage.files import failing_as_go, path_error, rename_file, sync_directory, write_file
+from gnsqd.storage.files import failing_as_go, path_error, rename_file, sync_directory, temporary_path, write_file
 from gnsqd.storage.syncer import Syncer
 from gnsqd.version import NSQD_VERSION
 
@@ -96,7 +95,7 @@ def _array(items: list[str]) -> str:
 
 def save(path: str, topics: Sequence[TopicMetadata], syncer: Syncer) -> None:
     """Replace the file, durably; StorageError. Yields: of two calls at a time the older could win, so make one."""
-    syncer.run(_replace, path, f"{path}.{random.getrandbits(63)}.tmp", topics)
+    syncer.run(_replace, path, temporary_path(path), topics)
 
 
 def _replace(path: str, temporary: str, topics: Sequence[TopicMetadata]) -> None:

@@ -17,8 +17,7 @@ from gnsqd.broker.registry import Registry, TopicNotFound
 from gnsqd.broker.topic import ChannelNotFound, Draining, Topic
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.gotext import parse_int
-from gnsqd.hub.cooperative import Turns
-from gnsqd.hub.doorbell import give_way
+from gnsqd.hub.cooperative import Turns, give_way
 from gnsqd.log import Logger
 from gnsqd.observe.stats import MemoryStats, snapshot
 from gnsqd.options import MILLISECOND, Options

@@ -18,7 +18,7 @@ from typing import Protocol
 from gevent import Greenlet, Timeout, joinall
 
 from gnsqd.broker.environment import Spawn
-from gnsqd.hub.doorbell import give_way
+from gnsqd.hub.cooperative import give_way
 from gnsqd.log import Logger
 from gnsqd.net.connection import Connection
 from gnsqd.net.listener import Listener

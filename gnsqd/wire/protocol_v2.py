@@ -21,7 +21,7 @@ from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import RETRY_SECONDS, Draining, Topic
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.gotext import quote
-from gnsqd.hub.doorbell import give_way
+from gnsqd.hub.cooperative import give_way
 from gnsqd.log import Level, Logger
 from gnsqd.net.stream import TLS, DeflateLayer, Layer, SnappyLayer, StreamError
 from gnsqd.options import MILLISECOND, TLS_NOT_REQUIRED, Options

@@ -12,7 +12,7 @@ import time
 
 from gnsqd import gc_tuning
 from gnsqd.broker.registry import Registry
-from gnsqd.hub.doorbell import give_way
+from gnsqd.hub.cooperative import give_way
 from gnsqd.log import Level, Logger
 from gnsqd.nsqd import NSQD
 from gnsqd.options import Options

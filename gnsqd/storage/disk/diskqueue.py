@@ -16,7 +16,6 @@ operations, to the byte, with a change of file numbers, and by time-out. Records
 """
 
 import os
-import random
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import accumulate
@@ -30,7 +29,7 @@ from gnsqd.storage.disk.due_times import DueTimes, payload_key
 from gnsqd.storage.disk.opening import SHORTAGES, QueueFiles, open_queue
 from gnsqd.storage.disk.reader import RecordReader
 from gnsqd.storage.disk.record import MAX_RECORD_SIZE, Meta, frame_records
-from gnsqd.storage.files import path_error, rename_file, sync_path, write_file
+from gnsqd.storage.files import path_error, rename_file, sync_path, temporary_path, write_file
 from gnsqd.storage.syncer import Syncer
 
 PUT_BACK_BATCH = 256  # messages
@@ -423,7 +422,7 @@ class DiskQueue:
         operations, meta_changes, meta = self._operations, self._meta_changes, self._meta(self._write_pos)
         numbers, self._unsynced_files = self._unsynced_files, set()
         self._telling = False
-        temporary = self._temporary_path()
+        temporary = temporary_path(self._files.meta_path)
         try:
             paths = [self._files.path(number) for number in numbers]
             if self.due_times.unsynced:
@@ -451,7 +450,7 @@ class DiskQueue:
 
     def _write_meta(self) -> None:
         self._meta_changes += 1
-        temporary = self._temporary_path()
+        temporary = temporary_path(self._files.meta_path)
         try:
             write_file(temporary, self._meta(self._safe_write_pos).format(), sync=False)
             rename_file(temporary, self._files.meta_path)
@@ -465,9 +464,6 @@ class DiskQueue:
     def _meta(self, write_pos: int) -> Meta:
         depth = self.depth + self._reads_untold
         return Meta(depth, self._read_file, self._told_pos, self._write_file, write_pos)
-
-    def _temporary_path(self) -> str:
-        return f"{self._files.meta_path}.{random.getrandbits(63)}.tmp"
 
     # The end
 

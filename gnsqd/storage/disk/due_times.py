@@ -13,18 +13,18 @@ most of the file is of no use any more, a greenlet copies the rest to a new one,
 """
 
 import os
-import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from struct import Struct
 from time import time_ns
 from typing import BinaryIO
 
-from gevent import Greenlet, sleep, spawn
+from gevent import Greenlet, spawn
 
 from gnsqd.errors import StorageError
+from gnsqd.hub.cooperative import give_way
 from gnsqd.log import Logger
-from gnsqd.storage.files import append_file, failing_as_go, path_error, rename_file, sync_path
+from gnsqd.storage.files import append_file, failing_as_go, path_error, rename_file, sync_path, temporary_path
 from gnsqd.storage.syncer import Syncer
 
 _FIRST_LINE = b"gnsqd due times 1\n"
@@ -34,7 +34,6 @@ _ATTEMPTS = Struct(">H")
 _MIN_HINTS = 1000  # before those whose time has come are looked for
 _MIN_WASTE = 1 << 20  # bytes of the file, before it is compacted
 _STEP = 64 * 1024  # bytes that are copied at once, but for a single larger message
-_ONCE_AROUND = 1e-6  # seconds: others have a turn
 
 
 class DueTimes:
@@ -211,7 +210,7 @@ class DueTimes:
         endings = self._endings
 
         def pause() -> None:
-            sleep(_ONCE_AROUND)
+            give_way()
             if self._endings != endings:
                 raise _Ended
 
@@ -233,7 +232,7 @@ class DueTimes:
         if not hints and not self._held:
             self._unlink()
             return True
-        temporary = f"{self._path}.{random.getrandbits(63)}.tmp"
+        temporary = temporary_path(self._path)
         try:
             with failing_as_go("open", temporary):
                 file = open(temporary, "xb", opener=_open_private)  # noqa: SIM115

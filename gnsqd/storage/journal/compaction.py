@@ -7,37 +7,21 @@ in between, and each byte of a segment is read about once.
 """
 
 import os
-import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
-from time import perf_counter
 
-from gevent import sleep
-
-from gnsqd.storage.files import failing_as_go, rename_file, sync_path, write_at
+from gnsqd.hub.cooperative import BACKGROUND_SECONDS, Turns
+from gnsqd.storage.files import failing_as_go, rename_file, sync_path, temporary_path, write_at
 from gnsqd.storage.journal import records
 from gnsqd.storage.journal.batch import split
 from gnsqd.storage.journal.segment import Segment
 from gnsqd.storage.journal.spans import Spans
 from gnsqd.storage.syncer import Syncer
 
-TURN_SECONDS = 0.003
 WRITE_SIZE = 64 * 1024  # bytes that are written at once, at least
 
 Wanted = Callable[[int, int], Iterator[Spans]]  # Journal.wanted
-
-
-class Turns:
-    """Lets everybody else have a turn whenever its owner has been at work for TURN_SECONDS."""
-
-    def __init__(self) -> None:
-        self._end = perf_counter() + TURN_SECONDS
-
-    def give(self) -> None:
-        if perf_counter() >= self._end:
-            sleep(1e-6)
-            self._end = perf_counter() + TURN_SECONDS
 
 
 def plan(segments: list[Segment], wanted: Wanted, segment_size: int) -> list[list[Segment]]:
@@ -48,7 +32,7 @@ def plan(segments: list[Segment], wanted: Wanted, segment_size: int) -> list[lis
     size = sum(segment.size for segment in segments)
     # Below these bounds nothing is copied, so it is enough to know of which segments nothing is wanted.
     exact = size > 4 * segment_size or len(old) > 16
-    turns = Turns()
+    turns = Turns(BACKGROUND_SECONDS)
     live = {segment: _live_size(segment, wanted, exact, turns) for segment in old}
     chosen = [list(group) for is_dead, group in groupby(old, lambda segment: not live[segment]) if is_dead]
     old = [segment for segment in old if live[segment]]
@@ -91,11 +75,11 @@ class Rewriting:
         self._wanted = wanted
         self._encoder = encoder
         self._target = Segment(group[-1].path, group[-1].number, encoder.salt, group[0].first)
-        self._temporary = f"{group[-1].path}.{random.getrandbits(63)}.tmp"
+        self._temporary = temporary_path(group[-1].path)
         self._descriptor = -1
         self._parts: list[bytes] = []  # not yet written
         self._parts_size = 0
-        self._turns = Turns()
+        self._turns = Turns(BACKGROUND_SECONDS)
 
     def run(self, syncer: Syncer) -> None:
         """Write the copy, if anything is still wanted; StorageError, and nothing is left of it. Yields."""

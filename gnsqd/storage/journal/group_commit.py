@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from time import perf_counter
 
-from gevent import Greenlet, sleep, spawn
+from gevent import Greenlet, spawn
 from gevent.event import AsyncResult, Event
 
 from gnsqd.errors import StorageError
+from gnsqd.hub.cooperative import give_way
 
 GATHER_SHARE = 0.5  # of the time that an fsync takes
 MAX_GATHER_SECONDS = 0.002
@@ -75,5 +76,5 @@ class GroupCommit:
         """Those who waited for the last fsync are likely to come again: a moment for them makes one fsync of many."""
         end = perf_counter() + min(self._seconds * GATHER_SHARE, MAX_GATHER_SECONDS)
         while self._waiting < self._group and perf_counter() < end:
-            sleep(1e-6)  # once around the hub
+            give_way()
         self._group = self._waiting

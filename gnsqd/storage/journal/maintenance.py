@@ -6,12 +6,13 @@ milliseconds later.
 
 import os
 from collections.abc import Callable, Iterable
-from time import monotonic, perf_counter
+from time import monotonic
 
 from gevent import sleep
 from gevent.event import Event
 
 from gnsqd.errors import StorageError
+from gnsqd.hub.cooperative import BACKGROUND_SECONDS, Turns
 from gnsqd.log import Logger
 from gnsqd.storage.files import list_names
 from gnsqd.storage.journal.journal import Journal
@@ -21,7 +22,6 @@ from gnsqd.storage.syncer import Syncer
 
 FLUSH_SECONDS = 0.005
 RETRY_SECONDS = 1.0
-TURN_SECONDS = 0.003
 COMPACTION_SECONDS = 1.0
 MAX_SEGMENT = 64 * 1024 * 1024  # bytes
 
@@ -123,14 +123,12 @@ class Journals:
             if now >= retry_at:
                 del self._failing[journal]
                 self._dirty[journal] = None
-        turn = perf_counter() + TURN_SECONDS
+        turns = Turns(BACKGROUND_SECONDS)
         dirty, self._dirty = self._dirty, {}
         for journal in dirty:
             if not journal.closed and journal not in self._failing:
                 self._retry(journal)
-            if perf_counter() >= turn:
-                sleep(1e-6)
-                turn = perf_counter() + TURN_SECONDS
+            turns.give()
 
     def _retry(self, journal: Journal) -> None:
         failed_before = journal.failed

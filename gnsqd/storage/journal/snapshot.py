@@ -6,11 +6,10 @@ last one counts. The file has another name until it is complete.
 """
 
 import os
-import random
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from gnsqd.storage.files import failing_as_go, write_at
+from gnsqd.storage.files import failing_as_go, temporary_path, write_at
 from gnsqd.storage.journal.open_files import AppendedFile, OpenFiles
 from gnsqd.storage.journal.queue import Queue
 from gnsqd.storage.journal.records import SNAPSHOT_HEAD_SIZE, Encoder
@@ -76,7 +75,7 @@ class Snapshot:
     def _open(self) -> AppendedFile:
         if self._file is None:
             with failing_as_go("open", self.path):
-                self._file = AppendedFile(f"{self.path}.{random.getrandbits(63)}.tmp", self._files)
+                self._file = AppendedFile(temporary_path(self.path), self._files)
         return self._file
 
     def finish(self, next_number: int, next_queue: int) -> tuple[AppendedFile, bytes]:

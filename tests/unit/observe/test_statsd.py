@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsqd.broker.registry import Registry
-from gnsqd.hub.doorbell import give_way
+from gnsqd.hub.cooperative import give_way
 from gnsqd.log import Level, Logger
 from gnsqd.observe import statsd as module
 from gnsqd.observe.stats import MemoryStats

@@ -14,8 +14,9 @@ import gevent
 import pytest
 
 from gnsqd.broker.journaled import JournaledQueue
+from gnsqd.hub import cooperative
 from gnsqd.log import Level, Logger
-from gnsqd.storage.journal import compaction, journal, maintenance
+from gnsqd.storage.journal import journal, maintenance
 from gnsqd.storage.journal.batch import MAX_MESSAGES
 from gnsqd.storage.journal.journal import PIECE
 from gnsqd.storage.journal.maintenance import Journals
@@ -186,8 +187,8 @@ def test_scattered_messages_are_compacted_in_small_steps_and_at_a_cost_in_propor
         return data
 
     seconds = count()
-    monkeypatch.setattr(compaction, "perf_counter", lambda: next(seconds))  # so each chance to give a turn is taken
-    monkeypatch.setattr(compaction, "sleep", lambda seconds: steps.append(0))
+    monkeypatch.setattr(cooperative, "perf_counter", lambda: next(seconds))  # so each chance to give a turn is taken
+    monkeypatch.setattr(cooperative, "give_way", lambda: steps.append(0))
     monkeypatch.setattr(Spans, "add", counting_add)
     monkeypatch.setattr(os, "pread", counting_pread)
     size = topic.size()

@@ -1,0 +1,58 @@
+"""Addresses of sockets in text, as Go writes and reads them."""
+
+import os
+import socket
+from typing import Any
+
+HIGHEST_PORT = 65535
+_MAPPED = "::ffff:"
+
+
+def split_host_port(address: str) -> tuple[str, str]:
+    """(host, port) of `host:port` or `[v6]:port`; ValueError, in Go's words, if it isn't one."""
+    host, colon, port = address.rpartition(":")
+    if not colon:
+        raise ValueError("missing port in address")
+    may_not_open = may_not_close = address
+    if address.startswith("["):
+        host, bracket, behind = address[1:].partition("]")
+        if not bracket:
+            raise ValueError("missing ']' in address")
+        if behind != f":{port}":
+            raise ValueError("too many colons in address" if behind.startswith(":") else "missing port in address")
+        may_not_open, may_not_close = address[1:], behind
+    elif ":" in host:
+        raise ValueError("too many colons in address")
+    if "[" in may_not_open:
+        raise ValueError("unexpected '[' in address")
+    if "]" in may_not_close:
+        raise ValueError("unexpected ']' in address")
+    return host, port
+
+
+def join_host_port(host: str, port: int | str) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def format_address(address: Any) -> str:
+    """A socket address as Go prints it: `127.0.0.1:4150`, `[::1]:4150`, `[fe80::1%eth0]:4150`; the path of a unix
+    socket, `@name` of an abstract one, `@` of an unnamed one."""
+    if isinstance(address, bytes):
+        return f"@{os.fsdecode(address[1:])}"
+    if not isinstance(address, tuple):
+        return str(address or "@")
+    host, port, *rest = address
+    if "." in host:
+        host = host.removeprefix(_MAPPED)
+    if ":" not in host:
+        return f"{host}:{port}"
+    return f"[{host}{_zone(rest[1])}]:{port}"
+
+
+def _zone(index: int) -> str:
+    if not index:
+        return ""
+    try:
+        return f"%{socket.if_indextoname(index)}"
+    except OSError:
+        return f"%{index}"
