@@ -34,7 +34,7 @@ from gnsqd.observe.stats import MemoryStats
 from gnsqd.observe.statsd import Statsd, expand_prefix
 from gnsqd.options import SECOND, TLS_REQUIRED, Options, validate, validate_after_tls
 from gnsqd.storage import metadata
-from gnsqd.storage.cleanup import sweep
+from gnsqd.storage.cleanup import clean_up
 from gnsqd.storage.dirlock import DirLock
 from gnsqd.storage.disk.data_files import DataFiles
 from gnsqd.storage.disk.diskqueue import DiskQueue
@@ -269,7 +269,7 @@ class NSQD:
         except StorageError as error:
             raise StartError(str(error), prefix="failed to load metadata") from error
         self._data_files = DataFiles(options.data_path, names)
-        sweep(self._data_files, names, self._log)
+        clean_up(self._data_files, names, self._log)
         self._journals = Journals(
             options.data_path,
             names,

@@ -22,10 +22,10 @@ from gnsqd.broker.consumer import Consumer
 from gnsqd.broker.envelope import REQUEUED, TIMED_OUT, is_dead_letter_topic
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.in_flight import Deferred, InFlight
+from gnsqd.broker.journal_migration import convert
 from gnsqd.broker.journaled import JournaledQueue, held_messages
 from gnsqd.broker.message import Message
 from gnsqd.broker.names import is_ephemeral
-from gnsqd.broker.takeover import convert
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.quantile import Quantile, Result
 from gnsqd.storage.backend_queue import BackendQueue, DummyBackendQueue

@@ -8,9 +8,9 @@ from gevent.lock import Semaphore
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import Environment
+from gnsqd.broker.journal_migration import convert, move
 from gnsqd.broker.journaled import JournaledQueue, journal_messages
 from gnsqd.broker.message import Message
-from gnsqd.broker.takeover import convert, move
 from gnsqd.errors import StorageError
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.journal.journal import Journal

@@ -25,7 +25,7 @@ _TEMPORARY = re.compile(
 _OF_DUE_TIMES = re.compile(rf"({_QUEUE}){_DUE_TIMES}")
 
 
-def sweep(data_files: DataFiles, names: Iterable[str], log: Logger) -> None:
+def clean_up(data_files: DataFiles, names: Iterable[str], log: Logger) -> None:
     """Remove the leftovers among `names`, all files in the data path, and log how many there were; what can't be
     removed is also logged. Call it under the lock of the data path, before any queue is opened.
     """

@@ -10,7 +10,7 @@ import pytest
 
 from certificates import write_identities
 from daemons import Daemon, eventually
-from faults.onlookers import GoodClients
+from faults.observers import GoodClients
 from nsq_client import ERROR, RESPONSE, Client, Frame, split_frames
 from upgraded_client import (
     SNAPPY_BLOCK,

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from auth_server import EVERYTHING, AuthServer, grant, query
 from certificates import issue, write_identities
 from daemons import Daemon, eventually, own_command
-from faults.onlookers import GoodClients
+from faults.observers import GoodClients
 from nsq_client import HEARTBEAT, Client, split_frames
 from upgraded_client import UpgradedClient, tls_client_context
 
@@ -57,7 +57,7 @@ def verifying(module_factory: Callable[..., Daemon], identities: dict[str, KeyPa
 
 
 @pytest.fixture
-def onlookers(nsqd: Daemon) -> Iterator[GoodClients]:
+def observers(nsqd: Daemon) -> Iterator[GoodClients]:
     """Good clients at work during the test, which must not notice."""
     good = GoodClients(nsqd)
     eventually(lambda: good.received, "they are at work")
@@ -126,7 +126,7 @@ NO_HANDSHAKES = {
 
 @pytest.mark.parametrize(("sent", "why"), NO_HANDSHAKES.values(), ids=NO_HANDSHAKES)
 def test_what_is_no_handshake_closes_the_connection(
-    nsqd: Daemon, onlookers: GoodClients, sent: bytes, why: str
+    nsqd: Daemon, observers: GoodClients, sent: bytes, why: str
 ) -> None:
     with ask_for_tls(nsqd) as client:
         address, _ = addresses_of(client)
@@ -135,7 +135,7 @@ def test_what_is_no_handshake_closes_the_connection(
     assert logged_failure(nsqd, address).startswith(why)
 
 
-def test_handshake_is_cut_off_after_5_seconds_in_all(nsqd: Daemon, onlookers: GoodClients) -> None:
+def test_handshake_is_cut_off_after_5_seconds_in_all(nsqd: Daemon, observers: GoodClients) -> None:
     """Whatever the client's heartbeat interval, and however it trickles in."""
 
     def hang(fields: dict[str, int], sent: bytes, trickle: bool) -> None:
@@ -161,7 +161,7 @@ def test_handshake_is_cut_off_after_5_seconds_in_all(nsqd: Daemon, onlookers: Go
             case.result()
 
 
-def test_client_that_leaves_in_the_middle_is_forgotten(nsqd: Daemon, onlookers: GoodClients) -> None:
+def test_client_that_leaves_in_the_middle_is_forgotten(nsqd: Daemon, observers: GoodClients) -> None:
     for sent in (b"", HALF_HELLO):
         with ask_for_tls(nsqd) as client:
             address, nsqd_address = addresses_of(client)

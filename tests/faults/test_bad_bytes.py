@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from daemons import Daemon, eventually, own_command
-from faults.onlookers import GOOD, GoodClients, resident_bytes, sockets
+from faults.observers import GOOD, GoodClients, resident_bytes, sockets
 from nsq_client import Client, split_frames
 
 EXAMPLES = {"random": 600, "mutated": 900, "cut": 400, "sizes": 300, "names": 300}

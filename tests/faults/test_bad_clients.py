@@ -19,7 +19,7 @@ import pytest
 
 from certificates import issue
 from daemons import DEADLINE, Address, Daemon, eventually, open_socket, own_command
-from faults.onlookers import GoodClients, resident_bytes, sockets
+from faults.observers import GoodClients, resident_bytes, sockets
 from http_api import head
 from nsq_client import Client, sized
 from upgraded_client import Deflate, Snappy, UpgradedClient, tls_client_context

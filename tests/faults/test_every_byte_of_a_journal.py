@@ -15,7 +15,7 @@ from gnsqd.broker.message import Message
 from gnsqd.broker.topic_journal import TopicJournal
 from gnsqd.options import Options
 from gnsqd.storage.syncer import Syncer
-from unit.broker.surroundings import MINUTE, FakeConsumer, Surroundings, settle
+from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, settle
 
 OPTIONS = Options(durability="process")
 HALF_AN_HOUR = 30 * MINUTE
@@ -39,7 +39,7 @@ def lay_out(directory: Path, syncer: Syncer, topics: Sequence[str], daemons: int
     """What so many daemons leave that are killed: in each topic messages that are finished, put back, in flight,
     deferred and waiting in channel `c`, in this order and each in a record of its own."""
     for first in range(0, 5 * daemons, 5):
-        around = Surroundings(directory, OPTIONS, syncer)
+        around = Fakes(directory, OPTIONS, syncer)
         assert around.journals is not None
         around.registry.load([], around.journals.topics)
         consumer = FakeConsumer(1)
@@ -109,7 +109,7 @@ class Files:
 
 def replay(directory: Path, syncer: Syncer) -> tuple[set[bytes], str]:
     """The frames of all messages that topic and channel have to give, and the log."""
-    around = Surroundings(directory, OPTIONS, syncer)
+    around = Fakes(directory, OPTIONS, syncer)
     assert around.journals is not None
     journal = around.journals.open("t")
     topic = TopicJournal("t", journal, around.environment)

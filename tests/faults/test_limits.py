@@ -15,7 +15,7 @@ import pytest
 from behaviour.test_https import https_address
 from certificates import issue
 from daemons import DEADLINE, Daemon, eventually, open_socket
-from faults.onlookers import GoodClients, resident_bytes, sockets
+from faults.observers import GoodClients, resident_bytes, sockets
 from http_api import ask, exchange, head, message, read_all, split_responses
 from nsq_client import Client, sized
 

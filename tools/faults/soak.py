@@ -25,7 +25,7 @@ from typing import NamedTuple
 from certificates import issue
 from daemons import DEADLINE, Daemon, eventually, own_command
 from faults.mixed_load import MixedLoad
-from faults.onlookers import resident_bytes
+from faults.observers import resident_bytes
 from faults.tally import Tally
 
 TOPICS = ("t", "u")

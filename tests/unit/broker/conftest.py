@@ -1,4 +1,4 @@
-"""Fixtures around `Surroundings`."""
+"""Fixtures around `Fakes`."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from gevent import killall
 
 from gnsqd.options import Options
 from gnsqd.storage.syncer import Syncer
-from unit.broker.surroundings import FakeConsumer, Surroundings
+from unit.broker.fakes import FakeConsumer, Fakes
 
 
 @pytest.fixture
@@ -20,12 +20,12 @@ def syncer() -> Iterator[Syncer]:
 
 
 @pytest.fixture
-def surroundings(tmp_path: Path, syncer: Syncer) -> Iterator[Callable[..., Surroundings]]:
-    """Build surroundings with some options changed: `surroundings(mem_queue_size=2)`. No greenlet may die of a bug."""
-    built: list[Surroundings] = []
+def fakes(tmp_path: Path, syncer: Syncer) -> Iterator[Callable[..., Fakes]]:
+    """Build fakes with some options changed: `fakes(mem_queue_size=2)`. No greenlet may die of a bug."""
+    built: list[Fakes] = []
 
-    def build(**options: Any) -> Surroundings:
-        built.append(Surroundings(tmp_path, Options(**options), syncer))
+    def build(**options: Any) -> Fakes:
+        built.append(Fakes(tmp_path, Options(**options), syncer))
         return built[-1]
 
     yield build

@@ -16,10 +16,10 @@ from gnsqd.broker.message import new_messages
 from gnsqd.broker.topic import MAX_PUT, Topic
 from gnsqd.storage.free_disk import FreeDisk
 from gnsqd.storage.syncer import Syncer
-from unit.broker.surroundings import MINUTE, SECOND, FakeConsumer, Surroundings, bodies_of, eventually, settle
+from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes, bodies_of, eventually, settle
 from unit.broker.test_journaled import Daemon
 
-Build = Callable[..., Surroundings]
+Build = Callable[..., Fakes]
 
 DROP = {"overflow_policy": "drop-oldest"}
 SIZE = 100  # bytes of BODY in a disk queue
@@ -32,7 +32,7 @@ PLACES = [{"mem_queue_size": size, "durability": kind} for size in (1000, 3, 0) 
 everywhere = pytest.mark.parametrize("place", PLACES, ids=lambda place: "-".join(map(str, place.values())))
 
 
-def topic_with(around: Surroundings, *names: str) -> tuple[Topic, list[Channel]]:
+def topic_with(around: Fakes, *names: str) -> tuple[Topic, list[Channel]]:
     topic = around.registry.get_topic("t")
     channels = [topic.get_channel(name) for name in names]
     settle()
@@ -81,18 +81,18 @@ def tidy(topic: Topic) -> None:
         pass
 
 
-def test_without_bounds_nothing_is_there_to_look_after_them(surroundings: Build) -> None:
-    topic, (channel,) = topic_with(surroundings(**DROP), "c")
+def test_without_bounds_nothing_is_there_to_look_after_them(fakes: Build) -> None:
+    topic, (channel,) = topic_with(fakes(**DROP), "c")
     assert (topic.bounds, topic.bounded, channel.bounded) == (None, None, None)
-    assert type(bounds_module.memory_queue(surroundings().options)) is deque
+    assert type(bounds_module.memory_queue(fakes().options)) is deque
 
 
 # Depth
 
 
 @everywhere
-def test_publishers_are_refused_what_a_channel_has_no_room_for(surroundings: Build, place: dict[str, Any]) -> None:
-    topic, (large, small) = topic_with(surroundings(max_channel_depth=5, **place), "large", "small")
+def test_publishers_are_refused_what_a_channel_has_no_room_for(fakes: Build, place: dict[str, Any]) -> None:
+    topic, (large, small) = topic_with(fakes(max_channel_depth=5, **place), "large", "small")
     publish(topic, b"0", b"1", b"2")
     settle()
     assert take_all(small) == [b"0", b"1", b"2"]
@@ -109,8 +109,8 @@ def test_publishers_are_refused_what_a_channel_has_no_room_for(surroundings: Bui
 
 
 @everywhere
-def test_topic_whose_channels_get_nothing_yet_is_bounded_itself(surroundings: Build, place: dict[str, Any]) -> None:
-    topic, _ = topic_with(surroundings(max_channel_depth=3, **place))
+def test_topic_whose_channels_get_nothing_yet_is_bounded_itself(fakes: Build, place: dict[str, Any]) -> None:
+    topic, _ = topic_with(fakes(max_channel_depth=3, **place))
     publish(topic, b"0", b"1")
     assert refusal(topic, b"no", b"no") == "topic t would hold more than 3 messages (--max-channel-depth)"
     topic.pause()
@@ -123,8 +123,8 @@ def test_topic_whose_channels_get_nothing_yet_is_bounded_itself(surroundings: Bu
 
 
 @pytest.mark.parametrize("policy", ["reject", "drop-oldest"])
-def test_what_comes_back_is_never_refused(surroundings: Build, policy: str) -> None:
-    topic, (channel,) = topic_with(surroundings(max_channel_depth=2, overflow_policy=policy), "c")
+def test_what_comes_back_is_never_refused(fakes: Build, policy: str) -> None:
+    topic, (channel,) = topic_with(fakes(max_channel_depth=2, overflow_policy=policy), "c")
     consumer = FakeConsumer(1)
     for number in range(3):
         publish(topic, b"%d" % number, b"%d" % number)
@@ -150,16 +150,16 @@ def test_what_comes_back_is_never_refused(surroundings: Build, policy: str) -> N
         assert channel.depth == 2
 
 
-def test_ephemeral_channels_refuse_nobody(surroundings: Build) -> None:
-    topic, (channel,) = topic_with(surroundings(max_channel_depth=3, mem_queue_size=10), "c#ephemeral")
+def test_ephemeral_channels_refuse_nobody(fakes: Build) -> None:
+    topic, (channel,) = topic_with(fakes(max_channel_depth=3, mem_queue_size=10), "c#ephemeral")
     for number in range(5):
         publish(topic, b"%d" % number)
     assert channel.depth == 5
 
 
 @everywhere
-def test_the_oldest_make_room_for_the_newest(surroundings: Build, place: dict[str, Any]) -> None:
-    topic, (channel, other) = topic_with(surroundings(max_channel_depth=5, **DROP, **place), "c", "other")
+def test_the_oldest_make_room_for_the_newest(fakes: Build, place: dict[str, Any]) -> None:
+    topic, (channel, other) = topic_with(fakes(max_channel_depth=5, **DROP, **place), "c", "other")
     for number in range(20):
         publish(topic, b"%02d" % number)
         assert take_all(other) == [b"%02d" % number]
@@ -171,8 +171,8 @@ def test_the_oldest_make_room_for_the_newest(surroundings: Build, place: dict[st
 
 
 @everywhere
-def test_the_oldest_go_from_a_topic_that_hands_nothing_over(surroundings: Build, place: dict[str, Any]) -> None:
-    topic, _ = topic_with(surroundings(max_channel_depth=5, **DROP, **place))
+def test_the_oldest_go_from_a_topic_that_hands_nothing_over(fakes: Build, place: dict[str, Any]) -> None:
+    topic, _ = topic_with(fakes(max_channel_depth=5, **DROP, **place))
     for number in range(8):
         publish(topic, b"%02d" % number)
     publish(topic, *[b"%02d" % number for number in range(8, 12)])
@@ -197,11 +197,9 @@ def test_dropped_messages_stay_away_after_a_kill(tmp_path: Path, syncer: Syncer,
         assert take_all(topic.channels["c"]) == newest
 
 
-def test_a_smaller_bound_than_before_is_reached_step_by_step(
-    surroundings: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_smaller_bound_than_before_is_reached_step_by_step(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds_module, "MAX_STEP", 10)
-    around = surroundings(max_channel_depth=100, **DROP)
+    around = fakes(max_channel_depth=100, **DROP)
     topic, (channel,) = topic_with(around, "c")
     publish(topic, *[b"%03d" % number for number in range(100)])
     around.options.max_channel_depth = 1
@@ -217,9 +215,9 @@ def test_a_smaller_bound_than_before_is_reached_step_by_step(
 # Bytes
 
 
-def test_weighed_queue_knows_what_its_messages_would_take_on_disk(surroundings: Build) -> None:
+def test_weighed_queue_knows_what_its_messages_would_take_on_disk(fakes: Build) -> None:
     queue = WeighedQueue()
-    one, two, three = surroundings().messages(b"1", b"22", b"333")
+    one, two, three = fakes().messages(b"1", b"22", b"333")
     queue.extend([one, two, three])
     assert queue.size == sum(4 + len(message.payload()) for message in (one, two, three)) == 96
     assert (queue.popleft(), queue.pop()) == (one, three)
@@ -231,9 +229,9 @@ def test_weighed_queue_knows_what_its_messages_would_take_on_disk(surroundings: 
 
 
 @everywhere
-def test_publishers_are_refused_what_a_topic_has_no_room_for(surroundings: Build, place: dict[str, Any]) -> None:
+def test_publishers_are_refused_what_a_topic_has_no_room_for(fakes: Build, place: dict[str, Any]) -> None:
     options = {"max_topic_bytes": 20 * SIZE, "max_bytes_per_file": 7 * SIZE} | place
-    topic, (one, two) = topic_with(surroundings(**options), "one", "two")
+    topic, (one, two) = topic_with(fakes(**options), "one", "two")
     publish(topic, *[BODY] * 10)
     reason = f"topic t would hold more than {20 * SIZE} bytes (--max-topic-bytes)"
     assert refusal(topic, b"") == reason
@@ -250,12 +248,12 @@ def test_publishers_are_refused_what_a_topic_has_no_room_for(surroundings: Build
 
 
 @everywhere
-def test_bytes_count_from_the_start(surroundings: Build, place: dict[str, Any]) -> None:
+def test_bytes_count_from_the_start(fakes: Build, place: dict[str, Any]) -> None:
     options = {"max_topic_bytes": 10 * SIZE, "max_bytes_per_file": 3 * SIZE} | place
-    before = surroundings(**options)
+    before = fakes(**options)
     publish(topic_with(before, "c")[0], *[BODY] * 10)
     assert before.registry.close() == (0, 0)
-    topic, (channel,) = topic_with(surroundings(**options), "c")
+    topic, (channel,) = topic_with(fakes(**options), "c")
     assert channel.depth == 10
     assert refusal(topic, b"")
     assert take_all(channel) == [BODY] * 10
@@ -263,9 +261,9 @@ def test_bytes_count_from_the_start(surroundings: Build, place: dict[str, Any]) 
 
 
 @everywhere
-def test_room_is_made_in_the_largest_queue(surroundings: Build, place: dict[str, Any]) -> None:
+def test_room_is_made_in_the_largest_queue(fakes: Build, place: dict[str, Any]) -> None:
     options = {"max_topic_bytes": 10 * SIZE} | DROP | place
-    topic, (slow, fast) = topic_with(surroundings(**options), "slow", "fast")
+    topic, (slow, fast) = topic_with(fakes(**options), "slow", "fast")
     for number in range(12):
         publish(topic, b"%0*d" % (len(BODY), number))
         if number < 10:
@@ -275,8 +273,8 @@ def test_room_is_made_in_the_largest_queue(surroundings: Build, place: dict[str,
     assert [int(body) for body in take_all(slow)] == list(range(4, 12))
 
 
-def test_a_large_message_displaces_many_small_ones(surroundings: Build) -> None:
-    topic, (channel,) = topic_with(surroundings(max_topic_bytes=100 * SIZE, **DROP), "c")
+def test_a_large_message_displaces_many_small_ones(fakes: Build) -> None:
+    topic, (channel,) = topic_with(fakes(max_topic_bytes=100 * SIZE, **DROP), "c")
     publish(topic, *[BODY] * 100)
     publish(topic, b"x" * (50 * SIZE - 30))
     assert (channel.depth, counts(channel)) == (51, (0, 50, 0))
@@ -295,7 +293,7 @@ def test_bytes_in_a_journal_count_after_a_kill(tmp_path: Path, syncer: Syncer) -
 # Age
 
 
-def publish_old(around: Surroundings, topic: Topic, *bodies: bytes, deferred: int = 0) -> None:
+def publish_old(around: Fakes, topic: Topic, *bodies: bytes, deferred: int = 0) -> None:
     """An hour ago."""
     now = time_ns()
     ids = around.environment.ids.next_ids(now, len(bodies))
@@ -305,8 +303,8 @@ def publish_old(around: Surroundings, topic: Topic, *bodies: bytes, deferred: in
 
 
 @everywhere
-def test_what_is_too_old_is_not_delivered(surroundings: Build, place: dict[str, Any]) -> None:
-    around = surroundings(message_ttl=30 * MINUTE, **place)
+def test_what_is_too_old_is_not_delivered(fakes: Build, place: dict[str, Any]) -> None:
+    around = fakes(message_ttl=30 * MINUTE, **place)
     topic, (channel,) = topic_with(around, "c")
     for number in range(10):
         (publish_old if number % 3 else publish_now)(around, topic, b"%d" % number)
@@ -318,12 +316,12 @@ def test_what_is_too_old_is_not_delivered(surroundings: Build, place: dict[str, 
     assert (counts(channel), channel.in_flight_count) == ((0, 0, 6), 4)
 
 
-def publish_now(around: Surroundings, topic: Topic, *bodies: bytes) -> None:
+def publish_now(around: Fakes, topic: Topic, *bodies: bytes) -> None:
     publish(topic, *bodies)
 
 
-def test_consumer_passes_many_old_messages_in_turns(surroundings: Build) -> None:
-    around = surroundings(message_ttl=30 * MINUTE)
+def test_consumer_passes_many_old_messages_in_turns(fakes: Build) -> None:
+    around = fakes(message_ttl=30 * MINUTE)
     topic, (channel,) = topic_with(around, "c")
     publish_old(around, topic, *[b"old"] * 1000)
     publish(topic, b"new")
@@ -338,8 +336,8 @@ def test_consumer_passes_many_old_messages_in_turns(surroundings: Build) -> None
 
 
 @everywhere
-def test_what_is_too_old_goes_where_nobody_consumes(surroundings: Build, place: dict[str, Any]) -> None:
-    around = surroundings(message_ttl=30 * MINUTE, **place)
+def test_what_is_too_old_goes_where_nobody_consumes(fakes: Build, place: dict[str, Any]) -> None:
+    around = fakes(message_ttl=30 * MINUTE, **place)
     topic, _ = topic_with(around)
     publish_old(around, topic, *[b"old"] * 10)
     publish(topic, b"new")
@@ -366,8 +364,8 @@ def test_expired_messages_stay_away_after_a_kill(tmp_path: Path, syncer: Syncer)
     assert again.take_all("c") == again.take_all("d") == Counter([b"new"])
 
 
-def test_age_counts_from_publication_while_held_back_too(surroundings: Build) -> None:
-    around = surroundings(message_ttl=30 * MINUTE)
+def test_age_counts_from_publication_while_held_back_too(fakes: Build) -> None:
+    around = fakes(message_ttl=30 * MINUTE)
     topic, (channel,) = topic_with(around, "c")
     publish_old(around, topic, b"old", deferred=MINUTE)
     publish(topic, b"new", deferred=MINUTE)
@@ -381,8 +379,8 @@ def test_age_counts_from_publication_while_held_back_too(surroundings: Build) ->
 # The disk
 
 
-def test_publishers_are_refused_while_the_disk_is_nearly_full(surroundings: Build) -> None:
-    around = surroundings(min_free_disk=1 << 30, **DROP)
+def test_publishers_are_refused_while_the_disk_is_nearly_full(fakes: Build) -> None:
+    around = fakes(min_free_disk=1 << 30, **DROP)
     disk = FreeDisk(str(around.data_path), 1 << 30, around.logger)
     disk.is_low(0)
     topic = Topic("t", replace(around.environment, free_disk=disk), lambda topic: None)
@@ -399,11 +397,11 @@ def test_publishers_are_refused_while_the_disk_is_nearly_full(surroundings: Buil
 
 
 @pytest.fixture
-def quick_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Surroundings], None]]:
+def quick_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Fakes], None]]:
     monkeypatch.setattr(bounds_module, "LOOP_SECONDS", 0.01)
     loops = []
 
-    def start(around: Surroundings) -> None:
+    def start(around: Fakes) -> None:
         topics = around.registry.topics
         loop = BoundsLoop(lambda: [topic.bounds for topic in topics.values() if topic.bounds is not None], None)
         loops.append((loop, around.spawn("boundsLoop", loop.run)))
@@ -417,9 +415,9 @@ def quick_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Surroundin
 
 @everywhere
 def test_loop_drops_what_is_too_much_or_too_old(
-    surroundings: Build, quick_loop: Callable[[Surroundings], None], place: dict[str, Any]
+    fakes: Build, quick_loop: Callable[[Fakes], None], place: dict[str, Any]
 ) -> None:
-    around = surroundings(message_ttl=30 * MINUTE, max_channel_depth=3, **DROP, **place)
+    around = fakes(message_ttl=30 * MINUTE, max_channel_depth=3, **DROP, **place)
     topic, (channel,) = topic_with(around, "c")
     other = around.registry.get_topic("other")
     publish_old(around, other, b"old")

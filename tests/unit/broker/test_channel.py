@@ -10,9 +10,9 @@ import pytest
 from gnsqd.broker.channel import MAX_TAKE, MAX_TAKE_BYTES, Channel
 from gnsqd.broker.message import Message
 from gnsqd.errors import BrokerError, StorageError
-from unit.broker.surroundings import MINUTE, SECOND, FakeConsumer, FaultyBackend, Surroundings, bodies_of
+from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes, FaultyBackend, bodies_of
 
-Build = Callable[..., Surroundings]
+Build = Callable[..., Fakes]
 
 
 def take(channel: Channel, consumer: FakeConsumer, window: int = 100, sample_rate: int = 0) -> list[Message]:
@@ -27,8 +27,8 @@ def counts(channel: Channel) -> tuple[int, int, int, int]:
 # Memory and disk
 
 
-def test_messages_are_taken_in_order_and_are_in_flight_then(surroundings: Build, consumers: list[FakeConsumer]) -> None:
-    around = surroundings()
+def test_messages_are_taken_in_order_and_are_in_flight_then(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes()
     channel = around.channel()
     messages = around.messages(b"0", b"1", b"2")
     channel.put_messages(messages)
@@ -39,8 +39,8 @@ def test_messages_are_taken_in_order_and_are_in_flight_then(surroundings: Build,
     assert counts(channel) == (1, 0, 1, 0)
 
 
-def test_what_exceeds_the_memory_queue_waits_on_disk(surroundings: Build, consumers: list[FakeConsumer]) -> None:
-    around = surroundings(mem_queue_size=2)
+def test_what_exceeds_the_memory_queue_waits_on_disk(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes(mem_queue_size=2)
     channel = around.channel()
     channel.put_messages(around.messages(b"0"))
     channel.put_messages(around.messages(b"1", b"2", b"3"))
@@ -53,8 +53,8 @@ def test_what_exceeds_the_memory_queue_waits_on_disk(surroundings: Build, consum
     assert counts(channel) == (0, 0, 4, 0)
 
 
-def test_memory_and_disk_take_turns(surroundings: Build, consumers: list[FakeConsumer]) -> None:
-    around = surroundings(mem_queue_size=2)
+def test_memory_and_disk_take_turns(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes(mem_queue_size=2)
     channel = around.channel()
     channel.put_messages(around.messages(*[b"old"] * 2, *[b"disk"] * 50))
     seen = []
@@ -67,9 +67,9 @@ def test_memory_and_disk_take_turns(surroundings: Build, consumers: list[FakeCon
 
 
 def test_without_a_memory_queue_all_goes_through_the_disk_and_keeps_its_attempts(
-    surroundings: Build, consumers: list[FakeConsumer]
+    fakes: Build, consumers: list[FakeConsumer]
 ) -> None:
-    around = surroundings(mem_queue_size=0)
+    around = fakes(mem_queue_size=0)
     channel = around.channel()
     channel.put_messages(around.messages(b"x"))
     assert counts(channel) == (1, 1, 0, 0)
@@ -82,8 +82,8 @@ def test_without_a_memory_queue_all_goes_through_the_disk_and_keeps_its_attempts
     assert again.next_delivery()[16:18] == b"\x00\x02"
 
 
-def test_ephemeral_channel_drops_what_exceeds_its_memory(surroundings: Build, consumers: list[FakeConsumer]) -> None:
-    around = surroundings(mem_queue_size=2)
+def test_ephemeral_channel_drops_what_exceeds_its_memory(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes(mem_queue_size=2)
     channel = around.channel("c#ephemeral")
     channel.put_messages(around.messages(b"0", b"1", b"2"))
     assert (channel.message_count, counts(channel)) == (3, (2, 0, 0, 0))
@@ -92,9 +92,9 @@ def test_ephemeral_channel_drops_what_exceeds_its_memory(surroundings: Build, co
 
 
 def test_ephemeral_channel_without_memory_keeps_one_message_for_each_waiting_consumer(
-    surroundings: Build, consumers: list[FakeConsumer]
+    fakes: Build, consumers: list[FakeConsumer]
 ) -> None:
-    around = surroundings(mem_queue_size=0)
+    around = fakes(mem_queue_size=0)
     channel = around.channel("c#ephemeral")
     channel.put_messages(around.messages(b"dropped"))
     for consumer in consumers[:2]:
@@ -106,9 +106,9 @@ def test_ephemeral_channel_without_memory_keeps_one_message_for_each_waiting_con
 
 
 def test_what_the_disk_refuses_stays_in_memory_until_it_takes_it(
-    surroundings: Build, consumers: list[FakeConsumer], monkeypatch: pytest.MonkeyPatch
+    fakes: Build, consumers: list[FakeConsumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    around = surroundings(mem_queue_size=1)
+    around = fakes(mem_queue_size=1)
     channel = around.channel()
     put_many = channel.backend.put_many
 
@@ -143,10 +143,8 @@ def test_what_the_disk_refuses_stays_in_memory_until_it_takes_it(
 # Sharing
 
 
-def test_consumer_takes_no_more_than_its_window_nor_than_the_cap(
-    surroundings: Build, consumers: list[FakeConsumer]
-) -> None:
-    around = surroundings()
+def test_consumer_takes_no_more_than_its_window_nor_than_the_cap(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes()
     channel = around.channel()
     channel.put_messages(around.messages(*[b"x"] * 2 * MAX_TAKE))
     assert len(take(channel, consumers[0], 3)) == 3
@@ -157,9 +155,9 @@ def test_consumer_takes_no_more_than_its_window_nor_than_the_cap(
 
 
 def test_consumers_that_wait_are_woken_in_order_one_for_each_message(
-    surroundings: Build, consumers: list[FakeConsumer]
+    fakes: Build, consumers: list[FakeConsumer]
 ) -> None:
-    around = surroundings()
+    around = fakes()
     channel = around.channel()
     for consumer in consumers:
         channel.add_client(consumer)
@@ -171,9 +169,9 @@ def test_consumers_that_wait_are_woken_in_order_one_for_each_message(
 
 
 def test_no_more_consumers_are_woken_while_those_that_were_have_not_come(
-    surroundings: Build, consumers: list[FakeConsumer]
+    fakes: Build, consumers: list[FakeConsumer]
 ) -> None:
-    around = surroundings()
+    around = fakes()
     channel = around.channel()
     for consumer in consumers:
         take(channel, consumer)
@@ -185,9 +183,9 @@ def test_no_more_consumers_are_woken_while_those_that_were_have_not_come(
 
 
 def test_consumer_that_was_not_woken_leaves_a_message_for_each_that_was(
-    surroundings: Build, consumers: list[FakeConsumer]
+    fakes: Build, consumers: list[FakeConsumer]
 ) -> None:
-    around = surroundings()
+    around = fakes()
     channel = around.channel()
     for consumer in consumers[:2]:
         assert take(channel, consumer) == []
@@ -204,9 +202,9 @@ def test_consumer_that_was_not_woken_leaves_a_message_for_each_that_was(
 
 @pytest.mark.parametrize("how", ["time-out", "REQ"])
 def test_consumer_that_gives_a_message_back_goes_to_the_end_of_the_line(
-    surroundings: Build, consumers: list[FakeConsumer], how: str
+    fakes: Build, consumers: list[FakeConsumer], how: str
 ) -> None:
-    around = surroundings()
+    around = fakes()
     channel = around.channel()
     for consumer in consumers:
         channel.add_client(consumer)
@@ -224,8 +222,8 @@ def test_consumer_that_gives_a_message_back_goes_to_the_end_of_the_line(
     assert [consumer.woken for consumer in consumers] == [1, 1, 1]
 
 
-def test_consumers_that_wait_share_what_comes_equally(surroundings: Build, consumers: list[FakeConsumer]) -> None:
-    around = surroundings()
+def test_consumers_that_wait_share_what_comes_equally(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes()
     channel = around.channel()
     for consumer in consumers[1:]:
         take(channel, consumer)
@@ -234,8 +232,8 @@ def test_consumers_that_wait_share_what_comes_equally(surroundings: Build, consu
     assert len(take(channel, consumers[0])) == 3
 
 
-def test_woken_consumer_that_stops_passes_its_turn_on(surroundings: Build, consumers: list[FakeConsumer]) -> None:
-    around = surroundings()
+def test_woken_consumer_that_stops_passes_its_turn_on(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes()
     channel = around.channel()
     for consumer in consumers[:2]:
         channel.add_client(consumer)
@@ -246,8 +244,8 @@ def test_woken_consumer_that_stops_passes_its_turn_on(surroundings: Build, consu
     assert consumers[1].woken == 1
 
 
-def test_consumer_that_left_is_not_woken(surroundings: Build, consumers: list[FakeConsumer]) -> None:
-    around = surroundings()
+def test_consumer_that_left_is_not_woken(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes()
     channel = around.channel()
     for consumer in consumers[:2]:
         channel.add_client(consumer)
@@ -258,10 +256,10 @@ def test_consumer_that_left_is_not_woken(surroundings: Build, consumers: list[Fa
 
 
 def test_consumer_that_was_given_nothing_of_a_sample_is_woken_for_what_comes_next(
-    surroundings: Build, consumers: list[FakeConsumer], monkeypatch: pytest.MonkeyPatch
+    fakes: Build, consumers: list[FakeConsumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gnsqd.broker.channel.random", lambda: 0.999)
-    around = surroundings()
+    around = fakes()
     channel = around.channel()
     channel.add_client(consumers[0])
     channel.put_messages(around.messages(b"left out"))
@@ -271,8 +269,8 @@ def test_consumer_that_was_given_nothing_of_a_sample_is_woken_for_what_comes_nex
     assert consumers[0].woken == 1
 
 
-def test_sample_rate_is_a_percentage(surroundings: Build, consumers: list[FakeConsumer]) -> None:
-    around = surroundings()
+def test_sample_rate_is_a_percentage(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes()
     channel = around.channel()
     channel.put_messages(around.messages(*[b"x"] * 10_000))
     while channel.depth:
@@ -281,8 +279,8 @@ def test_sample_rate_is_a_percentage(surroundings: Build, consumers: list[FakeCo
     assert counts(channel)[0] == 0
 
 
-def test_consumers_are_limited_by_max_channel_consumers(surroundings: Build, consumers: list[FakeConsumer]) -> None:
-    channel = surroundings(max_channel_consumers=2).channel()
+def test_consumers_are_limited_by_max_channel_consumers(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    channel = fakes(max_channel_consumers=2).channel()
     channel.add_client(consumers[0])
     channel.add_client(consumers[1])
     with pytest.raises(BrokerError, match="^consumers for t:c exceeds limit of 2$"):
@@ -295,10 +293,8 @@ def test_consumers_are_limited_by_max_channel_consumers(surroundings: Build, con
 # Time-outs, REQ, TOUCH, delays
 
 
-def test_timed_out_message_goes_back_and_its_consumer_is_told(
-    surroundings: Build, consumers: list[FakeConsumer]
-) -> None:
-    around = surroundings()
+def test_timed_out_message_goes_back_and_its_consumer_is_told(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes()
     channel = around.channel()
     for consumer in consumers[:2]:
         channel.add_client(consumer)
@@ -316,9 +312,9 @@ def test_timed_out_message_goes_back_and_its_consumer_is_told(
 
 
 def test_message_of_a_consumer_that_left_stays_in_flight_until_it_times_out(
-    surroundings: Build, consumers: list[FakeConsumer]
+    fakes: Build, consumers: list[FakeConsumer]
 ) -> None:
-    around = surroundings()
+    around = fakes()
     channel = around.channel()
     channel.add_client(consumers[0])
     channel.put_messages(around.messages(b"x"))
@@ -329,9 +325,9 @@ def test_message_of_a_consumer_that_left_stays_in_flight_until_it_times_out(
     assert (counts(channel), consumers[0].timed_out) == ((1, 0, 0, 0), 0)
 
 
-def test_many_in_flight_are_all_gone_after_their_time(surroundings: Build, consumers: list[FakeConsumer]) -> None:
+def test_many_in_flight_are_all_gone_after_their_time(fakes: Build, consumers: list[FakeConsumer]) -> None:
     """Item 32 of NSQD-COMPAT 10."""
-    around = surroundings()
+    around = fakes()
     channel = around.channel()
     channel.put_messages(around.messages(*[b"x"] * 250))
     for timeout in (SECOND, 2 * SECOND):
@@ -341,8 +337,8 @@ def test_many_in_flight_are_all_gone_after_their_time(surroundings: Build, consu
     assert (counts(channel), channel.timeout_count) == ((250, 0, 0, 0), 250)
 
 
-def test_requeue_puts_back_at_once_or_after_its_delay(surroundings: Build, consumers: list[FakeConsumer]) -> None:
-    around = surroundings()
+def test_requeue_puts_back_at_once_or_after_its_delay(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes()
     channel = around.channel()
     channel.put_messages(around.messages(b"0", b"1"))
     first, second = take(channel, consumers[0])
@@ -358,8 +354,8 @@ def test_requeue_puts_back_at_once_or_after_its_delay(surroundings: Build, consu
             channel.requeue(consumer, id, 0)
 
 
-def test_deferred_messages_count_at_once_and_queue_when_due(surroundings: Build, consumers: list[FakeConsumer]) -> None:
-    around = surroundings()
+def test_deferred_messages_count_at_once_and_queue_when_due(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes()
     channel = around.channel()
     take(channel, consumers[0])
     before = monotonic_ns()
@@ -370,8 +366,8 @@ def test_deferred_messages_count_at_once_and_queue_when_due(surroundings: Build,
     assert (channel.message_count, counts(channel), consumers[0].woken) == (1, (1, 0, 0, 0), 1)
 
 
-def test_touch_never_extends_past_max_msg_timeout(surroundings: Build, consumers: list[FakeConsumer]) -> None:
-    around = surroundings(max_msg_timeout=3 * SECOND)
+def test_touch_never_extends_past_max_msg_timeout(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes(max_msg_timeout=3 * SECOND)
     channel = around.channel()
     channel.put_messages(around.messages(b"x"))
     before = monotonic_ns()
@@ -387,8 +383,8 @@ def test_touch_never_extends_past_max_msg_timeout(surroundings: Build, consumers
 # Operators, and the end
 
 
-def test_paused_channel_wakes_nobody_until_it_is_unpaused(surroundings: Build, consumers: list[FakeConsumer]) -> None:
-    around = surroundings()
+def test_paused_channel_wakes_nobody_until_it_is_unpaused(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes()
     channel = around.channel()
     channel.add_client(consumers[0])
     take(channel, consumers[0])
@@ -400,10 +396,8 @@ def test_paused_channel_wakes_nobody_until_it_is_unpaused(surroundings: Build, c
     assert consumers[0].woken == woken + 1
 
 
-def test_emptied_channel_drops_everything_and_tells_its_consumers(
-    surroundings: Build, consumers: list[FakeConsumer]
-) -> None:
-    around = surroundings(mem_queue_size=3)
+def test_emptied_channel_drops_everything_and_tells_its_consumers(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes(mem_queue_size=3)
     channel = around.channel()
     channel.add_client(consumers[0])
     channel.put_messages(around.messages(*[b"x"] * 10))
@@ -420,8 +414,8 @@ def test_emptied_channel_drops_everything_and_tells_its_consumers(
     assert bodies_of(take(channel, consumers[0])) == [b"new"]
 
 
-def test_closed_channel_leaves_everything_on_disk_as_it_was(surroundings: Build, consumers: list[FakeConsumer]) -> None:
-    around = surroundings(mem_queue_size=5)
+def test_closed_channel_leaves_everything_on_disk_as_it_was(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes(mem_queue_size=5)
     channel = around.channel()
     channel.add_client(consumers[0])
     channel.put_messages(around.messages(b"in flight", *[b"%d" % number for number in range(9)]))
@@ -444,8 +438,8 @@ def test_closed_channel_leaves_everything_on_disk_as_it_was(surroundings: Build,
 # Due times
 
 
-def test_delay_that_is_left_survives_the_disk(surroundings: Build, consumers: list[FakeConsumer]) -> None:
-    around = surroundings()
+def test_delay_that_is_left_survives_the_disk(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes()
     channel = around.channel()
     channel.put_messages(around.messages(b"requeued", b"finished"))
     requeued, finished = take(channel, consumers[0])
@@ -473,19 +467,17 @@ def test_delay_that_is_left_survives_the_disk(surroundings: Build, consumers: li
     assert counts(channel) == (0, 0, 2, 0)
 
 
-def test_message_is_due_at_once_if_its_time_passed_on_disk(surroundings: Build, consumers: list[FakeConsumer]) -> None:
-    around = surroundings()
+def test_message_is_due_at_once_if_its_time_passed_on_disk(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes()
     channel = around.channel()
     channel.put_messages_deferred(around.messages(b"x", deferred=1))
     channel.close()
     assert bodies_of(take(around.channel(), consumers[0])) == [b"x"]
 
 
-def test_message_that_was_delivered_meanwhile_is_not_held_back(
-    surroundings: Build, consumers: list[FakeConsumer]
-) -> None:
+def test_message_that_was_delivered_meanwhile_is_not_held_back(fakes: Build, consumers: list[FakeConsumer]) -> None:
     """As when the real nsqd took over: it delivers at once, and counts an attempt of what it puts back."""
-    around = surroundings(mem_queue_size=0)
+    around = fakes(mem_queue_size=0)
     channel = around.channel()
     channel.put_messages_deferred(around.messages(b"finished there", b"put back there", b"untouched", deferred=MINUTE))
     channel.close()
@@ -506,10 +498,10 @@ def test_message_that_was_delivered_meanwhile_is_not_held_back(
 
 
 def test_delay_is_never_longer_than_the_longest_that_may_be_asked_for(
-    surroundings: Build, consumers: list[FakeConsumer]
+    fakes: Build, consumers: list[FakeConsumer]
 ) -> None:
     """The wall clock, which due times on disk go by, may have been set back."""
-    around = surroundings(max_req_timeout=MINUTE)
+    around = fakes(max_req_timeout=MINUTE)
     channel = around.channel()
     channel.put_messages_deferred(around.messages(b"x", deferred=1000 * MINUTE))
     channel.close()
@@ -518,8 +510,8 @@ def test_delay_is_never_longer_than_the_longest_that_may_be_asked_for(
     assert channel.process_deferred(monotonic_ns() + MINUTE)
 
 
-def test_consumer_goes_on_behind_messages_that_are_not_due(surroundings: Build, consumers: list[FakeConsumer]) -> None:
-    around = surroundings(mem_queue_size=0)
+def test_consumer_goes_on_behind_messages_that_are_not_due(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes(mem_queue_size=0)
     channel = around.channel()
     channel.put_messages_deferred(around.messages(*[b"later"] * 2 * MAX_TAKE, deferred=MINUTE))
     channel.close()
@@ -532,8 +524,8 @@ def test_consumer_goes_on_behind_messages_that_are_not_due(surroundings: Build, 
     assert channel.deferred_count == 2 * MAX_TAKE
 
 
-def test_overflow_of_what_is_due_is_not_held_back_again(surroundings: Build, consumers: list[FakeConsumer]) -> None:
-    around = surroundings(mem_queue_size=0)
+def test_overflow_of_what_is_due_is_not_held_back_again(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes(mem_queue_size=0)
     channel = around.channel()
     channel.put_messages_deferred(around.messages(b"x", deferred=MINUTE))
     assert channel.process_deferred(monotonic_ns() + MINUTE)
@@ -542,9 +534,9 @@ def test_overflow_of_what_is_due_is_not_held_back_again(surroundings: Build, con
 
 
 def test_what_a_full_disk_takes_at_the_end_is_kept_and_the_rest_counted(
-    surroundings: Build, monkeypatch: pytest.MonkeyPatch, consumers: list[FakeConsumer]
+    fakes: Build, monkeypatch: pytest.MonkeyPatch, consumers: list[FakeConsumer]
 ) -> None:
-    around = surroundings()
+    around = fakes()
     channel = around.channel()
     channel.put_messages(around.messages(b"fits", b"x" * 100, b"fits, too", b"y" * 100))
     with monkeypatch.context() as patch:
@@ -564,10 +556,8 @@ def test_what_a_full_disk_takes_at_the_end_is_kept_and_the_rest_counted(
     assert bodies_of(take(around.channel(), consumers[0])) == [b"fits", b"fits, too"]
 
 
-def test_deleted_channel_leaves_no_files_and_closes_its_consumers(
-    surroundings: Build, consumers: list[FakeConsumer]
-) -> None:
-    around = surroundings(mem_queue_size=0)
+def test_deleted_channel_leaves_no_files_and_closes_its_consumers(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes(mem_queue_size=0)
     channel = around.channel()
     channel.add_client(consumers[0])
     channel.put_messages(around.messages(b"x"))
@@ -580,18 +570,16 @@ def test_deleted_channel_leaves_no_files_and_closes_its_consumers(
 
 
 @pytest.mark.parametrize("name, persist", [("c", True), ("c#ephemeral", False)])
-def test_coming_and_going_is_notified_and_persisted_unless_ephemeral(
-    surroundings: Build, name: str, persist: bool
-) -> None:
-    around = surroundings()
+def test_coming_and_going_is_notified_and_persisted_unless_ephemeral(fakes: Build, name: str, persist: bool) -> None:
+    around = fakes()
     channel = around.channel(name)
     assert around.notified == [(channel, persist)]
     channel.delete()
     assert around.notified == [(channel, persist)] * 2
 
 
-def test_last_client_of_an_ephemeral_channel_is_reported(surroundings: Build, consumers: list[FakeConsumer]) -> None:
-    around = surroundings()
+def test_last_client_of_an_ephemeral_channel_is_reported(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes()
     left: list[Channel] = []
     for name in ("c", "c#ephemeral"):
         channel = around.channel(name, left.append)

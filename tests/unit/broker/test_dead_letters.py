@@ -19,9 +19,9 @@ from gnsqd.broker.journaled import JournaledQueue
 from gnsqd.broker.message import Message
 from gnsqd.broker.topic import Topic
 from gnsqd.errors import StorageError
-from unit.broker.surroundings import MINUTE, FakeConsumer, FaultyBackend, Surroundings, eventually, settle
+from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, FaultyBackend, eventually, settle
 
-Build = Callable[..., Surroundings]
+Build = Callable[..., Fakes]
 
 FAR = 1 << 62
 CONSUMER = FakeConsumer(1)
@@ -33,7 +33,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DeadLetters, "dead_letter_loop", lambda self: None)
 
 
-def channel_with(around: Surroundings, *bodies: bytes, topic: str = "t", name: str = "c") -> Channel:
+def channel_with(around: Fakes, *bodies: bytes, topic: str = "t", name: str = "c") -> Channel:
     channel = around.registry.get_topic(topic).get_channel(name)
     channel.put_messages(around.registry.get_topic(topic).new_messages(list(bodies)))
     return channel
@@ -73,8 +73,8 @@ def letters(topic: Topic) -> list[tuple[dict[str, Any], bytes]]:
     return [(json.loads(header), body) for header, _, body in found]
 
 
-def test_what_is_requeued_after_its_last_attempt_goes_to_the_dead_letter_topic(surroundings: Build) -> None:
-    around = surroundings(max_attempts=3)
+def test_what_is_requeued_after_its_last_attempt_goes_to_the_dead_letter_topic(fakes: Build) -> None:
+    around = fakes(max_attempts=3)
     channel = channel_with(around, b"bad\n\x00")
     for _ in range(2):
         fail(channel)
@@ -98,8 +98,8 @@ def test_what_is_requeued_after_its_last_attempt_goes_to_the_dead_letter_topic(s
     assert body == b"bad\n\x00"
 
 
-def test_what_times_out_after_its_last_attempt_goes_there_too(surroundings: Build) -> None:
-    around = surroundings(max_attempts=2)
+def test_what_times_out_after_its_last_attempt_goes_there_too(fakes: Build) -> None:
+    around = fakes(max_attempts=2)
     channel = channel_with(around, b"often", b"once")
     consumer = FakeConsumer(CONSUMER.id)
     channel.add_client(consumer)
@@ -112,8 +112,8 @@ def test_what_times_out_after_its_last_attempt_goes_there_too(surroundings: Buil
     assert (header["reason"], header["attempts"], body) == ("timed out", 2, b"often")
 
 
-def test_a_delay_does_not_save_it(surroundings: Build) -> None:
-    around = surroundings(max_attempts=1)
+def test_a_delay_does_not_save_it(fakes: Build) -> None:
+    around = fakes(max_attempts=1)
     channel = channel_with(around, b"x")
     (message,) = deliver(channel)
     channel.requeue(CONSUMER.id, message.id, MINUTE)
@@ -121,8 +121,8 @@ def test_a_delay_does_not_save_it(surroundings: Build) -> None:
     assert counts(channel) == (0, 0, 0)
 
 
-def test_without_the_option_nothing_is_moved(surroundings: Build) -> None:
-    around = surroundings()
+def test_without_the_option_nothing_is_moved(fakes: Build) -> None:
+    around = fakes()
     channel = channel_with(around, b"x")
     for _ in range(20):
         fail(channel)
@@ -131,8 +131,8 @@ def test_without_the_option_nothing_is_moved(surroundings: Build) -> None:
     assert list(around.registry.topics) == ["t"]
 
 
-def test_messages_of_a_dead_letter_topic_are_never_moved(surroundings: Build) -> None:
-    around = surroundings(max_attempts=1)
+def test_messages_of_a_dead_letter_topic_are_never_moved(fakes: Build) -> None:
+    around = fakes(max_attempts=1)
     channel = channel_with(around, b"x", topic="t.c.dead")
     for _ in range(3):
         fail(channel)
@@ -141,8 +141,8 @@ def test_messages_of_a_dead_letter_topic_are_never_moved(surroundings: Build) ->
     assert list(around.registry.topics) == ["t.c.dead"]
 
 
-def test_all_of_many_are_moved_once(surroundings: Build) -> None:
-    around = surroundings(max_attempts=1)
+def test_all_of_many_are_moved_once(fakes: Build) -> None:
+    around = fakes(max_attempts=1)
     bodies = [b"%d" % number for number in range(3 * MAX_BATCH + 1)]
     channels = [channel_with(around, *bodies, name=name) for name in "cd"]
     for channel in channels:
@@ -155,8 +155,8 @@ def test_all_of_many_are_moved_once(surroundings: Build) -> None:
         assert counts(channel) == (0, 0, 0)
 
 
-def test_ephemeral_ones_have_an_ephemeral_topic(surroundings: Build) -> None:
-    around = surroundings(max_attempts=1, mem_queue_size=2)
+def test_ephemeral_ones_have_an_ephemeral_topic(fakes: Build) -> None:
+    around = fakes(max_attempts=1, mem_queue_size=2)
     channel = channel_with(around, b"0", b"1", name="c#ephemeral")
     fail(channel, 2)
     channel.put_messages(around.messages(b"2"))
@@ -166,9 +166,9 @@ def test_ephemeral_ones_have_an_ephemeral_topic(surroundings: Build) -> None:
 
 
 @pytest.mark.usefixtures("stopped")
-def test_more_than_may_be_on_their_way_are_requeued(surroundings: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_may_be_on_their_way_are_requeued(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gnsqd.broker.channel.MAX_ASIDE", 2)
-    around = surroundings(max_attempts=1)
+    around = fakes(max_attempts=1)
     channel = channel_with(around, b"0", b"1", b"2")
     fail(channel, 3)
     assert counts(channel) == (1, 0, 2)
@@ -177,11 +177,9 @@ def test_more_than_may_be_on_their_way_are_requeued(surroundings: Build, monkeyp
 # What cannot be moved
 
 
-def test_what_the_disk_refuses_is_requeued_and_moved_later(
-    surroundings: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_disk_refuses_is_requeued_and_moved_later(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letters_module, "RETRY_SECONDS", 0.001)
-    around = surroundings(max_attempts=1, mem_queue_size=0)
+    around = fakes(max_attempts=1, mem_queue_size=0)
     dead = around.registry.get_topic("t.c.dead")
     channel = channel_with(around, b"0", b"1")
     put_many = dead.backend.put_many
@@ -206,9 +204,9 @@ def test_what_the_disk_refuses_is_requeued_and_moved_later(
     assert sorted(body for _, body in letters(dead)) == [b"0", b"1"]
 
 
-def test_a_topic_that_is_going_away_takes_nothing(surroundings: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_is_going_away_takes_nothing(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letters_module, "RETRY_SECONDS", 0.001)
-    around = surroundings(max_attempts=1)
+    around = fakes(max_attempts=1)
     channel = channel_with(around, b"x")
     dead = around.registry.get_topic("t.c.dead")
     dead.exiting = True
@@ -235,7 +233,7 @@ class Watched:
         return getattr(self._topic, name)
 
 
-def watch(around: Surroundings, monkeypatch: pytest.MonkeyPatch, commit: Callable[[Topic], None]) -> None:
+def watch(around: Fakes, monkeypatch: pytest.MonkeyPatch, commit: Callable[[Topic], None]) -> None:
     """Have the dead-letter topic committed by `commit`."""
     get_topic = around.registry.get_topic
     dead = get_topic("t.c.dead")
@@ -244,9 +242,9 @@ def watch(around: Surroundings, monkeypatch: pytest.MonkeyPatch, commit: Callabl
 
 
 def test_message_stays_with_its_channel_until_the_letter_is_committed(
-    surroundings: Build, monkeypatch: pytest.MonkeyPatch
+    fakes: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    around = surroundings(max_attempts=1)
+    around = fakes(max_attempts=1)
     channel = channel_with(around, b"x")
     seen: list[tuple[int, tuple[int, int, int], int]] = []
     watch(
@@ -259,10 +257,8 @@ def test_message_stays_with_its_channel_until_the_letter_is_committed(
     assert seen == [(1, (0, 0, 1), 0)]
 
 
-def test_message_whose_letter_cannot_be_committed_is_requeued(
-    surroundings: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    around = surroundings(max_attempts=1)
+def test_message_whose_letter_cannot_be_committed_is_requeued(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    around = fakes(max_attempts=1)
     channel = channel_with(around, b"x")
 
     def commit(dead: Topic) -> None:
@@ -274,8 +270,8 @@ def test_message_whose_letter_cannot_be_committed_is_requeued(
     assert (counts(channel), channel.dead_letter_count) == ((1, 0, 0), 0)
 
 
-def test_what_is_emptied_on_its_way_does_not_come_back(surroundings: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    around = surroundings(max_attempts=1)
+def test_what_is_emptied_on_its_way_does_not_come_back(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    around = fakes(max_attempts=1)
     channel = channel_with(around, b"0", b"1")
     fail(channel)
     channel.empty()
@@ -296,8 +292,8 @@ def test_what_is_emptied_on_its_way_does_not_come_back(surroundings: Build, monk
 
 
 @pytest.mark.usefixtures("stopped")
-def test_what_is_on_its_way_at_the_exit_is_in_its_own_queue_after_it(surroundings: Build) -> None:
-    around = surroundings(max_attempts=1)
+def test_what_is_on_its_way_at_the_exit_is_in_its_own_queue_after_it(fakes: Build) -> None:
+    around = fakes(max_attempts=1)
     channel = channel_with(around, b"0", b"1", b"2")
     fail(channel, 2)
     around.dead_letters.stop()
@@ -305,12 +301,12 @@ def test_what_is_on_its_way_at_the_exit_is_in_its_own_queue_after_it(surrounding
     assert sorted(payload[26:] for payload in around.make_backend("t:c").peek_many(10, 1000)) == [b"0", b"1", b"2"]
 
 
-def after_kill(around: Surroundings, directory: Path) -> Surroundings:
+def after_kill(around: Fakes, directory: Path) -> Fakes:
     """What the next process makes of the files as they are now."""
     assert around.journals is not None
     around.journals.flush_dirty()
     shutil.copytree(around.data_path, directory)
-    again = Surroundings(directory, around.options, around.syncer)
+    again = Fakes(directory, around.options, around.syncer)
     assert again.journals is not None
     again.registry.load([], again.journals.topics)
     settle()
@@ -319,9 +315,9 @@ def after_kill(around: Surroundings, directory: Path) -> Surroundings:
 
 @pytest.mark.usefixtures("stopped")
 def test_kill_before_the_letter_leaves_the_message_in_the_journal(
-    surroundings: Build, tmp_path_factory: pytest.TempPathFactory
+    fakes: Build, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    around = surroundings(max_attempts=1, durability="process")
+    around = fakes(max_attempts=1, durability="process")
     topic = around.registry.get_topic("t")
     channel = topic.get_channel("c")
     settle()
@@ -340,8 +336,8 @@ def test_kill_before_the_letter_leaves_the_message_in_the_journal(
         killall(again.greenlets)
 
 
-def test_kill_after_the_letter_leaves_it_alone(surroundings: Build, tmp_path_factory: pytest.TempPathFactory) -> None:
-    around = surroundings(max_attempts=1, durability="process")
+def test_kill_after_the_letter_leaves_it_alone(fakes: Build, tmp_path_factory: pytest.TempPathFactory) -> None:
+    around = fakes(max_attempts=1, durability="process")
     topic = around.registry.get_topic("t")
     channel = topic.get_channel("c")
     settle()
@@ -361,8 +357,8 @@ def test_kill_after_the_letter_leaves_it_alone(surroundings: Build, tmp_path_fac
 
 
 @pytest.mark.usefixtures("stopped")
-def test_drain_sees_a_letter_that_is_put_while_it_looks(surroundings: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    around = surroundings(max_attempts=1)
+def test_drain_sees_a_letter_that_is_put_while_it_looks(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    around = fakes(max_attempts=1)
     around.registry.get_topic("t.c.dead")  # looked at before `t` if they came in their order
     channel = channel_with(around, b"x")
     fail(channel)

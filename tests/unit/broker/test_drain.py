@@ -8,15 +8,15 @@ from gevent import sleep, spawn
 from gnsqd.broker import drain as drain_module
 from gnsqd.broker.drain import SHOWN, Drain
 from gnsqd.broker.topic import MAX_PUT, Draining
-from unit.broker.surroundings import MINUTE, FakeConsumer, Surroundings, eventually, settle
+from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, eventually, settle
 
-Build = Callable[..., Surroundings]
+Build = Callable[..., Fakes]
 
 
 class Watched(Drain):
-    """A drain of these surroundings that counts how often it has finished."""
+    """A drain of these fakes that counts how often it has finished."""
 
-    def __init__(self, around: Surroundings, timeout: int = MINUTE) -> None:
+    def __init__(self, around: Fakes, timeout: int = MINUTE) -> None:
         self.finished = 0
         super().__init__(around.registry, timeout, around.logger, around.spawn, self._note)
 
@@ -24,14 +24,14 @@ class Watched(Drain):
         self.finished += 1
 
 
-def fill(around: Surroundings, count: int, prefix: str = "t") -> None:
+def fill(around: Fakes, count: int, prefix: str = "t") -> None:
     """Topics without channels, the nth with n messages."""
     for number in range(1, count + 1):
         around.registry.get_topic(f"{prefix}{number}").publish([b"x"] * number)
 
 
-def test_refused_publisher_has_put_nothing(surroundings: Build) -> None:
-    around = surroundings()
+def test_refused_publisher_has_put_nothing(fakes: Build) -> None:
+    around = fakes()
     topic = around.registry.get_topic("t")
     Watched(around).start()
     for name in ("t", "new"):
@@ -40,8 +40,8 @@ def test_refused_publisher_has_put_nothing(surroundings: Build) -> None:
     assert (topic.depth, topic.message_count) == (0, 0)
 
 
-def test_publish_that_is_under_way_is_completed(surroundings: Build) -> None:
-    around = surroundings(mem_queue_size=MAX_PUT * 3)
+def test_publish_that_is_under_way_is_completed(fakes: Build) -> None:
+    around = fakes(mem_queue_size=MAX_PUT * 3)
     topic = around.registry.get_topic("t")
     publishing = spawn(topic.publish, [b"x"] * MAX_PUT * 3)
     while not topic.depth:
@@ -57,8 +57,8 @@ def settle_once() -> None:
 
 
 @pytest.mark.parametrize("step", ["waiting", "in flight", "deferred"])
-def test_message_counts_wherever_it_is_until_it_is_finished(surroundings: Build, step: str) -> None:
-    around = surroundings()
+def test_message_counts_wherever_it_is_until_it_is_finished(fakes: Build, step: str) -> None:
+    around = fakes()
     channel = around.registry.get_topic("t").get_channel("c")
     channel.put_messages(around.messages(b"x"))
     consumer = FakeConsumer(1)
@@ -79,8 +79,8 @@ def test_message_counts_wherever_it_is_until_it_is_finished(surroundings: Build,
     assert drain.finished == 1
 
 
-def test_reports_name_only_the_fullest_queues(surroundings: Build) -> None:
-    around = surroundings()
+def test_reports_name_only_the_fullest_queues(fakes: Build) -> None:
+    around = fakes()
     fill(around, SHOWN + 2)
     drain = Watched(around, timeout=0)
     drain.start()
@@ -92,8 +92,8 @@ def test_reports_name_only_the_fullest_queues(surroundings: Build) -> None:
     assert (state["messages"], len(state["holding"])) == (count, SHOWN)  # type: ignore[arg-type]
 
 
-def test_waiting_is_reported_only_now_and_then(surroundings: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    around = surroundings()
+def test_waiting_is_reported_only_now_and_then(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    around = fakes()
     fill(around, 1)
     naps: list[float] = []
 
@@ -113,10 +113,8 @@ def test_waiting_is_reported_only_now_and_then(surroundings: Build, monkeypatch:
     drain.cancel()
 
 
-def test_drain_that_is_cancelled_while_it_looks_does_not_finish(
-    surroundings: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    around = surroundings()
+def test_drain_that_is_cancelled_while_it_looks_does_not_finish(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    around = fakes()
     around.registry.get_topic("t0")
     drain = Watched(around)
     monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
@@ -128,8 +126,8 @@ def test_drain_that_is_cancelled_while_it_looks_does_not_finish(
     around.registry.get_topic("t0").publish([b"x"])
 
 
-def test_drain_that_is_stopped_says_no_more_and_still_refuses(surroundings: Build) -> None:
-    around = surroundings()
+def test_drain_that_is_stopped_says_no_more_and_still_refuses(fakes: Build) -> None:
+    around = fakes()
     fill(around, 1)
     drain = Watched(around)
     drain.start()

@@ -10,20 +10,20 @@ from gnsqd.broker.message import Message, new_messages
 from gnsqd.broker.topic import Topic
 from gnsqd.errors import BrokerError
 from gnsqd.quantile import Result
-from unit.broker.surroundings import MINUTE, SECOND, FakeConsumer, Surroundings
+from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes
 
-Build = Callable[..., Surroundings]
+Build = Callable[..., Fakes]
 
 HOUR = 60 * MINUTE
 PERCENTILES = [1.0, 0.5]
 
 
 @pytest.fixture
-def around(surroundings: Build) -> Surroundings:
-    return surroundings(e2e_processing_latency_percentiles=PERCENTILES)
+def around(fakes: Build) -> Fakes:
+    return fakes(e2e_processing_latency_percentiles=PERCENTILES)
 
 
-def put(around: Surroundings, channel: Channel, age: int) -> Message:
+def put(around: Fakes, channel: Channel, age: int) -> Message:
     """Queue a message that was published `age` ns ago."""
     now = time_ns()
     (message,) = new_messages(around.environment.ids.next_ids(now, 1), now - age, [b"x"])
@@ -31,7 +31,7 @@ def put(around: Surroundings, channel: Channel, age: int) -> Message:
     return message
 
 
-def finish(around: Surroundings, channel: Channel, *ages: int) -> None:
+def finish(around: Fakes, channel: Channel, *ages: int) -> None:
     consumer = FakeConsumer(1)
     for age in ages:
         message = put(around, channel, age)
@@ -44,23 +44,23 @@ def in_hours(latency: Result | None) -> tuple[int, list[tuple[float, float]]]:
     return latency.count, [(quantile, round(value / HOUR, 1)) for quantile, value in latency.percentiles]
 
 
-def test_nothing_is_noted_when_no_percentiles_are_configured(surroundings: Build) -> None:
-    around = surroundings()
+def test_nothing_is_noted_when_no_percentiles_are_configured(fakes: Build) -> None:
+    around = fakes()
     topic = Topic("t", around.environment, lambda topic: None)
     finish(around, topic.get_channel("c"), HOUR)
     assert topic.get_channel("c").e2e_latency() is None
     assert topic.e2e_latency() is None
 
 
-def test_fin_notes_the_time_since_the_message_was_published(around: Surroundings) -> None:
+def test_fin_notes_the_time_since_the_message_was_published(around: Fakes) -> None:
     channel = around.channel()
     assert in_hours(channel.e2e_latency()) == (0, [(1.0, 0.0), (0.5, 0.0)])
     finish(around, channel, HOUR, 3 * HOUR, 2 * HOUR)
     assert in_hours(channel.e2e_latency()) == (3, [(1.0, 3.0), (0.5, 2.0)])
 
 
-def test_a_message_that_came_from_disk_keeps_its_age(surroundings: Build) -> None:
-    around = surroundings(mem_queue_size=0, e2e_processing_latency_percentiles=PERCENTILES)
+def test_a_message_that_came_from_disk_keeps_its_age(fakes: Build) -> None:
+    around = fakes(mem_queue_size=0, e2e_processing_latency_percentiles=PERCENTILES)
     channel = around.channel()
     put(around, channel, 2 * HOUR)
     (message,) = channel.take(FakeConsumer(1), 1, MINUTE, 0)
@@ -68,7 +68,7 @@ def test_a_message_that_came_from_disk_keeps_its_age(surroundings: Build) -> Non
     assert in_hours(channel.e2e_latency()) == (1, [(1.0, 2.0), (0.5, 2.0)])
 
 
-def test_only_a_fin_that_succeeds_counts(around: Surroundings) -> None:
+def test_only_a_fin_that_succeeds_counts(around: Fakes) -> None:
     channel = around.channel()
     consumer = FakeConsumer(1)
     message = put(around, channel, HOUR)
@@ -86,14 +86,14 @@ def test_only_a_fin_that_succeeds_counts(around: Surroundings) -> None:
     assert in_hours(channel.e2e_latency()) == (1, [(1.0, 1.0), (0.5, 1.0)])
 
 
-def test_emptying_a_channel_keeps_its_figures(around: Surroundings) -> None:
+def test_emptying_a_channel_keeps_its_figures(around: Fakes) -> None:
     channel = around.channel()
     finish(around, channel, HOUR)
     channel.empty()
     assert in_hours(channel.e2e_latency()) == (1, [(1.0, 1.0), (0.5, 1.0)])
 
 
-def test_a_topic_merges_what_its_channels_have(around: Surroundings) -> None:
+def test_a_topic_merges_what_its_channels_have(around: Fakes) -> None:
     topic = Topic("t", around.environment, lambda topic: None)
     assert topic.e2e_latency() is None
     finish(around, topic.get_channel("a"), HOUR, HOUR, HOUR)
@@ -106,7 +106,7 @@ def test_a_topic_merges_what_its_channels_have(around: Surroundings) -> None:
 
 
 def test_others_have_turns_while_a_topic_merges_and_may_go_on_meanwhile(
-    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+    around: Fakes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = Topic("t", around.environment, lambda topic: None)
     for name in "abc":

@@ -23,7 +23,7 @@ from gnsqd.errors import StorageError
 from gnsqd.options import Options
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
 from gnsqd.storage.syncer import Syncer
-from unit.broker.surroundings import MINUTE, SECOND, FakeConsumer, Surroundings, eventually, settle
+from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes, eventually, settle
 
 FAR = 1 << 62
 CONSUMER = FakeConsumer(99)
@@ -41,7 +41,7 @@ class Daemon:
 
     def __post_init__(self) -> None:
         self.directory.mkdir(exist_ok=True)
-        self.around = Surroundings(self.directory, Options(**{"durability": "process"} | self.options), self.syncer)
+        self.around = Fakes(self.directory, Options(**{"durability": "process"} | self.options), self.syncer)
         journals = self.around.journals
         self.registry = self.around.registry
         metadata = [

@@ -9,14 +9,14 @@ from gevent import sleep
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.queue_scan import QueueScan
-from unit.broker.surroundings import SECOND, FakeConsumer, Surroundings, eventually
+from unit.broker.fakes import SECOND, FakeConsumer, Fakes, eventually
 
-Build = Callable[..., Surroundings]
+Build = Callable[..., Fakes]
 MS = SECOND // 1000
 
 
 @contextmanager
-def scanning(around: Surroundings) -> Iterator[QueueScan]:
+def scanning(around: Fakes) -> Iterator[QueueScan]:
     scan = QueueScan(around.registry, around.options, around.logger, around.spawn)
     loop = around.spawn("queueScanLoop", scan.queueScanLoop)
     try:
@@ -27,7 +27,7 @@ def scanning(around: Surroundings) -> Iterator[QueueScan]:
         assert loop.ready()
 
 
-def in_flight(around: Surroundings, channel: Channel, count: int, timeout: int = MS) -> None:
+def in_flight(around: Fakes, channel: Channel, count: int, timeout: int = MS) -> None:
     """Let `count` messages of `channel` be in flight."""
     channel.put_messages(around.messages(*[b"x"] * count))
     taken = 0
@@ -35,8 +35,8 @@ def in_flight(around: Surroundings, channel: Channel, count: int, timeout: int =
         taken += len(channel.take(FakeConsumer(1), count, timeout, 0))
 
 
-def test_timed_out_and_due_messages_go_back_to_their_queues(surroundings: Build) -> None:
-    around = surroundings(queue_scan_interval=5 * MS)
+def test_timed_out_and_due_messages_go_back_to_their_queues(fakes: Build) -> None:
+    around = fakes(queue_scan_interval=5 * MS)
     channel = around.registry.get_topic("t").get_channel("c")
     with scanning(around):
         in_flight(around, channel, 3)
@@ -46,9 +46,9 @@ def test_timed_out_and_due_messages_go_back_to_their_queues(surroundings: Build)
         assert (channel.in_flight_count, channel.deferred_count, channel.timeout_count) == (0, 0, 3)
 
 
-def test_new_channel_is_scanned_from_the_first_tick(surroundings: Build) -> None:
+def test_new_channel_is_scanned_from_the_first_tick(fakes: Build) -> None:
     """Mended (NSQD-COMPAT 0.1, item 1): the real daemon's list of channels is up to 5 s old."""
-    around = surroundings(queue_scan_interval=5 * MS, queue_scan_refresh_interval=3600 * SECOND)
+    around = fakes(queue_scan_interval=5 * MS, queue_scan_refresh_interval=3600 * SECOND)
     around.registry.get_topic("t").get_channel("old")
     with scanning(around):
         sleep(0.02)
@@ -57,8 +57,8 @@ def test_new_channel_is_scanned_from_the_first_tick(surroundings: Build) -> None
         eventually(lambda: channel.depth == 1)
 
 
-def test_scan_goes_on_at_once_while_more_than_a_quarter_had_something(surroundings: Build) -> None:
-    around = surroundings(queue_scan_interval=500 * MS, queue_scan_selection_count=4)
+def test_scan_goes_on_at_once_while_more_than_a_quarter_had_something(fakes: Build) -> None:
+    around = fakes(queue_scan_interval=500 * MS, queue_scan_selection_count=4)
     channels = [around.registry.get_topic("t").get_channel(f"c{number}") for number in range(40)]
     for channel in channels:
         in_flight(around, channel, 1)
@@ -68,8 +68,8 @@ def test_scan_goes_on_at_once_while_more_than_a_quarter_had_something(surroundin
     assert monotonic() - began < 1.4  # with one selection a tick it would take four ticks
 
 
-def test_each_tick_looks_at_a_selection_only(surroundings: Build) -> None:
-    around = surroundings(queue_scan_interval=30 * MS, queue_scan_selection_count=2, queue_scan_dirty_percent=1.0)
+def test_each_tick_looks_at_a_selection_only(fakes: Build) -> None:
+    around = fakes(queue_scan_interval=30 * MS, queue_scan_selection_count=2, queue_scan_dirty_percent=1.0)
     channels = [around.registry.get_topic("t").get_channel(f"c{number}") for number in range(10)]
     for channel in channels:
         in_flight(around, channel, 1)
@@ -79,8 +79,8 @@ def test_each_tick_looks_at_a_selection_only(surroundings: Build) -> None:
         eventually(lambda: all(channel.depth for channel in channels))
 
 
-def test_selection_count_of_0_scans_nothing(surroundings: Build) -> None:
-    around = surroundings(queue_scan_interval=2 * MS, queue_scan_selection_count=0)
+def test_selection_count_of_0_scans_nothing(fakes: Build) -> None:
+    around = fakes(queue_scan_interval=2 * MS, queue_scan_selection_count=0)
     channel = around.registry.get_topic("t").get_channel("c")
     in_flight(around, channel, 1)
     with scanning(around):
@@ -90,9 +90,9 @@ def test_selection_count_of_0_scans_nothing(surroundings: Build) -> None:
 
 @pytest.mark.parametrize("channels, workers", [(0, 1), (1, 1), (7, 1), (8, 2), (15, 3), (16, 4), (100, 4)])
 def test_a_quarter_of_the_channels_have_a_worker_between_one_and_the_maximum(
-    surroundings: Build, channels: int, workers: int
+    fakes: Build, channels: int, workers: int
 ) -> None:
-    around = surroundings(queue_scan_interval=3600 * SECOND, queue_scan_worker_pool_max=4)
+    around = fakes(queue_scan_interval=3600 * SECOND, queue_scan_worker_pool_max=4)
     for number in range(channels):
         around.registry.get_topic("t#ephemeral").get_channel(f"c{number}#ephemeral")
     with scanning(around) as scan:
@@ -101,8 +101,8 @@ def test_a_quarter_of_the_channels_have_a_worker_between_one_and_the_maximum(
         assert len([each for each in around.greenlets if each.name == "queueScanWorker"]) == workers
 
 
-def test_pool_follows_the_number_of_channels_and_ends_with_the_scan(surroundings: Build) -> None:
-    around = surroundings(queue_scan_interval=2 * MS, queue_scan_refresh_interval=4 * MS, queue_scan_worker_pool_max=4)
+def test_pool_follows_the_number_of_channels_and_ends_with_the_scan(fakes: Build) -> None:
+    around = fakes(queue_scan_interval=2 * MS, queue_scan_refresh_interval=4 * MS, queue_scan_worker_pool_max=4)
     topic = around.registry.get_topic("t")
 
     def workers() -> int:
@@ -120,8 +120,8 @@ def test_pool_follows_the_number_of_channels_and_ends_with_the_scan(surroundings
     assert "QUEUESCAN: closing" in around.log.getvalue()
 
 
-def test_channel_that_is_going_is_left_alone(surroundings: Build) -> None:
-    around = surroundings(queue_scan_interval=2 * MS)
+def test_channel_that_is_going_is_left_alone(fakes: Build) -> None:
+    around = fakes(queue_scan_interval=2 * MS)
     channel = around.registry.get_topic("t").get_channel("c")
     in_flight(around, channel, 1)
     channel.exiting = True

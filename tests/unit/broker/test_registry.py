@@ -18,13 +18,13 @@ from gnsqd.log import Logger
 from gnsqd.storage.disk import opening
 from gnsqd.storage.disk.opening import QueueFiles
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
-from unit.broker.surroundings import FakeConsumer, Surroundings, settle
+from unit.broker.fakes import FakeConsumer, Fakes, settle
 
-Build = Callable[..., Surroundings]
+Build = Callable[..., Fakes]
 
 
-def test_same_name_is_the_same_topic(surroundings: Build) -> None:
-    registry = surroundings().registry
+def test_same_name_is_the_same_topic(fakes: Build) -> None:
+    registry = fakes().registry
     topic = registry.get_topic("t")
     assert registry.get_topic("t") is registry.get_existing_topic("t") is topic
     assert registry.get_topic("u") is not topic
@@ -35,8 +35,8 @@ def test_same_name_is_the_same_topic(surroundings: Build) -> None:
         registry.delete_existing_topic("other")
 
 
-def test_topic_asked_for_twice_while_it_is_being_made_is_made_once(surroundings: Build) -> None:
-    around = surroundings()
+def test_topic_asked_for_twice_while_it_is_being_made_is_made_once(fakes: Build) -> None:
+    around = fakes()
     around.precreate = ["known"]
     greenlets = [spawn(around.registry.get_topic, "t") for _ in range(3)]
     joinall(greenlets, raise_error=True)
@@ -44,8 +44,8 @@ def test_topic_asked_for_twice_while_it_is_being_made_is_made_once(surroundings:
     assert around.log.getvalue().count("TOPIC(t): created") == 1
 
 
-def test_new_topic_has_the_channels_nsqlookupd_knows_before_anything_moves(surroundings: Build) -> None:
-    around = surroundings()
+def test_new_topic_has_the_channels_nsqlookupd_knows_before_anything_moves(fakes: Build) -> None:
+    around = fakes()
     around.precreate = ["one", "two", "three#ephemeral"]
     making = spawn(around.registry.get_topic, "t")
     publishing = spawn(lambda: publish(around, "t"))
@@ -56,9 +56,9 @@ def test_new_topic_has_the_channels_nsqlookupd_knows_before_anything_moves(surro
 
 
 def test_new_topic_whose_channels_cannot_be_made_still_moves_messages(
-    surroundings: Build, monkeypatch: pytest.MonkeyPatch
+    fakes: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    around = surroundings()
+    around = fakes()
     around.precreate = ["known"]
 
     with monkeypatch.context() as patched:
@@ -72,8 +72,8 @@ def test_new_topic_whose_channels_cannot_be_made_still_moves_messages(
     assert channel.depth == 1
 
 
-def test_slow_nsqlookupd_keeps_messages_waiting_but_no_publisher(surroundings: Build) -> None:
-    around = surroundings()
+def test_slow_nsqlookupd_keeps_messages_waiting_but_no_publisher(fakes: Build) -> None:
+    around = fakes()
     answered = Event()
 
     def channels(topic_name: str) -> list[str]:
@@ -99,8 +99,8 @@ def test_slow_nsqlookupd_keeps_messages_waiting_but_no_publisher(surroundings: B
     assert list(around.registry.get_topic("u").channels) == ["known"]
 
 
-def test_very_many_channels_from_nsqlookupd_stop_nobody(surroundings: Build) -> None:
-    around = surroundings()
+def test_very_many_channels_from_nsqlookupd_stop_nobody(fakes: Build) -> None:
+    around = fakes()
     around.precreate = [f"c{number}" for number in range(100)]
     turns = 0
 
@@ -125,13 +125,13 @@ def no_descriptor_for(queue: str) -> Callable[..., Any]:
     return open_queue
 
 
-def publish(around: Surroundings, name: str) -> None:
+def publish(around: Fakes, name: str) -> None:
     topic = around.registry.get_topic(name)
     topic.put_messages(topic.new_messages([b"x"]))
 
 
-def test_deleted_topic_can_be_made_again_empty(surroundings: Build) -> None:
-    around = surroundings(mem_queue_size=0)
+def test_deleted_topic_can_be_made_again_empty(fakes: Build) -> None:
+    around = fakes(mem_queue_size=0)
     publish(around, "t")
     old = around.registry.topics["t"]
     old.get_channel("c")
@@ -145,9 +145,9 @@ def test_deleted_topic_can_be_made_again_empty(surroundings: Build) -> None:
 
 
 def test_ephemeral_topic_goes_with_the_last_client_of_its_last_channel(
-    surroundings: Build, consumers: list[FakeConsumer]
+    fakes: Build, consumers: list[FakeConsumer]
 ) -> None:
-    registry = surroundings().registry
+    registry = fakes().registry
     topic = registry.get_topic("t#ephemeral")
     settle()
     assert registry.topics == {"t#ephemeral": topic}
@@ -158,14 +158,14 @@ def test_ephemeral_topic_goes_with_the_last_client_of_its_last_channel(
     assert registry.topics == {}
 
 
-def test_channels_of_all_topics_are_listed(surroundings: Build) -> None:
-    registry = surroundings().registry
+def test_channels_of_all_topics_are_listed(fakes: Build) -> None:
+    registry = fakes().registry
     channels = [registry.get_topic(topic).get_channel(name) for topic, name in (("a", "1"), ("a", "2"), ("b", "1"))]
     assert registry.channels() == channels
 
 
-def test_health_is_that_of_the_last_disk_write(surroundings: Build) -> None:
-    registry = surroundings().registry
+def test_health_is_that_of_the_last_disk_write(fakes: Build) -> None:
+    registry = fakes().registry
     assert (registry.healthy, registry.health) == (True, "OK")
     registry.set_health(StorageError("write x: no space left on device"))
     assert (registry.healthy, registry.health) == (False, "NOK - write x: no space left on device")
@@ -179,8 +179,8 @@ METADATA = [
 ]
 
 
-def test_metadata_is_loaded_and_told_again(surroundings: Build) -> None:
-    around = surroundings()
+def test_metadata_is_loaded_and_told_again(fakes: Build) -> None:
+    around = fakes()
     registry = around.registry
     registry.load(METADATA)
     assert registry.metadata() == METADATA
@@ -192,15 +192,15 @@ def test_metadata_is_loaded_and_told_again(surroundings: Build) -> None:
     assert registry.topics["b"].depth == 0  # it has been started
 
 
-def test_loading_asks_no_nsqlookupd_and_is_known_as_loading(surroundings: Build) -> None:
-    around = surroundings()
+def test_loading_asks_no_nsqlookupd_and_is_known_as_loading(fakes: Build) -> None:
+    around = fakes()
     around.precreate = ["known"]
     around.registry.load(METADATA)
     assert "known" not in around.registry.topics["b"].channels
 
 
-def test_duplicates_merge_and_invalid_names_are_skipped(surroundings: Build) -> None:
-    around = surroundings()
+def test_duplicates_merge_and_invalid_names_are_skipped(fakes: Build) -> None:
+    around = fakes()
     around.registry.load(
         [
             TopicMetadata("d", True, []),
@@ -213,8 +213,8 @@ def test_duplicates_merge_and_invalid_names_are_skipped(surroundings: Build) -> 
     assert "WARNING: skipping creation of invalid channel bad$\n" in around.log.getvalue()
 
 
-def test_metadata_tells_nothing_ephemeral_and_nothing_that_is_going(surroundings: Build) -> None:
-    registry = surroundings().registry
+def test_metadata_tells_nothing_ephemeral_and_nothing_that_is_going(fakes: Build) -> None:
+    registry = fakes().registry
     registry.get_topic("t#ephemeral").get_channel("c")
     topic = registry.get_topic("t")
     for name in ("c", "d#ephemeral", "going"):
@@ -225,8 +225,8 @@ def test_metadata_tells_nothing_ephemeral_and_nothing_that_is_going(surroundings
     registry.topics["going"].exiting = False
 
 
-def test_everything_survives_close_and_load(surroundings: Build) -> None:
-    around = surroundings(mem_queue_size=1)
+def test_everything_survives_close_and_load(fakes: Build) -> None:
+    around = fakes(mem_queue_size=1)
     for _ in range(3):
         publish(around, "t")
     registry = around.registry
@@ -235,15 +235,15 @@ def test_everything_survives_close_and_load(surroundings: Build) -> None:
     publish(around, "lonely")
     metadata = registry.metadata()
     registry.close()
-    again = surroundings().registry
+    again = fakes().registry
     again.load(metadata)
     assert again.metadata() == metadata
     assert [again.topics["t"].depth, again.topics["t"].channels["c"].depth, again.topics["lonely"].depth] == [0, 3, 1]
 
 
 @pytest.mark.parametrize("durability", ["none", "process", "disk"])
-def test_new_topics_and_channels_list_no_directory(surroundings: Build, listings: list[str], durability: str) -> None:
-    around = surroundings(durability=durability, mem_queue_size=0)
+def test_new_topics_and_channels_list_no_directory(fakes: Build, listings: list[str], durability: str) -> None:
+    around = fakes(durability=durability, mem_queue_size=0)
     listings.clear()
     for number in range(20):
         publish(around, f"t{number}")
@@ -257,9 +257,9 @@ def test_new_topics_and_channels_list_no_directory(surroundings: Build, listings
 
 @pytest.mark.parametrize("durability", ["none", "process"])
 def test_channel_without_files_costs_a_journal_no_disk_queue(
-    surroundings: Build, monkeypatch: pytest.MonkeyPatch, durability: str
+    fakes: Build, monkeypatch: pytest.MonkeyPatch, durability: str
 ) -> None:
-    around = surroundings(durability=durability)
+    around = fakes(durability=durability)
     opened = []
 
     def open_queue(files: QueueFiles, log: Logger) -> Any:
@@ -271,8 +271,8 @@ def test_channel_without_files_costs_a_journal_no_disk_queue(
     assert opened == (["t", "t:c"] if durability == "none" else [])
 
 
-def test_topics_are_closed_several_at_a_time(surroundings: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = surroundings(mem_queue_size=10).registry
+def test_topics_are_closed_several_at_a_time(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = fakes(mem_queue_size=10).registry
     for number in range(4):
         registry.get_topic(f"t{number}").publish([b"x"])
     together = threading.Barrier(2)

@@ -9,21 +9,21 @@ from gevent import sleep
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import ChannelNotFound, Topic
 from gnsqd.errors import BrokerError, StorageError
-from unit.broker.surroundings import (
+from unit.broker.fakes import (
     MINUTE,
     SECOND,
     FakeConsumer,
+    Fakes,
     FaultyBackend,
-    Surroundings,
     bodies_of,
     eventually,
     settle,
 )
 
-Build = Callable[..., Surroundings]
+Build = Callable[..., Fakes]
 
 
-def new_topic(around: Surroundings, name: str = "t", *, started: bool = True) -> Topic:
+def new_topic(around: Fakes, name: str = "t", *, started: bool = True) -> Topic:
     topic = Topic(name, around.environment, lambda topic: None)
     if started:
         topic.start()
@@ -65,8 +65,8 @@ def eventually_tried_again(attempts: list[int]) -> None:
     eventually(lambda: len(attempts) > before + 2)
 
 
-def test_every_channel_gets_every_message_as_its_own(surroundings: Build) -> None:
-    topic = new_topic(surroundings())
+def test_every_channel_gets_every_message_as_its_own(fakes: Build) -> None:
+    topic = new_topic(fakes())
     channels = [topic.get_channel(name) for name in ("one", "two", "three")]
     publish(topic, b"0", b"1")
     settle()
@@ -79,15 +79,15 @@ def test_every_channel_gets_every_message_as_its_own(surroundings: Build) -> Non
     assert topic.depth == 0
 
 
-def test_accepted_messages_are_counted_with_their_bytes(surroundings: Build) -> None:
-    topic = new_topic(surroundings(mem_queue_size=2))
+def test_accepted_messages_are_counted_with_their_bytes(fakes: Build) -> None:
+    topic = new_topic(fakes(mem_queue_size=2))
     publish(topic, b"12345")
     publish(topic, b"1", b"22", b"333")
     assert (topic.message_count, topic.message_bytes) == (4, 11)
 
 
-def test_messages_wait_for_the_first_channel(surroundings: Build) -> None:
-    topic = new_topic(surroundings())
+def test_messages_wait_for_the_first_channel(fakes: Build) -> None:
+    topic = new_topic(fakes())
     publish(topic, b"0", b"1")
     settle()
     assert topic.depth == 2
@@ -105,8 +105,8 @@ def wait_for(topic: Topic, name: str, depth: int) -> Channel:
     raise AssertionError((channel.depth, channel.deferred_count, topic.depth))
 
 
-def test_nothing_moves_before_the_start(surroundings: Build) -> None:
-    topic = new_topic(surroundings(), started=False)
+def test_nothing_moves_before_the_start(fakes: Build) -> None:
+    topic = new_topic(fakes(), started=False)
     channel = topic.get_channel("c")
     publish(topic, b"x")
     settle()
@@ -117,8 +117,8 @@ def test_nothing_moves_before_the_start(surroundings: Build) -> None:
     assert (topic.depth, channel.depth, topic.channels["late but in time"].depth) == (0, 1, 1)
 
 
-def test_paused_topic_keeps_its_messages(surroundings: Build) -> None:
-    topic = new_topic(surroundings())
+def test_paused_topic_keeps_its_messages(fakes: Build) -> None:
+    topic = new_topic(fakes())
     channel = topic.get_channel("c")
     topic.pause()
     publish(topic, b"x")
@@ -129,8 +129,8 @@ def test_paused_topic_keeps_its_messages(surroundings: Build) -> None:
     assert (topic.depth, channel.depth) == (0, 1)
 
 
-def test_what_exceeds_the_memory_queue_waits_on_disk_and_all_of_it_arrives(surroundings: Build) -> None:
-    around = surroundings(mem_queue_size=10, max_bytes_per_file=2000, sync_every=7)
+def test_what_exceeds_the_memory_queue_waits_on_disk_and_all_of_it_arrives(fakes: Build) -> None:
+    around = fakes(mem_queue_size=10, max_bytes_per_file=2000, sync_every=7)
     topic = new_topic(around)
     bodies = [b"%d" % number for number in range(1500)]
     for first in range(0, len(bodies), 100):
@@ -142,8 +142,8 @@ def test_what_exceeds_the_memory_queue_waits_on_disk_and_all_of_it_arrives(surro
     assert sorted(waiting(channel)) == sorted(bodies)
 
 
-def test_ephemeral_topic_drops_and_counts_what_exceeds_its_memory(surroundings: Build) -> None:
-    around = surroundings(mem_queue_size=2)
+def test_ephemeral_topic_drops_and_counts_what_exceeds_its_memory(fakes: Build) -> None:
+    around = fakes(mem_queue_size=2)
     topic = new_topic(around, "t#ephemeral")
     publish(topic, b"0", b"1", b"2")
     assert (topic.depth, topic.backend_depth, topic.message_count) == (2, 0, 3)
@@ -151,8 +151,8 @@ def test_ephemeral_topic_drops_and_counts_what_exceeds_its_memory(surroundings: 
     assert not list(around.data_path.iterdir())
 
 
-def test_ephemeral_topic_without_memory_hands_over_what_it_can(surroundings: Build) -> None:
-    topic = new_topic(surroundings(mem_queue_size=0), "t#ephemeral")
+def test_ephemeral_topic_without_memory_hands_over_what_it_can(fakes: Build) -> None:
+    topic = new_topic(fakes(mem_queue_size=0), "t#ephemeral")
     publish(topic, b"dropped")
     channel = topic.get_channel("c")  # ordinary, so on disk
     publish(topic, b"kept")
@@ -160,8 +160,8 @@ def test_ephemeral_topic_without_memory_hands_over_what_it_can(surroundings: Bui
     assert waiting(channel) == [b"kept"]
 
 
-def test_deferred_messages_go_straight_to_each_channels_deferred_set(surroundings: Build) -> None:
-    topic = new_topic(surroundings())
+def test_deferred_messages_go_straight_to_each_channels_deferred_set(fakes: Build) -> None:
+    topic = new_topic(fakes())
     one, two = topic.get_channel("one"), topic.get_channel("two")
     topic.put_messages(topic.new_messages([b"later"], MINUTE) + topic.new_messages([b"now"]))
     settle()
@@ -169,16 +169,16 @@ def test_deferred_messages_go_straight_to_each_channels_deferred_set(surrounding
         assert (channel.deferred_count, channel.depth, channel.message_count) == (1, 1, 2)
 
 
-def test_deferred_message_keeps_its_delay_without_a_memory_queue(surroundings: Build) -> None:
-    topic = new_topic(surroundings(mem_queue_size=0))
+def test_deferred_message_keeps_its_delay_without_a_memory_queue(fakes: Build) -> None:
+    topic = new_topic(fakes(mem_queue_size=0))
     channel = topic.get_channel("c")
     publish(topic, b"later", deferred=MINUTE)
     settle()
     assert (channel.deferred_count, channel.depth, topic.message_count) == (1, 0, 1)
 
 
-def test_deferred_message_keeps_its_delay_through_overflow_and_restart(surroundings: Build) -> None:
-    around = surroundings(mem_queue_size=1)
+def test_deferred_message_keeps_its_delay_through_overflow_and_restart(fakes: Build) -> None:
+    around = fakes(mem_queue_size=1)
     topic = new_topic(around)
     publish(topic, b"memory", b"disk", deferred=MINUTE)
     publish(topic, b"now")
@@ -194,16 +194,14 @@ def test_deferred_message_keeps_its_delay_through_overflow_and_restart(surroundi
     assert sorted(waiting(channel)) == [b"disk", b"memory"]
 
 
-def test_deferred_message_that_became_due_on_disk_is_not_held_back(surroundings: Build) -> None:
-    topic = new_topic(surroundings(mem_queue_size=0))
+def test_deferred_message_that_became_due_on_disk_is_not_held_back(fakes: Build) -> None:
+    topic = new_topic(fakes(mem_queue_size=0))
     publish(topic, b"x", deferred=1)
     assert waiting(wait_for(topic, "c", 1)) == [b"x"]
 
 
-def test_messages_that_no_disk_takes_at_the_end_are_counted(
-    surroundings: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic = new_topic(surroundings())
+def test_messages_that_no_disk_takes_at_the_end_are_counted(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = new_topic(fakes())
     channel = topic.get_channel("c")
     publish(topic, b"0", b"1")
     settle()
@@ -215,8 +213,8 @@ def test_messages_that_no_disk_takes_at_the_end_are_counted(
     assert topic.close() == (3, 0)
 
 
-def test_refused_message_leaves_no_due_time(surroundings: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = new_topic(surroundings(mem_queue_size=0))
+def test_refused_message_leaves_no_due_time(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = new_topic(fakes(mem_queue_size=0))
 
     def refuse_second(payloads: list[bytes]) -> None:
         raise StorageError("no space left on device", written=1)
@@ -229,9 +227,9 @@ def test_refused_message_leaves_no_due_time(surroundings: Build, monkeypatch: py
 
 
 def test_disk_that_refuses_fails_the_publisher_and_keeps_what_came_before(
-    surroundings: Build, monkeypatch: pytest.MonkeyPatch
+    fakes: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    around = surroundings(mem_queue_size=1)
+    around = fakes(mem_queue_size=1)
     topic = new_topic(around)
     put_many = topic.backend.put_many
 
@@ -251,10 +249,10 @@ def test_disk_that_refuses_fails_the_publisher_and_keeps_what_came_before(
 
 
 def test_channel_whose_disk_refuses_stops_the_pump_and_nothing_is_lost(
-    surroundings: Build, monkeypatch: pytest.MonkeyPatch
+    fakes: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gnsqd.broker.topic.RETRY_SECONDS", 0.01)
-    around = surroundings(mem_queue_size=300)
+    around = fakes(mem_queue_size=300)
     topic = new_topic(around)
     channel = topic.get_channel("c")
     attempts: list[int] = []
@@ -274,9 +272,9 @@ def test_channel_whose_disk_refuses_stops_the_pump_and_nothing_is_lost(
     assert sorted(waiting(channel)) == sorted(bodies)
 
 
-def test_channel_of_an_idle_topic_is_retried_too(surroundings: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_channel_of_an_idle_topic_is_retried_too(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gnsqd.broker.topic.RETRY_SECONDS", 0.01)
-    topic = new_topic(surroundings(mem_queue_size=0))
+    topic = new_topic(fakes(mem_queue_size=0))
     channel = topic.get_channel("c")
     publish(topic, b"x")
     wait_for(topic, "c", 1)
@@ -294,11 +292,9 @@ def test_channel_of_an_idle_topic_is_retried_too(surroundings: Build, monkeypatc
     assert (channel.blocked, channel.backend_depth) == (False, 1)
 
 
-def test_publishers_do_not_make_a_blocked_channel_try_more_often(
-    surroundings: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_publishers_do_not_make_a_blocked_channel_try_more_often(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gnsqd.broker.topic.RETRY_SECONDS", 3600)
-    topic = new_topic(surroundings(mem_queue_size=0))
+    topic = new_topic(fakes(mem_queue_size=0))
     channel = topic.get_channel("c")
     attempts: list[int] = []
     monkeypatch.setattr(channel, "backend", FaultyBackend(channel.backend, refuse_and_note(attempts)))
@@ -308,8 +304,8 @@ def test_publishers_do_not_make_a_blocked_channel_try_more_often(
     assert len(attempts) == 2  # the first, and one more when the pump comes to it
 
 
-def test_emptied_topic_drops_memory_and_disk_but_not_its_channels(surroundings: Build) -> None:
-    topic = new_topic(surroundings(mem_queue_size=1))
+def test_emptied_topic_drops_memory_and_disk_but_not_its_channels(fakes: Build) -> None:
+    topic = new_topic(fakes(mem_queue_size=1))
     channel = topic.get_channel("c")
     publish(topic, b"in the channel")
     settle()
@@ -323,8 +319,8 @@ def test_emptied_topic_drops_memory_and_disk_but_not_its_channels(surroundings: 
     assert waiting(channel) == [b"in the channel"]
 
 
-def test_channels_are_found_by_name(surroundings: Build) -> None:
-    topic = new_topic(surroundings())
+def test_channels_are_found_by_name(fakes: Build) -> None:
+    topic = new_topic(fakes())
     channel = topic.get_channel("c")
     assert topic.get_channel("c") is topic.get_existing_channel("c") is channel
     with pytest.raises(ChannelNotFound):
@@ -339,8 +335,8 @@ def test_channels_are_found_by_name(surroundings: Build) -> None:
 
 
 @pytest.mark.parametrize("name, gone", [("t", []), ("t#ephemeral", ["t#ephemeral"])])
-def test_last_channel_takes_an_ephemeral_topic_with_it(surroundings: Build, name: str, gone: list[str]) -> None:
-    around = surroundings()
+def test_last_channel_takes_an_ephemeral_topic_with_it(fakes: Build, name: str, gone: list[str]) -> None:
+    around = fakes()
     reported: list[str] = []
     topic = Topic(name, around.environment, lambda topic: reported.append(topic.name))
     for channel in ("one", "two"):
@@ -352,9 +348,9 @@ def test_last_channel_takes_an_ephemeral_topic_with_it(surroundings: Build, name
 
 
 def test_ephemeral_channel_goes_with_its_last_client_unless_another_comes(
-    surroundings: Build, consumers: list[FakeConsumer]
+    fakes: Build, consumers: list[FakeConsumer]
 ) -> None:
-    topic = new_topic(surroundings())
+    topic = new_topic(fakes())
     channel = topic.get_channel("c#ephemeral")
     channel.add_client(consumers[0])
     channel.remove_client(consumers[0])
@@ -367,8 +363,8 @@ def test_ephemeral_channel_goes_with_its_last_client_unless_another_comes(
     assert channel.exiting
 
 
-def test_closed_topic_leaves_everything_on_disk(surroundings: Build) -> None:
-    around = surroundings(mem_queue_size=5)
+def test_closed_topic_leaves_everything_on_disk(fakes: Build) -> None:
+    around = fakes(mem_queue_size=5)
     topic = new_topic(around)
     topic.get_channel("c")
     publish(topic, b"0", b"1")
@@ -385,9 +381,9 @@ def test_closed_topic_leaves_everything_on_disk(surroundings: Build) -> None:
 
 
 def test_deleted_topic_leaves_no_files_and_its_publishers_get_exiting(
-    surroundings: Build, consumers: list[FakeConsumer]
+    fakes: Build, consumers: list[FakeConsumer]
 ) -> None:
-    around = surroundings(mem_queue_size=0)
+    around = fakes(mem_queue_size=0)
     topic = new_topic(around)
     channel = topic.get_channel("c")
     channel.add_client(consumers[0])
@@ -404,8 +400,8 @@ def test_deleted_topic_leaves_no_files_and_its_publishers_get_exiting(
         publish(topic, b"late")
 
 
-def test_pump_lets_others_run_between_its_batches(surroundings: Build) -> None:
-    topic = new_topic(surroundings(), started=False)
+def test_pump_lets_others_run_between_its_batches(fakes: Build) -> None:
+    topic = new_topic(fakes(), started=False)
     channel = topic.get_channel("c")
     publish(topic, *[b"x"] * 5000)
     seen = []

@@ -16,7 +16,7 @@ from gnsqd.cluster import lookup_peer
 from gnsqd.cluster.lookup import Lookup
 from gnsqd.options import MILLISECOND, Options
 from gnsqd.storage.syncer import Syncer
-from unit.broker.surroundings import Surroundings
+from unit.broker.fakes import Fakes
 from unit.cluster.fake_lookupd import FakeHTTP, FakeLookupd, http_response, info, obliging
 
 Lookupd = Callable[..., FakeLookupd]
@@ -28,13 +28,13 @@ class Daemon:
 
     def __init__(self, directory: Path, syncer: Syncer, **options: Any) -> None:
         values = Options(**options)
-        self.surroundings = Surroundings(directory, values, syncer)
-        self.registry: Registry = self.surroundings.registry
-        spawn = self.surroundings.spawn
-        self.lookup = Lookup(values, self.surroundings.logger, self._registrations, spawn)
+        self.fakes = Fakes(directory, values, syncer)
+        self.registry: Registry = self.fakes.registry
+        spawn = self.fakes.spawn
+        self.lookup = Lookup(values, self.fakes.logger, self._registrations, spawn)
         self.registry.attach(
             dataclasses.replace(
-                self.surroundings.environment,
+                self.fakes.environment,
                 notify=lambda thing, persist: self.lookup.notify(thing),
                 channels_to_precreate=self.lookup.channels_to_precreate,
             )
@@ -48,12 +48,12 @@ class Daemon:
         self.lookup.start(addresses, {"hostname": "vm"})
 
     def log(self) -> str:
-        return self.surroundings.log.getvalue()
+        return self.fakes.log.getvalue()
 
     def end(self) -> None:
         self.lookup.stop()
-        died = [greenlet for greenlet in self.surroundings.greenlets if greenlet.exception is not None]
-        killall(self.surroundings.greenlets)
+        died = [greenlet for greenlet in self.fakes.greenlets if greenlet.exception is not None]
+        killall(self.fakes.greenlets)
         assert not died, died
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gnsqd.log import Level, Logger
-from gnsqd.storage.cleanup import sweep
+from gnsqd.storage.cleanup import clean_up
 from gnsqd.storage.disk.data_files import DataFiles
 
 LONGEST = "x" * 64
@@ -61,7 +61,7 @@ def log() -> io.StringIO:
 def run(directory: Path, log: io.StringIO) -> list[str]:
     """Sweep; the lines that were logged."""
     names = os.listdir(directory)
-    sweep(DataFiles(os.fspath(directory), names), names, Logger("", Level.DEBUG, log))
+    clean_up(DataFiles(os.fspath(directory), names), names, Logger("", Level.DEBUG, log))
     return [line.split(" ", 2)[2] for line in log.getvalue().splitlines()]
 
 
@@ -128,7 +128,7 @@ def test_empty_data_path_is_the_working_directory(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     create(tmp_path, TEMPORARY)
-    sweep(DataFiles("", TEMPORARY), TEMPORARY, Logger("", Level.DEBUG, log))
+    clean_up(DataFiles("", TEMPORARY), TEMPORARY, Logger("", Level.DEBUG, log))
     assert os.listdir(tmp_path) == []
 
 

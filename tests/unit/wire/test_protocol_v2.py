@@ -14,11 +14,11 @@ from gnsqd.options import Options
 from gnsqd.storage.syncer import Syncer
 from gnsqd.wire.client_v2 import ClientV2
 from gnsqd.wire.protocol_v2 import ProtocolV2
-from unit.broker.surroundings import MINUTE, FakeConsumer, Surroundings, eventually, settle
+from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, eventually, settle
 
 
 def test_client_that_ends_while_its_heartbeat_waits_for_room_takes_no_more_messages(tmp_path: Path) -> None:
-    around = Surroundings(tmp_path, Options(), Syncer())
+    around = Fakes(tmp_path, Options(), Syncer())
     channel = around.channel()
     channel.put_messages(around.messages(b"x"))
     ours, theirs = socket.socketpair()
@@ -43,7 +43,7 @@ def test_client_that_ends_while_its_heartbeat_waits_for_room_takes_no_more_messa
 
 
 def test_client_that_reads_nothing_is_woken_for_no_message_while_it_is_sent_some(tmp_path: Path) -> None:
-    around = Surroundings(tmp_path, Options(output_buffer_timeout=1), Syncer())
+    around = Fakes(tmp_path, Options(output_buffer_timeout=1), Syncer())
     channel = around.channel()
     channel.put_messages(around.messages(b"x"))
     ours, theirs = socket.socketpair()
@@ -74,7 +74,7 @@ def test_client_that_reads_nothing_is_woken_for_no_message_while_it_is_sent_some
 def test_client_that_reads_nothing_is_woken_for_no_message_while_it_is_sent_a_heartbeat(
     tmp_path: Path, woken: bool
 ) -> None:
-    around = Surroundings(tmp_path, Options(), Syncer())
+    around = Fakes(tmp_path, Options(), Syncer())
     channel = around.channel()
     ours, theirs = socket.socketpair()
     with theirs:
@@ -107,7 +107,7 @@ def test_client_that_reads_nothing_is_woken_for_no_message_while_it_is_sent_a_he
 
 
 def test_client_does_not_keep_a_deleted_topic_to_which_it_published(tmp_path: Path) -> None:
-    around = Surroundings(tmp_path, Options(), Syncer())
+    around = Fakes(tmp_path, Options(), Syncer())
     ours, theirs = socket.socketpair()
     with theirs:
         client = ClientV2(1, ours, "127.0.0.1:1", around.options)
@@ -134,7 +134,7 @@ def test_client_that_sends_very_much_at_once_lets_others_have_their_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gnsqd.wire.protocol_v2, "TURN_SECONDS", 1e-6)
-    around = Surroundings(tmp_path, Options(), Syncer())
+    around = Fakes(tmp_path, Options(), Syncer())
     ours, theirs = socket.socketpair()
     seen = set()
 

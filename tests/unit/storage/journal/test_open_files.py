@@ -13,7 +13,7 @@ from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.maintenance import find_journals
 from gnsqd.storage.journal.open_files import OpenFiles
 from gnsqd.storage.syncer import Syncer
-from unit.storage.test_journal import FakeQueue, frame, read_all
+from unit.storage.journal.test_journal import FakeQueue, frame, read_all
 
 LIMIT = 3
 COUNT = 12

@@ -22,7 +22,7 @@ from nsqadmin_cli.datadir.directory import list_directory
 from nsqadmin_cli.datadir.journals import check_journals
 from unit.broker.test_journaled import Daemon, channel
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "journal"  # an older gnsqd wrote it, with a record for each publish
+GOLDEN = Path(__file__).parents[3] / "golden" / "journal"  # an older gnsqd wrote it, with a record for each publish
 SMALL = {"max_bytes_per_file": 2000}
 
 

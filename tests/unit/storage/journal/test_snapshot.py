@@ -21,7 +21,7 @@ from gnsqd.storage.journal.records import Encoder, parse_segment_name
 from gnsqd.storage.journal.snapshot import STEP, Snapshot
 from gnsqd.storage.journal.spans import Spans
 from gnsqd.storage.syncer import Syncer
-from unit.storage.test_journal import failing
+from unit.storage.journal.test_journal import failing
 
 SEGMENT = 100_000  # bytes
 HELD = 50_000  # messages

@@ -15,7 +15,7 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.message import Message
 from gnsqd.errors import StartError
 from gnsqd.storage.syncer import Syncer
-from unit.broker.surroundings import MINUTE, FakeConsumer, bodies_of, settle
+from unit.broker.fakes import MINUTE, FakeConsumer, bodies_of, settle
 from unit.broker.test_journaled import FAR, Daemon, channel
 
 BATCH = 3
@@ -27,7 +27,7 @@ CHANGES = ("pwritev", "rename", "unlink")
 @pytest.fixture(autouse=True)
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small batches, and no fsync, which a kill does not ask for."""
-    monkeypatch.setattr("gnsqd.broker.takeover.IMPORT_BATCH", BATCH)
+    monkeypatch.setattr("gnsqd.broker.journal_migration.IMPORT_BATCH", BATCH)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
@@ -146,7 +146,7 @@ def test_start_that_is_to_end_leaves_the_rest_to_the_next(
             raise StartError("asked to exit")
 
     with monkeypatch.context() as patch:
-        patch.setattr("unit.broker.surroundings.Surroundings.check_exit", staticmethod(check_exit))
+        patch.setattr("unit.broker.fakes.Fakes.check_exit", staticmethod(check_exit))
         with pytest.raises(StartError):
             Daemon(disk_queues, syncer, {}, TOPICS)
     assert list(disk_queues.glob("t:c.diskqueue.0*"))

@@ -24,7 +24,7 @@ from gnsqd.storage.journal.records import PUT, decode_put, find_records, parse_f
 from gnsqd.storage.journal.spans import Spans
 from gnsqd.storage.syncer import Syncer
 from unit.storage.greenlets import eventually
-from unit.storage.test_open_files import opened
+from unit.storage.journal.test_open_files import opened
 
 SEGMENT = 100_000  # bytes
 BODY = 80

@@ -73,7 +73,7 @@ class FaultyBackend:
 
 
 @dataclass
-class Surroundings:
+class Fakes:
     """An environment, and what it was told."""
 
     data_path: Path

@@ -12,7 +12,7 @@ from gnsqd.storage.disk.data_files import DataFiles
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.disk.record import frame_records
 from unit.storage.conftest import OpenQueue, list_data_files
-from unit.storage.test_diskqueue import drain
+from unit.storage.disk.test_diskqueue import drain
 
 NAMES = [
     "t.diskqueue.meta.dat",
