@@ -64,6 +64,7 @@ class Journal:
         open_files: OpenFiles | None = None,
     ) -> None:
         self.topic = topic
+        self.closed = False
         self.failed: StorageError | None = None  # of the last write, or of an fsync since the last that worked
         self.queues: dict[int, Queue] = {}
         self._data_path = data_path
@@ -74,7 +75,6 @@ class Journal:
         self._on_dirty = on_dirty
         self._open_files = open_files or OpenFiles()
         self._dirty = False
-        self._closed = False
         self._converting = b""  # the record, once each segment has to have it
         self._encoder = records.Encoder(random.getrandbits(32))
 
@@ -150,7 +150,7 @@ class Journal:
         self._note_dirty()
 
     def _note_dirty(self) -> None:
-        if not self._dirty and not self._closed:
+        if not self._dirty and not self.closed:
             self._dirty = True
             self._on_dirty(self)
 
@@ -191,7 +191,7 @@ class Journal:
         """Hand everything to the system; StorageError, and it is tried again with the next. `advance`: the snapshot of
         the next segment, too, if there is one, by a step."""
         self._dirty = False
-        if self._closed:
+        if self.closed:
             if self._batch.has_messages:
                 raise StorageError("exiting")
             return
@@ -452,10 +452,6 @@ class Journal:
         return min([queue.finished.floor for queue in self.queues.values()], default=0)
 
     @property
-    def closed(self) -> bool:
-        return self._closed
-
-    @property
     def first_unwritten(self) -> int:
         """The number of the first message that is not written, behind all numbers if there is none."""
         return self._batch.first
@@ -501,7 +497,7 @@ class Journal:
         return settled
 
     def _compact(self) -> bool:
-        if self._closed:
+        if self.closed:
             return True
         begin = monotonic()
         try:
@@ -532,7 +528,7 @@ class Journal:
         return True
 
     def _may_compact(self) -> bool:
-        return not self._closed and len(self._segments) > 0 and self._is_snapshot_safe()
+        return not self.closed and len(self._segments) > 0 and self._is_snapshot_safe()
 
     def _replace(self, group: list[Segment], compacted: Segment | None) -> None:
         gone = self._segments.replace(group, compacted)
@@ -565,7 +561,7 @@ class Journal:
     def remove(self, at_once: bool = True) -> None:
         """Delete all files; if `at_once`, as one step for whoever finds them after a kill: the newest, which says that
         none counts, goes last. May yield. Nothing is written from now on."""
-        if self._closed:
+        if self.closed:
             return
         segments = self._segments.all
         self._noted.clear()
@@ -583,7 +579,7 @@ class Journal:
 
     def close(self) -> None:
         """Write nothing any more; files stay. May yield."""
-        self._closed = True
+        self.closed = True
         if self._compaction is not None:
             self._compaction.join()
         self._commits.close()
