@@ -184,5 +184,6 @@ class FakeNode:
 
 
 def http_answer(body: bytes, status: str = "200 OK", content_type: str = "application/json") -> bytes:
-    """A whole HTTP answer."""
-    return f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    """A whole HTTP answer. It says that the connection closes behind it, or the next request could go there."""
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\nConnection: close"
+    return f"{head}\r\n\r\n".encode() + body
