@@ -268,6 +268,30 @@ def test_full_disk_ends_a_snapshot_and_another_is_made(
     journal.close()
 
 
+def test_kill_before_the_end_of_a_snapshot_loses_nothing(
+    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic.fill()
+    first = topic.put(1)
+    topic.journal.flush()
+    segments = topic.segments()
+    rename = os.rename
+
+    def rename_and_copy(old: str, new: str) -> None:
+        rename(old, new)
+        shutil.copytree(topic.directory, tmp_path / "killed")
+
+    monkeypatch.setattr(os, "rename", rename_and_copy)
+    topic.end_snapshot()
+    journal = topic.open_journal(tmp_path / "killed")
+    assert len(topic.segments()) == len(segments) + 1
+    assert not journal.replay.damaged
+    assert not journal.replay.lost
+    assert journal.replay.queues[topic.channel.index].attempts == dict.fromkeys(range(1, HELD + 1), 2)
+    assert journal.read(first, first + 1) == (first, [frame()], 0)
+    journal.close()
+
+
 def test_exit_leaves_no_unfinished_snapshot(topic: Topic) -> None:
     topic.fill()
     assert topic.unfinished()
