@@ -183,7 +183,10 @@ class FakeNode:
         self._listener.close()
 
 
-def http_answer(body: bytes, status: str = "200 OK", content_type: str = "application/json") -> bytes:
-    """A whole HTTP answer. It says that the connection closes behind it, or the next request could go there."""
-    head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\nConnection: close"
-    return f"{head}\r\n\r\n".encode() + body
+def http_answer(
+    body: bytes, status: str = "200 OK", content_type: str = "application/json", connection: str = "close"
+) -> bytes:
+    """A whole HTTP answer. A FakeNode closes the connection behind it, and without a word the next request could go
+    there."""
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}"
+    return f"{head}\r\nConnection: {connection}\r\n\r\n".encode() + body

@@ -195,7 +195,7 @@ def keeping() -> Iterator[tuple[str, list[int]]]:
             with connection:
                 while connection.recv(65536):
                     taken[-1] += 1
-                    connection.sendall(http_answer(b"OK"))
+                    connection.sendall(http_answer(b"OK", connection="keep-alive"))
 
     threading.Thread(target=serve, daemon=True).start()
     yield f"127.0.0.1:{listener.getsockname()[1]}", taken

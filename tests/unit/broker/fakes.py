@@ -3,6 +3,7 @@ that are kept in a list, callables that note what they are told. And a consumer 
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from time import time_ns
@@ -29,6 +30,9 @@ from gnsqd.storage.syncer import Syncer
 
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
+
+# Daemons that follow each other here do so within a millisecond, in which factories of their own would repeat ids.
+_ids_of = cache(GuidFactory)
 
 
 class FakeConsumer:
@@ -104,7 +108,7 @@ class Fakes:
         self.environment = Environment(
             options=self.options,
             log=self.logger,
-            ids=GuidFactory(self.options.node_id),
+            ids=_ids_of(self.options.node_id),
             make_backend=self.make_backend,
             has_backend=self.data_files.__contains__,
             notify=self._notify,
