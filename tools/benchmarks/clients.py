@@ -10,6 +10,7 @@ import selectors
 import socket
 import struct
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import random
 
@@ -110,29 +111,39 @@ class Requeuer(Consumer):
         return b"".join([b"REQ %b 3600000\n" % id if random() < self.share else b"FIN %b\n" % id for id in ids])
 
 
+def consuming(consumers: Sequence[Consumer], rdy: int) -> Iterator[tuple[Consumer, int]]:
+    """Give them a window, and say without end who got something, and how many messages; BenchmarkError if no more
+    come."""
+    done = 0
+    with selectors.DefaultSelector() as selector:
+        for consumer in consumers:
+            selector.register(consumer.socket, selectors.EVENT_READ, consumer)
+            consumer.socket.sendall(b"RDY %d\n" % rdy)
+        while ready := selector.select(PATIENCE):
+            for key, _ in ready:
+                count = key.data.consume()
+                done += count
+                yield key.data, count
+    raise BenchmarkError(f"nothing comes any more after {done} messages")
+
+
 def drain(
     address: Address, topic: str, channel: str, count: int, body_size: int, *, rdy: int, connections: int, until: int
 ) -> Drained:
     """Consume `count` messages; the first `until` of them are measured. BenchmarkError if they do not come."""
     with contextlib.ExitStack() as stack:
-        selector = stack.enter_context(selectors.DefaultSelector())
         consumers = [Consumer(address, topic, channel, body_size) for _ in range(connections)]
         for consumer in consumers:
             stack.enter_context(consumer.socket)
-            selector.register(consumer.socket, selectors.EVENT_READ, consumer)
         began, began_cpu = time.monotonic(), time.process_time()
-        for consumer in consumers:
-            consumer.socket.sendall(b"RDY %d\n" % rdy)
         done = 0
         result = None
-        while done < count:
-            ready = selector.select(PATIENCE)
-            if not ready:
-                raise BenchmarkError(f"nothing comes any more after {done} of {count} messages")
-            for key, _ in ready:
-                done += key.data.consume()
+        for _, received in consuming(consumers, rdy):
+            done += received
             if result is None and done >= until:
                 seconds = time.monotonic() - began
                 result = Drained(seconds, done, (time.process_time() - began_cpu) / seconds)
+            if done >= count:
+                break
     assert result is not None
     return result

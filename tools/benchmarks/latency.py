@@ -1,12 +1,11 @@
 """Procedures that time single messages at a rate which leaves the daemon idle for most of the time: p50 and p99, ms."""
 
 import contextlib
-import selectors
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from benchmarks.clients import PATIENCE, Requeuer, publish
+from benchmarks.clients import Consumer, Requeuer, consuming, publish
 from benchmarks.lanes import BenchmarkError
 from benchmarks.programs import Loaded, generate, neighbour, on_channel
 from benchmarks.queues import BODY_SIZE, create_channel, topic_stats
@@ -15,6 +14,7 @@ from daemons import Daemon
 
 RATE = 500  # messages per second
 WARM_UP = 0.5  # seconds
+RDY = 2500
 
 # MPUBs, some of them always waiting in the daemon's receive buffer.
 NEIGHBOUR = ("-publishers=1", "-batch=20", "-window=50")
@@ -51,29 +51,18 @@ def trip_beside_requeues(daemon: Daemon, load: Load) -> Measurement:
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(1))
         stack.callback(done.set)
-        consumers = [Requeuer(daemon.tcp_address, topic, channel, BODY_SIZE) for channel in channels]
+        consumers: list[Consumer] = [Requeuer(daemon.tcp_address, topic, channel, BODY_SIZE) for channel in channels]
         for consumer in consumers:
             stack.enter_context(consumer.socket)
         longest = pool.submit(longest_trip)
         publish(daemon.tcp_address, topic, load.stored, BODY_SIZE)
-        consume_all(consumers, load.stored)
+        left = dict.fromkeys(consumers, load.stored)
+        for consumer, received in consuming(consumers, RDY):
+            left[consumer] -= received
+            if not any(left.values()):
+                break
         done.set()
         return Measurement(longest.result() * 1000)
-
-
-def consume_all(consumers: list[Requeuer], count: int) -> None:
-    """Until each of them has got so many messages; BenchmarkError if they do not come."""
-    left = dict.fromkeys(consumers, count)
-    with selectors.DefaultSelector() as selector:
-        for consumer in consumers:
-            selector.register(consumer.socket, selectors.EVENT_READ, consumer)
-            consumer.socket.sendall(b"RDY 2500\n")
-        while any(left.values()):
-            ready = selector.select(PATIENCE)
-            if not ready:
-                raise BenchmarkError(f"nothing comes any more, and {sum(left.values())} messages are missing")
-            for key, _ in ready:
-                left[key.data] -= key.data.consume()
 
 
 def end_to_end(flags: tuple[str, ...]) -> Callable[[Daemon, Load], Measurement]:
