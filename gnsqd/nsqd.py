@@ -7,7 +7,6 @@ Every long-lived greenlet is spawned here, by name; one that dies of a defect en
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from socket import gethostname
 from typing import TYPE_CHECKING
@@ -33,16 +32,11 @@ from gnsqd.net.stream import TLS
 from gnsqd.observe.stats import MemoryStats
 from gnsqd.observe.statsd import Statsd, expand_prefix
 from gnsqd.options import SECOND, TLS_REQUIRED, Options, validate, validate_after_tls
+from gnsqd.queues.data_path import DataPath
 from gnsqd.storage import metadata
-from gnsqd.storage.cleanup import clean_up
 from gnsqd.storage.dirlock import DirLock
-from gnsqd.storage.disk.data_files import DataFiles
-from gnsqd.storage.disk.diskqueue import DiskQueue
-from gnsqd.storage.disk.record import MIN_RECORD_SIZE
-from gnsqd.storage.files import list_names, temporary_path, try_write
+from gnsqd.storage.files import temporary_path, try_write
 from gnsqd.storage.free_disk import FreeDisk
-from gnsqd.storage.journal.journal import Journal
-from gnsqd.storage.journal.maintenance import Journals
 from gnsqd.storage.syncer import Syncer
 from gnsqd.supervisor import Supervisor
 from gnsqd.systemd import ServiceManager
@@ -106,7 +100,10 @@ class NSQD:
         self._log.info(version_string())
         self._log.info("ID: %d", options.node_id)
         self._log.info("gnsqd v%s (%s)", VERSION, lane())
-        self._read_data_path()
+        try:
+            self._data_path = DataPath(options, self._log, self._syncer, self._set_health, self._check_exit)
+        except StorageError as error:
+            raise StartError(str(error), prefix="failed to load metadata") from error
         self._registry.attach(self._environment())
 
         tcp_listener = Listener(options.tcp_address)
@@ -151,8 +148,8 @@ class NSQD:
             self._spawn("httpServer", server.serve)
         self._queue_scan.start()
         self._spawn("syncLoop", self._syncer.syncLoop)
-        self._spawn("journalLoop", self._journals.journal_loop)
-        self._spawn("compactionLoop", self._journals.compaction_loop)
+        self._spawn("journalLoop", self._data_path.journals.journal_loop)
+        self._spawn("compactionLoop", self._data_path.journals.compaction_loop)
         self._spawn("persistLoop", self._metadata_file.persist_loop)
         self._spawn("healthLoop", self.health_loop)
         if options.bounded:
@@ -223,16 +220,12 @@ class NSQD:
             options=self._options,
             log=self._log,
             ids=GuidFactory(self._options.node_id),
-            make_backend=self._make_backend,
-            has_backend=self._data_files.__contains__,
+            open_store=self._data_path.open_store,
             notify=self._notify,
-            set_health=self._set_health,
             channels_to_precreate=self._lookup.channels_to_precreate,
             spawn=self._spawn,
-            open_journal=self._open_journal,
             free_disk=self._free_disk,
             note_dead=self._dead_letters.note,
-            check_exit=self._check_exit,
         )
 
     def _check_exit(self) -> None:
@@ -246,75 +239,14 @@ class NSQD:
         topics = self._registry.topics.values()
         return [topic.bounds for topic in topics if topic.bounds is not None and not topic.exiting]
 
-    def _make_backend(self, name: str) -> DiskQueue:
-        options = self._options
-        return DiskQueue(
-            name,
-            data_files=self._data_files,
-            max_bytes_per_file=options.max_bytes_per_file,
-            min_msg_size=MIN_RECORD_SIZE,
-            max_msg_size=options.max_msg_size + MIN_RECORD_SIZE,
-            sync_every=options.sync_every,
-            sync_timeout=options.sync_timeout,
-            log=self._log,
-            syncer=self._syncer,
-        )
-
-    def _read_data_path(self) -> None:
-        """Find which files there are; StorageError is a StartError. With thousands of queues a listing takes long, so
-        there is only this one."""
-        options = self._options
-        try:
-            names = list_names(options.data_path)
-        except StorageError as error:
-            raise StartError(str(error), prefix="failed to load metadata") from error
-        self._data_files = DataFiles(options.data_path, names)
-        clean_up(self._data_files, names, self._log)
-        self._journals = Journals(
-            options.data_path,
-            names,
-            options.max_bytes_per_file,
-            options.durability == "disk",
-            self._log,
-            self._syncer,
-            self._set_health,
-        )
-
-    # Journals
-
-    def _open_journal(self, topic: str) -> Journal | None:
-        return None if self._options.durability == "none" else self._journals.open(topic)
-
-    def _end_journals(self, topics: list[metadata.TopicMetadata]) -> list[metadata.TopicMetadata]:
-        """Without durability, turn the journals there are into disk queues; all topics and channels that there are."""
-        journaled = self._journals.topics
-        if self._options.durability != "none" or not journaled:
-            return topics
-        registry = Registry()
-        environment = replace(
-            self._environment(),
-            notify=lambda thing, persist: None,
-            open_journal=self._journals.open,
-            channels_to_precreate=lambda topic: [],
-        )
-        registry.attach(environment)
-        registry.load([topic for topic in topics if topic.name in journaled], journaled)
-        replayed = registry.metadata()
-        registry.close()
-        if self._journals.are_left():
-            # Disk queues that are incomplete now would be taken for copies by the next gnsqd that has a journal.
-            raise StartError("a journal could not be turned into disk queues")
-        names = {topic.name for topic in replayed}
-        return [topic for topic in topics if topic.name not in names] + replayed
-
     # nsqd.dat
 
     def _load_metadata(self) -> None:
         try:
             if not os.path.exists(self._metadata_path):
                 self._warn_of_older_metadata()
-            topics = self._end_journals(metadata.load(self._metadata_path))
-            self._registry.load(topics, self._journals.topics)
+            topics = self._data_path.end_journals(metadata.load(self._metadata_path))
+            self._registry.load(topics, self._data_path.journals.topics)
         except StorageError as error:
             raise StartError(str(error), prefix="failed to load metadata") from error
         try:
@@ -429,23 +361,29 @@ class NSQD:
 
     def _close_topics(self) -> None:
         self._log.info("NSQ: closing topics")
-        lost, unsynced = self._registry.close()
-        if lost:
-            self._log.error("NSQ: %d messages could not be written to disk and are lost", lost)
+        left = self._registry.close()
+        if left.lost:
+            self._log.error("NSQ: %d messages could not be written to disk and are lost", left.lost)
+        if left.unsynced:
+            self._log.error(
+                "NSQ: %d queues could not be synced to disk and may lose messages or repeat them", left.unsynced
+            )
+        if left.lost or left.unsynced:
             self._exit_code = self._exit_code or 1
-        if unsynced:
-            self._log.error("NSQ: %d queues could not be synced to disk and may lose messages or repeat them", unsynced)
-            self._exit_code = self._exit_code or 1
-        if self._journals.are_left():
-            self._log.error("NSQ: journals are left, which only gnsqd reads: its next start goes on with them")
-            self._exit_code = self._exit_code or 1
+        if left.journaled:
+            self._log.info(
+                "NSQ: %d messages are in journals, which only gnsqd reads; `gnsqadmin data convert %s` moves them to "
+                "disk queues, for any nsqd",
+                left.journaled,
+                self._options.data_path,
+            )
 
     def _stop_subsystems(self) -> None:
         self._log.info("NSQ: stopping subsystems")
         self._queue_scan.stop()
         self._statsd.stop()
         self._health_bell.ring()
-        self._journals.stop()
+        self._data_path.journals.stop()
         self._syncer.stop()
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
-from gnsqd.broker.names import EPHEMERAL_SUFFIX, MAX_NAME_LENGTH, is_ephemeral, is_valid_name
+from gnsqd.names import EPHEMERAL_SUFFIX, MAX_NAME_LENGTH, is_ephemeral, is_valid_name
 
 REQUEUED = "requeued"
 TIMED_OUT = "timed out"

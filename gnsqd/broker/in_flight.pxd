@@ -1,6 +1,6 @@
 cimport cython
 
-from gnsqd.broker.message cimport Message
+from gnsqd.queues.message cimport Message
 
 cdef Py_ssize_t ID_AT
 cdef Py_ssize_t BODY_AT
@@ -22,11 +22,4 @@ cdef class InFlight:
     @cython.locals(message=Message)
     cpdef touch(self, bytes id, long long client_id, long long deadline, long long max_timeout)
     @cython.locals(due=list, messages=dict, message=Message, first=Py_ssize_t)
-    cpdef list pop_due(self, long long now, Py_ssize_t limit)
-
-cdef class Deferred:
-    cdef dict _messages
-    cdef list _heap
-
-    cpdef bint push(self, Message message, long long due) except -1
     cpdef list pop_due(self, long long now, Py_ssize_t limit)

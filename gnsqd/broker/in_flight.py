@@ -1,4 +1,4 @@
-"""What a channel has given out, and what it holds back for a while.
+"""The messages that a channel has given to consumers.
 
 Nearly every message in flight is finished long before its time-out, so the usual path is two dict operations and no
 heap: messages with the same time-out expire in the order in which they were sent, so one insertion-ordered dict per
@@ -9,8 +9,8 @@ when they surface and swept when they outnumber the live ones.
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
-from gnsqd.broker.message import BODY_AT, ID_AT, Message
 from gnsqd.errors import BrokerError
+from gnsqd.queues.message import BODY_AT, ID_AT, Message
 
 _SWEEP_FROM = 64
 
@@ -114,36 +114,4 @@ class InFlight:
             message_or_none = self._touched.get(id)
             if message_or_none is not None and message_or_none.deadline == deadline:
                 due.append(self._touched.pop(id))
-        return due
-
-
-class Deferred:
-    """The messages that one channel holds back, by id and by due time (monotonic ns)."""
-
-    __slots__ = ("_heap", "_messages")
-
-    def __init__(self) -> None:
-        self._messages: dict[bytes, Message] = {}
-        self._heap: list[tuple[int, bytes]] = []
-
-    def __len__(self) -> int:
-        return len(self._messages)
-
-    def __iter__(self) -> Iterator[Message]:
-        return iter(self._messages.values())
-
-    def push(self, message: Message, due: int) -> bool:
-        """Hold `message` back until `due`. An id that is held back already stays as it is: it is the same message; then
-        False."""
-        if self._messages.setdefault(message.id, message) is not message:
-            return False
-        message.deadline = due
-        heappush(self._heap, (due, message.id))
-        return True
-
-    def pop_due(self, now: int, limit: int) -> list[Message]:
-        """Take out what is due at `now`, earliest first, at most `limit` messages."""
-        due: list[Message] = []
-        while self._heap and self._heap[0][0] <= now and len(due) < limit:
-            due.append(self._messages.pop(heappop(self._heap)[1]))
         return due

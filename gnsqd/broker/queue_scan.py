@@ -102,6 +102,6 @@ class QueueScan:
             dirty = False
             while not channel.exiting and channel.process_in_flight(now) | channel.process_deferred(now):
                 dirty = True
-                channel.backend.wait_synced()
+                channel.queue.wait_synced()
                 give_way()
             self._results.put(dirty)

@@ -9,10 +9,11 @@ from gevent.lock import Semaphore
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import Environment
-from gnsqd.broker.names import is_ephemeral, is_valid_name
 from gnsqd.broker.topic import Topic
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.hub.cooperative import give_way
+from gnsqd.names import is_ephemeral, is_valid_name
+from gnsqd.queues.queue import Left
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
 
 PRECREATION_PATIENCE = 0.5  # seconds
@@ -184,12 +185,11 @@ class Registry:
         finally:
             self.loading = False
 
-    def close(self) -> tuple[int, int]:
-        """Write all topics to disk, but for those that are being deleted; how many messages could not be written, and
-        how many queues could not be synced. There are no new topics from now on. Several are written at a time, as most
-        of it is waiting for fsync. May yield."""
+    def close(self) -> Left:
+        """Keep all topics as their stores do, but for those that are being deleted. There are no new topics from now
+        on. Several are written at a time, as most of it is waiting for fsync. May yield."""
         self._exiting = True
-        results: list[tuple[int, int]] = []
+        results: list[Left] = []
         slots = Semaphore(CLOSERS)
         closing = []
         for topic in list(self.topics.values()):
@@ -197,8 +197,8 @@ class Registry:
             closing.append(self._environment.spawn(f"close:{topic.name}", partial(self._close_topic, topic, results)))
             closing[-1].rawlink(lambda _: slots.release())
         joinall(closing)
-        return sum(lost for lost, _ in results), sum(unsynced for _, unsynced in results)
+        return Left.sum(results)
 
-    def _close_topic(self, topic: Topic, results: list[tuple[int, int]]) -> None:
+    def _close_topic(self, topic: Topic, results: list[Left]) -> None:
         if not topic.exiting:
             results.append(topic.close())

@@ -16,12 +16,12 @@ from gevent import Greenlet, joinall, killall
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import Spawn
-from gnsqd.broker.names import is_valid_name
 from gnsqd.broker.topic import Topic
 from gnsqd.cluster.http_client import HTTPClient, HTTPClientError
 from gnsqd.cluster.lookup_peer import LookupdError, LookupPeer, PeerInfo, Registrations, register, unregister
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
+from gnsqd.names import is_valid_name
 from gnsqd.net.addresses import join_host_port
 from gnsqd.options import Options
 

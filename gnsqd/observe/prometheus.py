@@ -29,9 +29,9 @@ from prometheus_client.samples import Sample
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.consumer import ClientStats
-from gnsqd.broker.names import is_ephemeral
 from gnsqd.broker.registry import Registry
 from gnsqd.hub.cooperative import Turns, give_way
+from gnsqd.names import is_ephemeral
 from gnsqd.observe.stats import BOUND_FIELDS, CLIENT_FIELDS, STAT_FIELDS, Kind, MemoryStats, StatField
 from gnsqd.options import SECOND, Options
 from gnsqd.quantile import Result

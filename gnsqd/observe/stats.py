@@ -57,7 +57,7 @@ def _flag(name: str, help: str) -> StatField:
 
 
 def _bound(name: str, help: str) -> StatField:
-    return StatField(name, f"{name}_messages", Kind.COUNTER, help, attrgetter(f"bounded.{name}"), "")
+    return StatField(name, f"{name}_messages", Kind.COUNTER, help, attrgetter(f"queue.{name}"), "")
 
 
 # In the order of /stats (NSQD-COMPAT 5.3).

@@ -12,13 +12,13 @@ from gnsqd.broker.bounds import OutOfBounds
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.consumer import Consumer
 from gnsqd.broker.drain import Drain
-from gnsqd.broker.names import is_valid_name
 from gnsqd.broker.registry import Registry, TopicNotFound
 from gnsqd.broker.topic import ChannelNotFound, Draining, Topic
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.gotext import parse_int
 from gnsqd.hub.cooperative import Turns, give_way
 from gnsqd.log import Logger
+from gnsqd.names import is_valid_name
 from gnsqd.observe.stats import MemoryStats, snapshot
 from gnsqd.options import MILLISECOND, Options
 from gnsqd.version import NSQD_VERSION

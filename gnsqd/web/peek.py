@@ -7,9 +7,9 @@ and how much of each body. Router gives everybody else their turns while it writ
 from base64 import b64encode
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.message import Message
 from gnsqd.broker.topic import Topic
 from gnsqd.gotext import parse_int
+from gnsqd.queues.message import Message
 from gnsqd.web.routes import HTTPError
 
 DEFAULT_LIMIT = 10

@@ -2,7 +2,7 @@ cimport cython
 
 from gnsqd.broker.channel cimport Channel
 from gnsqd.hub.doorbell cimport Doorbell
-from gnsqd.broker.message cimport Message
+from gnsqd.queues.message cimport Message
 from gnsqd.broker.topic cimport Topic
 from gnsqd.wire.codec cimport Decoder
 from gnsqd.net.connection cimport Connection

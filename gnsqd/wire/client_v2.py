@@ -8,13 +8,13 @@ from gevent import get_hub
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.consumer import ClientStats
-from gnsqd.broker.message import Message
 from gnsqd.broker.topic import Topic
 from gnsqd.errors import StorageError
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.net.connection import Connection
 from gnsqd.net.stream import TLS
 from gnsqd.options import Options
+from gnsqd.queues.message import Message
 from gnsqd.wire.codec import Decoder
 
 STATE_INIT = 0

@@ -15,16 +15,16 @@ from gevent import sleep
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import Spawn
-from gnsqd.broker.message import Message
-from gnsqd.broker.names import is_valid_name
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import RETRY_SECONDS, Draining, Topic
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.gotext import quote
 from gnsqd.hub.cooperative import give_way
 from gnsqd.log import Level, Logger
+from gnsqd.names import is_valid_name
 from gnsqd.net.stream import TLS, DeflateLayer, Layer, SnappyLayer, StreamError
 from gnsqd.options import MILLISECOND, TLS_NOT_REQUIRED, Options
+from gnsqd.queues.message import Message
 from gnsqd.wire.auth import Authenticate, Gate
 from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_INIT, STATE_SUBSCRIBED, ClientV2
 from gnsqd.wire.codec import FRAME_TYPE_ERROR, FRAME_TYPE_RESPONSE, CodecError, Command, LineTooLong, frame

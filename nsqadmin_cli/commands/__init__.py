@@ -62,6 +62,7 @@ DATA = (
     Entry("data ls", "data_ls", "ls"),
     Entry("data verify", "data", "verify"),
     Entry("data export", "data_export", "export"),
+    Entry("data convert", "data_convert", "convert"),
     Entry("data repair", "data_mend", "repair"),
     Entry("data recover-bad", "data_mend", "recover_bad"),
 )

@@ -190,7 +190,7 @@ def test_a_running_nsqd_is_read_and_left_alone(nsqd_factory: DaemonFactory) -> N
         told = out if arguments[0] == "ls" else err
         assert f"a running nsqd (process {nsqd.pid})" in told
     assert exported(gnsqadmin("data", "export", directory, "-").out)["t:c"] == [b"%d" % n for n in range(50)]
-    for arguments in (["repair", directory], ["recover-bad", directory]):
+    for arguments in (["convert", directory], ["repair", directory], ["recover-bad", directory]):
         code, out, err = gnsqadmin("data", *arguments)
         assert (code, out) == (1, "")
         assert "is in use by a running nsqd" in err
@@ -398,7 +398,7 @@ def test_a_message_above_the_limit_is_a_matter_of_the_option(tmp_path: Path) -> 
 
 
 def test_what_is_no_data_directory_is_one_line(tmp_path: Path) -> None:
-    for command in ("ls", "verify", "repair", "recover-bad"):
+    for command in ("ls", "verify", "convert", "repair", "recover-bad"):
         code, out, err = gnsqadmin("data", command, str(tmp_path))
         assert (code, out) == (1, "")
         assert err == f"Error: {tmp_path} is no data directory: it has neither nsqd.dat nor files of queues\n"

@@ -10,6 +10,7 @@ from threading import Thread
 
 import pytest
 
+from cli.gnsqadmin import gnsqadmin
 from daemons import Daemon, StartFailed, eventually, own_command
 from faults import ledger
 from faults.faulty_gnsqd import Faults
@@ -113,7 +114,7 @@ def test_finished_messages_leave_no_trace(gnsqd_factory: DaemonFactory) -> None:
 
 
 @pytest.mark.peer
-def test_real_nsqd_takes_over_after_a_clean_exit_and_back(
+def test_real_nsqd_takes_over_after_a_conversion_and_back(
     gnsqd_factory: DaemonFactory, peer_binary: Callable[[str], Path]
 ) -> None:
     nsqd = gnsqd_factory("--durability=process", "--mem-queue-size=5")
@@ -129,6 +130,11 @@ def test_real_nsqd_takes_over_after_a_clean_exit_and_back(
         client.subscribe("t", "c", 3)
         held = [client.message() for _ in range(3)]
     assert nsqd.terminate() == 0
+    assert (
+        f"INFO: NSQ: 20 messages are in journals, which only gnsqd reads; `gnsqadmin data convert {nsqd.data_path}`"
+        in (nsqd.log())
+    )
+    assert gnsqadmin("data", "convert", str(nsqd.data_path)).code == 0
     assert journal_files(nsqd) == []
     ours = nsqd.command
     nsqd.command = [str(peer_binary("nsqd"))]
@@ -179,19 +185,27 @@ def test_journal_is_ignored_by_nobody_of_ours(gnsqd_factory: DaemonFactory) -> N
     assert nsqd.stats("alone")["topics"][0]["depth"] == 1
 
 
-def test_kill_while_the_daemon_ends_costs_nothing(gnsqd_factory: DaemonFactory) -> None:
-    nsqd = gnsqd_factory("--durability=process", "--mem-queue-size=100")
-    for what in ("topic", "channel"):
-        assert ask(nsqd, f"POST /{what}/create?topic=t&channel=c")[0] == 200
+def test_kill_while_a_journal_is_converted_costs_nothing(tmp_path: Path) -> None:
+    faults = Faults(tmp_path / "faults", own_command())
+    nsqd = Daemon(faults.command, tmp_path / "data", "--durability=process", "--mem-queue-size=100")
     bodies = [b"%d" % number for number in range(5000)]
-    with Client(nsqd.tcp_address) as client:
-        client.publish("t", *bodies)
-    for _ in range(3):
-        nsqd.send_signal(signal.SIGTERM)
-        eventually(lambda: list(nsqd.data_path.glob("t:c.diskqueue.0*")) or not nsqd.running)
-        nsqd.kill()
-        nsqd.restart()
-    assert Counter(message.body for message in take_all(nsqd, 5000)) == Counter(bodies)
+    with nsqd:
+        for what in ("topic", "channel"):
+            assert ask(nsqd, f"POST /{what}/create?topic=t&channel=c")[0] == 200
+        with Client(nsqd.tcp_address) as client:
+            client.publish("t", *bodies)
+        assert nsqd.terminate() == 0
+        nsqd.flags = ("--durability=none",)
+        for size in (10_000, 50_000):
+            faults.set({"call": "pwrite", "name": "t:c.diskqueue.*", "kill": True, "after": size})
+            with pytest.raises(StartFailed):
+                nsqd.start()
+            assert list(nsqd.data_path.glob("t:c.diskqueue.0*"))
+        faults.set()
+        nsqd.flags = ("--durability=process",)
+        nsqd.start()
+        assert Counter(message.body for message in take_all(nsqd, 5000)) == Counter(bodies)
+        assert nsqd.channel_stats("t", "c")["depth"] == 0
 
 
 def backlog_in_disk_queues(nsqd: Daemon, count: int) -> None:

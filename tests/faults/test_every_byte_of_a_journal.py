@@ -11,9 +11,10 @@ from gevent import killall
 
 from daemons import Daemon, StartFailed
 from faults.test_every_byte import Damage, drain
-from gnsqd.broker.message import Message
-from gnsqd.broker.topic_journal import TopicJournal
 from gnsqd.options import Options
+from gnsqd.queues.journal_store import JournalStore
+from gnsqd.queues.journaled import JournaledQueue
+from gnsqd.queues.message import Message
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, settle
 
@@ -40,8 +41,8 @@ def lay_out(directory: Path, syncer: Syncer, topics: Sequence[str], daemons: int
     deferred and waiting in channel `c`, in this order and each in a record of its own."""
     for first in range(0, 5 * daemons, 5):
         around = Fakes(directory, OPTIONS, syncer)
-        assert around.journals is not None
-        around.registry.load([], around.journals.topics)
+        journals = around.stores.journals
+        around.registry.load([], journals.topics)
         consumer = FakeConsumer(1)
         for name in topics:
             topic = around.registry.get_topic(name)
@@ -61,7 +62,7 @@ def lay_out(directory: Path, syncer: Syncer, topics: Sequence[str], daemons: int
             topic.publish([waiting])
             topic.commit()
             settle()
-        around.journals.flush_dirty()
+        journals.flush_dirty()
         killall(around.greenlets)
 
 
@@ -110,16 +111,16 @@ class Files:
 def replay(directory: Path, syncer: Syncer) -> tuple[set[bytes], str]:
     """The frames of all messages that topic and channel have to give, and the log."""
     around = Fakes(directory, OPTIONS, syncer)
-    assert around.journals is not None
-    journal = around.journals.open("t")
-    topic = TopicJournal("t", journal, around.environment)
+    store = around.stores.open_store("t")
+    assert isinstance(store, JournalStore)
     messages: list[Message] = []
-    for queue in (topic.queue, topic.channel_queue("c")):
-        while batch := queue.take(100, 1 << 20):
+    for queue in (store.channel_queue("c"), store.queue):
+        assert isinstance(queue, JournaledQueue)
+        while batch := queue.read(100, 1 << 20):
             messages += batch
-        while batch := queue.take_deferred(100, monotonic_ns()):
+        while batch := queue.read_held(100, monotonic_ns()):
             messages += batch
-    journal.close()
+    store.queue.journal.close()
     return {message.frame for message in messages}, around.log.getvalue()
 
 

@@ -50,7 +50,11 @@ def test_topics_are_not_bounded_by_descriptors(durability: str, directory: Path)
         assert opened(nsqd) <= IDLE + DESCRIPTORS // 4
         assert nsqd.terminate() == 0
         assert "ERROR" not in nsqd.log()
-        assert not list(nsqd.data_path.glob("*.journal.*"))
         nsqd.start()
         assert depths(nsqd) == [3] * TOPICS
         assert opened(nsqd) <= IDLE + DESCRIPTORS // 4
+        assert nsqd.terminate() == 0
+        nsqd.flags = ("--durability=none",)
+        nsqd.start()
+        assert depths(nsqd) == [3] * TOPICS
+        assert not list(nsqd.data_path.glob("*.journal.*"))

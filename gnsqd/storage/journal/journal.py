@@ -23,7 +23,7 @@ from gevent import Greenlet, spawn
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
-from gnsqd.storage.files import failing_as_go, path_error, sync_directory, sync_files, write_at
+from gnsqd.storage.files import failing_as_go, path_error, sync_directory, sync_files, sync_path, write_at
 from gnsqd.storage.journal import records
 from gnsqd.storage.journal.batch import Batch, Mark
 from gnsqd.storage.journal.compaction import Rewriting, plan
@@ -552,6 +552,11 @@ class Journal:
         if self._durable:
             self._syncer.run(sync_directory, self._data_path)
 
+    def sync(self) -> None:
+        """Have all that is written survive a loss of power; StorageError. May yield."""
+        if not self._durable:
+            self._syncer.run(_sync_all, [segment.path for segment in self._segments.all], self._data_path)
+
     def mark_converting(self) -> None:
         """What the disk queues of the topic hold from now on is a copy; StorageError. May yield."""
         self._converting = self._encoder.record(records.CONVERTING)
@@ -598,3 +603,9 @@ class Journal:
 def _close(files: list[AppendedFile]) -> None:
     for file in files:
         file.close()
+
+
+def _sync_all(paths: list[str], directory: str) -> None:
+    for path in paths:
+        sync_path(path)
+    sync_directory(directory)

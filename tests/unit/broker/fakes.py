@@ -2,13 +2,14 @@
 that are kept in a list, callables that note what they are told. And a consumer that only takes notes."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from io import StringIO
 from pathlib import Path
 from time import time_ns
 from typing import Any
 
+import pytest
 from gevent import Greenlet, idle, sleep
 
 from gnsqd.broker.channel import Channel
@@ -16,16 +17,14 @@ from gnsqd.broker.consumer import ClientStats
 from gnsqd.broker.dead_letters import DeadLetters
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.guid import GuidFactory
-from gnsqd.broker.message import Message, new_messages
 from gnsqd.broker.registry import Registry
+from gnsqd.broker.topic import Topic
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
-from gnsqd.storage.backend_queue import BackendQueue
-from gnsqd.storage.disk.data_files import DataFiles
+from gnsqd.queues.data_path import DataPath
+from gnsqd.queues.disk import DiskBackedQueue
+from gnsqd.queues.message import Message, new_messages
 from gnsqd.storage.disk.diskqueue import DiskQueue
-from gnsqd.storage.disk.record import MIN_RECORD_SIZE
-from gnsqd.storage.files import list_names
-from gnsqd.storage.journal.maintenance import Journals
 from gnsqd.storage.syncer import Syncer
 
 SECOND = 1_000_000_000
@@ -66,14 +65,23 @@ class FakeConsumer:
 
 
 class FaultyBackend:
-    """The backend queue of a topic or channel, but that writing to it is `put_many`."""
+    """The disk queue of a topic or channel, but that writing to it is `put_many`."""
 
-    def __init__(self, backend: BackendQueue, put_many: Callable[[list[bytes]], None]) -> None:
+    def __init__(self, backend: DiskQueue, put_many: Callable[[list[bytes]], None]) -> None:
         self._backend = backend
         self.put_many = put_many
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
+
+
+def backend_of(owner: Topic | Channel) -> DiskQueue:
+    assert isinstance(owner.queue, DiskBackedQueue)
+    return owner.queue.backend
+
+
+def replace_writes(patch: pytest.MonkeyPatch, owner: Topic | Channel, put_many: Callable[[list[bytes]], None]) -> None:
+    patch.setattr(owner.queue, "backend", FaultyBackend(backend_of(owner), put_many))
 
 
 @dataclass
@@ -91,33 +99,19 @@ class Fakes:
 
     def __post_init__(self) -> None:
         self.logger = Logger("", Level.DEBUG, self.log)
-        names = list_names(str(self.data_path))
-        self.data_files = DataFiles(str(self.data_path), names)
-        self.journals = None
-        if self.options.durability != "none":
-            self.journals = Journals(
-                str(self.data_path),
-                names,
-                self.options.max_bytes_per_file,
-                self.options.durability == "disk",
-                self.logger,
-                self.syncer,
-                self.registry.set_health,
-            )
+        self.options = replace(self.options, data_path=str(self.data_path))
+        set_health = self.registry.set_health
+        self.stores = DataPath(self.options, self.logger, self.syncer, set_health, lambda: self.check_exit())
         self.dead_letters = DeadLetters(self.registry, self.logger, self.spawn)
         self.environment = Environment(
             options=self.options,
             log=self.logger,
             ids=_ids_of(self.options.node_id),
-            make_backend=self.make_backend,
-            has_backend=self.data_files.__contains__,
+            open_store=self.stores.open_store,
             notify=self._notify,
-            set_health=self.registry.set_health,
             channels_to_precreate=self._channels_to_precreate,
             spawn=self.spawn,
-            open_journal=lambda topic: self.journals.open(topic) if self.journals else None,
             note_dead=self.dead_letters.note,
-            check_exit=self.check_exit,
         )
         self.registry.attach(self.environment)
         if self.options.max_attempts:
@@ -129,19 +123,6 @@ class Fakes:
     def _notify(self, thing: object, persist: bool) -> None:
         self.registry.note_change()
         self.notified.append((thing, persist))
-
-    def make_backend(self, name: str) -> DiskQueue:
-        return DiskQueue(
-            name,
-            data_files=self.data_files,
-            max_bytes_per_file=self.options.max_bytes_per_file,
-            min_msg_size=MIN_RECORD_SIZE,
-            max_msg_size=self.options.max_msg_size + MIN_RECORD_SIZE,
-            sync_every=self.options.sync_every,
-            sync_timeout=self.options.sync_timeout,
-            log=self.logger,
-            syncer=self.syncer,
-        )
 
     def _channels_to_precreate(self, topic_name: str) -> list[str]:
         sleep(0)  # as asking nsqlookupd does
@@ -156,7 +137,8 @@ class Fakes:
 
     def channel(self, name: str = "c", on_last_client: Callable[[Channel], None] = lambda channel: None) -> Channel:
         """A channel of topic `t`, without that topic."""
-        return Channel("t", name, self.environment, on_last_client, on_blocked=lambda: None)
+        queue = self.stores.open_store("t").channel_queue(name)
+        return Channel("t", name, self.environment, queue, on_last_client, on_refused=lambda: None)
 
     def messages(self, *bodies: bytes, deferred: int = 0) -> list[Message]:
         now = time_ns()

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from gnsqd.broker import bounds as bounds_module
-from gnsqd.broker.bounds import Bounds, BoundsLoop, OutOfBounds, WeighedQueue
+from gnsqd.broker.bounds import Bounds, BoundsLoop, OutOfBounds
 from gnsqd.broker.channel import MAX_TAKE, Channel
-from gnsqd.broker.message import new_messages
 from gnsqd.broker.topic import MAX_PUT, Topic
+from gnsqd.queues.message import new_messages
+from gnsqd.queues.queue import WeighedMemory
 from gnsqd.storage.free_disk import FreeDisk
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes, bodies_of, eventually, settle
@@ -66,8 +67,7 @@ def take_all(channel: Channel) -> list[bytes]:
 
 def counts(thing: Topic | Channel) -> tuple[int, int, int]:
     """Messages rejected, dropped and expired."""
-    assert thing.bounded is not None
-    return thing.bounded.rejected, thing.bounded.dropped, thing.bounded.expired
+    return thing.queue.rejected, thing.queue.dropped, thing.queue.expired
 
 
 def bounds_of(topic: Topic) -> Bounds:
@@ -82,9 +82,9 @@ def tidy(topic: Topic) -> None:
 
 
 def test_without_bounds_nothing_is_there_to_look_after_them(fakes: Build) -> None:
-    topic, (channel,) = topic_with(fakes(**DROP), "c")
-    assert (topic.bounds, topic.bounded, channel.bounded) == (None, None, None)
-    assert type(bounds_module.memory_queue(fakes().options)) is deque
+    topic, _ = topic_with(fakes(**DROP), "c")
+    assert topic.bounds is None
+    assert type(topic.queue.memory) is deque
 
 
 # Depth
@@ -203,7 +203,7 @@ def test_a_smaller_bound_than_before_is_reached_step_by_step(fakes: Build, monke
     topic, (channel,) = topic_with(around, "c")
     publish(topic, *[b"%03d" % number for number in range(100)])
     around.options.max_channel_depth = 1
-    smaller = Bounds("t", topic.bounded, topic.channels, around.options, None)  # type: ignore[arg-type]
+    smaller = Bounds("t", topic.queue, topic.channels, around.options, None)
     depths = []
     while smaller.tidy():
         depths.append(channel.depth)
@@ -216,7 +216,7 @@ def test_a_smaller_bound_than_before_is_reached_step_by_step(fakes: Build, monke
 
 
 def test_weighed_queue_knows_what_its_messages_would_take_on_disk(fakes: Build) -> None:
-    queue = WeighedQueue()
+    queue = WeighedMemory()
     one, two, three = fakes().messages(b"1", b"22", b"333")
     queue.extend([one, two, three])
     assert queue.size == sum(4 + len(message.payload()) for message in (one, two, three)) == 96
@@ -252,7 +252,7 @@ def test_bytes_count_from_the_start(fakes: Build, place: dict[str, Any]) -> None
     options = {"max_topic_bytes": 10 * SIZE, "max_bytes_per_file": 3 * SIZE} | place
     before = fakes(**options)
     publish(topic_with(before, "c")[0], *[BODY] * 10)
-    assert before.registry.close() == (0, 0)
+    before.registry.close()
     topic, (channel,) = topic_with(fakes(**options), "c")
     assert channel.depth == 10
     assert refusal(topic, b"")

@@ -8,9 +8,10 @@ from time import monotonic_ns
 import pytest
 
 from gnsqd.broker.channel import MAX_TAKE, MAX_TAKE_BYTES, Channel
-from gnsqd.broker.message import Message
 from gnsqd.errors import BrokerError, StorageError
-from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes, FaultyBackend, bodies_of
+from gnsqd.queues.message import Message
+from gnsqd.queues.queue import Left
+from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes, backend_of, bodies_of, replace_writes
 
 Build = Callable[..., Fakes]
 
@@ -110,28 +111,28 @@ def test_what_the_disk_refuses_stays_in_memory_until_it_takes_it(
 ) -> None:
     around = fakes(mem_queue_size=1)
     channel = around.channel()
-    put_many = channel.backend.put_many
+    put_many = backend_of(channel).put_many
 
     def half(payloads: list[bytes]) -> None:
         put_many(payloads[:1])
         raise StorageError("no space left on device", written=1)
 
     with monkeypatch.context() as patch:
-        patch.setattr(channel, "backend", FaultyBackend(channel.backend, half))
+        replace_writes(patch, channel, half)
         channel.put_messages(around.messages(b"memory", b"disk", b"refused", b"refused too"))
-        assert channel.blocked
+        assert channel.queue.blocked
         assert counts(channel) == (4, 1, 0, 0)
         assert around.registry.health == "NOK - no space left on device"
-        channel.retry_overflow()
-        assert channel.blocked
+        channel.queue.retry()
+        assert channel.queue.blocked
     assert not channel.process_in_flight(monotonic_ns())
     assert not channel.process_deferred(monotonic_ns())
-    assert channel.blocked
+    assert channel.queue.blocked
     assert not around.registry.healthy
     channel.put_messages(around.messages(b"meanwhile"))
-    assert channel.blocked
-    channel.retry_overflow()
-    assert not channel.blocked
+    assert channel.queue.blocked
+    channel.queue.retry()
+    assert not channel.queue.blocked
     assert counts(channel) == (5, 4, 0, 0)
     assert around.registry.health == "OK"
     seen: list[bytes] = []
@@ -550,7 +551,7 @@ def test_what_a_full_disk_takes_at_the_end_is_kept_and_the_rest_counted(
             return pwrite(descriptor, data, pos)
 
         patch.setattr(os, "pwrite", small_only)
-        assert channel.close() == (2, 0)
+        assert channel.close() == Left(lost=2)
     failed = f"{around.data_path}/t:c.diskqueue.000000.dat: no space left on device"
     assert f"ERROR: failed to write 2 messages to backend t:c - write {failed}" in around.log.getvalue()
     assert bodies_of(take(around.channel(), consumers[0])) == [b"fits", b"fits, too"]

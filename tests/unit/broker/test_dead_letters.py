@@ -15,11 +15,12 @@ from gnsqd.broker import dead_letters as dead_letters_module
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.dead_letters import MAX_BATCH, DeadLetters
 from gnsqd.broker.drain import Drain
-from gnsqd.broker.journaled import JournaledQueue
-from gnsqd.broker.message import Message
 from gnsqd.broker.topic import Topic
 from gnsqd.errors import StorageError
-from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, FaultyBackend, eventually, settle
+from gnsqd.queues.journaled import JournaledQueue
+from gnsqd.queues.message import Message
+from gnsqd.queues.queue import Left
+from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, backend_of, eventually, replace_writes, settle
 
 Build = Callable[..., Fakes]
 
@@ -182,15 +183,15 @@ def test_what_the_disk_refuses_is_requeued_and_moved_later(fakes: Build, monkeyp
     around = fakes(max_attempts=1, mem_queue_size=0)
     dead = around.registry.get_topic("t.c.dead")
     channel = channel_with(around, b"0", b"1")
-    put_many = dead.backend.put_many
+    put_many = backend_of(dead).put_many
 
     def put_one(payloads: list[bytes]) -> None:
-        if dead.backend.depth:
+        if backend_of(dead).depth:
             raise StorageError("no space left on device")
         put_many(payloads)
 
     with monkeypatch.context() as patch:
-        patch.setattr(dead, "backend", FaultyBackend(dead.backend, put_one))
+        replace_writes(patch, dead, put_one)
         fail(channel, 2)
         eventually(lambda: channel.depth == 1)
         assert (channel.dead_letter_count, counts(channel)) == (1, (1, 0, 0))
@@ -297,18 +298,17 @@ def test_what_is_on_its_way_at_the_exit_is_in_its_own_queue_after_it(fakes: Buil
     channel = channel_with(around, b"0", b"1", b"2")
     fail(channel, 2)
     around.dead_letters.stop()
-    assert around.registry.close() == (0, 0)
-    assert sorted(payload[26:] for payload in around.make_backend("t:c").peek_many(10, 1000)) == [b"0", b"1", b"2"]
+    assert around.registry.close() == Left()
+    payloads = around.stores.open_disk_queue("t:c").peek_many(10, 1000)
+    assert sorted(payload[26:] for payload in payloads) == [b"0", b"1", b"2"]
 
 
 def after_kill(around: Fakes, directory: Path) -> Fakes:
     """What the next process makes of the files as they are now."""
-    assert around.journals is not None
-    around.journals.flush_dirty()
+    around.stores.journals.flush_dirty()
     shutil.copytree(around.data_path, directory)
     again = Fakes(directory, around.options, around.syncer)
-    assert again.journals is not None
-    again.registry.load([], again.journals.topics)
+    again.registry.load([], again.stores.journals.topics)
     settle()
     return again
 
@@ -324,8 +324,8 @@ def test_kill_before_the_letter_leaves_the_message_in_the_journal(
     topic.publish([b"x"])
     settle()
     (message,) = fail(channel)
-    assert isinstance(channel.backend, JournaledQueue)
-    assert (message.number, 1, 0) in list(chain(*channel.backend.held()))  # for a snapshot
+    assert isinstance(channel.queue, JournaledQueue)
+    assert (message.number, 1, 0) in list(chain(*channel.queue.held()))  # for a snapshot
     again = after_kill(around, tmp_path_factory.mktemp("killed") / "data")
     try:
         restored = again.registry.topics["t"].get_channel("c")

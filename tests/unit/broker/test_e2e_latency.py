@@ -6,10 +6,10 @@ from time import time_ns
 import pytest
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.message import Message, new_messages
 from gnsqd.broker.topic import Topic
 from gnsqd.errors import BrokerError
 from gnsqd.quantile import Result
+from gnsqd.queues.message import Message, new_messages
 from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes
 
 Build = Callable[..., Fakes]

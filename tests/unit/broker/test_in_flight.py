@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnsqd.broker.in_flight import Deferred, InFlight
-from gnsqd.broker.message import Message, new_messages
+from gnsqd.broker.in_flight import InFlight
 from gnsqd.errors import BrokerError
+from gnsqd.queues.message import Message, new_messages
+from gnsqd.queues.queue import Deferred
 
 
 def message(number: int) -> Message:

@@ -12,8 +12,8 @@ import pytest
 from gevent import joinall, killall, spawn
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.message import Message
 from gnsqd.errors import StartError
+from gnsqd.queues.message import Message
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, FakeConsumer, bodies_of, settle
 from unit.broker.test_journaled import FAR, Daemon, channel
@@ -27,7 +27,7 @@ CHANGES = ("pwritev", "rename", "unlink")
 @pytest.fixture(autouse=True)
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small batches, and no fsync, which a kill does not ask for."""
-    monkeypatch.setattr("gnsqd.broker.journal_migration.IMPORT_BATCH", BATCH)
+    monkeypatch.setattr("gnsqd.queues.journal_store.IMPORT_BATCH", BATCH)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import stat
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,17 +17,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.journaled import JournaledQueue
-from gnsqd.broker.message import Message
 from gnsqd.broker.topic import Topic
-from gnsqd.errors import StorageError
+from gnsqd.errors import StartError, StorageError
 from gnsqd.options import Options
+from gnsqd.queues.message import Message
+from gnsqd.queues.queue import Left
+from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes, eventually, settle
 
 FAR = 1 << 62
 CONSUMER = FakeConsumer(99)
+
+
+class Killed(Exception):
+    pass
 
 
 @dataclass
@@ -42,13 +48,13 @@ class Daemon:
     def __post_init__(self) -> None:
         self.directory.mkdir(exist_ok=True)
         self.around = Fakes(self.directory, Options(**{"durability": "process"} | self.options), self.syncer)
-        journals = self.around.journals
+        journals = self.around.stores.journals
         self.registry = self.around.registry
         metadata = [
             TopicMetadata(topic, self.paused, [ChannelMetadata(name, False) for name in names])
             for topic, names in self.known.items()
         ]
-        self.registry.load(metadata, journals.topics if journals else [])
+        self.registry.load(self.around.stores.end_journals(metadata), journals.topics)
         self.consumers: dict[str, FakeConsumer] = {}
 
     @property
@@ -83,16 +89,25 @@ class Daemon:
     def flush(self) -> None:
         """What the loop does after some milliseconds."""
         settle()
-        assert self.around.journals is not None
-        self.around.journals.flush_dirty()
+        self.around.stores.journals.flush_dirty()
 
     def after_kill(self, directory: Path, **options: Any) -> "Daemon":
         """What the next process makes of the files as they are now."""
         self.flush()
         shutil.copytree(self.directory, directory)
-        known = {name: list(topic.channels) for name, topic in self.registry.topics.items()}
         paused = bool(self.registry.topics) and self.topic.paused
-        return Daemon(directory, self.syncer, self.options | options, known, paused)
+        return Daemon(directory, self.syncer, self.options | options, self.listed, paused)
+
+    @property
+    def listed(self) -> dict[str, list[str]]:
+        """What nsqd.dat lists."""
+        return {name: list(topic.channels) for name, topic in self.registry.topics.items()}
+
+    def converted(self) -> "Daemon":
+        """A clean exit, and then a start without durability."""
+        listed = self.listed
+        self.registry.close()
+        return Daemon(self.directory, self.syncer, self.options | {"durability": "none"}, listed)
 
 
 def channel(daemon: Daemon, name: str = "c") -> Channel:
@@ -224,7 +239,9 @@ def test_deleted_topic_stays_deleted(tmp_path: Path, syncer: Syncer) -> None:
     assert again.take_all("c") == Counter([b"1"])
 
 
-def test_clean_exit_leaves_disk_queues_and_no_journal(tmp_path: Path, syncer: Syncer) -> None:
+def test_clean_exit_leaves_the_journal_and_a_start_without_durability_leaves_disk_queues(
+    tmp_path: Path, syncer: Syncer
+) -> None:
     daemon = Daemon(tmp_path / "a", syncer, {"mem_queue_size": 2})
     channel(daemon)
     channel(daemon, "d")
@@ -232,22 +249,66 @@ def test_clean_exit_leaves_disk_queues_and_no_journal(tmp_path: Path, syncer: Sy
     daemon.topic.publish([b"later"], deferred=MINUTE)
     for message in daemon.take("c", 3):
         channel(daemon).finish(daemon.consumer("c"), message.id)
+    assert len(daemon.take("d", 2)) == 2
     left = Counter([b"%d" % number for number in range(9)] + [b"later"])
-    channels = {"t": ["c", "d"]}
-    assert daemon.registry.close() == (0, 0)
-    assert not list((tmp_path / "a").glob("*.journal.*"))
-    plain = Daemon(shutil.copytree(tmp_path / "a", tmp_path / "b"), syncer, {"durability": "none"}, channels)
-    assert plain.take_all("d") == left
-    rest = plain.take_all("c")
-    assert rest < left
-    again = Daemon(tmp_path / "a", syncer, {}, channels)
-    assert not list((tmp_path / "a").glob("*.diskqueue.0*")), "moved to the journal"
+    assert daemon.registry.close() == Left(journaled=10)
+    assert not list((tmp_path / "a").glob("*.diskqueue.*"))
+    journal = {path: path.read_bytes() for path in (tmp_path / "a").glob("*.journal.*")}
+    again = Daemon(tmp_path / "a", syncer, {}, daemon.listed)
+    assert journal == {path: path.read_bytes() for path in (tmp_path / "a").glob("*.journal.*")}
     assert channel(again, "d").deferred_count == 1
+    assert again.take_all("d") == left
+    rest = again.take_all("c")
+    assert rest < left
+    plain = again.converted()
+    assert not list((tmp_path / "a").glob("*.journal.*"))
+    assert plain.take_all("d") == left
+    assert plain.take_all("c") == rest
+    plain.registry.close()
+    again = Daemon(tmp_path / "a", syncer, {}, daemon.listed)
+    assert not list((tmp_path / "a").glob("*.diskqueue.0*")), "moved to the journal"
     assert again.take_all("d") == left
     assert again.take_all("c") == rest
 
 
-def test_kill_during_a_clean_exit_neither_loses_nor_multiplies(tmp_path: Path, syncer: Syncer) -> None:
+def test_clean_exit_of_a_daemon_whose_queues_are_empty_leaves_no_journal(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, {})
+    channel(daemon)
+    daemon.topic.publish([b"0"])
+    (message,) = daemon.take("c")
+    channel(daemon).finish(daemon.consumer("c"), message.id)
+    assert daemon.registry.close() == Left()
+    assert not list((tmp_path / "a").glob("*.journal.*"))
+
+
+@pytest.mark.parametrize("durability", ["process", "disk"])
+def test_clean_exit_syncs_all_segments_and_the_directory(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch, durability: str
+) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, {"durability": durability, "max_bytes_per_file": 1000})
+    synced: set[int] = set()
+
+    def noting(sync: Callable[[int], None]) -> Callable[[int], None]:
+        def noting_sync(descriptor: int) -> None:
+            sync(descriptor)
+            synced.add(os.fstat(descriptor).st_ino)
+
+        return noting_sync
+
+    monkeypatch.setattr(os, "fsync", noting(os.fsync))
+    monkeypatch.setattr(os, "fdatasync", noting(os.fdatasync))
+    for number in range(30):
+        daemon.topic.publish([b"%d" % number * 100])
+        daemon.topic.commit()
+    daemon.registry.close()
+    segments = list((tmp_path / "a").glob("*.journal.*"))
+    assert len(segments) > 2
+    assert {path.stat().st_ino for path in [*segments, tmp_path / "a"]} <= synced
+
+
+def test_kill_during_a_conversion_neither_loses_nor_multiplies(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     daemon = Daemon(tmp_path / "a", syncer, {"mem_queue_size": 2})
     channel(daemon)
     channel(daemon, "d")
@@ -256,16 +317,14 @@ def test_kill_during_a_clean_exit_neither_loses_nor_multiplies(tmp_path: Path, s
     settle()
     copies: list[Path] = []
 
-    def stop(at_once: bool = True) -> None:
+    def stop(journal: Journal) -> None:
         copies.append(shutil.copytree(tmp_path / "a", tmp_path / f"killed{len(copies)}"))
-        raise KeyboardInterrupt
+        raise Killed
 
-    backend = daemon.topic.backend
-    assert isinstance(backend, JournaledQueue)
-    journal = backend.journal
-    journal.remove = stop  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        daemon.registry.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "remove", stop)
+        with pytest.raises(Killed):
+            daemon.converted()
     assert list(copies[0].glob("t:c.diskqueue.0*"))
     again = Daemon(copies[0], syncer, {}, {"t": ["c", "d"]})
     for name in ("c", "d"):
@@ -319,21 +378,26 @@ def test_deferred_messages_beyond_memory_are_read_back_when_they_are_due(tmp_pat
         messages += batch
     assert Counter(message.body for message in messages) == bodies
     assert {message.body: message.attempts for message in messages}[b"now"] == 1
-    assert daemon.registry.close() == again.registry.close() == (0, 0)
-    for directory in ("a", "b"):
-        plain = Daemon(tmp_path / directory, syncer, {"durability": "none"}, {"t": ["c"]})
+    for journaled in (daemon, again):
+        plain = journaled.converted()
         assert not plain.take("c"), "due times go with the disk queues"
         assert plain.take_all("c") == bodies
 
 
-def test_exit_syncs_the_directory_after_the_disk_queues_and_before_the_journal_is_void(
+def to_convert(directory: Path, syncer: Syncer) -> Fakes:
+    """What is around a daemon without durability that has yet to convert a journal with one message for channel c."""
+    daemon = Daemon(directory, syncer, {})
+    channel(daemon)
+    daemon.topic.publish([b"0"])
+    daemon.registry.close()
+    return Fakes(directory, Options(), syncer)
+
+
+def test_conversion_syncs_the_directory_after_the_disk_queues_and_before_the_journal_is_void(
     tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise a loss of power could leave a void journal, and no disk queues."""
-    daemon = Daemon(tmp_path / "a", syncer, {"durability": "disk"})
-    channel(daemon)
-    daemon.topic.publish([b"0"])
-    daemon.topic.commit()
+    plain = to_convert(tmp_path / "a", syncer)
     calls: list[str] = []
     rename, fsync, pwritev = os.rename, os.fsync, os.pwritev
 
@@ -354,20 +418,17 @@ def test_exit_syncs_the_directory_after_the_disk_queues_and_before_the_journal_i
         patch.setattr(os, "rename", noting_rename)
         patch.setattr(os, "fsync", noting_fsync)
         patch.setattr(os, "pwritev", noting_pwritev)
-        daemon.registry.close()
+        plain.stores.end_journals([])
     assert not list((tmp_path / "a").glob("*.journal.*"))
     assert calls[0] == "journal", "that the disk queues are copies"
     assert "disk queue" in calls
     assert calls[-2:] == ["directory", "journal"], "that it is void"
 
 
-def test_exit_that_cannot_sync_the_directory_keeps_the_journal(
+def test_conversion_that_cannot_sync_the_directory_keeps_the_journal(
     tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, {"durability": "disk"})
-    channel(daemon)
-    daemon.topic.publish([b"0"])
-    daemon.topic.commit()
+    plain = to_convert(tmp_path / "a", syncer)
     fsync = os.fsync
 
     def fail(descriptor: int) -> None:
@@ -377,18 +438,17 @@ def test_exit_that_cannot_sync_the_directory_keeps_the_journal(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail)
-        daemon.registry.close()
+        with pytest.raises(StartError, match="a journal could not be turned into disk queues"):
+            plain.stores.end_journals([])
     assert list((tmp_path / "a").glob("*.journal.*"))
     again = Daemon(tmp_path / "a", syncer, {}, {"t": ["c"]})
     assert again.take_all("c") == Counter([b"0"])
 
 
-def test_exit_that_cannot_make_its_disk_queues_safe_keeps_the_journal(
+def test_conversion_that_cannot_make_its_disk_queues_safe_keeps_the_journal(
     tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, {})
-    channel(daemon)
-    daemon.topic.publish([b"0"])
+    plain = to_convert(tmp_path / "a", syncer)
 
     def fail(path: str) -> None:
         if ".diskqueue." in path:
@@ -396,7 +456,8 @@ def test_exit_that_cannot_make_its_disk_queues_safe_keeps_the_journal(
 
     with monkeypatch.context() as patch:
         patch.setattr("gnsqd.storage.disk.diskqueue.sync_path", fail)
-        daemon.registry.close()
+        with pytest.raises(StartError, match="a journal could not be turned into disk queues"):
+            plain.stores.end_journals([])
     again = Daemon(tmp_path / "a", syncer, {}, {"t": ["c"]})
     assert again.take_all("c") == Counter([b"0"])
 
@@ -580,9 +641,11 @@ def run_model(daemons: list[Daemon], root: Path, steps: list[Step]) -> None:
         elif what == "exit":
             topic.pause()
             settle()
-            daemon.registry.close()
-            known = {"t": list(names)}
-            daemons.append(Daemon(daemon.directory, daemon.syncer, daemon.options, known, False))
+            if number % 2:
+                daemon.converted().registry.close()
+            else:
+                daemon.registry.close()
+            daemons.append(Daemon(daemon.directory, daemon.syncer, daemon.options, {"t": list(names)}, False))
             in_flight = {name: [] for name in names}
         elif what == "kill":
             paused = topic.paused

@@ -15,6 +15,7 @@ from gevent.event import Event
 from gnsqd.broker.registry import PRECREATION_PATIENCE, TopicNotFound
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.log import Logger
+from gnsqd.queues.queue import Left
 from gnsqd.storage.disk import opening
 from gnsqd.storage.disk.opening import QueueFiles
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
@@ -285,5 +286,5 @@ def test_topics_are_closed_several_at_a_time(fakes: Build, monkeypatch: pytest.M
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", meeting)
-    assert registry.close() == (0, 0)
+    assert registry.close() == Left()
     assert next(calls) > 2

@@ -9,14 +9,16 @@ from gevent import sleep
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import ChannelNotFound, Topic
 from gnsqd.errors import BrokerError, StorageError
+from gnsqd.queues.queue import Left
 from unit.broker.fakes import (
     MINUTE,
     SECOND,
     FakeConsumer,
     Fakes,
-    FaultyBackend,
+    backend_of,
     bodies_of,
     eventually,
+    replace_writes,
     settle,
 )
 
@@ -183,7 +185,7 @@ def test_deferred_message_keeps_its_delay_through_overflow_and_restart(fakes: Bu
     publish(topic, b"memory", b"disk", deferred=MINUTE)
     publish(topic, b"now")
     assert (topic.depth, topic.backend_depth) == (3, 2)
-    assert topic.close() == (0, 0)
+    assert topic.close() == Left()
     topic = new_topic(around)
     assert topic.backend_depth == 3
     channel = wait_for(topic, "c", 3)
@@ -209,8 +211,8 @@ def test_messages_that_no_disk_takes_at_the_end_are_counted(fakes: Build, monkey
     publish(topic, b"2")
 
     for owner in (topic, channel):
-        monkeypatch.setattr(owner, "backend", FaultyBackend(owner.backend, refuse))
-    assert topic.close() == (3, 0)
+        replace_writes(monkeypatch, owner, refuse)
+    assert topic.close() == Left(lost=3)
 
 
 def test_refused_message_leaves_no_due_time(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,11 +221,10 @@ def test_refused_message_leaves_no_due_time(fakes: Build, monkeypatch: pytest.Mo
     def refuse_second(payloads: list[bytes]) -> None:
         raise StorageError("no space left on device", written=1)
 
-    monkeypatch.setattr(topic, "backend", FaultyBackend(topic.backend, refuse_second))
+    replace_writes(monkeypatch, topic, refuse_second)
     with pytest.raises(StorageError):
         publish(topic, b"kept", b"refused", deferred=MINUTE)
-    assert topic.backend.due_times is not None
-    assert len(topic.backend.due_times) == 1
+    assert len(backend_of(topic).due_times) == 1
 
 
 def test_disk_that_refuses_fails_the_publisher_and_keeps_what_came_before(
@@ -231,14 +232,14 @@ def test_disk_that_refuses_fails_the_publisher_and_keeps_what_came_before(
 ) -> None:
     around = fakes(mem_queue_size=1)
     topic = new_topic(around)
-    put_many = topic.backend.put_many
+    put_many = backend_of(topic).put_many
 
     def one_only(payloads: list[bytes]) -> None:
         put_many(payloads[:1])
         raise StorageError("no space left on device", written=1)
 
     with monkeypatch.context() as patch:
-        patch.setattr(topic, "backend", FaultyBackend(topic.backend, one_only))
+        replace_writes(patch, topic, one_only)
         with pytest.raises(StorageError, match="^no space left on device$"):
             publish(topic, b"memory", b"disk", b"refused")
     assert (topic.depth, topic.message_count, topic.message_bytes) == (2, 2, 10)
@@ -258,13 +259,13 @@ def test_channel_whose_disk_refuses_stops_the_pump_and_nothing_is_lost(
     attempts: list[int] = []
 
     with monkeypatch.context() as patch:
-        patch.setattr(channel, "backend", FaultyBackend(channel.backend, refuse_and_note(attempts)))
+        replace_writes(patch, channel, refuse_and_note(attempts))
         bodies = [b"%d" % number for number in range(2000)]
         for first in range(0, 2000, 100):
             publish(topic, *bodies[first : first + 100])
             settle()
         eventually_tried_again(attempts)
-        assert channel.blocked
+        assert channel.queue.blocked
         assert channel.depth < 300 + 257
         assert channel.depth + topic.depth == 2000
         assert topic.backend_depth > 0
@@ -283,13 +284,13 @@ def test_channel_of_an_idle_topic_is_retried_too(fakes: Build, monkeypatch: pyte
     attempts: list[int] = []
 
     with monkeypatch.context() as patch:
-        patch.setattr(channel, "backend", FaultyBackend(channel.backend, refuse_and_note(attempts)))
+        replace_writes(patch, channel, refuse_and_note(attempts))
         channel.requeue(1, message.id, 0)
-        assert channel.blocked
+        assert channel.queue.blocked
         eventually_tried_again(attempts)
-        assert channel.blocked
-    eventually(lambda: not channel.blocked)
-    assert (channel.blocked, channel.backend_depth) == (False, 1)
+        assert channel.queue.blocked
+    eventually(lambda: not channel.queue.blocked)
+    assert (channel.queue.blocked, channel.backend_depth) == (False, 1)
 
 
 def test_publishers_do_not_make_a_blocked_channel_try_more_often(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +298,7 @@ def test_publishers_do_not_make_a_blocked_channel_try_more_often(fakes: Build, m
     topic = new_topic(fakes(mem_queue_size=0))
     channel = topic.get_channel("c")
     attempts: list[int] = []
-    monkeypatch.setattr(channel, "backend", FaultyBackend(channel.backend, refuse_and_note(attempts)))
+    replace_writes(monkeypatch, channel, refuse_and_note(attempts))
     for _ in range(20):
         publish(topic, b"x")
         settle()

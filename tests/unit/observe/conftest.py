@@ -11,7 +11,13 @@ from gnsqd.broker.guid import GuidFactory
 from gnsqd.broker.registry import Registry
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
-from gnsqd.storage.backend_queue import DummyBackendQueue
+from gnsqd.queues.queue import EphemeralQueue, Queue
+from gnsqd.queues.store import Store
+
+
+class MemoryStore(Store):
+    def new_queue(self, name: str) -> Queue:
+        return EphemeralQueue(name, self.options, self.log)
 
 
 @pytest.fixture
@@ -28,14 +34,14 @@ def registry(options: Options) -> Iterator[Registry]:
         return greenlets[-1]
 
     registry = Registry()
+    log = Logger("", Level.FATAL, io.StringIO())
     registry.attach(
         Environment(
             options=options,
-            log=Logger("", Level.FATAL, io.StringIO()),
+            log=log,
             ids=GuidFactory(1),
-            make_backend=DummyBackendQueue,  # type: ignore[arg-type]
+            open_store=lambda topic: MemoryStore(topic, options, log, pytest.fail, registry.set_health),
             notify=lambda thing, persist: None,
-            set_health=registry.set_health,
             channels_to_precreate=lambda topic_name: [],
             spawn=spawn,
         )

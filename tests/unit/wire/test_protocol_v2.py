@@ -14,7 +14,7 @@ from gnsqd.options import Options
 from gnsqd.storage.syncer import Syncer
 from gnsqd.wire.client_v2 import ClientV2
 from gnsqd.wire.protocol_v2 import ProtocolV2
-from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, eventually, settle
+from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, backend_of, eventually, settle
 
 
 def test_client_that_ends_while_its_heartbeat_waits_for_room_takes_no_more_messages(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_client_that_ends_while_its_heartbeat_waits_for_room_takes_no_more_messa
         client.connection.close()
         assert pump.dead
     assert (channel.depth, channel.in_flight_count) == (1, 0)
-    channel.backend.close()
+    backend_of(channel).close()
     around.syncer.stop()
 
 
@@ -66,7 +66,7 @@ def test_client_that_reads_nothing_is_woken_for_no_message_while_it_is_sent_some
         client.stop_tickers()
         client.connection.close()
         assert pump.dead
-    channel.backend.close()
+    backend_of(channel).close()
     around.syncer.stop()
 
 
@@ -102,7 +102,7 @@ def test_client_that_reads_nothing_is_woken_for_no_message_while_it_is_sent_a_he
         pump.join(10)
         client.connection.close()
         assert pump.dead
-    channel.backend.close()
+    backend_of(channel).close()
     around.syncer.stop()
 
 

@@ -13,9 +13,10 @@ from random import Random
 import gevent
 import pytest
 
-from gnsqd.broker.journaled import JournaledQueue
 from gnsqd.hub import cooperative
 from gnsqd.log import Level, Logger
+from gnsqd.options import Options
+from gnsqd.queues.journaled import JournaledQueue
 from gnsqd.storage.journal import journal, maintenance
 from gnsqd.storage.journal.batch import MAX_MESSAGES
 from gnsqd.storage.journal.journal import PIECE
@@ -39,7 +40,8 @@ class Topic:
         self.journals = Journals(os.fspath(directory), names, SEGMENT, durable, log, syncer, lambda error: None)
         self.journal = self.journals.open("t")
         self.topic, *self.channels = (
-            JournaledQueue(self.journal, name, log, 0) for name in ["t", *(f"t:{number}" for number in range(channels))]
+            JournaledQueue(name, Options(), log, self.journal)
+            for name in ["t", *(f"t:{number}" for number in range(channels))]
         )
         states = self.journal.replay.queues
         self.topic.finished = states[0].finished

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gnsqd.broker.journaled import JournaledQueue
-from gnsqd.broker.message import Message
+from gnsqd.queues.journaled import JournaledQueue
+from gnsqd.queues.message import Message
 from gnsqd.storage.journal.batch import MAX_MESSAGES
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.segment import Segment
@@ -41,7 +41,7 @@ def lay_out(directory: Path, syncer: Syncer) -> list[Path]:
 
 
 def journal_of(daemon: Daemon) -> Journal:
-    queue = daemon.topic.backend
+    queue = daemon.topic.queue
     assert isinstance(queue, JournaledQueue)
     return queue.journal
 

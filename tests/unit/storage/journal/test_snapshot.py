@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gnsqd.broker.journaled import JournaledQueue
-from gnsqd.broker.message import Message
 from gnsqd.errors import StorageError
 from gnsqd.log import Level, Logger
+from gnsqd.options import Options
+from gnsqd.queues.journaled import JournaledQueue
+from gnsqd.queues.message import Message
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.maintenance import find_journals
 from gnsqd.storage.journal.open_files import OpenFiles
@@ -27,6 +28,7 @@ SEGMENT = 100_000  # bytes
 HELD = 50_000  # messages
 PIECES = STEP // (1000 * 18) + 1  # of 1,000 messages each, which a step makes
 FAR = 1 << 62  # a due time
+WITHOUT_MEMORY = Options(mem_queue_size=0)
 
 
 class Queue(JournaledQueue):
@@ -50,13 +52,13 @@ class Topic:
         self.syncer = syncer
         self.durable = durable
         self.journal = self.open_journal(directory)
-        self.topic, self.channel = (Queue(self.journal, name, self.log, 0) for name in ("t", "t:c"))
+        self.topic, self.channel = (Queue(name, WITHOUT_MEMORY, self.log, self.journal) for name in ("t", "t:c"))
         self.journal.add_queue(self.topic, 0)
         self.channel.index = self.journal.add_queue(self.channel)
         for start in range(1, HELD, 1000):
             self.put(1000)
             for number in range(start, start + 1000):
-                self.channel.defer(delivered(number, 2), due=10**18)
+                self.channel.hold(delivered(number, 2), 10**18)
         self.journal.flush()
         self.channel.pieces = 0
 
@@ -143,25 +145,29 @@ def test_snapshot_is_made_in_steps_while_the_old_segment_grows(topic: Topic) -> 
     assert topic.journal.read(first, first + 1) == (first, [frame()], 0)
 
 
+def take(queue: JournaledQueue, messages: list[Message]) -> None:
+    queue.taken(messages, messages)
+
+
 @pytest.mark.parametrize("ends", [False, True])
 def test_what_happens_during_a_snapshot_is_there_after_a_kill(topic: Topic, tmp_path: Path, ends: bool) -> None:
     first_of_all = topic.put(3)
     topic.fill()
     channel = topic.channel
     first = topic.put(4)
-    channel.note_taken([delivered(first, 0), delivered(first + 1, 0), delivered(first_of_all, 0)])
+    take(channel, [delivered(first, 0), delivered(first + 1, 0), delivered(first_of_all, 0)])
     topic.journal.flush()
-    channel.note_taken([delivered(1, 2)])
+    take(channel, [delivered(1, 2)])
     channel.note_held(delivered(first + 1, 1), FAR)
     channel.note_held(delivered(2, 3), FAR + 1)
     topic.journal.flush()
     channel.note_finished_span(3, 5)
     channel.note_finished_span(first_of_all, first_of_all + 1)
-    late = JournaledQueue(topic.journal, "t:late", topic.log, 0)
+    late = JournaledQueue("t:late", Options(), topic.log, topic.journal)
     late.finished = topic.topic.finished.copy()
     late.index = topic.journal.add_queue(late)
     last = topic.put(1)
-    late.note_taken([delivered(last, 0)])
+    take(late, [delivered(last, 0)])
     if ends:
         topic.end_snapshot()
     else:

@@ -1,22 +1,25 @@
-"""A queue whose messages are in the topic's journal: what a topic or channel has instead of a disk queue of its own.
+"""A queue whose store is the journal of the topic.
 
-It holds no messages but the numbers of those that memory has no room for, as runs, and reads on in the journal where
-they begin. It also tells the journal what its owner does: `finished` (for a topic: handed over), taken, held back.
+The journal has every message, those in memory too. So the store of a queue is only the numbers of the messages that
+memory has no room for, as runs; they are read from the journal, where a run begins. The queue also notes for the
+journal what its owner does with messages: taken, held back, finished (for a topic: handed over).
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from itertools import chain, islice
 from sys import maxsize
 from time import monotonic_ns, time_ns
 
-from gnsqd.broker.message import MAX_ATTEMPTS, Message
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
-from gnsqd.storage.disk.due_times import DueTimes
+from gnsqd.options import Options
+from gnsqd.queues.message import MAX_ATTEMPTS, Message
+from gnsqd.queues.queue import MAX_STEP, Queue
 from gnsqd.storage.journal.journal import Journal
-from gnsqd.storage.journal.queue import Held, Queue
+from gnsqd.storage.journal.queue import Held
+from gnsqd.storage.journal.queue import Queue as NotedQueue
 from gnsqd.storage.journal.records import FINISHED, MAX_HELD, TAKEN, Encoder
 from gnsqd.storage.journal.replay import QueueState
 from gnsqd.storage.journal.spans import Spans
@@ -25,37 +28,37 @@ MAX_READS = 16  # of the journal in one step, where messages are scattered
 MAX_BYTES = 1 << 20  # of deferred messages that are read in one step
 
 
-class JournaledQueue:
-    """One queue of a journal, `name` as its disk queue would be called; `held_messages()` gives those of its owner, as
-    `held` does."""
+class JournaledQueue(Queue):
+    """One queue of a journal, the topic's own if `index` is 0."""
 
-    due_times: DueTimes | None = None
-
-    def __init__(self, journal: Journal, name: str, log: Logger, longest: int) -> None:
+    def __init__(self, name: str, options: Options, log: Logger, journal: Journal) -> None:
+        super().__init__(name, options, log)
         self.journal = journal
-        self.name = name
         self.index = 0
-        self.depth = 0
         self.finished = Spans()
-        self.held_messages: Callable[[], Iterator[Held]] = lambda: iter(())
-        self._log = log
-        self.longest = longest
+        self._longest = options.max_req_timeout
+        self._depth = 0
         self._runs: deque[tuple[int, int]] = deque()
-        self._deferred: list[tuple[int, int]] = []  # a heap of due time (monotonic ns) and number
+        self._held: list[tuple[int, int]] = []  # a heap of due time (monotonic ns) and number
         self._attempts: dict[int, int] = {}
         self._frames: list[bytes] = []  # read ahead
         self._frames_at = 0  # number of the first
         self._frames_due = 0
-        self._seen = (-1, 0)  # number and timestamp of the message that drop_expired met last, and left
+        self._seen = (-1, 0)  # number and timestamp of the message that drop_stored_before met last, and left
         self._noted = False
         self._finished_notes: list[int] = []
         self._taken_notes: list[int] = []
         self._held_notes: dict[int, tuple[int, int]] = {}  # attempts and due time; the last of each message
 
-    # What waits
+    # The store
 
-    def put(self, messages: list[Message]) -> None:
-        """They wait here from now on."""
+    def stored(self) -> int:
+        return self._depth
+
+    def stored_size(self) -> int:
+        return self._depth * self.journal.mean_size()
+
+    def store(self, messages: list[Message]) -> None:
         start = end = -1
         runs = self._runs
         if runs:
@@ -73,16 +76,14 @@ class JournaledQueue:
                 self._attempts[number] = message.attempts
         if end > start:
             runs.append((start, end))
-        self.depth += len(messages)
+        self._depth += len(messages)
 
     def put_spans(self, spans: Spans) -> None:
         for start, end in spans:
             self._runs.append((start, end))
-            self.depth += end - start
+            self._depth += end - start
 
-    def take(self, limit: int, max_bytes: int) -> list[Message]:
-        """The next messages: at most `limit`, together at most `max_bytes` but for a single larger one. None if there
-        is none or the journal can't be read."""
+    def read(self, limit: int, max_bytes: int) -> list[Message]:
         messages: list[Message] = []
         size = reads = 0
         runs = self._runs
@@ -99,7 +100,8 @@ class JournaledQueue:
             frames = self._frames
             offset = self._frames_at
             stop = min(end, offset + len(frames), start + limit - len(messages))
-            delay = self._frames_due - time_ns() if self._frames_due else 0
+            # A channel has held back its messages as long as they ask for.
+            delay = self._frames_due - time_ns() if self._frames_due and not self.index else 0
             number = start
             while number < stop:
                 frame = frames[number - offset]
@@ -112,10 +114,10 @@ class JournaledQueue:
                 if self._attempts:
                     message.attempts = self._attempts.pop(number, 0)
                 if delay > 0:
-                    message.deferred = min(delay, self.longest)
+                    message.deferred = min(delay, self._longest)
                 messages.append(message)
                 number += 1
-            self.depth -= number - start
+            self._depth -= number - start
             if number == end:
                 runs.popleft()
             else:
@@ -129,17 +131,17 @@ class JournaledQueue:
         try:
             first, frames, due = self.journal.read(start, self.journal.next_number)
         except StorageError as error:
-            self._log.error("JOURNAL(%s): %s", self.name, error)
+            self.log.error("JOURNAL(%s): %s", self.name, error)
             return False
         if first > start:
-            self._lose(start, min(first, self._runs[0][1]))
+            self._note_damage(start, min(first, self._runs[0][1]))
             return False
         self._frames, self._frames_at, self._frames_due = frames, first, due
         return True
 
-    def _lose(self, start: int, end: int) -> None:
-        """What the first run begins with is damaged."""
-        self._log.error("JOURNAL(%s): %d messages from %d on can't be read and are lost", self.name, end - start, start)
+    def _note_damage(self, start: int, end: int) -> None:
+        """The first messages of the first run are damaged."""
+        self.log.error("JOURNAL(%s): %d messages from %d on can't be read and are lost", self.name, end - start, start)
         self._skip(end)
         self.note_finished_span(start, end)
 
@@ -150,11 +152,10 @@ class JournaledQueue:
             self._runs[0] = (end, run_end)
         else:
             self._runs.popleft()
-        self.depth -= end - start
+        self._depth -= end - start
 
-    def look(self, limit: int, max_bytes: int) -> list[bytes]:
-        """As `BackendQueue.look`."""
-        found: list[bytes] = []
+    def look_at_store(self, limit: int, max_bytes: int) -> list[Message]:
+        found: list[Message] = []
         for start, end in self._runs:
             while start < end:
                 try:
@@ -165,65 +166,73 @@ class JournaledQueue:
                     max_bytes -= len(frame)
                     if found and (len(found) >= limit or max_bytes < 0):
                         return found
-                    found.append(Message(frame, self._attempts.get(start, 0), 0).payload())
+                    found.append(Message(frame, self._attempts.get(start, 0), 0))
                     start += 1
         return found
 
-    # What is held back
+    # Held back
 
     @property
     def deferred_count(self) -> int:
-        return len(self._deferred)
+        return len(self.deferred) + len(self._held)
 
-    def defer(self, message: Message, due: int) -> None:
-        """It waits here from `due` (monotonic ns) on."""
-        heappush(self._deferred, (due, message.number))
-        if message.attempts:
-            self._attempts[message.number] = message.attempts
+    def hold(self, message: Message, due: int) -> None:
+        """In memory, or, where that is full, as a number."""
+        if len(self.deferred) >= self.capacity:
+            heappush(self._held, (due, message.number))
+            if message.attempts:
+                self._attempts[message.number] = message.attempts
+        elif not self.deferred.push(message, due):
+            self.finish([message])  # an older copy of it is there
 
-    def release(self, now: int, limit: int) -> int:
-        """Let up to `limit` messages wait that are due at `now`; how many those are."""
+    def defer_again(self, message: Message, delay: int) -> None:
+        super().defer_again(message, delay)
+        self.note_held(message, time_ns() + delay)
+
+    def release(self, now: int, limit: int, takers: int) -> int:
         count = 0
-        while self._deferred and self._deferred[0][0] <= now and count < limit:
-            number = heappop(self._deferred)[1]
+        while self._held and self._held[0][0] <= now and count < limit:
+            number = heappop(self._held)[1]
             self._runs.append((number, number + 1))
             count += 1
-        self.depth += count
-        return count
+        self._depth += count
+        return count + super().release(now, limit, takers)
 
-    def take_deferred(self, limit: int, now: int) -> list[Message]:
-        """Up to `limit` messages that are held back, each for how long after `now` (monotonic ns). None if there is
-        none or the journal can't be read; to be called until then, with nothing else in between."""
-        waiting, self._runs = self._runs, deque()
-        depth, self.depth = self.depth, 0
-        entries = self._deferred[-limit:]  # without its end a heap stays one
-        del self._deferred[-limit:]
+    def read_held(self, limit: int, now: int) -> list[Message]:
+        """Take up to `limit` messages that are held back as numbers, each for how long after `now` (monotonic ns). None
+        if there is none or the journal can't be read; to be called until then, with nothing else in between."""
+        runs, self._runs = self._runs, deque()
+        depth, self._depth = self._depth, 0
+        entries = self._held[-limit:]  # without its end a heap stays one
+        del self._held[-limit:]
         due = {number: due for due, number in entries}
         self.put_spans(Spans.of(due))
         messages: list[Message] = []
-        while batch := self.take(limit, MAX_BYTES):
+        while batch := self.read(limit, MAX_BYTES):
             messages += batch
         for message in messages:
             message.deferred = max(due[message.number] - now, 1)
         if self._runs:
             for start, end in self._runs:
-                self._deferred += [(due[number], number) for number in range(start, end)]
-            heapify(self._deferred)
-        self._runs, self.depth = waiting, depth
+                self._held += [(due[number], number) for number in range(start, end)]
+            heapify(self._held)
+        self._runs, self._depth = runs, depth
         return messages
 
-    # What is dropped
+    # Bounds
 
-    @property
-    def size(self) -> int:
-        return self.depth * self.journal.mean_size()
+    def order(self, message: Message) -> int:
+        return message.number
 
-    @property
     def front(self) -> int:
-        """The number of the message that comes next, behind all numbers if there is none."""
         return self._runs[0][0] if self._runs else maxsize
 
-    def drop_next(self, limit: int, before: int = maxsize) -> int:
+    def drop_stored(self, count: int, size: int, before: int) -> tuple[int, int]:
+        mean = self.journal.mean_size()
+        number = self._drop_next(min(count, -(-size // mean)) if mean else count, before)
+        return number, number * mean
+
+    def _drop_next(self, limit: int, before: int = maxsize) -> int:
         """Drop some of what comes next: at most `limit` messages, with numbers below `before`, which is more than
         `front`. How many those were."""
         start, end = self._runs[0]
@@ -232,21 +241,19 @@ class JournaledQueue:
         if self._attempts:
             for number in range(start, end):
                 self._attempts.pop(number, None)
-        self._note_dropped_span(start, end)
+        self._finish_dropped(start, end)
         return end - start
 
-    def drop_expired(self, horizon: int, limit: int) -> int:
-        """Drop what comes next and is older than `horizon` (wall clock, ns), about `limit` messages at most; how many
-        those were."""
+    def drop_stored_before(self, horizon: int) -> int:
         dropped = 0
-        while self._runs and dropped < limit:
+        while self._runs and dropped < MAX_STEP:
             start, end = self._runs[0]
             if start == self._seen[0] and self._seen[1] >= horizon:
                 break
             try:
                 first, frames, _ = self.journal.read(start, end)
             except StorageError:
-                break  # whoever takes it will tell
+                break  # the next read of the queue logs it
             if first > start or not frames:
                 break
             count = 0
@@ -257,26 +264,25 @@ class JournaledQueue:
                     break
                 count += 1
             if count:
-                dropped += self.drop_next(count)
+                dropped += self._drop_next(count)
             if count < len(frames):
                 break
         return dropped
 
-    def note_dropped(self, messages: list[Message]) -> None:
-        """They were in memory, and are gone for good."""
+    def lost(self, messages: list[Message]) -> None:
         bounds = _bounds(messages)
         for at in range(0, len(bounds), 2):
-            self._note_dropped_span(bounds[at], bounds[at + 1])
+            self._finish_dropped(bounds[at], bounds[at + 1])
 
-    def _note_dropped_span(self, start: int, end: int) -> None:
-        """What a topic drops no channel has to wait for."""
-        queues: list[Queue] = list(self.journal.queues.values()) if self.index == 0 else [self]
+    def _finish_dropped(self, start: int, end: int) -> None:
+        """No channel needs the messages that a topic drops."""
+        queues: list[NotedQueue] = [self] if self.index else list(self.journal.queues.values())
         for queue in queues:
             queue.note_finished_span(start, end)
 
-    # What the journal is told
+    # Notes for the journal
 
-    def note_finished(self, messages: list[Message]) -> None:
+    def finish(self, messages: list[Message]) -> None:
         bounds = _bounds(messages)
         for at in range(0, len(bounds), 2):
             self.note_finished_span(bounds[at], bounds[at + 1])
@@ -292,16 +298,19 @@ class JournaledQueue:
         if not self._noted:
             self._note()
 
-    def note_taken(self, messages: list[Message]) -> None:
-        """They are about to be delivered. A redelivery is noted as a total: spans would merge several into one."""
+    def taken(self, messages: list[Message], given: list[Message]) -> None:
+        if len(given) < len(messages):
+            numbers = {message.number for message in given}
+            self.finish([message for message in messages if message.number not in numbers])
+        # A redelivery is noted as a total: spans would merge several into one.
         again = False
-        for message in messages:
+        for message in given:
             if message.attempts:
                 self._held_notes[message.number] = (min(message.attempts + 1, MAX_ATTEMPTS), 0)
                 again = True
         if again:
-            messages = [message for message in messages if not message.attempts]
-        self._taken_notes += _bounds(messages)
+            given = [message for message in given if not message.attempts]
+        self._taken_notes += _bounds(given)
         if not self._noted:
             self._note()
 
@@ -314,8 +323,6 @@ class JournaledQueue:
     def _note(self) -> None:
         self._noted = True
         self.journal.note(self)
-
-    # For the journal
 
     def notes(self, encoder: Encoder, total: bool) -> list[bytes]:
         records = []
@@ -343,74 +350,66 @@ class JournaledQueue:
 
     @property
     def held_count(self) -> int:
-        return len(self._attempts) + len(self._deferred)
+        return len(self._attempts) + len(self._held)
 
     def held(self) -> Iterator[Held]:
-        deferred = self._deferred[:] if self._attempts else []  # without attempts the due time is where the message is
-        known = _known(self._attempts.copy(), deferred, time_ns() - monotonic_ns())
-        return chain([self._held_entries()], known, self.held_messages())  # the later of two counts
+        wall = time_ns() - monotonic_ns()
+        held = self._held[:] if self._attempts else []  # without attempts the due time is where the message is
+        known = _known(self._attempts.copy(), held, wall)
+        in_memory = _held_in_memory([*self.memory, *self.outside()], [*self.deferred], wall)
+        return chain([self._held_entries()], known, in_memory)  # the later of two counts
 
-    # From the owner of the queue
+    # From the store
 
     def restore(self, state: QueueState, wanted: Spans, due: dict[int, int]) -> None:
-        """What a replay found waits here, or is held back until `due` (wall clock, ns), by number."""
+        """Queue `wanted` messages of a replay, or hold them back until `due` (wall clock, ns), by number."""
         self.finished = state.finished
         self._attempts = {number: attempts for number, attempts in state.attempts.items() if attempts}
         now, wall = monotonic_ns(), time_ns()
-        self._deferred = [(now + min(due[number] - wall, self.longest), number) for number in due]
-        heapify(self._deferred)
+        self._held = [(now + min(due[number] - wall, self._longest), number) for number in due]
+        heapify(self._held)
         self.put_spans(wanted.without(Spans.of(due)))
 
-    def forget_waiting(self) -> None:
+    def receive(self, messages: list[Message]) -> None:
+        """Queue messages that the journal has from a disk queue now."""
+        if not self.index:
+            self.put(messages)
+            return
+        ready = [message for message in messages if not message.deferred]
+        self.defer([message for message in messages if message.deferred])
+        self.put_all(ready)
+        self.on_more(len(ready))
+
+    def forget(self) -> None:
+        """Drop all messages, but note nothing."""
+        super().empty()
         self._runs.clear()
-        self._deferred.clear()
+        self._held.clear()
         self._attempts.clear()
         self._frames = []
-        self.depth = 0
+        self._depth = 0
 
     def empty(self) -> None:
-        """A channel drops all that its topic has handed over; StorageError if that is not kept yet."""
-        self.forget_waiting()
-        self.finished.update(self.journal.queues[0].finished)
-        self.journal.reset_queue(self)
-        self.journal.flush()
-
-    def empty_topic(self) -> None:
-        """The topic drops all that it has not handed over; errors as `empty`."""
-        self.forget_waiting()
-        for start, end in self.finished.gaps(0, self.journal.next_number):
-            for queue in list(self.journal.queues.values()):
-                queue.note_finished_span(start, end)
+        """A channel drops what its topic has handed over, a topic what it has not; StorageError if that is not written
+        yet."""
+        self.forget()
+        if self.index:
+            self.finished.update(self.journal.queues[0].finished)
+            self.journal.reset_queue(self)
+        else:
+            for start, end in self.finished.gaps(0, self.journal.next_number):
+                self._finish_dropped(start, end)
         self.journal.flush()
 
     def delete(self) -> None:
         """The channel is gone; errors as `empty`."""
-        self.forget_waiting()
+        self.closed = True
+        self.forget()
         self.journal.remove_queue(self)
 
-    # The rest of a BackendQueue: messages come and go by `put` and `take`
 
-    def put_many(self, payloads: Sequence[bytes]) -> None:
-        raise NotImplementedError
-
-    def peek_many(self, limit: int, max_bytes: int) -> list[bytes]:
-        raise NotImplementedError
-
-    def advance(self, count: int) -> None:
-        raise NotImplementedError
-
-    def write_held(self) -> None:
-        pass
-
-    def wait_synced(self) -> None:
-        pass
-
-    def close(self) -> bool:
-        return True
-
-
-def held_messages(messages: list[Message], deferred: list[Message], wall: int) -> Iterator[Held]:
-    """Those of a channel, `wall` (ns) being the wall clock less the monotonic one; `Queue.held`."""
+def _held_in_memory(messages: list[Message], deferred: list[Message], wall: int) -> Iterator[Held]:
+    """As `Queue.held`, `wall` (ns) being the wall clock less the monotonic one."""
     for at in range(0, len(messages), MAX_HELD):
         yield [(message.number, message.attempts, 0) for message in messages[at : at + MAX_HELD] if message.attempts]
     for at in range(0, len(deferred), MAX_HELD):

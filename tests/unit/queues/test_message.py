@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from gnsqd.broker.message import Message, message_from_payload, new_messages
+from gnsqd.queues.message import Message, message_from_payload, new_messages
 
 ID = b"18a297cb3cf09000"
 TIME = 0x18E9EEC2F439B671

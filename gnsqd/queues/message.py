@@ -24,6 +24,7 @@ _PAYLOAD_AT = 8
 _ATTEMPTS_AT = 16
 ID_AT = 18
 BODY_AT = 34
+FRAME_SURPLUS = 4  # bytes that a frame is longer than a record of a disk queue, its length included
 _SIZE_WITHOUT_BODY = 30
 
 

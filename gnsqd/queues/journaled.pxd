@@ -1,18 +1,16 @@
 cimport cython
 
-from gnsqd.broker.message cimport Message
+from gnsqd.queues.message cimport Message
+from gnsqd.queues.queue cimport Queue
 
-cdef class JournaledQueue:
+cdef class JournaledQueue(Queue):
     cdef public object journal
-    cdef public str name
     cdef public long long index
-    cdef public long long depth
     cdef public object finished
-    cdef public object held_messages
-    cdef object _log
-    cdef public long long longest
+    cdef long long _longest
+    cdef long long _depth
     cdef object _runs
-    cdef list _deferred
+    cdef list _held
     cdef dict _attempts
     cdef list _frames
     cdef long long _frames_at
@@ -23,15 +21,17 @@ cdef class JournaledQueue:
     cdef list _taken_notes
     cdef dict _held_notes
 
+    cpdef Py_ssize_t stored(self) except -1
     @cython.locals(message=Message, number=cython.longlong, start=cython.longlong, end=cython.longlong)
-    cpdef put(self, list messages)
+    cpdef store(self, list messages)
     @cython.locals(message=Message, messages=list, frames=list, frame=bytes, size=cython.longlong, reads=cython.longlong, start=cython.longlong, end=cython.longlong, stop=cython.longlong, offset=cython.longlong, number=cython.longlong, delay=cython.longlong)
-    cpdef list take(self, Py_ssize_t limit, Py_ssize_t max_bytes)
+    cpdef list read(self, Py_ssize_t limit, Py_ssize_t max_bytes)
+    cpdef hold(self, Message message, long long due)
     @cython.locals(bounds=list, at=Py_ssize_t)
-    cpdef note_finished(self, list messages)
+    cpdef finish(self, list messages)
     cpdef note_finished_span(self, long long start, long long end)
     @cython.locals(message=Message, again=cython.bint)
-    cpdef note_taken(self, list messages)
+    cpdef taken(self, list messages, list given)
     cpdef note_held(self, Message message, long long due)
 
 @cython.locals(bounds=list, message=Message, number=cython.longlong, start=cython.longlong, end=cython.longlong)

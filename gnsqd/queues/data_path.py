@@ -1,0 +1,127 @@
+"""The data path: opens the store of each topic, on what daemons before this one left there."""
+
+import os
+from collections.abc import Callable
+
+from gevent.pool import Pool
+
+from gnsqd.errors import StartError
+from gnsqd.log import Logger
+from gnsqd.names import is_ephemeral, is_valid_name
+from gnsqd.options import Options
+from gnsqd.queues.journal_store import JournalStore
+from gnsqd.queues.store import SetHealth, Store
+from gnsqd.storage.cleanup import clean_up
+from gnsqd.storage.disk.data_files import DataFiles
+from gnsqd.storage.disk.diskqueue import DiskQueue
+from gnsqd.storage.disk.record import MIN_RECORD_SIZE
+from gnsqd.storage.files import list_names
+from gnsqd.storage.journal.maintenance import Journals
+from gnsqd.storage.metadata import FILE_NAME, ChannelMetadata, TopicMetadata, load, save
+from gnsqd.storage.syncer import Syncer
+
+CONVERTED_AT_ONCE = 8  # journals; most of it is waiting for fsync
+MAX_DELAY = 1 << 62  # ns
+
+
+class DataPath:
+    """Reads the data path and removes what nobody needs there; StorageError. With thousands of queues a listing takes
+    long, so there is only this one. Parameters as those of `Store` and `JournalStore`."""
+
+    def __init__(
+        self,
+        options: Options,
+        log: Logger,
+        syncer: Syncer,
+        set_health: SetHealth,
+        check_exit: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._options = options
+        self._log = log
+        self._syncer = syncer
+        self._set_health = set_health
+        self._check_exit = check_exit
+        names = list_names(options.data_path)
+        self.data_files = DataFiles(options.data_path, names)
+        clean_up(self.data_files, names, log)
+        self.journals = Journals(
+            options.data_path,
+            names,
+            options.max_bytes_per_file,
+            options.durability != "process",  # a conversion must not be undone by a loss of power
+            log,
+            syncer,
+            set_health,
+        )
+
+    def open_disk_queue(self, name: str) -> DiskQueue:
+        options = self._options
+        return DiskQueue(
+            name,
+            data_files=self.data_files,
+            max_bytes_per_file=options.max_bytes_per_file,
+            min_msg_size=MIN_RECORD_SIZE,
+            max_msg_size=options.max_msg_size + MIN_RECORD_SIZE,
+            sync_every=options.sync_every,
+            sync_timeout=options.sync_timeout,
+            log=self._log,
+            syncer=self._syncer,
+        )
+
+    def open_store(self, topic: str) -> Store:
+        """StorageError."""
+        if self._options.durability == "none" or is_ephemeral(topic):
+            return Store(topic, self._options, self._log, self.open_disk_queue, self._set_health)
+        return self._open_journal(topic)
+
+    def _open_journal(self, topic: str) -> JournalStore:
+        return JournalStore(
+            topic,
+            self._options,
+            self._log,
+            self.open_disk_queue,
+            self._set_health,
+            self.journals.open(topic),
+            self.data_files,
+            self._check_exit,
+        )
+
+    def end_journals(self, topics: list[TopicMetadata]) -> list[TopicMetadata]:
+        """Without durability, convert all journals to disk queues; `topics`, and those that only journals know.
+        StartError if one could not be converted, and StorageError. May yield."""
+        if self._options.durability != "none" or not self.journals.topics:
+            return topics
+        known = {topic.name: topic for topic in topics}
+        names = filter(is_valid_name, self.journals.topics)
+        journaled = [known.get(name) or TopicMetadata(name, False) for name in names]
+        known.update((topic.name, topic) for topic in Pool(CONVERTED_AT_ONCE).map(self._end_journal, journaled))
+        if self.journals.are_left():
+            # Disk queues that are incomplete now would be taken for copies by the next gnsqd that has a journal.
+            raise StartError("a journal could not be turned into disk queues")
+        return list(known.values())
+
+    def _end_journal(self, topic: TopicMetadata) -> TopicMetadata:
+        store = self._open_journal(topic.name)
+        channels = [channel for channel in topic.channels if is_valid_name(channel.name)]
+        names = {channel.name for channel in channels}
+        channels += [ChannelMetadata(name, False) for name in store.restored_channels if name not in names]
+        for channel in channels:
+            store.adopt(store.channel_queue(channel.name))
+        store.start()
+        store.close()
+        return TopicMetadata(topic.name, topic.paused, channels)
+
+
+def convert(data_path: str, log: Logger) -> None:
+    """Convert all journals of a data path whose lock the caller holds, as a start without durability does; StorageError
+    or StartError: then the journals still have all messages."""
+    syncer = Syncer()
+    try:
+        options = Options(data_path=data_path, max_req_timeout=MAX_DELAY)
+        path = os.path.join(data_path, FILE_NAME)
+        listed = load(path)
+        topics = DataPath(options, log, syncer, lambda error: None).end_journals(listed)
+        if topics != listed:
+            save(path, [topic for topic in topics if is_valid_name(topic.name)], syncer)
+    finally:
+        syncer.stop()

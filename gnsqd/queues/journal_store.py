@@ -1,0 +1,299 @@
+"""A store that keeps each message of a topic once, in a journal, and how it exchanges messages with disk queues.
+
+A start moves what disk queues hold to the journal, batch by batch: the journal has a batch before the read position of
+the disk queue passes it, and that position is synced before the next batch is read. So a kill leaves one batch in both
+at most, and the next start goes on behind the position.
+
+A daemon without durability converts: `close` writes everything to disk queues, for any nsqd, and removes the journal.
+The journal first notes that the disk queues are copies, so that a start after a kill drops them.
+"""
+
+from collections.abc import Callable
+from time import monotonic_ns
+
+from gevent.lock import Semaphore
+
+from gnsqd.errors import StorageError
+from gnsqd.hub.cooperative import give_way
+from gnsqd.log import Logger
+from gnsqd.names import is_ephemeral
+from gnsqd.options import Options
+from gnsqd.queues.disk import MAX_FLUSH, flush_messages, keep_delays, read_messages
+from gnsqd.queues.journaled import JournaledQueue, journal_messages
+from gnsqd.queues.message import Message
+from gnsqd.queues.queue import Left, Queue
+from gnsqd.queues.store import SetHealth, Store
+from gnsqd.storage.disk.data_files import DataFiles
+from gnsqd.storage.disk.diskqueue import DiskQueue
+from gnsqd.storage.journal.journal import Journal
+
+IMPORT_BATCH = 1000  # messages
+MAX_BYTES = 1 << 20  # in one step
+
+
+class JournalStore(Store):
+    """Owns the journal of one topic, and the queues in it. `data_files` lists the disk queues that there may be, and
+    `check_exit()` raises StartError if the daemon is asked to exit while it loads."""
+
+    queue: JournaledQueue
+
+    def __init__(
+        self,
+        topic: str,
+        options: Options,
+        log: Logger,
+        open_disk_queue: Callable[[str], DiskQueue],
+        set_health: SetHealth,
+        journal: Journal,
+        data_files: DataFiles,
+        check_exit: Callable[[], None],
+    ) -> None:
+        self._journal = journal
+        self._data_files = data_files
+        self._check_exit = check_exit
+        self._started = False
+        self._restored: dict[str, JournaledQueue] = {}  # of channels that are not made yet
+        self._adopted: list[JournaledQueue] = []  # before the start
+        self._are_copies = journal.replay.converting  # disk queues hold what the journal has
+        self._unmoved: list[str] = []  # disk queues with messages that the journal has not
+        self._moving = Semaphore(1)  # held while a disk queue is open
+        self._ending = False
+        super().__init__(topic, options, log, open_disk_queue, set_health)
+        self._restore()
+
+    def new_queue(self, name: str) -> JournaledQueue:
+        return JournaledQueue(name, self.options, self.log, self._journal)
+
+    def _restore(self) -> None:
+        """Queue what a replay found, for the topic and the channels that there were."""
+        journal = self._journal
+        replay = journal.replay
+        topic_state = replay.queues[0]
+        self.queue.restore(topic_state, topic_state.finished.gaps(0, journal.next_number), {})
+        journal.add_queue(self.queue, 0)
+        latest = {state.name: index for index, state in sorted(replay.queues.items())}
+        for index, state in replay.queues.items():
+            if index and index == latest[state.name]:  # damage may have hit that an older one was deleted
+                queue = self.new_queue(state.name)
+                queue.index = index
+                wanted = topic_state.finished.without(state.finished)
+                due = {number: due for number, due in replay.due.items() if number in wanted} | state.due
+                queue.restore(state, wanted, due)
+                journal.add_queue(queue, index)
+                self._restored[state.name.rpartition(":")[2]] = queue
+
+    # Channels
+
+    @property
+    def restored_channels(self) -> list[str]:
+        return list(self._restored)
+
+    def channel_queue(self, channel: str) -> Queue:
+        if is_ephemeral(channel):
+            return super().new_queue(f"{self.topic}:{channel}")
+        queue = self._restored.pop(channel, None)
+        if queue is None:
+            journal = self._journal
+            queue = self.new_queue(f"{self.topic}:{channel}")
+            queue.finished = self.queue.finished.copy()
+            if not self._started and journal.replay.damaged:
+                # It may have been there before: rather everything once more than something not at all.
+                queue.finished = journal.replay.present.gaps(0, journal.next_number)
+                queue.put_spans(self.queue.finished.without(queue.finished))
+            queue.index = journal.add_queue(queue)
+        return queue
+
+    def adopt(self, queue: Queue) -> None:
+        """Move what the disk queue of that name holds to the journal; before the start that is done there."""
+        if isinstance(queue, JournaledQueue):
+            if self._started:
+                self._import(queue)
+            else:
+                self._adopted.append(queue)
+
+    def delete_channel(self, channel: str) -> None:
+        name = f"{self.topic}:{channel}"
+        with self._moving:
+            if name in self._unmoved:
+                self.open_disk_queue(name).delete()
+                self._unmoved.remove(name)
+
+    # Messages
+
+    def start(self) -> None:
+        """Also StartError, by `check_exit`."""
+        if not self._started:
+            while self._adopted:
+                self._import(self._adopted.pop(0))
+            self._import(self.queue)
+            self._journal.forget_replay()
+            self._started = True
+            self._are_copies = False
+
+    def append(self, messages: list[Message]) -> None:
+        if self._journal.failed is not None:
+            self._report(self._journal.check)
+        journal_messages(self._journal, messages)
+
+    def commit(self) -> None:
+        self._report(self._journal.commit)
+
+    def _report(self, write: Callable[[], None]) -> None:
+        """Write, and report how that went."""
+        failed_before = self._journal.failed
+        try:
+            write()
+        except StorageError as error:
+            self.set_health(error)
+            if failed_before is None:
+                self.log.error("TOPIC(%s) ERROR: failed to write message to journal - %s", self.topic, error)
+            raise
+        if failed_before is not None:
+            self.set_health(None)
+
+    # From disk queues
+
+    def _import(self, queue: JournaledQueue) -> None:
+        """Move what a disk queue holds to the journal. Should that fail, the rest is there for the next start."""
+        name = queue.name
+        if name not in self._data_files:
+            return
+        with self._moving:
+            self._unmoved.append(name)
+            if self._ending or queue.closed:
+                return
+            old: DiskQueue | None = None
+            try:
+                old = self.open_disk_queue(name)
+                if depth := old.depth:
+                    if self._are_copies:
+                        self.log.info("JOURNAL(%s): an exit was not finished, its disk queue is a copy", name)
+                    else:
+                        self.log.info("JOURNAL(%s): moving %d messages from the disk queue", name, depth)
+                        self._move(old, queue)
+                if self._are_copies or not old.depth:
+                    old.delete()
+                    self._unmoved.remove(name)
+                    return
+            except StorageError as error:
+                self.set_health(error)
+                self.log.error("JOURNAL(%s): moving messages from the disk queue - %s", name, error)
+            finally:
+                if old is not None:
+                    old.close()
+            if old is not None and old.depth and not queue.closed:
+                self.log.error("JOURNAL(%s): %d messages stay in the disk queue until the next start", name, old.depth)
+
+    def _move(self, old: DiskQueue, queue: JournaledQueue) -> None:
+        """Move messages for `queue` until there are no more, or it or the store ends. StorageError if the journal or
+        the read position of the disk queue can't be written: the rest is in the disk queue then."""
+        while True:
+            self._check_exit()
+            if self._ending or queue.closed or not (messages := self._move_batch(old, queue)):
+                return
+            queue.receive(messages)
+            if not old.depth:
+                give_way()  # it is deleted next, without an fsync: there may be thousands of short queues
+            elif not old.start_sync().get():
+                raise StorageError(f"the read position of {old.name} can't be written")
+
+    def _move_batch(self, old: DiskQueue, queue: JournaledQueue) -> list[Message]:
+        """What was moved; StorageError if the journal can't keep it: it is in the disk queue then. May yield."""
+        journal = self._journal
+        payloads = old.peek_many(IMPORT_BATCH, MAX_BYTES)
+        messages = read_messages(payloads, old, self.options.max_req_timeout)
+        first = journal.next_number
+        end = first + len(messages)
+        try:
+            if queue.index and messages:
+                for other in list(journal.queues.values()):
+                    if other is not queue:
+                        other.note_finished_span(first, end)
+                journal.flush()  # before the messages themselves, so that no kill can leave them to all channels
+            journal_messages(journal, messages)
+            if queue.index:
+                for message in messages:
+                    if message.attempts:
+                        queue.note_held(message, 0)
+            journal.commit()
+        except StorageError:
+            journal.next_number = max(journal.next_number, end)  # nobody else may get these numbers
+            if messages:
+                for each in list(journal.queues.values()):  # and no queue needs them, whatever of them is written
+                    each.note_finished_span(first, end)
+            keep_delays(messages, old)
+            raise
+        old.advance(len(payloads))
+        return messages
+
+    # The end
+
+    def delete(self) -> None:
+        self._ending = True
+        with self._moving:
+            self._journal.remove()
+        self.queue.forget()
+        failure = None
+        for name in self._unmoved:
+            try:
+                self.open_disk_queue(name).delete()
+            except StorageError as error:
+                failure = error
+        if failure is not None:
+            raise failure
+
+    def close(self) -> Left:
+        self._ending = True
+        with self._moving:
+            pass  # whatever moves has ended
+        journal = self._journal
+        if journal.floor() >= journal.next_number:
+            journal.remove(at_once=False)
+            return Left()
+        if self.options.durability == "none":
+            return self._convert()
+        count = sum(spans.count() for spans in journal.wanted(0, journal.next_number))
+        unsynced = 0
+        try:
+            journal.commit()
+            journal.sync()
+        except StorageError as error:
+            self.log.error("TOPIC(%s): %s", self.topic, error)
+            unsynced = 1
+        journal.close()
+        return Left(unsynced=unsynced, journaled=count)
+
+    def _convert(self) -> Left:
+        """Write everything to disk queues; should that fail, the journal stays."""
+        journal = self._journal
+        try:
+            if self._unmoved:  # then a kill from now on may multiply, but must not drop
+                journal.commit()
+            else:
+                journal.mark_converting()
+            queues = [queue for queue in journal.queues.values() if isinstance(queue, JournaledQueue)]
+            left = sum(map(self._write_to_disk, queues))
+            if not left:
+                journal.sync_directory()  # before the journal says that it does not count
+        except StorageError as error:
+            left = 1
+            self.log.error("TOPIC(%s): %s", self.topic, error)
+        if left:
+            self.log.error("TOPIC(%s): the disk queues are incomplete, but the journal has all messages", self.topic)
+            journal.close()
+        else:
+            journal.remove()
+        return Left(journaled=left)
+
+    def _write_to_disk(self, queue: JournaledQueue) -> int:
+        """Write all messages of a queue to its disk queue; 0 if that has them all, safe. May yield."""
+        target = self.open_disk_queue(queue.name)
+        messages = [*queue.memory, *queue.outside(), *queue.still_deferred()]
+        left = flush_messages(messages, target, self.log)
+        while batch := queue.read(MAX_FLUSH, MAX_BYTES):
+            left += flush_messages(batch, target, self.log)
+        while batch := queue.read_held(MAX_FLUSH, monotonic_ns()):
+            left += flush_messages(batch, target, self.log)
+        if not target.close():
+            left += 1
+        return left + queue.stored() + queue.deferred_count - len(queue.deferred)

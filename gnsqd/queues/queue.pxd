@@ -1,0 +1,52 @@
+cimport cython
+
+from gnsqd.queues.message cimport Message
+
+cdef Py_ssize_t FRAME_SURPLUS
+
+cdef class Deferred:
+    cdef dict _messages
+    cdef list _heap
+
+    cpdef bint push(self, Message message, long long due) except -1
+    cpdef list pop_due(self, long long now, Py_ssize_t limit)
+
+cdef class Queue:
+    cdef public str name
+    cdef public str label
+    cdef public object memory
+    cdef public Deferred deferred
+    cdef public bint blocked
+    cdef public bint closed
+    cdef public Py_ssize_t unsettled
+    cdef public long long dropped
+    cdef public long long expired
+    cdef public long long rejected
+    cdef public long long ttl
+    cdef public Py_ssize_t capacity
+    cdef public object log
+    cdef public object outside
+    cdef public object on_refused
+    cdef public object on_more
+    cdef bint _store_first
+
+    cpdef bint has_room(self, Py_ssize_t count) except -1
+    @cython.locals(room=Py_ssize_t)
+    cpdef put(self, list messages, Py_ssize_t takers=*)
+    cpdef put_all(self, list messages, Py_ssize_t takers=*)
+    @cython.locals(message=Message, messages=list, size=Py_ssize_t, position=Py_ssize_t)
+    cpdef list next(self, Py_ssize_t limit, Py_ssize_t max_bytes)
+    cpdef list take(self, Py_ssize_t limit, Py_ssize_t max_bytes)
+    cpdef taken(self, list messages, list given)
+    cpdef finish(self, list messages)
+    @cython.locals(message=Message, now=cython.longlong)
+    cpdef defer(self, list messages, bint stored=*)
+    cpdef hold(self, Message message, long long due)
+    cpdef list fresh(self, list messages)
+    cpdef Py_ssize_t stored(self) except -1
+    cpdef store(self, list messages)
+    cpdef list read(self, Py_ssize_t limit, Py_ssize_t max_bytes)
+
+cdef class EphemeralQueue(Queue):
+    @cython.locals(room=Py_ssize_t)
+    cpdef put(self, list messages, Py_ssize_t takers=*)

@@ -1,0 +1,404 @@
+"""A queue of messages: those that a topic keeps for its channels, or a channel for its consumers.
+
+Messages are in memory, at most mem-queue-size of them. The rest is in the *store* of the queue, which a subclass adds:
+a disk queue (`disk`) or a journal (`journaled`). Reading alternates between memory and store, as the select of nsqd
+does. A channel's queue also holds messages back until they are due.
+
+Only `wait_synced` and `close` may yield.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush
+from sys import maxsize
+from time import monotonic_ns, time_ns
+from typing import NamedTuple
+
+from gnsqd.errors import StorageError
+from gnsqd.log import Logger
+from gnsqd.options import Options
+from gnsqd.queues.message import FRAME_SURPLUS, Message
+
+MAX_STEP = 2048  # messages that one step drops
+
+
+class Left(NamedTuple):
+    """What queues leave at their end: messages that could not be written, queues that could not be synced, and messages
+    in journals."""
+
+    lost: int = 0
+    unsynced: int = 0
+    journaled: int = 0
+
+    @classmethod
+    def sum(cls, parts: "Iterable[Left]") -> "Left":
+        return cls(*map(sum, zip(Left(), *parts, strict=True)))
+
+
+class WeighedMemory(deque[Message]):
+    """Messages, and their `size`: the bytes that they would take in a disk queue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = 0
+
+    def extend(self, messages: Iterable[Message], /) -> None:
+        self._add(messages)
+        super().extend(messages)
+
+    def extendleft(self, messages: Iterable[Message], /) -> None:
+        self._add(messages)
+        super().extendleft(messages)
+
+    def _add(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            self.size += len(message.frame) - FRAME_SURPLUS
+
+    def pop(self) -> Message:  # type: ignore[override]
+        message = super().pop()
+        self.size -= len(message.frame) - FRAME_SURPLUS
+        return message
+
+    def popleft(self) -> Message:
+        message = super().popleft()
+        self.size -= len(message.frame) - FRAME_SURPLUS
+        return message
+
+    def clear(self) -> None:
+        super().clear()
+        self.size = 0
+
+
+class Deferred:
+    """Messages that a channel holds back, by id and by due time (monotonic ns)."""
+
+    __slots__ = ("_heap", "_messages")
+
+    def __init__(self) -> None:
+        self._messages: dict[bytes, Message] = {}
+        self._heap: list[tuple[int, bytes]] = []
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._messages.values())
+
+    def push(self, message: Message, due: int) -> bool:
+        """Hold `message` back until `due`. An id that is held back already stays as it is: it is the same message; then
+        False."""
+        if self._messages.setdefault(message.id, message) is not message:
+            return False
+        message.deadline = due
+        heappush(self._heap, (due, message.id))
+        return True
+
+    def pop_due(self, now: int, limit: int) -> list[Message]:
+        """Take out what is due at `now`, earliest first, at most `limit` messages."""
+        due: list[Message] = []
+        while self._heap and self._heap[0][0] <= now and len(due) < limit:
+            due.append(self._messages.pop(heappop(self._heap)[1]))
+        return due
+
+    def clear(self) -> None:
+        self._messages.clear()
+        self._heap.clear()
+
+
+class Queue:
+    """The queue `name`: `topic` or `topic:channel`. This class has no store.
+
+    The owner of a channel's queue sets the callables: `outside()` returns its messages in flight and dead letters,
+    `on_refused()` is called when the store begins to refuse messages, and `on_more(count)` when messages were queued
+    that did not come from the owner.
+    """
+
+    def __init__(self, name: str, options: Options, log: Logger) -> None:
+        self.name = name
+        topic, _, channel = name.partition(":")
+        self.label = f"CHANNEL({channel})" if channel else f"TOPIC({topic})"
+        self.memory: deque[Message] = WeighedMemory() if options.max_topic_bytes else deque()
+        self.deferred = Deferred()
+        self.blocked = False  # memory is over its bound because the store refused messages
+        self.closed = False
+        self.unsettled = 0  # messages that the store forgets with `finish`
+        self.dropped = self.expired = self.rejected = 0
+        self.ttl = options.message_ttl
+        self.capacity = options.mem_queue_size
+        self.log = log
+        self.outside: Callable[[], list[Message]] = list
+        self.on_refused: Callable[[], None] = lambda: None
+        self.on_more: Callable[[int], None] = lambda count: None
+        self._store_first = False
+
+    @property
+    def depth(self) -> int:
+        """Queued messages, in memory and in the store; not those that are held back."""
+        return len(self.memory) + self.stored()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the queued messages; those in memory count if there is a bound for bytes."""
+        return self.stored_size() + (self.memory.size if isinstance(self.memory, WeighedMemory) else 0)
+
+    @property
+    def deferred_count(self) -> int:
+        return len(self.deferred)
+
+    def has_room(self, count: int) -> bool:
+        """Whether `count` more messages fit into memory."""
+        return count <= self.capacity - len(self.memory) and not self.blocked
+
+    # In
+
+    def put(self, messages: list[Message], takers: int = 0) -> None:
+        """Queue messages; StorageError if the store refuses some: the first `error.written` are queued nevertheless.
+
+        `takers` says how many messages could be taken at once: an ephemeral queue has room for these."""
+        room = max(self.capacity - len(self.memory), 0)
+        if len(messages) <= room:
+            self.memory.extend(messages)
+            return
+        self.memory.extend(messages[:room])
+        try:
+            self.store(messages[room:])
+        except StorageError as error:
+            error.written += room
+            raise
+
+    def put_all(self, messages: list[Message], takers: int = 0) -> None:
+        """As `put`, but messages that the store refuses stay in memory. Then the queue is `blocked` until `retry` has
+        stored them or they were taken."""
+        try:
+            self.put(messages, takers)
+        except StorageError as error:
+            self.memory.extend(messages[error.written :])
+            self.log.error("%s: failed to write message to backend - %s", self.label, error)
+            if not self.blocked:
+                self.blocked = True
+                self.on_refused()
+        else:
+            if self.blocked:
+                self.blocked = len(self.memory) > self.capacity
+
+    def retry(self) -> None:
+        """Try again to store the messages that the store refused."""
+        excess = [self.memory.pop() for _ in range(len(self.memory) - self.capacity)]
+        if excess:
+            self.put_all(excess[::-1])
+        else:
+            self.blocked = False
+
+    # Out
+
+    def next(self, limit: int, max_bytes: int) -> list[Message]:
+        """Take the messages that come next: at most `limit`, together at most `max_bytes` but for a single larger one.
+
+        [] if nothing can be read now. What came from the store may have to be held back first, for `deferred` ns. Call
+        `finish` with the messages when other queues have them."""
+        memory = self.memory
+        if (self._store_first or not memory) and self.stored():
+            self._store_first = False
+            messages = self.read(limit, max_bytes)
+            if messages or not memory:
+                return messages
+        self._store_first = True
+        if not memory:
+            return []
+        # If those behind the first are larger, the surplus goes back.
+        limit = min(limit, len(memory), max_bytes // len(memory[0].frame) + 1)
+        if limit == len(memory):
+            messages = list(memory)
+            memory.clear()
+        else:
+            messages = [memory.popleft() for _ in range(limit)]
+        size = 0
+        for position, message in enumerate(messages):
+            if size >= max_bytes:
+                memory.extendleft(messages[: position - 1 : -1])
+                return messages[:position]
+            size += len(message.frame)
+        return messages
+
+    def take(self, limit: int, max_bytes: int) -> list[Message]:
+        """As `next`, for consumers: messages that are not due yet are held back, and the owner has the others from now
+        on."""
+        return self.next(limit, max_bytes)
+
+    def taken(self, messages: list[Message], given: list[Message]) -> None:
+        """Of the `messages` just taken, those `given` are about to be delivered, and the others are gone."""
+
+    def finish(self, messages: list[Message]) -> None:
+        """The queue need not keep these messages any more."""
+
+    # Held back
+
+    def defer(self, messages: list[Message], stored: bool = False) -> None:
+        """Hold each message back for its `deferred` ns; `stored`: a store had it, and forgets it when this returns."""
+        now = monotonic_ns()
+        for message in messages:
+            self.hold(message, now + message.deferred)
+
+    def defer_again(self, message: Message, delay: int) -> None:
+        """Hold back a message that was in flight, for `delay` ns."""
+        self.hold(message, monotonic_ns() + delay)
+
+    def hold(self, message: Message, due: int) -> None:
+        self.deferred.push(message, due)
+
+    def release(self, now: int, limit: int, takers: int) -> int:
+        """Queue at most `limit` messages that are due at `now` (monotonic ns); how many."""
+        due = self.deferred.pop_due(now, limit)
+        for message in due:
+            message.deferred = 0
+        if due:
+            self.put_all(due, takers)
+            self.released(due)
+        return len(due)
+
+    def released(self, messages: list[Message]) -> None:
+        """The store need not know any more that these messages are held back."""
+
+    def still_deferred(self) -> list[Message]:
+        """The messages that are held back in memory, each with the time left as `deferred`."""
+        now = monotonic_ns()
+        for message in self.deferred:
+            message.deferred = max(message.deadline - now, 1)
+        return list(self.deferred)
+
+    # Bounds
+
+    def drop_oldest(self, count: int, size: int = maxsize) -> tuple[int, int]:
+        """Drop the oldest messages: `count`, or fewer if these have `size` bytes; how many, and their bytes."""
+        memory = self.memory
+        gone: list[Message] = []
+        dropped = freed = 0
+        front = self.front()
+        while dropped < count and freed < size:
+            if memory and self.order(memory[0]) <= front:
+                message = memory.popleft()
+                gone.append(message)
+                dropped += 1
+                freed += len(message.frame) - FRAME_SURPLUS
+            elif front == maxsize:
+                break
+            else:
+                before = self.order(memory[0]) if memory else maxsize
+                number, bytes = self.drop_stored(count - dropped, size - freed, before)
+                if not number:
+                    break
+                dropped += number
+                freed += bytes
+                front = self.front()
+        self.lost(gone)
+        self.dropped += dropped
+        return dropped, freed
+
+    def fresh(self, messages: list[Message]) -> list[Message]:
+        """Those that are not too old; the others count as expired."""
+        if not self.ttl:
+            return messages
+        horizon = time_ns() - self.ttl
+        fresh = [message for message in messages if message.timestamp >= horizon]
+        self.expired += len(messages) - len(fresh)
+        return fresh
+
+    def drop_expired(self) -> bool:
+        """Drop some messages that are too old, from the front of memory and store; whether there were any."""
+        if not self.ttl:
+            return False
+        horizon = time_ns() - self.ttl
+        memory = self.memory
+        gone: list[Message] = []
+        while memory and len(gone) < MAX_STEP and memory[0].timestamp < horizon:
+            gone.append(memory.popleft())
+        self.lost(gone)
+        number = len(gone) + self.drop_stored_before(horizon)
+        self.expired += number
+        return number > 0
+
+    # Observers
+
+    def look(self, limit: int, max_bytes: int) -> list[tuple[Message, bool]]:
+        """The messages that would come next from memory, then those of the store, each with whether it is there: at
+        most `limit`, together at most `max_bytes` but for a single larger one. All of them stay where they are."""
+        found: list[tuple[Message, bool]] = []
+        for message in self.memory:
+            max_bytes -= len(message.frame)
+            if found and (len(found) == limit or max_bytes < 0):
+                return found
+            found.append((message, False))
+        if len(found) < limit and max_bytes > 0:
+            found += [(message, True) for message in self.look_at_store(limit - len(found), max_bytes)]
+        return found
+
+    # The end
+
+    def empty(self) -> None:
+        """Drop everything; StorageError if the store can't."""
+        self.memory.clear()
+        self.deferred.clear()
+        self.blocked = False
+
+    def delete(self) -> None:
+        """Drop everything, files included, and stop; errors as `empty`."""
+        self.closed = True
+        self.empty()
+
+    def close(self) -> Left:
+        """Stop, with everything kept that the store keeps. May yield."""
+        self.closed = True
+        return Left()
+
+    # What a store adds
+
+    def stored(self) -> int:
+        """Messages in the store; after damage an estimate, but 0 exactly when nothing is left to read."""
+        return 0
+
+    def stored_size(self) -> int:
+        """Bytes of these."""
+        return 0
+
+    def store(self, messages: list[Message]) -> None:
+        """Keep messages; errors as `put`."""
+
+    def read(self, limit: int, max_bytes: int) -> list[Message]:
+        """As `next`, of the store."""
+        return []
+
+    def look_at_store(self, limit: int, max_bytes: int) -> list[Message]:
+        return []
+
+    def order(self, message: Message) -> int:
+        """What the messages of memory and store are compared by: the smaller is the older."""
+        return message.timestamp
+
+    def front(self) -> int:
+        """The `order` of the message that comes next in the store, maxsize if there is none."""
+        return maxsize
+
+    def drop_stored(self, count: int, size: int, before: int) -> tuple[int, int]:
+        """As `drop_oldest`, of the store: only messages `before` in order."""
+        return 0, 0
+
+    def drop_stored_before(self, horizon: int) -> int:
+        """Drop about MAX_STEP messages at the front of the store that are older than `horizon`; how many."""
+        return 0
+
+    def lost(self, messages: list[Message]) -> None:
+        """Messages in memory were dropped."""
+
+    def wait_synced(self) -> None:
+        """Return once at most sync-every operations are not fsynced. May yield: call it between batches."""
+
+
+class EphemeralQueue(Queue):
+    """Of an ephemeral topic or channel: what memory has no room for is dropped."""
+
+    def put(self, messages: list[Message], takers: int = 0) -> None:
+        room = max(self.capacity, takers) - len(self.memory)
+        if len(messages) <= room:
+            self.memory.extend(messages)
+        else:
+            self.memory.extend(messages[: max(room, 0)])
