@@ -1,6 +1,7 @@
 cimport cython
 
 from gnsqd.broker.in_flight cimport InFlight
+from gnsqd.broker.waiting cimport WaitingConsumers
 from gnsqd.queues.message cimport Message
 from gnsqd.queues.queue cimport Queue
 
@@ -22,16 +23,14 @@ cdef class Channel:
     cdef object _options
     cdef object _on_last_client
     cdef InFlight _in_flight
-    cdef long long _max_attempts
-    cdef dict _aside
-    cdef dict _waiting
-    cdef set _woken
+    cdef public object aside
+    cdef WaitingConsumers _waiting
 
     cpdef put_messages(self, list messages)
     cdef _enqueue(self, list messages)
-    @cython.locals(candidates=list, held_back=Py_ssize_t, chosen=list, taken=list, now=cython.longlong, promised=Py_ssize_t)
+    @cython.locals(candidates=list, held_back=Py_ssize_t, chosen=list, taken=list, now=cython.longlong, waiting=WaitingConsumers, promised=Py_ssize_t)
     cpdef list take(self, client, Py_ssize_t window, long long timeout, long long sample_rate)
-    @cython.locals(depth=Py_ssize_t, limit=Py_ssize_t)
+    @cython.locals(depth=Py_ssize_t, limit=Py_ssize_t, waiting=Py_ssize_t)
     cdef list _next_messages(self, Py_ssize_t window, Py_ssize_t promised)
     @cython.locals(messages=list)
     cpdef Py_ssize_t finish_run(self, long long client_id, list ids) except -1
@@ -39,4 +38,3 @@ cdef class Channel:
     @cython.locals(message=Message)
     cdef _note_finished(self, list messages)
     cpdef _wake(self, Py_ssize_t count)
-    cpdef _wake_waiting(self, Py_ssize_t count)

@@ -4,14 +4,13 @@ Messages are in the channel's queue; `take` gives some to a consumer and notes t
 queue scan move them on from there. Nothing here yields but `close`, so every method is one step as far as other
 greenlets can see.
 
-Consumers that could take a message but found none stand in `_waiting`, in order; a put wakes as many as it brought
-messages for. A consumer that was not woken leaves one message for each of those, so that what a consumer requeued, or
-let time out, goes to others that wait. Each takes its share of what is there, not all of it, so that several consumers
-of a busy channel get about as much each.
+Consumers that could take a message but found none wait; a put wakes as many as it brought messages for. A consumer that
+was not woken leaves one message for each of those that were, so that what a consumer requeued, or let time out, goes to
+others. Each takes its share of what is there, not all of it, so that several consumers of a busy channel get about as
+much each.
 """
 
 from collections.abc import Callable
-from itertools import islice
 from random import random
 from time import monotonic_ns, time_ns
 
@@ -19,6 +18,8 @@ from gnsqd.broker.consumer import Consumer
 from gnsqd.broker.envelope import REQUEUED, TIMED_OUT, is_dead_letter_topic
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.in_flight import InFlight
+from gnsqd.broker.set_aside import SetAside
+from gnsqd.broker.waiting import WaitingConsumers
 from gnsqd.errors import BrokerError
 from gnsqd.names import is_ephemeral
 from gnsqd.quantile import Quantile, Result
@@ -29,7 +30,6 @@ from gnsqd.queues.queue import Left, Queue
 MAX_TAKE = 256
 MAX_TAKE_BYTES = 256 * 1024
 MAX_DUE = 1024  # messages that one step of the queue scan moves
-MAX_ASIDE = 1024  # messages that wait for the dead-letter topic; beyond that they are requeued
 
 
 class Channel:
@@ -63,10 +63,8 @@ class Channel:
         self._options = environment.options
         self._on_last_client = on_last_client
         self._in_flight = InFlight()
-        self._max_attempts = 0 if is_dead_letter_topic(topic_name) else environment.options.max_attempts
-        self._aside: dict[Message, tuple[str, int]] = {}  # dead ones on their way, with why and when (wall clock, ns)
-        self._waiting: dict[int, Consumer] = {}
-        self._woken: set[int] = set()  # that have not come yet for what they were woken for
+        self.aside = SetAside(0 if is_dead_letter_topic(topic_name) else environment.options.max_attempts)
+        self._waiting = WaitingConsumers()
         self.latencies: Quantile | None = None
         if percentiles := environment.options.e2e_processing_latency_percentiles:
             self.latencies = Quantile(environment.options.e2e_processing_latency_window_time, percentiles)
@@ -91,11 +89,11 @@ class Channel:
 
     @property
     def deferred_count(self) -> int:
-        return self.queue.deferred_count + len(self._aside)
+        return self.queue.deferred_count + len(self.aside)
 
     def _outside(self) -> list[Message]:
         """Messages that are in no queue."""
-        return [*self._in_flight, *self._aside]
+        return [*self._in_flight, *self.aside]
 
     def e2e_latency(self) -> Result | None:
         """How long messages took from being published to FIN; None if no percentiles are configured."""
@@ -145,22 +143,17 @@ class Channel:
         unreadable for a while. With a `sample_rate` of N > 0 only N % of the messages are given out, the rest are
         consumed silently.
         """
-        self._waiting.pop(client.id, None)
-        promised = 0
-        if self._woken:
-            if client.id in self._woken:
-                self._woken.remove(client.id)
-            else:
-                promised = len(self._woken)
+        waiting = self._waiting
+        promised = waiting.leave(client)
         taken: list[Message] = []
         now = monotonic_ns()
         while not taken:
             held_back = self.deferred_count
             candidates = self._next_messages(window, promised)
             if not candidates:
-                self._waiting[client.id] = client
+                waiting.join(client)
                 if self.deferred_count > held_back:
-                    self._wake_waiting(1)  # to go on behind messages that are not due yet
+                    waiting.wake(1)  # to go on behind messages that are not due yet
                 return taken
             chosen = candidates
             if sample_rate:
@@ -169,44 +162,31 @@ class Channel:
             taken = self._in_flight.push(chosen, client.id, now, timeout)
             self.queue.taken(candidates, taken)
             if not taken and self.queue.ttl:
-                self._waiting[client.id] = client
-                self._wake_waiting(1)  # behind what was too old, but not in one turn
+                waiting.join(client)
+                waiting.wake(1)  # behind what was too old, but not in one turn
                 return taken
-        if self._waiting:
-            self._wake_waiting(self.depth - len(self._woken))
+        if len(waiting):
+            waiting.wake(self.depth - waiting.promised)
         return taken
 
     def _next_messages(self, window: int, promised: int) -> list[Message]:
         depth = self.depth - promised
         if depth <= 0:
             return []
+        waiting = len(self._waiting)
         # Ceiling of an equal share for this client and everybody who waits.
-        limit = min(window, (depth + len(self._waiting)) // (len(self._waiting) + 1), MAX_TAKE)
+        limit = min(window, (depth + waiting) // (waiting + 1), MAX_TAKE)
         return self.queue.take(limit, MAX_TAKE_BYTES)
 
     def stop_waiting(self, client: Consumer) -> None:
         """`client` takes nothing for now; if it was woken for something, the next in line is woken instead."""
-        self._waiting.pop(client.id, None)
-        self._woken.discard(client.id)
-        if self._waiting and not self.paused:
-            self._wake_waiting(self.depth - len(self._woken))
+        self._waiting.leave(client)
+        self._wake(self.depth - self._waiting.promised)
 
     def _wake(self, count: int) -> None:
-        """So many messages were queued."""
-        if self._waiting and not self.paused:
-            self._wake_waiting(count)
-
-    def _go_to_the_end(self, client_id: int) -> None:
-        """Move the client to the end of the line."""
-        client = self._waiting.pop(client_id, None)
-        if client is not None:
-            self._waiting[client_id] = client
-
-    def _wake_waiting(self, count: int) -> None:
-        for client in list(islice(self._waiting.values(), max(count, 0))):
-            del self._waiting[client.id]
-            self._woken.add(client.id)
-            client.wake()
+        """So many messages are there to be taken."""
+        if len(self._waiting) and not self.paused:
+            self._waiting.wake(count)
 
     def finish_run(self, client_id: int, ids: list[bytes]) -> int:
         """FIN of several, up to the first that `client_id` does not have in flight; how many that were."""
@@ -228,9 +208,9 @@ class Channel:
     def requeue(self, client_id: int, id: bytes, delay: int) -> None:
         """REQ: back to the queue after `delay` ns; errors as `finish`."""
         message = self._in_flight.pop(id, client_id)
-        self._go_to_the_end(client_id)
+        self._waiting.go_to_the_end(client_id)
         self.requeue_count += 1
-        if self._max_attempts and not self._set_aside([message], REQUEUED):
+        if not self._unless_dead([message], REQUEUED):
             return
         if delay > 0:
             self.queue.defer_again(message, delay)
@@ -248,8 +228,8 @@ class Channel:
         due = self._in_flight.pop_due(now, MAX_DUE)
         self.timeout_count += len(due)
         for message in due:
-            self._go_to_the_end(message.client_id)
-        self._enqueue(self._set_aside(due, TIMED_OUT) if self._max_attempts else due)
+            self._waiting.go_to_the_end(message.client_id)
+        self._enqueue(self._unless_dead(due, TIMED_OUT))
         for message in due:
             client = self.clients.get(message.client_id)
             if client is not None:
@@ -264,44 +244,22 @@ class Channel:
 
     # Dead letters
 
-    def _set_aside(self, messages: list[Message], reason: str) -> list[Message]:
-        """Keep what was delivered max-attempts times for the dead-letter topic; the others."""
-        others = []
-        for message in messages:
-            if message.attempts < self._max_attempts or len(self._aside) >= MAX_ASIDE:
-                others.append(message)
-            else:
-                self._aside[message] = (reason, time_ns())
+    def _unless_dead(self, messages: list[Message], reason: str) -> list[Message]:
+        """Those that were not delivered max-attempts times; the others are set aside for the dead-letter topic."""
+        others = self.aside.add(messages, reason)
         if len(others) < len(messages):
             self._environment.note_dead(self)
         return others
 
-    @property
-    def has_set_aside(self) -> bool:
-        return bool(self._aside)
-
-    def look_aside(self, limit: int, max_bytes: int) -> list[tuple[Message, str, int]]:
-        """What was set aside first: at most `limit` messages, together at most `max_bytes` but for a single larger one,
-        each with why and when (wall clock, ns)."""
-        found: list[tuple[Message, str, int]] = []
-        for message, (reason, died) in islice(self._aside.items(), limit):
-            max_bytes -= len(message.frame)
-            if found and max_bytes < 0:
-                break
-            found.append((message, reason, died))
-        return found
-
     def bury(self, messages: list[Message]) -> None:
         """They are in the dead-letter topic, and done with here."""
-        buried = [message for message in messages if self._aside.pop(message, None) is not None]
+        buried = self.aside.remove(messages)
         self.dead_letter_count += len(buried)
         self.queue.finish(buried)
 
     def take_back(self) -> None:
         """Requeue everything that is set aside."""
-        messages = list(self._aside)
-        self._aside.clear()
-        self._enqueue(messages)
+        self._enqueue(self.aside.clear())
 
     # From operators
 
@@ -327,7 +285,7 @@ class Channel:
 
     def _forget(self) -> None:
         self._in_flight = InFlight()
-        self._aside.clear()
+        self.aside.clear()
         for client in self.clients.values():
             client.emptied()
 

@@ -61,7 +61,7 @@ class DeadLetters:
             channel = next(iter(self._channels))
             del self._channels[channel]
             failure = self.move_some(channel)
-            if channel.has_set_aside:
+            if channel.aside:
                 self._channels[channel] = None
             if failure is None:
                 self._failing = False
@@ -72,7 +72,7 @@ class DeadLetters:
 
     def move_some(self, channel: Channel) -> Exception | None:
         """Move some messages of a channel to its topic, or all that it has set aside back to its queue: then why."""
-        if not channel.has_set_aside:  # it was emptied or deleted
+        if not channel.aside:  # it was emptied or deleted
             return None
         moved: list[Message] = []
         try:
@@ -98,7 +98,7 @@ class DeadLetters:
 def _put_letters(topic: Topic, channel: Channel, moved: list[Message]) -> Exception | None:
     """Put letters of what the channel has set aside, and append the messages to `moved`; what stopped it. They are put
     one by one, to know which are in. This is one step, so that nobody empties the channel meanwhile."""
-    for message, reason, died in channel.look_aside(MAX_BATCH, MAX_BATCH_BYTES):
+    for message, reason, died in channel.aside.look(MAX_BATCH, MAX_BATCH_BYTES):
         letter = Letter(
             message.id.decode("latin-1"),
             channel.topic_name,

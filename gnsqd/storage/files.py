@@ -154,6 +154,13 @@ def sync_directory(path: str) -> None:
             raise
 
 
+def sync_paths(paths: list[str], directory: str) -> None:
+    """fsync files, and that `directory` has them."""
+    for path in paths:
+        sync_path(path)
+    sync_directory(directory)
+
+
 def sync_files(descriptors: list[int], path: str, directory: str | None) -> None:
     """Make durable what was written to open files, of which `path` is the last, and that `directory` has them."""
     with failing_as_go("sync", path):

@@ -23,7 +23,7 @@ from gevent import Greenlet, spawn
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
-from gnsqd.storage.files import failing_as_go, path_error, sync_directory, sync_files, sync_path, write_at
+from gnsqd.storage.files import failing_as_go, path_error, sync_directory, sync_files, sync_paths, write_at
 from gnsqd.storage.journal import records
 from gnsqd.storage.journal.batch import Batch, Mark
 from gnsqd.storage.journal.compaction import Rewriting, plan
@@ -540,22 +540,17 @@ class Journal:
 
     def _delete_replaced(self) -> None:
         """Delete the segments of which there are copies, once these survive what they are to survive; StorageError."""
-        self.sync_directory()
+        if self._durable:
+            self._syncer.run(sync_directory, self._data_path)
         self._segments.delete(self._replaced)
         self._replaced = []
 
     # The end
 
-    def sync_directory(self) -> None:
-        """Have the files that other queues made in the data path survive what the journal is to survive; StorageError.
-        May yield."""
-        if self._durable:
-            self._syncer.run(sync_directory, self._data_path)
-
     def sync(self) -> None:
-        """Have all that is written survive a loss of power; StorageError. May yield."""
-        if not self._durable:
-            self._syncer.run(_sync_all, [segment.path for segment in self._segments.all], self._data_path)
+        """Have what is written, and the names of all files in the data path, survive a loss of power; StorageError. May
+        yield."""
+        self._syncer.run(sync_paths, [segment.path for segment in self._segments.all], self._data_path)
 
     def mark_converting(self) -> None:
         """What the disk queues of the topic hold from now on is a copy; StorageError. May yield."""
@@ -603,9 +598,3 @@ class Journal:
 def _close(files: list[AppendedFile]) -> None:
     for file in files:
         file.close()
-
-
-def _sync_all(paths: list[str], directory: str) -> None:
-    for path in paths:
-        sync_path(path)
-    sync_directory(directory)
