@@ -28,7 +28,7 @@ cdef class Channel:
 
     cpdef put_messages(self, list messages)
     cdef _enqueue(self, list messages)
-    @cython.locals(candidates=list, held_back=Py_ssize_t, chosen=list, taken=list, now=cython.longlong, waiting=WaitingConsumers, promised=Py_ssize_t)
+    @cython.locals(candidates=list, held_back=Py_ssize_t, chosen=list, taken=list, now=cython.longlong, queue=Queue, waiting=WaitingConsumers, promised=Py_ssize_t)
     cpdef list take(self, client, Py_ssize_t window, long long timeout, long long sample_rate)
     @cython.locals(depth=Py_ssize_t, limit=Py_ssize_t, waiting=Py_ssize_t)
     cdef list _next_messages(self, Py_ssize_t window, Py_ssize_t promised)

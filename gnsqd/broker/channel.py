@@ -143,34 +143,35 @@ class Channel:
         unreadable for a while. With a `sample_rate` of N > 0 only N % of the messages are given out, the rest are
         consumed silently.
         """
+        queue = self.queue
         waiting = self._waiting
         promised = waiting.leave(client)
         taken: list[Message] = []
         now = monotonic_ns()
         while not taken:
-            held_back = self.deferred_count
+            held_back = len(queue.deferred)
             candidates = self._next_messages(window, promised)
             if not candidates:
                 waiting.join(client)
-                if self.deferred_count > held_back:
+                if len(queue.deferred) > held_back:
                     waiting.wake(1)  # to go on behind messages that are not due yet
                 return taken
             chosen = candidates
             if sample_rate:
                 chosen = [message for message in candidates if random() * 100 < sample_rate]
-            chosen = self.queue.fresh(chosen)
+            chosen = queue.fresh(chosen)
             taken = self._in_flight.push(chosen, client.id, now, timeout)
-            self.queue.taken(candidates, taken)
-            if not taken and self.queue.ttl:
+            queue.taken(candidates, taken)
+            if not taken and queue.ttl:
                 waiting.join(client)
                 waiting.wake(1)  # behind what was too old, but not in one turn
                 return taken
         if len(waiting):
-            waiting.wake(self.depth - waiting.promised)
+            waiting.wake(queue.count() - waiting.promised)
         return taken
 
     def _next_messages(self, window: int, promised: int) -> list[Message]:
-        depth = self.depth - promised
+        depth = self.queue.count() - promised
         if depth <= 0:
             return []
         waiting = len(self._waiting)

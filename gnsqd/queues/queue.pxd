@@ -30,6 +30,7 @@ cdef class Queue:
     cdef public object on_more
     cdef bint _store_first
 
+    cpdef Py_ssize_t count(self) except -1
     cpdef bint has_room(self, Py_ssize_t count) except -1
     @cython.locals(room=Py_ssize_t)
     cpdef put(self, list messages, Py_ssize_t takers=*)

@@ -134,6 +134,10 @@ class Queue:
     @property
     def depth(self) -> int:
         """Queued messages, in memory and in the store; not those that are held back."""
+        return self.count()
+
+    def count(self) -> int:
+        """The depth, without the cost of a property."""
         return len(self.memory) + self.stored()
 
     @property
