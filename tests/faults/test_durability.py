@@ -113,6 +113,26 @@ def test_finished_messages_leave_no_trace(gnsqd_factory: DaemonFactory) -> None:
     assert nsqd.channel_stats("t", "c")["depth"] == 0
 
 
+def test_clean_exit_writes_next_to_nothing(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory("--durability=process")
+    for channel in "abcd":
+        for what in ("topic", "channel"):
+            assert ask(nsqd, f"POST /{what}/create?topic=t&channel={channel}")[0] == 200
+    with Client(nsqd.tcp_address) as client:
+        for _ in range(20):
+            client.publish("t", *[b"x" * 200] * 1000)
+    eventually(lambda: nsqd.channel_stats("t", "d")["depth"] == 20_000)
+
+    def size() -> int:
+        return sum(path.stat().st_size for path in nsqd.data_path.iterdir())
+
+    before = size()
+    assert nsqd.terminate() == 0
+    assert before <= size() <= 1.05 * before
+    nsqd.restart()
+    assert nsqd.channel_stats("t", "a")["depth"] == nsqd.channel_stats("t", "d")["depth"] == 20_000
+
+
 @pytest.mark.peer
 def test_real_nsqd_takes_over_after_a_conversion_and_back(
     gnsqd_factory: DaemonFactory, peer_binary: Callable[[str], Path]

@@ -22,7 +22,7 @@ from benchmarks.row import (
     backlog,
     stored,
 )
-from benchmarks.storage import clean_exit, drainer, many_topics, restart
+from benchmarks.storage import clean_exit, clean_exit_of_channels, drainer, many_topics, restart
 from benchmarks.throughput import both, consumer, publisher, reader, writer
 
 TIMED = ("p50", "p99")
@@ -114,6 +114,15 @@ DURABILITY = (
             ("mpub-200", "MPUB 200", publisher("-batch=200")),
             ("both", "publish (MPUB 20) and consume at once", both(0, 0, "-batch=20")),
         )
+    ),
+    Row(
+        "exit-durability",
+        "clean exit with a backlog in 4 channels",
+        clean_exit_of_channels,
+        None,
+        SECONDS,
+        by_durability=True,
+        parts=STAGES[2:],
     ),
     Row(
         "topics-durability",

@@ -15,6 +15,7 @@ from daemons import DEADLINE, Daemon, eventually, free_port
 
 POLL_SECONDS = 0.001
 TOPICS = 1000
+CHANNELS = 4
 
 # The consumer must not be what is measured.
 MAX_BUSY = 0.5
@@ -84,6 +85,16 @@ def clean_exit(daemon: Daemon, load: Load) -> Measurement:
     if (depth := channel_stats(daemon)["backend_depth"]) != 0:
         raise BenchmarkError(f"{depth} messages on disk already")
     return end(daemon, load.stored)
+
+
+def clean_exit_of_channels(daemon: Daemon, load: Load) -> Measurement:
+    """The same with CHANNELS channels, each of which has the messages; and the start after that."""
+    for number in range(1, CHANNELS):
+        post(daemon, f"/topic/create?topic={TOPIC}")
+        post(daemon, f"/channel/create?topic={TOPIC}&channel={CHANNEL}{number}")
+    fill(daemon, load.stored)
+    ended = end(daemon, load.stored)
+    return Measurement(ended.value, parts={"exit": ended.value, "after-exit": start(daemon).value})
 
 
 def end(daemon: Daemon, messages: int) -> Measurement:
