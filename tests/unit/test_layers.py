@@ -178,6 +178,16 @@ def test_no_module_imports_itself_by_a_detour() -> None:
         pytest.fail(f"circular import: {' > '.join(reversed(error.args[1]))}")
 
 
+@pytest.mark.parametrize("module", ["topic", "channel"])
+def test_topics_and_channels_do_not_know_where_messages_are_kept(module: str) -> None:
+    """A store is opened for them; of what it is made they import nothing."""
+    imported = graph("gnsqd")[f"gnsqd.broker.{module}"]
+    assert {name for name in imported if name.startswith(("gnsqd.queues", "gnsqd.storage"))} == {
+        "gnsqd.queues.message",
+        "gnsqd.queues.queue",
+    }
+
+
 @pytest.mark.parametrize("top", ["nsqadmin_cli", "contrib"])
 def test_beside_the_daemon_only_its_shared_modules_are_imported(top: str) -> None:
     foreign = {
