@@ -11,8 +11,8 @@ from gnsqd.broker.consumer import ClientStats
 from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, MemoryStats, StatField
 from gnsqd.web.routes import ROUTES, Route
 from gnsqd.wire.codec import GRAMMAR, Tail
+from gnsqd.wire.commands import HANDLERS
 from gnsqd.wire.identify import Identify
-from gnsqd.wire.protocol_v2 import HANDLERS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "contrib" / "docs"

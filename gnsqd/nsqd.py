@@ -46,7 +46,8 @@ from gnsqd.web.handlers import API
 from gnsqd.web.http_auth import build_guard
 from gnsqd.web.routes import Router, TLSRequired
 from gnsqd.web.server import HTTPServer
-from gnsqd.wire.protocol_v2 import ProtocolV2
+from gnsqd.wire.commands import Commands
+from gnsqd.wire.session import ProtocolV2
 from gnsqd.wire.tcp import TCPServer
 
 if TYPE_CHECKING:
@@ -122,7 +123,8 @@ class NSQD:
         self._auth = self._build_auth(client_roots)
         authenticate = self._auth.query if options.auth_http_addresses else None
         spawn_for_client = self._supervisor.spawn_for_client
-        protocol = ProtocolV2(self._registry, options, self._log, spawn_for_client, new_tls, authenticate)
+        commands = Commands(self._registry, options, self._log, new_tls, authenticate)
+        protocol = ProtocolV2(commands, self._log, spawn_for_client)
         self._tcp_server = TCPServer(tcp_listener, protocol, options, self._log, spawn_for_client)
         router = Router(self._build_api(tcp_listener.port, http_port), options, self._log)
         guard = build_guard(options, router, self._log)

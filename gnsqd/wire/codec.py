@@ -35,7 +35,7 @@ class Tail(Enum):
     MESSAGES = 2  # int32 size, int32 count, count x { int32 size, body }
 
 
-# Every command of the protocol; HANDLERS in protocol_v2 has the same keys.
+# Every command of the protocol; HANDLERS in `commands` has the same keys.
 GRAMMAR: dict[bytes, Tail] = {
     b"IDENTIFY": Tail.BODY,
     b"AUTH": Tail.BODY,

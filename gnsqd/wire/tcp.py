@@ -13,7 +13,7 @@ from gnsqd.net.stream import StreamError
 from gnsqd.options import SECOND, Options
 from gnsqd.wire.client_v2 import ClientV2
 from gnsqd.wire.codec import FRAME_TYPE_ERROR, MAGIC_V2, frame
-from gnsqd.wire.protocol_v2 import ProtocolV2
+from gnsqd.wire.session import ProtocolV2
 
 
 class TCPServer:

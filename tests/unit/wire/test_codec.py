@@ -25,7 +25,7 @@ from gnsqd.wire.codec import (
     Tail,
     frame,
 )
-from gnsqd.wire.protocol_v2 import HANDLERS
+from gnsqd.wire.commands import HANDLERS
 
 MAX_BODY = 1000
 MAX_MSG = 100
@@ -62,7 +62,7 @@ def mpub(*bodies: bytes) -> bytes:
 
 
 def tail_of(decoder: Decoder, command: Command) -> object:
-    """The rest of `command` as protocol_v2 asks for it; Ellipsis while it isn't there."""
+    """The rest of `command` as a command asks for it; Ellipsis while it isn't there."""
     tail = GRAMMAR.get(command.params[0], Tail.NOTHING)
     if tail is Tail.NOTHING:
         return None

@@ -1,60 +1,55 @@
-"""Protocol V2: what each command does, and the two greenlets of a client (NSQD-COMPAT section 2).
+"""The commands of protocol V2: what each does, and the table of them (NSQD-COMPAT section 2).
 
-IOLoop receives, executes every command that is complete, then sends all their answers at once; messagePump takes
-messages from the client's channel, and sends heartbeats. A handler checks what the real daemon checks, in its order,
-and asks for the size and body of its command when it needs them; if they haven't arrived, the batch so far is answered
-first. A handler's result is the answer; a refusal is a ClientError, after which the connection ends unless it says
-otherwise.
+A handler checks what the real daemon checks, in its order, and asks for the size and body of its command when it needs
+them; if they haven't arrived, the batch so far is answered first. A handler's result is the answer; a refusal is a
+ClientError, after which the connection ends unless it specifies otherwise.
 """
 
 from collections.abc import Callable
-from functools import partial
 from time import monotonic
 
 from gevent import sleep
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.environment import Spawn
 from gnsqd.broker.registry import Registry
-from gnsqd.broker.topic import RETRY_SECONDS, Draining, Topic
+from gnsqd.broker.topic import Draining, Topic
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.gotext import quote
-from gnsqd.hub.cooperative import give_way
-from gnsqd.log import Level, Logger
+from gnsqd.log import Logger
 from gnsqd.names import is_valid_name
 from gnsqd.net.stream import TLS, DeflateLayer, Layer, SnappyLayer, StreamError
 from gnsqd.options import MILLISECOND, TLS_NOT_REQUIRED, Options
-from gnsqd.queues.message import Message
 from gnsqd.wire.auth import Authenticate, Gate
 from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_INIT, STATE_SUBSCRIBED, ClientV2
-from gnsqd.wire.codec import FRAME_TYPE_ERROR, FRAME_TYPE_RESPONSE, CodecError, Command, LineTooLong, frame
+from gnsqd.wire.codec import (
+    FRAME_TYPE_RESPONSE,
+    MESSAGE_ID_LENGTH,
+    CodecError,
+    Command,
+    frame,
+)
 from gnsqd.wire.errors import ClientError, Disconnected
 from gnsqd.wire.identify import apply_settings, negotiate, negotiated, parse_identify
 from gnsqd.wire.limits import Room
 
-MESSAGE_ID_LENGTH = 16
 TLS_HANDSHAKE_SECONDS = 5.0
 EPHEMERAL_RETRY_SECONDS = 0.1
 MAX_IDENTIFY = 32768  # bytes of JSON, which are some ms of work; what clients send takes 300
-TURN_SECONDS = 0.004  # for the commands of one client that are there at once
 
-_DEBUG = Level.DEBUG
 _OK = frame(FRAME_TYPE_RESPONSE, b"OK")
 _CLOSE_WAIT = frame(FRAME_TYPE_RESPONSE, b"CLOSE_WAIT")
 _NO_NUMBER = ValueError("failed to convert to Base10")
-_HEARTBEAT = frame(FRAME_TYPE_RESPONSE, b"_heartbeat_")
 
 
-class ProtocolV2:
-    """Serves clients against one registry. `spawn(name, body)` starts a greenlet for a client. `new_tls`, which makes a
-    layer for one client, is None without a certificate, `authenticate` without auth servers."""
+class Commands:
+    """Executes commands against one registry. `new_tls`, which makes a layer for one client, is None without a
+    certificate, `authenticate` without auth servers."""
 
     def __init__(
         self,
         registry: Registry,
         options: Options,
         log: Logger,
-        spawn: Spawn,
         new_tls: Callable[[], TLS] | None,
         authenticate: Authenticate | None = None,
     ) -> None:
@@ -62,175 +57,21 @@ class ProtocolV2:
         self._topics = registry.topics
         self._options = options
         self._log = log
-        self._spawn = spawn
         self._room = Room(registry, options)
         self._new_tls = new_tls
         self._gate = None if authenticate is None else Gate(authenticate, log)
         self._tls_required = options.tls_required != TLS_NOT_REQUIRED
 
-    # IOLoop
-
-    def IOLoop(self, client: ClientV2) -> None:
-        """Serve `client` until its connection ends. Raises only what is a defect."""
-        pump = self._spawn(f"messagePump:{client}", partial(self.messagePump, client))
-        failure = ""
-        try:
-            self._serve(client)
-        except (OSError, StreamError, LineTooLong) as error:  # TimeoutError is an OSError
-            failure = f"failed to read command - {error}"
-        except (ClientError, Disconnected) as error:
-            failure = str(error)
-        finally:
-            self._log.info("PROTOCOL(V2): [%s] exiting ioloop", client)
-            if failure:
-                self._log.error("client(%s) - %s", client, failure)
-            client.exiting = True
-            client.doorbell.ring()
-            if client.channel is not None:
-                client.channel.remove_client(client)
-            client.connection.shutdown()
-            pump.join()
-
-    def _serve(self, client: ClientV2) -> None:
-        decoder = client.decoder
-        while not client.exiting:
-            channel = client.channel if self._log.level > _DEBUG else None
-            done = executed = 0
-            turn_end = 0.0
-            try:
-                while True:
-                    if channel is not None:
-                        done += self._finish_run(client, channel)
-                    command = decoder.next_command()
-                    if command is None:
-                        break
-                    done += 1
-                    self._execute(client, command)
-                    executed += 1
-                    if not executed & 63:  # now and then
-                        turn_end = self._share_turn(client, turn_end)
-            finally:
-                self._send_replies(client)
-            if done:
-                client.set_deadlines()
-            data = client.connection.receive()
-            if not data:
-                return
-            decoder.feed(data)
-
-    def _share_turn(self, client: ClientV2, end: float) -> float:
-        """Let everybody else have a turn if this client's has ended; when it will end, which is 0 before the first
-        look."""
-        now = monotonic()
-        if 0 < end < now:
-            self._send_replies(client)
-            give_way()
-            now = monotonic()
-        elif end:
-            return end
-        return now + TURN_SECONDS
-
-    def _send_replies(self, client: ClientV2) -> None:
-        """ClientError, of which the client has been told, if what it published can't be kept."""
-        try:
-            client.send_replies()
-        except StorageError as error:
-            refusal = ClientError("E_PUB_FAILED", f"PUB failed {error}", error)
-            client.reply(frame(FRAME_TYPE_ERROR, refusal.data))
-            client.send_replies()
-            raise refusal from error
-
-    def _finish_run(self, client: ClientV2, channel: Channel) -> int:
-        """Execute the FINs that come next, up to one that is refused; how many that were."""
-        ids = client.decoder.finished_ids()
-        if not ids:
-            return 0
-        count = channel.finish_run(client.id, ids)
-        client.finished_messages(count)
-        client.decoder.take_back(len(ids) - count)
-        return count
-
-    def _execute(self, client: ClientV2, command: Command) -> None:
-        """Execute one command; ClientError if it ends the connection, and the client has been told."""
-        params = command.params
-        if self._log.level <= _DEBUG:
-            self._log.debug("PROTOCOL(V2): [%s] [%s]", client, b" ".join(params).decode("utf-8", "replace"))
-        try:
-            handler = HANDLERS.get(params[0])
-            if self._tls_required and client.tls is None and params[0] != b"IDENTIFY":
-                raise ClientError("E_INVALID", b"cannot %b in current state (TLS required)" % params[0])
-            if handler is None:
-                raise ClientError("E_INVALID", b"invalid command " + params[0])
-            answer = handler(self, client, command)
-            if answer is not None:
-                client.reply(answer)
-        except StorageError as error:  # of what earlier commands published
-            refusal = ClientError("E_PUB_FAILED", f"PUB failed {error}", error)
-            client.reply(frame(FRAME_TYPE_ERROR, refusal.data))
-            raise refusal from error
-        except ClientError as error:
-            if not error.quiet:
-                cause = f" - {error.cause}" if error.cause is not None else ""
-                self._log.error("[%s] - %s%s", client, error, cause)
-            client.reply(frame(FRAME_TYPE_ERROR, error.data))
-            if error.fatal:
-                raise
-
-    # messagePump
-
-    def messagePump(self, client: ClientV2) -> None:
-        """Send messages and heartbeats to `client` until it exits; a client that can't be sent to is closed."""
-        try:
-            while not client.exiting:
-                self._pump(client)
-        except (OSError, StreamError) as error:
-            if not client.exiting:
-                self._log.error("PROTOCOL(V2): [%s] messagePump error - %s", client, error)
-            client.close()
-        except BaseException:
-            client.close()
-            raise
-        finally:
-            self._log.info("PROTOCOL(V2): [%s] exiting messagePump", client)
-
-    def _pump(self, client: ClientV2) -> None:
-        channel = client.delivers_from
-        if client.heartbeat_due:
-            client.heartbeat_due = False
-            if channel is not None:
-                channel.stop_waiting(client)  # as in `ClientV2.wait_or_flush`
-            client.send_now(_HEARTBEAT)
-            if client.exiting:
-                return
-            channel = client.delivers_from
-        window = client.window()
-        debugging = self._log.level <= _DEBUG
-        if debugging and channel is not None:
-            self._log.debug("[%s] state rdy: %4d inflt: %4d", client, client.ready_count, client.in_flight_count)
-        if channel is None or window <= 0:
-            if channel is not None:
-                channel.stop_waiting(client)
-            client.flush()
-            client.doorbell.wait()
-            return
-        messages = channel.take(client, window, client.delivery_msg_timeout, client.delivery_sample_rate)
-        if messages:
-            if debugging:
-                self._log_messages(client, messages)
-            client.send_messages(messages)
-            if client.window() > 0:
-                give_way()
-        elif channel.depth:
-            # The disk can't be read just now; or it gave messages that are not due yet, then the bell has rung again.
-            give_way()
-            client.wait_or_flush(RETRY_SECONDS)
-        else:
-            client.wait_or_flush()
-
-    def _log_messages(self, client: ClientV2, messages: list[Message]) -> None:
-        for message in messages:
-            body = message.body.decode("utf-8", "backslashreplace")
-            self._log.debug("PROTOCOL(V2): writing msg(%s) to client(%s) - %s", message.id.decode(), client, body)
+    def execute(self, client: ClientV2, command: Command) -> bytes | None:
+        """Execute one command; the answer to it, None for none. ClientError; StorageError if what earlier commands
+        published can't be kept."""
+        name = command.params[0]
+        if self._tls_required and client.tls is None and name != b"IDENTIFY":
+            raise ClientError("E_INVALID", b"cannot %b in current state (TLS required)" % name)
+        handler = HANDLERS.get(name)
+        if handler is None:
+            raise ClientError("E_INVALID", b"invalid command " + name)
+        return handler(self, client, command)
 
     # Sizes and bodies
 
@@ -521,9 +362,9 @@ class ProtocolV2:
             raise ClientError(f"E_{name}_FAILED", f"{name} failed {error}", error) from error
 
 
-HANDLERS: dict[bytes, Callable[[ProtocolV2, ClientV2, Command], bytes | None]] = {
-    # getattr gives the Python method; `ProtocolV2.FIN` would be the C function of a cpdef, with another signature.
-    name.encode(): getattr(ProtocolV2, name)
+HANDLERS: dict[bytes, Callable[[Commands, ClientV2, Command], bytes | None]] = {
+    # getattr gives the Python method; `Commands.FIN` would be the C function of a cpdef, with another signature.
+    name.encode(): getattr(Commands, name)
     for name in ("FIN", "RDY", "REQ", "PUB", "MPUB", "DPUB", "NOP", "TOUCH", "SUB", "CLS", "IDENTIFY", "AUTH")
 }
 

@@ -5,25 +5,17 @@ from gnsqd.broker.topic cimport Topic
 from gnsqd.wire.client_v2 cimport ClientV2
 from gnsqd.wire.codec cimport Command, Decoder
 
-cdef class ProtocolV2:
+cdef class Commands:
     cdef object _registry
     cdef dict _topics
     cdef object _options
     cdef object _log
-    cdef object _spawn
     cdef object _room
     cdef object _new_tls
     cdef object _gate
     cdef bint _tls_required
 
-    @cython.locals(decoder=Decoder, command=Command, channel=Channel, done=Py_ssize_t, executed=Py_ssize_t, turn_end=double, data=bytes)
-    cpdef _serve(self, ClientV2 client)
-    cdef double _share_turn(self, ClientV2 client, double end) except? -1
-    @cython.locals(decoder=Decoder, ids=list, count=Py_ssize_t)
-    cdef Py_ssize_t _finish_run(self, ClientV2 client, Channel channel) except -1
-    cpdef _execute(self, ClientV2 client, Command command)
-    @cython.locals(channel=Channel, messages=list, window=cython.longlong, debugging=cython.bint)
-    cpdef _pump(self, ClientV2 client)
+    cpdef execute(self, ClientV2 client, Command command)
     cdef _more(self, ClientV2 client)
     cdef long long _size(self, ClientV2 client, Command command, str code, str what) except? -1
     @cython.locals(body=bytes)

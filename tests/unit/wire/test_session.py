@@ -8,12 +8,13 @@ from select import select
 import pytest
 from gevent import sleep, spawn
 
-import gnsqd.wire.protocol_v2
+import gnsqd.wire.session
 from gnsqd.broker.topic import Topic
 from gnsqd.options import Options
 from gnsqd.storage.syncer import Syncer
 from gnsqd.wire.client_v2 import ClientV2
-from gnsqd.wire.protocol_v2 import ProtocolV2
+from gnsqd.wire.commands import Commands
+from gnsqd.wire.session import ProtocolV2
 from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, backend_of, eventually, settle
 
 
@@ -28,7 +29,7 @@ def test_client_that_ends_while_its_heartbeat_waits_for_room_takes_no_more_messa
         client.ready_count = 1
         fill(ours)
         client.heartbeat_due = True
-        pump = spawn(ProtocolV2(around.registry, around.options, around.logger, around.spawn, None).messagePump, client)
+        pump = spawn(session(around).messagePump, client)
         settle()
         assert not pump.dead
         client.exiting = True
@@ -53,7 +54,7 @@ def test_client_that_reads_nothing_is_woken_for_no_message_while_it_is_sent_some
         client.delivers_from = channel
         client.ready_count = 10
         fill(ours)
-        pump = spawn(ProtocolV2(around.registry, around.options, around.logger, around.spawn, None).messagePump, client)
+        pump = spawn(session(around).messagePump, client)
         settle()
         assert (channel.depth, channel.in_flight_count, pump.dead) == (0, 1, False)
         other = FakeConsumer(2)
@@ -81,7 +82,7 @@ def test_client_that_reads_nothing_is_woken_for_no_message_while_it_is_sent_a_he
         client = ClientV2(1, ours, "127.0.0.1:1", around.options)
         client.delivers_from = channel
         client.ready_count = 10
-        pump = spawn(ProtocolV2(around.registry, around.options, around.logger, around.spawn, None).messagePump, client)
+        pump = spawn(session(around).messagePump, client)
         settle()
         other = FakeConsumer(2)
         assert channel.take(other, 10, MINUTE, 0) == []
@@ -111,7 +112,7 @@ def test_client_does_not_keep_a_deleted_topic_to_which_it_published(tmp_path: Pa
     ours, theirs = socket.socketpair()
     with theirs:
         client = ClientV2(1, ours, "127.0.0.1:1", around.options)
-        serving = spawn(ProtocolV2(around.registry, around.options, around.logger, around.spawn, None).IOLoop, client)
+        serving = spawn(session(around).IOLoop, client)
         for _ in range(2):
             theirs.sendall(b"PUB deleted\n\0\0\0\1xPUB deleted\n\0\0\0\1x")
             eventually(lambda: around.registry.topics and around.registry.topics["deleted"].message_count == 2)
@@ -133,7 +134,7 @@ def test_client_does_not_keep_a_deleted_topic_to_which_it_published(tmp_path: Pa
 def test_client_that_sends_very_much_at_once_lets_others_have_their_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gnsqd.wire.protocol_v2, "TURN_SECONDS", 1e-6)
+    monkeypatch.setattr(gnsqd.wire.session, "TURN_SECONDS", 1e-6)
     around = Fakes(tmp_path, Options(), Syncer())
     ours, theirs = socket.socketpair()
     seen = set()
@@ -146,7 +147,7 @@ def test_client_that_sends_very_much_at_once_lets_others_have_their_turn(
     with theirs:
         client = ClientV2(1, ours, "127.0.0.1:1", around.options)
         client.decoder.feed(b"NOP\n" * 6400 + b"PUB t\n\0\0\0\1x")
-        serving = spawn(ProtocolV2(around.registry, around.options, around.logger, around.spawn, None).IOLoop, client)
+        serving = spawn(session(around).IOLoop, client)
         watching = spawn(watch)
         theirs.settimeout(10)
         while not select([theirs], [], [], 0)[0]:
@@ -160,6 +161,10 @@ def test_client_that_sends_very_much_at_once_lets_others_have_their_turn(
     for topic in around.registry.topics.values():
         topic.close()
     around.syncer.stop()
+
+
+def session(around: Fakes) -> ProtocolV2:
+    return ProtocolV2(Commands(around.registry, around.options, around.logger, None), around.logger, around.spawn)
 
 
 def fill(sock: socket.socket) -> None:
