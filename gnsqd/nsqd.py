@@ -9,9 +9,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from socket import gethostname
-from typing import TYPE_CHECKING
 
-from gevent import get_hub
 from gevent.event import Event
 
 from gnsqd.broker.bounds import Bounds, BoundsLoop
@@ -46,12 +44,10 @@ from gnsqd.web.handlers import API
 from gnsqd.web.http_auth import build_guard
 from gnsqd.web.routes import Router, TLSRequired
 from gnsqd.web.server import HTTPServer
+from gnsqd.web.status import Status
 from gnsqd.wire.commands import Commands
 from gnsqd.wire.session import ProtocolV2
 from gnsqd.wire.tcp import TCPServer
-
-if TYPE_CHECKING:
-    from gnsqd.observe.prometheus import Metrics
 
 PROBE_SECONDS = 1.0
 PROBE_SIZE = 1 << 20  # bytes at most
@@ -80,8 +76,7 @@ class NSQD:
         self._terminating = False
         self._health_bell = Doorbell()
         self._memory = MemoryStats()
-        self._debug = Debug(self._registry, self._memory)
-        self._metrics: Metrics | None = None
+        self._debug = Debug(self._registry, self._memory, self._supervisor.crashes)
         self._queue_scan = QueueScan(self._registry, options, log, self._spawn)
         self._lookup = Lookup(options, log, self._registrations, self._spawn)
         self._statsd = Statsd(self._registry, options, self._memory, log, self._spawn)
@@ -126,7 +121,7 @@ class NSQD:
         commands = Commands(self._registry, options, self._log, new_tls, authenticate)
         protocol = ProtocolV2(commands, self._log, spawn_for_client)
         self._tcp_server = TCPServer(tcp_listener, protocol, options, self._log, spawn_for_client)
-        router = Router(self._build_api(tcp_listener.port, http_port), options, self._log)
+        router = Router(self._build_api(http_port), options, self._log)
         guard = build_guard(options, router, self._log)
         new_server = partial(
             HTTPServer,
@@ -173,23 +168,18 @@ class NSQD:
         context = tls.build_context(options)
         return None if context is None else partial(tls.TLSLayer, context), tls.read_client_roots(options)
 
-    def _build_api(self, tcp_port: int, http_port: int) -> API:
-        return API(
-            options=self._options,
-            registry=self._registry,
-            log=self._log,
-            tcp_port=tcp_port,
-            http_port=http_port,
-            memory=self._memory,
-            producers=self._tcp_server.producers,
-            persist_metadata=self._metadata_file.persist,
-            wait_persisted=self._metadata_file.wait,
-            render_metrics=self._render_metrics,
-            drain=self._drain,
-            exiting=self._exit_requested.is_set,
-            set_lookupd_addresses=self._lookup.set_addresses,
-            debug=self._debug,
+    def _build_api(self, http_port: int) -> API:
+        status = Status(
+            self._options,
+            self._registry,
+            self._log,
+            self._drain,
+            self._debug,
+            self._tcp_server,
+            http_port,
+            self._exit_requested.is_set,
         )
+        return API(self._options, self._registry, self._log, self._metadata_file, self._lookup, status, self._debug)
 
     def _build_auth(self, roots: bytes) -> Auth:
         options = self._options
@@ -201,21 +191,6 @@ class NSQD:
             MAX_ANSWER_SIZE,
         )
         return Auth(options.auth_http_addresses, http)
-
-    def _render_metrics(self, accept: str) -> tuple[bytes, str]:
-        if self._metrics is None:
-            # At the first scrape, as it takes a third of a start's time; in a thread, so that the hub goes on.
-            metrics = get_hub().threadpool.apply(_import_metrics)
-            if self._metrics is None:  # or another scrape was first
-                self._metrics = metrics(
-                    registry=self._registry,
-                    options=self._options,
-                    memory=self._memory,
-                    clients=self._tcp_server.clients.values,
-                    greenlets=self._debug.greenlet_count,
-                    crashes=self._supervisor.crashes,
-                )
-        return self._metrics.render(accept)
 
     def _environment(self) -> Environment:
         return Environment(
@@ -387,9 +362,3 @@ class NSQD:
         self._health_bell.ring()
         self._data_path.journals.stop()
         self._syncer.stop()
-
-
-def _import_metrics() -> "type[Metrics]":
-    from gnsqd.observe.prometheus import Metrics
-
-    return Metrics

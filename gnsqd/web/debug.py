@@ -21,7 +21,7 @@ import signal
 import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from weakref import WeakSet
@@ -55,11 +55,13 @@ _PAGES = {
 
 
 class Debug:
-    """The endpoints of one daemon. Owns the record of its greenlets, from `start` to `stop`."""
+    """The endpoints of one daemon. Owns the record of its greenlets, from `start` to `stop`; `crashes` counts those
+    that died of a defect, by kind."""
 
-    def __init__(self, registry: Registry, memory: MemoryStats) -> None:
+    def __init__(self, registry: Registry, memory: MemoryStats, crashes: Mapping[str, int]) -> None:
+        self.memory = memory
+        self.crashes = crashes
         self._registry = registry
-        self._memory = memory
         self._greenlets: WeakSet[Greenlet[..., object]] = WeakSet()
         self._profiling = False
         self._stopped = Event()
@@ -118,7 +120,7 @@ class Debug:
                 name, _, value = line.partition(":")
                 if name.startswith("Vm") or name in ("RssAnon", "Threads"):
                     figures[name] = value.strip()
-        figures |= self._memory.row()
+        figures |= self.memory.row()
         for generation, stats in enumerate(gc.get_stats()):
             figures[f"gc_generation_{generation}"] = ", ".join(f"{stats[name]} {name}" for name in stats)
         figures |= self._held()

@@ -1,167 +1,66 @@
-"""What stands behind each row of ROUTES: one method per endpoint.
+"""What stands behind the rows of ROUTES for publishing, topics, channels and options: one method per endpoint.
 
 The checks of every method come in the real daemon's order, because a client sees the first that fails (NSQD-COMPAT
 5.2); publishing therefore creates the topic before it looks at the messages.
 """
 
-import socket
-from collections.abc import Callable, Iterable, Iterator
-from time import monotonic_ns
+import json
+from base64 import b64encode
+from collections.abc import Iterator
+from re import compile as regex
 
 from gnsqd.broker.bounds import OutOfBounds
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.consumer import Consumer
-from gnsqd.broker.drain import Drain
 from gnsqd.broker.registry import Registry, TopicNotFound
 from gnsqd.broker.topic import ChannelNotFound, Draining, Topic
+from gnsqd.cluster.lookup import Lookup
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.gotext import parse_int
-from gnsqd.hub.cooperative import Turns, give_way
-from gnsqd.log import Logger
+from gnsqd.hub.cooperative import give_way
+from gnsqd.log import Level, Logger
 from gnsqd.names import is_valid_name
-from gnsqd.observe.stats import MemoryStats, snapshot
-from gnsqd.options import MILLISECOND, Options
-from gnsqd.version import NSQD_VERSION
-from gnsqd.web import config, peek
+from gnsqd.options import MILLISECOND, OPTIONS, Kind, Option, Options
+from gnsqd.queues.message import Message
+from gnsqd.storage.metadata import MetadataFile
 from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import Request
-from gnsqd.web.routes import JSON, Content, HTTPError, parse_query
-from gnsqd.web.stats_page import stats_page
+from gnsqd.web.routes import BOOLS, JSON, HTTPError, read_parameters, read_query
+from gnsqd.web.status import Status
 from gnsqd.wire.codec import CodecError, Decoder
 from gnsqd.wire.limits import NoRoom, Room
 
+DEFAULT_PEEK = 10
+MAX_PEEK = 1000  # messages
+MAX_PEEK_BYTES = 1024 * 1024  # of all messages, but for a single larger one
+MAX_SHOWN_BODY = 32 * 1024  # bytes that are shown of one body
+MAX_VALUE = 32768  # bytes of an option: a thousand addresses, and some ms to look through when they are none
+
 _PIECE = 65536
-_BOOLS = {"true": True, "1": True, "false": False, "0": False}
+_BY_KEY = {option.cfg: option for option in OPTIONS if option.cfg}
+_SURROGATE = regex("[\ud800-\udfff]")
 
 
 class API:
-    """The endpoints of one daemon.
-
-    tcp_port, http_port  where it listens, -1 on a unix socket
-    producers()          the clients that have published
-    persist_metadata()   write nsqd.dat with what is so now; when it fails, that has been logged
-    wait_persisted()     wait for the write, if one is due, of what was created until now; likewise
-    render_metrics(accept)  the Prometheus page and its content type
-    exiting()            whether the daemon's exit has begun
-    set_lookupd_addresses(addresses)  announce the daemon there, and nowhere else
-    debug                the endpoints under /debug
-    """
+    """The endpoints of one daemon. `status` and `debug` have those about the daemon itself."""
 
     def __init__(
         self,
-        *,
         options: Options,
         registry: Registry,
         log: Logger,
-        tcp_port: int,
-        http_port: int,
-        memory: MemoryStats,
-        producers: Callable[[], Iterable[Consumer]],
-        persist_metadata: Callable[[], None],
-        wait_persisted: Callable[[], None],
-        render_metrics: Callable[[str], tuple[bytes, str]],
-        drain: Drain,
-        exiting: Callable[[], bool],
-        set_lookupd_addresses: Callable[[list[str]], None],
+        metadata_file: MetadataFile,
+        lookup: Lookup,
+        status: Status,
         debug: Debug,
     ) -> None:
+        self.status = status
         self.debug = debug
         self._options = options
         self._registry = registry
         self._room = Room(registry, options)
         self._log = log
-        self._tcp_port = tcp_port
-        self._http_port = http_port
-        self._memory = memory
-        self._producers = producers
-        self._persist_metadata = persist_metadata
-        self._wait_persisted = wait_persisted
-        self._render_metrics = render_metrics
-        self._drain = drain
-        self._exiting = exiting
-        self._set_lookupd_addresses = set_lookupd_addresses
-        self._started = monotonic_ns()
-
-    # About the daemon
-
-    def ping(self, request: Request) -> str:
-        if not self._registry.healthy:
-            raise HTTPError(500, self._registry.health)
-        return self._registry.health
-
-    def healthz(self, request: Request) -> str:
-        return "OK"
-
-    def readyz(self, request: Request) -> str:
-        if self._exiting():
-            raise HTTPError(503, "NOK - exiting")
-        if self._registry.draining:
-            raise HTTPError(503, "NOK - draining")
-        if not self._registry.healthy:
-            raise HTTPError(503, self._registry.health)
-        return "OK"
-
-    def drain(self, request: Request) -> dict[str, object]:
-        return self._drain.state()
-
-    def start_drain(self, request: Request) -> dict[str, object]:
-        return self._switch_drain(self._drain.start)
-
-    def cancel_drain(self, request: Request) -> dict[str, object]:
-        return self._switch_drain(self._drain.cancel)
-
-    def _switch_drain(self, switch: Callable[[], None]) -> dict[str, object]:
-        if self._exiting():
-            raise HTTPError(503, "EXITING")
-        switch()
-        return self._drain.state()
-
-    def info(self, request: Request) -> dict[str, object]:
-        options = self._options
-        return {
-            "version": NSQD_VERSION,
-            "broadcast_address": options.broadcast_address,
-            "hostname": socket.gethostname(),
-            "http_port": self._http_port,
-            "tcp_port": self._tcp_port,
-            "start_time": self._registry.start_time,
-            "max_heartbeat_interval": options.max_heartbeat_interval,
-            "max_output_buffer_size": options.max_output_buffer_size,
-            "max_output_buffer_timeout": options.max_output_buffer_timeout,
-            "max_deflate_level": options.max_deflate_level,
-        }
-
-    def stats(self, request: Request) -> str | dict[str, object]:
-        parameters = self._parameters(request)
-        include_clients = _BOOLS.get(parameters.get("include_clients", ""), True)
-        stats = snapshot(
-            self._registry,
-            self._producers,
-            parameters.get("topic", ""),
-            parameters.get("channel", ""),
-            include_clients,
-        )
-        memory = self._memory.row() if _BOOLS.get(parameters.get("include_mem", ""), True) else None
-        registry = self._registry
-        if parameters.get("format") != "json":
-            uptime = monotonic_ns() - self._started
-            lines = stats_page(stats, memory, registry.health, registry.start_time, uptime)
-            return "".join(f"{line}\n" for line in Turns().over(lines))
-        answer = {
-            "version": NSQD_VERSION,
-            "health": registry.health,
-            "start_time": registry.start_time,
-            "topics": stats.topics,
-            "memory": memory,
-            "producers": stats.producers,
-        }
-        if memory is None:
-            del answer["memory"]
-        return answer
-
-    def metrics(self, request: Request) -> Content:
-        accept = request.headers.get(b"accept", b"").decode("latin-1")
-        return Content(*self._render_metrics(accept))
+        self._metadata_file = metadata_file
+        self._lookup = lookup
 
     # Publishing
 
@@ -172,7 +71,7 @@ class API:
             raise HTTPError(500, "INTERNAL_ERROR")
         if not request.body:
             raise HTTPError(400, "MSG_EMPTY")
-        parameters = self._query(request)
+        parameters = read_query(request, self._log)
         topic = self._get_topic(parameters)
         deferred = self._parse_defer(parameters["defer"]) if "defer" in parameters else 0
         self._put(topic, [request.body], deferred)
@@ -190,7 +89,7 @@ class API:
     def mpub(self, request: Request) -> str:
         if request.too_big and request.announced:
             raise HTTPError(413, "BODY_TOO_BIG")
-        parameters = self._query(request)
+        parameters = read_query(request, self._log)
         topic = self._get_topic(parameters)
         bodies = self._split_binary(request) if self._wants_binary(parameters) else self._split_lines(request)
         self._put(topic, bodies)
@@ -198,9 +97,9 @@ class API:
 
     def _wants_binary(self, parameters: dict[str, str]) -> bool:
         value = parameters.get("binary", "false")
-        if value not in _BOOLS:
+        if value not in BOOLS:
             self._log.warn("deprecated value '%s' used for /mpub binary param", value)
-        return _BOOLS.get(value, True)
+        return BOOLS.get(value, True)
 
     def _split_binary(self, request: Request) -> list[bytes]:
         decoder = Decoder()
@@ -246,102 +145,111 @@ class API:
     # Topics
 
     def create_topic(self, request: Request) -> None:
-        self._get_topic(self._query(request))
-        self._wait_persisted()
+        self._get_topic(read_query(request, self._log))
+        self._metadata_file.wait()
 
     def delete_topic(self, request: Request) -> None:
-        name = _required(self._parameters(request), "topic")
+        name = _required(read_parameters(request, self._log), "topic")
         try:
             self._registry.delete_existing_topic(name)
         except TopicNotFound as error:
             raise HTTPError(404, "TOPIC_NOT_FOUND") from error
-        self._persist_metadata()
+        self._metadata_file.persist()
 
     def empty_topic(self, request: Request) -> None:
-        name = _required(self._parameters(request), "topic")
+        name = _required(read_parameters(request, self._log), "topic")
         if not is_valid_name(name):
             raise HTTPError(400, "INVALID_TOPIC")
         self._get_existing_topic(name).empty()
 
     def pause_topic(self, request: Request) -> None:
-        topic = self._get_existing_topic(_required(self._parameters(request), "topic"))
-        topic.pause()
-        self._persist_metadata()
+        self._find_topic(request).pause()
+        self._metadata_file.persist()
 
     def unpause_topic(self, request: Request) -> None:
-        topic = self._get_existing_topic(_required(self._parameters(request), "topic"))
-        topic.unpause()
-        self._persist_metadata()
+        self._find_topic(request).unpause()
+        self._metadata_file.persist()
 
     def peek_topic(self, request: Request) -> dict[str, object]:
-        parameters = self._parameters(request)
-        return peek.show(self._get_existing_topic(_required(parameters, "topic")), parameters)
+        return self._peek(self._find_topic(request), request)
 
     # Channels
 
     def create_channel(self, request: Request) -> None:
-        topic, name = self._get_topic_and_channel_name(request)
+        topic, name = self._find_topic_and_channel_name(request)
         try:
             self._room.check_channel(topic, name)
         except NoRoom as error:
             raise HTTPError(503, "TOO_MANY_CHANNELS") from error
         topic.get_channel(name)
-        self._wait_persisted()
+        self._metadata_file.wait()
 
     def delete_channel(self, request: Request) -> None:
-        topic, name = self._get_topic_and_channel_name(request)
+        topic, name = self._find_topic_and_channel_name(request)
         try:
             topic.delete_existing_channel(name)
         except ChannelNotFound as error:
             raise HTTPError(404, "CHANNEL_NOT_FOUND") from error
-        self._persist_metadata()
+        self._metadata_file.persist()
 
     def empty_channel(self, request: Request) -> None:
-        self._get_existing_channel(request).empty()
+        self._find_channel(request).empty()
 
     def pause_channel(self, request: Request) -> None:
-        self._get_existing_channel(request).pause()
-        self._persist_metadata()
+        self._find_channel(request).pause()
+        self._metadata_file.persist()
 
     def unpause_channel(self, request: Request) -> None:
-        self._get_existing_channel(request).unpause()
-        self._persist_metadata()
+        self._find_channel(request).unpause()
+        self._metadata_file.persist()
 
     def peek_channel(self, request: Request) -> dict[str, object]:
-        return peek.show(self._get_existing_channel(request), self._query(request))
+        return self._peek(self._find_channel(request), request)
+
+    def _peek(self, queue: Topic | Channel, request: Request) -> dict[str, object]:
+        """The first `limit` messages, without taking any: those that would come next from memory, then those from disk.
+
+        Everything is bounded, so that nobody has to wait: the number of messages, their size together, and how much of
+        each body is shown. Router gives others their turns while it writes them out.
+        """
+        try:
+            limit = parse_int(read_query(request, self._log).get("limit", str(DEFAULT_PEEK)))
+        except ValueError:
+            limit = 0
+        if not 1 <= limit <= MAX_PEEK:
+            raise HTTPError(400, "INVALID_LIMIT")
+        return {
+            "depth": queue.depth,
+            "backend_depth": queue.backend_depth,
+            "messages": [_message_row(message, on_disk) for message, on_disk in queue.peek(limit, MAX_PEEK_BYTES)],
+        }
 
     # Options
 
     def get_config(self, request: Request) -> str | JSON:
-        return config.show(self._options, config.find_option(request.path.removeprefix("/config/")))
+        """Text as it is, everything else as JSON: durations in ns, levels and TLS settings as numbers."""
+        value = getattr(self._options, _find_option(request).name)
+        return value if isinstance(value, str) else JSON(value)
 
     def put_config(self, request: Request) -> str | JSON:
         if request.broken and not request.too_big:
             raise HTTPError(500, "INTERNAL_ERROR")
-        if request.too_big or not 0 < len(request.body) <= config.MAX_VALUE:
+        if request.too_big or not 0 < len(request.body) <= MAX_VALUE:
             raise HTTPError(413, "INVALID_VALUE")
-        option = config.find_option(request.path.removeprefix("/config/"))
-        config.change(self._options, option, request.body)
+        option = _find_option(request)
+        if not option.reload:
+            raise HTTPError(400, "INVALID_OPTION")
+        text = request.body.decode("utf-8", "replace")
+        try:
+            value = Level.parse(text) if option.kind is Kind.LOG_LEVEL else _parse_strings(text)
+        except (ValueError, RecursionError) as error:
+            raise HTTPError(400, "INVALID_VALUE") from error
+        setattr(self._options, option.name, value)
         self._log.level = self._options.log_level
-        self._set_lookupd_addresses(self._options.nsqlookupd_tcp_addresses or [])
-        return config.show(self._options, option)
+        self._lookup.set_addresses(self._options.nsqlookupd_tcp_addresses or [])
+        return self.get_config(request)
 
     # What they share
-
-    def _query(self, request: Request) -> dict[str, str]:
-        try:
-            return parse_query(request.query)
-        except ValueError as error:
-            self._log.error("failed to parse request params - %s", error)
-            raise HTTPError(400, "INVALID_REQUEST") from error
-
-    def _parameters(self, request: Request) -> dict[str, str]:
-        """For endpoints that read a body and make nothing of it."""
-        parameters = self._query(request)
-        if request.broken:
-            self._log.error("failed to parse request params - unexpected EOF")
-            raise HTTPError(400, "INVALID_REQUEST")
-        return parameters
 
     def _get_topic(self, parameters: dict[str, str]) -> Topic:
         name = _required(parameters, "topic")
@@ -363,8 +271,11 @@ class API:
         except TopicNotFound as error:
             raise HTTPError(404, "TOPIC_NOT_FOUND") from error
 
-    def _get_topic_and_channel_name(self, request: Request) -> tuple[Topic, str]:
-        parameters = self._parameters(request)
+    def _find_topic(self, request: Request) -> Topic:
+        return self._get_existing_topic(_required(read_parameters(request, self._log), "topic"))
+
+    def _find_topic_and_channel_name(self, request: Request) -> tuple[Topic, str]:
+        parameters = read_parameters(request, self._log)
         topic_name = _required(parameters, "topic")
         if not is_valid_name(topic_name):
             raise HTTPError(400, "INVALID_ARG_TOPIC")
@@ -373,8 +284,8 @@ class API:
             raise HTTPError(400, "INVALID_ARG_CHANNEL")
         return self._get_existing_topic(topic_name), channel_name
 
-    def _get_existing_channel(self, request: Request) -> Channel:
-        topic, name = self._get_topic_and_channel_name(request)
+    def _find_channel(self, request: Request) -> Channel:
+        topic, name = self._find_topic_and_channel_name(request)
         try:
             return topic.get_existing_channel(name)
         except ChannelNotFound as error:
@@ -385,6 +296,43 @@ def _required(parameters: dict[str, str], name: str) -> str:
     if name not in parameters:
         raise HTTPError(400, f"MISSING_ARG_{name.upper()}")
     return parameters[name]
+
+
+def _message_row(message: Message, on_disk: bool) -> dict[str, object]:
+    """A message as peek shows it; the body is text in `body` if it can be, else in `body_base64`."""
+    shown = message.body[:MAX_SHOWN_BODY]
+    text, encoded = None, None
+    try:
+        text = shown.decode()
+    except UnicodeDecodeError:
+        encoded = b64encode(shown).decode()
+    return {
+        "id": message.id.decode("ascii", "backslashreplace"),
+        "timestamp": message.timestamp,
+        "attempts": message.attempts,
+        "on_disk": on_disk,
+        "size": len(message.body),
+        "body": text,
+        "body_base64": encoded,
+    }
+
+
+def _find_option(request: Request) -> Option:
+    """The option whose key in the config file ends the path."""
+    key = request.path.removeprefix("/config/")
+    if key not in _BY_KEY:
+        raise HTTPError(400, "INVALID_OPTION")
+    return _BY_KEY[key]
+
+
+def _parse_strings(text: str) -> list[str] | None:
+    """A JSON list of strings, an empty one for each null in it, or null for no list; ValueError for all else."""
+    value = json.loads(text)
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(item is None or isinstance(item, str) for item in value):
+        raise ValueError("no list of strings")
+    return [_SURROGATE.sub("\ufffd", item or "") for item in value]
 
 
 def _line_pieces(body: bytes) -> Iterator[bytes]:

@@ -79,15 +79,15 @@ class Route:
 
 
 ROUTES = (
-    Route("GET", "/ping", "ping", Style.PLAIN, role=Role.ANYBODY),
-    Route("GET", "/healthz", "healthz", Style.PLAIN, role=Role.ANYBODY),
-    Route("GET", "/readyz", "readyz", Style.PLAIN, role=Role.ANYBODY),
-    Route("GET", "/drain", "drain", role=Role.READ),
-    Route("POST", "/drain", "start_drain"),
-    Route("DELETE", "/drain", "cancel_drain"),
-    Route("GET", "/info", "info", role=Role.READ),
-    Route("GET", "/stats", "stats", role=Role.READ),
-    Route("GET", "/metrics", "metrics", Style.PLAIN, role=Role.READ),
+    Route("GET", "/ping", "status.ping", Style.PLAIN, role=Role.ANYBODY),
+    Route("GET", "/healthz", "status.healthz", Style.PLAIN, role=Role.ANYBODY),
+    Route("GET", "/readyz", "status.readyz", Style.PLAIN, role=Role.ANYBODY),
+    Route("GET", "/drain", "status.drain", role=Role.READ),
+    Route("POST", "/drain", "status.start_drain"),
+    Route("DELETE", "/drain", "status.cancel_drain"),
+    Route("GET", "/info", "status.info", role=Role.READ),
+    Route("GET", "/stats", "status.stats", role=Role.READ),
+    Route("GET", "/metrics", "status.metrics", Style.PLAIN, role=Role.READ),
     Route("POST", "/pub", "pub", body="max_msg_size", logged=False),
     Route("POST", "/mpub", "mpub", body="max_body_size", logged=False),
     Route("POST", "/topic/create", "create_topic"),
@@ -118,6 +118,8 @@ ROUTES = (
 )
 
 Handler = Callable[[Request], object]
+
+BOOLS = {"true": True, "1": True, "false": False, "0": False}  # in queries
 
 _SECRET = ("/config/auth_http_addresses",)  # there may be passwords in these
 
@@ -310,4 +312,22 @@ def parse_query(query: str) -> dict[str, str]:
                 raise ValueError(f"invalid URL escape {quote(bad[0])}")
             name, value = unquote_plus(name), unquote_plus(value)
         parameters.setdefault(name, value)
+    return parameters
+
+
+def read_query(request: Request, log: Logger) -> dict[str, str]:
+    """The parameters of the request's query; HTTPError."""
+    try:
+        return parse_query(request.query)
+    except ValueError as error:
+        log.error("failed to parse request params - %s", error)
+        raise HTTPError(400, "INVALID_REQUEST") from error
+
+
+def read_parameters(request: Request, log: Logger) -> dict[str, str]:
+    """As `read_query`, for endpoints that read a body and make nothing of it."""
+    parameters = read_query(request, log)
+    if request.broken:
+        log.error("failed to parse request params - unexpected EOF")
+        raise HTTPError(400, "INVALID_REQUEST")
     return parameters

@@ -35,7 +35,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.registry = Registry()
-        self.debug = Debug(self.registry, MemoryStats())
+        self.debug = Debug(self.registry, MemoryStats(), {})
         self.debug.start()
         self.end = Event()
         self.greenlets: list[Greenlet[..., object]] = []

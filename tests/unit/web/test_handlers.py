@@ -4,6 +4,8 @@ show from outside. Everything else about them is in behaviour/test_http."""
 import io
 import time
 from collections.abc import Callable
+from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,6 +21,7 @@ from gnsqd.web.debug import Debug
 from gnsqd.web.handlers import API
 from gnsqd.web.http11 import Request, RequestReader
 from gnsqd.web.routes import Content, HTTPError
+from gnsqd.web.status import Status
 
 
 class Thing:
@@ -51,23 +54,14 @@ class World:
         registry = Registry()
         registry.topics["t"] = cast(Any, self.topic)
         self.registry = registry
-        memory = MemoryStats()
-        self.api = API(
-            options=self.options,
-            registry=registry,
-            log=Logger("", Level.INFO, self.log),
-            tcp_port=4150,
-            http_port=-1,
-            memory=memory,
-            producers=list,
-            persist_metadata=lambda: self.calls.append("persist_metadata"),
-            wait_persisted=lambda: self.calls.append("wait_persisted"),
-            render_metrics=lambda accept: (f"page for {accept}".encode(), "text/page"),
-            drain=cast(Any, Thing(self.calls)),
-            exiting=lambda: self.exiting,
-            set_lookupd_addresses=lambda addresses: self.calls.append(f"announce at {addresses}"),
-            debug=Debug(registry, memory),
-        )
+        log = Logger("", Level.INFO, self.log)
+        debug = Debug(registry, MemoryStats(), {})
+        drain = cast(Any, Thing(self.calls))
+        tcp_server = cast(Any, SimpleNamespace(port=4150, clients={}, producers=list))
+        status = Status(self.options, registry, log, drain, debug, tcp_server, -1, lambda: self.exiting)
+        metadata_file = cast(Any, Thing(self.calls))
+        lookup = cast(Any, Thing(self.calls))
+        self.api = API(self.options, registry, log, metadata_file, lookup, status, debug)
 
     def ask(self, handler: str, query: str = "topic=t&channel=c", body: bytes = b"", *headers: bytes) -> object:
         lines = [b"POST /x?%s HTTP/1.1" % query.encode(), b"Host: x", b"Content-Length: %d" % len(body), *headers]
@@ -76,7 +70,7 @@ class World:
         return self.call(handler, request)
 
     def call(self, handler: str, request: Request) -> object:
-        method: Callable[[Request], object] = getattr(self.api, handler)
+        method: Callable[[Request], object] = attrgetter(handler)(self.api)
         return method(request)
 
 
@@ -123,12 +117,12 @@ def test_daemon_that_exits_is_not_ready_but_works(world: World) -> None:
     world.exiting = True
     world.registry.set_health(StorageError("disk full"))
     with pytest.raises(HTTPError) as caught:
-        world.ask("readyz")
+        world.ask("status.readyz")
     assert (caught.value.status, caught.value.code) == (503, "NOK - exiting")
-    assert world.ask("healthz") == "OK"
+    assert world.ask("status.healthz") == "OK"
 
 
-@pytest.mark.parametrize("handler", ["start_drain", "cancel_drain"])
+@pytest.mark.parametrize("handler", ["status.start_drain", "status.cancel_drain"])
 def test_drain_cannot_be_switched_once_the_daemon_exits(world: World, handler: str) -> None:
     world.exiting = True
     with pytest.raises(HTTPError) as caught:
@@ -141,16 +135,16 @@ def test_drain_cannot_be_switched_once_the_daemon_exits(world: World, handler: s
 @pytest.mark.parametrize("level", ["topic", "channel"])
 def test_pausing_is_written_down_before_it_is_answered(world: World, what: str, level: str) -> None:
     assert world.ask(f"{what}_{level}") is None
-    assert world.calls[-2:] == [what, "persist_metadata"]
+    assert world.calls[-2:] == [what, "persist"]
 
 
 @pytest.mark.parametrize(
     "handler, calls",
     [
-        ("create_topic", ["wait_persisted"]),
-        ("create_channel", ["get_channel", "wait_persisted"]),
-        ("delete_topic", ["delete", "persist_metadata"]),
-        ("delete_channel", ["delete_existing_channel", "persist_metadata"]),
+        ("create_topic", ["wait"]),
+        ("create_channel", ["get_channel", "wait"]),
+        ("delete_topic", ["delete", "persist"]),
+        ("delete_channel", ["delete_existing_channel", "persist"]),
     ],
 )
 def test_creation_and_deletion_are_written_down_before_they_are_answered(
@@ -164,7 +158,7 @@ def test_creation_and_deletion_are_written_down_before_they_are_answered(
 def test_deletion_that_somebody_else_has_begun_is_written_down_before_it_is_answered(world: World) -> None:
     vars(world.topic)["exiting"] = True
     assert world.ask("delete_topic") is None
-    assert world.calls == ["persist_metadata"]
+    assert world.calls == ["persist"]
 
 
 def test_channel_that_goes_away_meanwhile_is_not_found(world: World) -> None:
@@ -185,23 +179,30 @@ def test_topic_that_goes_away_meanwhile_is_not_found(world: World, monkeypatch: 
 
 
 def test_ping_tells_the_last_failure_to_write(world: World) -> None:
-    assert world.ask("ping") == "OK"
+    assert world.ask("status.ping") == "OK"
     world.registry.set_health(StorageError("disk full"))
     with pytest.raises(HTTPError) as caught:
-        world.ask("ping")
+        world.ask("status.ping")
     assert (caught.value.status, caught.value.code) == (500, "NOK - disk full")
     world.registry.set_health(None)
-    assert world.ask("ping") == "OK"
+    assert world.ask("status.ping") == "OK"
 
 
 def test_info_shows_the_ports_it_was_given(world: World) -> None:
-    info = world.ask("info")
+    info = world.ask("status.info")
     assert isinstance(info, dict)
     assert (info["tcp_port"], info["http_port"]) == (4150, -1)
 
 
-def test_metrics_are_rendered_for_the_accept_header(world: World) -> None:
-    assert world.ask("metrics", "", b"", b"Accept: text/plain") == Content(b"page for text/plain", "text/page")
+def test_metrics_are_rendered_for_the_accept_header(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Metrics:
+        def __init__(self, **parts: object) -> None: ...
+
+        def render(self, accept: str) -> tuple[bytes, str]:
+            return f"page for {accept}".encode(), "text/page"
+
+    monkeypatch.setattr("gnsqd.web.status._import_metrics", lambda: Metrics)
+    assert world.ask("status.metrics", "", b"", b"Accept: text/plain") == Content(b"page for text/plain", "text/page")
 
 
 def test_bad_parameters_are_logged_with_the_reason(world: World) -> None:
@@ -244,6 +245,6 @@ def test_others_have_turns_between_the_lines_of_the_text_of_stats(
     turns: list[None] = []
     monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
     monkeypatch.setattr("gnsqd.hub.cooperative.give_way", lambda: turns.append(None))
-    text = world.ask("stats", "topic=nope")
+    text = world.ask("status.stats", "topic=nope")
     assert isinstance(text, str)
     assert len(turns) == text.count("\n") > 10

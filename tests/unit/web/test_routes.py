@@ -8,7 +8,7 @@ import pytest
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
-from gnsqd.web import debug, handlers
+from gnsqd.web import debug, handlers, status
 from gnsqd.web.http11 import Request, RequestReader
 from gnsqd.web.routes import JSON, ROUTES, Content, HTTPError, Route, Router, Style, parse_query
 
@@ -256,7 +256,7 @@ def test_requests_are_logged_except_where_the_route_says_no(judge: Judge) -> Non
 def test_every_route_has_a_handler_and_a_body_option_that_exist() -> None:
     for route in ROUTES:
         part, _, method = route.handler.rpartition(".")
-        owner = {"": handlers.API, "debug": debug.Debug}[part]
+        owner = {"": handlers.API, "status": status.Status, "debug": debug.Debug}[part]
         assert callable(getattr(owner, method)), route
         assert not route.body or isinstance(getattr(Options(), route.body), int), route
 

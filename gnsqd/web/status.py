@@ -1,0 +1,219 @@
+"""The endpoints about the daemon itself: its health, its drain, its addresses and its statistics.
+
+The text form of /stats is the real daemon's to the byte (NSQD-COMPAT 5.3), out of the same rows as the JSON.
+"""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from gevent import get_hub
+
+from gnsqd.broker.drain import Drain
+from gnsqd.broker.registry import Registry
+from gnsqd.gotext import format_duration
+from gnsqd.hub.cooperative import Turns
+from gnsqd.log import Logger
+from gnsqd.observe.stats import Row, Snapshot, snapshot
+from gnsqd.options import Options
+from gnsqd.version import NSQD_VERSION, version_string
+from gnsqd.web.debug import Debug
+from gnsqd.web.http11 import Request
+from gnsqd.web.routes import BOOLS, Content, HTTPError, read_parameters
+from gnsqd.wire.tcp import TCPServer
+
+if TYPE_CHECKING:
+    from gnsqd.observe.prometheus import Metrics
+
+_SECOND = 1_000_000_000
+
+_TOPIC = "[%(topic_name)-15s] depth: %(depth)-5d be-depth: %(backend_depth)-5d msgs: %(message_count)-8d"
+_CHANNEL = (
+    "[%(channel_name)-25s] depth: %(depth)-5d be-depth: %(backend_depth)-5d inflt: %(in_flight_count)-4d"
+    " def: %(deferred_count)-4d re-q: %(requeue_count)-5d timeout: %(timeout_count)-5d msgs: %(message_count)-8d"
+)
+_CONSUMER = (
+    "state: %(state)d inflt: %(in_flight_count)-4d rdy: %(ready_count)-4d fin: %(finish_count)-8d"
+    " re-q: %(requeue_count)-8d msgs: %(message_count)-8d"
+)
+
+
+class Status:
+    """The endpoints about one daemon. `http_port` is where it listens, -1 on a unix socket; `exiting()` is whether its
+    exit has begun."""
+
+    def __init__(
+        self,
+        options: Options,
+        registry: Registry,
+        log: Logger,
+        drain: Drain,
+        debug: Debug,
+        tcp_server: TCPServer,
+        http_port: int,
+        exiting: Callable[[], bool],
+    ) -> None:
+        self._options = options
+        self._registry = registry
+        self._log = log
+        self._drain = drain
+        self._debug = debug
+        self._tcp_server = tcp_server
+        self._http_port = http_port
+        self._exiting = exiting
+        self._metrics: Metrics | None = None
+        self._started = time.monotonic_ns()
+
+    def ping(self, request: Request) -> str:
+        if not self._registry.healthy:
+            raise HTTPError(500, self._registry.health)
+        return self._registry.health
+
+    def healthz(self, request: Request) -> str:
+        return "OK"
+
+    def readyz(self, request: Request) -> str:
+        if self._exiting():
+            raise HTTPError(503, "NOK - exiting")
+        if self._registry.draining:
+            raise HTTPError(503, "NOK - draining")
+        if not self._registry.healthy:
+            raise HTTPError(503, self._registry.health)
+        return "OK"
+
+    def drain(self, request: Request) -> dict[str, object]:
+        return self._drain.state()
+
+    def start_drain(self, request: Request) -> dict[str, object]:
+        return self._switch_drain(self._drain.start)
+
+    def cancel_drain(self, request: Request) -> dict[str, object]:
+        return self._switch_drain(self._drain.cancel)
+
+    def _switch_drain(self, switch: Callable[[], None]) -> dict[str, object]:
+        if self._exiting():
+            raise HTTPError(503, "EXITING")
+        switch()
+        return self._drain.state()
+
+    def info(self, request: Request) -> dict[str, object]:
+        options = self._options
+        return {
+            "version": NSQD_VERSION,
+            "broadcast_address": options.broadcast_address,
+            "hostname": socket.gethostname(),
+            "http_port": self._http_port,
+            "tcp_port": self._tcp_server.port,
+            "start_time": self._registry.start_time,
+            "max_heartbeat_interval": options.max_heartbeat_interval,
+            "max_output_buffer_size": options.max_output_buffer_size,
+            "max_output_buffer_timeout": options.max_output_buffer_timeout,
+            "max_deflate_level": options.max_deflate_level,
+        }
+
+    def stats(self, request: Request) -> str | dict[str, object]:
+        parameters = read_parameters(request, self._log)
+        include_clients = BOOLS.get(parameters.get("include_clients", ""), True)
+        stats = snapshot(
+            self._registry,
+            self._tcp_server.producers,
+            parameters.get("topic", ""),
+            parameters.get("channel", ""),
+            include_clients,
+        )
+        memory = self._debug.memory.row() if BOOLS.get(parameters.get("include_mem", ""), True) else None
+        registry = self._registry
+        if parameters.get("format") != "json":
+            uptime = time.monotonic_ns() - self._started
+            lines = stats_page(stats, memory, registry.health, registry.start_time, uptime)
+            return "".join(f"{line}\n" for line in Turns().over(lines))
+        answer = {
+            "version": NSQD_VERSION,
+            "health": registry.health,
+            "start_time": registry.start_time,
+            "topics": stats.topics,
+            "memory": memory,
+            "producers": stats.producers,
+        }
+        if memory is None:
+            del answer["memory"]
+        return answer
+
+    def metrics(self, request: Request) -> Content:
+        if self._metrics is None:
+            # At the first scrape, as it takes a third of a start's time; in a thread, so that the hub goes on.
+            metrics = get_hub().threadpool.apply(_import_metrics)
+            if self._metrics is None:  # or another scrape was first
+                self._metrics = metrics(
+                    registry=self._registry,
+                    options=self._options,
+                    memory=self._debug.memory,
+                    clients=self._tcp_server.clients.values,
+                    greenlets=self._debug.greenlet_count,
+                    crashes=self._debug.crashes,
+                )
+        return Content(*self._metrics.render(request.headers.get(b"accept", b"").decode("latin-1")))
+
+
+def _import_metrics() -> "type[Metrics]":
+    from gnsqd.observe.prometheus import Metrics
+
+    return Metrics
+
+
+def stats_page(stats: Snapshot, memory: Row | None, health: str, start_time: int, uptime: int) -> Iterator[str]:
+    """Line by line; `start_time` in unix seconds, `uptime` in ns."""
+    yield from (version_string(), f"start_time {_rfc3339(start_time)}", f"uptime {format_duration(uptime)}")
+    yield from ("", f"Health: {health}")
+    if memory is not None:
+        yield from ("", "Memory:")
+        yield from (f"   {name:<25}\t{value}" for name, value in memory.items())
+    yield from ("", "Topics:" if stats.topics else "Topics: None")
+    for number, topic in enumerate(stats.topics or []):
+        if number:
+            yield ""
+        yield f"{_paused(topic)}{_TOPIC % topic} e2e%: {_latency(topic)}"
+        for channel in topic["channels"]:
+            yield f"   {_paused(channel)}{_CHANNEL % channel} e2e%: {_latency(channel)}"
+            for client in channel["clients"] or []:
+                yield f"        {_client(client)}"
+    yield from ("", "Producers:" if stats.producers else "Producers: None")
+    for client in stats.producers or []:
+        yield f"   {_client(client)}"
+
+
+def _paused(row: Row) -> str:
+    return "*P " if row["paused"] else "   "
+
+
+def _rfc3339(seconds: int) -> str:
+    local = time.localtime(seconds)
+    zone = time.strftime("%z", local)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", local) + (f"{zone[:3]}:{zone[3:]}" if local.tm_gmtoff else "Z")
+
+
+def _latency(row: Row) -> str:
+    values = [percentile["value"] for percentile in row["e2e_processing_latency"]["percentiles"] or []]
+    return ", ".join(map(_nanoseconds, values))
+
+
+def _nanoseconds(value: float) -> str:
+    for size, unit in ((_SECOND, "s"), (1_000_000, "ms"), (1_000, "us")):
+        if value > size:
+            return f"{value / size:.1f}{unit}"
+    return f"{value:.1f}ns"
+
+
+def _client(client: Row) -> str:
+    port = client["remote_address"].rpartition(":")[2] if ":" in client["remote_address"] else ""
+    name = f"{client['hostname']}:{port} {client['user_agent']}"
+    if "pub_counts" in client:
+        counts = client["pub_counts"]
+        total = sum(entry["count"] for entry in counts)
+        topics = ",".join(f"{entry['topic']}={entry['count']}" for entry in counts)
+        doing = f"msgs: {total:<8} topics: {topics}"
+    else:
+        doing = _CONSUMER % client
+    connected = max(int(time.time() - client["connect_ts"]), 0) * _SECOND
+    return f"[{client['version']} {name:<21}] {doing} connected: {format_duration(connected)}"
