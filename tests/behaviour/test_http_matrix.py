@@ -405,7 +405,7 @@ def test_busy_daemons_have_something_of_everything(busy: Pair) -> None:
 
 
 def test_long_answers_arrive_whole(pair: Pair) -> None:
-    for nsqd, number in itertools.product(pair, range(40)):
+    for nsqd, number in itertools.product(pair, range(60)):
         nsqd.http("POST", f"/topic/create?topic=long{number}")
     for query in ("", "?format=json"):
         ours, real = (answer(nsqd, head(f"GET /stats{query}")) for nsqd in pair)
