@@ -8,7 +8,6 @@ Every long-lived greenlet is spawned here, by name; one that dies of a defect en
 import os
 from collections.abc import Callable
 from functools import partial
-from socket import gethostname
 
 from gevent.event import Event
 
@@ -23,22 +22,21 @@ from gnsqd.cluster.auth import MAX_ANSWER_SIZE, Auth
 from gnsqd.cluster.http_client import HTTPClient
 from gnsqd.cluster.lookup import Lookup
 from gnsqd.errors import StartError, StorageError
-from gnsqd.hub.doorbell import Doorbell
+from gnsqd.health import Health
 from gnsqd.log import Logger
 from gnsqd.net.listener import Listener
 from gnsqd.net.stream import TLS
 from gnsqd.observe.stats import MemoryStats
-from gnsqd.observe.statsd import Statsd, expand_prefix
+from gnsqd.observe.statsd import Statsd
 from gnsqd.options import SECOND, TLS_REQUIRED, Options, validate, validate_after_tls
 from gnsqd.queues.data_path import DataPath
 from gnsqd.storage import metadata
 from gnsqd.storage.dirlock import DirLock
-from gnsqd.storage.files import temporary_path, try_write
 from gnsqd.storage.free_disk import FreeDisk
 from gnsqd.storage.syncer import Syncer
 from gnsqd.supervisor import Supervisor
 from gnsqd.systemd import ServiceManager
-from gnsqd.version import NSQD_VERSION, VERSION, lane, version_string
+from gnsqd.version import VERSION, lane, version_string
 from gnsqd.web.debug import Debug
 from gnsqd.web.handlers import API
 from gnsqd.web.http_auth import build_guard
@@ -48,9 +46,6 @@ from gnsqd.web.status import Status
 from gnsqd.wire.commands import Commands
 from gnsqd.wire.session import ProtocolV2
 from gnsqd.wire.tcp import TCPServer
-
-PROBE_SECONDS = 1.0
-PROBE_SIZE = 1 << 20  # bytes at most
 
 
 class NSQD:
@@ -74,13 +69,13 @@ class NSQD:
         self._bounds_loop = BoundsLoop(self._bounds, self._free_disk)
         self._dead_letters = DeadLetters(self._registry, log, self._spawn)
         self._terminating = False
-        self._health_bell = Doorbell()
+        self._health = Health(self._registry, options.max_msg_size, self._metadata_path, self._syncer, log)
         self._memory = MemoryStats()
         self._debug = Debug(self._registry, self._memory, self._supervisor.crashes)
         self._queue_scan = QueueScan(self._registry, options, log, self._spawn)
-        self._lookup = Lookup(options, log, self._registrations, self._spawn)
+        self._lookup = Lookup(self._registry, options, log, self._spawn)
         self._statsd = Statsd(self._registry, options, self._memory, log, self._spawn)
-        self._service_manager = ServiceManager(self._status, log)
+        self._service_manager = ServiceManager(self._registry, self._drain, log)
 
     # Start
 
@@ -97,7 +92,7 @@ class NSQD:
         self._log.info("ID: %d", options.node_id)
         self._log.info("gnsqd v%s (%s)", VERSION, lane())
         try:
-            self._data_path = DataPath(options, self._log, self._syncer, self._set_health, self._check_exit)
+            self._data_path = DataPath(options, self._log, self._syncer, self._health.note, self._check_exit)
         except StorageError as error:
             raise StartError(str(error), prefix="failed to load metadata") from error
         self._registry.attach(self._environment())
@@ -112,9 +107,6 @@ class NSQD:
         # /config shows what nsqlookupd is told
         options.broadcast_tcp_port = options.broadcast_tcp_port or max(tcp_listener.port, 0)
         options.broadcast_http_port = options.broadcast_http_port or max(http_port, 0)
-        options.statsd_prefix = expand_prefix(
-            options.statsd_prefix, options.broadcast_address, options.broadcast_http_port
-        )
         self._auth = self._build_auth(client_roots)
         authenticate = self._auth.query if options.auth_http_addresses else None
         spawn_for_client = self._supervisor.spawn_for_client
@@ -148,12 +140,12 @@ class NSQD:
         self._spawn("journalLoop", self._data_path.journals.journal_loop)
         self._spawn("compactionLoop", self._data_path.journals.compaction_loop)
         self._spawn("persistLoop", self._metadata_file.persist_loop)
-        self._spawn("healthLoop", self.health_loop)
+        self._spawn("healthLoop", self._health.loop)
         if options.bounded:
             self._spawn("boundsLoop", self._bounds_loop.run)
         if options.max_attempts:
             self._dead_letters.start()
-        self._lookup.start(options.nsqlookupd_tcp_addresses, self._identity())
+        self._lookup.start()
         self._statsd.start()
         self._spawn("reportLoop", self._service_manager.report_loop)
         self._service_manager.ready()
@@ -247,54 +239,6 @@ class NSQD:
         self._registry.note_change()
         self._lookup.notify(changed)
 
-    # Health
-
-    def _set_health(self, error: Exception | None) -> None:
-        self._registry.set_health(error)
-        if error is not None:
-            self._health_bell.ring()
-
-    def health_loop(self) -> None:
-        """After a disk write failed, try from time to time whether one works again, so that a daemon which publishers
-        avoid for its health gets well without them. A message of the largest size, or 1 MiB of it, must fit."""
-        path = temporary_path(self._metadata_path)
-        data = bytes(min(max(self._options.max_msg_size, 0), PROBE_SIZE))
-        while not self._exit_requested.wait(PROBE_SECONDS):
-            error = self._registry.error
-            if error is None:
-                self._health_bell.wait()
-                continue
-            try:
-                self._syncer.run(try_write, path, data)
-            except StorageError:
-                continue
-            if self._registry.error is error:
-                self._log.info("NSQ: the disk can be written to again")
-                self._registry.set_health(None)
-
-    def _status(self) -> str:
-        """What the daemon is at, for whoever looks at the service. May yield."""
-        return f"draining, {self._drain.state()['messages']} messages left" if self._registry.draining else "serving"
-
-    # What nsqlookupd is told
-
-    def _identity(self) -> dict[str, object]:
-        options = self._options
-        return {
-            "broadcast_address": options.broadcast_address,
-            "hostname": gethostname(),
-            "tcp_port": options.broadcast_tcp_port,
-            "http_port": options.broadcast_http_port,
-            "version": NSQD_VERSION,
-        }
-
-    def _registrations(self) -> list[tuple[str, list[str]]]:
-        return [
-            (topic.name, [channel.name for channel in topic.channels.values() if not channel.exiting])
-            for topic in self._registry.topics.values()
-            if not topic.exiting
-        ]
-
     # Exit
 
     def request_exit(self, code: int) -> None:
@@ -318,6 +262,7 @@ class NSQD:
         """Stop everything, flush everything to disk; the exit code. What fails by a defect does not keep the rest from
         being done."""
         for step in (
+            self._health.stop,
             self._service_manager.stopping,
             self._auth.stop,
             self._tcp_server.close,
@@ -359,6 +304,5 @@ class NSQD:
         self._log.info("NSQ: stopping subsystems")
         self._queue_scan.stop()
         self._statsd.stop()
-        self._health_bell.ring()
         self._data_path.journals.stop()
         self._syncer.stop()

@@ -6,11 +6,12 @@ for it (sd_watchdog_enabled(3)), by a greenlet: what it vouches for is that gree
 """
 
 import os
-from collections.abc import Callable
 
 import gevent.socket
 from gevent import sleep
 
+from gnsqd.broker.drain import Drain
+from gnsqd.broker.registry import Registry
 from gnsqd.log import Logger
 
 STATUS_SECONDS = 5.0
@@ -18,20 +19,20 @@ SEND_SECONDS = 5.0
 
 
 class ServiceManager:
-    """Owns what was told last. `status()` gives a few words for people; it is asked for every few seconds, and may
-    yield."""
+    """Owns the status that was sent last."""
 
-    def __init__(self, status: Callable[[], str], log: Logger) -> None:
-        self._status = status
+    def __init__(self, registry: Registry, drain: Drain, log: Logger) -> None:
+        self._registry = registry
+        self._drain = drain
         self._log = log
         self._address = os.environ.get("NOTIFY_SOCKET", "")
-        self._told = ""
+        self._sent = ""
         self._exiting = False
 
     def ready(self) -> None:
         """The daemon serves."""
-        self._told = self._status()
-        self._send("READY=1", f"STATUS={self._told}")
+        self._sent = self._status()
+        self._send("READY=1", f"STATUS={self._sent}")
 
     def stopping(self) -> None:
         """The exit has begun. From here on the manager asks for no sign of life, only that the exit ends in time."""
@@ -46,11 +47,15 @@ class ServiceManager:
             if self._exiting:
                 return
             lines = ["WATCHDOG=1"] if timeout else []
-            if (status := self._status()) != self._told:
-                self._told = status
+            if (status := self._status()) != self._sent:
+                self._sent = status
                 lines.append(f"STATUS={status}")
             if lines:
                 self._send(*lines)
+
+    def _status(self) -> str:
+        """What the daemon does, for people. May yield."""
+        return f"draining, {self._drain.state()['messages']} messages left" if self._registry.draining else "serving"
 
     def _send(self, *lines: str) -> None:
         if not self._address:

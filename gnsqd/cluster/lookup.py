@@ -9,6 +9,7 @@ with its connection.
 import json
 from collections import deque
 from collections.abc import Callable
+from socket import gethostname
 from time import monotonic
 from urllib.parse import quote_plus
 
@@ -16,14 +17,16 @@ from gevent import Greenlet, joinall, killall
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import Spawn
+from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
 from gnsqd.cluster.http_client import HTTPClient, HTTPClientError
-from gnsqd.cluster.lookup_peer import LookupdError, LookupPeer, PeerInfo, Registrations, register, unregister
+from gnsqd.cluster.lookup_peer import LookupdError, LookupPeer, PeerInfo, register, unregister
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.names import is_valid_name
 from gnsqd.net.addresses import join_host_port
 from gnsqd.options import Options
+from gnsqd.version import NSQD_VERSION
 
 PING_INTERVAL = 15.0  # seconds
 MAX_EVENTS = 1000
@@ -33,22 +36,20 @@ MAX_CHANNELS_BODY = 256 * 1024  # bytes; more would keep everybody waiting while
 class Lookup:
     """Owns the peers, in the order of the addresses. Nothing happens before `start`."""
 
-    def __init__(self, options: Options, log: Logger, registrations: Registrations, spawn: Spawn) -> None:
+    def __init__(self, registry: Registry, options: Options, log: Logger, spawn: Spawn) -> None:
+        self._registry = registry
+        self._options = options
         self._log = log
-        self._max_body_size = options.max_body_size
-        self._registrations = registrations
         self._spawn = spawn
         self._http = HTTPClient(
             options.http_client_connect_timeout, options.http_client_request_timeout, max_body_size=MAX_CHANNELS_BODY
         )
-        self._identity: dict[str, object] = {}
         self._peers: dict[str, _Announcer] = {}
         self._queries: set[Greenlet[..., None]] = set()
 
-    def start(self, addresses: list[str], identity: dict[str, object]) -> None:
-        """Announce this daemon, described by the fields of `identity`, at `addresses`. Never yields."""
-        self._identity = identity
-        self.set_addresses(addresses)
+    def start(self) -> None:
+        """Announce this daemon. Never yields."""
+        self.set_addresses(self._options.nsqlookupd_tcp_addresses)
 
     def stop(self) -> None:
         """Close all connections, and let who waits for channels to create go on without. Yields."""
@@ -69,14 +70,23 @@ class Lookup:
                 self._peers[address] = self._announce_at(address)
 
     def _announce_at(self, address: str) -> "_Announcer":
-        peer = LookupPeer(
-            address,
-            identity=self._identity,
-            registrations=self._registrations,
-            max_body_size=self._max_body_size,
-            log=self._log,
-        )
+        options = self._options
+        identity = {
+            "broadcast_address": options.broadcast_address,
+            "hostname": gethostname(),
+            "tcp_port": options.broadcast_tcp_port,
+            "http_port": options.broadcast_http_port,
+            "version": NSQD_VERSION,
+        }
+        peer = LookupPeer(address, identity, self._registrations, options.max_body_size, self._log)
         return _Announcer(peer, self._log, self._spawn)
+
+    def _registrations(self) -> list[tuple[str, list[str]]]:
+        return [
+            (topic.name, [channel.name for channel in topic.channels.values() if not channel.exiting])
+            for topic in self._registry.topics.values()
+            if not topic.exiting
+        ]
 
     def notify(self, thing: object) -> None:
         """A topic or channel came or went. Never yields."""

@@ -77,7 +77,6 @@ class LookupPeer:
     def __init__(
         self,
         address: str,
-        *,
         identity: dict[str, object],
         registrations: Registrations,
         max_body_size: int,

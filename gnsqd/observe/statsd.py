@@ -62,7 +62,11 @@ class Statsd:
         self._counts: dict[Name, int] = {}
 
     def start(self) -> None:
-        """Begin; the first push comes after one interval."""
+        """Begin; the first push comes after one interval. The option has the expanded prefix from now on."""
+        options = self._options
+        options.statsd_prefix = expand_prefix(
+            options.statsd_prefix, options.broadcast_address, options.broadcast_http_port
+        )
         if self._options.statsd_address:
             self._loop = self._spawn("statsdLoop", self.statsdLoop)
 

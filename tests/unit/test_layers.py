@@ -25,7 +25,7 @@ LAYERS = (
     ("gnsqd.config_file",),
     ("gnsqd.flags",),
     ("gnsqd.nsqd",),
-    ("gnsqd.supervisor", "gnsqd.systemd"),
+    ("gnsqd.supervisor", "gnsqd.systemd", "gnsqd.health"),
     ("gnsqd.web",),
     ("gnsqd.wire", "gnsqd.cluster", "gnsqd.observe.statsd", "gnsqd.observe.prometheus"),
     ("gnsqd.observe.stats",),

@@ -27,11 +27,10 @@ class Daemon:
     """A broker and its Lookup."""
 
     def __init__(self, directory: Path, syncer: Syncer, **options: Any) -> None:
-        values = Options(**options)
-        self.fakes = Fakes(directory, values, syncer)
+        self.options = Options(**options)
+        self.fakes = Fakes(directory, self.options, syncer)
         self.registry: Registry = self.fakes.registry
-        spawn = self.fakes.spawn
-        self.lookup = Lookup(values, self.fakes.logger, self._registrations, spawn)
+        self.lookup = Lookup(self.registry, self.options, self.fakes.logger, self.fakes.spawn)
         self.registry.attach(
             dataclasses.replace(
                 self.fakes.environment,
@@ -40,12 +39,9 @@ class Daemon:
             )
         )
 
-    def _registrations(self) -> list[tuple[str, list[str]]]:
-        return [(topic.name, list(topic.channels)) for topic in self.registry.topics.values()]
-
     def start(self, *peers: FakeLookupd | str) -> None:
-        addresses = [peer if isinstance(peer, str) else peer.address for peer in peers]
-        self.lookup.start(addresses, {"hostname": "vm"})
+        self.options.nsqlookupd_tcp_addresses = [peer if isinstance(peer, str) else peer.address for peer in peers]
+        self.lookup.start()
 
     def log(self) -> str:
         return self.fakes.log.getvalue()

@@ -1,0 +1,54 @@
+"""Whether the disk can be written to: /ping reports the last failure, and a probe finds out when it is over.
+
+Publishers avoid a daemon that is not healthy, so without the probe nothing might be written again.
+"""
+
+from gevent.event import Event
+
+from gnsqd.broker.registry import Registry
+from gnsqd.errors import StorageError
+from gnsqd.hub.doorbell import Doorbell
+from gnsqd.log import Logger
+from gnsqd.storage.files import temporary_path, try_write
+from gnsqd.storage.syncer import Syncer
+
+PROBE_SECONDS = 1.0
+PROBE_SIZE = 1 << 20  # bytes at most
+
+
+class Health:
+    """Owns the probe, a file beside `path` that takes a message of the largest size, or 1 MiB of it."""
+
+    def __init__(self, registry: Registry, max_msg_size: int, path: str, syncer: Syncer, log: Logger) -> None:
+        self._registry = registry
+        self._data = bytes(min(max(max_msg_size, 0), PROBE_SIZE))
+        self._path = temporary_path(path)
+        self._syncer = syncer
+        self._log = log
+        self._bell = Doorbell()
+        self._stopped = Event()
+
+    def note(self, error: Exception | None) -> None:
+        """A disk write failed, or succeeded (None)."""
+        self._registry.set_health(error)
+        if error is not None:
+            self._bell.ring()
+
+    def loop(self) -> None:
+        """After a disk write failed, probe until one works again or `stop`."""
+        while not self._stopped.wait(PROBE_SECONDS):
+            error = self._registry.error
+            if error is None:
+                self._bell.wait()
+                continue
+            try:
+                self._syncer.run(try_write, self._path, self._data)
+            except StorageError:
+                continue
+            if self._registry.error is error:
+                self._log.info("NSQ: the disk can be written to again")
+                self._registry.set_health(None)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._bell.ring()
