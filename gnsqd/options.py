@@ -11,6 +11,7 @@ import hashlib
 import socket
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gnsqd.errors import StartError
@@ -70,11 +71,15 @@ class Option:
     help: str = ""
 
 
+# Of a default; durations and some other rows state theirs.
+_KINDS = {bool: Kind.BOOL, int: Kind.INT, str: Kind.STRING, list: Kind.STRINGS, Level: Kind.LOG_LEVEL}
+
+
 def _row(
-    kind: Kind,
     default: Any,
-    help: str,
+    help: str = "",
     *,
+    kind: Kind | None = None,
     flag: str | None = None,
     cfg: str | None = None,
     field: str = "",
@@ -82,12 +87,13 @@ def _row(
     ours: bool = False,
 ) -> Any:
     """A field of `Options` carrying the row's columns; `flag` and `cfg` default to forms of the attribute's name."""
-    columns = {"kind": kind, "default": default, "flag": flag, "cfg": cfg, "field": field}
+    columns = {"kind": kind or _KINDS[type(default)], "default": default, "flag": flag, "cfg": cfg, "field": field}
     columns |= {"reload": reload, "ours": ours, "help": help}
     factory: Callable[[], Any] = (lambda: list(default)) if isinstance(default, list) else (lambda: default)
     return dataclasses.field(default_factory=factory, metadata=columns)
 
 
+_duration = partial(_row, kind=Kind.DURATION)
 _HOSTNAME = socket.gethostname()
 
 
@@ -99,223 +105,173 @@ def _default_node_id(hostname: str) -> int:
 class Options:
     """The values the daemon runs with: `Options()` holds the defaults, keywords override them."""
 
-    version: bool = _row(Kind.BOOL, False, "print version string", cfg="")
-    config: str = _row(Kind.STRING, "", "path to config file", cfg="")
-    log_level: Level = _row(
-        Kind.LOG_LEVEL, Level.INFO, "set log verbosity: debug, info, warn, error, or fatal", reload=True
-    )
-    log_prefix: str = _row(Kind.STRING, "[nsqd] ", "log message prefix")
-    verbose: bool = _row(Kind.BOOL, False, "[deprecated] has no effect, use --log-level", cfg="")
+    version: bool = _row(False, "print version string", cfg="")
+    config: str = _row("", "path to config file", cfg="")
+    log_level: Level = _row(Level.INFO, "set log verbosity: debug, info, warn, error, or fatal", reload=True)
+    log_prefix: str = _row("[nsqd] ", "log message prefix")
+    verbose: bool = _row(False, "[deprecated] has no effect, use --log-level", cfg="")
     node_id: int = _row(
-        Kind.INT,
         _default_node_id(_HOSTNAME),
         "unique part for message IDs, (int) in range [0,1024) (default is hash of hostname)",
         cfg="id",
         field="ID",
     )
-    worker_id: bool = _row(Kind.BOOL, False, "[deprecated] use --node-id", cfg="")
+    worker_id: bool = _row(False, "[deprecated] use --node-id", cfg="")
 
     tcp_address: str = _row(
-        Kind.STRING,
-        "0.0.0.0:4150",
-        "address to listen on for TCP clients (<addr>:<port> for TCP/IP or <path> for unix socket)",
+        "0.0.0.0:4150", "address to listen on for TCP clients (<addr>:<port> for TCP/IP or <path> for unix socket)"
     )
     http_address: str = _row(
-        Kind.STRING,
-        "0.0.0.0:4151",
-        "address to listen on for HTTP clients (<addr>:<port> for TCP/IP or <path> for unix socket)",
+        "0.0.0.0:4151", "address to listen on for HTTP clients (<addr>:<port> for TCP/IP or <path> for unix socket)"
     )
-    https_address: str = _row(Kind.STRING, "0.0.0.0:4152", "<addr>:<port> to listen on for HTTPS clients")
+    https_address: str = _row("0.0.0.0:4152", "<addr>:<port> to listen on for HTTPS clients")
     broadcast_address: str = _row(
-        Kind.STRING,
-        _HOSTNAME,
-        "address that will be registered with lookupd (defaults to the OS hostname)",
+        _HOSTNAME, "address that will be registered with lookupd (defaults to the OS hostname)"
     )
     broadcast_tcp_port: int = _row(
-        Kind.INT,
-        0,
-        "TCP port that will be registered with lookupd (defaults to the TCP port that this nsqd is listening on)",
+        0, "TCP port that will be registered with lookupd (defaults to the TCP port that this nsqd is listening on)"
     )
     broadcast_http_port: int = _row(
-        Kind.INT,
-        0,
-        "HTTP port that will be registered with lookupd (defaults to the HTTP port that this nsqd is listening on)",
+        0, "HTTP port that will be registered with lookupd (defaults to the HTTP port that this nsqd is listening on)"
     )
     nsqlookupd_tcp_addresses: list[str] = _row(
-        Kind.STRINGS,
-        [],
-        "lookupd TCP address (may be given multiple times)",
-        flag="lookupd-tcp-address",
-        reload=True,
+        [], "lookupd TCP address (may be given multiple times)", flag="lookupd-tcp-address", reload=True
     )
     auth_http_addresses: list[str] = _row(
-        Kind.STRINGS,
-        [],
-        "<addr>:<port> or a full url to query auth server (may be given multiple times)",
-        flag="auth-http-address",
+        [], "<addr>:<port> or a full url to query auth server (may be given multiple times)", flag="auth-http-address"
     )
-    http_client_connect_timeout: int = _row(Kind.DURATION, 2 * SECOND, "timeout for HTTP connect")
-    http_client_request_timeout: int = _row(Kind.DURATION, 5 * SECOND, "timeout for HTTP request")
+    http_client_connect_timeout: int = _duration(2 * SECOND, "timeout for HTTP connect")
+    http_client_request_timeout: int = _duration(5 * SECOND, "timeout for HTTP request")
 
-    data_path: str = _row(Kind.STRING, "", "path to store disk-backed messages")
-    mem_queue_size: int = _row(Kind.INT, 10_000, "number of messages to keep in memory (per topic/channel)")
-    max_bytes_per_file: int = _row(Kind.INT, 100 * 1024 * 1024, "number of bytes per diskqueue file before rolling")
-    sync_every: int = _row(Kind.INT, 2500, "number of messages per diskqueue fsync")
-    sync_timeout: int = _row(Kind.DURATION, 2 * SECOND, "duration of time per diskqueue fsync")
+    data_path: str = _row("", "path to store disk-backed messages")
+    mem_queue_size: int = _row(10_000, "number of messages to keep in memory (per topic/channel)")
+    max_bytes_per_file: int = _row(100 * 1024 * 1024, "number of bytes per diskqueue file before rolling")
+    sync_every: int = _row(2500, "number of messages per diskqueue fsync")
+    sync_timeout: int = _duration(2 * SECOND, "duration of time per diskqueue fsync")
 
     queue_scan_selection_count: int = _row(
-        Kind.INT, 20, "number of channels to check per cycle (every 100ms) for in-flight and deferred timeouts"
+        20, "number of channels to check per cycle (every 100ms) for in-flight and deferred timeouts"
     )
-    queue_scan_worker_pool_max: int = _row(
-        Kind.INT, 4, "max concurrency for checking in-flight and deferred message timeouts"
-    )
-    queue_scan_interval: int = _row(Kind.DURATION, 100 * MILLISECOND, "", flag="", cfg="")
-    queue_scan_refresh_interval: int = _row(Kind.DURATION, 5 * SECOND, "", flag="", cfg="")
-    queue_scan_dirty_percent: float = _row(Kind.FRACTION, 0.25, "", flag="", cfg="")
+    queue_scan_worker_pool_max: int = _row(4, "max concurrency for checking in-flight and deferred message timeouts")
+    queue_scan_interval: int = _duration(100 * MILLISECOND, flag="", cfg="")
+    queue_scan_refresh_interval: int = _duration(5 * SECOND, flag="", cfg="")
+    queue_scan_dirty_percent: float = _row(0.25, kind=Kind.FRACTION, flag="", cfg="")
 
-    msg_timeout: int = _row(Kind.DURATION, MINUTE, "default duration to wait before auto-requeing a message")
-    max_msg_timeout: int = _row(Kind.DURATION, 15 * MINUTE, "maximum duration before a message will timeout")
-    max_msg_size: int = _row(Kind.INT, 1024 * 1024, "maximum size of a single message in bytes")
-    max_body_size: int = _row(Kind.INT, 5 * 1024 * 1024, "maximum size of a single command body")
-    max_req_timeout: int = _row(Kind.DURATION, 60 * MINUTE, "maximum requeuing timeout for a message")
-    client_timeout: int = _row(Kind.DURATION, MINUTE, "", flag="", cfg="")
+    msg_timeout: int = _duration(MINUTE, "default duration to wait before auto-requeing a message")
+    max_msg_timeout: int = _duration(15 * MINUTE, "maximum duration before a message will timeout")
+    max_msg_size: int = _row(1024 * 1024, "maximum size of a single message in bytes")
+    max_body_size: int = _row(5 * 1024 * 1024, "maximum size of a single command body")
+    max_req_timeout: int = _duration(60 * MINUTE, "maximum requeuing timeout for a message")
+    client_timeout: int = _duration(MINUTE, flag="", cfg="")
 
-    max_heartbeat_interval: int = _row(
-        Kind.DURATION, MINUTE, "maximum client configurable duration of time between client heartbeats"
+    max_heartbeat_interval: int = _duration(
+        MINUTE, "maximum client configurable duration of time between client heartbeats"
     )
-    max_rdy_count: int = _row(Kind.INT, 2500, "maximum RDY count for a client")
+    max_rdy_count: int = _row(2500, "maximum RDY count for a client")
     max_output_buffer_size: int = _row(
-        Kind.INT, 64 * 1024, "maximum client configurable size (in bytes) for a client output buffer"
+        64 * 1024, "maximum client configurable size (in bytes) for a client output buffer"
     )
-    max_output_buffer_timeout: int = _row(
-        Kind.DURATION, 30 * SECOND, "maximum client configurable duration of time between flushing to a client"
+    max_output_buffer_timeout: int = _duration(
+        30 * SECOND, "maximum client configurable duration of time between flushing to a client"
     )
-    min_output_buffer_timeout: int = _row(
-        Kind.DURATION, 25 * MILLISECOND, "minimum client configurable duration of time between flushing to a client"
+    min_output_buffer_timeout: int = _duration(
+        25 * MILLISECOND, "minimum client configurable duration of time between flushing to a client"
     )
-    output_buffer_timeout: int = _row(
-        Kind.DURATION, 250 * MILLISECOND, "default duration of time between flushing data to clients"
+    output_buffer_timeout: int = _duration(
+        250 * MILLISECOND, "default duration of time between flushing data to clients"
     )
     max_channel_consumers: int = _row(
-        Kind.INT, 0, "maximum channel consumer connection count per nsqd instance (default 0, i.e., unlimited)"
+        0, "maximum channel consumer connection count per nsqd instance (default 0, i.e., unlimited)"
     )
 
-    statsd_address: str = _row(Kind.STRING, "", "UDP <addr>:<port> of a statsd daemon for pushing stats")
-    statsd_prefix: str = _row(Kind.STRING, "nsq.%s", "prefix used for keys sent to statsd (%s for host replacement)")
-    statsd_interval: int = _row(Kind.DURATION, MINUTE, "duration between pushing to statsd")
-    statsd_mem_stats: bool = _row(Kind.BOOL, True, "toggle sending memory and GC stats to statsd")
-    statsd_udp_packet_size: int = _row(
-        Kind.INT, 508, "the size in bytes of statsd UDP packets", field="StatsdUDPPacketSize"
-    )
-    statsd_exclude_ephemeral: bool = _row(
-        Kind.BOOL, False, "Skip ephemeral topics and channels when sending stats to statsd"
-    )
+    statsd_address: str = _row("", "UDP <addr>:<port> of a statsd daemon for pushing stats")
+    statsd_prefix: str = _row("nsq.%s", "prefix used for keys sent to statsd (%s for host replacement)")
+    statsd_interval: int = _duration(MINUTE, "duration between pushing to statsd")
+    statsd_mem_stats: bool = _row(True, "toggle sending memory and GC stats to statsd")
+    statsd_udp_packet_size: int = _row(508, "the size in bytes of statsd UDP packets", field="StatsdUDPPacketSize")
+    statsd_exclude_ephemeral: bool = _row(False, "Skip ephemeral topics and channels when sending stats to statsd")
 
-    e2e_processing_latency_window_time: int = _row(
-        Kind.DURATION,
+    e2e_processing_latency_window_time: int = _duration(
         10 * MINUTE,
         "calculate end to end latency quantiles for this duration of time (ie: 60s would only show quantile "
         "calculations from the past 60 seconds)",
     )
     e2e_processing_latency_percentiles: list[float] = _row(
-        Kind.FLOATS,
         [],
         "message processing time percentiles (as float (0, 1.0]) to track (can be specified multiple times or comma "
         "separated '1.0,0.99,0.95', default none)",
+        kind=Kind.FLOATS,
         flag="e2e-processing-latency-percentile",
     )
 
-    tls_cert: str = _row(Kind.STRING, "", "path to certificate file")
-    tls_key: str = _row(Kind.STRING, "", "path to key file")
-    tls_client_auth_policy: str = _row(
-        Kind.STRING, "", "client certificate auth policy ('require' or 'require-verify')"
-    )
-    tls_root_ca_file: str = _row(Kind.STRING, "", "path to certificate authority file", field="TLSRootCAFile")
+    tls_cert: str = _row("", "path to certificate file")
+    tls_key: str = _row("", "path to key file")
+    tls_client_auth_policy: str = _row("", "client certificate auth policy ('require' or 'require-verify')")
+    tls_root_ca_file: str = _row("", "path to certificate authority file", field="TLSRootCAFile")
     tls_required: int = _row(
-        Kind.TLS_REQUIRED,
-        TLS_NOT_REQUIRED,
-        "require TLS for client connections (true, false, tcp-https)",
+        TLS_NOT_REQUIRED, "require TLS for client connections (true, false, tcp-https)", kind=Kind.TLS_REQUIRED
     )
     tls_min_version: int = _row(
-        Kind.TLS_VERSION,
         TLS_VERSIONS["tls1.0"],
         "minimum SSL/TLS version acceptable ('ssl3.0', 'tls1.0', 'tls1.1', 'tls1.2' or 'tls1.3')",
+        kind=Kind.TLS_VERSION,
     )
 
-    deflate: bool = _row(
-        Kind.BOOL, True, "enable deflate feature negotiation (client compression)", field="DeflateEnabled"
-    )
+    deflate: bool = _row(True, "enable deflate feature negotiation (client compression)", field="DeflateEnabled")
     max_deflate_level: int = _row(
-        Kind.INT, 6, "max deflate compression level a client can negotiate (> values == > nsqd CPU usage)"
+        6, "max deflate compression level a client can negotiate (> values == > nsqd CPU usage)"
     )
-    snappy: bool = _row(
-        Kind.BOOL, True, "enable snappy feature negotiation (client compression)", field="SnappyEnabled"
-    )
+    snappy: bool = _row(True, "enable snappy feature negotiation (client compression)", field="SnappyEnabled")
 
     durability: str = _row(
-        Kind.STRING,
         "none",
         "what acknowledged messages survive until they are finished: none, as with nsqd, what is in memory is lost; "
         "process: kill -9 of the process; disk: loss of power",
         ours=True,
     )
     max_channel_depth: int = _row(
-        Kind.INT,
-        0,
-        "messages that may wait in a channel, or in a topic without one (default 0, i.e., unlimited)",
-        ours=True,
+        0, "messages that may wait in a channel, or in a topic without one (default 0, i.e., unlimited)", ours=True
     )
     max_topic_bytes: int = _row(
-        Kind.INT, 0, "bytes that may wait in a topic and its channels together (default 0, i.e., unlimited)", ours=True
+        0, "bytes that may wait in a topic and its channels together (default 0, i.e., unlimited)", ours=True
     )
     overflow_policy: str = _row(
-        Kind.STRING,
         "reject",
         "what happens beyond --max-channel-depth and --max-topic-bytes: reject, publishers are refused; drop-oldest, "
         "what waits longest is dropped",
         ours=True,
     )
-    message_ttl: int = _row(
-        Kind.DURATION,
+    message_ttl: int = _duration(
         0,
         "age at which messages are dropped instead of delivered (default 0, i.e., none)",
         field="MessageTTL",
         ours=True,
     )
     min_free_disk: int = _row(
-        Kind.INT,
         0,
         "bytes of the disk of the data path that stay free: with fewer, publishers are refused (default 0, i.e., none)",
         ours=True,
     )
     max_attempts: int = _row(
-        Kind.INT,
         0,
         "deliveries after which a message that is requeued or times out goes to the topic <topic>.<channel>.dead "
         "(default 0, i.e., never)",
         ours=True,
     )
-    metrics_clients: bool = _row(Kind.BOOL, False, "series for every client on /metrics", ours=True)
-    metrics_exclude_ephemeral: bool = _row(
-        Kind.BOOL, False, "no series for ephemeral topics and channels on /metrics", ours=True
-    )
+    metrics_clients: bool = _row(False, "series for every client on /metrics", ours=True)
+    metrics_exclude_ephemeral: bool = _row(False, "no series for ephemeral topics and channels on /metrics", ours=True)
     metrics_compat: bool = _row(
-        Kind.BOOL,
-        False,
-        "on /metrics also the names of lovoo's nsq_exporter and of Grafana's nsq-mixin",
-        ours=True,
+        False, "on /metrics also the names of lovoo's nsq_exporter and of Grafana's nsq-mixin", ours=True
     )
     sigterm: str = _row(
-        Kind.STRING,
         "exit",
         "what SIGTERM does: exit at once, or drain: refuse new messages, exit when all queues are empty",
         ours=True,
     )
-    drain_timeout: int = _row(
-        Kind.DURATION, MINUTE, "how long to drain at most, before what is left is written to disk", ours=True
+    drain_timeout: int = _duration(
+        MINUTE, "how long to drain at most, before what is left is written to disk", ours=True
     )
     http_auth_token_files: list[str] = _row(
-        Kind.STRINGS,
         [],
         "read:<path> or full:<path> of a file of tokens, one a line, one of which every HTTP request then has to bring "
         "(may be given multiple times)",
@@ -323,7 +279,6 @@ class Options:
         ours=True,
     )
     http_auth_common_names: list[str] = _row(
-        Kind.STRINGS,
         [],
         "read:<name> or full:<name>, the common name of a client certificate that is as good as a token over HTTPS "
         "(may be given multiple times)",
@@ -331,26 +286,20 @@ class Options:
         ours=True,
     )
     max_tcp_connections: int = _row(
-        Kind.INT, 0, "TCP connections at a time; one more is closed at once (default 0, i.e., unlimited)", ours=True
+        0, "TCP connections at a time; one more is closed at once (default 0, i.e., unlimited)", ours=True
     )
     max_http_connections: int = _row(
-        Kind.INT,
         0,
         "HTTP connections at a time, and as many of HTTPS; one more is closed at once (default 0, i.e., unlimited)",
         ours=True,
     )
-    max_topics: int = _row(Kind.INT, 0, "topics that clients may bring it to (default 0, i.e., unlimited)", ours=True)
-    max_channels: int = _row(
-        Kind.INT, 0, "channels that clients may bring a topic to (default 0, i.e., unlimited)", ours=True
+    max_topics: int = _row(0, "topics that clients may bring it to (default 0, i.e., unlimited)", ours=True)
+    max_channels: int = _row(0, "channels that clients may bring a topic to (default 0, i.e., unlimited)", ours=True)
+    magic_timeout: int = _duration(
+        MINUTE, "how long a TCP client may take to send the protocol's magic (0 for ever)", ours=True
     )
-    magic_timeout: int = _row(
-        Kind.DURATION, MINUTE, "how long a TCP client may take to send the protocol's magic (0 for ever)", ours=True
-    )
-    http_idle_timeout: int = _row(
-        Kind.DURATION,
-        0,
-        "how long an HTTP connection may wait for its next request (default 0, i.e., for ever)",
-        ours=True,
+    http_idle_timeout: int = _duration(
+        0, "how long an HTTP connection may wait for its next request (default 0, i.e., for ever)", ours=True
     )
 
     @property
