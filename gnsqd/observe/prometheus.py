@@ -52,8 +52,16 @@ class Client(Protocol):
     def stats(self, topic_name: str = "") -> ClientStats: ...
 
 
-class Metrics:
-    """Owns the collectors of one daemon.
+class _Thing(NamedTuple):
+    """A topic, a channel or the figures of a client, with the labels of its series."""
+
+    labels: Labels
+    it: Any
+    latency: Result | None = None
+
+
+class Metrics(Collector):
+    """Collects the figures of one daemon, beside prometheus-client's own collectors.
 
     clients()     all TCP clients
     greenlets()   how many greenlets there are
@@ -69,9 +77,14 @@ class Metrics:
         greenlets: Callable[[], int],
         crashes: Mapping[str, int],
     ) -> None:
+        self._registry = registry
+        self._options = options
+        self._memory = memory
+        self._clients = clients
+        self._greenlets = greenlets
+        self._crashes = crashes
         self._collectors = CollectorRegistry()
-        self._collectors.register(_DaemonCollector(memory, clients, greenlets, crashes))
-        self._collectors.register(_BrokerCollector(registry, options, memory, clients))
+        self._collectors.register(self)
         ProcessCollector(registry=self._collectors)
         PlatformCollector(registry=self._collectors)
         GCCollector(registry=self._collectors)
@@ -84,31 +97,15 @@ class Metrics:
             encode, content_type = choose_encoder("")
         return encode(self._collectors), content_type
 
-
-class _DaemonCollector(Collector):
-    """The daemon as a program: its build, its garbage collector and its hub."""
-
-    def __init__(
-        self,
-        memory: MemoryStats,
-        clients: Callable[[], Collection[Client]],
-        greenlets: Callable[[], int],
-        crashes: Mapping[str, int],
-    ) -> None:
-        self._memory = memory
-        self._clients = clients
-        self._greenlets = greenlets
-        self._crashes = crashes
-        self._build = {
-            "version": VERSION,
-            "nsqd_version": NSQD_VERSION,
-            "lane": lane(),
-            "python": python_version(),
-        }
-
     def collect(self) -> Iterator[Metric]:
+        yield from self._collect_daemon()
+        yield from self._collect_broker()
+
+    def _collect_daemon(self) -> Iterator[Metric]:
+        """The daemon as a program: its build, its garbage collector and its hub."""
         build = Metric("gnsqd_build", "The gnsqd that runs, and the nsqd release it stands in for.", "info")
-        build.add_sample("gnsqd_build_info", self._build, 1)
+        labels = {"version": VERSION, "nsqd_version": NSQD_VERSION, "lane": lane(), "python": python_version()}
+        build.add_sample("gnsqd_build_info", labels, 1)
         yield build
         yield self._gc_pauses()
         yield _gauge("gnsqd_clients", "TCP clients connected.", len(self._clients()))
@@ -137,31 +134,8 @@ class _DaemonCollector(Collector):
         family.add_sample(f"{name}_sum", {}, self._memory.pause_total / SECOND)
         return family
 
-
-class _Thing(NamedTuple):
-    """A topic, a channel or the figures of a client, with the labels of its series."""
-
-    labels: Labels
-    it: Any
-    latency: Result | None = None
-
-
-class _BrokerCollector(Collector):
-    """What there is when a scrape begins: topics, channels and, if asked for, clients."""
-
-    def __init__(
-        self,
-        registry: Registry,
-        options: Options,
-        memory: MemoryStats,
-        clients: Callable[[], Collection[Client]],
-    ) -> None:
-        self._registry = registry
-        self._options = options
-        self._memory = memory
-        self._clients = clients
-
-    def collect(self) -> Iterator[Metric]:
+    def _collect_broker(self) -> Iterator[Metric]:
+        """What there is when a scrape begins: topics, channels and, if asked for, clients."""
         healthy = self._registry.healthy
         yield _gauge("gnsqd_healthy", "Whether the last write to disk succeeded (1) or not (0).", healthy)
         draining = self._registry.draining
