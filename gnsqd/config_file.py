@@ -87,11 +87,16 @@ def _parse_special(config: Mapping[str, Any]) -> dict[str, Any]:
     return parsed
 
 
+# What errors call them.
+_TARGETS = {Kind.INT: "int64", Kind.DURATION: "time.Duration", Kind.BOOL: "bool", Kind.STRING: "string"}
+_TARGETS |= {Kind.STRINGS: "[]string", Kind.FRACTION: "float64", Kind.FLOATS: "[]float64"}
+
+
 def _coerce(option: Option, value: object) -> Any:
     if option.cfg in _SPECIAL:
         return value
     try:
-        return _COERCIONS[option.kind](value)
+        return _convert(option.kind, value)
     except ValueError as error:
         if option.kind in (Kind.STRINGS, Kind.FLOATS) and not isinstance(value, str):  # the real daemon panics
             raise StartError(f"failed parsing {option.cfg} {format_value(value)} - {error}", prefix="") from None
@@ -100,65 +105,27 @@ def _coerce(option: Option, value: object) -> Any:
         raise BadValue(f"ERROR: Resolve failed to coerce value {what} - {error}") from None
 
 
-def _invalid(target: str, value: object) -> ValueError:
-    return ValueError(f"invalid {target} value type {type_name(value)}")
-
-
-def _int(value: object) -> int:
-    if isinstance(value, str) or type(value) is int:
-        return parse_int(str(value))
-    raise _invalid("int64", value)
-
-
-def _duration(value: object) -> int:
-    if isinstance(value, str):
-        return parse_duration(value)
-    if type(value) is int:
-        return parse_duration(f"{value}ms")
-    raise _invalid("time.Duration", value)
-
-
-def _bool(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str | int):
-        return parse_bool(str(value))
-    raise _invalid("bool", value)
-
-
-def _string(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    raise _invalid("string", value)
-
-
-def _strings(value: object) -> list[str]:
-    if isinstance(value, str):
-        return value.split(",")
-    if isinstance(value, list):
-        return [_string(element) for element in value]
-    raise _invalid("[]string", value)
-
-
-def _float(value: object) -> float:
-    if isinstance(value, float):
-        return value
-    raise _invalid("float64", value)
-
-
-def _floats(value: object) -> list[float]:
-    if isinstance(value, str):
-        return [parse_float(part.strip()) for part in value.split(",")]
-    if isinstance(value, list):
-        return [_float(element) for element in value]
-    raise _invalid("[]float64", value)
-
-
-_COERCIONS: dict[Kind, Callable[[object], Any]] = {
-    Kind.INT: _int,
-    Kind.DURATION: _duration,
-    Kind.BOOL: _bool,
-    Kind.STRING: _string,
-    Kind.STRINGS: _strings,
-    Kind.FLOATS: _floats,
-}
+def _convert(kind: Kind, value: object) -> Any:
+    """A value of the file as the option's; ValueError. Numbers and bools may be strings, lists strings with commas."""
+    match kind, value:
+        case Kind.INT, str() | int() if not isinstance(value, bool):
+            return parse_int(str(value))
+        case Kind.DURATION, str():
+            return parse_duration(value)
+        case Kind.DURATION, int() if not isinstance(value, bool):
+            return parse_duration(f"{value}ms")
+        case Kind.BOOL, bool():
+            return value
+        case Kind.BOOL, str() | int():
+            return parse_bool(str(value))
+        case (Kind.STRING, str()) | (Kind.FRACTION, float()):
+            return value
+        case Kind.STRINGS, str():
+            return value.split(",")
+        case Kind.STRINGS, list():
+            return [_convert(Kind.STRING, element) for element in value]
+        case Kind.FLOATS, str():
+            return [parse_float(part.strip()) for part in value.split(",")]
+        case Kind.FLOATS, list():
+            return [_convert(Kind.FRACTION, element) for element in value]
+    raise ValueError(f"invalid {_TARGETS[kind]} value type {type_name(value)}")
