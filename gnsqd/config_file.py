@@ -11,15 +11,7 @@ from typing import Any
 
 from gnsqd.errors import StartError
 from gnsqd.flags import BadValue, parse_tls_required, parse_tls_version
-from gnsqd.gotext import (
-    format_duration,
-    format_value,
-    parse_bool,
-    parse_duration,
-    parse_float,
-    parse_int,
-    type_name,
-)
+from gnsqd.gotext import format_duration, format_value, parse_bool, parse_duration, parse_float, parse_int, type_name
 from gnsqd.log import Level
 from gnsqd.options import OPTIONS, Kind, Option, Options
 

@@ -23,8 +23,7 @@ _SIZE = struct.Struct(">i")
 _MAX_ANSWER = 16 * 1024  # bytes; it is a few words, or IDENTIFY's small JSON, and large JSON takes long to parse
 _SHOWN = 200  # bytes of an answer that makes no sense
 _INFO = Struct(
-    "peerInfo",
-    {"tcp_port": Kind.INT64, "http_port": Kind.INT64, "version": Kind.STR, "broadcast_address": Kind.STR},
+    "peerInfo", {"tcp_port": Kind.INT64, "http_port": Kind.INT64, "version": Kind.STR, "broadcast_address": Kind.STR}
 )
 
 Registrations = Callable[[], list[tuple[str, list[str]]]]  # topic names, each with the names of its channels
@@ -75,12 +74,7 @@ class LookupPeer:
     """
 
     def __init__(
-        self,
-        address: str,
-        identity: dict[str, object],
-        registrations: Registrations,
-        max_body_size: int,
-        log: Logger,
+        self, address: str, identity: dict[str, object], registrations: Registrations, max_body_size: int, log: Logger
     ) -> None:
         self.address = address
         self.info: PeerInfo | None = None

@@ -35,24 +35,9 @@ class Connection:
     """Owns the socket. `read_deadline` is monotonic seconds, 0 for none; `write_timeout` seconds, None for none."""
 
     __slots__ = (
-        "_armed",
-        "_expired",
-        "_hub",
-        "_local_address",
-        "_polling",
-        "_readable",
-        "_reader",
-        "_sending",
-        "_socket",
-        "_stream",
-        "_timer",
-        "_timer_at",
-        "_unread",
-        "_upgraded",
-        "read_deadline",
-        "remote_address",
-        "write_timeout",
-    )
+        "_armed", "_expired", "_hub", "_local_address", "_polling", "_readable", "_reader", "_sending", "_socket",
+        "_stream", "_timer", "_timer_at", "_unread", "_upgraded", "read_deadline", "remote_address", "write_timeout",
+    )  # fmt: skip
 
     def __init__(self, sock: socket.socket, remote_address: str) -> None:
         sock.setblocking(False)

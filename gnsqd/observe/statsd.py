@@ -41,10 +41,7 @@ def _in_order_of_statsd(level: str) -> list[StatField]:
     )
 
 
-_FIELDS: dict[type, list[StatField]] = {
-    Topic: _in_order_of_statsd("topic"),
-    Channel: _in_order_of_statsd("channel"),
-}
+_FIELDS: dict[type, list[StatField]] = {Topic: _in_order_of_statsd("topic"), Channel: _in_order_of_statsd("channel")}
 
 
 class Statsd:

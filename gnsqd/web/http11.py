@@ -66,22 +66,9 @@ class Request:
     """
 
     __slots__ = (
-        "announced",
-        "body",
-        "broken",
-        "buffer",
-        "expects",
-        "headers",
-        "http10",
-        "keep_alive",
-        "limit",
-        "method",
-        "path",
-        "query",
-        "received",
-        "target",
-        "too_big",
-    )
+        "announced", "body", "broken", "buffer", "expects", "headers", "http10", "keep_alive", "limit", "method",
+        "path", "query", "received", "target", "too_big",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.method = ""

@@ -21,13 +21,7 @@ from gnsqd.net.stream import TLS, DeflateLayer, Layer, SnappyLayer, StreamError
 from gnsqd.options import MILLISECOND, TLS_NOT_REQUIRED, Options
 from gnsqd.wire.auth import Authenticate, Gate
 from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_INIT, STATE_SUBSCRIBED, ClientV2
-from gnsqd.wire.codec import (
-    FRAME_TYPE_RESPONSE,
-    MESSAGE_ID_LENGTH,
-    CodecError,
-    Command,
-    frame,
-)
+from gnsqd.wire.codec import FRAME_TYPE_RESPONSE, MESSAGE_ID_LENGTH, CodecError, Command, frame
 from gnsqd.wire.errors import ClientError, Disconnected
 from gnsqd.wire.identify import apply_settings, negotiate, negotiated, parse_identify
 from gnsqd.wire.limits import Room

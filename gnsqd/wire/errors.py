@@ -8,13 +8,7 @@ class ClientError(NSQError):
     great numbers through no fault of the client's is `quiet` in the log."""
 
     def __init__(
-        self,
-        code: str,
-        text: str | bytes,
-        cause: Exception | None = None,
-        *,
-        fatal: bool = True,
-        quiet: bool = False,
+        self, code: str, text: str | bytes, cause: Exception | None = None, *, fatal: bool = True, quiet: bool = False
     ) -> None:
         raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
         self.data = code.encode() + b" " + raw
