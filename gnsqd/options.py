@@ -57,39 +57,29 @@ class Option:
 
     `name` is the attribute of `Options`, `flag` the command line name, `cfg` the key in the config file and in
     `/config/`; an empty `flag` or `cfg` means not settable there. `field` is the name that nsqd's messages about bad
-    config values use. `reload` marks what `PUT /config/:opt` may change, `ours` what the real nsqd does not have.
+    config values use. A row that leaves these out has forms of its name. `reload` marks what `PUT /config/:opt` may
+    change, `ours` what the real nsqd does not have.
     """
 
     name: str
     kind: Kind
     default: Any
-    flag: str = ""
-    cfg: str = ""
-    field: str = ""
+    flag: str
+    cfg: str
+    field: str
+    help: str
     reload: bool = False
     ours: bool = False
-    help: str = ""
 
 
 # Of a default; durations and some other rows state theirs.
 _KINDS = {bool: Kind.BOOL, int: Kind.INT, str: Kind.STRING, list: Kind.STRINGS, Level: Kind.LOG_LEVEL}
 
 
-def _row(
-    default: Any,
-    help: str = "",
-    *,
-    kind: Kind | None = None,
-    flag: str | None = None,
-    cfg: str | None = None,
-    field: str = "",
-    reload: bool = False,
-    ours: bool = False,
-) -> Any:
-    """A field of `Options` carrying the row's columns; `flag` and `cfg` default to forms of the attribute's name."""
-    columns = {"kind": kind or _KINDS[type(default)], "default": default, "flag": flag, "cfg": cfg, "field": field}
-    columns |= {"reload": reload, "ours": ours, "help": help}
+def _row(default: Any, help: str = "", **columns: Any) -> Any:
+    """A field of `Options` carrying the columns of its row."""
     factory: Callable[[], Any] = (lambda: list(default)) if isinstance(default, list) else (lambda: default)
+    columns = {"kind": _KINDS.get(type(default)), "default": default, "help": help} | columns
     return dataclasses.field(default_factory=factory, metadata=columns)
 
 
@@ -312,13 +302,9 @@ _ACRONYMS = {word.lower(): word for word in ("TCP", "HTTP", "HTTPS", "TLS", "E2E
 
 
 def _option(field: "dataclasses.Field[Any]") -> Option:
-    columns = dict(field.metadata)
-    if columns["flag"] is None:
-        columns["flag"] = field.name.replace("_", "-")
-    if columns["cfg"] is None:
-        columns["cfg"] = field.name
-    if not columns["field"]:
-        columns["field"] = "".join(_ACRONYMS.get(word, word.capitalize()) for word in field.name.split("_"))
+    words = field.name.split("_")
+    named_after = "".join(_ACRONYMS.get(word, word.capitalize()) for word in words)
+    columns: dict[str, Any] = {"flag": "-".join(words), "cfg": field.name, "field": named_after} | dict(field.metadata)
     return Option(name=field.name, **columns)
 
 
