@@ -30,19 +30,15 @@ class Doorbell:
     def wait(self, timeout: float = -1.0) -> None:
         """Return once the bell was rung, or after `timeout` seconds (negative: no limit)."""
         if not self._rung:
-            self._waiter = getcurrent()
-            if timeout < 0:
-                try:
-                    self._hub.switch()
-                finally:
-                    self._waiter = None
-            else:
-                timer = self._hub.loop.timer(timeout)
+            timer = None if timeout < 0 else self._hub.loop.timer(timeout)
+            if timer is not None:
                 timer.start(self._wake)
-                try:
-                    self._hub.switch()
-                finally:
-                    self._waiter = None
+            self._waiter = getcurrent()
+            try:
+                self._hub.switch()
+            finally:
+                self._waiter = None
+                if timer is not None:
                     timer.stop()
                     timer.close()
         self._rung = False

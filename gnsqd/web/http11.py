@@ -18,6 +18,7 @@ know methods that no standard names.
 
 from collections.abc import Callable
 from email.utils import formatdate
+from functools import lru_cache
 from re import compile as regex
 from time import time
 from typing import Any
@@ -157,9 +158,7 @@ class RequestReader:
         self._silence = 0 if self._progress else self._silence + len(data)
         if self._silence > MAX_SILENCE and not self.done:
             self._refuse(431)
-        ready = self._ready
-        self._ready = []
-        return ready
+        return self._take_ready()
 
     def _take_known(self, data: bytes) -> bytes:
         """Take the complete requests off the beginning of `data` whose heads are known, and return the rest."""
@@ -184,8 +183,10 @@ class RequestReader:
         if self._request is not None and not self.done:
             self._malformed()
         self.done = True
-        ready = self._ready
-        self._ready = []
+        return self._take_ready()
+
+    def _take_ready(self) -> list[Request]:
+        ready, self._ready = self._ready, []
         return ready
 
     def close(self) -> None:
@@ -381,22 +382,10 @@ class RequestReader:
         self._head = b""
 
 
-class _Date:
-    """The Date header, made once a second."""
+@lru_cache(1)
+def _date_line(second: int) -> bytes:
+    return b"Date: %s\r\n" % formatdate(second, usegmt=True).encode()
 
-    def __init__(self) -> None:
-        self._second = 0
-        self._line = b""
-
-    def line(self) -> bytes:
-        second = int(time())
-        if second != self._second:
-            self._second = second
-            self._line = b"Date: %s\r\n" % formatdate(second, usegmt=True).encode()
-        return self._line
-
-
-_date = _Date()
 
 # By whether the request was HTTP/1.0
 _STATUS_LINES = [
@@ -414,7 +403,7 @@ def render(request: Request, status: int, body: bytes, headers: bytes = b"") -> 
     head = (
         _STATUS_LINES[request.http10][status],
         headers,
-        _date.line(),
+        _date_line(int(time())),
         b"Transfer-Encoding: chunked\r\n" if chunked else b"Content-Length: %d\r\n" % len(body),
         _CONNECTION[request.http10][request.keep_alive],
     )
