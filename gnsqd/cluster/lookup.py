@@ -1,16 +1,11 @@
 """Tells every nsqlookupd which topics and channels there are, and asks them for the channels of a new topic.
 
-Each nsqlookupd has a lookupLoop with a queue of events of its own, so that one which is slow, dead or lying delays
-nobody else: telling it something is putting a line into its queue. What can't be told is dropped, because the next
-connection registers everything anew: the queue when connecting fails, and a queue that has grown too long together
-with its connection.
+Each nsqlookupd has a lookupLoop with a queue of events of its own (`lookup_peer`), so that one which is slow, dead or
+lying delays nobody else.
 """
 
 import json
-from collections import deque
-from collections.abc import Callable
 from socket import gethostname
-from time import monotonic
 from urllib.parse import quote_plus
 
 from gevent import Greenlet, joinall, killall
@@ -20,16 +15,13 @@ from gnsqd.broker.environment import Spawn
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
 from gnsqd.cluster.http_client import HTTPClient, HTTPClientError
-from gnsqd.cluster.lookup_peer import LookupdError, LookupPeer, PeerInfo, register, unregister
-from gnsqd.hub.doorbell import Doorbell
+from gnsqd.cluster.lookup_peer import LookupPeer, PeerInfo, register, unregister
 from gnsqd.log import Logger
 from gnsqd.names import is_valid_name
 from gnsqd.net.addresses import join_host_port
 from gnsqd.options import Options
 from gnsqd.version import NSQD_VERSION
 
-PING_INTERVAL = 15.0  # seconds
-MAX_EVENTS = 1000
 MAX_CHANNELS_BODY = 256 * 1024  # bytes; more would keep everybody waiting while it is parsed
 
 
@@ -44,7 +36,7 @@ class Lookup:
         self._http = HTTPClient(
             options.http_client_connect_timeout, options.http_client_request_timeout, max_body_size=MAX_CHANNELS_BODY
         )
-        self._peers: dict[str, _Announcer] = {}
+        self._peers: dict[str, LookupPeer] = {}
         self._queries: set[Greenlet[..., None]] = set()
 
     def start(self) -> None:
@@ -54,7 +46,7 @@ class Lookup:
     def stop(self) -> None:
         """Close all connections, and let who waits for channels to create go on without. Yields."""
         self._log.info("LOOKUP: closing")
-        loops = [peer.greenlet for peer in self._peers.values()]
+        loops = [peer.loop for peer in self._peers.values()]
         self._peers.clear()
         killall([*loops, *self._queries])
 
@@ -63,13 +55,13 @@ class Lookup:
         wanted = set(addresses)
         for address in [address for address in self._peers if address not in wanted]:
             self._log.info("LOOKUP(%s): removing peer", address)
-            self._peers.pop(address).greenlet.kill(block=False)
+            self._peers.pop(address).loop.kill(block=False)
         for address in addresses:
             if address not in self._peers:
                 self._log.info("LOOKUP(%s): adding peer", address)
                 self._peers[address] = self._announce_at(address)
 
-    def _announce_at(self, address: str) -> "_Announcer":
+    def _announce_at(self, address: str) -> LookupPeer:
         options = self._options
         identity = {
             "broadcast_address": options.broadcast_address,
@@ -79,7 +71,8 @@ class Lookup:
             "version": NSQD_VERSION,
         }
         peer = LookupPeer(address, identity, self._registrations, options.max_body_size, self._log)
-        return _Announcer(peer, self._log, self._spawn)
+        peer.start(self._spawn)
+        return peer
 
     def _registrations(self) -> list[tuple[str, list[str]]]:
         return [
@@ -156,74 +149,3 @@ class Lookup:
         if len(valid) < len(names):
             self._log.warn("skipping creation of %d invalid channels", len(names) - len(valid))
         return valid
-
-
-class _Announcer:
-    """One nsqlookupd, and what it is still to be told."""
-
-    def __init__(self, peer: LookupPeer, log: Logger, spawn: Spawn) -> None:
-        self._peer = peer
-        self._log = log
-        self._events: deque[tuple[str, str]] = deque()
-        self._doorbell = Doorbell()
-        self._overrun = False
-        self.greenlet = spawn(f"lookupLoop:{peer.address}", self.lookupLoop)
-
-    @property
-    def info(self) -> PeerInfo:
-        return self._peer.info or PeerInfo()
-
-    @property
-    def connected(self) -> bool:
-        return self._peer.connected
-
-    def tell(self, kind: str, command: str) -> None:
-        if len(self._events) < MAX_EVENTS:
-            self._events.append((kind, command))
-        else:
-            self._events.clear()
-            self._overrun = True
-        self._doorbell.ring()
-
-    def lookupLoop(self) -> None:
-        """Tell the nsqlookupd everything and what changes, and PING it, until killed."""
-        address = self._peer.address
-        try:
-            ping_at = monotonic() + PING_INTERVAL
-            self._connect()
-            while True:
-                wait = ping_at - monotonic()
-                if self._overrun:
-                    self._log.warn("LOOKUPD(%s): too far behind, registering everything anew", address)
-                    self._overrun = False
-                    self._peer.close()
-                    self._connect()
-                elif wait <= 0:
-                    self._log.debug("LOOKUPD(%s): sending heartbeat", address)
-                    ping_at = monotonic() + PING_INTERVAL
-                    self._command("PING")
-                elif self._events:
-                    kind, command = self._events.popleft()
-                    self._log.info("LOOKUPD(%s): %s %s", address, kind, command)
-                    self._command(command)
-                else:
-                    self._doorbell.wait(wait)
-        finally:
-            self._peer.close()
-
-    def _connect(self) -> None:
-        self._attempt("connect", self._peer.connect)
-
-    def _command(self, command: str) -> None:
-        self._attempt(command, lambda: self._peer.command(command))
-
-    def _attempt(self, what: str, action: Callable[[], None]) -> None:
-        connected = self._peer.connected
-        try:
-            action()
-        except LookupdError as error:
-            self._log.error("LOOKUPD(%s): %s - %s", self._peer.address, error.command or what, error)
-            if not connected:
-                self._events.clear()
-            elif error.ended:
-                self._connect()  # it was restarted, perhaps, and the next PING would be long in coming

@@ -1,21 +1,29 @@
-"""The connection to one nsqlookupd (NSQD-COMPAT section 6.1).
+"""One nsqlookupd: the queue of what it is still to be told, and the connection to it (NSQD-COMPAT section 6.1).
 
-It is made by the first command and again by the next one after it broke. Every connection begins with IDENTIFY and a
-REGISTER of all that there is, so nothing that was missed meanwhile needs to be remembered.
+The connection is made by the first command and again by the next one after it broke. It begins with IDENTIFY and a
+REGISTER of all that there is, so what can't be sent is dropped: the queue when connecting fails, and a queue that has
+grown too long together with its connection.
 """
 
 import struct
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from time import monotonic
 
-from gevent import Timeout
+from gevent import Greenlet, Timeout
 
+from gnsqd.broker.environment import Spawn
 from gnsqd.errors import NSQError
 from gnsqd.gotext import Kind, Struct, decode_object, dumps, quote
+from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.net.dial import DialError, Socket, dial_address, reason
 
 MAGIC_V1 = b"  V1"
+PING_INTERVAL = 15.0  # seconds
+MAX_EVENTS = 1000
 CONNECT_TIMEOUT = 1.0  # seconds
 IO_TIMEOUT = 1.0  # to send a command, and for its whole answer
 
@@ -69,21 +77,74 @@ class LookupPeer:
 
     identity       the fields of IDENTIFY
     registrations  gives what to register, at the time it is called; never yields
-    info           what the nsqlookupd said of itself, kept when the connection breaks; None before
+    info           what the nsqlookupd said of itself, kept when the connection breaks; empty before
     connected      all that there was when the connection was made is registered
+    loop           the greenlet of lookupLoop, from `start` on
     """
 
     def __init__(
         self, address: str, identity: dict[str, object], registrations: Registrations, max_body_size: int, log: Logger
     ) -> None:
         self.address = address
-        self.info: PeerInfo | None = None
+        self.info = PeerInfo()
+        self.loop: Greenlet[..., None]
         self.connected = False
         self._identity = dumps(dict(sorted(identity.items()))).encode()
         self._registrations = registrations
         self._max_answer = min(max_body_size, _MAX_ANSWER)
         self._log = log
         self._socket: Socket | None = None
+        self._events: deque[tuple[str, str]] = deque()
+        self._doorbell = Doorbell()
+        self._overrun = False
+
+    def start(self, spawn: Spawn) -> None:
+        self.loop = spawn(f"lookupLoop:{self.address}", self.lookupLoop)
+
+    def tell(self, kind: str, command: str) -> None:
+        """Queue a command about a topic or a channel, as `kind` says. Never yields."""
+        if len(self._events) < MAX_EVENTS:
+            self._events.append((kind, command))
+        else:
+            self._events.clear()
+            self._overrun = True
+        self._doorbell.ring()
+
+    def lookupLoop(self) -> None:
+        """Tell the nsqlookupd everything and what changes, and PING it, until killed."""
+        try:
+            ping_at = monotonic() + PING_INTERVAL
+            self._attempt("connect", self.connect)
+            while True:
+                wait = ping_at - monotonic()
+                if self._overrun:
+                    self._log.warn("LOOKUPD(%s): too far behind, registering everything anew", self.address)
+                    self._overrun = False
+                    self.close()
+                    self._attempt("connect", self.connect)
+                elif wait <= 0:
+                    self._log.debug("LOOKUPD(%s): sending heartbeat", self.address)
+                    ping_at = monotonic() + PING_INTERVAL
+                    self._attempt("PING", partial(self.command, "PING"))
+                elif self._events:
+                    kind, command = self._events.popleft()
+                    self._log.info("LOOKUPD(%s): %s %s", self.address, kind, command)
+                    self._attempt(command, partial(self.command, command))
+                else:
+                    self._doorbell.wait(wait)
+        finally:
+            self.close()
+
+    def _attempt(self, what: str, action: Callable[[], None]) -> None:
+        connected = self.connected
+        try:
+            action()
+        except LookupdError as error:
+            self._log.error("LOOKUPD(%s): %s - %s", self.address, error.command or what, error)
+            if not connected:
+                self._events.clear()
+            elif error.ended:  # it was restarted, perhaps, and the next PING would be long in coming
+                self._attempt("connect", self.connect)
 
     def command(self, command: str) -> None:
         """Send a command and wait for its answer, whatever that says; LookupdError. Yields."""

@@ -11,7 +11,6 @@ from gevent.event import Event
 
 from daemons import DEADLINE, eventually, free_port
 from gnsqd.broker.registry import Registry
-from gnsqd.cluster import lookup as lookup_module
 from gnsqd.cluster import lookup_peer
 from gnsqd.cluster.lookup import Lookup
 from gnsqd.options import MILLISECOND, Options
@@ -116,14 +115,14 @@ def test_creation_and_deletion_are_told_in_order(daemon: MakeDaemon, lookupd: Lo
 
 
 def test_heartbeats(daemon: MakeDaemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup_module, "PING_INTERVAL", 0.02)
+    monkeypatch.setattr(lookup_peer, "PING_INTERVAL", 0.02)
     server = lookupd()
     daemon().start(server)
     told(server, ["PING", "PING", "PING"])
 
 
 def test_heartbeat_reconnects(daemon: MakeDaemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup_module, "PING_INTERVAL", 0.02)
+    monkeypatch.setattr(lookup_peer, "PING_INTERVAL", 0.02)
     server, ours = lookupd(), daemon()
     ours.registry.get_topic("t")
     ours.start(server)
@@ -174,7 +173,7 @@ def test_peer_that_falls_far_behind_is_told_everything_anew(
     daemon: MakeDaemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 10 * DEADLINE)
-    monkeypatch.setattr(lookup_module, "MAX_EVENTS", 5)
+    monkeypatch.setattr(lookup_peer, "MAX_EVENTS", 5)
     awake = Event()
 
     def slow(line: str) -> Iterable[bytes]:
