@@ -28,7 +28,7 @@ from gnsqd.net.listener import Listener
 from gnsqd.net.stream import TLS
 from gnsqd.observe.stats import MemoryStats
 from gnsqd.observe.statsd import Statsd
-from gnsqd.options import SECOND, TLS_REQUIRED, Options, validate, validate_after_tls
+from gnsqd.options import TLS_REQUIRED, Options, validate, validate_after_tls
 from gnsqd.queues.data_path import DataPath
 from gnsqd.storage import metadata
 from gnsqd.storage.dirlock import DirLock
@@ -81,18 +81,18 @@ class NSQD:
 
     def start(self) -> None:
         """Bring everything up; StartError."""
-        options = self._options
+        options, log = self._options, self._log
         self._supervisor.watch()
         self._debug.start()
         self._lock.acquire()
         validate(options)
         new_tls, client_roots = self._prepare_tls()
         validate_after_tls(options)
-        self._log.info(version_string())
-        self._log.info("ID: %d", options.node_id)
-        self._log.info("gnsqd v%s (%s)", VERSION, lane())
+        log.info(version_string())
+        log.info("ID: %d", options.node_id)
+        log.info("gnsqd v%s (%s)", VERSION, lane())
         try:
-            self._data_path = DataPath(options, self._log, self._syncer, self._health.note, self._check_exit)
+            self._data_path = DataPath(options, log, self._syncer, self._health.note, self._check_exit)
         except StorageError as error:
             raise StartError(str(error), prefix="failed to load metadata") from error
         self._registry.attach(self._environment())
@@ -110,25 +110,23 @@ class NSQD:
         self._auth = self._build_auth(client_roots)
         authenticate = self._auth.query if options.auth_http_addresses else None
         spawn_for_client = self._supervisor.spawn_for_client
-        commands = Commands(self._registry, options, self._log, new_tls, authenticate)
-        protocol = ProtocolV2(commands, self._log, spawn_for_client)
-        self._tcp_server = TCPServer(tcp_listener, protocol, options, self._log, spawn_for_client)
-        router = Router(self._build_api(http_port), options, self._log)
-        guard = build_guard(options, router, self._log)
-        new_server = partial(
-            HTTPServer,
-            log=self._log,
-            spawn=spawn_for_client,
-            max_connections=options.max_http_connections,
-            idle_timeout=options.http_idle_timeout / SECOND,
-        )
+        commands = Commands(self._registry, options, log, new_tls, authenticate)
+        protocol = ProtocolV2(commands, log, spawn_for_client)
+        self._tcp_server = TCPServer(tcp_listener, protocol, options, log, spawn_for_client)
+        exiting = self._exit_requested.is_set
+        status = Status(options, self._registry, log, self._drain, self._debug, self._tcp_server, http_port, exiting)
+        api = API(options, self._registry, log, self._metadata_file, self._lookup, status, self._debug)
+        router = Router(api, options, log)
+        guard = build_guard(options, router, log)
         self._http_servers: list[HTTPServer] = []
         if http_listener is not None:
             responder = TLSRequired(https_port) if options.tls_required == TLS_REQUIRED else guard or router
-            self._http_servers.append(new_server(http_listener, responder))
+            self._http_servers.append(HTTPServer(http_listener, responder, options, log, spawn_for_client))
         if https_listener is not None:
             for_peer = None if guard is None else guard.for_peer
-            self._http_servers.append(new_server(https_listener, guard or router, new_tls=new_tls, for_peer=for_peer))
+            self._http_servers.append(
+                HTTPServer(https_listener, guard or router, options, log, spawn_for_client, new_tls, for_peer)
+            )
 
         self._load_metadata()
         self._memory.start()
@@ -160,29 +158,10 @@ class NSQD:
         context = tls.build_context(options)
         return None if context is None else partial(tls.TLSLayer, context), tls.read_client_roots(options)
 
-    def _build_api(self, http_port: int) -> API:
-        status = Status(
-            self._options,
-            self._registry,
-            self._log,
-            self._drain,
-            self._debug,
-            self._tcp_server,
-            http_port,
-            self._exit_requested.is_set,
-        )
-        return API(self._options, self._registry, self._log, self._metadata_file, self._lookup, status, self._debug)
-
     def _build_auth(self, roots: bytes) -> Auth:
         options = self._options
-        http = HTTPClient(
-            options.http_client_connect_timeout,
-            options.http_client_request_timeout,
-            roots,
-            options.tls_min_version,
-            MAX_ANSWER_SIZE,
-        )
-        return Auth(options.auth_http_addresses, http)
+        timeouts = (options.http_client_connect_timeout, options.http_client_request_timeout)
+        return Auth(options.auth_http_addresses, HTTPClient(*timeouts, roots, options.tls_min_version, MAX_ANSWER_SIZE))
 
     def _environment(self) -> Environment:
         return Environment(

@@ -23,6 +23,7 @@ from gnsqd.log import Logger
 from gnsqd.net.connection import Connection
 from gnsqd.net.listener import Listener
 from gnsqd.net.stream import TLS, StreamError
+from gnsqd.options import SECOND, Options
 from gnsqd.web.http11 import Request, RequestReader
 
 REQUEST_TIMEOUT = 60.0  # seconds for a head, and as many for a body, which has more for what has arrived:
@@ -51,20 +52,17 @@ class Responder(Protocol):
 class HTTPServer:
     """Owns the listener and the connections that came by it. `spawn(name, body)` starts a greenlet; with
     `new_tls`, which makes a layer for one connection, it is HTTPS. `for_peer`, if there is one, gives the responder for
-    clients whose certificate has that common name. `idle_timeout` is seconds; 0 is no limit, of it and of
-    `max_connections`."""
+    clients whose certificate has that common name."""
 
     def __init__(
         self,
         listener: Listener,
         router: Responder,
+        options: Options,
         log: Logger,
         spawn: Spawn,
         new_tls: Callable[[], TLS] | None = None,
         for_peer: Callable[[str], Responder] | None = None,
-        *,
-        max_connections: int = 0,
-        idle_timeout: float = 0.0,
     ) -> None:
         self._listener = listener
         self._router = router
@@ -72,8 +70,8 @@ class HTTPServer:
         self._spawn = spawn
         self._new_tls = new_tls
         self._for_peer = for_peer
-        self._max_connections = max_connections
-        self._idle_timeout = idle_timeout
+        self._max_connections = options.max_http_connections
+        self._idle_timeout = options.http_idle_timeout / SECOND
         self._kind = "HTTP" if new_tls is None else "HTTPS"
         self._closed = False
         self._connections: set[Connection] = set()

@@ -70,7 +70,8 @@ class Running:
         log = Logger("", Level.INFO, self.log)
         listener = Listener("127.0.0.1:0")
         self.address = ("127.0.0.1", listener.port)
-        self.server = HTTPServer(listener, Router(self.api, Options(), log, ROWS), log, self.spawn, new_tls)
+        router = Router(self.api, Options(), log, ROWS)
+        self.server = HTTPServer(listener, router, Options(), log, self.spawn, new_tls)
         self.accepting = gevent.spawn(self.server.serve)
         self.clients: list[socket] = []
 
