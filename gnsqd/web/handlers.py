@@ -11,8 +11,8 @@ from re import compile as regex
 
 from gnsqd.broker.bounds import OutOfBounds
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.registry import Registry, TopicNotFound
-from gnsqd.broker.topic import ChannelNotFound, Draining, Topic
+from gnsqd.broker.registry import Registry
+from gnsqd.broker.topic import Draining, Topic
 from gnsqd.cluster.lookup import Lookup
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.gotext import parse_int
@@ -150,17 +150,14 @@ class API:
 
     def delete_topic(self, request: Request) -> None:
         name = _required(read_parameters(request, self._log), "topic")
-        try:
-            self._registry.delete_existing_topic(name)
-        except TopicNotFound as error:
-            raise HTTPError(404, "TOPIC_NOT_FOUND") from error
+        self._registry.delete_existing_topic(name)
         self._metadata_file.persist()
 
     def empty_topic(self, request: Request) -> None:
         name = _required(read_parameters(request, self._log), "topic")
         if not is_valid_name(name):
             raise HTTPError(400, "INVALID_TOPIC")
-        self._get_existing_topic(name).empty()
+        self._registry.get_existing_topic(name).empty()
 
     def pause_topic(self, request: Request) -> None:
         self._find_topic(request).pause()
@@ -186,10 +183,7 @@ class API:
 
     def delete_channel(self, request: Request) -> None:
         topic, name = self._find_topic_and_channel_name(request)
-        try:
-            topic.delete_existing_channel(name)
-        except ChannelNotFound as error:
-            raise HTTPError(404, "CHANNEL_NOT_FOUND") from error
+        topic.delete_existing_channel(name)
         self._metadata_file.persist()
 
     def empty_channel(self, request: Request) -> None:
@@ -255,24 +249,14 @@ class API:
         name = _required(parameters, "topic")
         if not is_valid_name(name):
             raise HTTPError(400, "INVALID_TOPIC")
-        if self._options.max_topics:
-            self._check_room(name)
-        return self._registry.get_topic(name)
-
-    def _check_room(self, topic_name: str) -> None:
         try:
-            self._room.check_topic(topic_name)
+            self._room.check_topic(name)
         except NoRoom as error:
             raise HTTPError(503, "TOO_MANY_TOPICS") from error
-
-    def _get_existing_topic(self, name: str) -> Topic:
-        try:
-            return self._registry.get_existing_topic(name)
-        except TopicNotFound as error:
-            raise HTTPError(404, "TOPIC_NOT_FOUND") from error
+        return self._registry.get_topic(name)
 
     def _find_topic(self, request: Request) -> Topic:
-        return self._get_existing_topic(_required(read_parameters(request, self._log), "topic"))
+        return self._registry.get_existing_topic(_required(read_parameters(request, self._log), "topic"))
 
     def _find_topic_and_channel_name(self, request: Request) -> tuple[Topic, str]:
         parameters = read_parameters(request, self._log)
@@ -282,14 +266,11 @@ class API:
         channel_name = _required(parameters, "channel")
         if not is_valid_name(channel_name):
             raise HTTPError(400, "INVALID_ARG_CHANNEL")
-        return self._get_existing_topic(topic_name), channel_name
+        return self._registry.get_existing_topic(topic_name), channel_name
 
     def _find_channel(self, request: Request) -> Channel:
         topic, name = self._find_topic_and_channel_name(request)
-        try:
-            return topic.get_existing_channel(name)
-        except ChannelNotFound as error:
-            raise HTTPError(404, "CHANNEL_NOT_FOUND") from error
+        return topic.get_existing_channel(name)
 
 
 def _required(parameters: dict[str, str], name: str) -> str:

@@ -18,6 +18,8 @@ from typing import NamedTuple
 from urllib.parse import quote as quote_path
 from urllib.parse import unquote_plus
 
+from gnsqd.broker.registry import TopicNotFound
+from gnsqd.broker.topic import ChannelNotFound
 from gnsqd.errors import BrokerError, NSQError, StorageError
 from gnsqd.gotext import dumps, format_duration, quote
 from gnsqd.hub.cooperative import Turns
@@ -177,26 +179,30 @@ class Router:
         status = 200
         try:
             result = handler(request)
-        except HTTPError as error:
-            status = error.status
-            # Not `error` itself: with its traceback, which leads back here, it would keep the request and its body
-            # until the garbage collector comes by.
-            result = HTTPError(status, error.code)
-        except BrokerError as error:
-            self._log.error("failure in %s - %s", request.path, error)
-            status = 503
-            result = HTTPError(503, "EXITING")
-        except StorageError as error:
-            self._log.error("failure in %s - %s", request.path, error)
-            status = 500
-            result = HTTPError(500, "INTERNAL_ERROR")
-        except Exception:
-            self._log.error("panic in HTTP handler", stack=format_exc())
-            status = 500
-            result = HTTPError(500, "INTERNAL_ERROR")
+        except Exception as error:
+            result = refusal = self._refusal(request, error)
+            status = refusal.status
         if route.logged:
             self._log_request(request, remote_address, status, started)
         return _dress(request, status, result, route.style)
+
+    def _refusal(self, request: Request, error: Exception) -> HTTPError:
+        """How a handler's error is answered; what has no code of its own is logged."""
+        match error:
+            case HTTPError():
+                # Not `error` itself: with its traceback, which leads back here, it would keep the request and its body
+                # until the garbage collector comes by.
+                return HTTPError(error.status, error.code)
+            case TopicNotFound():
+                return HTTPError(404, "TOPIC_NOT_FOUND")
+            case ChannelNotFound():
+                return HTTPError(404, "CHANNEL_NOT_FOUND")
+            case BrokerError() | StorageError():
+                self._log.error("failure in %s - %s", request.path, error)
+                return HTTPError(503, "EXITING") if isinstance(error, BrokerError) else HTTPError(500, "INTERNAL_ERROR")
+            case _:
+                self._log.error("panic in HTTP handler", stack=format_exc())
+                return HTTPError(500, "INTERNAL_ERROR")
 
     def _log_request(self, request: Request, remote_address: str, status: int, started: int) -> None:
         elapsed = format_duration(monotonic_ns() - started)

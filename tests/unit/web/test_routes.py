@@ -5,6 +5,8 @@ import io
 
 import pytest
 
+from gnsqd.broker.registry import TopicNotFound
+from gnsqd.broker.topic import ChannelNotFound
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
@@ -24,6 +26,8 @@ ROWS = (
     Route("GET", "/defect", "defect"),
     Route("GET", "/disk", "disk"),
     Route("GET", "/going", "going"),
+    Route("GET", "/no/topic", "no_topic"),
+    Route("GET", "/no/channel", "no_channel"),
     Route("POST", "/text", "text", body="max_msg_size", logged=False),
     Route("PUT", "/text", "text"),
     Route("GET", "/nothing/silent", "part.silent", Style.PLAIN),
@@ -74,6 +78,12 @@ class API:
 
     def going(self, request: Request) -> None:
         raise BrokerError("exiting")
+
+    def no_topic(self, request: Request) -> None:
+        raise TopicNotFound("topic does not exist")
+
+    def no_channel(self, request: Request) -> None:
+        raise ChannelNotFound("channel does not exist")
 
     def defect(self, request: Request) -> None:
         raise RuntimeError("a defect")
@@ -192,6 +202,13 @@ def test_what_the_disk_or_the_broker_refuses_is_logged_in_one_line(judge: Judge)
     assert judge.ask("GET", "/going") == (503, V1 | JSON_TYPE, b'{"message":"EXITING"}')
     assert "ERROR: failure in /going - exiting\n" in judge.log.getvalue()
     assert "Traceback" not in judge.log.getvalue()
+
+
+@pytest.mark.parametrize("what", ["topic", "channel"])
+def test_topic_or_channel_that_does_not_exist_is_not_found_and_no_error_in_the_log(judge: Judge, what: str) -> None:
+    answer = f'{{"message":"{what.upper()}_NOT_FOUND"}}'.encode()
+    assert judge.ask("GET", f"/no/{what}") == (404, V1 | JSON_TYPE, answer)
+    assert "ERROR" not in judge.log.getvalue()
 
 
 def test_a_defect_in_a_handler_is_an_internal_error_and_leaves_a_traceback_in_the_log(judge: Judge) -> None:
