@@ -1,10 +1,9 @@
 """When Python looks for the garbage that reference counts do not free: objects that refer to each other in a circle.
 
 Nothing else runs meanwhile, and it takes time for every object that could be in a circle. Without compiled modules each
-message is one, and looking through all of them, as Python by itself does again and again while a backlog grows, would
-stop the daemon for hundreds of milliseconds. So what start-up made is left out for good; of what is made later only the
-young is looked through by itself, where nearly all garbage is; and the rest is looked through once a minute as long as
-that is quick, else once an hour.
+message is one, and a full collection, which Python by itself starts often while a backlog grows, would stop the daemon
+for hundreds of milliseconds. So objects from the start are left out for good; of later ones Python collects only the
+young, which nearly all garbage is; the others are collected once a minute if that is quick, else once an hour.
 """
 
 import gc

@@ -1,11 +1,10 @@
 """Every greenlet is started here, by name, and watched.
 
 One that dies of a defect is logged with its stack and counted. Nobody knows then what it leaves undone, so the daemon
-ends, by its clean exit: what it has is written to disk, and whoever started it starts it again. A greenlet that serves
-one client ends with that client alone.
+ends by its clean exit. A greenlet that serves one client ends with that client alone.
 
-All that dies comes to the hub, and from there here: also what others have started, and callbacks of the hub. So there
-is no frame beneath a greenlet's own, which for each of a thousand idle clients would take memory.
+The hub reports everything that dies, also callbacks of its own and greenlets that others started. So there is no frame
+beneath a greenlet's own, which for each of a thousand idle clients would take memory.
 """
 
 from collections import Counter

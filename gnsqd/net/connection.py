@@ -1,10 +1,10 @@
 """One client's socket: waiting, receiving, sending, and the stream layers in between.
 
-The socket is non-blocking. Receiving always goes through the hub first, so that however much one client sends, every
-other one gets its turn after 64 KB; the watcher for that stays armed from one wait to the next and disarms itself when
-it fires with nobody waiting. Sending tries the socket first and waits only if it is full. The read deadline costs a
-timer that fires at most once per deadline: it looks whether the deadline has moved, and sleeps again. What has to be
-wrapped is wrapped and sent a slice at a time, because compressing takes long.
+The socket is non-blocking. Receiving always goes through the hub first, so that every other client gets its turn after
+64 KB; the watcher stays armed from one wait to the next and disarms itself when it fires with nobody waiting. Sending
+tries the socket first and waits only if it is full. The read deadline costs a timer that fires at most once per
+deadline: it checks whether the deadline has moved, and sleeps again. Layers encode and send a slice at a time, because
+compressing takes long.
 
 Two greenlets share a connection, IOLoop (which alone receives) and messagePump; sends take turns. `shutdown` makes
 both fail or see the end, and IOLoop then closes.

@@ -1,11 +1,4 @@
-"""/debug: what Go's pprof tells about nsqd, told about this process, at the same paths and always as text.
-
-    goroutine       the greenlets by name, those with the same stack together
-    block           where greenlets wait, and how many of each kind
-    threadcreate    the threads, with their stacks
-    heap            memory: of the process, of Python, and the messages that are held
-    profile         who used the CPU during the next `seconds`
-    cmdline, symbol what pprof asks for first; there are no addresses to resolve here
+"""/debug: the figures of this process at the paths where nsqd has Go's pprof, always as text; _PAGES lists them.
 
 A CPU profile has one line for each different stack, `frame;frame;frame samples` with the outermost frame first: the
 collapsed form that flamegraph.pl, inferno and speedscope read. Its first frame is the kind of greenlet. A timer of CPU

@@ -1,17 +1,14 @@
 """HTTP/1.0 and 1.1 seen from the server, without any I/O: requests out of bytes, responses into bytes.
 
 `RequestReader` is fed with what arrives, in whatever pieces, and gives the requests that are complete. httptools finds
-their parts; what becomes of a body is decided here, as soon as the head is in. Each route says how much body it takes.
-A longer one is dropped while it arrives, and the request is answered as `too_big` when it has ended; one that is longer
-by more than DISCARD_LIMIT is answered at once and is the connection's last. Go's server, which clients are used to,
-does the same.
+their parts. As with Go's server, each route limits its body: a longer one is dropped while it arrives, and the request
+is answered as `too_big` when it has ended; one that is longer by more than DISCARD_LIMIT is answered at once and is the
+connection's last. Trailers, headers that follow a chunked body, are dropped.
 
 A client that keeps its connection mostly sends the same head again, so whole heads are looked up first in those that
-were read before, `heads`, and only what is new goes through the parser. Heads with credentials are never kept there.
+were read before, `heads`, and only new ones go through the parser. Heads with credentials are never kept there.
 
-A token counts in the head alone: headers that follow a chunked body, trailers, are dropped.
-
-What is no HTTP is answered with Go's words, as `refusal`, and ends the connection. httptools is stricter than Go where
+What is not HTTP is answered with Go's words, as `refusal`, and ends the connection. httptools is stricter than Go where
 two servers could read a request differently (two lengths for one body, lines without a carriage return) and does not
 know methods that no standard names.
 """

@@ -1,9 +1,9 @@
 """Who may do what over HTTP: a token, or a client's certificate, gives a role, and every endpoint asks for one.
 
-A request names its token as RFC 6750 has it, `Authorization: Bearer TOKEN`. Tokens are in files, one a line, and a file
-that changes is read again, at most once a second and when somebody asks for something: replacing a token needs no
-restart. A file that cannot be read then changes nothing, and is told in the log. Only digests are kept, and each
-of them is compared, so that the time it takes tells nothing about a token.
+A request names its token as RFC 6750 has it, `Authorization: Bearer TOKEN`. Tokens are in files, one a line. A request
+has a file that changed read again, at most once a second: replacing a token needs no restart. A file that cannot be
+read then changes nothing, and is logged. Only digests are kept, and all are compared, so that the time it takes reveals
+nothing about a token.
 
 The Guard stands before the Router, and only where it was asked for.
 """

@@ -1,11 +1,10 @@
 """The HTTP server, with TLS or without: a listening socket, and one greenlet for every connection.
 
-A connection receives, lets its RequestReader find the requests in that, has the router answer them in order, and sends
-the answers together. Receiving goes through the hub and a long batch of answers is cut short by a turn for everybody
-else, so that no client starves the others, however much it pipelines. Between requests a connection may idle for as
-long as it likes, as with Go's server, unless --http-idle-timeout says otherwise; once a request has begun it has to get
-on, and a byte now and then is not enough. So does the handshake of TLS, which
-Go's server waits for without end. Whoever speaks HTTP without TLS to a server with TLS is told so without TLS.
+A connection receives, lets its RequestReader find the requests, has the router answer them in order, and sends the
+answers together. Receiving goes through the hub and a long batch of answers gives others a turn, so that no client
+starves the others. Between requests a connection may idle without end, as with Go's server, unless --http-idle-timeout
+is set; a request that has begun has a deadline, and so has the handshake of TLS, which Go's server waits for without
+end. A request without TLS to a server with TLS is answered without TLS.
 """
 
 import socket

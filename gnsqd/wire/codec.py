@@ -3,11 +3,10 @@
 A client sends `  V2` and then commands: a line of words, for some of them followed by an int32 size and that many
 bytes. `feed` the decoder with what arrives, in whatever pieces, and ask it for the next command; None means that more
 bytes are needed first. The real daemon answers some mistakes before the body is there, so a command comes out as soon
-as its line is in, with its size and body where they came along and None where they didn't; `size`, `body` and
-`messages` then ask for the rest.
+as its line is in, with its size and body if they came along, else None; `size`, `body` and `messages` give the rest.
 
-Bytes that wait for more are kept in pieces and joined once, when enough are there: a large body that arrives in many
-segments costs no more than its length.
+Incomplete bytes are kept in pieces and joined once: a large body that arrives in many segments costs no more than its
+length.
 
 Compiled, the locals called `data` are pointers into the buffer: they are indexed and sliced, and nothing else.
 """
