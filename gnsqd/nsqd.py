@@ -104,7 +104,7 @@ class NSQD:
             https_listener = Listener(options.https_address, tcp_only=True)
         http_port = 0 if http_listener is None else http_listener.port
         https_port = 0 if https_listener is None else https_listener.port
-        # /config shows what nsqlookupd is told
+        # /config shows what is registered with nsqlookupd
         options.broadcast_tcp_port = options.broadcast_tcp_port or max(tcp_listener.port, 0)
         options.broadcast_http_port = options.broadcast_http_port or max(http_port, 0)
         self._auth = self._build_auth(client_roots)

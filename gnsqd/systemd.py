@@ -1,4 +1,4 @@
-"""What a service manager is told: that the daemon serves, what it is at, that it still works, that it exits.
+"""Reports to the service manager: that the daemon serves, its status, that it still works, that it exits.
 
 The protocol is sd_notify(3)'s: lines of `NAME=value` in a datagram to the unix socket in $NOTIFY_SOCKET, an abstract
 one where the path begins with `@`. Without that variable nothing is sent. A watchdog is fed where $WATCHDOG_USEC asks
@@ -40,7 +40,7 @@ class ServiceManager:
         self._send("STOPPING=1", "STATUS=writing to disk what is left")
 
     def report_loop(self) -> None:
-        """Feed the watchdog twice as often as it wants to be fed, and tell the status where it is another."""
+        """Feed the watchdog twice as often as it requires, and report the status when it changes."""
         timeout = _watchdog_seconds()
         while self._address:
             sleep(min(STATUS_SECONDS, timeout / 2) if timeout else STATUS_SECONDS)

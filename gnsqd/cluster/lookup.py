@@ -1,7 +1,7 @@
-"""Tells every nsqlookupd which topics and channels there are, and asks them for the channels of a new topic.
+"""Registers topics and channels with every nsqlookupd, and asks them for the channels of a new topic.
 
 Each nsqlookupd has a lookupLoop with a queue of events of its own (`lookup_peer`), so that one which is slow, dead or
-lying delays nobody else.
+faulty delays no other.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""One nsqlookupd: the queue of what it is still to be told, and the connection to it (NSQD-COMPAT section 6.1).
+"""One nsqlookupd: the queue of commands for it, and the connection to it (NSQD-COMPAT section 6.1).
 
 The connection is made by the first command and again by the next one after it broke. It begins with IDENTIFY and a
 REGISTER of all that there is, so what can't be sent is dropped: the queue when connecting fails, and a queue that has
@@ -77,7 +77,7 @@ class LookupPeer:
 
     identity       the fields of IDENTIFY
     registrations  gives what to register, at the time it is called; never yields
-    info           what the nsqlookupd said of itself, kept when the connection breaks; empty before
+    info           how the nsqlookupd described itself, kept when the connection breaks; empty before
     connected      all that there was when the connection was made is registered
     loop           the greenlet of lookupLoop, from `start` on
     """
@@ -111,7 +111,7 @@ class LookupPeer:
         self._doorbell.ring()
 
     def lookupLoop(self) -> None:
-        """Tell the nsqlookupd everything and what changes, and PING it, until killed."""
+        """Register everything, then what changes, and PING, until killed."""
         try:
             ping_at = monotonic() + PING_INTERVAL
             self._attempt("connect", self.connect)
