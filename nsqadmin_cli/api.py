@@ -89,17 +89,16 @@ class Nsqd(Peer):
 
     def stats(self, *, topic: str = "", channel: str = "", clients: bool = False) -> NodeStats:
         """Topics and channels, all or those of the given names (an empty name is no filter)."""
-        return self.ask(
-            "/stats",
-            NodeStats.from_json,
-            {
-                "format": "json",
-                "include_clients": str(clients).lower(),
-                "include_mem": "false",
-                "topic": topic,
-                "channel": channel,
-            },
-        )
+        query = {
+            "format": "json",
+            "include_clients": str(clients).lower(),
+            "include_mem": "false",
+            "topic": topic,
+            "channel": channel,
+        }
+        body = self.request("GET", "/stats", query=query)
+        moment = time.monotonic()  # before the document is parsed, which takes long for many nodes together
+        return self._read(body, lambda data: NodeStats.from_json(data, moment))
 
     def topic(self, action: Action, topic: str) -> None:
         """Do something to a topic, which all but "create" want to be there: else Refused, code TOPIC_NOT_FOUND."""

@@ -22,11 +22,15 @@ class Look:
     clock: float = field(default_factory=time.time)
     moment: float = field(default_factory=time.monotonic)
     flows: dict[Key, Flow] | None = None
+    latest: dict[Address, NodeStats] = field(
+        default_factory=dict
+    )  # the last answer of each node, of this look or before
 
     def __post_init__(self) -> None:
+        self.latest = self.nodes
         if self.before is not None:
-            seconds = max(1e-3, self.moment - self.before.moment)
-            self.flows = flows(self.before.nodes, self.nodes, seconds)
+            self.flows = flows(self.before.latest, self.nodes)
+            self.latest = self.before.latest | self.nodes
             self.before = None  # or each look would keep all before it
 
     @cached_property

@@ -5,7 +5,7 @@ Keys that are not declared here are ignored: newer daemons may send more. A miss
 another type, means that this is no such daemon, and is a `ModelError`.
 """
 
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 _LARGEST = 2**64  # no count of a Go program goes beyond its integers
@@ -99,15 +99,16 @@ class NodeStats:
     start_time: int  # unix seconds
     topics: tuple[TopicStats, ...]
     producers: tuple[ClientStats, ...] | None = None  # None: not asked for
+    moment: float = field(default=0.0, compare=False, metadata={"json": False})  # of the answer, by time.monotonic()
 
     @classmethod
-    def from_json(cls, data: object) -> "NodeStats":
-        """Read the parsed `/stats?format=json` of one nsqd; ModelError if it is something else."""
+    def from_json(cls, data: object, moment: float = 0.0) -> "NodeStats":
+        """Read the parsed `/stats?format=json` of one nsqd, received at `moment`; ModelError."""
         where = ("the document", "")
         node = _object(data, where)
         scalars = _scalars(NodeStats, node, where)
         topics = tuple(_topic(item) for item in _list(node, "topics", where) or ())
-        return cls(*scalars, topics, _clients(node, "producers", where))  # type: ignore[call-arg]
+        return cls(*scalars, topics, _clients(node, "producers", where), moment)  # type: ignore[call-arg]
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,9 +255,13 @@ def _text(where: Where) -> str:
 _MODELS = (Percentile, Latency, ClientStats, ChannelStats, TopicStats, NodeStats, Info, Producer)
 _SIMPLE = (str, int, bool, float)
 _SCALARS: dict[type, tuple[tuple[str, Any, Any], ...]] = {
-    kind: tuple((field.name, field.type, field.default) for field in fields(kind) if field.type in _SIMPLE)
+    kind: tuple(
+        (one.name, one.type, one.default)
+        for one in fields(kind)
+        if one.type in _SIMPLE and one.metadata.get("json", True)
+    )
     for kind in _MODELS
 }
 _NESTED: dict[type, tuple[str, ...]] = {
-    kind: tuple(field.name for field in fields(kind) if field.type not in _SIMPLE) for kind in _MODELS
+    kind: tuple(one.name for one in fields(kind) if one.type not in _SIMPLE) for kind in _MODELS
 }

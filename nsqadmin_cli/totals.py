@@ -134,19 +134,23 @@ def backlog(row: TopicStats | ChannelStats) -> int:
     return row.depth
 
 
-def flows(before: Mapping[Address, NodeStats], after: Mapping[Address, NodeStats], seconds: float) -> dict[Key, Flow]:
-    """The flows of everything that `after` has, summed over nodes. Those that are new count nothing."""
+def flows(before: Mapping[Address, NodeStats], after: Mapping[Address, NodeStats]) -> dict[Key, Flow]:
+    """The flows of everything that `after` has, summed over nodes. Those that are new count nothing.
+
+    The rates of each node are by the times of its own two answers: one that hung for a while answers later than others.
+    """
     found: dict[Key, Flow] = {}
     for address, node in after.items():
-        for key, flow in node_flows(before.get(address), node, seconds).items():
+        for key, flow in node_flows(before.get(address), node).items():
             found[key] = found[key] + flow if key in found else flow
     return found
 
 
-def node_flows(before: NodeStats | None, after: NodeStats, seconds: float) -> dict[Key, Flow]:
+def node_flows(before: NodeStats | None, after: NodeStats) -> dict[Key, Flow]:
     """The flows of everything that one node has; none where it was restarted, or a topic made anew, in between."""
     found: dict[Key, Flow] = {}
     known = _by_key(before) if before and before.start_time == after.start_time else {}
+    seconds = max(1e-3, after.moment - before.moment) if before else 1.0
     for key, row in _by_key(after).items():
         then = known.get(key)
         if then is None or row.message_count < then.message_count:

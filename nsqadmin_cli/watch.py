@@ -26,6 +26,7 @@ class _Watched:
         self.node = node
         self.answer: NodeStats | NodeError | None = None
         self.flows: dict[Key, Flow] = {}
+        self._latest: NodeStats | None = None  # before errors
         self.moment = time.monotonic()  # of the last answer, or of the beginning
         self.gone = False
 
@@ -36,11 +37,10 @@ class _Watched:
             reason = error.reason if isinstance(error, NodeError) else str(error)  # a file for TLS, for one
             self.flows, self.answer = {}, NodeError(self.node.program, self.node.address, reason)
             return
-        now = time.monotonic()
-        before = self.answer if isinstance(self.answer, NodeStats) else None
         # Nothing of the old answer is changed: who looks at it meanwhile sees one or the other.
-        self.flows = node_flows(before, answer, max(1e-3, now - self.moment))
-        self.answer, self.moment = answer, now
+        self.flows = node_flows(self._latest, answer)
+        self.answer, self.moment = answer, answer.moment
+        self._latest = answer
 
 
 class Watcher:

@@ -38,7 +38,8 @@ def client(name: str, *, connected: float = 0.0, **counts: Any) -> dict[str, Any
 
 class FakeServer:
     """A server on a loopback port that answers a path with its document: of several, each time the next one, and the
-    last one for ever. What it has none for is 404. `clock` is what its clock is ahead, in seconds."""
+    last one for ever. A document may be a function that returns it. What it has none for is 404. `clock` is what its
+    clock is ahead, in seconds."""
 
     def __init__(self, documents: dict[str, Sequence[Any]], *, clock: float = 0.0) -> None:
         self.asked: list[str] = []
@@ -51,7 +52,8 @@ class FakeServer:
                 path = urlsplit(handler.path).path
                 self.asked.append(handler.path)
                 found = self._documents.get(path)
-                body = json.dumps(found[0] if found else {"message": "NOT_FOUND"}).encode()
+                document = found[0] if found else {"message": "NOT_FOUND"}
+                body = json.dumps(document() if callable(document) else document).encode()
                 if found and len(found) > 1:
                     found.pop(0)
                 handler.send_response(200 if found else 404)

@@ -1,37 +1,47 @@
 """Looking again and again: rates between two looks, one document a line, one heading for many rows."""
 
 import json
+import re
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from cli import fake_nsqd as fake
 from cli.gnsqadmin import gnsqadmin
 from cli.nodes import at, create
-from daemons import Daemon
+from daemons import Daemon, eventually
 from nsqadmin_cli.address import Address
+from nsqadmin_cli.http_client import NodeError
+from nsqadmin_cli.look import Look
 from nsqadmin_cli.models import ChannelStats, NodeStats, TopicStats
 from nsqadmin_cli.totals import Flow, flows
 
 A, B = Address("a", 1), Address("b", 1)
 CHANNEL = ChannelStats("c", 100, 0, 5, 5, 1000, 10, 0, 1, False)
 TOPIC = TopicStats("t", 0, 0, 1000, 0, False, channels=(CHANNEL,))
-NODE = NodeStats("1.3.0", "OK", 1, (TOPIC,))
+NODE = NodeStats("1.3.0", "OK", 1, (TOPIC,), moment=100.0)
 
 
-def node(topic: int = 0, **changes: int) -> NodeStats:
-    """NODE with a channel and a topic that moved by so much."""
+def node(topic: int = 0, seconds: float = 1.0, **changes: int) -> NodeStats:
+    """NODE `seconds` later, with a channel and a topic that moved by so much."""
     channel = replace(CHANNEL, **{name: getattr(CHANNEL, name) + change for name, change in changes.items()})
-    return replace(NODE, topics=(replace(TOPIC, message_count=1000 + topic, channels=(channel,)),))
+    topics = (replace(TOPIC, message_count=1000 + topic, channels=(channel,)),)
+    return replace(NODE, topics=topics, moment=NODE.moment + seconds)
 
 
 def test_flows_are_what_came_and_what_is_done_with_each_second() -> None:
-    after = node(40, message_count=40, depth=10, in_flight_count=5, deferred_count=-3, requeue_count=6, timeout_count=2)
-    found = flows({A: NODE}, {A: after}, 2.0)
+    changes = {"in_flight_count": 5, "deferred_count": -3, "requeue_count": 6, "timeout_count": 2}
+    found = flows({A: NODE}, {A: node(40, 2.0, message_count=40, depth=10, **changes)})
     assert found == {("t", ""): Flow(20, 20), ("t", "c"): Flow(20, 14, 3, 1)}
 
 
 def test_flows_of_several_nodes_add_up() -> None:
-    found = flows({A: NODE, B: NODE}, {A: node(10, message_count=10), B: node(5)}, 1.0)
+    found = flows({A: NODE, B: NODE}, {A: node(10, message_count=10), B: node(20, 4.0)})
     assert found["t", ""].ingress == 15
     assert found["t", "c"] == Flow(10, 10)
 
@@ -47,7 +57,46 @@ def test_flows_of_several_nodes_add_up() -> None:
     ids=["new node", "restarted", "made anew", "new topic"],
 )
 def test_what_is_new_flows_with_the_next_look(before: dict[Address, NodeStats]) -> None:
-    assert flows(before, {A: NODE}, 1.0) == {("t", ""): Flow(), ("t", "c"): Flow()}
+    assert flows(before, {A: NODE}) == {("t", ""): Flow(), ("t", "c"): Flow()}
+
+
+def test_the_rate_after_an_error_counts_from_the_last_answer() -> None:
+    first = Look({A: NODE}, [])
+    failed = Look({A: NodeError("nsqd", A, "no complete answer within 5 s")}, [], first)
+    assert failed.flows == {}
+    assert Look({A: node(40, 20.0)}, [], failed).flows == {("t", ""): Flow(2, 2), ("t", "c"): Flow()}
+
+
+def published(finding: dict[str, Any]) -> float:
+    """The rate in the evidence of a topic without channels."""
+    [found] = re.findall(r"([0-9]+)/s published", str(finding["evidence"]))
+    return float(found)
+
+
+@pytest.mark.parametrize(
+    ("words", "rate"),
+    [
+        (["counter", "--watch=2", "--count=2"], lambda last: last["ingress_rate"]),
+        (["stats", "--watch=2", "--count=2"], lambda last: sum(flow["ingress_rate"] for flow in last["flows"])),
+        (["doctor", "--interval=1"], lambda last: sum(map(published, last["findings"]))),
+    ],
+)
+def test_rates_beside_a_node_that_hung(nsqd: Daemon, words: list[str], rate: Callable[[dict[str, Any]], float]) -> None:
+    def growing() -> dict[str, Any]:
+        count = int(180 * time.monotonic())
+        return fake.node(fake.topic("t", message_count=count, depth=count))
+
+    with fake.FakeNsqd(growing) as steady, ThreadPoolExecutor() as pool:
+        nsqd.send_signal(signal.SIGSTOP)
+        running = pool.submit(gnsqadmin, *words, "--json", steady.flag, *at(nsqd))
+        eventually(lambda: steady.queries("/stats"), "the first look")
+        continued = time.monotonic() + 1.0
+        eventually(lambda: time.monotonic() > continued)
+        nsqd.send_signal(signal.SIGCONT)
+        result = running.result()
+    assert result.err == ""
+    last = result.out if words[0] == "doctor" else result.out.splitlines()[-1]
+    assert 150 < rate(json.loads(last)) < 210
 
 
 @pytest.mark.parametrize(
