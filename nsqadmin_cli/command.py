@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+MISSPELT = "nsqadmin_cli.misspelt"  # in the meta of a context: a line to complete that the command would refuse
+
 
 class AdminOption(click.Option):
     """An option that help lists under `section`."""
@@ -27,6 +29,16 @@ class AdminCommand(click.Command):
         super().__init__(*args, **attributes)
         self.examples = textwrap.dedent(examples).strip()
         self.document = textwrap.dedent(document).strip()
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing:  # a shell completes, and click leaves out all that follows an unknown option
+            parser = self.make_parser(ctx)
+            parser.ctx = None
+            try:
+                parser.parse_args([*args, "value"])  # of an option at the end
+            except click.UsageError:
+                ctx.meta[MISSPELT] = True
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}

@@ -11,8 +11,9 @@ from click.core import ParameterSource
 
 from nsqadmin_cli import context as contexts
 from nsqadmin_cli.cluster import Cluster, values_of
+from nsqadmin_cli.command import MISSPELT
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.settings import CLUSTER_PARAMETERS, take_settings
+from nsqadmin_cli.settings import CLUSTER_PARAMETERS, make_cluster, take_settings
 
 _PATIENCE = 1.0  # seconds that a person waits for the answer to a Tab
 
@@ -41,18 +42,19 @@ def _names(ctx: click.Context, incomplete: str, find: Callable[[Cluster], Iterab
         return []
     try:
         settings = take_settings(ctx, dict(ctx.params))
-        patience = min(_PATIENCE, settings.context.timeout or _PATIENCE)
-        found = find(replace(settings, context=replace(settings.context, timeout=patience)).cluster())
+        context, name = settings.resolved()
+        patience = min(_PATIENCE, context.timeout or _PATIENCE)
+        found = find(make_cluster(replace(context, timeout=patience), name))
         return sorted({name for name in found if name.startswith(incomplete) and name.isprintable()})
     except AdminError:
         return []
 
 
 def _settings_are_usable(ctx: click.Context) -> bool:
-    """click drops wrong values when it completes; without them the command would ask the nodes of another place."""
+    """Whether click dropped none when it parsed what is to be completed: without it, other nodes would be asked."""
     given = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
     dropped = (name for name in CLUSTER_PARAMETERS if ctx.params.get(name) is None)
-    return not any(ctx.get_parameter_source(name) in given for name in dropped)
+    return MISSPELT not in ctx.meta and not any(ctx.get_parameter_source(name) in given for name in dropped)
 
 
 def _topics(cluster: Cluster) -> Iterable[str]:

@@ -1,4 +1,8 @@
-"""From options, variables and saved contexts to the cluster that a command is about: what is nearer goes first."""
+"""The cluster of a command, from options, variables and saved contexts.
+
+Each replaces what follows it: options, the context of --context, variables, the context of GNSQADMIN_CONTEXT or else
+the current one. Addresses of either kind replace those of both kinds.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,17 +25,24 @@ CLUSTER_PARAMETERS = (*Context.__slots__, "context_name")
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """What a command was told about its cluster. `context` has what was given by options and variables only."""
+    """What a command was given about its cluster; `by_option`: the context is named by an option."""
 
-    context: Context
+    options: Context
+    variables: Context = Context()
     context_name: str = ""
+    by_option: bool = False
+
+    def resolved(self) -> tuple[Context, str]:
+        """All settings together, and the name of the saved context among them; AdminError if that cannot be used."""
+        saved = contexts.load()
+        name = self.context_name or saved.current
+        context = saved.get(name) if name else Context()
+        layers = (self.variables, context) if self.by_option else (context, self.variables)
+        return merged(merged(*layers), self.options), name
 
     def cluster(self) -> Cluster:
         """The cluster that is meant; AdminError if a saved context is not there or wrong."""
-        saved = contexts.load()
-        name = self.context_name or saved.current
-        base = saved.get(name) if name else Context()
-        return make_cluster(merged(base, self.context), name)
+        return make_cluster(*self.resolved())
 
 
 def merged(base: Context, told: Context) -> Context:
@@ -60,17 +71,17 @@ def make_cluster(context: Context, name: str = "") -> Cluster:
 
 def take_settings(ctx: click.Context, values: dict[str, Any]) -> ClusterSettings:
     """Take what belongs to the cluster out of the parameters `values` of a command."""
-    told = {name: values.pop(name, None) for name in CLUSTER_PARAMETERS}
-    name = told.pop("context_name") or ""
-    if name and ctx.get_parameter_source("context_name") is ParameterSource.COMMANDLINE:
-        # An option goes before a variable: the addresses of a context named by the one before those in the other.
-        for address in ("nsqd_http_address", "lookupd_http_address"):
-            if ctx.get_parameter_source(address) is ParameterSource.ENVIRONMENT:
-                told[address] = ()
-    return ClusterSettings(context_of(told), name)
+    given = {name: values.pop(name, None) for name in CLUSTER_PARAMETERS}
+    sources = {name: ctx.get_parameter_source(name) for name in given}
+    options, variables = (
+        {name: value for name, value in given.items() if sources[name] is source}
+        for source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+    )
+    name = given["context_name"] or ""
+    return ClusterSettings(_context_of(options), _context_of(variables), name, bool(options.get("context_name")))
 
 
-def context_of(told: Mapping[str, Any]) -> Context:
+def _context_of(told: Mapping[str, Any]) -> Context:
     """A Context of parsed parameters."""
     return Context(
         tuple(str(address) for address in told.get("nsqd_http_address") or ()),

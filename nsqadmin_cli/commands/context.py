@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from nsqadmin_cli import context as contexts
 from nsqadmin_cli.command import command
@@ -44,8 +43,7 @@ def list_contexts(output: Output) -> None:
 )
 @click.argument("name", shell_complete=complete_contexts)
 @settings_options
-@click.pass_context
-def set_context(ctx: click.Context, settings: ClusterSettings, name: str) -> None:
+def set_context(settings: ClusterSettings, name: str) -> None:
     """Save the given options under a name, or change them there; others are kept.
 
     The first context that is saved becomes the current one. Variables such as GNSQADMIN_TIMEOUT are not saved.
@@ -53,11 +51,9 @@ def set_context(ctx: click.Context, settings: ClusterSettings, name: str) -> Non
     if not contexts.is_name(name):
         raise click.UsageError("a context is named by 1 to 64 of a-z, A-Z, 0-9, '.', '_' and '-'.")
     saved = contexts.load()
-    told = _of_command_line(ctx, settings.context)
-    base = saved.contexts.get(name, Context())
-    if settings.context_name and ctx.get_parameter_source("context_name") is ParameterSource.COMMANDLINE:
-        base = saved.get(settings.context_name)  # a copy of that one
-    saved = saved.with_context(name, merged(base, told))
+    # A copy of the context that an option names.
+    base = saved.get(settings.context_name) if settings.by_option else saved.contexts.get(name, Context())
+    saved = saved.with_context(name, merged(base, _with_absolute_paths(settings.options)))
     contexts.save(saved if saved.current else replace(saved, current=name))
     note(f"saved context {name} in {contexts.path()}")
 
@@ -84,14 +80,9 @@ def remove(name: str) -> None:
     note(f"removed context {name}")
 
 
-def _of_command_line(ctx: click.Context, context: Context) -> Context:
-    """Without what came from variables; names of files that will be found from any directory."""
-    told = {}
-    for name in Context.__slots__:
-        value = getattr(context, name)
-        if value and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            told[name] = os.path.abspath(value) if name in _FILES else value
-    return Context(**told)
+def _with_absolute_paths(context: Context) -> Context:
+    """`context` with names of files that are found from any directory."""
+    return replace(context, **{name: os.path.abspath(path) for name in _FILES if (path := getattr(context, name))})
 
 
 def _document(saved: Contexts) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def copy(
     target = cluster
     if to_nsqds or to_lookupds or to_context:
         told = Context(nsqd_http_address=_texts(to_nsqds), lookupd_http_address=_texts(to_lookupds))
-        target = ClusterSettings(told, to_context).cluster()
+        target = ClusterSettings(told, context_name=to_context).cluster()
     name = destination or topic
     nodes = target.nsqds()
     lookupd_errors = [] if target is cluster else target.lookupd_errors

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nsqadmin_cli.address import Address
-from nsqadmin_cli.settings import ClusterSettings
+from nsqadmin_cli.settings import ClusterSettings, merged
 
 
 class Severity(enum.StrEnum):
@@ -56,7 +56,9 @@ class Commands:
     """Writes gnsqadmin's own commands for the cluster that this one was told."""
 
     def __init__(self, settings: ClusterSettings) -> None:
-        told = settings.context.settings()
+        # Variables come after a context that an option names, and would as options come before it.
+        given = settings.options if settings.by_option else merged(settings.variables, settings.options)
+        told = given.settings()
         self._where: list[str] = []
         self._how: list[str] = []
         if settings.context_name:

@@ -68,6 +68,9 @@ def test_trouble_completes_nothing_and_says_nothing() -> None:
         ([], {"GNSQADMIN_TIMEOUT": "soon"}),
         ([], {"GNSQADMIN_TLS_INSECURE": "perhaps"}),
         ([], {"GNSQADMIN_CONTEXT": "none"}),
+        (["--nsqd-http-adress", "127.0.0.1:4151"], {}),
+        (["--unknown", "--nsqd-http-address=127.0.0.1:4151"], {}),
+        (["--tls-insecure=no"], {}),
         ([], {"GNSQADMIN_TOKEN_FILE": "/nonexistent/token"}),
     ],
 )

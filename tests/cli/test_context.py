@@ -3,13 +3,20 @@
 import json
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from click.shell_completion import ShellComplete
 
+from cli.fake_nsqd import FakeLookupd, FakeNsqd, channel, node, topic
 from cli.gnsqadmin import Result, gnsqadmin
 from cli.nodes import address
 from conftest import DaemonFactory
 from daemons import free_port
+from nsqadmin_cli import completion, settings
+from nsqadmin_cli.cli import cli
+from nsqadmin_cli.context import Context
+from nsqadmin_cli.errors import AdminError
 
 
 @pytest.fixture
@@ -27,18 +34,82 @@ def nodes(*args: str, **variables: str) -> list[str]:
     return asked(gnsqadmin("nodes", "--json", "--timeout=5", *args, **variables))
 
 
-def test_the_nearer_word_counts(home: dict[str, str]) -> None:
-    a, b, c, d = (f"127.0.0.1:{free_port()}" for _ in range(4))
-    for name, node in (("one", a), ("two", b)):
-        assert gnsqadmin("context", "set", name, f"--nsqd-http-address={node}", **home).code == 0
+A, B, OF_CURRENT, OF_ONE = "a:1", "b:2", "current:3", "one:4"
+CONTEXTS = f"""
+current = "current"
+[contexts.current]
+nsqd_http_address = ["{OF_CURRENT}"]
+timeout = 1
+[contexts.one]
+lookupd_http_address = ["{OF_ONE}"]
+timeout = 2
+[contexts.bare]
+timeout = 3
+"""
+NSQD, LOOKUPD = "--nsqd-http-address", "--lookupd-http-address"
+NSQD_VARIABLE, LOOKUPD_VARIABLE = "GNSQADMIN_NSQD_HTTP_ADDRESS", "GNSQADMIN_LOOKUPD_HTTP_ADDRESS"
+NODE, AT_LOOKUPD = "nsqd_http_address", "lookupd_http_address"
+
+PRECEDENCE: list[tuple[str, dict[str, str], dict[str, object]]] = [
+    ("", {}, {NODE: [OF_CURRENT], "timeout": 1}),
+    ("", {"GNSQADMIN_CONTEXT": "one"}, {AT_LOOKUPD: [OF_ONE], "timeout": 2}),
+    ("--context=one", {"GNSQADMIN_CONTEXT": "bare"}, {AT_LOOKUPD: [OF_ONE], "timeout": 2}),
+    ("", {NSQD_VARIABLE: A}, {NODE: [A], "timeout": 1}),
+    ("", {LOOKUPD_VARIABLE: A}, {AT_LOOKUPD: [A], "timeout": 1}),
+    ("", {NSQD_VARIABLE: f"{A} {B}", LOOKUPD_VARIABLE: B}, {NODE: [A, B], AT_LOOKUPD: [B], "timeout": 1}),
+    ("", {LOOKUPD_VARIABLE: A, "GNSQADMIN_CONTEXT": "one"}, {AT_LOOKUPD: [A], "timeout": 2}),
+    (f"{NSQD}={A}", {LOOKUPD_VARIABLE: B}, {NODE: [A], "timeout": 1}),
+    (f"{LOOKUPD}={A}", {NSQD_VARIABLE: B}, {AT_LOOKUPD: [A], "timeout": 1}),
+    (f"{NSQD}={A} {LOOKUPD}={B}", {NSQD_VARIABLE: B}, {NODE: [A], AT_LOOKUPD: [B], "timeout": 1}),
+    (f"{NSQD}={A} --context=one", {LOOKUPD_VARIABLE: B}, {NODE: [A], "timeout": 2}),
+    ("--context=one", {NSQD_VARIABLE: B}, {AT_LOOKUPD: [OF_ONE], "timeout": 2}),
+    ("--context=bare", {NSQD_VARIABLE: B}, {NODE: [B], "timeout": 3}),
+    ("--context=one", {"GNSQADMIN_TIMEOUT": "9"}, {AT_LOOKUPD: [OF_ONE], "timeout": 2}),
+    ("--context=one --timeout=8", {"GNSQADMIN_TIMEOUT": "9"}, {AT_LOOKUPD: [OF_ONE], "timeout": 8}),
+    ("", {"GNSQADMIN_TIMEOUT": "9"}, {NODE: [OF_CURRENT], "timeout": 9}),
+    ("--timeout=8", {"GNSQADMIN_TIMEOUT": "9"}, {NODE: [OF_CURRENT], "timeout": 8}),
+]
+
+
+@pytest.mark.parametrize(("words", "variables", "expected"), PRECEDENCE)
+def test_options_replace_variables_and_variables_replace_contexts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, variables: dict[str, str], expected: dict[str, object]
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(CONTEXTS)
+    for name, value in {"GNSQADMIN_CONFIG": str(config), **variables}.items():
+        monkeypatch.setenv(name, value)
+    found: list[dict[str, object]] = []
+
+    def take(context: Context, name: str) -> NoReturn:
+        found.append(context.settings())
+        raise AdminError(name)
+
+    monkeypatch.setattr(settings, "make_cluster", take)
+    monkeypatch.setattr(completion, "make_cluster", take)
+    with pytest.raises(AdminError):
+        cli.main(["topic", "show", "t", *words.split()], standalone_mode=False)
+    shell = ShellComplete(cli, {}, "gnsqadmin", "_GNSQADMIN_COMPLETE")
+    assert shell.get_completions(["topic", "show", *words.split()], "t") == []
+    [of_command, of_completion] = found
+    assert of_command == expected
+    assert of_completion == of_command | {"timeout": 1}
+
+
+def test_an_option_keeps_a_command_from_the_nodes_of_variables() -> None:
+    with FakeNsqd(node(topic("t", channel("c")))) as nsqd, FakeLookupd() as lookupd:
+        variables = {LOOKUPD_VARIABLE: lookupd.address}
+        assert gnsqadmin("channel", "empty", "t", "c", "--dry-run", nsqd.flag, **variables).code == 0
+        assert (len(nsqd.asked), lookupd.asked) == (1, [])
+
+
+def test_the_current_context_is_used(home: dict[str, str]) -> None:
+    a, b = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    for name, at in (("one", a), ("two", b)):
+        assert gnsqadmin("context", "set", name, f"--nsqd-http-address={at}", **home).code == 0
     assert nodes(**home) == [a]  # the first that was saved is the current one
     assert gnsqadmin("context", "use", "two", **home).code == 0
     assert nodes(**home) == [b]
-    assert nodes(**home, GNSQADMIN_CONTEXT="one") == [a]
-    assert nodes("--context=two", **home, GNSQADMIN_CONTEXT="one") == [b]
-    assert nodes(**home, GNSQADMIN_NSQD_HTTP_ADDRESS=f"{c} {d}") == [c, d]
-    assert nodes("--context=one", **home, GNSQADMIN_NSQD_HTTP_ADDRESS=c) == [a]
-    assert nodes(f"--nsqd-http-address={d}", "--context=one", **home, GNSQADMIN_NSQD_HTTP_ADDRESS=c) == [d]
     assert gnsqadmin("context", "use", "--none", **home).code == 0
     assert nodes(**home) == ["127.0.0.1:4151"]
 
