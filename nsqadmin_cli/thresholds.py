@@ -14,7 +14,7 @@ import click
 
 from nsqadmin_cli import units
 from nsqadmin_cli.look import Look
-from nsqadmin_cli.totals import Flow, backlog
+from nsqadmin_cli.totals import Flow
 
 
 class Measure(NamedTuple):
@@ -121,7 +121,7 @@ def _of_flows(field: str) -> Callable[[Scope], Iterator[Measure]]:
 
 def _drain_time(scope: Scope) -> Iterator[Measure]:
     for topic, channel, flow in scope.channels():
-        seconds = flow.drain_seconds(backlog(channel))
+        seconds = flow.drain_seconds(channel.depth)
         yield Measure(math.inf if seconds is None else seconds, topic, channel.channel_name)
 
 

@@ -12,7 +12,7 @@ from nsqadmin_cli.look import Look
 from nsqadmin_cli.models import ChannelStats, NodeStats, TopicStats
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Form, Line, Table, Tone
 from nsqadmin_cli.text import plural
-from nsqadmin_cli.totals import Flow, Key, Totals, backlog
+from nsqadmin_cli.totals import Flow, Key, Totals
 from nsqadmin_cli.watch import Trend
 
 SUBJECTS = ("channel", "topic", "node")
@@ -41,7 +41,7 @@ class TopRow:
 
     def trouble(self) -> tuple[str, Tone]:
         """What is wrong with it in a word or two, the worst first; nothing if nothing is."""
-        counts, flow = self.counts, self.trend.flow
+        counts, flow = self.counts, self.trend.flow or Flow()
         if counts.paused:
             return "paused", Tone.NOTE
         if isinstance(counts, ChannelStats):
@@ -53,7 +53,7 @@ class TopRow:
                 return "timeouts", Tone.NOTE
             if flow.requeues > max(0.01, flow.egress):
                 return "requeues", Tone.NOTE
-        if counts.depth and flow.ingress > flow.egress * 1.05 + 0.1:
+        if self.trend.drain_seconds() is None and flow.ingress > flow.egress * 1.05 + 0.1:
             return "growing", Tone.NOTE
         return "", Tone.PLAIN
 
@@ -98,7 +98,7 @@ HELP = (
     ("", ""),
     ("in/s, out/s", "messages published, and finished or given to all channels"),
     ("drain", "how long until the queue is empty if it goes on like this; never: it does not shrink"),
-    ("trend", "messages waiting, in flight and deferred, over the last looks"),
+    ("trend", "depth over the last looks"),
 )
 
 
@@ -139,21 +139,24 @@ class TopView:
         whole = Flow()
         for topic in totals.topics:
             key: Key = (topic.topic_name, "")
+            trend = self._trend(trends, key, topic, flows)
             flow = flows.get(key, Flow())
             whole = Flow(whole.ingress + flow.ingress, whole.egress)
-            self._rows.append(TopRow(*key, topic, flow, self._trend(trends, key, topic, flow)))
+            self._rows.append(TopRow(*key, topic, flow, trend))
             for channel in topic.channels:
                 key = topic.topic_name, channel.channel_name
                 flow = flows.get(key, Flow())
                 whole = Flow(whole.ingress, whole.egress + flow.egress)
-                trend = self._trend(trends, key, channel, flow)
+                trend = self._trend(trends, key, channel, flows)
                 self._rows.append(TopRow(*key, channel, flow, trend, lonely[key]))
         self._trends = trends  # without those that are gone
         self._flow = whole
 
-    def _trend(self, trends: dict[Key, Trend], key: Key, counts: TopicStats | ChannelStats, flow: Flow) -> Trend:
+    def _trend(
+        self, trends: dict[Key, Trend], key: Key, counts: TopicStats | ChannelStats, flows: dict[Key, Flow]
+    ) -> Trend:
         trend = trends[key] = self._trends.get(key) or Trend()
-        trend.add(backlog(counts), flow, first=len(trend.backlogs) < 2)  # the first flow is none: nothing to compare
+        trend.add(counts.depth, flows.get(key))
         return trend
 
     def press(self, key: str) -> bool:
@@ -306,7 +309,7 @@ class TopView:
     def _cells(self, row: TopRow, bars: int) -> list[object]:
         trouble, tone = row.trouble()
         seconds = row.trend.drain_seconds()
-        if not row.counts.depth:
+        if not row.counts.depth or row.trend.flow is None:
             drain = Cell("", None)
         elif seconds is None or seconds > 100 * 86400:
             drain = Cell("never", Tone.BAD if row.flow.ingress else Tone.NOTE)
@@ -332,5 +335,5 @@ _OF_CHANNELS = (
 
 
 def _bars(trend: Trend, count: int) -> str:
-    recent = list(trend.backlogs)[-count:]
+    recent = list(trend.depths)[-count:]
     return units.sparkline(recent).rjust(count) if any(recent) else ""

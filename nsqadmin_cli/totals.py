@@ -117,11 +117,16 @@ class Flow(NamedTuple):
     def __add__(self, other: "Flow") -> "Flow":  # type: ignore[override]  # not those of tuples
         return Flow(*map(sum, zip(self, other, strict=True)))
 
-    def drain_seconds(self, backlog: int) -> float | None:
-        """How long `backlog` messages last if it goes on like this; None: it does not shrink."""
-        if not backlog:
+    def drain_seconds(self, depth: int) -> float | None:
+        """How long a queue of `depth` messages lasts if it goes on like this; None: it does not shrink.
+
+        At most one message, or as many as go out in a second, are on their way through, whatever comes in.
+        """
+        if not depth:
             return 0.0
-        return backlog / (self.egress - self.ingress) if self.egress - self.ingress > 1e-9 else None
+        if self.egress - self.ingress > 1e-9:
+            return depth / (self.egress - self.ingress)
+        return depth / self.egress if self.egress and depth <= max(1.0, self.egress) else None
 
 
 Key = tuple[str, str]  # topic, and channel or nothing

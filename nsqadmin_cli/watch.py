@@ -38,7 +38,7 @@ class _Watched:
             self.flows, self.answer = {}, NodeError(self.node.program, self.node.address, reason)
             return
         # Nothing of the old answer is changed: who looks at it meanwhile sees one or the other.
-        self.flows = node_flows(self._latest, answer)
+        self.flows = node_flows(self._latest, answer) if self._latest else {}
         self.answer, self.moment = answer, answer.moment
         self._latest = answer
 
@@ -110,21 +110,21 @@ class Watcher:
 
 @dataclass(slots=True)
 class Trend:
-    """What is remembered of a topic or channel: its last backlogs, and smoothed flows."""
+    """What is remembered of a topic or channel: its last depths, and smoothed flows, None before the second look."""
 
-    backlogs: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
-    flow: Flow = Flow()
+    depths: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    flow: Flow | None = None
     idle: int = 0  # looks since something went out
 
-    def add(self, backlog: int, flow: Flow, *, first: bool) -> None:
+    def add(self, depth: int, flow: Flow | None) -> None:
         """One more look. Flows are smoothed over some five looks, or a drain time would jump about."""
-        self.backlogs.append(backlog)
-        self.idle = 0 if flow.egress else self.idle + 1
-        if first:
+        self.depths.append(depth)
+        self.idle = 0 if flow and flow.egress else self.idle + 1
+        if self.flow is None:
             self.flow = flow
-        elif flow != self.flow:
+        elif flow is not None and flow != self.flow:
             self.flow = Flow(*(old + (new - old) * 0.3 for old, new in zip(self.flow, flow, strict=True)))
 
     def drain_seconds(self) -> float | None:
-        """How long the backlog lasts; None: it does not shrink."""
-        return self.flow.drain_seconds(self.backlogs[-1])
+        """How long the messages last; None: they do not get fewer."""
+        return (self.flow or Flow()).drain_seconds(self.depths[-1])

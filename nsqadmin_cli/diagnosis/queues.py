@@ -264,7 +264,7 @@ class Patient:
         channel, flow = self.channel, self.flow
         if channel.depth < self.seen.deep:
             return None
-        seconds = flow.drain_seconds(backlog(channel))
+        seconds = flow.drain_seconds(channel.depth)
         if flow.ingress > flow.egress * 1.05 + 0.1:
             code, how = "growing", "more come than are finished"
         elif seconds is None:

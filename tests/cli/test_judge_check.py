@@ -9,7 +9,7 @@ import pytest
 
 from cli.fake_nsqd import FakeLookupd, FakeNsqd, channel, client, node, producer, topic
 from cli.gnsqadmin import FakeNode, gnsqadmin, on_terminal
-from cli.nodes import Cluster, address, at, create, publish, wait_for_depth
+from cli.nodes import Cluster, address, at, create, post, publish, wait_for_depth
 from conftest import DaemonFactory
 from daemons import Daemon, eventually, free_port
 from nsq_client import Client
@@ -110,6 +110,18 @@ def test_a_node_that_went_away_is_critical_while_nsqlookupd_lists_it(cluster: Cl
     assert (code, first, rest) == (CRITICAL, "NSQ CRITICAL - healthy nodes 1 is less than 2", [])
     code, first, rest = checked(cluster.flag, *at(gone))
     assert (code, first) == (CRITICAL, f"NSQ CRITICAL - nsqd at {address(gone)}: connection refused")
+
+
+def test_messages_in_flight_and_deferred_take_no_time_to_drain(nsqd: Daemon) -> None:
+    create(nsqd, "t", "c")
+    with Client(nsqd.tcp_address) as consumer:
+        consumer.subscribe("t", "c", rdy=9)
+        publish(nsqd, "t", 5)
+        post(nsqd, "/pub?topic=t&defer=60000", b"later")
+        eventually(lambda: nsqd.channel_stats("t", "c")["in_flight_count"] == 5)
+        eventually(lambda: nsqd.channel_stats("t", "c")["deferred_count"] == 1)
+        found = document("--drain-time=1m", "--interval=0.1", *at(nsqd))
+    assert (found["status"], found["metrics"]["drain_time"]) == ("OK", 0)
 
 
 def test_rates_and_the_time_to_drain_take_two_looks() -> None:

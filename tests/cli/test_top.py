@@ -136,7 +136,8 @@ def test_tab_shows_topics_then_nodes() -> None:
         (channel("c", 5), Flow(), 5, ("stuck", Tone.BAD)),
         (channel("c", 5), BUSY, 9, ("", Tone.PLAIN)),
         (channel("c", 5, 0, paused=True), Flow(), 9, ("paused", Tone.NOTE)),
-        (channel("c", 5), Flow(20, 10), 2, ("growing", Tone.NOTE)),
+        (channel("c", 15), Flow(20, 10), 2, ("growing", Tone.NOTE)),
+        (channel("c", 1), Flow(20, 10), 2, ("", Tone.PLAIN)),
         (channel("c", 5), BUSY + Flow(0, 0, 0, 1), 2, ("timeouts", Tone.NOTE)),
         (channel("c", 5), BUSY + Flow(0, 0, 11), 2, ("requeues", Tone.NOTE)),
         (channel("c", 5), BUSY + Flow(0, 0, 9), 2, ("", Tone.PLAIN)),
@@ -162,13 +163,22 @@ def test_a_node_without_clients_is_trouble_though_others_have_some() -> None:
         (100, Flow(10, 10), "never"),
         (5, Flow(0, 90), "<1s"),
         (9, Flow(), "never"),
+        (9, None, ""),
+        (1, Flow(10, 10), "<1s"),
+        (1, Flow(0.4, 0.2), "5s"),
     ],
 )
-def test_drain_time_is_what_the_rates_promise(depth: int, flow: Flow, drain: str) -> None:
-    assert column(view({NODE: node(channel("c", depth))}, {("t", "c"): flow}), "drain") == [drain]
+def test_drain_time_is_what_the_rates_promise(depth: int, flow: Flow | None, drain: str) -> None:
+    flows = {("t", "c"): flow} if flow else {}
+    assert column(view({NODE: node(channel("c", depth))}, flows), "drain") == [drain]
 
 
-def test_trends_show_the_backlogs_of_the_last_looks() -> None:
+def test_messages_in_flight_and_deferred_are_no_backlog() -> None:
+    found = view({NODE: node(replace(channel("c"), in_flight_count=7, deferred_count=8))}, {("t", "c"): BUSY}, 3)
+    assert [*column(found, "drain"), *column(found, "trend"), *column(found, "trouble")] == ["", "", ""]
+
+
+def test_trends_show_the_depths_of_the_last_looks() -> None:
     found = TopView(interval=1)
     for depth in (0, 1, 2, 4, 8):
         found.update({NODE: node(channel("c", depth))}, {})

@@ -100,11 +100,20 @@ def test_rates_beside_a_node_that_hung(nsqd: Daemon, words: list[str], rate: Cal
 
 
 @pytest.mark.parametrize(
-    "flow, backlog, seconds",
-    [(Flow(10, 30), 100, 5), (Flow(0, 1), 0, 0), (Flow(30, 10), 5, None), (Flow(), 5, None), (Flow(), 0, 0)],
+    "flow, depth, seconds",
+    [
+        (Flow(10, 30), 100, 5),
+        (Flow(0, 1), 0, 0),
+        (Flow(30, 10), 15, None),
+        (Flow(30, 10), 5, 0.5),
+        (Flow(1, 0.5), 1, 2),
+        (Flow(1, 0.5), 2, None),
+        (Flow(), 1, None),
+        (Flow(), 0, 0),
+    ],
 )
-def test_a_queue_is_empty_when_more_goes_than_comes(flow: Flow, backlog: int, seconds: float | None) -> None:
-    assert flow.drain_seconds(backlog) == seconds
+def test_a_queue_is_empty_when_more_goes_than_comes(flow: Flow, depth: int, seconds: float | None) -> None:
+    assert flow.drain_seconds(depth) == seconds
 
 
 def test_watching_prints_one_document_a_line_with_flows_from_the_second_on(nsqd: Daemon) -> None:
