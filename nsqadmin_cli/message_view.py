@@ -47,6 +47,7 @@ def message_table(messages: Sequence[Message]) -> Table:
         Column("body", "body"),
     ]
     rows = [
-        [one.clock, one.topic, one.node, one.id_text, one.attempts, len(one.body), one.body_text] for one in messages
+        [units.iso_time(one.timestamp), one.topic, one.node, one.id_text, one.attempts, len(one.body), one.body_text]
+        for one in messages
     ]
     return Table(columns, list(rows))

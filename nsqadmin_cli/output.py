@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import click
 
+from nsqadmin_cli import units
 from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
 from nsqadmin_cli.table import Block, Cell, Table
 from nsqadmin_cli.text import printable
@@ -87,7 +88,7 @@ def _csv_value(value: object) -> object:
         case str():
             return printable(value)
         case float():
-            return f"{value:.6g}"
+            return units.exact(value)
         case _:
             return value
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BARS = "▁▂▃▄▅▆▇█"
@@ -73,6 +74,21 @@ def sparkline(values: Sequence[float]) -> str:
     if highest <= 0:
         return _BARS[0] * len(values)
     return "".join(_BARS[min(7, int(max(0.0, value) * 8 / highest))] for value in values)
+
+
+def exact(value: float) -> str:
+    """A number for programs, in full and without an exponent: 1795360000.25."""
+    return str(value) if isinstance(value, int) else f"{value + 0.0:.9f}".rstrip("0").rstrip(".")
+
+
+def iso_time(nanoseconds: int) -> str:
+    """A time in ns since 1970 in ISO 8601 and UTC: 2026-11-23T04:06:41.125Z; the number itself beyond the year 9999."""
+    seconds, rest = divmod(nanoseconds, 1_000_000_000)
+    try:
+        day = datetime.fromtimestamp(seconds, UTC).isoformat().removesuffix("+00:00")
+    except (OverflowError, ValueError, OSError):
+        return str(nanoseconds)
+    return f"{day}.{f'{rest:09}'.rstrip('0'):0<3}Z"
 
 
 def parse_duration(text: str) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from nsqadmin_cli import units
 from nsqadmin_cli.cluster import Cluster, errors_of
 from nsqadmin_cli.command import AdminCommand, command
 from nsqadmin_cli.errors import AdminError, ExitCode
@@ -276,9 +277,7 @@ def _performance(worst: dict[Metric, Measure | None], given: dict[Metric, Limits
     for metric, measure in worst.items():
         if measure is not None:
             limits = given.get(metric, Limits())
-            value = "U" if measure.value == math.inf else f"{measure.value:.6g}{'s' * metric.duration}"
-            if isinstance(measure.value, int):
-                value = str(measure.value)
+            value = "U" if measure.value == math.inf else f"{units.exact(measure.value)}{'s' * metric.duration}"
             ends = [_limit(metric, limit) for limit in (limits.warning, limits.critical)]
             parts.append(f"{metric.key}={value};{';'.join(ends)};0")
     return " ".join(parts)
@@ -286,7 +285,7 @@ def _performance(worst: dict[Metric, Measure | None], given: dict[Metric, Limits
 
 def _limit(metric: Metric, limit: float | None) -> str:
     """A range whose outside is bad: `10` is 0 to 10, `10:` 10 and more."""
-    return "" if limit is None else f"{limit:.15g}{':' * metric.least}"
+    return "" if limit is None else f"{units.exact(limit)}{':' * metric.least}"
 
 
 def _number(value: float) -> float | None:

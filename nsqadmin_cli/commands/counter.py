@@ -5,6 +5,7 @@ import time
 
 import click
 
+from nsqadmin_cli import units
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import command
 from nsqadmin_cli.errors import ExitCode
@@ -74,7 +75,7 @@ def _show(output: Output, seen: Look, number: int | None) -> None:
         Column("published", "published", form=Form.COUNT, keep=ALWAYS),
         Column("delivered", "delivered", form=Form.COUNT, keep=ALWAYS),
     ]
-    row: list[object] = [seen.clock, seen.totals.message_count, delivered]
+    row: list[object] = [units.iso_time(round(seen.clock * 1000) * 1_000_000), seen.totals.message_count, delivered]
     if number is not None:
         rates = ("ingress_rate", "in/s", ingress), ("egress_rate", "out/s", egress)
         columns += [Column(key, heading, form=Form.RATE, keep=ALWAYS) for key, heading, _ in rates]

@@ -1,6 +1,7 @@
 """`gnsqadmin peek`: what waits is shown and stays, from running nodes and from their files."""
 
 import json
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,8 @@ def test_json_tells_of_all_nodes(gnsqd_factory: DaemonFactory) -> None:
     assert shown == [("a", None, False, 1), (None, "/w==", True, 1)]
     csv = gnsqadmin("peek", "t", "c", "-o", "csv", *at(*nodes)).out.splitlines()
     assert [line.rpartition(",")[2] for line in csv] == ["body", "a", r"\xff"]
+    times = [datetime.fromisoformat(line.partition(",")[0]).timestamp() for line in csv[1:]]
+    assert times == pytest.approx([one["timestamp"] / 1e9 for one in document["messages"]], abs=1e-6)
 
 
 def test_a_topic_without_channels_is_shown(gnsqd: Daemon) -> None:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from cli.gnsqadmin import FakeNode, Result, gnsqadmin, http_answer
 from cli.nodes import Cluster, address, at, create, post, publish, wait_for_depth
 from conftest import DaemonFactory
-from daemons import Daemon, eventually, free_port
+from daemons import DEADLINE, Daemon, eventually, free_port
 from nsq_client import Client
 
 
@@ -242,4 +243,6 @@ def test_counter_counts_what_topics_and_channels_took(nsqd_factory: DaemonFactor
     found = document("counter", *at(a, b))
     assert (found["published"], found["delivered"], found["ingress_rate"]) == (100, 200, None)
     assert words(gnsqadmin("counter", *at(a, b)))[2][1:] == ["100", "200"]
+    [row] = rows("counter", *at(a, b))
+    assert abs(datetime.fromisoformat(row["time"]).timestamp() - found["time"]) < DEADLINE
     assert document("counter", "--topic=x", *at(a, b))["published"] == 0

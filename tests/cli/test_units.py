@@ -22,6 +22,24 @@ def test_other_texts_are_no_durations(text: str) -> None:
 
 @pytest.mark.parametrize(
     "value, shown",
+    [(0, "0"), (2**64 - 1, "18446744073709551615"), (-0.0, "0"), (1795360000.25, "1795360000.25"), (1e-7, "0.0000001"),
+     (180.00000000000003, "180"), (1e17, "100000000000000000")],
+)  # fmt: skip
+def test_numbers_for_programs_are_in_full(value: float, shown: str) -> None:
+    assert units.exact(value) == shown
+
+
+@pytest.mark.parametrize(
+    "nanoseconds, shown",
+    [(0, "1970-01-01T00:00:00.000Z"), (1795360000125000000, "2026-11-22T15:06:40.125Z"),
+     (1, "1970-01-01T00:00:00.000000001Z"), (10**20, "5138-11-16T09:46:40.000Z"), (10**30, str(10**30))],
+)  # fmt: skip
+def test_times_for_programs_are_in_iso_8601(nanoseconds: int, shown: str) -> None:
+    assert units.iso_time(nanoseconds) == shown
+
+
+@pytest.mark.parametrize(
+    "value, shown",
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (9_949, "9.9 kB"), (9_950, "10 kB"), (999_499, "999 kB"),
      (999_500, "1.0 MB"), (34_000_000, "34 MB"), (2**63, "9.2 EB")],
 )  # fmt: skip
