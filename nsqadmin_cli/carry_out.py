@@ -9,6 +9,7 @@ from nsqadmin_cli.api import Lookupd, Nsqd
 from nsqadmin_cli.cluster import Cluster, values_of
 from nsqadmin_cli.consent import Consent
 from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.look import no_such
 from nsqadmin_cli.order import (
     Order,
     Outcome,
@@ -20,7 +21,7 @@ from nsqadmin_cli.order import (
     plan_for_nodes,
     sum_of_losses,
 )
-from nsqadmin_cli.output import Output, not_found, report
+from nsqadmin_cli.output import Output, report
 from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Grid, Line, Row, Table, Tone
 from nsqadmin_cli.text import plural
 
@@ -104,8 +105,8 @@ def _require(
         return  # a topic or channel that nsqlookupds alone remember, or a topic for nodes that will come
     if order.action == "create" and order.channel and _is_listed(cluster, order.topic):
         return
-    what = f"the topic {order.topic}" if order.action == "create" else str(order)
-    raise not_found(what, [*errors, *failures(outcomes, (), errors)])
+    channel = "" if order.action == "create" else order.channel
+    raise no_such(cluster, [*errors, *failures(outcomes, (), errors)], order.topic, channel)
 
 
 def _is_listed(cluster: Cluster, topic: str) -> bool:

@@ -16,6 +16,7 @@ from gnsqd.version import VERSION
 from nsqadmin_cli.commands import GROUPS, SECTIONS, Entry
 from nsqadmin_cli.errors import AdminError, ExitCode
 from nsqadmin_cli.output import report
+from nsqadmin_cli.text import printable, suggestion
 
 
 class LazyGroup(click.Group):
@@ -49,6 +50,14 @@ class LazyGroup(click.Group):
         loaded = getattr(importlib.import_module(f"nsqadmin_cli.commands.{entry.module}"), entry.attribute)
         assert isinstance(loaded, click.Command)
         return loaded
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not ctx.resilient_parsing and not name.startswith("-") and name not in self._entries:
+            ctx.fail(f"No such command {printable(name)!r}{suggestion(name, self._entries) or '.'}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         told = set()

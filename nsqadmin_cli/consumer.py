@@ -21,10 +21,11 @@ from nsqadmin_cli.cluster import Cluster, errors_of, values_of
 from nsqadmin_cli.consent import Consent, is_terminal
 from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
 from nsqadmin_cli.http_client import NodeError
+from nsqadmin_cli.look import no_such
 from nsqadmin_cli.models import NodeStats
-from nsqadmin_cli.output import not_found, note
+from nsqadmin_cli.output import note
 from nsqadmin_cli.subscription import Received, Subscription, Wish
-from nsqadmin_cli.text import plural
+from nsqadmin_cli.text import plural, suggestion
 
 _RETRY = 2.0  # seconds until a node is tried again
 _DISCOVERY = 15.0  # seconds until nodes are looked for again
@@ -82,9 +83,10 @@ class Consumer:
         channel = self._wish.channel
         for topic in self._topics:
             if topic not in known:
-                raise not_found(f"the topic {topic}", errors)
+                raise no_such(self._cluster, errors, topic)
             if channel not in known[topic] and not channel.endswith("#ephemeral") and not create_channel:
-                raise NotFound(f"no node has the channel {channel} of {topic}; --create makes it")
+                near = suggestion(channel, known[topic])
+                raise NotFound(f"no node has the channel {channel} of {topic}; --create makes it{near}")
 
     def _confirm(self, nodes: Iterable[NodeStats]) -> None:
         waiting = Counter[str]()

@@ -1,14 +1,18 @@
 """One look at all nodes: what they said at one moment, and how it changed since the look before."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from nsqadmin_cli.address import Address
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
+from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.models import ChannelStats, NodeStats, TopicStats
+from nsqadmin_cli.output import not_found
+from nsqadmin_cli.text import suggestion
 from nsqadmin_cli.totals import Flow, Key, Totals, flows
 
 
@@ -64,6 +68,29 @@ class Look:
     @property
     def errors(self) -> list[NodeError]:
         return [*self.lookupd_errors, *errors_of(self.answers)]
+
+
+def require(cluster: Cluster, seen: Look, topic: str, channel: str = "") -> None:
+    """Raise unless the topic or channel that options name (empty: none) is on a node, or no node answered."""
+    names = [name for name in seen.channel_shares if channel == name[1]] if channel else seen.topic_shares
+    if seen.nodes and (topic or channel) and not names:
+        raise no_such(cluster, seen.errors, topic, channel)
+
+
+def no_such(cluster: Cluster, errors: Sequence[AdminError], topic: str, channel: str = "") -> AdminError:
+    """What to raise when no node has a topic, or a channel of it or of any: it suggests the nearest name there is."""
+    of = f" in the topic {topic}" if topic else ""
+    what = f"the channel {channel}{of}" if channel else f"the topic {topic}"
+    if errors:  # those nodes are not waited for again
+        return not_found(what, errors)
+    known: dict[str, set[str]] = {}
+    for node in values_of(cluster.ask(Nsqd.stats)).values():
+        for found in node.topics:
+            known.setdefault(found.topic_name, set()).update(one.channel_name for one in found.channels)
+    if topic and topic not in known:
+        return not_found(what + suggestion(topic, known), [])
+    channels = known[topic] if topic else set().union(*known.values())
+    return not_found(what + suggestion(channel, sorted(channels)), [])
 
 
 def look(

@@ -1,5 +1,7 @@
 """Text from elsewhere made harmless: the one place that decides what of it reaches a terminal or a CSV file."""
 
+from collections.abc import Iterable
+
 LONGEST = 300  # characters of one cell; names of NSQ have at most 64
 
 
@@ -13,6 +15,14 @@ def printable(text: str, longest: int = LONGEST) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """`; did you mean orders?` with the name of `known` that is nearest to `name`; empty if none is near."""
+    import difflib  # rarely needed
+
+    near = difflib.get_close_matches(name, [one for one in known if one != name], n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def plural(count: int, noun: str) -> str:

@@ -9,9 +9,9 @@ from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import command
 from nsqadmin_cli.documents import client_document, model_document
 from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.look import Look, look
+from nsqadmin_cli.look import Look, look, no_such
 from nsqadmin_cli.options import channel_argument, cluster_options, output_options, topic_argument
-from nsqadmin_cli.output import Output, not_found, report
+from nsqadmin_cli.output import Output, report
 from nsqadmin_cli.table import Block, Cell, Grid, Line, Tone
 from nsqadmin_cli.text import plural
 
@@ -45,7 +45,7 @@ def show(ctx: click.Context, cluster: Cluster, output: Output, topic: str, chann
     """
     seen = look(cluster, topic=topic, channel=channel, clients=True)
     if (topic, channel) not in seen.channel_shares:
-        raise not_found(f"the channel {channel} in the topic {topic}", seen.errors)
+        raise no_such(cluster, seen.errors, topic, channel)
     output.show(
         lambda: _document(seen, topic, channel),
         lambda: _blocks(seen, topic, channel),

@@ -1,6 +1,5 @@
 """`gnsqadmin config get` and `config set`: options of running nodes."""
 
-import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ from nsqadmin_cli.node_options import CHANGEABLE, NODE_OPTIONS, key_of, parse, s
 from nsqadmin_cli.options import cluster_options, output_options
 from nsqadmin_cli.output import Output, not_found, report
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Row, Table, Tone
-from nsqadmin_cli.text import plural, printable
+from nsqadmin_cli.text import plural, printable, suggestion
 
 _UNKNOWN = "INVALID_OPTION"
 _SHOWN = 3  # nodes in a row
@@ -74,7 +73,7 @@ def get(ctx: click.Context, cluster: Cluster, output: Output, option: tuple[str,
     found = values_of(answers)
     missing = [key for key in keys if not any(key in options for options in found.values())]
     if option and missing and (found or not errors):
-        raise not_found(f"the option {missing[0]}{_suggestion(missing[0])}", errors)
+        raise not_found(f"the option {missing[0]}{suggestion(missing[0], NODE_OPTIONS)}", errors)
     kept = [key for key in keys if key not in missing and not (different and _is_same(key, found))]
     output.show(
         lambda: {"nodes": list(_documents(answers, kept))},
@@ -114,7 +113,7 @@ def set_option(ctx: click.Context, cluster: Cluster, output: Output, option: str
     errors = [*cluster.lookupd_errors, *errors_of(answers)]
     if not found and any(isinstance(error, Refused) and error.code == _UNKNOWN for error in errors):
         others = [error for error in errors if not (isinstance(error, Refused) and error.code == _UNKNOWN)]
-        raise not_found(f"the option {option}{_suggestion(option)}", others)
+        raise not_found(f"the option {option}{suggestion(option, NODE_OPTIONS)}", others)
     table = _change_table(option, answers)
     # Where nothing was changed, the errors say it all.
     output.show(lambda: _change_document(option, answers), lambda: [table] if found else [], lambda: table)
@@ -165,11 +164,6 @@ def _text(key: str, values: Sequence[str]) -> str:
         if address is None or address.path or "://" in value:
             raise click.UsageError(f"{printable(repr(value), 100)} is no host:port of an nsqlookupd.")
     return json.dumps(values)
-
-
-def _suggestion(key: str) -> str:
-    near = difflib.get_close_matches(key, NODE_OPTIONS, n=1)
-    return f"; did you mean {near[0]}?" if near and near[0] != key else ""
 
 
 def _is_same(key: str, found: Mapping[Address, Mapping[str, object]]) -> bool:

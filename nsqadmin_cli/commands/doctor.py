@@ -13,8 +13,9 @@ from nsqadmin_cli.diagnosis.nodes import examine_nodes
 from nsqadmin_cli.diagnosis.queues import examine_queues
 from nsqadmin_cli.errors import ExitCode
 from nsqadmin_cli.http_client import NodeError
+from nsqadmin_cli.look import require
 from nsqadmin_cli.options import Duration, channel_option, output_options, settings_options, topic_option
-from nsqadmin_cli.output import Output, not_found
+from nsqadmin_cli.output import Output
 from nsqadmin_cli.settings import ClusterSettings
 from nsqadmin_cli.table import Block, Column, Line, Paragraph, Table, Tone
 from nsqadmin_cli.text import plural
@@ -99,8 +100,9 @@ def doctor(
     The exit code is 1 if there is anything but notes.
     """
     here = list(examine_directory(data_path)) if data_path else []  # a mistake is told at once
-    seen = examine(settings.cluster(), Commands(settings), topic=topic, channel=channel, interval=interval, deep=deep)
-    _require(seen, topic, channel)
+    cluster = settings.cluster()
+    seen = examine(cluster, Commands(settings), topic=topic, channel=channel, interval=interval, deep=deep)
+    require(cluster, seen.after, topic, channel)
     findings = [*examine_nodes(seen), *here, *examine_queues(seen)]
     order = list(Severity)
     findings.sort(key=lambda finding: order.index(finding.severity))
@@ -110,16 +112,6 @@ def doctor(
         lambda: _table(findings),
     )
     ctx.exit(ExitCode.FAILED if any(one.severity is not Severity.NOTE for one in findings) else ExitCode.OK)
-
-
-def _require(seen: Examination, topic: str, channel: str) -> None:
-    """What was named has to be somewhere, or all would seem to be well."""
-    if seen.after.nodes and (topic or channel):
-        channels = [found for one in seen.after.totals.topics for found in one.channels]
-        if channel and not channels:
-            raise not_found(f"the channel {channel}" + f" of topic {topic}" * bool(topic), seen.after.errors)
-        if topic and not seen.after.totals.topics:
-            raise not_found(f"the topic {topic}", seen.after.errors)
 
 
 def _counts(findings: list[Finding]) -> dict[str, int]:

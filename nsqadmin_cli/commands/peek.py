@@ -17,10 +17,11 @@ from nsqadmin_cli.datadir.queue import Plan, make_plan, read_queue
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, Record
 from nsqadmin_cli.errors import NotFound
 from nsqadmin_cli.http_client import NodeError
+from nsqadmin_cli.look import no_such
 from nsqadmin_cli.message import DOCUMENT, Message
 from nsqadmin_cli.message_view import message_blocks, message_table
 from nsqadmin_cli.options import Name, cluster_options, output_options, topic_argument
-from nsqadmin_cli.output import Output, not_found, report
+from nsqadmin_cli.output import Output, report
 from nsqadmin_cli.peeking import MOST, Found, Peeked, peek_at
 from nsqadmin_cli.table import Block, Line, Tone
 from nsqadmin_cli.text import plural
@@ -89,7 +90,7 @@ def peek(
         errors = [*cluster.lookupd_errors, *errors_of(asked)]
     if not any(isinstance(answer, Found) for answer in answers.values()):
         if not errors or None in answers.values():
-            raise not_found(f"the channel {channel} of {topic}" if channel else f"the topic {topic}", errors)
+            raise no_such(cluster, errors, topic, channel or "")
         ctx.exit(report(errors))
     found = {address: answer for address, answer in answers.items() if isinstance(answer, Found)}
     output.show(

@@ -15,9 +15,10 @@ from nsqadmin_cli.completion import complete_channels, complete_topics
 from nsqadmin_cli.consumer import Consumer
 from nsqadmin_cli.consuming import auth_option
 from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.look import no_such
 from nsqadmin_cli.message import Message, clock
 from nsqadmin_cli.options import Name, cluster_options, output_options, topic_argument
-from nsqadmin_cli.output import Output, not_found, note, report
+from nsqadmin_cli.output import Output, note, report
 from nsqadmin_cli.peeking import MOST, Found, peek_at
 from nsqadmin_cli.publisher import Publisher
 from nsqadmin_cli.publishing import amount, pace, rate_option
@@ -145,7 +146,7 @@ class _Run:
         self.errors += [*cluster.lookupd_errors, *errors_of(answers)]
         found = [answer for answer in values_of(answers).values() if answer is not None]
         if not found:
-            raise not_found(f"the topic {self._source}", self.errors)
+            raise no_such(cluster, self.errors, self._source)
         for peeked in [one for answer in found for one in answer.messages][:limit]:
             letter = self._read(peeked.message)
             if letter is not None:

@@ -11,7 +11,7 @@ from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import command
 from nsqadmin_cli.documents import stats_document
 from nsqadmin_cli.errors import ExitCode
-from nsqadmin_cli.look import Look, look
+from nsqadmin_cli.look import Look, look, require
 from nsqadmin_cli.options import Duration, channel_option, cluster_options, output_options, topic_option
 from nsqadmin_cli.output import Output, OutputFormat, report
 from nsqadmin_cli.table import Block, Line, Table
@@ -92,14 +92,16 @@ def stats(
     for number in range(count) if count else itertools.count():
         started = time.monotonic()
         seen = look(cluster, topic=topic, channel=channel, clients=by == "client", before=seen)
-        code = _show(output, seen, by, number if watch else None, topic, channel)
+        if number == 0:
+            require(cluster, seen, topic, channel)
+        code = _show(output, seen, by, number if watch else None)
         if watch is None or number + 1 == count:
             break
         time.sleep(max(0.0, started + watch - time.monotonic()))
     ctx.exit(code)
 
 
-def _show(output: Output, seen: Look, by: str, number: int | None, topic: str, channel: str) -> ExitCode:
+def _show(output: Output, seen: Look, by: str, number: int | None) -> ExitCode:
     """Print one look; `number` counts those of a watch."""
     watched = number is not None
     tables: dict[str, Callable[[], Table]] = {
@@ -116,7 +118,7 @@ def _show(output: Output, seen: Look, by: str, number: int | None, topic: str, c
             return ()
         table = tables[by]()
         if not table.rows and not seen.totals.topics:
-            table.empty = _nothing(topic, channel)
+            table.empty = "No topics."
         return [stat_tables.node_grid(seen.answers), table] if by == "tree" else [table]
 
     if number is None:
@@ -127,9 +129,3 @@ def _show(output: Output, seen: Look, by: str, number: int | None, topic: str, c
         stamp = Line.of(time.strftime("%H:%M:%S", time.localtime(seen.clock)))
         output.show_next(lambda: stats_document(seen), lambda: [Line(), stamp, *blocks()], flat)
     return report(seen.errors)
-
-
-def _nothing(topic: str, channel: str) -> str:
-    if channel:
-        return f"No channel {channel!r} in {f'topic {topic!r}' if topic else 'any topic'}."
-    return f"No topic {topic!r}." if topic else "No topics."

@@ -10,7 +10,7 @@ from nsqadmin_cli.cluster import Cluster, producer_address, values_of
 from nsqadmin_cli.command import command
 from nsqadmin_cli.documents import model_document
 from nsqadmin_cli.http_client import NodeError, Refused
-from nsqadmin_cli.look import Look, look
+from nsqadmin_cli.look import Look, look, no_such
 from nsqadmin_cli.models import Producer
 from nsqadmin_cli.options import cluster_options, output_options, topic_argument
 from nsqadmin_cli.output import Output, not_found, report
@@ -47,8 +47,10 @@ def show(ctx: click.Context, cluster: Cluster, output: Output, topic: str) -> No
     found, errors = _found(cluster, topic)
     if topic not in seen.topic_shares:
         known = found is not None and not errors and _is_listed(cluster, topic)
-        more = ", but nsqlookupd still lists it: gnsqadmin topic delete takes it from there" if known else ""
-        raise not_found(f"the topic {topic}{more}", [*seen.errors, *errors])
+        more = ", but nsqlookupd still lists it: gnsqadmin topic delete takes it from there"
+        if known:
+            raise not_found(f"the topic {topic}{more}", seen.errors)
+        raise no_such(cluster, [*seen.errors, *errors], topic)
     output.show(
         lambda: _document(seen, topic, found),
         lambda: _blocks(seen, topic, found),

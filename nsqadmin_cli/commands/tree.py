@@ -9,7 +9,7 @@ from nsqadmin_cli.address import Address
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import command
 from nsqadmin_cli.documents import client_document
-from nsqadmin_cli.look import Look, look
+from nsqadmin_cli.look import Look, look, require
 from nsqadmin_cli.models import ChannelStats, ClientStats
 from nsqadmin_cli.options import channel_option, cluster_options, output_options, topic_option
 from nsqadmin_cli.output import Output, report
@@ -43,6 +43,7 @@ def tree(ctx: click.Context, cluster: Cluster, output: Output, topic: str, chann
     As CSV it is one row for each consumer.
     """
     seen = look(cluster, topic=topic, channel=channel, clients=True)
+    require(cluster, seen, topic, channel)
     output.show(
         lambda: {"topics": list(_document(seen))}, lambda: [_table(seen)], lambda: stat_tables.client_table(seen)
     )

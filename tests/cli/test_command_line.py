@@ -53,6 +53,20 @@ def test_a_bad_timeout_is_a_usage_error(seconds: str) -> None:
     assert "Error: Invalid value for '--timeout'" in err
 
 
+@pytest.mark.parametrize(
+    ("words", "ending"),
+    [
+        ("stat", "No such command 'stat'; did you mean stats?"),
+        ("channel delet t c", "No such command 'delet'; did you mean delete?"),
+        ("xyz", "No such command 'xyz'."),
+        ("\x1b[31m", r"No such command '\\x1b[31m'."),
+    ],
+)
+def test_the_nearest_command_is_suggested(words: str, ending: str) -> None:
+    code, out, err = gnsqadmin(*words.split(" "))
+    assert (code, out, err.splitlines()[-1]) == (2, "", f"Error: {ending}")
+
+
 @pytest.mark.parametrize("arguments", [["nonsense"], ["stats", "--nonsense"], ["stats", "extra"]])
 def test_unknown_words_are_usage_errors(arguments: list[str]) -> None:
     code, out, err = gnsqadmin(*arguments)

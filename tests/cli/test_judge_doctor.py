@@ -35,7 +35,7 @@ def test_topic_and_channel_limit_what_is_judged(nsqd: Daemon) -> None:
     assert [one["channel"] for one in examined("--topic=t", *at(nsqd), code=0)] == ["c", "d"]
     found = examined("--topic=t", "--channel=d", *at(nsqd), code=0)
     assert [(one["topic"], one["channel"]) for one in found] == [("t", "d")]
-    for args, what in ((["--topic=x"], "topic x"), (["--topic=t", "--channel=x"], "channel x of topic t")):
+    for args, what in ((["--topic=x"], "topic x"), (["--topic=t", "--channel=x"], "channel x in the topic t")):
         assert gnsqadmin("doctor", SHORT, *args, *at(nsqd)) == (4, "", f"Error: no node has the {what}\n")
 
 

