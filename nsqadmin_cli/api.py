@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from nsqadmin_cli.address import Address
-from nsqadmin_cli.http_client import HTTPClient, NodeError
+from nsqadmin_cli.http_client import HTTPClient, NodeError, Refused
 from nsqadmin_cli.models import Info, ModelError, NodeStats, Producer, strings
 
 T = TypeVar("T")
@@ -20,6 +20,8 @@ class Peer:
     """One daemon with an HTTP API; `program` is its name."""
 
     program = ""
+    _elsewhere = ""  # a path that only daemons of the other kind have
+    _mistake = ""  # what is wrong when this one has it
 
     def __init__(self, address: Address, http: HTTPClient) -> None:
         self.address = address
@@ -40,7 +42,19 @@ class Peer:
         """The body of a 200 answer; `timeout` in seconds, if it is to be another one than usual."""
         # Names from a command line may be any bytes, which Python carries as surrogates.
         target = f"{path}?{urllib.parse.urlencode(query, errors='surrogateescape')}" if query else path
-        return self._http.request(self.address, method, target, body, program=self.program, timeout=timeout)
+        try:
+            return self._http.request(self.address, method, target, body, program=self.program, timeout=timeout)
+        except Refused as error:
+            if error.code == "NOT_FOUND" and self._is_another():
+                raise NodeError(self.program, self.address, self._mistake) from None
+            raise
+
+    def _is_another(self) -> bool:
+        try:
+            self._http.request(self.address, "GET", self._elsewhere, program=self.program)
+        except NodeError:
+            return False
+        return True
 
     def ask(self, path: str, read: Callable[[object], T], query: Mapping[str, str] | None = None) -> T:
         """What `read` makes of the JSON at `path`; its ModelError becomes a NodeError."""
@@ -76,6 +90,8 @@ class Nsqd(Peer):
     """One nsqd, ours or the real one."""
 
     program = "nsqd"
+    _elsewhere = "/nodes"
+    _mistake = "it is an nsqlookupd; name it with --lookupd-http-address"
 
     def info(self) -> Info:
         return self.ask("/info", Info.from_json)
@@ -142,6 +158,8 @@ class Lookupd(Peer):
     """One nsqlookupd."""
 
     program = "nsqlookupd"
+    _elsewhere = "/stats?topic=-"
+    _mistake = "it is an nsqd; name it with --nsqd-http-address"
 
     def topics(self) -> tuple[str, ...]:
         return self.ask("/topics", lambda data: strings(data, "topics"))

@@ -28,6 +28,10 @@ from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.text import printable
 
 _LONGEST_TOKEN = 8192
+_ADVICE = {
+    401: ": it requires the token of a --token-file, or the certificate of a --tls-cert",
+    403: ": the token of --token-file, or the certificate of --tls-cert, does not permit it",
+}
 LARGEST_ANSWER = 64 * 1024 * 1024  # bytes; some hundred thousand channels
 
 _deadline: ContextVar[float] = ContextVar("deadline")  # of the request that this thread is at, by time.monotonic()
@@ -48,7 +52,8 @@ class Refused(NodeError):
 
     def __init__(self, program: str, address: Address, status: int, code: str, explanation: str) -> None:
         text = printable(explanation, 100)
-        super().__init__(program, address, f"answered HTTP {status}{f' ({text})' if text else ''}")
+        advice = _ADVICE.get(status, "") if program == "nsqd" and code != "TLS_REQUIRED" else ""
+        super().__init__(program, address, f"answered HTTP {status}{f' ({text})' if text else ''}{advice}")
         self.status = status
         self.code = code
 

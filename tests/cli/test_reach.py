@@ -131,6 +131,23 @@ def test_nodes_are_found_by_nsqlookupd(cluster: Cluster) -> None:
 
 
 @pytest.mark.peer
+@pytest.mark.parametrize("words", ["stats", "pub t x", "topic pause t", "config get log_level", "drain status"])
+def test_an_nsqlookupd_that_is_named_as_an_nsqd_is_recognised(cluster: Cluster, words: str) -> None:
+    lookupd = cluster.lookupd.address["HTTP"]
+    result = gnsqadmin(*words.split(), f"--nsqd-http-address={lookupd}")
+    assert result.code == 1
+    told = f"Error: nsqd at {lookupd}: it is an nsqlookupd; name it with --lookupd-http-address"
+    assert result.err.splitlines()[0].startswith(told)
+
+
+@pytest.mark.parametrize("words", ["stats", "lookup", "topic create t"])
+def test_an_nsqd_that_is_named_as_an_nsqlookupd_is_recognised(nsqd: Daemon, words: str) -> None:
+    result = gnsqadmin(*words.split(), f"--lookupd-http-address={address(nsqd)}")
+    assert result.code == 1
+    assert f"nsqlookupd at {address(nsqd)}: it is an nsqd; name it with --nsqd-http-address\n" in result.err
+
+
+@pytest.mark.peer
 def test_an_nsqlookupd_that_is_down_leaves_the_nodes_of_the_others_shown(cluster: Cluster) -> None:
     down = f"127.0.0.1:{free_port()}"
     result = gnsqadmin("stats", "--json", cluster.flag, f"--lookupd-http-address={down}")
@@ -235,8 +252,13 @@ def test_nodes_that_want_a_token_get_the_one_of_the_file(gnsqd_factory: DaemonFa
     at = f"--nsqd-http-address={address(node)}"
     assert gnsqadmin("topic", "create", "t", at, f"--token-file={full}").code == 0
     assert topics(gnsqadmin("stats", "--json", at, GNSQADMIN_TOKEN_FILE=str(read))) == ["t"]
-    assert error(gnsqadmin("stats", at)) == "answered HTTP 401 (UNAUTHORIZED)"
-    assert "answered HTTP 403 (FORBIDDEN)" in gnsqadmin("topic", "create", "u", at, f"--token-file={read}").err
+    assert error(gnsqadmin("stats", at)) == (
+        "answered HTTP 401 (UNAUTHORIZED): it requires the token of a --token-file, or the certificate of a --tls-cert"
+    )
+    refused = gnsqadmin("topic", "create", "u", at, f"--token-file={read}")
+    assert error(refused) == (
+        "answered HTTP 403 (FORBIDDEN): the token of --token-file, or the certificate of --tls-cert, does not permit it"
+    )
     home = {"GNSQADMIN_CONFIG": str(tmp_path / "config.toml")}
     assert gnsqadmin("context", "set", "prod", at, f"--token-file={os.path.relpath(full)}", **home).code == 0
     assert json.loads(gnsqadmin("context", "list", "--json", **home).out)["contexts"][0]["token_file"] == str(full)
