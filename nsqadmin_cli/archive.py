@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.lines import Advance, InputError, Splitter, name_of, read_pieces, unpack
+from nsqadmin_cli.lines import InputError, Splitter, name_of, read_pieces, unpack
 from nsqadmin_cli.message import Message, body_of
 
 STDOUT = "-"
@@ -184,12 +184,12 @@ class Line:
         self.body = body
 
 
-def read_archive(path: str, *, start: int = 1, advance: Advance = lambda count: None) -> Iterator[list[Line]]:
-    """The messages of a file from line `start` on, in the pieces they are read in. InputError for the first line that
-    holds none, after all before it."""
+def read_archive(path: str, *, start: int = 1) -> Iterator[tuple[list[Line], int]]:
+    """The messages of a file from line `start` on, in the pieces they are read in, each with how many bytes of the file
+    it took. InputError for the first line that holds none, after all before it."""
     splitter = Splitter(b"\n", LONGEST_LINE, path)
     number = 0
-    for piece in unpack(read_pieces(path, advance), path):
+    for piece, size in unpack(read_pieces(path), path):
         found, failure = [], None
         for text in splitter.feed(piece):
             number += 1
@@ -199,11 +199,11 @@ def read_archive(path: str, *, start: int = 1, advance: Advance = lambda count: 
             except InputError as error:
                 failure = error
                 break
-        yield found
+        yield found, size
         if failure is not None:
             raise failure
     if number + 1 >= start and (line := _parse(number + 1, splitter.rest(), path)):
-        yield [line]
+        yield [line], 0
 
 
 def _parse(number: int, text: bytes, path: str) -> Line | None:

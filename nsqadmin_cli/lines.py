@@ -27,11 +27,8 @@ def size_of(path: str) -> int | None:
         return None
 
 
-def read_pieces(path: str, advance: Advance = lambda count: None) -> Iterator[bytes]:
-    """What is in a file, or in standard input for `-`: whatever has come, without waiting for more.
-
-    `advance` is called with numbers of bytes. InputError.
-    """
+def read_pieces(path: str) -> Iterator[bytes]:
+    """What is in a file, or in standard input for `-`: whatever has come, without waiting for more. InputError."""
     try:
         descriptor = sys.stdin.fileno() if path == STDIN else os.open(path, os.O_RDONLY)
     except (OSError, ValueError, AttributeError) as error:
@@ -39,7 +36,6 @@ def read_pieces(path: str, advance: Advance = lambda count: None) -> Iterator[by
     try:
         while data := os.read(descriptor, _PIECE):
             yield data
-            advance(len(data))
     except OSError as error:
         raise InputError(f"cannot read {name_of(path)}: {_reason(error)}") from None
     finally:
@@ -47,8 +43,22 @@ def read_pieces(path: str, advance: Advance = lambda count: None) -> Iterator[by
             os.close(descriptor)
 
 
-def unpack(pieces: Iterable[bytes], path: str) -> Iterator[bytes]:
-    """`pieces` as they are, or what is packed in them if they begin as a file of gzip does. InputError."""
+def spread(advance: Advance, size: int, count: int) -> Advance:
+    """A function that is called with how many more of `count` parts are done, and advances by `size` for all."""
+    done = 0
+
+    def part(more: int) -> None:
+        nonlocal done
+        before = size * done // count
+        done += more
+        advance(size * done // count - before)
+
+    return part
+
+
+def unpack(pieces: Iterable[bytes], path: str) -> Iterator[tuple[bytes, int]]:
+    """`pieces` as they are, or what is packed in them if they begin as a file of gzip does, each with how many bytes of
+    the file it took. InputError."""
     unpacker = None
     first = True
     whole = True
@@ -58,8 +68,9 @@ def unpack(pieces: Iterable[bytes], path: str) -> Iterator[bytes]:
             if piece.startswith(_GZIP):
                 unpacker = zlib.decompressobj(31)
         if unpacker is None:
-            yield piece
+            yield piece, len(piece)
             continue
+        taken = 0
         while piece:
             if unpacker.eof:  # another archive follows, as gzip allows
                 unpacker = zlib.decompressobj(31)
@@ -67,10 +78,13 @@ def unpack(pieces: Iterable[bytes], path: str) -> Iterator[bytes]:
                 data = unpacker.decompress(piece, _PIECE)
             except zlib.error:
                 raise InputError(f"{name_of(path)} is damaged: it cannot be unpacked any further") from None
-            piece = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
+            rest = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
+            taken += len(piece) - len(rest)
+            piece = rest
             whole = unpacker.eof
             if data:
-                yield data
+                yield data, taken
+                taken = 0
     if not whole:
         raise InputError(f"{name_of(path)} ends in the middle: it was cut off")
 

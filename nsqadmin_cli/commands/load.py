@@ -12,7 +12,7 @@ from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import command
 from nsqadmin_cli.completion import complete_topics
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.lines import InputError, name_of, size_of
+from nsqadmin_cli.lines import Advance, InputError, name_of, size_of, spread
 from nsqadmin_cli.options import Name, cluster_options, output_options
 from nsqadmin_cli.output import Output, note, report
 from nsqadmin_cli.publisher import Publisher
@@ -72,9 +72,11 @@ def load(
     started = time.monotonic()
     try:
         with progress("reading" if dry_run else "publishing", size_of(file), "bytes") as advance:
-            for lines in read_archive(file, start=start, advance=advance):
+            for lines, size in read_archive(file, start=start):
+                published = spread(advance, size, len(lines) + 1)
                 for name, group in itertools.groupby(lines, lambda line: topic or line.topic):
-                    run.take(name, list(group), file)
+                    run.take(name, list(group), file, published)
+                published(1)  # for lines that are left out
     except (AdminError, KeyboardInterrupt) as error:
         told = f"{plural(run.messages, 'message')} {'read' if dry_run else 'published'}"
         if run.last:
@@ -100,7 +102,7 @@ class _Run:
     def messages(self) -> int:
         return self.topics.total()
 
-    def take(self, topic: str, lines: Sequence[Line], file: str) -> None:
+    def take(self, topic: str, lines: Sequence[Line], file: str, published: Advance) -> None:
         if not topic:
             raise InputError(f"line {lines[0].number:,} of {name_of(file)} has no topic; give TOPIC")
         bodies = [line.body for line in lines]
@@ -111,6 +113,7 @@ class _Run:
             done += count
             self.topics[topic] += count
             self.last = lines[done - 1].number
+            published(count)
 
 
 def _show(output: Output, run: _Run, seconds: float) -> None:

@@ -14,7 +14,7 @@ from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import command
 from nsqadmin_cli.consent import is_terminal
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.lines import STDIN, Advance, InputError, Splitter, read_pieces, size_of
+from nsqadmin_cli.lines import STDIN, Advance, InputError, Splitter, read_pieces, size_of, spread
 from nsqadmin_cli.options import Duration, cluster_options, output_options, topic_argument
 from nsqadmin_cli.output import Output, note, report
 from nsqadmin_cli.publisher import Publisher
@@ -133,25 +133,29 @@ def _publish_file(publisher: Publisher, topic: str, path: str, delimiter: bytes 
     """Publish what is between the delimiters as it comes, or everything as one."""
     with _progress(size_of(path), "bytes", shown=not (path == STDIN and is_terminal(sys.stdin))) as advance:
         splitter = Splitter(delimiter or b"\n", _LONGEST, path)
-        for bodies in _parts(splitter, path, advance) if delimiter else [_all(path, advance)]:
-            for _ in publisher.publish(topic, filter(None, bodies), defer_ms):
-                pass
+        for found, size in _parts(splitter, path) if delimiter else [_all(path)]:
+            bodies = [body for body in found if body]
+            published = spread(advance, size, len(bodies) + 1)
+            for count in publisher.publish(topic, bodies, defer_ms):
+                published(count)
+            published(1)  # for empty lines
 
 
-def _parts(splitter: Splitter, path: str, advance: Advance) -> Iterator[list[bytes]]:
-    for piece in read_pieces(path, advance):
-        yield splitter.feed(piece)
-    yield [splitter.rest()]
+def _parts(splitter: Splitter, path: str) -> Iterator[tuple[list[bytes], int]]:
+    """The messages of each piece of the file, and how many bytes that has."""
+    for piece in read_pieces(path):
+        yield splitter.feed(piece), len(piece)
+    yield [splitter.rest()], 0
 
 
-def _all(path: str, advance: Advance) -> list[bytes]:
+def _all(path: str) -> tuple[list[bytes], int]:
     pieces, size = [], 0
-    for piece in read_pieces(path, advance):
+    for piece in read_pieces(path):
         pieces.append(piece)
         size += len(piece)
         if size > _LONGEST:
             raise InputError(f"{path} is larger than {plural(_LONGEST, 'byte')}, which is too much for one message")
-    return [b"".join(pieces)]
+    return [b"".join(pieces)], size
 
 
 def _progress(total: int | None, unit: str, *, shown: bool) -> AbstractContextManager[Advance]:

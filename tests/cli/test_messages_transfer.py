@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import json
+import re
 import resource
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from certificates import issue
-from cli.gnsqadmin import COMMAND, Terminal, environment, gnsqadmin
+from cli.gnsqadmin import COMMAND, Terminal, environment, gnsqadmin, plain
 from cli.nodes import Cluster, address, at, create, post, publish, wait_for_depth
 from conftest import DaemonFactory
 from daemons import DEADLINE, Daemon, eventually, free_port
@@ -329,7 +330,7 @@ FIRST = b'{"body": "x", "topic": "t"}\n'
 def test_a_bad_line_is_named_after_those_before_it(tmp_path: Path, content: bytes, reason: str) -> None:
     file = tmp_path / "saved"
     file.write_bytes(content)
-    found = itertools.chain.from_iterable(read_archive(str(file)))
+    found = itertools.chain.from_iterable(lines for lines, _ in read_archive(str(file)))
     first = next(found)
     assert (first.number, first.topic, first.body) == (1, "t", b"x")
     with pytest.raises(AdminError) as error:
@@ -379,3 +380,18 @@ def test_progress_is_shown_on_a_terminal(gnsqd: Daemon, tmp_path: Path) -> None:
         terminal.wait_for("copying", "/ 400 messages")
         terminal.wait_for("Published 400 messages")
         assert terminal.end() == 0
+
+
+@pytest.mark.parametrize("command", ["load", "load packed", "pub"])
+def test_progress_follows_what_is_published_of_a_file(gnsqd: Daemon, tmp_path: Path, command: str) -> None:
+    file = tmp_path / "file"
+    text = "".join(json.dumps({"topic": "t", "body": f"{number:09}" * 100}) + "\n" for number in range(100)).encode()
+    file.write_bytes(gzip.compress(text) if "packed" in command else text)
+    words = ["pub", "t", f"--file={file}"] if command == "pub" else ["load", str(file)]
+    with Terminal(100, 24, *words, "--rate=100", *at(gnsqd)) as terminal:
+        terminal.wait_for("publishing")
+        assert terminal.end() == 0
+        shown = {float(part) for part in re.findall(r"([0-9.]+) k?B / ", plain(terminal.printed))}
+    assert len(shown) > 3, shown
+    [topic] = gnsqd.stats()["topics"]
+    assert topic["message_count"] == 100
