@@ -8,14 +8,17 @@ faster would decide what is measured, and a topic that keeps messages in memory 
 import selectors
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from struct import Struct
 
 from nsqadmin_cli.api import Nsqd
+from nsqadmin_cli.cluster import ask_all, errors_of
 from nsqadmin_cli.histogram import Histogram
-from nsqadmin_cli.http_client import TLS, NodeError
+from nsqadmin_cli.http_client import TLS, NodeError, timed_out
 from nsqadmin_cli.subscription import Subscription, Wish
 
 _STAMP = Struct(">q")  # time.monotonic_ns() at which a message was sent
@@ -74,9 +77,9 @@ class Load:
         self._tls = tls
         self._lock = threading.Condition()  # of those below and of the report's publishing side
         self._under_way = 0  # messages
-        # What threads do that is not complete. Thread.join is of no use here: Ctrl-C in it may make it return at once
-        # the next time (bpo-45274), and in Thread.start nobody knows whether the thread runs.
-        self._requests = 0
+        # What threads do at each node that is not complete. Thread.join is of no use here: Ctrl-C in it may make it
+        # return at once the next time (bpo-45274), and in Thread.start nobody knows whether the thread runs.
+        self._requests: Counter[Nsqd] = Counter()
         self._connected = False
         self._stopped = False
         self._failure: Exception | None = None  # to connect
@@ -95,8 +98,6 @@ class Load:
             raise self._failure
 
     def _connect(self) -> None:
-        with self._lock:
-            self._requests += 1
         try:
             self._make_topic()
             self._subscribe()
@@ -104,27 +105,42 @@ class Load:
             self._failure = error
         with self._lock:
             self._connected = True
-            self._requests -= 1
             self._lock.notify_all()
+
+    @contextmanager
+    def _request(self, node: Nsqd) -> Iterator[bool]:
+        """Around what makes the topic at a node; False: it is over, and nothing may be asked any more."""
+        with self._lock:
+            may = not self._stopped
+            self._requests[node] += may
+        try:
+            yield may
+        finally:
+            with self._lock:
+                self._requests[node] -= may
+                self._lock.notify_all()
 
     def _make_topic(self) -> None:
         plan = self._plan
         for node in self._nodes:
-            if not self._stopped:
-                node.topic("create", plan.topic)
-            if plan.consumers and not self._stopped:
-                node.channel("create", plan.topic, plan.channel)
+            with self._request(node) as may:
+                if may:
+                    node.topic("create", plan.topic)
+            with self._request(node) as may:
+                if may and plan.consumers:
+                    node.channel("create", plan.topic, plan.channel)
 
     def _subscribe(self) -> None:
         plan = self._plan
         count = max(plan.consumers, len(self._nodes)) if plan.consumers else 0
         wish = Wish(plan.channel, max(1, plan.window // max(1, count)), 0, plan.auth_secret)
         for node in islice(cycle(self._nodes), count):
-            if self._stopped:
-                return
-            subscription = Subscription(node, plan.topic, wish, timeout=self._timeout, tls=self._tls)
-            self._subscriptions.append(subscription)
-            self._selector.register(subscription, selectors.EVENT_READ, subscription)
+            with self._request(node) as may:
+                if not may:
+                    return
+                subscription = Subscription(node, plan.topic, wish, timeout=self._timeout, tls=self._tls)
+                self._subscriptions.append(subscription)
+                self._selector.register(subscription, selectors.EVENT_READ, subscription)
 
     def run(self, say: Callable[[Report], None]) -> Report:
         """Publish and take messages; `say` is called some times a second."""
@@ -148,19 +164,24 @@ class Load:
         report.late, report.received = report.received - received, received
         return report
 
-    def close(self) -> None:
-        """End everything and delete the topic, as far as nodes can be asked."""
+    def close(self) -> list[NodeError]:
+        """End everything and delete the topic; the errors of nodes where it may be left, because they hang.
+
+        All nodes are asked at once, so that one that hangs leaves the topic nowhere else when Ctrl-C ends the wait.
+        """
         self._stop()
-        with self._lock:  # what is published after the topic was deleted creates it again
-            self._lock.wait_for(lambda: not self._requests, self._timeout)
-        for subscription in self._subscriptions:
-            subscription.drop()
+        answers = ask_all(self._nodes, self._delete, 2 * self._timeout)
         self._selector.close()
-        for node in self._nodes:
-            try:
-                node.topic("delete", self._plan.topic)
-            except NodeError:
-                continue  # it has gone, or never had it
+        hangs = timed_out(self._timeout), timed_out(2 * self._timeout)
+        return [error for error in errors_of(answers) if error.reason in hangs]
+
+    def _delete(self, node: Nsqd) -> None:
+        with self._lock:  # what is published after the topic was deleted creates it again
+            self._lock.wait_for(lambda: not self._requests[node], self._timeout)
+        for subscription in self._subscriptions:
+            if subscription.node is node:
+                subscription.drop()
+        node.topic("delete", self._plan.topic)
 
     def _stop(self) -> None:
         with self._lock:
@@ -175,7 +196,7 @@ class Load:
         padding = bytes(plan.size - SMALLEST)
         pause = plan.batch * plan.publishers / plan.rate if plan.rate else 0.0
         due = time.monotonic() + pause * number / plan.publishers
-        while self._may_publish(due):
+        while self._may_publish(node, due):
             sent = time.monotonic_ns()
             try:
                 if plan.batch == 1:
@@ -185,17 +206,17 @@ class Load:
             except NodeError as error:
                 with self._lock:
                     self.report.errors.append(error)
-                    self._requests -= 1
+                    self._requests[node] -= 1
                     self._lock.notify_all()
                 return
             with self._lock:
-                self._requests -= 1
+                self._requests[node] -= 1
                 self._lock.notify_all()
                 self.report.publishing.add(time.monotonic_ns() - sent)
                 self.report.published += plan.batch
             due = max(due + pause, time.monotonic() - 1)  # what was missed is caught up with, but not for long
 
-    def _may_publish(self, due: float) -> bool:
+    def _may_publish(self, node: Nsqd, due: float) -> bool:
         """Wait until a batch is due and there is room for it on the way; False: it is over."""
         plan = self._plan
         with self._lock:
@@ -203,7 +224,7 @@ class Load:
                 early = due - time.monotonic()
                 if early <= 0 and (not plan.consumers or self._under_way + plan.batch <= plan.window):
                     self._under_way += plan.batch
-                    self._requests += 1
+                    self._requests[node] += 1
                     return True
                 self._lock.wait(early if early > 0 else None)
         return False
@@ -253,5 +274,5 @@ class Load:
         while time.monotonic() < patient and not report.errors:
             if self._receive(_TICK):
                 patient = time.monotonic() + _PATIENCE
-            if not self._requests and (not self._subscriptions or report.received >= report.published):
+            if not self._requests.total() and (not self._subscriptions or report.received >= report.published):
                 return

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from nsqadmin_cli import units
-from nsqadmin_cli.cluster import Cluster
+from nsqadmin_cli.cluster import Cluster, errors_of
 from nsqadmin_cli.command import command
 from nsqadmin_cli.consumer import ephemeral_channel
 from nsqadmin_cli.consuming import auth_option
@@ -14,7 +14,7 @@ from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.histogram import Histogram
 from nsqadmin_cli.load import SMALLEST, Load, Plan, Report
 from nsqadmin_cli.options import Duration, cluster_options, output_options
-from nsqadmin_cli.output import Output, report
+from nsqadmin_cli.output import Output, note, report
 from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Grid, Line, Paragraph, Table, Tone
 from nsqadmin_cli.text import plural
 
@@ -150,7 +150,11 @@ def bench(
         load.connect()
         measured = _measure(load, plan)
     finally:
-        load.close()
+        left = load.close()
+        if durable:  # nsqlookupd keeps such a topic when its last node has deleted it
+            left += errors_of(cluster.ask_lookupds(lambda lookupd: lookupd.topic("delete", plan.topic)))
+        for error in left:
+            note(f"Warning: {error}; the topic {plan.topic} may be left there")
     output.show(
         lambda: _document(measured, plan, [str(node) for node in nodes]),
         lambda: list(_blocks(measured, plan, len(nodes))),

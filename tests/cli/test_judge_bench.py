@@ -16,6 +16,7 @@ from cli.gnsqadmin import COMMAND, FakeNode, Terminal, environment, gnsqadmin
 from cli.nodes import Cluster, address, at, create, post
 from conftest import DaemonFactory
 from daemons import DEADLINE, Daemon, eventually, free_port
+from nsqadmin_cli.address import Address
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.histogram import Histogram
 from nsqadmin_cli.http_client import TLS
@@ -97,6 +98,10 @@ def test_a_terminal_shows_how_far_it_is(gnsqd: Daemon) -> None:
         assert terminal.end() == 0
 
 
+def wait_for_load(node: Daemon) -> None:
+    eventually(lambda: topics(node) and node.stats()["topics"][0]["message_count"], "messages")
+
+
 def test_ctrl_c_deletes_the_topic(nsqd: Daemon) -> None:
     process = subprocess.Popen(
         [*COMMAND, "bench", "--duration=600", "--durable", *at(nsqd)],
@@ -104,17 +109,68 @@ def test_ctrl_c_deletes_the_topic(nsqd: Daemon) -> None:
         stderr=subprocess.PIPE,
         env=environment(),
     )
-    eventually(lambda: topics(nsqd) and nsqd.stats()["topics"][0]["message_count"], "messages")
+    wait_for_load(nsqd)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=DEADLINE)
     assert (process.returncode, out, err.strip()) == (130, b"", b"")
     assert topics(nsqd) == []
 
 
+def test_ctrl_c_deletes_the_topic_at_other_nodes_while_one_hangs(nsqd_factory: DaemonFactory) -> None:
+    hanging, well = nsqd_factory(), nsqd_factory()
+    process = subprocess.Popen(
+        [*COMMAND, "bench", "--duration=600", "--durable", f"--timeout={DEADLINE}", *at(hanging, well)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    for node in (hanging, well):
+        wait_for_load(node)
+    hanging.send_signal(signal.SIGSTOP)
+    process.send_signal(signal.SIGINT)
+    eventually(lambda: topics(well) == [], "the topic is deleted")
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=DEADLINE)
+    assert process.returncode == 130
+    assert topics(well) == []
+
+
+def test_ctrl_c_names_a_node_where_the_topic_may_be_left(nsqd: Daemon) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "bench", "--duration=600", "--timeout=0.5", *at(nsqd)],
+        stderr=subprocess.PIPE,
+        env=environment(),
+        text=True,
+    )
+    wait_for_load(nsqd)
+    [name] = topics(nsqd)
+    nsqd.send_signal(signal.SIGSTOP)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=DEADLINE)
+    reason = "no complete answer within 0.5 s"
+    assert f"Warning: nsqd at {address(nsqd)}: {reason}; the topic {name} may be left there\n" in err
+
+
+@pytest.mark.peer
+def test_ctrl_c_leaves_no_topic_at_nsqlookupd(cluster: Cluster) -> None:
+    process = subprocess.Popen([*COMMAND, "bench", "--duration=600", "--durable", cluster.flag], env=environment())
+
+    def listed() -> list[str]:
+        found: list[str] = cluster.lookupd.ask("GET", "/topics")[1]["topics"]
+        return found
+
+    eventually(lambda: topics(cluster.nodes[1]) and listed(), "the topic is registered")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(DEADLINE) == 130
+    eventually(lambda: not listed(), "the topic is deleted")
+
+
 class SlowNode(Nsqd):
     """Creates a topic and takes the messages of a publisher when it is told to, and notes what it did."""
 
     def __init__(self) -> None:
+        self.address = Address("slow.example", 4151)
         self.asked = threading.Event()
         self.go_on = threading.Event()
         self.creating = threading.Event()
@@ -197,7 +253,10 @@ def test_a_node_that_refuses_or_dies_is_one_line_of_error(gnsqd: Daemon) -> None
     assert result == (1, "", f"Error: nsqd at {down}: connection refused\n")
     with FakeNode(hangs=True) as hanging:
         result = gnsqadmin("bench", "--timeout=0.3", f"--nsqd-http-address={hanging.address}")
-    assert result == (1, "", f"Error: nsqd at {hanging.address}: no complete answer within 0.3 s\n")
+    warning, error = result.err.splitlines()
+    reason = f"nsqd at {hanging.address}: no complete answer within 0.3 s"
+    assert (result.code, error) == (1, f"Error: {reason}")
+    assert warning.startswith(f"Warning: {reason}; the topic ")
     create(gnsqd, "t", "c")
     post(gnsqd, "/pub?topic=t", b"x")  # or the drain would end at once
     post(gnsqd, "/drain")
@@ -214,7 +273,7 @@ def test_a_node_that_dies_meanwhile_ends_it(nsqd: Daemon) -> None:
         stderr=subprocess.PIPE,
         env=environment(),
     )
-    eventually(lambda: topics(nsqd) and nsqd.stats()["topics"][0]["message_count"], "messages")
+    wait_for_load(nsqd)
     nsqd.kill()
     _, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 1
