@@ -2,6 +2,7 @@
 
 import email.utils
 import json
+import re
 import time
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
@@ -115,6 +116,13 @@ class Nsqd(Peer):
         body = self.request("GET", "/stats", query=query)
         moment = time.monotonic()  # before the document is parsed, which takes long for many nodes together
         return self._read(body, lambda data: NodeStats.from_json(data, moment))
+
+    def daemon(self) -> str:
+        """`gnsqd` and its version, or `nsqd`, by what its statistics as text say it was built with."""
+        query = {"format": "text", "include_clients": "false", "include_mem": "false", "topic": "-"}
+        first, _, _ = self.request("GET", "/stats", query=query).partition(b"\n")
+        match = re.search(rb"\(built w/gnsqd-([0-9A-Za-z.]{1,20})-", first)
+        return f"gnsqd {match[1].decode()}" if match else "nsqd"
 
     def topic(self, action: Action, topic: str) -> None:
         """Do something to a topic, which all but "create" want to be there: else Refused, code TOPIC_NOT_FOUND."""

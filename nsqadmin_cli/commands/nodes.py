@@ -7,15 +7,29 @@ import click
 
 from nsqadmin_cli import stat_tables
 from nsqadmin_cli.address import Address
-from nsqadmin_cli.cluster import Cluster, producer_address
+from nsqadmin_cli.api import Nsqd
+from nsqadmin_cli.cluster import Cluster, producer_address, values_of
 from nsqadmin_cli.command import command
 from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.look import Look, look
-from nsqadmin_cli.models import Producer
+from nsqadmin_cli.models import NodeStats, Producer
 from nsqadmin_cli.options import cluster_options, output_options
 from nsqadmin_cli.output import Output, report
 from nsqadmin_cli.table import Cell, Column, Form, Table, Tone
 from nsqadmin_cli.totals import Totals
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a node is: `daemon` is "nsqd", or "gnsqd" and its version; None is unknown."""
+
+    daemon: str | None = None
+    draining: bool | None = None
+
+
+def _kind(node: Nsqd) -> Kind:
+    daemon = node.daemon()
+    return Kind(daemon, daemon != "nsqd" and node.drain("GET")["draining"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +49,8 @@ class Listing:
     """,
     document="""
         nodes    list by address: address, error (null, or why it has no numbers),
-                 version, health, start_time, topic_count, channel_count, depth,
+                 version, daemon ("nsqd", or "gnsqd" and its own version), draining,
+                 health, start_time, topic_count, channel_count, depth,
                  backend_depth, in_flight_count, message_count, client_count (all
                  null after an error), lookupds (those that list it),
                  tombstoned_topics
@@ -47,13 +62,15 @@ class Listing:
 def nodes(ctx: click.Context, cluster: Cluster, output: Output) -> None:
     """List the nodes: version, health, how long they run, and what they hold.
 
+    "daemon" is gnsqd with its own version, or nsqd. A node that drains takes no new messages; it exits when empty.
     With nsqlookupds, "listed" says how many of them know a node, and "tombstoned" how many topics it is hidden for.
     """
     seen = look(cluster)
+    kinds = values_of(cluster.ask(_kind, [Nsqd(address, cluster.http) for address in seen.nodes]))
     listed = _listings(cluster.listed)
     output.show(
-        lambda: {"nodes": [_document(seen, address, listed) for address in seen.answers]},
-        lambda: [_table(seen, listed, len(cluster.lookupds))],
+        lambda: {"nodes": [_document(seen, address, kinds.get(address, Kind()), listed) for address in seen.answers]},
+        lambda: [_table(seen, kinds, listed, len(cluster.lookupds))],
     )
     ctx.exit(report(seen.errors))
 
@@ -74,6 +91,7 @@ def _listings(known: dict[Address, tuple[Producer, ...]]) -> dict[Address, Listi
 
 
 _NONE = Listing((), ())
+_KIND = ("daemon", "draining")
 _SUMS = (
     "topic_count",
     "channel_count",
@@ -85,22 +103,32 @@ _SUMS = (
 )
 
 
-def _document(seen: Look, address: Address, listed: dict[Address, Listing]) -> dict[str, Any]:
+def _document(seen: Look, address: Address, kind: Kind, listed: dict[Address, Listing]) -> dict[str, Any]:
     answer = seen.answers[address]
     listing = listed.get(address, _NONE)
     if isinstance(answer, NodeError):
-        told: dict[str, Any] = {"error": answer.reason, "version": None, "health": None, "start_time": None}
+        told: dict[str, Any] = {"error": answer.reason} | dict.fromkeys(("version", *_KIND, "health", "start_time"))
         told |= dict.fromkeys(_SUMS)
     else:
-        told = {"error": None, "version": answer.version, "health": answer.health, "start_time": answer.start_time}
+        told = {"error": None, "version": answer.version} | {name: getattr(kind, name) for name in _KIND}
+        told |= {"health": answer.health, "start_time": answer.start_time}
         sums = Totals.over([answer])
         told |= {name: getattr(sums, name) for name in _SUMS}
     more = {"lookupds": list(listing.lookupds), "tombstoned_topics": list(listing.tombstones)}
     return {"address": str(address)} | told | more
 
 
-def _table(seen: Look, listed: dict[Address, Listing], lookupds: int) -> Table:
+def _table(seen: Look, kinds: dict[Address, Kind], listed: dict[Address, Listing], lookupds: int) -> Table:
     table = stat_tables.node_table(seen)
+    table.columns = (*table.columns[:2], Column("daemon", "daemon", keep=8), *table.columns[2:])
+    for row, (address, answer) in zip(table.rows, seen.answers.items(), strict=True):
+        kind = kinds.get(address, Kind())
+        assert isinstance(row, list)
+        row.insert(2, kind.daemon)
+        if kind.draining and isinstance(answer, NodeStats) and answer.health == "OK":
+            row[1] = Cell("draining", Tone.NOTE)
+    if table.total is not None:
+        table.total = [table.total[0], None, *table.total[1:]]
     if not lookupds:
         return table
     table.columns = (

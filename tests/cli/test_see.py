@@ -11,7 +11,8 @@ import pytest
 from cli.gnsqadmin import FakeNode, Result, gnsqadmin, http_answer
 from cli.nodes import Cluster, address, at, create, post, publish, wait_for_depth
 from conftest import DaemonFactory
-from daemons import DEADLINE, Daemon, eventually, free_port
+from daemons import DEADLINE, Daemon, eventually, free_port, own_command
+from gnsqd.version import VERSION
 from nsq_client import Client
 
 
@@ -49,9 +50,25 @@ def test_nodes_says_how_each_is_and_what_it_holds(nsqd_factory: DaemonFactory) -
     assert (first["topic_count"], first["channel_count"], first["depth"], first["message_count"]) == (1, 2, 14, 7)
     assert (second["address"], second["topic_count"], second["lookupds"]) == (address(b), 0, [])
     table = words(gnsqadmin("nodes", *at(a, b)))
-    assert table[0][:5] == ["node", "status", "version", "up", "topics"]
-    assert table[2][:3] == [address(a), "healthy", "1.3.0"]
+    assert table[0][:6] == ["node", "status", "daemon", "version", "up", "topics"]
+    assert table[2][:2] == [address(a), "healthy"]
+    assert "1.3.0" in table[2]
     assert table[-1][:5] == ["2", "nodes", "1", "2", "14"]
+
+
+def test_nodes_names_the_kind_of_daemon(nsqd: Daemon, daemon_command: list[str]) -> None:
+    kind = f"gnsqd {VERSION}" if daemon_command == own_command() else "nsqd"
+    [node] = document("nodes", *at(nsqd))["nodes"]
+    assert (node["daemon"], node["draining"]) == (kind, False)
+    assert [row["daemon"] for row in rows("nodes", *at(nsqd))] == [kind]
+
+
+def test_nodes_shows_which_drain(gnsqd_factory: DaemonFactory) -> None:
+    a, b = gnsqd_factory(), gnsqd_factory()
+    publish(a, "t", 1)  # or it would exit at once
+    post(a, "/drain")
+    assert [node["draining"] for node in document("nodes", *at(a, b))["nodes"]] == [True, False]
+    assert [row["status"] for row in rows("nodes", *at(a, b))] == ["draining", "healthy"]
 
 
 def test_a_node_that_is_down_has_a_row_that_says_so(nsqd: Daemon) -> None:
