@@ -6,12 +6,15 @@ import signal
 import socket
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from cli.gnsqadmin import COMMAND, FakeNode, environment, gnsqadmin, http_answer, on_terminal
-from daemons import DEADLINE
+from cli.nodes import address, at, create
+from conftest import DaemonFactory
+from daemons import DEADLINE, eventually, free_port
 
 NOT_JSON = "answered something that is not JSON; is this the HTTP address of an nsqd?"
 NOT_HTTP = "does not answer in HTTP; is this the TCP address of an nsqd?"
@@ -294,3 +297,48 @@ def test_a_reader_that_goes_away_ends_it_quietly(option: list[str]) -> None:
         _, err = process.communicate(timeout=DEADLINE)
     assert err == b""
     assert process.returncode == 1
+
+
+ACTIONS = {
+    "topic create u": "done",
+    "topic pause t": "done",
+    "topic unpause t": "already",
+    "topic empty t --yes": "done",
+    "topic delete t --yes": "done",
+    "channel create t d": "done",
+    "channel pause t c": "done",
+    "channel unpause t c": "already",
+    "channel empty t c --yes": "done",
+    "channel delete t c --yes": "done",
+    "config set log_level debug": None,
+}
+
+
+@pytest.mark.parametrize(("words", "expected"), ACTIONS.items())
+def test_actions_beside_nodes_that_hang_recover_or_are_dead(
+    nsqd_factory: DaemonFactory, words: str, expected: str | None
+) -> None:
+    well, recovering, hanging = nsqd_factory(), nsqd_factory(), nsqd_factory()
+    for daemon in (well, recovering, hanging):
+        create(daemon, "t", "c")
+    dead = f"127.0.0.1:{free_port()}"
+    logged = well.log()
+    for daemon in (recovering, hanging):
+        daemon.send_signal(signal.SIGSTOP)
+    with ThreadPoolExecutor() as pool:
+        flags = [*at(well, recovering, hanging), f"--nsqd-http-address={dead}", "--timeout=2"]
+        running = pool.submit(gnsqadmin, *words.split(), "--json", *flags)
+        eventually(lambda: well.log() != logged, "a request")
+        recovering.send_signal(signal.SIGCONT)
+        result = running.result()
+    assert result.code == 1
+    assert sorted(result.err.splitlines()) == sorted(
+        [
+            f"Error: nsqd at {address(hanging)}: no complete answer within 2 s",
+            f"Error: nsqd at {dead}: connection refused",
+        ]
+    )
+    nodes = json.loads(result.out)["nodes"]
+    assert [node["address"] for node in nodes if node["error"]] == [address(hanging), dead]
+    if expected:
+        assert [node["result"] for node in nodes] == [expected, expected, "failed", "failed"]
