@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from nsqadmin_cli.address import Address
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
-from nsqadmin_cli.consent import Consent, is_terminal
+from nsqadmin_cli.confirm import Confirm, is_terminal
 from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
 from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.look import no_such
@@ -100,7 +100,7 @@ class Consumer:
         warning = f"{' and '.join(told)} would be lost at the end with the channel of this command: there is no other."
         if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
             raise AdminError(f"{warning} Nothing was done: say --yes to do it", ExitCode.NOT_CONFIRMED)
-        Consent(yes=False, dry_run=False).ask(warning, (), "Take them?")
+        Confirm(yes=False, dry_run=False).ask(warning, (), "Take them?")
 
     def _node_stats(self, node: Nsqd) -> NodeStats:
         return node.stats(topic=self._topics[0] if len(self._topics) == 1 else "")

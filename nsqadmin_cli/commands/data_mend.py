@@ -19,7 +19,7 @@ from nsqadmin_cli.commands.data import (
     saved_table,
     select,
 )
-from nsqadmin_cli.consent import Consent, consent_options
+from nsqadmin_cli.confirm import Confirm, confirm_options
 from nsqadmin_cli.datadir.checking import Finding, Report
 from nsqadmin_cli.datadir.directory import DataDirectory, list_directory
 from nsqadmin_cli.datadir.exporting import MessageFile
@@ -58,7 +58,7 @@ from nsqadmin_cli.text import plural
     "--replace", is_flag=True, help="Put the copy in the place of DIRECTORY, kept as DIRECTORY.before-repair."
 )
 @click.option("--adopt-orphans", is_flag=True, help="List topics and channels in nsqd.dat that it has forgotten.")
-@consent_options
+@confirm_options
 @max_msg_size_option
 @output_options
 @click.pass_context
@@ -69,7 +69,7 @@ def repair(
     target: str | None,
     replace: bool,
     adopt_orphans: bool,
-    consent: Consent,
+    confirm: Confirm,
     max_msg_size: int,
 ) -> None:
     """Make a copy of a data directory in which every queue is whole.
@@ -92,7 +92,7 @@ def repair(
         found = list_directory(path)
         reports, findings = check(found, select(found, "", ""), running=False, max_msg_size=max_msg_size)
         work = Repair(found, reports, copy, adopt=adopt_orphans, max_msg_size=max_msg_size)
-        if not work.is_needed or consent.dry_run:
+        if not work.is_needed or confirm.dry_run:
             damaged = [each for each in reports if each.needs_repair]
             output.show(
                 lambda: _document(path, None, None, _preview(damaged), work.adopted, findings),
@@ -103,7 +103,7 @@ def repair(
         if replace:
             messages = plural(sum(each.messages for each in reports), "message")
             warning = f"{path}, where {messages} can be read, becomes {kept}, and its repaired copy takes its place."
-            consent.ask(warning, [*finding_blocks(findings)], "Go on?")
+            confirm.ask(warning, [*finding_blocks(findings)], "Go on?")
         repaired = _run(work, copy)
         left = _check_copy(reports, copy, path if replace else copy, max_msg_size)
         if replace:

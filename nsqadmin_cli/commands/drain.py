@@ -14,7 +14,7 @@ from nsqadmin_cli.address import Address
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
 from nsqadmin_cli.command import command
-from nsqadmin_cli.consent import Consent, consent_options
+from nsqadmin_cli.confirm import Confirm, confirm_options
 from nsqadmin_cli.drain import DrainState, Holder, Watched, watch_drains
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import NodeError
@@ -44,11 +44,11 @@ _SHOWN = 3  # queues in a row
     document=_DOCUMENT,
 )
 @click.option("--watch", "is_watched", is_flag=True, help="Wait until the nodes have exited, as gnsqadmin drain watch.")
-@consent_options
+@confirm_options
 @cluster_options
 @output_options
 @click.pass_context
-def start(ctx: click.Context, cluster: Cluster, output: Output, consent: Consent, is_watched: bool) -> None:
+def start(ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm, is_watched: bool) -> None:
     """Begin to drain nodes: they refuse publishers, and exit when consumers have emptied all their queues.
 
     They exit, too, when their --drain-timeout is over; what is left is then kept on disk, but for ephemeral topics and
@@ -61,12 +61,12 @@ def start(ctx: click.Context, cluster: Cluster, output: Output, consent: Consent
     if not able:
         report([*cluster.lookupd_errors, *errors_of(answers)])
         raise AdminError("no node can be drained")
-    if not consent.dry_run:
+    if not confirm.dry_run:
         limits = values_of(cluster.ask(lambda node: node.get_config(_TIME_LIMIT), able))
         everywhere = bool(cluster.lookupds) and len(able) == len(nodes)
-        consent.ask(_warning(able, list(limits.values()), everywhere), [_state_table(answers)], f"Drain {_them(able)}?")
+        confirm.ask(_warning(able, list(limits.values()), everywhere), [_state_table(answers)], f"Drain {_them(able)}?")
         answers |= cluster.ask(lambda node: DrainState.ask(node, "POST"), able)
-    if is_watched and not consent.dry_run:
+    if is_watched and not confirm.dry_run:
         _watch(ctx, cluster, output, answers)
     output.show(lambda: _document(answers), lambda: [_state_table(answers)])
     ctx.exit(report([*cluster.lookupd_errors, *errors_of(answers)]))

@@ -12,7 +12,7 @@ import click
 
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import command
-from nsqadmin_cli.consent import is_terminal
+from nsqadmin_cli.confirm import is_terminal
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.lines import STDIN, Advance, InputError, Splitter, read_pieces, size_of, spread
 from nsqadmin_cli.options import Duration, cluster_options, output_options, topic_argument

@@ -74,7 +74,7 @@ def test_start_status_and_cancel_tell_how_far_it_is(gnsqd_factory: DaemonFactory
     assert not is_draining(gnsqd)
 
 
-def test_start_says_what_it_means_and_wants_consent(gnsqd_factory: DaemonFactory) -> None:
+def test_start_says_what_it_means_and_asks_to_confirm(gnsqd_factory: DaemonFactory) -> None:
     gnsqd = gnsqd_factory("--drain-timeout=90s")
     hold(gnsqd, 3)
     code, out, err = gnsqadmin("drain", "start", *at(gnsqd))

@@ -1,20 +1,131 @@
-"""`gnsqadmin topic create`, `pause`, `unpause`, `empty`, `delete` and `tombstone`."""
+"""`gnsqadmin topic show`, `create`, `pause`, `unpause`, `empty`, `delete` and `tombstone`."""
+
+from typing import Any
 
 import click
 
+from nsqadmin_cli import stat_tables
 from nsqadmin_cli.address import Address
 from nsqadmin_cli.api import Nsqd
-from nsqadmin_cli.carry_out import DOCUMENT, ask_consent, carry_out, failures, show
 from nsqadmin_cli.cluster import Cluster, producer_address
 from nsqadmin_cli.command import command
-from nsqadmin_cli.consent import Consent, consent_options
+from nsqadmin_cli.confirm import Confirm, confirm_options
+from nsqadmin_cli.documents import model_document
 from nsqadmin_cli.errors import AdminError, NotFound
+from nsqadmin_cli.http_client import NodeError, Refused
+from nsqadmin_cli.look import Look, look, no_such
 from nsqadmin_cli.models import Producer
+from nsqadmin_cli.operations import (
+    DOCUMENT,
+    Operation,
+    Outcome,
+    Result,
+    confirm_losses,
+    do_on_nodes,
+    do_planned,
+    failures,
+    is_listed,
+    lookupd_only_option,
+    operate,
+    plan_for_nodes,
+    show_outcomes,
+)
 from nsqadmin_cli.options import cluster_options, output_options, topic_argument
-from nsqadmin_cli.order import Order, Outcome, Result, do_on_nodes, do_planned, plan_for_nodes
-from nsqadmin_cli.order_options import lookupd_only_option
-from nsqadmin_cli.output import Output, report
-from nsqadmin_cli.text import printable
+from nsqadmin_cli.output import Output, not_found, report
+from nsqadmin_cli.table import Block, Cell, Grid, Line, Tone
+from nsqadmin_cli.text import plural, printable
+
+
+@command(
+    "show",
+    examples="""
+        gnsqadmin topic show orders
+        gnsqadmin topic show orders --lookupd-http-address lookup.example:4161
+        gnsqadmin topic show orders --json | jq '.channels[] | {channel_name, depth}'
+    """,
+    document="""
+        topic_name, depth, backend_depth, message_count, message_bytes, paused (on
+        any node), e2e_processing_latency, channels: summed over nodes
+        nodes    list: address, error (null, or why it has no numbers), found (whether
+                 an nsqlookupd sends consumers there; null where none was named),
+                 topic (the keys above, or null where the node does not have it)
+    """,
+)
+@topic_argument
+@cluster_options
+@output_options
+@click.pass_context
+def show(ctx: click.Context, cluster: Cluster, output: Output, topic: str) -> None:
+    """Show one topic: how much it holds and took, on which nodes, and its channels.
+
+    With nsqlookupds, a node that these do not send consumers to, because the topic is tombstoned there or the node did
+    not register, is marked.
+    """
+    seen = look(cluster, topic=topic)
+    found, errors = _found(cluster, topic)
+    if topic not in seen.topic_shares:
+        known = found is not None and not errors and is_listed(cluster, topic)
+        more = ", but nsqlookupd still lists it: gnsqadmin topic delete takes it from there"
+        if known:
+            raise not_found(f"the topic {topic}{more}", seen.errors)
+        raise no_such(cluster, [*seen.errors, *errors], topic)
+    output.show(
+        lambda: _document(seen, topic, found),
+        lambda: _blocks(seen, topic, found),
+        lambda: stat_tables.share_table(seen, seen.topic_shares[topic], seen.totals.topics[0]),
+    )
+    ctx.exit(report([*seen.errors, *errors]))
+
+
+def _found(cluster: Cluster, topic: str) -> tuple[set[str] | None, list[NodeError]]:
+    """The addresses that nsqlookupds send consumers of the topic to, None where there is none; and their errors."""
+    if not cluster.lookupds:
+        return None, []
+    found: set[str] = set()
+    errors: list[NodeError] = []
+    for answer in cluster.ask_lookupds(lambda lookupd: lookupd.lookup(topic)).values():
+        if not isinstance(answer, NodeError):
+            found |= {_address(producer) for producer in answer}
+        elif not (isinstance(answer, Refused) and answer.code == "TOPIC_NOT_FOUND"):
+            errors.append(answer)
+    return found, errors
+
+
+def _address(producer: Producer) -> str:
+    try:
+        return str(producer_address(producer))
+    except ValueError:
+        return ""
+
+
+def _blocks(seen: Look, topic: str, found: set[str] | None) -> list[Block]:
+    whole = seen.totals.topics[0]
+    shares = seen.topic_shares[topic]
+    facts = Grid([[Cell("topic", Tone.FAINT), Cell(topic, Tone.STRONG)]])
+    facts.rows += stat_tables.topic_facts(whole, shares)
+    lost = [str(address) for address in shares if found is not None and str(address) not in found]
+    if lost:
+        text = f"nsqlookupd does not send consumers to {', '.join(lost)}"
+        facts.rows.append([Cell("not found", Tone.FAINT), Cell(text, Tone.NOTE)])
+    blocks: list[Block] = [facts, stat_tables.share_table(seen, shares, whole)]
+    channels = stat_tables.channel_table(seen, with_topic=False)
+    channels.empty = "No channels: messages wait in the topic until there is one."
+    return [*blocks, Line.of(plural(len(channels.rows), "channel"), Tone.STRONG), channels]
+
+
+def _document(seen: Look, topic: str, found: set[str] | None) -> dict[str, Any]:
+    nodes = []
+    for address, answer in seen.answers.items():
+        share = seen.topic_shares[topic].get(address)
+        nodes.append(
+            {
+                "address": str(address),
+                "error": answer.reason if isinstance(answer, NodeError) else None,
+                "found": None if found is None else str(address) in found,
+                "topic": share and model_document(share),
+            }
+        )
+    return model_document(seen.totals.topics[0]) | {"nodes": nodes}
 
 
 @command(
@@ -37,7 +148,7 @@ def create(ctx: click.Context, cluster: Cluster, output: Output, topic: str, loo
     A topic comes into being by itself when something is published to it. To create it before is useful for its
     channels, or for a topic that is to be paused from the beginning.
     """
-    carry_out(ctx, cluster, output, Order("create", topic), lookupd_only=lookupd_only)
+    operate(ctx, cluster, output, Operation("create", topic), lookupd_only=lookupd_only)
 
 
 @command("pause", examples="gnsqadmin topic pause orders\ngnsqadmin topic pause orders --json", document=DOCUMENT)
@@ -51,7 +162,7 @@ def pause(ctx: click.Context, cluster: Cluster, output: Output, topic: str) -> N
     Publishers are not held up: messages gather in the topic. Channels go on with what they have. It stays paused when
     its nodes are restarted.
     """
-    carry_out(ctx, cluster, output, Order("pause", topic))
+    operate(ctx, cluster, output, Operation("pause", topic))
 
 
 @command("unpause", examples="gnsqadmin topic unpause orders\ngnsqadmin topic unpause orders --json", document=DOCUMENT)
@@ -61,7 +172,7 @@ def pause(ctx: click.Context, cluster: Cluster, output: Output, topic: str) -> N
 @click.pass_context
 def unpause(ctx: click.Context, cluster: Cluster, output: Output, topic: str) -> None:
     """Let a paused topic pass messages on to its channels again."""
-    carry_out(ctx, cluster, output, Order("unpause", topic))
+    operate(ctx, cluster, output, Operation("unpause", topic))
 
 
 @command(
@@ -75,19 +186,19 @@ def unpause(ctx: click.Context, cluster: Cluster, output: Output, topic: str) ->
 )
 @topic_argument
 @click.option("--with-channels", is_flag=True, help="Empty all its channels, too.")
-@consent_options
+@confirm_options
 @cluster_options
 @output_options
 @click.pass_context
 def empty(
-    ctx: click.Context, cluster: Cluster, output: Output, consent: Consent, topic: str, with_channels: bool
+    ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm, topic: str, with_channels: bool
 ) -> None:
     """Throw away the messages that wait in a topic itself.
 
     These are those of a topic that is paused or has no channel; what its channels were given already they keep. See
     also gnsqadmin channel empty.
     """
-    carry_out(ctx, cluster, output, Order("empty", topic, with_channels=with_channels), consent)
+    operate(ctx, cluster, output, Operation("empty", topic, with_channels=with_channels), confirm)
 
 
 @command(
@@ -100,18 +211,18 @@ def empty(
     document=DOCUMENT,
 )
 @topic_argument
-@consent_options
+@confirm_options
 @cluster_options
 @output_options
 @click.pass_context
-def delete(ctx: click.Context, cluster: Cluster, output: Output, consent: Consent, topic: str) -> None:
+def delete(ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> None:
     """Delete a topic with its channels and all messages.
 
     It goes from all nodes and nsqlookupds, and its consumers are disconnected. A publisher that goes on creates the
     topic anew, and so does a consumer that connects to a node again: stop these first. To take it from one node alone,
     see gnsqadmin topic tombstone.
     """
-    carry_out(ctx, cluster, output, Order("delete", topic), consent)
+    operate(ctx, cluster, output, Operation("delete", topic), confirm)
 
 
 @command(
@@ -127,7 +238,7 @@ def delete(ctx: click.Context, cluster: Cluster, output: Output, consent: Consen
 @click.option(
     "--delete", "with_delete", is_flag=True, help="Then delete the topic on the node, as nsqadmin's Tombstone does."
 )
-@consent_options
+@confirm_options
 @cluster_options
 @output_options
 @click.pass_context
@@ -135,7 +246,7 @@ def tombstone(
     ctx: click.Context,
     cluster: Cluster,
     output: Output,
-    consent: Consent,
+    confirm: Confirm,
     topic: str,
     node: str,
     with_delete: bool,
@@ -153,17 +264,17 @@ def tombstone(
         raise click.UsageError("tombstones are kept by nsqlookupd: tell it by --lookupd-http-address.")
     found = _find(cluster.producers(), node, topic)
     name = f"{found.broadcast_address}:{found.http_port}"
-    order = Order("delete", topic)
+    operation = Operation("delete", topic)
     nodes = [_node(cluster, found)] if with_delete else []
-    outcomes = plan_for_nodes(cluster, order, nodes)
+    outcomes = plan_for_nodes(cluster, operation, nodes)
     hidden = [Outcome(lookupd, Result.PLANNED) for lookupd in cluster.lookupds]
     errors = cluster.lookupd_errors
-    if not consent.dry_run:
+    if not confirm.dry_run:
         if with_delete:
-            ask_consent(consent, order, outcomes, [])
+            confirm_losses(confirm, operation, outcomes, [])
         do_planned(cluster, hidden, lambda lookupd: lookupd.tombstone(topic, name))
-        do_on_nodes(cluster, order, outcomes)
-    show(output, order, outcomes, hidden, dry_run=consent.dry_run, lookupd_action="tombstone")
+        do_on_nodes(cluster, operation, outcomes)
+    show_outcomes(output, operation, outcomes, hidden, dry_run=confirm.dry_run, lookupd_action="tombstone")
     ctx.exit(report([*errors, *failures(outcomes, hidden, errors)]))
 
 

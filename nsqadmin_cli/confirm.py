@@ -1,4 +1,4 @@
-"""Consent to what cannot be undone: what will be lost is said first, and then a person is asked, or `--yes` needed."""
+"""Confirm to what cannot be undone: what will be lost is said first, and then a person is asked, or `--yes` needed."""
 
 import functools
 import sys
@@ -16,7 +16,7 @@ _SECTION = "Before anything is lost"
 
 
 @dataclass(frozen=True, slots=True)
-class Consent:
+class Confirm:
     """What was said about it on the command line."""
 
     yes: bool
@@ -39,12 +39,12 @@ class Consent:
             raise AdminError("not confirmed, nothing was done", ExitCode.NOT_CONFIRMED)
 
 
-def consent_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--yes` and `--dry-run`: parameter `consent` (Consent)."""
+def confirm_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--yes` and `--dry-run`: parameter `confirm` (Confirm)."""
 
     @functools.wraps(function)
     def called(*args: Any, yes: bool, dry_run: bool, **values: Any) -> Any:
-        return function(*args, consent=Consent(yes, dry_run), **values)
+        return function(*args, confirm=Confirm(yes, dry_run), **values)
 
     dry_run_option = click.option(
         "--dry-run",

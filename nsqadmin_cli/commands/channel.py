@@ -1,0 +1,189 @@
+"""`gnsqadmin channel show`, `create`, `pause`, `unpause`, `empty` and `delete`."""
+
+from typing import Any
+
+import click
+
+from nsqadmin_cli import stat_tables
+from nsqadmin_cli.cluster import Cluster
+from nsqadmin_cli.command import command
+from nsqadmin_cli.confirm import Confirm, confirm_options
+from nsqadmin_cli.documents import client_document, model_document
+from nsqadmin_cli.http_client import NodeError
+from nsqadmin_cli.look import Look, look, no_such
+from nsqadmin_cli.operations import DOCUMENT, Operation, lookupd_only_option, operate
+from nsqadmin_cli.options import channel_argument, cluster_options, output_options, topic_argument
+from nsqadmin_cli.output import Output, report
+from nsqadmin_cli.table import Block, Cell, Grid, Line, Tone
+from nsqadmin_cli.text import plural
+
+
+@command(
+    "show",
+    examples="""
+        gnsqadmin channel show orders billing
+        gnsqadmin channel show orders billing -o csv
+        gnsqadmin channel show orders billing --json | jq '.clients[] | select(.ready_count == 0)'
+    """,
+    document="""
+        topic_name
+        channel_name, depth, backend_depth, in_flight_count, deferred_count,
+        message_count, requeue_count, timeout_count, client_count, paused (on any
+        node), e2e_processing_latency: summed over nodes
+        clients  list: node, and the keys of a client in the /stats of nsqd
+        nodes    list: address, error (null, or why it has no numbers), channel (the
+                 keys above, or null where the node does not have it)
+    """,
+)
+@topic_argument
+@channel_argument
+@cluster_options
+@output_options
+@click.pass_context
+def show(ctx: click.Context, cluster: Cluster, output: Output, topic: str, channel: str) -> None:
+    """Show one channel: how much waits, on which nodes, and who consumes it.
+
+    As CSV it is one row for each consumer.
+    """
+    seen = look(cluster, topic=topic, channel=channel, clients=True)
+    if (topic, channel) not in seen.channel_shares:
+        raise no_such(cluster, seen.errors, topic, channel)
+    output.show(
+        lambda: _document(seen, topic, channel),
+        lambda: _blocks(seen, topic, channel),
+        lambda: stat_tables.client_table(seen),
+    )
+    ctx.exit(report(seen.errors))
+
+
+def _blocks(seen: Look, topic: str, channel: str) -> list[Block]:
+    whole = seen.totals.topics[0].channels[0]
+    shares = seen.channel_shares[topic, channel]
+    facts = Grid([[Cell("channel", Tone.FAINT), Cell(channel, Tone.STRONG)], [Cell("topic", Tone.FAINT), topic]])
+    facts.rows += stat_tables.channel_facts(whole, shares)
+    clients = stat_tables.client_table(seen, with_places=False)
+    clients.empty = "No consumers." if not whole.depth else "No consumers: nobody takes what waits."
+    return [
+        facts,
+        stat_tables.share_table(seen, shares, whole),
+        Line.of(plural(len(clients.rows), "consumer"), Tone.STRONG),
+        clients,
+    ]
+
+
+def _document(seen: Look, topic: str, channel: str) -> dict[str, Any]:
+    shares = seen.channel_shares[topic, channel]
+    clients = [client_document(client, address) for address, share in shares.items() for client in share.clients or ()]
+    nodes = []
+    for address, answer in seen.answers.items():
+        share = shares.get(address)
+        error = answer.reason if isinstance(answer, NodeError) else None
+        nodes.append({"address": str(address), "error": error, "channel": share and model_document(share)})
+    whole = model_document(seen.totals.topics[0].channels[0])
+    return {"topic_name": topic} | whole | {"clients": clients, "nodes": nodes}
+
+
+@command(
+    "create",
+    examples="""
+        gnsqadmin channel create orders billing
+        gnsqadmin channel create orders billing --lookupd-http-address lookup.example:4161
+        gnsqadmin channel create orders billing --lookupd-only --lookupd-http-address lookup.example:4161
+    """,
+    document=DOCUMENT,
+)
+@topic_argument
+@channel_argument
+@lookupd_only_option
+@cluster_options
+@output_options
+@click.pass_context
+def create(ctx: click.Context, cluster: Cluster, output: Output, topic: str, channel: str, lookupd_only: bool) -> None:
+    """Create a channel on every node that has the topic, and at nsqlookupds.
+
+    From then on the channel keeps what is published, though nobody consumes it yet. An nsqlookupd tells it to nodes
+    that get the topic later.
+    """
+    operate(ctx, cluster, output, Operation("create", topic, channel), lookupd_only=lookupd_only)
+
+
+@command(
+    "pause",
+    examples="gnsqadmin channel pause orders billing\ngnsqadmin channel pause orders billing --json",
+    document=DOCUMENT,
+)
+@topic_argument
+@channel_argument
+@cluster_options
+@output_options
+@click.pass_context
+def pause(ctx: click.Context, cluster: Cluster, output: Output, topic: str, channel: str) -> None:
+    """Stop a channel from sending messages to its consumers.
+
+    Messages go on to gather in it, and consumers stay connected. What is in flight can be finished. It stays paused
+    when its nodes are restarted.
+    """
+    operate(ctx, cluster, output, Operation("pause", topic, channel))
+
+
+@command(
+    "unpause",
+    examples="gnsqadmin channel unpause orders billing\ngnsqadmin channel unpause orders billing --json",
+    document=DOCUMENT,
+)
+@topic_argument
+@channel_argument
+@cluster_options
+@output_options
+@click.pass_context
+def unpause(ctx: click.Context, cluster: Cluster, output: Output, topic: str, channel: str) -> None:
+    """Let a paused channel send messages again."""
+    operate(ctx, cluster, output, Operation("unpause", topic, channel))
+
+
+@command(
+    "empty",
+    examples="""
+        gnsqadmin channel empty orders billing --dry-run
+        gnsqadmin channel empty orders billing
+        gnsqadmin channel empty orders billing --yes --nsqd-http-address a.example:4151
+    """,
+    document=DOCUMENT,
+)
+@topic_argument
+@channel_argument
+@confirm_options
+@cluster_options
+@output_options
+@click.pass_context
+def empty(ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> None:
+    """Throw away all messages of a channel.
+
+    These are those that wait, those in flight and deferred ones. Other channels keep theirs, and consumers stay
+    connected; what they have in flight they cannot finish any more.
+    """
+    operate(ctx, cluster, output, Operation("empty", topic, channel), confirm)
+
+
+@command(
+    "delete",
+    examples="""
+        gnsqadmin channel delete orders billing --dry-run
+        gnsqadmin channel delete orders billing --lookupd-http-address lookup.example:4161
+        gnsqadmin channel delete orders billing --yes --json
+    """,
+    document=DOCUMENT,
+)
+@topic_argument
+@channel_argument
+@confirm_options
+@cluster_options
+@output_options
+@click.pass_context
+def delete(ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> None:
+    """Delete a channel with all its messages.
+
+    It goes from all nodes and nsqlookupds, and its consumers are disconnected. A consumer that connects again creates
+    the channel anew: stop the consumers first.
+    """
+    operate(ctx, cluster, output, Operation("delete", topic, channel), confirm)
