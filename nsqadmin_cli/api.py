@@ -31,6 +31,11 @@ class Peer:
     def __str__(self) -> str:
         return str(self.address)
 
+    @property
+    def timeout(self) -> float:
+        """Seconds for a whole answer."""
+        return self._http.timeout
+
     def request(
         self,
         method: str,

@@ -1,8 +1,8 @@
 """HTTP to nsqd and nsqlookupd, on urllib3: one request, its whole answer or a `NodeError` that says what was wrong.
 
 Built on urllib3 because it keeps connections, checks certificates and leaves sockets to be chosen, needs nothing else
-and is loaded quickly. What it lacks is one deadline over a whole answer: its timeouts begin anew with every byte that
-a slow peer drips. So connections are made of sockets that ask before each read how much of the time is left.
+and is loaded quickly. Its timeouts begin again with every byte of headers that a slow peer drips: `cluster.ask_all`
+gives such an answer up.
 """
 
 import http.client
@@ -12,7 +12,6 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -33,8 +32,6 @@ _ADVICE = {
     403: ": the token of --token-file, or the certificate of --tls-cert, does not permit it",
 }
 LARGEST_ANSWER = 64 * 1024 * 1024  # bytes; some hundred thousand channels
-
-_deadline: ContextVar[float] = ContextVar("deadline")  # of the request that this thread is at, by time.monotonic()
 
 
 class NodeError(AdminError):
@@ -78,7 +75,6 @@ class TLS:
     def context(self) -> ssl.SSLContext:
         """Raises TLSError."""
         context = ssl.create_default_context()
-        context.sslsocket_class = _TLSSocket
         file = self.ca
         try:
             if self.ca:
@@ -150,15 +146,11 @@ class HTTPClient:
     ) -> tuple[Mapping[str, str], bytes]:
         """The same with the headers."""
         timeout = timeout or self.timeout
-        token = _deadline.set(time.monotonic() + timeout)
-        try:
-            asked = self._moved.get(address, address)
+        asked = self._moved.get(address, address)
+        status, reason, headers, answer = self._exchange(program, asked, method, target, body, largest, timeout)
+        if status == 403 and not (asked.tls or asked.path) and (port := _https_port(answer)):
+            self._moved[address] = asked = Address(address.host, port, tls=True)
             status, reason, headers, answer = self._exchange(program, asked, method, target, body, largest, timeout)
-            if status == 403 and not (asked.tls or asked.path) and (port := _https_port(answer)):
-                self._moved[address] = asked = Address(address.host, port, tls=True)
-                status, reason, headers, answer = self._exchange(program, asked, method, target, body, largest, timeout)
-        finally:
-            _deadline.reset(token)
         if status != 200:
             code, explanation = _explanation(reason, headers, answer)
             raise Refused(program, address, status, code, explanation)
@@ -168,6 +160,7 @@ class HTTPClient:
         self, program: str, address: Address, method: str, target: str, body: bytes | None, largest: int, timeout: float
     ) -> tuple[int, str, Mapping[str, str], bytes]:
         """Status, reason, headers and body of an answer, whatever it is."""
+        deadline = time.monotonic() + timeout
         try:
             response = self._pool(address).urlopen(
                 method,
@@ -176,16 +169,18 @@ class HTTPClient:
                 headers=self._nsqd_headers if program == "nsqd" else self._headers,
                 retries=False,
                 redirect=False,
-                timeout=urllib3.Timeout(total=_left()),
+                timeout=urllib3.Timeout(total=timeout),
                 preload_content=False,
                 decode_content=False,
             )
             try:
                 answer = bytearray()
-                while part := response.read(1 << 20):  # more at once would take a short answer for a whole one
+                while part := response.read1(1 << 20):  # more at once would take a short answer for a whole one
                     answer += part
                     if len(answer) > largest:
                         raise NodeError(program, address, f"answered more than {largest >> 20} MiB")
+                    if time.monotonic() > deadline:
+                        raise TimeoutError
             except BaseException:
                 response.close()
                 raise
@@ -226,46 +221,16 @@ def timed_out(timeout: float) -> str:
     return f"no complete answer within {timeout:g} s"
 
 
-def _left() -> float:
-    """Seconds left of the request; TimeoutError when there are none."""
-    left = _deadline.get() - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    return left
-
-
-class _Socket(socket.socket):
-    def recv_into(self, *args: Any) -> int:
-        self.settimeout(_left())
-        return super().recv_into(*args)
-
-
-class _TLSSocket(ssl.SSLSocket):
-    def recv_into(self, *args: Any) -> int:
-        self.settimeout(_left())
-        return super().recv_into(*args)
-
-
-def _connected(address: Address) -> socket.socket:
+def _connected(address: Address, timeout: float | None) -> socket.socket:
     """A connection to the first of a host's addresses that takes it, or to the unix socket."""
-    if address.path:
-        return _connected_to(socket.AF_UNIX, address.path)
-    failure = OSError("the host name has no addresses")
-    for family, _, _, _, found in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
-        try:
-            return _connected_to(family, found)
-        except OSError as error:
-            failure = error
-    raise failure
-
-
-def _connected_to(family: int, address: Any) -> socket.socket:
-    sock = _Socket(family)
+    if not address.path:
+        sock = socket.create_connection((address.host, address.port), timeout)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+    sock = socket.socket(socket.AF_UNIX)
     try:
-        if family != socket.AF_UNIX:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.settimeout(_left())
-        sock.connect(address)
+        sock.settimeout(timeout)
+        sock.connect(address.path)
     except BaseException:
         sock.close()
         raise
@@ -276,14 +241,14 @@ class _Connection(HTTPConnection):
     address: Address
 
     def _new_conn(self) -> socket.socket:
-        return _connected(self.address)
+        return _connected(self.address, self.timeout)
 
 
 class _TLSConnection(HTTPSConnection):
     address: Address
 
     def _new_conn(self) -> socket.socket:
-        return _connected(self.address)
+        return _connected(self.address, self.timeout)
 
 
 class _Pool(HTTPConnectionPool):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from nsqadmin_cli.address import Address
 from nsqadmin_cli.api import Nsqd
+from nsqadmin_cli.cluster import ask_all
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import NodeError, Refused
 from nsqadmin_cli.output import note
@@ -77,25 +78,26 @@ class Publisher:
         yield len(batch)
 
     def _send_somewhere(self, topic: str, batch: list[bytes], defer_ms: int) -> None:
+        def send(node: Nsqd) -> None:
+            if len(batch) == 1:
+                node.pub(topic, batch[0], defer_ms=defer_ms)
+            else:
+                node.mpub(topic, batch)
+
         deadline = time.monotonic() + self._patience
         told = False
         while True:
             errors: list[NodeError] = []
             for node in self._in_turn():
-                try:
-                    if len(batch) == 1:
-                        node.pub(topic, batch[0], defer_ms=defer_ms)
-                    else:
-                        node.mpub(topic, batch)
-                except NodeError as error:
-                    if isinstance(error, Refused) and error.code in _WRONG:
-                        raise
-                    errors.append(error)
-                    self._resting[node.address] = time.monotonic() + _RESTING
-                else:
+                error = ask_all([node], send, node.timeout)[node.address]
+                if error is None:
                     self._resting.pop(node.address, None)
                     self.sent[node.address] += len(batch)
                     return
+                if isinstance(error, Refused) and error.code in _WRONG:
+                    raise error
+                errors.append(error)
+                self._resting[node.address] = time.monotonic() + _RESTING
             if time.monotonic() >= deadline:
                 raise AdminError("; ".join(map(str, errors)))
             if not told:
