@@ -4,13 +4,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from typing import Any
 
 from nsqadmin_cli.address import Address
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.models import ChannelStats, NodeStats, TopicStats
+from nsqadmin_cli.models import ChannelStats, ClientStats, Latency, NodeStats, TopicStats, as_json
 from nsqadmin_cli.output import not_found
 from nsqadmin_cli.text import suggestion
 from nsqadmin_cli.totals import Flow, Key, Totals, flows
@@ -99,3 +100,31 @@ def look(
     """Ask all nodes for their statistics, of all topics and channels or those of the given names."""
     answers = cluster.ask(partial(Nsqd.stats, topic=topic, channel=channel, clients=clients))
     return Look(answers, cluster.lookupd_errors, before)
+
+
+def stats_document(seen: Look) -> dict[str, Any]:
+    """Nodes, sums and flows, as `gnsqadmin stats --help` tells."""
+    nodes = []
+    unknown = dict.fromkeys(("version", "health", "start_time"), None) | {"topics": [], "producers": None}
+    for address, answer in seen.answers.items():
+        if isinstance(answer, NodeError):
+            nodes.append({"address": str(address), "error": answer.reason} | unknown)
+        else:
+            nodes.append({"address": str(address), "error": None} | model_document(answer))
+    flows = seen.flows and [
+        {"topic": topic, "channel": channel, "ingress_rate": flow.ingress, "egress_rate": flow.egress}
+        for (topic, channel), flow in seen.flows.items()
+    ]
+    return {"time": seen.clock, "nodes": nodes, "totals": seen.totals.as_json(), "flows": flows}
+
+
+def model_document(model: NodeStats | TopicStats | ChannelStats | ClientStats | Latency) -> dict[str, Any]:
+    """The fields of a model."""
+    found = as_json(model)
+    assert isinstance(found, dict)
+    return found
+
+
+def client_document(client: ClientStats, address: Address) -> dict[str, Any]:
+    """A client and the node that it is at."""
+    return {"node": str(address)} | model_document(client)

@@ -1,4 +1,4 @@
-"""Publishing over HTTP, in batches, to the nodes of a cluster by turns.
+"""Publishing over HTTP, in batches, to the nodes of a cluster by turns; the options of commands that do, and their end.
 
 A batch that a node does not take, because it is down, full or on its way out, goes to the next one. When an answer is
 lost, nobody knows whether the node has the batch: it goes to the next one nevertheless, so there may be messages twice.
@@ -6,14 +6,19 @@ lost, nobody knows whether the node has the batch: it goes to the next one never
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+import click
+
+from nsqadmin_cli import units
 from nsqadmin_cli.address import Address
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import ask_all
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import NodeError, Refused
-from nsqadmin_cli.output import note
+from nsqadmin_cli.output import Output, note
+from nsqadmin_cli.table import Column, Form, Line, Table
 from nsqadmin_cli.text import plural
 
 MOST_MESSAGES = 2000  # in one request
@@ -124,3 +129,55 @@ def _batches(bodies: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
         size += len(body) + 4
     if batch:
         yield batch
+
+
+Function = Callable[..., Any]
+
+# The document of `show_published`, for the help of commands.
+PUBLISHED = """
+        topic    where to
+        messages, bytes, seconds
+                 what was published, and how long it took
+        nodes    list: address, messages that it took"""
+
+
+def rate_option(function: Function) -> Function:
+    """`--rate`: parameter `rate`, 0 for no limit."""
+    return click.option(
+        "--rate",
+        type=click.FloatRange(0, min_open=True),
+        default=None,
+        callback=lambda ctx, param, value: value or 0.0,
+        metavar="N",
+        help="Publish N messages a second at most.",
+    )(function)
+
+
+def show_published(
+    output: Output, publisher: Publisher, topic: str, seconds: float, source: Mapping[str, str] | None = None
+) -> None:
+    """How many messages went where, and what they came from."""
+    nodes = sorted(publisher.sent.items())
+    document = {
+        "topic": topic,
+        "messages": publisher.total,
+        "bytes": publisher.bytes,
+        "seconds": round(seconds, 3),
+        "nodes": [{"address": str(address), "messages": count} for address, count in nodes],
+    }
+    document |= source or {}
+    columns = [Column("node", "node"), Column("messages", "messages", form=Form.COUNT)]
+    table = Table(columns, [[str(address), count] for address, count in nodes])
+    where = f" at {nodes[0][0]}" if len(nodes) == 1 else ""
+    told = f"Published {amount(publisher.total, publisher.bytes)} to {topic}{where}{pace(publisher.total, seconds)}"
+    output.show(lambda: document, lambda: [Line.of(told), *([table] if len(nodes) > 1 else [])], lambda: table)
+
+
+def amount(messages: int, size: int) -> str:
+    """`1,234 messages (56 kB)`."""
+    return f"{plural(messages, 'message')} ({units.size(size)})"
+
+
+def pace(messages: int, seconds: float) -> str:
+    """` in 12s, 345/s`, of what took long enough."""
+    return f" in {units.latency(seconds)}, {units.rate(messages / seconds)}/s" if seconds >= 1 else ""

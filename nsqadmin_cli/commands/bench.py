@@ -6,13 +6,12 @@ from typing import Any
 import click
 
 from nsqadmin_cli import units
+from nsqadmin_cli.bench_load import SMALLEST, Histogram, Load, Plan, Report
 from nsqadmin_cli.cluster import Cluster, errors_of
 from nsqadmin_cli.command import command
 from nsqadmin_cli.consumer import ephemeral_channel
 from nsqadmin_cli.consuming import auth_option
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.histogram import Histogram
-from nsqadmin_cli.load import SMALLEST, Load, Plan, Report
 from nsqadmin_cli.options import Duration, cluster_options, output_options
 from nsqadmin_cli.output import Output, note, report
 from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Grid, Line, Paragraph, Table, Tone
@@ -164,7 +163,7 @@ def bench(
 
 
 def _measure(load: Load, plan: Plan) -> Report:
-    from nsqadmin_cli.render.countdown import countdown  # what it needs loads slowly
+    from nsqadmin_cli.render.progress import countdown  # what it needs loads slowly
 
     with countdown(f"load for {plan.seconds:g} s", plan.seconds) as say:
         return load.run(lambda so_far: say(f"{so_far.published:,} published  {so_far.received:,} received"))

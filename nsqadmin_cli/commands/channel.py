@@ -8,9 +8,8 @@ from nsqadmin_cli import stat_tables
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import command
 from nsqadmin_cli.confirm import Confirm, confirm_options
-from nsqadmin_cli.documents import client_document, model_document
 from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.look import Look, look, no_such
+from nsqadmin_cli.look import Look, client_document, look, model_document, no_such
 from nsqadmin_cli.operations import DOCUMENT, Operation, lookupd_only_option, operate
 from nsqadmin_cli.options import channel_argument, cluster_options, output_options, topic_argument
 from nsqadmin_cli.output import Output, report

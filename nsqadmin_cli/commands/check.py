@@ -193,7 +193,7 @@ def _look(cluster: Cluster, topic: str, channel: str, interval: float | None) ->
     seen = look(cluster, topic=topic, channel=channel)
     if interval is None or not seen.nodes:
         return seen
-    from nsqadmin_cli.render.countdown import wait  # what it needs loads slowly
+    from nsqadmin_cli.render.progress import wait  # what it needs loads slowly
 
     wait(f"watching what moves, {interval:g} s", interval)
     return look(cluster, topic=topic, channel=channel, before=seen)

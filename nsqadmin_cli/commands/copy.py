@@ -15,8 +15,7 @@ from nsqadmin_cli.context import Context
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.options import AddressType, Name, cluster_options, output_options
 from nsqadmin_cli.output import Output, report
-from nsqadmin_cli.publisher import Publisher
-from nsqadmin_cli.publishing import PUBLISHED, rate_option, show_published
+from nsqadmin_cli.publisher import PUBLISHED, Publisher, rate_option, show_published
 from nsqadmin_cli.render.progress import progress
 from nsqadmin_cli.settings import ClusterSettings
 from nsqadmin_cli.subscription import Received

@@ -15,8 +15,7 @@ from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.lines import Advance, InputError, name_of, size_of, spread
 from nsqadmin_cli.options import Name, cluster_options, output_options
 from nsqadmin_cli.output import Output, note, report
-from nsqadmin_cli.publisher import Publisher
-from nsqadmin_cli.publishing import amount, pace, rate_option
+from nsqadmin_cli.publisher import Publisher, amount, pace, rate_option
 from nsqadmin_cli.render.progress import progress
 from nsqadmin_cli.table import Column, Form, Table
 from nsqadmin_cli.table import Line as Text

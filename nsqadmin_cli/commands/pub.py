@@ -17,8 +17,7 @@ from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.lines import STDIN, Advance, InputError, Splitter, read_pieces, size_of, spread
 from nsqadmin_cli.options import Duration, cluster_options, output_options, topic_argument
 from nsqadmin_cli.output import Output, note, report
-from nsqadmin_cli.publisher import Publisher
-from nsqadmin_cli.publishing import PUBLISHED, rate_option, show_published
+from nsqadmin_cli.publisher import PUBLISHED, Publisher, rate_option, show_published
 from nsqadmin_cli.text import plural
 
 _LONGEST = 64 * 1024 * 1024  # bytes of one message

@@ -20,8 +20,7 @@ from nsqadmin_cli.message import Message, clock
 from nsqadmin_cli.options import Name, cluster_options, output_options, topic_argument
 from nsqadmin_cli.output import Output, note, report
 from nsqadmin_cli.peeking import MOST, Found, peek_at
-from nsqadmin_cli.publisher import Publisher
-from nsqadmin_cli.publishing import amount, pace, rate_option
+from nsqadmin_cli.publisher import Publisher, amount, pace, rate_option
 from nsqadmin_cli.render.progress import progress
 from nsqadmin_cli.subscription import Received, Wish
 from nsqadmin_cli.table import Block, Column, Form, Line, Row, Table, Tone

@@ -9,9 +9,8 @@ import click
 from nsqadmin_cli import stat_tables
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import command
-from nsqadmin_cli.documents import stats_document
 from nsqadmin_cli.errors import ExitCode
-from nsqadmin_cli.look import Look, look, require
+from nsqadmin_cli.look import Look, look, require, stats_document
 from nsqadmin_cli.options import Duration, channel_option, cluster_options, output_options, topic_option
 from nsqadmin_cli.output import Output, OutputFormat, report
 from nsqadmin_cli.table import Block, Line, Table

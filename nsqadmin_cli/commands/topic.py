@@ -10,10 +10,9 @@ from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Cluster, producer_address
 from nsqadmin_cli.command import command
 from nsqadmin_cli.confirm import Confirm, confirm_options
-from nsqadmin_cli.documents import model_document
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.http_client import NodeError, Refused
-from nsqadmin_cli.look import Look, look, no_such
+from nsqadmin_cli.look import Look, look, model_document, no_such
 from nsqadmin_cli.models import Producer
 from nsqadmin_cli.operations import (
     DOCUMENT,

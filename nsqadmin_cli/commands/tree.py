@@ -8,8 +8,7 @@ from nsqadmin_cli import stat_tables
 from nsqadmin_cli.address import Address
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import command
-from nsqadmin_cli.documents import client_document
-from nsqadmin_cli.look import Look, look, require
+from nsqadmin_cli.look import Look, client_document, look, require
 from nsqadmin_cli.models import ChannelStats, ClientStats
 from nsqadmin_cli.options import channel_option, cluster_options, output_options, topic_option
 from nsqadmin_cli.output import Output, report

@@ -64,7 +64,7 @@ def examine(
     lookupds = [lookupd for lookupd in cluster.lookupds if lookupd.address in values_of(listed)]
     known = ask_all(lookupds, Lookupd.topics, cluster.timeout)
     if there:
-        from nsqadmin_cli.render.countdown import wait  # what it needs loads slowly
+        from nsqadmin_cli.render.progress import wait  # what it needs loads slowly
 
         wait(f"watching what moves, {interval:g} s", interval)
     after = Look(before.answers | cluster.ask(question, there), [], before)

@@ -1,5 +1,56 @@
-"""What gnsqadmin shows to people. This package alone imports rich."""
+"""What gnsqadmin shows to people: blocks on standard output, with an empty line around each table. This package alone
+imports rich."""
 
-from nsqadmin_cli.render.blocks import show_aside, show_blocks, show_row
+from collections.abc import Iterator, Sequence
 
-__all__ = ["show_aside", "show_blocks", "show_row"]
+from nsqadmin_cli.render.layout import Parts, lay_out, lay_out_grid, lay_out_line, lay_out_paragraph
+from nsqadmin_cli.render.palette import Page, standard_error, standard_output
+from nsqadmin_cli.table import Block, Grid, Line, Paragraph, Table
+
+
+def show_blocks(blocks: Sequence[Block]) -> None:
+    """Print them below each other."""
+    _print(blocks, standard_output())
+
+
+def show_aside(blocks: Sequence[Block]) -> None:
+    """Print them on standard error: they are no data."""
+    _print(blocks, standard_error())
+
+
+def _print(blocks: Sequence[Block], page: Page) -> None:
+    for parts in lines_of(blocks, page.width):
+        page.print(parts)
+    page.flush()
+
+
+def show_row(table: Table, number: int) -> None:
+    """Print the one row of a table that has `number` rows above it already; headings come again with every 25th."""
+    page = standard_output()
+    lines = list(lay_out(table, page.width, least=7))
+    for parts in lines if number % 25 == 0 else lines[2:]:
+        page.print(parts)
+    page.flush()
+
+
+def lines_of(blocks: Sequence[Block], width: int) -> Iterator[Parts]:
+    """The lines of all blocks on `width` columns."""
+    apart = False  # whether an empty line has to follow what was printed last
+    first = True
+    for block in blocks:
+        match block:
+            case Table():
+                lines = list(lay_out(block, width))
+            case Grid():
+                lines = list(lay_out_grid(block))
+            case Line():
+                lines = [lay_out_line(block)]
+            case Paragraph():
+                lines = list(lay_out_paragraph(block, width))
+        if not lines:
+            continue
+        if not first and (apart or isinstance(block, Table)):
+            yield []
+        yield from lines
+        first = False
+        apart = isinstance(block, Table)

@@ -17,7 +17,7 @@ from daemons import DEADLINE, Daemon, eventually
 from nsq_client import Client
 from nsqadmin_cli.address import Address
 from nsqadmin_cli.api import Nsqd
-from nsqadmin_cli.drain import DrainState
+from nsqadmin_cli.commands.drain import DrainState
 from nsqadmin_cli.http_client import HTTPClient, NodeError
 
 LONG = "--drain-timeout=1h"

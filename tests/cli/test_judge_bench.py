@@ -18,9 +18,8 @@ from conftest import DaemonFactory
 from daemons import DEADLINE, Daemon, eventually, free_port
 from nsqadmin_cli.address import Address
 from nsqadmin_cli.api import Nsqd
-from nsqadmin_cli.histogram import Histogram
+from nsqadmin_cli.bench_load import Histogram, Load, Plan, Report
 from nsqadmin_cli.http_client import TLS
-from nsqadmin_cli.load import Load, Plan, Report
 
 
 def measured(*args: str) -> dict[str, Any]:
@@ -220,7 +219,7 @@ def test_the_topic_is_deleted_after_the_request_of_a_thread_whose_start_was_inte
 
     load = Load([node], Plan("t", "c", 600, 8, 2, 1, 0, 2), timeout=DEADLINE, tls=TLS())
     load.connect()
-    monkeypatch.setattr("nsqadmin_cli.load.threading.Thread", Interrupted)
+    monkeypatch.setattr("nsqadmin_cli.bench_load.threading.Thread", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         load.run(lambda so_far: None)
     monkeypatch.undo()
