@@ -1,7 +1,8 @@
 """One look at all nodes: what they said at one moment, and how it changed since the look before."""
 
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -69,6 +70,21 @@ class Look:
     @property
     def errors(self) -> list[NodeError]:
         return [*self.lookupd_errors, *errors_of(self.answers)]
+
+
+def every(seconds: float | None, count: int | None = None) -> Iterator[int]:
+    """Numbers of looks from 0 on, `seconds` apart: `count` of them, one without `seconds`.
+
+    After a look that took long, the next one waits for half of `seconds` at least: a rate over less is mere chance.
+    """
+    due = time.monotonic()
+    for number in itertools.count():
+        yield number
+        if seconds is None or number + 1 == count:
+            return
+        now = time.monotonic()
+        due = due + seconds if due + seconds / 2 > now else now + seconds
+        time.sleep(due - now)
 
 
 def require(cluster: Cluster, seen: Look, topic: str, channel: str = "") -> None:

@@ -88,7 +88,7 @@ def iso_time(nanoseconds: int) -> str:
         day = datetime.fromtimestamp(seconds, UTC).isoformat().removesuffix("+00:00")
     except (OverflowError, ValueError, OSError):
         return str(nanoseconds)
-    return f"{day}.{f'{rest:09}'.rstrip('0'):0<3}Z"
+    return f"{day}.{rest:09}Z" if rest % 1_000_000 else f"{day}.{rest // 1_000_000:03}Z"
 
 
 def parse_duration(text: str) -> float:

@@ -1,6 +1,5 @@
 """`gnsqadmin counter`: how many messages went through, in one number."""
 
-import itertools
 import time
 
 import click
@@ -9,7 +8,7 @@ from nsqadmin_cli import units
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import command
 from nsqadmin_cli.errors import ExitCode
-from nsqadmin_cli.look import Look, look, require
+from nsqadmin_cli.look import Look, every, look, require
 from nsqadmin_cli.options import Duration, cluster_options, output_options, topic_option
 from nsqadmin_cli.output import Output, OutputFormat, report
 from nsqadmin_cli.table import ALWAYS, Column, Form, Table
@@ -45,16 +44,12 @@ def counter(
         raise click.UsageError("--count is for --watch.")
     seen: Look | None = None
     code = ExitCode.OK
-    for number in range(count) if count else itertools.count():
-        started = time.monotonic()
+    for number in every(watch, count):
         seen = look(cluster, topic=topic, before=seen)
         if number == 0:
             require(cluster, seen, topic)
         _show(output, seen, number if watch else None)
         code = report(seen.errors)
-        if watch is None or number + 1 == count:
-            break
-        time.sleep(max(0.0, started + watch - time.monotonic()))
     ctx.exit(code)
 
 

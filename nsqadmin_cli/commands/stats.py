@@ -1,6 +1,5 @@
 """`gnsqadmin stats`: topics, channels, clients and nodes in numbers, once or again and again."""
 
-import itertools
 import time
 from collections.abc import Callable, Sequence
 
@@ -10,7 +9,7 @@ from nsqadmin_cli import stat_tables
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import command
 from nsqadmin_cli.errors import ExitCode
-from nsqadmin_cli.look import Look, look, require, stats_document
+from nsqadmin_cli.look import Look, every, look, require, stats_document
 from nsqadmin_cli.options import Duration, channel_option, cluster_options, output_options, topic_option
 from nsqadmin_cli.output import Output, OutputFormat, report
 from nsqadmin_cli.table import Block, Line, Table
@@ -88,15 +87,11 @@ def stats(
         raise click.UsageError("--count is for --watch.")
     seen: Look | None = None
     code = ExitCode.OK
-    for number in range(count) if count else itertools.count():
-        started = time.monotonic()
+    for number in every(watch, count):
         seen = look(cluster, topic=topic, channel=channel, clients=by == "client", before=seen)
         if number == 0:
             require(cluster, seen, topic, channel)
         code = _show(output, seen, by, number if watch else None)
-        if watch is None or number + 1 == count:
-            break
-        time.sleep(max(0.0, started + watch - time.monotonic()))
     ctx.exit(code)
 
 

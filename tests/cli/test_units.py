@@ -32,7 +32,8 @@ def test_numbers_for_programs_are_in_full(value: float, shown: str) -> None:
 @pytest.mark.parametrize(
     "nanoseconds, shown",
     [(0, "1970-01-01T00:00:00.000Z"), (1795360000125000000, "2026-11-22T15:06:40.125Z"),
-     (1, "1970-01-01T00:00:00.000000001Z"), (10**20, "5138-11-16T09:46:40.000Z"), (10**30, str(10**30))],
+     (1, "1970-01-01T00:00:00.000000001Z"), (1_003_750_530, "1970-01-01T00:00:01.003750530Z"),
+     (10**20, "5138-11-16T09:46:40.000Z"), (10**30, str(10**30))],
 )  # fmt: skip
 def test_times_for_programs_are_in_iso_8601(nanoseconds: int, shown: str) -> None:
     assert units.iso_time(nanoseconds) == shown

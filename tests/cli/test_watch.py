@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -114,6 +115,19 @@ def test_rates_beside_a_node_that_hung(nsqd: Daemon, words: list[str], rate: Cal
 )
 def test_a_queue_is_empty_when_more_goes_than_comes(flow: Flow, depth: int, seconds: float | None) -> None:
     assert flow.drain_seconds(depth) == seconds
+
+
+@pytest.mark.parametrize("command", ["counter", "stats"])
+def test_the_look_after_one_that_took_long_is_not_at_once(nsqd: Daemon, command: str) -> None:
+    with fake.FakeNsqd(fake.node()) as well, ThreadPoolExecutor() as pool:
+        nsqd.send_signal(signal.SIGSTOP)
+        running = pool.submit(gnsqadmin, command, "--watch=0.5", "--count=3", "--json", well.flag, *at(nsqd))
+        eventually(lambda: well.queries("/stats"), "the first look")
+        continued = time.monotonic() + 0.8
+        eventually(lambda: time.monotonic() > continued)
+        nsqd.send_signal(signal.SIGCONT)
+        times = [json.loads(line)["time"] for line in running.result().out.splitlines()]
+    assert min(after - before for before, after in pairwise(times)) > 0.2
 
 
 def test_watching_prints_one_document_a_line_with_flows_from_the_second_on(nsqd: Daemon) -> None:
