@@ -6,6 +6,7 @@ Every long-lived greenlet is spawned here, by name; one that dies of a defect en
 """
 
 import os
+import shlex
 from collections.abc import Callable
 from functools import partial
 
@@ -276,7 +277,7 @@ class NSQD:
                 "NSQ: %d messages are in journals, which only gnsqd reads; `gnsqadmin data convert %s` moves them to "
                 "disk queues, for any nsqd",
                 left.journaled,
-                self._options.data_path,
+                shlex.quote(self._options.data_path or "."),
             )
 
     def _stop_subsystems(self) -> None:

@@ -55,17 +55,20 @@ def examine_directory(path: str) -> Iterator[Finding]:
 
 
 def _journals(found: DataDirectory) -> Iterator[Finding]:
-    """What a gnsqd that ended by force left, and only gnsqd reads."""
-    if found.journals and not is_held(found.path):
+    """What a gnsqd with --durability left, and only gnsqd reads."""
+    path = found.path
+    if found.journals and not is_held(path):
         size = sum(journal.size for journal in found.journals.values())
         yield Finding(
-            Severity.WARNING,
+            Severity.NOTE,
             "journals",
-            f"{found.path} has journals of {plural(len(found.journals), 'topic')}: only gnsqd reads them",
+            f"{path} has journals of {plural(len(found.journals), 'topic')}: only gnsqd reads them",
             (units.size(size), some_of(sorted(found.journals))),
             (
-                Remedy("gnsqd goes on with them when it starts, and its clean exit leaves what any nsqd reads."),
-                Remedy("See how many messages they hold:", _data("verify", found.path)),
+                Remedy(
+                    "gnsqd continues with them when it starts. See how many messages they hold:", _data("verify", path)
+                ),
+                Remedy("For the real nsqd, move them to disk queues:", _data("convert", path)),
             ),
         )
 
