@@ -63,7 +63,7 @@ ENDPOINTS = {
     "POST /topic/pause": ("hand no more messages to the channels", "`topic`", f"{_TOPIC}, TOPIC_NOT_FOUND"),
     "POST /topic/unpause": ("hand them on again", "`topic`", f"{_TOPIC}, TOPIC_NOT_FOUND"),
     "GET /topic/peek": (
-        "show messages that wait in the topic. [gnsqd only](operations.md#looking-at-what-waits)",
+        "show messages that wait in the topic. [gnsqd only](operations.md#peeking-at-queued-messages)",
         "`topic`, `limit`",
         f"{_TOPIC}, TOPIC_NOT_FOUND, INVALID_LIMIT",
     ),
