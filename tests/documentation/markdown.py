@@ -38,9 +38,13 @@ class Step(NamedTuple):
     text: str = ""
 
 
+def parse(text: str) -> list[Token]:
+    return _PARSER.parse(text)
+
+
 @cache
 def tokens(page: Path) -> list[Token]:
-    return _PARSER.parse(page.read_text("utf-8"))
+    return parse(page.read_text("utf-8"))
 
 
 def steps(page: Path) -> Iterator[Step]:

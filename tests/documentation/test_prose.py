@@ -1,0 +1,107 @@
+"""The documents keep to the words of CONTRIBUTING, "Style". Code, generated parts and NSQD-COMPAT.md are exempt."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from markdown_it.token import Token
+
+from documentation.markdown import DOCS, PAGES, parse, tokens
+
+# What is not to be written, and what to write instead.
+PATTERNS = {
+    r"\b(?:told|tells?|telling)\b": "reports, specifies, returns, logs",
+    r"\b(?:wants|wanted)\b": "needs, requires",
+    r"\banew\b": "again",
+    r"\bas ever\b": "as before",
+    r"\bby turns\b": "in turn",
+    r"\bso many\b": "that many",
+    r"\bwhat waits\b": "queued messages",
+    r"(?<!\bthere )\b(?:is|are) no (?!(?:more|less|fewer|longer|larger|higher|lower|other)\b)[a-z]+": "is not a",
+    r"\bthose (?:that|who|which)\b": "a noun",
+    r"\bbut for\b": "except",
+    r"\b(?:un)?mend(?:s|ed|ing)?\b": "corrects, fixes",
+}
+COLUMNS = 85  # of a line of code that the site shows without cutting it off
+
+WRITTEN = [page for page in PAGES if page != DOCS / "NSQD-COMPAT.md"]
+
+each_page = pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.stem))
+
+
+def by_hand(all_tokens: list[Token]) -> Iterator[Token]:
+    """Those outside `<!-- NAME -->` ... `<!-- end of NAME -->` or `<!-- /NAME -->`, which programs write."""
+    names = {name for token in all_tokens for name in re.findall(r"<!-- (?:end of |/)(.+?) -->", token.content)}
+    inside = False
+    for token in all_tokens:
+        mark = re.fullmatch(r"<!-- (?:options of )?(.+?) -->\s*", token.content) if token.type == "html_block" else None
+        if mark and mark[1] in names:
+            inside = True
+        elif mark and re.match("end of |/", mark[1]):
+            inside = False
+        elif not inside:
+            yield token
+
+
+def findings(all_tokens: list[Token]) -> list[str]:
+    """Each use of such a word with its line, which in a table is that of the row before at worst."""
+    found = []
+    line = 1
+    for token in by_hand(all_tokens):
+        line = token.map[0] + 1 if token.map else line
+        text = "".join(
+            {"text": child.content, "softbreak": " ", "code_inline": "`"}.get(child.type, "")
+            for child in token.children or ()
+        )
+        for pattern, better in PATTERNS.items():
+            found += [f"{line}: {use[0]!r}, write: {better}" for use in re.finditer(pattern, text, re.IGNORECASE)]
+    return found
+
+
+@each_page
+def test_page_uses_plain_words(page: Path) -> None:
+    assert findings(tokens(page)) == []
+
+
+@pytest.mark.parametrize(
+    "text, count",
+    [
+        ("Clients are told version 1.3.0.", 1),
+        ("`gnsqadmin` tells what is wrong.", 1),
+        ("It goes to the queue as\never.", 1),
+        ("Such a test wants a daemon. What waits is on disk.", 2),
+        ("| a |\n|---|\n| X is no number |\n", 1),
+        ("- Those that fail are sent anew.", 2),
+        ("# What is mended", 1),
+        ("It is no longer needed. There is no limit. They are no more than two.", 0),
+        ("Use it if you want a [daemon](wants.md).", 0),
+        ("The word is `told`.\n\n    it tells\n\n```text\nwants\n```\n", 0),
+        ("<!-- errors -->\n| a |\n|---|\n| it is told |\n<!-- end of errors -->\n\nIt tells.", 1),
+        ("<!-- faults -->\n\nIt is told.\n\n<!-- /faults -->\n", 0),
+    ],
+)
+def test_the_checker_finds_such_words(text: str, count: int) -> None:
+    assert len(findings(parse(text))) == count
+
+
+@each_page
+def test_code_is_not_cut_off(page: Path) -> None:
+    wide = [
+        line
+        for token in by_hand(tokens(page))
+        if token.type in ("fence", "code_block")
+        for line in token.content.splitlines()
+        if len(line) > COLUMNS
+    ]
+    assert wide == []
+
+
+@each_page
+def test_shell_blocks_wait_for_the_daemon_that_they_start(page: Path) -> None:
+    """They can then be pasted as a whole."""
+    for token in by_hand(tokens(page)):
+        if token.type == "fence" and token.info.strip() == "shell":
+            lines = token.content.splitlines()
+            after = [lines[number + 1 :][:1] for number, line in enumerate(lines) if line.endswith(" &")]
+            assert all(line and line[0].startswith("until curl ") for line in after), token.content
