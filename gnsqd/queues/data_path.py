@@ -10,11 +10,9 @@ from gnsqd.log import Logger
 from gnsqd.names import is_ephemeral, is_valid_name
 from gnsqd.options import Options
 from gnsqd.queues.journal_store import JournalStore
-from gnsqd.queues.store import SetHealth, Store
+from gnsqd.queues.store import Context, Store
 from gnsqd.storage.cleanup import clean_up
 from gnsqd.storage.disk.data_files import DataFiles
-from gnsqd.storage.disk.diskqueue import DiskQueue
-from gnsqd.storage.disk.record import MIN_RECORD_SIZE
 from gnsqd.storage.files import list_names
 from gnsqd.storage.journal.maintenance import Journals
 from gnsqd.storage.metadata import FILE_NAME, ChannelMetadata, TopicMetadata, load, save
@@ -26,70 +24,33 @@ MAX_DELAY = 1 << 62  # ns
 
 class DataPath:
     """Reads the data path and removes what nobody needs there; StorageError. With thousands of queues a listing takes
-    long, so there is only this one. Parameters as those of `Store` and `JournalStore`."""
+    long, so there is only this one. Parameters as of `Context`."""
 
     def __init__(
         self,
         options: Options,
         log: Logger,
         syncer: Syncer,
-        set_health: SetHealth,
+        set_health: Callable[[Exception | None], None],
         check_exit: Callable[[], None] = lambda: None,
     ) -> None:
-        self._options = options
-        self._log = log
-        self._syncer = syncer
-        self._set_health = set_health
-        self._check_exit = check_exit
+        self._durability = options.durability
         names = list_names(options.data_path)
-        self.data_files = DataFiles(options.data_path, names)
-        clean_up(self.data_files, names, log)
-        self.journals = Journals(
-            options.data_path,
-            names,
-            options.max_bytes_per_file,
-            options.durability != "process",  # a conversion must not be undone by a loss of power
-            log,
-            syncer,
-            set_health,
-        )
-
-    def open_disk_queue(self, name: str) -> DiskQueue:
-        options = self._options
-        return DiskQueue(
-            name,
-            data_files=self.data_files,
-            max_bytes_per_file=options.max_bytes_per_file,
-            min_msg_size=MIN_RECORD_SIZE,
-            max_msg_size=options.max_msg_size + MIN_RECORD_SIZE,
-            sync_every=options.sync_every,
-            sync_timeout=options.sync_timeout,
-            log=self._log,
-            syncer=self._syncer,
-        )
+        data_files = DataFiles(options.data_path, names)
+        clean_up(data_files, names, log)
+        self.context = Context(options, log, data_files, syncer, set_health, check_exit)
+        self.journals = Journals(options, names, log, syncer, set_health)
 
     def open_store(self, topic: str) -> Store:
         """StorageError."""
-        if self._options.durability == "none" or is_ephemeral(topic):
-            return Store(topic, self._options, self._log, self.open_disk_queue, self._set_health)
-        return self._open_journal(topic)
-
-    def _open_journal(self, topic: str) -> JournalStore:
-        return JournalStore(
-            topic,
-            self._options,
-            self._log,
-            self.open_disk_queue,
-            self._set_health,
-            self.journals.open(topic),
-            self.data_files,
-            self._check_exit,
-        )
+        if self._durability == "none" or is_ephemeral(topic):
+            return Store(topic, self.context)
+        return JournalStore(topic, self.context, self.journals.open(topic))
 
     def end_journals(self, topics: list[TopicMetadata]) -> list[TopicMetadata]:
         """Without durability, convert all journals to disk queues; `topics`, and those that only journals know.
         StartError if one could not be converted, and StorageError. May yield."""
-        if self._options.durability != "none" or not self.journals.topics:
+        if self._durability != "none" or not self.journals.topics:
             return topics
         known = {topic.name: topic for topic in topics}
         names = filter(is_valid_name, self.journals.topics)
@@ -101,7 +62,7 @@ class DataPath:
         return list(known.values())
 
     def _end_journal(self, topic: TopicMetadata) -> TopicMetadata:
-        store = self._open_journal(topic.name)
+        store = JournalStore(topic.name, self.context, self.journals.open(topic.name))
         channels = [channel for channel in topic.channels if is_valid_name(channel.name)]
         names = {channel.name for channel in channels}
         channels += [ChannelMetadata(name, False) for name in store.restored_channels if name not in names]

@@ -15,15 +15,12 @@ from gevent.lock import Semaphore
 
 from gnsqd.errors import StorageError
 from gnsqd.hub.cooperative import give_way
-from gnsqd.log import Logger
 from gnsqd.names import is_ephemeral
-from gnsqd.options import Options
 from gnsqd.queues.disk import MAX_FLUSH, flush_messages, keep_delays, read_messages
 from gnsqd.queues.journaled import JournaledQueue, journal_messages
 from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Left, Queue
-from gnsqd.queues.store import SetHealth, Store
-from gnsqd.storage.disk.data_files import DataFiles
+from gnsqd.queues.store import Context, Store
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.journal.journal import Journal
 
@@ -32,25 +29,12 @@ MAX_BYTES = 1 << 20  # in one step
 
 
 class JournalStore(Store):
-    """Owns the journal of one topic, and the queues in it. `data_files` lists the disk queues that there may be, and
-    `check_exit()` raises StartError if the daemon is asked to exit while it loads."""
+    """Owns the journal of one topic, and the queues in it."""
 
     queue: JournaledQueue
 
-    def __init__(
-        self,
-        topic: str,
-        options: Options,
-        log: Logger,
-        open_disk_queue: Callable[[str], DiskQueue],
-        set_health: SetHealth,
-        journal: Journal,
-        data_files: DataFiles,
-        check_exit: Callable[[], None],
-    ) -> None:
+    def __init__(self, topic: str, context: Context, journal: Journal) -> None:
         self._journal = journal
-        self._data_files = data_files
-        self._check_exit = check_exit
         self._started = False
         self._restored: dict[str, JournaledQueue] = {}  # of channels that are not made yet
         self._adopted: list[JournaledQueue] = []  # before the start
@@ -58,11 +42,11 @@ class JournalStore(Store):
         self._unmoved: list[str] = []  # disk queues with messages that the journal has not
         self._moving = Semaphore(1)  # held while a disk queue is open
         self._ending = False
-        super().__init__(topic, options, log, open_disk_queue, set_health)
+        super().__init__(topic, context)
         self._restore()
 
     def new_queue(self, name: str) -> JournaledQueue:
-        return JournaledQueue(name, self.options, self.log, self._journal)
+        return JournaledQueue(name, self.context.options, self.log, self._journal)
 
     def _restore(self) -> None:
         """Queue what a replay found, for the topic and the channels that there were."""
@@ -115,7 +99,7 @@ class JournalStore(Store):
         name = f"{self.topic}:{channel}"
         with self._moving:
             if name in self._unmoved:
-                self.open_disk_queue(name).delete()
+                self.context.open_disk_queue(name).delete()
                 self._unmoved.remove(name)
 
     # Messages
@@ -144,19 +128,19 @@ class JournalStore(Store):
         try:
             write()
         except StorageError as error:
-            self.set_health(error)
+            self.context.set_health(error)
             if failed_before is None:
                 self.log.error("TOPIC(%s) ERROR: failed to write message to journal - %s", self.topic, error)
             raise
         if failed_before is not None:
-            self.set_health(None)
+            self.context.set_health(None)
 
     # From disk queues
 
     def _import(self, queue: JournaledQueue) -> None:
         """Move what a disk queue holds to the journal. Should that fail, the rest is there for the next start."""
         name = queue.name
-        if name not in self._data_files:
+        if name not in self.context.data_files:
             return
         with self._moving:
             self._unmoved.append(name)
@@ -164,7 +148,7 @@ class JournalStore(Store):
                 return
             old: DiskQueue | None = None
             try:
-                old = self.open_disk_queue(name)
+                old = self.context.open_disk_queue(name)
                 if depth := old.depth:
                     if self._are_copies:
                         self.log.info("JOURNAL(%s): an exit was not finished, its disk queue is a copy", name)
@@ -176,7 +160,7 @@ class JournalStore(Store):
                     self._unmoved.remove(name)
                     return
             except StorageError as error:
-                self.set_health(error)
+                self.context.set_health(error)
                 self.log.error("JOURNAL(%s): moving messages from the disk queue - %s", name, error)
             finally:
                 if old is not None:
@@ -188,7 +172,7 @@ class JournalStore(Store):
         """Move messages for `queue` until there are no more, or it or the store ends. StorageError if the journal or
         the read position of the disk queue can't be written: the rest is in the disk queue then."""
         while True:
-            self._check_exit()
+            self.context.check_exit()
             if self._ending or queue.closed or not (messages := self._move_batch(old, queue)):
                 return
             queue.receive(messages)
@@ -201,7 +185,7 @@ class JournalStore(Store):
         """What was moved; StorageError if the journal can't keep it: it is in the disk queue then. May yield."""
         journal = self._journal
         payloads = old.peek_many(IMPORT_BATCH, MAX_BYTES)
-        messages = read_messages(payloads, old, self.options.max_req_timeout)
+        messages = read_messages(payloads, old, self.context.options.max_req_timeout)
         first = journal.next_number
         end = first + len(messages)
         try:
@@ -236,7 +220,7 @@ class JournalStore(Store):
         failure = None
         for name in self._unmoved:
             try:
-                self.open_disk_queue(name).delete()
+                self.context.open_disk_queue(name).delete()
             except StorageError as error:
                 failure = error
         if failure is not None:
@@ -250,7 +234,7 @@ class JournalStore(Store):
         if journal.floor() >= journal.next_number:
             journal.remove(at_once=False)
             return Left()
-        if self.options.durability == "none":
+        if self.context.options.durability == "none":
             return self._convert()
         count = sum(spans.count() for spans in journal.wanted(0, journal.next_number))
         unsynced = 0
@@ -287,7 +271,7 @@ class JournalStore(Store):
 
     def _write_to_disk(self, queue: JournaledQueue) -> int:
         """Write all messages of a queue to its disk queue; 0 if that has them all, safe. May yield."""
-        target = self.open_disk_queue(queue.name)
+        target = self.context.open_disk_queue(queue.name)
         messages = [*queue.memory, *queue.outside(), *queue.still_deferred()]
         left = flush_messages(messages, target, self.log)
         while batch := queue.read(MAX_FLUSH, MAX_BYTES):

@@ -2,6 +2,7 @@
 ephemeral one."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from gnsqd.log import Logger
 from gnsqd.names import is_ephemeral
@@ -9,35 +10,45 @@ from gnsqd.options import Options
 from gnsqd.queues.disk import DiskBackedQueue
 from gnsqd.queues.message import Message
 from gnsqd.queues.queue import EphemeralQueue, Left, Queue
+from gnsqd.storage.disk.data_files import DataFiles
 from gnsqd.storage.disk.diskqueue import DiskQueue
+from gnsqd.storage.syncer import Syncer
 
-SetHealth = Callable[[Exception | None], None]
+
+@dataclass(frozen=True)
+class Context:
+    """What all stores of a data path need. `set_health(error)` is called after writes of messages; None if it worked.
+    `check_exit()` raises StartError if the daemon is asked to exit while it loads."""
+
+    options: Options
+    log: Logger
+    data_files: DataFiles
+    syncer: Syncer
+    set_health: Callable[[Exception | None], None]
+    check_exit: Callable[[], None]
+
+    def open_disk_queue(self, name: str) -> DiskQueue:
+        """StorageError."""
+        return DiskQueue(name, self.options, self.data_files, self.log, self.syncer)
 
 
 class Store:
-    """Of one topic; `queue` is the topic's own. `open_disk_queue(name)` may raise StorageError, and so may each method.
-    `set_health(error)` is called after writes of messages; None if it worked."""
+    """Of one topic; `queue` is the topic's own. Each method may raise StorageError."""
 
-    def __init__(
-        self,
-        topic: str,
-        options: Options,
-        log: Logger,
-        open_disk_queue: Callable[[str], DiskQueue],
-        set_health: SetHealth,
-    ) -> None:
+    def __init__(self, topic: str, context: Context) -> None:
         self.topic = topic
-        self.options = options
-        self.log = log
-        self.open_disk_queue = open_disk_queue
-        self.set_health = set_health
+        self.context = context
+        self.log = context.log
         self.queue = self.new_queue(topic)
 
     def new_queue(self, name: str) -> Queue:
+        context = self.context
         if is_ephemeral(name):
-            return EphemeralQueue(name, self.options, self.log)
-        backend = self.open_disk_queue(name)
-        return DiskBackedQueue(name, self.options, self.log, backend, self.set_health, is_ephemeral(self.topic))
+            return EphemeralQueue(name, context.options, self.log)
+        backend = context.open_disk_queue(name)
+        return DiskBackedQueue(
+            name, context.options, self.log, backend, context.set_health, temporary=is_ephemeral(self.topic)
+        )
 
     # Channels
 

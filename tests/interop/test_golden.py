@@ -20,6 +20,7 @@ import pytest
 
 from daemons import DEADLINE, Daemon, eventually, own_command
 from gnsqd.log import Level, Logger
+from gnsqd.options import Options
 from gnsqd.storage.disk.data_files import DataFiles
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.disk.record import decode_record, encode_record
@@ -90,17 +91,12 @@ def read_queue(case: str, name: str, tmp_path: Path) -> Reading:
     flags = dict(flag.lstrip("-").split("=") for flag in expectation(case)["nsqd_options"])
     stream = io.StringIO()
     syncer = Syncer()
-    queue = DiskQueue(
-        name,
-        data_files=DataFiles(os.fspath(directory), os.listdir(directory)),
+    options = Options(
         max_bytes_per_file=int(flags.get("max-bytes-per-file", 100 << 20)),
-        min_msg_size=26,
-        max_msg_size=(1 << 20) + 26,
         sync_every=int(flags.get("sync-every", 2500)),
-        sync_timeout=2 * 10**9,
-        log=Logger("", Level.WARN, stream),
-        syncer=syncer,
     )
+    data_files = DataFiles(os.fspath(directory), os.listdir(directory))
+    queue = DiskQueue(name, options, data_files, Logger("", Level.WARN, stream), syncer)
     depth = queue.depth
     drained = []
     while payloads := queue.peek_many(7, 1 << 20):

@@ -12,6 +12,7 @@ import pytest
 
 from daemons import Daemon, eventually
 from gnsqd.log import Level, Logger
+from gnsqd.options import Options
 from gnsqd.storage import metadata
 from gnsqd.storage.disk.data_files import DataFiles
 from gnsqd.storage.disk.diskqueue import DiskQueue
@@ -48,17 +49,9 @@ def open_queue(real_nsqd: Daemon, syncer: Syncer) -> Callable[..., DiskQueue]:
     """A disk queue of ours in the data path of `real_nsqd`, or of another daemon."""
 
     def open(name: str, data_path: Path = real_nsqd.data_path) -> DiskQueue:
-        return DiskQueue(
-            name,
-            data_files=DataFiles(os.fspath(data_path), os.listdir(data_path)),
-            max_bytes_per_file=MAX_BYTES_PER_FILE,
-            min_msg_size=26,
-            max_msg_size=(1 << 20) + 26,
-            sync_every=2500,
-            sync_timeout=2 * 10**9,
-            log=Logger("", Level.FATAL, io.StringIO()),
-            syncer=syncer,
-        )
+        data_files = DataFiles(os.fspath(data_path), os.listdir(data_path))
+        options = Options(max_bytes_per_file=MAX_BYTES_PER_FILE)
+        return DiskQueue(name, options, data_files, Logger("", Level.FATAL, io.StringIO()), syncer)
 
     return open
 

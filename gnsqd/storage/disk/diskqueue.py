@@ -24,11 +24,12 @@ from gevent import Greenlet, spawn
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
+from gnsqd.options import Options
 from gnsqd.storage.disk.data_files import DataFiles
 from gnsqd.storage.disk.due_times import DueTimes, payload_key
 from gnsqd.storage.disk.opening import SHORTAGES, QueueFiles, open_queue
 from gnsqd.storage.disk.reader import RecordReader
-from gnsqd.storage.disk.record import MAX_RECORD_SIZE, Meta, frame_records
+from gnsqd.storage.disk.record import MAX_RECORD_SIZE, MIN_RECORD_SIZE, Meta, frame_records
 from gnsqd.storage.files import path_error, rename_file, sync_path, temporary_path, write_file
 from gnsqd.storage.syncer import Syncer
 
@@ -36,35 +37,29 @@ PUT_BACK_BATCH = 256  # messages
 
 
 class DiskQueue:
-    """A BackendQueue in the files `{name}.diskqueue.*` of a data path; StorageError if a listing of that is needed and
-    fails.
+    """Owns the files `{name}.diskqueue.*` of a data path; StorageError if a listing of that is needed and fails.
 
-    Sizes are in bytes, those of messages without the length before each record. Larger ones than `max_msg_size` are
-    read as well: they were accepted once (`reader`). `sync_every` is in operations, `sync_timeout` in ns.
+    Payloads have `min_size` bytes or more. Larger ones than max-msg-size allows are also read (`reader`).
     """
 
     def __init__(
         self,
         name: str,
-        *,
+        options: Options,
         data_files: DataFiles,
-        max_bytes_per_file: int,
-        min_msg_size: int,
-        max_msg_size: int,
-        sync_every: int,
-        sync_timeout: int,
         log: Logger,
         syncer: Syncer,
+        min_size: int = MIN_RECORD_SIZE,
     ) -> None:
         self.name = name
-        self.sync_timeout = sync_timeout
+        self.sync_timeout = options.sync_timeout
         self._data_files = data_files
-        self._files = QueueFiles(name, data_files, min_msg_size, max_msg_size)
-        self._max_bytes_per_file = max_bytes_per_file
-        self._sync_every = sync_every
+        self._files = QueueFiles(name, data_files, min_size, options.max_msg_size + min_size)
+        self._max_bytes_per_file = options.max_bytes_per_file
+        self._sync_every = options.sync_every
         # A sync runs while the other half of the operations that may be unsynced comes in.
-        self._sync_at = max(1, sync_every // 2)
-        self._tell_every = max(1, sync_every)
+        self._sync_at = max(1, options.sync_every // 2)
+        self._tell_every = max(1, options.sync_every)
         self._log = log
         self._syncer = syncer
 

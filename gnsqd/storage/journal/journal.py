@@ -23,6 +23,7 @@ from gevent import Greenlet, spawn
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
+from gnsqd.options import Options
 from gnsqd.storage.files import failing_as_go, path_error, sync_directory, sync_files, sync_paths, write_at
 from gnsqd.storage.journal import records
 from gnsqd.storage.journal.batch import Batch, Mark
@@ -37,6 +38,7 @@ from gnsqd.storage.journal.snapshot import Snapshot
 from gnsqd.storage.journal.spans import Spans
 from gnsqd.storage.syncer import Syncer
 
+MAX_SEGMENT = 64 * 1024 * 1024  # bytes
 MIN_ROLL = 4 * 1024 * 1024  # bytes, before a segment without wanted messages is left
 MEAN_OVER = 1 << 17  # messages put last, of which a mean size is
 PIECE = 1024  # spans that are looked at without a turn for others
@@ -45,35 +47,32 @@ RETRY_SECONDS = 5.0
 
 
 class Journal:
-    """Owns the files `{topic}.journal.*` of `data_path`. It begins with what `paths` hold: see `replay`.
+    """Owns the files `{topic}.journal.*` of the data path. It begins with what `paths` hold: see `replay`.
 
-    `durable`: commit waits for fsync. `on_dirty(journal)` is called when there is something that nobody may flush soon.
+    `on_dirty(journal)` is called when there is something that nobody may flush soon.
     """
 
     def __init__(
         self,
         topic: str,
-        *,
-        data_path: str,
+        options: Options,
         paths: list[tuple[int, str]],
-        segment_size: int,
-        durable: bool,
         log: Logger,
         syncer: Syncer,
         on_dirty: "Callable[[Journal], None]",
-        open_files: OpenFiles | None = None,
+        open_files: OpenFiles,
     ) -> None:
         self.topic = topic
         self.closed = False
         self.failed: StorageError | None = None  # of the last write, or of an fsync since the last that worked
         self.queues: dict[int, Queue] = {}
-        self._data_path = data_path
-        self._segment_size = segment_size
-        self._durable = durable
+        self._data_path = options.data_path
+        self._segment_size = max(min(options.max_bytes_per_file, MAX_SEGMENT), 1)
+        self._durable = options.durability != "process"  # a conversion must not be undone by a loss of power
         self._log = log
         self._syncer = syncer
         self._on_dirty = on_dirty
-        self._open_files = open_files or OpenFiles()
+        self._open_files = open_files
         self._dirty = False
         self._converting = b""  # the record, once each segment has to have it
         self._encoder = records.Encoder(random.getrandbits(32))

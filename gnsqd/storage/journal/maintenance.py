@@ -6,6 +6,7 @@ milliseconds later.
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from time import monotonic
 
 from gevent import sleep
@@ -14,6 +15,7 @@ from gevent.event import Event
 from gnsqd.errors import StorageError
 from gnsqd.hub.cooperative import BACKGROUND_SECONDS, Turns
 from gnsqd.log import Logger
+from gnsqd.options import Options
 from gnsqd.storage.files import list_names
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.open_files import OpenFiles, limit_of_process
@@ -23,7 +25,6 @@ from gnsqd.storage.syncer import Syncer
 FLUSH_SECONDS = 0.005
 RETRY_SECONDS = 1.0
 COMPACTION_SECONDS = 1.0
-MAX_SEGMENT = 64 * 1024 * 1024  # bytes
 
 
 def find_journals(data_path: str, names: Iterable[str]) -> dict[str, list[tuple[int, str]]]:
@@ -44,21 +45,17 @@ class Journals:
 
     def __init__(
         self,
-        data_path: str,
+        options: Options,
         names: Iterable[str],
-        max_bytes_per_file: int,
-        durable: bool,
         log: Logger,
         syncer: Syncer,
         on_error: Callable[[StorageError | None], None],
     ) -> None:
-        self._data_path = data_path
-        self._segment_size = max(min(max_bytes_per_file, MAX_SEGMENT), 1)
-        self._durable = durable
+        self._options = options
         self._log = log
         self._syncer = syncer
         self._on_error = on_error
-        self._found = find_journals(data_path, names)
+        self._found = find_journals(options.data_path, names)
         self._dirty: dict[Journal, None] = {}
         self._failing: dict[Journal, float] = {}  # when to try again
         self._open_files = OpenFiles(limit_of_process())
@@ -73,17 +70,8 @@ class Journals:
 
     def open(self, topic: str) -> Journal:
         """The journal of a topic, with what is there replayed."""
-        journal = Journal(
-            topic,
-            data_path=self._data_path,
-            paths=self._found.pop(topic, []),
-            segment_size=self._segment_size,
-            durable=self._durable,
-            log=self._log,
-            syncer=self._syncer,
-            on_dirty=self._note,
-            open_files=self._open_files,
-        )
+        paths = self._found.pop(topic, [])
+        journal = Journal(topic, self._options, paths, self._log, self._syncer, self._note, self._open_files)
         self._note_old(journal)
         return journal
 
@@ -148,10 +136,10 @@ class Journals:
 
     def are_left(self) -> bool:
         """Whether there are files of any journal; after a clean exit there are none."""
-        try:
-            return bool(find_journals(self._data_path, list_names(self._data_path)))
-        except StorageError:
-            return False
+        data_path = self._options.data_path
+        with suppress(StorageError):
+            return bool(find_journals(data_path, list_names(data_path)))
+        return False
 
     def stop(self) -> None:
         self._exit.set()

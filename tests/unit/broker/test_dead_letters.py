@@ -299,7 +299,7 @@ def test_what_is_on_its_way_at_the_exit_is_in_its_own_queue_after_it(fakes: Buil
     fail(channel, 2)
     around.dead_letters.stop()
     assert around.registry.close() == Left()
-    payloads = around.stores.open_disk_queue("t:c").peek_many(10, 1000)
+    payloads = around.stores.context.open_disk_queue("t:c").peek_many(10, 1000)
     assert sorted(payload[26:] for payload in payloads) == [b"0", b"1", b"2"]
 
 

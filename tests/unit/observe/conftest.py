@@ -12,12 +12,14 @@ from gnsqd.broker.registry import Registry
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.queues.queue import EphemeralQueue, Queue
-from gnsqd.queues.store import Store
+from gnsqd.queues.store import Context, Store
+from gnsqd.storage.disk.data_files import DataFiles
+from gnsqd.storage.syncer import Syncer
 
 
 class MemoryStore(Store):
     def new_queue(self, name: str) -> Queue:
-        return EphemeralQueue(name, self.options, self.log)
+        return EphemeralQueue(name, self.context.options, self.log)
 
 
 @pytest.fixture
@@ -35,12 +37,13 @@ def registry(options: Options) -> Iterator[Registry]:
 
     registry = Registry()
     log = Logger("", Level.FATAL, io.StringIO())
+    context = Context(options, log, DataFiles("", []), Syncer(), registry.set_health, check_exit=lambda: None)
     registry.attach(
         Environment(
             options=options,
             log=log,
             ids=GuidFactory(1),
-            open_store=lambda topic: MemoryStore(topic, options, log, pytest.fail, registry.set_health),
+            open_store=lambda topic: MemoryStore(topic, context),
             notify=lambda thing, persist: None,
             channels_to_precreate=lambda topic_name: [],
             spawn=spawn,

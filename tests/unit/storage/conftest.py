@@ -3,11 +3,14 @@
 import io
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gnsqd.log import Level, Logger
+from gnsqd.options import Options
 from gnsqd.storage.disk.data_files import DataFiles
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.files import list_names
@@ -42,15 +45,12 @@ def open_queue(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Itera
     def open(
         name: str = "q", data_path: Path = tmp_path, data_files: DataFiles | None = None, **settings: int
     ) -> DiskQueue:
-        defaults = dict(max_bytes_per_file=1 << 20, min_msg_size=0, max_msg_size=1000, sync_every=2500)
-        queue = DiskQueue(
-            name,
-            data_files=data_files or list_data_files(data_path),
-            sync_timeout=3600 * 10**9,
-            log=Logger("", Level.DEBUG, log_stream),
-            syncer=syncer,
-            **defaults | settings,
-        )
+        defaults: dict[str, Any] = dict(max_bytes_per_file=1 << 20, max_msg_size=1000, sync_timeout=3600 * 10**9)
+        min_size = settings.pop("min_msg_size", 0)
+        options = replace(Options(), **defaults | settings)
+        options.max_msg_size -= min_size
+        log = Logger("", Level.DEBUG, log_stream)
+        queue = DiskQueue(name, options, data_files or list_data_files(data_path), log, syncer, min_size)
         queues.append(queue)
         return queue
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gnsqd.log import Level, Logger
+from gnsqd.options import Options
 from gnsqd.storage.disk.data_files import DataFiles
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.disk.record import Meta, data_file_number
@@ -60,17 +61,14 @@ class DiskQueueModel(RuleBasedStateMachine):
         self.queue = self.open(self.path)
 
     def open(self, path: Path) -> DiskQueue:
-        return DiskQueue(
-            "q",
-            data_files=DataFiles(os.fspath(path), os.listdir(path)),
+        options = Options(
             max_bytes_per_file=MAX_BYTES_PER_FILE,
-            min_msg_size=0,
             max_msg_size=100,
             sync_every=self.sync_every,
             sync_timeout=3600 * 10**9,
-            log=Logger("", Level.WARN, self.log),
-            syncer=self.syncer,
         )
+        log = Logger("", Level.WARN, self.log)
+        return DiskQueue("q", options, DataFiles(os.fspath(path), os.listdir(path)), log, self.syncer, min_size=0)
 
     @property
     def left(self) -> list[bytes]:

@@ -37,7 +37,10 @@ class Topic:
     def __init__(self, directory: Path, syncer: Syncer, log: Logger, channels: int, durable: bool) -> None:
         self.directory = directory
         names = os.listdir(directory)
-        self.journals = Journals(os.fspath(directory), names, SEGMENT, durable, log, syncer, lambda error: None)
+        options = Options(
+            data_path=os.fspath(directory), max_bytes_per_file=SEGMENT, durability="disk" if durable else "process"
+        )
+        self.journals = Journals(options, names, log, syncer, lambda error: None)
         self.journal = self.journals.open("t")
         self.topic, *self.channels = (
             JournaledQueue(name, Options(), log, self.journal)

@@ -13,9 +13,11 @@ import pytest
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Level, Logger
+from gnsqd.options import Options
 from gnsqd.storage.journal import journal as journal_module
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.maintenance import find_journals
+from gnsqd.storage.journal.open_files import OpenFiles
 from gnsqd.storage.journal.queue import Held
 from gnsqd.storage.journal.records import FINISHED, TAKEN, Encoder
 from gnsqd.storage.journal.segment_list import Segments
@@ -61,6 +63,11 @@ class FakeQueue:
         return iter([self.states])
 
 
+def journal_options(data_path: str, segment_size: int, durable: bool) -> Options:
+    durability = "disk" if durable else "process"
+    return Options(data_path=data_path, max_bytes_per_file=segment_size, durability=durability)
+
+
 Open = Callable[..., tuple[Journal, FakeQueue, FakeQueue]]
 
 
@@ -72,16 +79,11 @@ def open_journal(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Ite
     def open(
         directory: Path = tmp_path, size: int = LARGE, durable: bool = False
     ) -> tuple[Journal, FakeQueue, FakeQueue]:
-        journal = Journal(
-            "t",
-            data_path=os.fspath(directory),
-            paths=find_journals(os.fspath(directory), os.listdir(directory)).get("t", []),
-            segment_size=size,
-            durable=durable,
-            log=Logger("", Level.DEBUG, log_stream),
-            syncer=syncer,
-            on_dirty=lambda journal: None,
-        )
+        data_path = os.fspath(directory)
+        paths = find_journals(data_path, os.listdir(directory)).get("t", [])
+        options = journal_options(data_path, size, durable)
+        log = Logger("", Level.DEBUG, log_stream)
+        journal = Journal("t", options, paths, log, syncer, lambda journal: None, OpenFiles())
         journals.append(journal)
         topic, channel = FakeQueue("t"), FakeQueue("t:c")
         states = journal.replay.queues

@@ -13,7 +13,7 @@ from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.maintenance import find_journals
 from gnsqd.storage.journal.open_files import OpenFiles
 from gnsqd.storage.syncer import Syncer
-from unit.storage.journal.test_journal import FakeQueue, frame, read_all
+from unit.storage.journal.test_journal import FakeQueue, frame, journal_options, read_all
 
 LIMIT = 3
 COUNT = 12
@@ -27,19 +27,11 @@ def journals(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Iterato
 
     def make(durable: bool = False) -> list[Journal]:
         files = OpenFiles(LIMIT)
+        options = journal_options(os.fspath(tmp_path), 1 << 20, durable)
+        log = Logger("", Level.DEBUG, log_stream)
         found = find_journals(os.fspath(tmp_path), os.listdir(tmp_path))
         new = [
-            Journal(
-                f"t{number}",
-                data_path=os.fspath(tmp_path),
-                paths=found.get(f"t{number}", []),
-                segment_size=1 << 20,
-                durable=durable,
-                log=Logger("", Level.DEBUG, log_stream),
-                syncer=syncer,
-                on_dirty=lambda journal: None,
-                open_files=files,
-            )
+            Journal(f"t{number}", options, found.get(f"t{number}", []), log, syncer, lambda journal: None, files)
             for number in range(COUNT)
         ]
         for journal in new:

@@ -22,7 +22,7 @@ from gnsqd.storage.journal.records import Encoder, parse_segment_name
 from gnsqd.storage.journal.snapshot import STEP, Snapshot
 from gnsqd.storage.journal.spans import Spans
 from gnsqd.storage.syncer import Syncer
-from unit.storage.journal.test_journal import failing
+from unit.storage.journal.test_journal import failing, journal_options
 
 SEGMENT = 100_000  # bytes
 HELD = 50_000  # messages
@@ -100,16 +100,12 @@ class Topic:
         return self.open_journal(shutil.copytree(self.directory, directory))
 
     def open_journal(self, directory: Path) -> Journal:
-        return Journal(
-            "t",
-            data_path=os.fspath(directory),
-            paths=find_journals(os.fspath(directory), os.listdir(directory)).get("t", []),
-            segment_size=SEGMENT,
-            durable=self.durable,
-            log=self.log,
-            syncer=self.syncer,
-            on_dirty=lambda journal: setattr(self, "dirty", self.dirty + 1),
-        )
+        def on_dirty(journal: Journal) -> None:
+            self.dirty += 1
+
+        paths = find_journals(os.fspath(directory), os.listdir(directory)).get("t", [])
+        options = journal_options(os.fspath(directory), SEGMENT, self.durable)
+        return Journal("t", options, paths, self.log, self.syncer, on_dirty, OpenFiles())
 
 
 def frame() -> bytes:
