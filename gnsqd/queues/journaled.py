@@ -18,10 +18,10 @@ from gnsqd.options import Options
 from gnsqd.queues.message import MAX_ATTEMPTS, Message
 from gnsqd.queues.queue import MAX_STEP, Queue
 from gnsqd.storage.journal.journal import Journal
-from gnsqd.storage.journal.queue import Held
-from gnsqd.storage.journal.queue import Queue as NotedQueue
 from gnsqd.storage.journal.records import FINISHED, MAX_HELD, TAKEN, Encoder
 from gnsqd.storage.journal.replay import QueueState
+from gnsqd.storage.journal.snapshot import Held
+from gnsqd.storage.journal.snapshot import Queue as NotedQueue
 from gnsqd.storage.journal.spans import Spans
 
 MAX_READS = 16  # of the journal in one step, where messages are scattered

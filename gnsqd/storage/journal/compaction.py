@@ -6,15 +6,14 @@ A journal may have a million scattered messages that are wanted. They are gone t
 in between, and each byte of a segment is read about once.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from itertools import groupby
 
 from gnsqd.hub.cooperative import BACKGROUND_SECONDS, Turns
-from gnsqd.storage.files import failing_as_go, rename_file, sync_path, temporary_path, write_at
+from gnsqd.storage.files import sync_path
 from gnsqd.storage.journal import records
 from gnsqd.storage.journal.batch import split
+from gnsqd.storage.journal.open_files import AppendedFile, OpenFiles
 from gnsqd.storage.journal.segment import Segment
 from gnsqd.storage.journal.spans import Spans
 from gnsqd.storage.syncer import Syncer
@@ -70,13 +69,13 @@ def _live_size(segment: Segment, wanted: Wanted, exact: bool, turns: Turns) -> i
 class Rewriting:
     """`run`, then `finish` or `discard`; the former gives what has replaced the group, None if nothing was left."""
 
-    def __init__(self, group: list[Segment], wanted: Wanted, encoder: records.Encoder) -> None:
+    def __init__(self, group: list[Segment], wanted: Wanted, encoder: records.Encoder, files: OpenFiles) -> None:
         self._sources = [Segment.reader(segment) for segment in group]
         self._wanted = wanted
         self._encoder = encoder
         self._target = Segment(group[-1].path, group[-1].number, encoder.salt, group[0].first)
-        self._temporary = temporary_path(group[-1].path)
-        self._descriptor = -1
+        self._files = files
+        self._file: AppendedFile | None = None
         self._parts: list[bytes] = []  # not yet written
         self._parts_size = 0
         self._turns = Turns(BACKGROUND_SECONDS)
@@ -89,16 +88,14 @@ class Rewriting:
                     self._copy(source)
                 finally:
                     source.close()
-            if self._target.count:
+            if self._file is not None:
                 self._parts.append(self._encoder.record(records.CONTINUED))
-                self._write()
-                syncer.run(sync_path, self._temporary)
+                self._write(self._file)
+                syncer.run(sync_path, self._file.path)
+                self._file.close()
         except BaseException:
             self.discard()
             raise
-        finally:
-            if self._descriptor >= 0:
-                os.close(self._descriptor)
 
     def _copy(self, source: Segment) -> None:
         frames: list[bytes] = []  # read, `first` being the number of the first
@@ -119,9 +116,8 @@ class Rewriting:
                     self._turns.give()
 
     def _put(self, first: int, frames: Sequence[bytes], due: int) -> None:
-        if self._descriptor < 0:
-            with failing_as_go("open", self._temporary):
-                self._descriptor = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        if self._file is None:
+            self._file = AppendedFile(self._target.path, self._files)
             self._parts = [records.first_line(self._encoder.salt)]
             self._parts_size = len(self._parts[0])
         self._target.note_put(first, len(frames), self._target.size + self._parts_size)
@@ -129,20 +125,19 @@ class Rewriting:
         self._parts += (head, payload)
         self._parts_size += len(head) + len(payload)
         if self._parts_size >= WRITE_SIZE:
-            self._write()
+            self._write(self._file)
 
-    def _write(self) -> None:
-        with failing_as_go("write", self._temporary):
-            self._target.size += write_at(self._descriptor, self._parts, self._target.size)
+    def _write(self, file: AppendedFile) -> None:
+        self._target.size += file.write(self._parts, self._target.size)
         self._parts, self._parts_size = [], 0
 
     def finish(self) -> Segment | None:
         """Put the copy in place; StorageError. Never yields."""
-        if not self._target.count:
+        if self._file is None:
             return None
-        rename_file(self._temporary, self._target.path)
+        self._file.finish()
         return self._target
 
     def discard(self) -> None:
-        with suppress(OSError):
-            os.unlink(self._temporary)
+        if self._file is not None:
+            self._file.discard()

@@ -24,17 +24,16 @@ from gevent import Greenlet, spawn
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
 from gnsqd.options import Options
-from gnsqd.storage.files import failing_as_go, path_error, sync_directory, sync_files, sync_paths, write_at
+from gnsqd.storage.files import failing_as_go, sync_directory, sync_files, sync_paths
 from gnsqd.storage.journal import records
 from gnsqd.storage.journal.batch import Batch, Mark
 from gnsqd.storage.journal.compaction import Rewriting, plan
 from gnsqd.storage.journal.group_commit import GroupCommit
 from gnsqd.storage.journal.open_files import AppendedFile, OpenFiles
-from gnsqd.storage.journal.queue import Queue
 from gnsqd.storage.journal.replay import Replay
 from gnsqd.storage.journal.segment import Segment
 from gnsqd.storage.journal.segment_list import Segments
-from gnsqd.storage.journal.snapshot import Snapshot
+from gnsqd.storage.journal.snapshot import Queue, Snapshot
 from gnsqd.storage.journal.spans import Spans
 from gnsqd.storage.syncer import Syncer
 
@@ -198,12 +197,14 @@ class Journal:
             try:
                 self._flush(advance)
             except StorageError:
+                self._drop_snapshot()  # it may be what the disk has no room for
                 count = len(self._segments)
                 self.reclaim(self.floor())
                 if len(self._segments) == count:
                     raise
                 self._flush(advance)  # a full disk has room now, and what the segments went for has to be written
         except StorageError as error:
+            self._drop_snapshot()
             self.failed = error
             raise
         self.failed = self._sync_failed
@@ -221,10 +222,10 @@ class Journal:
         snapshot = self._snapshot
         if snapshot is not None:
             if advance:
-                self._advance(snapshot)
+                snapshot.advance()
         elif self._is_full() and not is_empty:
             begun = self._begin_snapshot()
-            if self._advance(begun):
+            if begun.advance():
                 self._roll(begun)
                 return
         notes = [record for queue in self._noted for record in queue.notes(self._encoder, snapshot is not None)]
@@ -262,12 +263,10 @@ class Journal:
         """Append all `parts`, which together have the puts at some position, or nothing."""
         begin = segment.size
         try:
-            size = write_at(file.descriptor, parts, begin)
-        except OSError as error:
-            with suppress(OSError):  # should this fail, too, the next write goes over it
-                os.ftruncate(file.descriptor, begin)
+            size = file.write(parts, begin)
+        except StorageError:
             self._release(file)
-            raise StorageError(path_error("write", segment.path, error)) from error
+            raise
         batch = self._batch
         for first, count, offset in batch.marks:
             segment.note_put(first, count, begin + puts_at + offset)
@@ -294,13 +293,6 @@ class Journal:
         self._snapshot = Snapshot(path, self.queues.values(), self._encoder, self._open_files)
         return self._snapshot
 
-    def _advance(self, snapshot: Snapshot) -> bool:
-        try:
-            return snapshot.advance()
-        except StorageError:
-            self._drop_snapshot()
-            raise
-
     def _drop_snapshot(self) -> None:
         if self._snapshot is not None:
             self._snapshot.discard()
@@ -309,7 +301,7 @@ class Journal:
     def _roll_now(self) -> None:
         """Go on in a new segment, whatever the snapshot takes."""
         snapshot = self._begin_snapshot()
-        while not self._advance(snapshot):
+        while not snapshot.advance():
             pass
         self._roll(snapshot)
 
@@ -317,14 +309,10 @@ class Journal:
         """Go on in a new segment, which begins with a complete snapshot."""
         begin, next_number = self._written, min(self._batch.first, self.next_number)
         segment = Segment(snapshot.path, self._next_segment, self._encoder.salt, next_number)
-        try:
-            file, end = snapshot.finish(next_number, self._next_queue)
-            segment.size = snapshot.size
-            head = end + self._converting
-            self._write(segment, file, [head, *self._batch.puts, *self._batch.lasts], len(head))
-        except StorageError:
-            self._drop_snapshot()
-            raise
+        file, end = snapshot.finish(next_number, self._next_queue)
+        segment.size = snapshot.size
+        head = end + self._converting
+        self._write(segment, file, [head, *self._batch.puts, *self._batch.lasts], len(head))
         self._snapshot = None
         self._next_segment += 1
         self._current = segment
@@ -510,32 +498,31 @@ class Journal:
             if not groups:
                 self._compact_at = monotonic() + IDLE_TIMES * (monotonic() - begin)
             for group in groups:
-                if not self._may_compact() or not self._segments.have(group):
+                if not self._may_compact(group):
                     return False  # meanwhile everything in some of them was finished
-                rewriting = Rewriting(group, self.wanted, self._encoder)
+                rewriting = Rewriting(group, self.wanted, self._encoder, self._open_files)
                 rewriting.run(self._syncer)
                 with suppress(StorageError):  # on a full disk, room may be in messages that no queue needs
                     self.commit()  # what is finished is written before its segments go
-                if not self._may_compact() or not self._segments.have(group):
+                if not self._may_compact(group):
                     rewriting.discard()
                     return False
-                self._replace(group, rewriting.finish())
+                copy = rewriting.finish()
+                gone = self._segments.replace(group, copy)
+                if copy is None:
+                    self._segments.delete(gone)
+                else:
+                    self._replaced += gone
+                    self._delete_replaced()
         except StorageError as error:
             self._log.error("JOURNAL(%s): failed to compact - %s", self.topic, error)
             self._compact_at = monotonic() + RETRY_SECONDS
             return False
         return True
 
-    def _may_compact(self) -> bool:
-        return not self.closed and len(self._segments) > 0 and self._is_snapshot_safe()
-
-    def _replace(self, group: list[Segment], compacted: Segment | None) -> None:
-        gone = self._segments.replace(group, compacted)
-        if compacted is None:
-            self._segments.delete(gone)
-        else:
-            self._replaced += gone
-            self._delete_replaced()
+    def _may_compact(self, group: Sequence[Segment] = ()) -> bool:
+        segments = self._segments
+        return not self.closed and len(segments) > 0 and self._is_snapshot_safe() and segments.have(group)
 
     def _delete_replaced(self) -> None:
         """Delete the segments of which there are copies, once these survive what they are to survive; StorageError."""

@@ -10,7 +10,8 @@ import resource
 from contextlib import suppress
 from typing import Protocol
 
-from gnsqd.storage.files import rename_file
+from gnsqd.errors import StorageError
+from gnsqd.storage.files import failing_as_go, rename_file, temporary_path, write_at
 
 SHARE = 4  # of all descriptors that the process may have, journals get 1 / SHARE
 MOST = 256
@@ -65,14 +66,17 @@ class OpenFiles:
 
 
 class AppendedFile:
-    """A new file at `path`, open until `release` at least; OSError."""
+    """A new file that is to become `target` and has another name until `finish`; open until `release` at least.
+    StorageError."""
 
-    __slots__ = ("_files", "descriptor", "path")
+    __slots__ = ("_files", "_target", "descriptor", "path")
 
-    def __init__(self, path: str, files: OpenFiles) -> None:
-        self.path = path
+    def __init__(self, target: str, files: OpenFiles) -> None:
+        self.path = temporary_path(target)
+        self._target = target
         self._files = files
-        self.descriptor = files.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)  # -1: closed
+        with failing_as_go("open", target):
+            self.descriptor = files.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)  # -1: closed
 
     def open(self) -> None:
         """Have it open, not to be closed by others before `release`; OSError."""
@@ -80,10 +84,20 @@ class AppendedFile:
             self.descriptor = self._files.open(self.path, os.O_RDWR)
         self._files.hold(self)
 
-    def rename(self, path: str) -> None:
+    def write(self, parts: list[bytes], position: int) -> int:
+        """Write all `parts` there, at the end of the file, or nothing; how many bytes they are. StorageError."""
+        try:
+            with failing_as_go("write", self._target):
+                return write_at(self.descriptor, parts, position)
+        except StorageError:
+            with suppress(OSError):  # should this fail, too, the next write goes over it
+                os.ftruncate(self.descriptor, position)
+            raise
+
+    def finish(self) -> None:
         """StorageError: it has the old name, or none."""
-        rename_file(self.path, path)
-        self.path = path
+        rename_file(self.path, self._target)
+        self.path = self._target
 
     def release(self) -> None:
         """Others may close it."""
@@ -96,3 +110,9 @@ class AppendedFile:
             descriptor, self.descriptor = self.descriptor, -1
             with suppress(OSError):
                 os.close(descriptor)
+
+    def discard(self) -> None:
+        """Close it and leave no file."""
+        self.close()
+        with suppress(OSError):
+            os.unlink(self.path)

@@ -151,41 +151,25 @@ class Segment:
         due = 0
         chunk, base = b"", position
         while position < self.size and next_number < end:
-            offset = position - base
-            if offset + HEADER.size > len(chunk):
-                if frames or self.size - position < HEADER.size:
+            begin = position - base + HEADER.size
+            type, size, crc = parse_header(chunk, begin - HEADER.size, self._mark) or (0, 0, 0)
+            record_size = HEADER.size + size
+            if begin + size > len(chunk) and position + record_size <= self.size:
+                if frames:
                     break
-                chunk, base, offset = (
-                    os.pread(self._descriptor, min(CHUNK, self.size - position), position),
-                    position,
-                    0,
-                )
-                if len(chunk) < HEADER.size:
+                chunk = os.pread(self._descriptor, max(record_size, min(CHUNK, self.size - position)), position)
+                base = position
+                if len(chunk) < record_size:
                     break
-            header = parse_header(chunk, offset, self._mark)
-            if header is None or position + HEADER.size + header[1] > self.size:
+                continue
+            payload = chunk[begin : begin + size]
+            if not type or len(payload) < size or not is_whole(type, payload, crc, self.salt):
                 if frames:
                     break
                 position = self._next_mark(position + 1)
                 chunk, base = b"", position
                 continue
-            type, size, crc = header
-            record_end = offset + HEADER.size + size
-            if record_end > len(chunk):
-                if frames:
-                    break
-                chunk, base = os.pread(self._descriptor, HEADER.size + size, position), position
-                if len(chunk) < HEADER.size + size:
-                    break
-                continue
-            payload = chunk[offset + HEADER.size : record_end]
-            if not is_whole(type, payload, crc, self.salt):
-                if frames:
-                    break
-                position = self._next_mark(position + 1)
-                chunk, base = b"", position
-                continue
-            position += HEADER.size + size
+            position += record_size
             if type != PUT:
                 continue
             first, count, record_due = decode_put(payload)

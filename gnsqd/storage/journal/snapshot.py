@@ -5,17 +5,40 @@ when its turn comes. What the queues note meanwhile follows them: each note has 
 last one counts. The file has another name until it is complete.
 """
 
-import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from typing import Protocol
 
-from gnsqd.storage.files import failing_as_go, temporary_path, write_at
 from gnsqd.storage.journal.open_files import AppendedFile, OpenFiles
-from gnsqd.storage.journal.queue import Queue
 from gnsqd.storage.journal.records import SNAPSHOT_HEAD_SIZE, Encoder
+from gnsqd.storage.journal.spans import Spans
 
 STEP = 256 * 1024  # bytes of records that are made at once, about 5 ms,
 PIECE = 1024  # where a look at up to 1,000 messages counts as so many, and a copy of what is known of one as a byte
+
+Held = list[tuple[int, int, int]]  # (number, attempts, due or 0) of messages of which one of the latter is not 0
+
+
+class Queue(Protocol):
+    """What a journal asks of a topic or channel; `index` names it for good."""
+
+    index: int
+    name: str
+    finished: Spans
+
+    def note_finished_span(self, start: int, end: int) -> None:
+        """It is done with these messages."""
+
+    def notes(self, encoder: Encoder, total: bool) -> list[bytes]:
+        """Records of what has happened since `forget_notes`; if `total`, each has all that is known of a message."""
+
+    def forget_notes(self) -> None: ...
+
+    @property
+    def held_count(self) -> int:
+        """How many messages `held` has to copy, about."""
+
+    def held(self) -> Iterator[Held]:
+        """All that it holds when this is called, in pieces of MAX_HELD."""
 
 
 class Snapshot:
@@ -66,31 +89,25 @@ class Snapshot:
         self._notes += notes
 
     def _write(self) -> None:
-        file = self._open()
-        with failing_as_go("write", self.path):
-            self.size += write_at(file.descriptor, self._records, self.size)
+        self.size += self._open().write(self._records, self.size)
         self._count += len(self._records)
         self._records = []
 
     def _open(self) -> AppendedFile:
         if self._file is None:
-            with failing_as_go("open", self.path):
-                self._file = AppendedFile(temporary_path(self.path), self._files)
+            self._file = AppendedFile(self.path, self._files)
         return self._file
 
     def finish(self, next_number: int, next_queue: int) -> tuple[AppendedFile, bytes]:
         """The file, which has its name now, and what has to be written at `size` to make the snapshot whole. Errors as
         `advance`."""
         file = self._open()
-        with failing_as_go("write", self.path):
-            write_at(file.descriptor, [self._encoder.snapshot_head(next_number, next_queue)], 0)
-        file.rename(self.path)
+        file.write([self._encoder.snapshot_head(next_number, next_queue)], 0)
+        file.finish()
         rest = [*self._records, *self._notes]
         return file, b"".join([*rest, self._encoder.snapshot_end(self._count + len(rest))])
 
     def discard(self) -> None:
         """Leave no file."""
         if self._file is not None:
-            self._file.close()
-            with suppress(OSError):
-                os.unlink(self._file.path)
+            self._file.discard()

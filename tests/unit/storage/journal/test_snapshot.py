@@ -17,9 +17,8 @@ from gnsqd.queues.message import Message
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.maintenance import find_journals
 from gnsqd.storage.journal.open_files import OpenFiles
-from gnsqd.storage.journal.queue import Held
 from gnsqd.storage.journal.records import Encoder, parse_segment_name
-from gnsqd.storage.journal.snapshot import STEP, Snapshot
+from gnsqd.storage.journal.snapshot import STEP, Held, Snapshot
 from gnsqd.storage.journal.spans import Spans
 from gnsqd.storage.syncer import Syncer
 from unit.storage.journal.test_journal import failing, journal_options
