@@ -178,7 +178,7 @@ class JournalStore(Store):
             queue.receive(messages)
             if not old.depth:
                 give_way()  # it is deleted next, without an fsync: there may be thousands of short queues
-            elif not old.start_sync().get():
+            elif old.start_sync().get() is not None:
                 raise StorageError(f"the read position of {old.name} can't be written")
 
     def _move_batch(self, old: DiskQueue, queue: JournaledQueue) -> list[Message]:

@@ -1,20 +1,26 @@
-"""Keeps fsync off the hub, which it would stop: in threads of storage's own, and the timer of `--sync-timeout`.
+"""Keeps fsync off the hub, which it would stop: threads of storage's own, one fsync for many that wait for it, and the
+timer of `--sync-timeout`.
 
 One Syncer serves all queues of a daemon. A queue with unsynced operations is noted here and forgotten once it is
 synced, so idle queues cost nothing.
 """
 
 from collections.abc import Callable
-from time import monotonic_ns
+from time import monotonic_ns, perf_counter
 from typing import Protocol, TypeVar
 
-from gevent import Greenlet
-from gevent.event import Event
+from gevent import Greenlet, spawn
+from gevent.event import AsyncResult, Event
 from gevent.lock import Semaphore
 
+from gnsqd.errors import StorageError
+from gnsqd.hub.cooperative import give_way
 from gnsqd.hub.threads import Threads
 
 THREADS = 4
+GATHER_SHARE = 0.5  # of the time that an fsync takes
+MAX_GATHER_SECONDS = 0.002
+LINGER_SECONDS = 1.0
 
 T = TypeVar("T")
 
@@ -24,8 +30,8 @@ class Syncable(Protocol):
 
     sync_timeout: int
 
-    def start_sync(self) -> "Greenlet[[], bool]":
-        """A greenlet that makes durable what the queue holds; it ends with whether that worked. Never yields."""
+    def start_sync(self) -> "AsyncResult[StorageError | None]":
+        """Make durable what the queue holds; the outcome to wait for. Never yields."""
 
 
 class Syncer:
@@ -71,7 +77,7 @@ class Syncer:
             queue.start_sync().rawlink(self._free_slot)
         return None
 
-    def _free_slot(self, _: "Greenlet[[], bool]") -> None:
+    def _free_slot(self, _: object) -> None:
         self._slots.release()
 
     def stop(self) -> None:
@@ -79,3 +85,70 @@ class Syncer:
         self._stopped = True
         self._bell.set()
         self._threads.close()
+
+
+class GroupCommit:
+    """Owns the greenlet `name` that syncs by `run_sync()`, which returns the error if that failed, and yields. It stays
+    for a while after a sync, because a new one would cost a good part of an fsync."""
+
+    def __init__(self, name: str, run_sync: Callable[[], StorageError | None]) -> None:
+        self._name = name
+        self._run_sync = run_sync
+        self._waiting = 0
+        self._group = 0  # waited for the last
+        self._seconds = 0.0  # that it took
+        self._outcome: AsyncResult[StorageError | None] | None = None  # of the one to come or under way
+        self._bell = Event()
+        self._greenlet: Greenlet[[], None] | None = None
+
+    def start(self) -> "AsyncResult[StorageError | None]":
+        """The outcome of the sync that is under way, or of a new one. Never yields."""
+        if self._outcome is None:
+            self._outcome = AsyncResult()
+            if self._greenlet is None or self._greenlet.ready():
+                self._greenlet = spawn(self._run)
+                self._greenlet.name = self._name
+            else:
+                self._bell.set()
+        return self._outcome
+
+    def wait(self, is_done: Callable[[], bool]) -> None:
+        """Return when `is_done()`, which syncs bring about; StorageError when one fails. Yields."""
+        self._waiting += 1
+        try:
+            while not is_done():
+                error = self.start().get()
+                if error is not None:
+                    raise StorageError(str(error))
+        finally:
+            self._waiting -= 1
+
+    def close(self) -> None:
+        """Return when none is under way. Yields."""
+        if self._greenlet is not None:
+            self._bell.set()
+            self._greenlet.join()
+
+    def _run(self) -> None:
+        while (outcome := self._outcome) is not None:
+            self._gather()
+            begin = perf_counter()
+            try:
+                error = self._run_sync()
+            except BaseException as bug:
+                self._outcome = None
+                outcome.set_exception(bug)
+                raise
+            self._seconds = perf_counter() - begin
+            self._group = max(self._group, self._waiting)
+            self._outcome = None
+            outcome.set(error)
+            self._bell.wait(LINGER_SECONDS)
+            self._bell.clear()
+
+    def _gather(self) -> None:
+        """Those who waited for the last fsync are likely to come again: a moment for them makes one fsync of many."""
+        end = perf_counter() + min(self._seconds * GATHER_SHARE, MAX_GATHER_SECONDS)
+        while self._waiting < self._group and perf_counter() < end:
+            give_way()
+        self._group = self._waiting

@@ -36,7 +36,7 @@ cdef class DiskQueue:
     cdef long long _reads_untold
     cdef bint _telling
     cdef long long _meta_changes
-    cdef object _sync
+    cdef object _syncs
     cdef bint _closed
 
     cdef bint _readable(self)

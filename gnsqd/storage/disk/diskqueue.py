@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import accumulate
 
-from gevent import Greenlet, spawn
+from gevent.event import AsyncResult
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
@@ -31,7 +31,7 @@ from gnsqd.storage.disk.opening import SHORTAGES, QueueFiles, open_queue
 from gnsqd.storage.disk.reader import RecordReader
 from gnsqd.storage.disk.record import MAX_RECORD_SIZE, MIN_RECORD_SIZE, Meta, frame_records
 from gnsqd.storage.files import path_error, rename_file, sync_path, temporary_path, write_file
-from gnsqd.storage.syncer import Syncer
+from gnsqd.storage.syncer import GroupCommit, Syncer
 
 PUT_BACK_BATCH = 256  # messages
 
@@ -82,7 +82,7 @@ class DiskQueue:
         self._reads_untold = 0  # records consumed behind it
         self._telling = False  # no sync has written it yet
         self._meta_changes = 0  # those the hub made, past a sync that may be under way
-        self._sync: Greenlet[[], bool] | None = None
+        self._syncs = GroupCommit(f"sync:{name}", self._sync)
         self._closed = False
         self.due_times = DueTimes(name, self._files.due_times_path, log, syncer)
         if self._opening.mended:
@@ -368,7 +368,7 @@ class DiskQueue:
             behind = untold % self._tell_every
             self._tell(ends[operations - behind - 1] if ends else self._read_pos, behind, behind if ends else 0)
         if self._telling or self._operations - self._synced_operations >= self._sync_at:
-            self._start_sync()
+            self._syncs.start()
 
     def _tell(self, read_pos: int, operations: int = 0, reads: int = 0) -> None:
         """Let meta tell of a read position that is so many operations ago, `reads` of them reads."""
@@ -380,21 +380,14 @@ class DiskQueue:
 
     def wait_synced(self) -> None:
         while self._operations - self._synced_operations > self._sync_every:
-            if not self._start_sync().get():
+            if self._syncs.start().get() is not None:
                 break  # a disk that can't sync does not stop the queue; it has been logged
 
-    def start_sync(self) -> "Greenlet[[], bool]":
+    def start_sync(self) -> "AsyncResult[StorageError | None]":
         self._tell(self._read_pos)
-        return self._start_sync()
+        return self._syncs.start()
 
-    def _start_sync(self) -> "Greenlet[[], bool]":
-        """The sync that is under way, or a new one."""
-        if self._sync is None or self._sync.ready():
-            self._sync = spawn(self._run_sync)
-            self._sync.name = f"sync:{self.name}"
-        return self._sync
-
-    def _run_sync(self) -> bool:
+    def _sync(self) -> StorageError | None:
         try:
             while self._unsynced():
                 self._sync_once()
@@ -402,13 +395,13 @@ class DiskQueue:
                     break
         except StorageError as error:
             self._log.error("DISKQUEUE(%s) failed to sync - %s", self.name, error)
-            return False
+            return error
         finally:
             if not self._unsynced() and self._told_operations == self._operations:
                 self._syncer.forget(self)
             elif not self._closed:
                 self._syncer.note(self)
-        return True
+        return None
 
     def _unsynced(self) -> bool:
         return self._telling or self._operations != self._synced_operations
@@ -509,12 +502,12 @@ class DiskQueue:
             return True
         self._closed = True
         self._log.info("DISKQUEUE(%s): closing", self.name)
-        if self._sync is not None:
-            self._sync.join()
+        self._syncs.close()
         if self._operations != self._told_operations:
             self._tell(self._read_pos)
-        while self._unsynced() and self._start_sync().get():
+        while self._unsynced() and self._syncs.start().get() is None:
             pass
+        self._syncs.close()
         self._ensure_meta()
         if not self.depth:
             self.due_times.clear_hints()

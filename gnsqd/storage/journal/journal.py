@@ -28,14 +28,13 @@ from gnsqd.storage.files import failing_as_go, sync_directory, sync_files, sync_
 from gnsqd.storage.journal import records
 from gnsqd.storage.journal.batch import Batch, Mark
 from gnsqd.storage.journal.compaction import Rewriting, plan
-from gnsqd.storage.journal.group_commit import GroupCommit
 from gnsqd.storage.journal.open_files import AppendedFile, OpenFiles
 from gnsqd.storage.journal.replay import Replay
 from gnsqd.storage.journal.segment import Segment
 from gnsqd.storage.journal.segment_list import Segments
 from gnsqd.storage.journal.snapshot import Queue, Snapshot
 from gnsqd.storage.journal.spans import Spans
-from gnsqd.storage.syncer import Syncer
+from gnsqd.storage.syncer import GroupCommit, Syncer
 
 MAX_SEGMENT = 64 * 1024 * 1024  # bytes
 MIN_ROLL = 4 * 1024 * 1024  # bytes, before a segment without wanted messages is left

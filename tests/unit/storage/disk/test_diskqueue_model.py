@@ -106,7 +106,7 @@ class DiskQueueModel(RuleBasedStateMachine):
 
     @rule()
     def sync(self) -> None:
-        assert self.queue.start_sync().get()
+        assert self.queue.start_sync().get() is None
 
     @rule()
     def empty(self) -> None:

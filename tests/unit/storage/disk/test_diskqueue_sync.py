@@ -83,7 +83,7 @@ def survivors(open_queue: OpenQueue, path: Path) -> list[bytes]:
 def test_data_is_synced_before_meta_tells_of_it(open_queue: OpenQueue, tmp_path: Path, disk: Disk) -> None:
     queue = open_queue(max_bytes_per_file=20)
     queue.put_many([b"123456"] * 3)
-    assert queue.start_sync().get()
+    assert queue.start_sync().get() is None
     assert sorted(disk.synced[:2]) == ["q.diskqueue.000000.dat", "q.diskqueue.000001.dat"]
     assert disk.synced[2].startswith("q.diskqueue.meta.dat.")
     assert (tmp_path / META).read_text() == "3\n0,0\n1,10\n"
@@ -102,9 +102,9 @@ def test_a_slow_disk_stops_neither_the_hub_nor_the_queue(open_queue: OpenQueue, 
     queue.wait_synced()
     assert not sync.ready()
     disk.go_on()
-    assert sync.get()
+    assert sync.get() is None
     assert (tmp_path / META).read_text() == "2\n0,0\n0,10\n"
-    assert queue.start_sync().get()
+    assert queue.start_sync().get() is None
     assert (tmp_path / META).read_text() == "2\n0,5\n0,15\n"
 
 
@@ -169,7 +169,7 @@ def test_a_disk_that_cannot_sync_is_logged_and_tried_again(
     assert (tmp_path / META).read_text() == "0\n0,0\n0,0\n"
     assert sorted(os.listdir(tmp_path)) == [path.name, META]
     disk.error = None
-    assert queue.start_sync().get()
+    assert queue.start_sync().get() is None
     assert disk.synced[0] == path.name
     assert (tmp_path / META).read_text() == "5\n0,0\n0,25\n"
 
@@ -242,7 +242,7 @@ def test_sync_under_way_does_not_bring_back_what_was_dropped(
     eventually(lambda: disk.waiting)
     drop(queue)
     disk.go_on()
-    assert sync.get()
+    assert sync.get() is None
     assert os.listdir(tmp_path) == []
 
 
@@ -258,7 +258,7 @@ def test_sync_under_way_does_not_undo_a_newer_meta_file(open_queue: OpenQueue, t
     eventually(lambda: disk.waiting and len(disk.synced) == 2)
     assert (tmp_path / META).read_text() == "2\n0,0\n1,0\n"
     disk.go_on()
-    assert sync.get()
+    assert sync.get() is None
     assert (tmp_path / META).read_text() == "3\n0,0\n1,10\n"
     assert sorted(os.listdir(tmp_path)) == ["q.diskqueue.000000.dat", "q.diskqueue.000001.dat", META]
 
@@ -271,7 +271,7 @@ def test_new_file_numbers_come_with_positions_that_are_safe(open_queue: OpenQueu
     queue.advance(2)
     assert (tmp_path / META).read_text() == "1\n1,0\n1,0\n"
     disk.go_on()
-    assert queue.start_sync().get()
+    assert queue.start_sync().get() is None
     assert (tmp_path / META).read_text() == "1\n1,0\n1,10\n"
 
 
@@ -379,7 +379,7 @@ def test_read_position_is_told_every_sync_every_operations_and_not_before(
     """As the real nsqd does; what was read behind it comes again after a kill, instead of being lost in flight."""
     queue = open_queue(sync_every=sync_every)
     queue.put_many([b"%06d" % number for number in range(40)])
-    assert queue.start_sync().get()
+    assert queue.start_sync().get() is None
     read = 0
     while read < 40:
         count = len(queue.peek_many(min(batch, 40 - read), ALL))
@@ -394,7 +394,7 @@ def test_read_position_is_told_every_sync_every_operations_and_not_before(
 def test_sync_of_what_was_written_does_not_tell_of_reads(open_queue: OpenQueue, tmp_path: Path) -> None:
     queue = open_queue(sync_every=16)
     queue.put_many([b"%06d" % number for number in range(3)])
-    assert queue.start_sync().get()
+    assert queue.start_sync().get() is None
     queue.peek_many(2, ALL)
     queue.advance(2)
     queue.put_many([b"later!"] * 6)  # the eighth operation since: half of sync-every

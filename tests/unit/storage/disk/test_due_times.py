@@ -390,7 +390,7 @@ def test_due_times_that_cannot_be_written_do_not_stop_the_queue(
     queue.put_many([payload(0, ID)])
     path.mkdir()
     queue.due_times.hold([(payload(0, OTHER), time_ns() + HOUR)])
-    assert queue.start_sync().get()
+    assert queue.start_sync().get() is None
     assert f"ERROR: DISKQUEUE(q) failed to write due times - open {path}: is a dir" in log_stream.getvalue()
     queue.due_times.add(ID, 0, time_ns() + HOUR)
     queue.close()

@@ -5,8 +5,8 @@ import pytest
 from gevent.event import AsyncResult, Event
 
 from gnsqd.errors import StorageError
-from gnsqd.storage.journal import group_commit
-from gnsqd.storage.journal.group_commit import GroupCommit
+from gnsqd.storage import syncer
+from gnsqd.storage.syncer import GroupCommit
 
 PATIENCE = 10.0  # seconds
 
@@ -68,8 +68,8 @@ def test_those_who_come_during_a_sync_share_the_next() -> None:
 
 
 def test_who_waited_for_the_last_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_commit, "GATHER_SHARE", 1e9)
-    monkeypatch.setattr(group_commit, "MAX_GATHER_SECONDS", PATIENCE)
+    monkeypatch.setattr(syncer, "GATHER_SHARE", 1e9)
+    monkeypatch.setattr(syncer, "MAX_GATHER_SECONDS", PATIENCE)
     disk = Disk()
     pair = [disk.commit(), disk.commit()]
     disk.end_sync()
@@ -113,11 +113,11 @@ def test_a_bug_leaves_nobody_waiting_and_does_not_end_the_syncs() -> None:
 
 @pytest.mark.parametrize("end", ["linger", "close"])
 def test_one_greenlet_makes_all_syncs_until_there_are_none(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_commit, "LINGER_SECONDS", PATIENCE)
+    monkeypatch.setattr(syncer, "LINGER_SECONDS", PATIENCE)
     disk = Disk()
     for number in range(3):
         if end == "linger" and number == 2:
-            monkeypatch.setattr(group_commit, "LINGER_SECONDS", 0.2)
+            monkeypatch.setattr(syncer, "LINGER_SECONDS", 0.2)
         waiting = disk.commit()
         disk.end_sync()
         all_done([waiting])
