@@ -32,12 +32,7 @@ class Bounds:
     """The bounds of one topic; `queue` is its own, `disk` is None without a bound for that."""
 
     def __init__(
-        self,
-        topic: str,
-        queue: Queue,
-        channels: Mapping[str, Channel],
-        options: Options,
-        disk: FreeDisk | None,
+        self, topic: str, queue: Queue, channels: Mapping[str, Channel], options: Options, disk: FreeDisk | None
     ) -> None:
         self._topic = topic
         self._queue = queue

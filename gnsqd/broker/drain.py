@@ -6,14 +6,13 @@ puts messages into a topic, and nothing but its topic into a channel. Dead lette
 their topics are looked at last.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from heapq import nlargest
 from time import monotonic
 from typing import NamedTuple
 
 from gevent import Greenlet, sleep
 
-from gnsqd.broker.channel import Channel
 from gnsqd.broker.envelope import is_dead_letter_topic
 from gnsqd.broker.environment import Spawn
 from gnsqd.broker.registry import Registry
@@ -118,23 +117,16 @@ class Drain:
         turns = Turns()
         for topic in turns.over(self._topics()):
             if messages := topic.depth:
-                yield Holder(topic.name, "", messages, _topic_remark(topic))
+                yield Holder(topic.name, "", messages, _remark(topic.paused, topic.channels, "no channel"))
             for channel in turns.over(list(topic.channels.values())):
                 if messages := channel.depth + channel.in_flight_count + channel.deferred_count:
-                    yield Holder(topic.name, channel.name, messages, _channel_remark(channel))
+                    remark = _remark(channel.paused, channel.clients, "no consumer")
+                    yield Holder(topic.name, channel.name, messages, remark)
 
 
 def _fullest(holders: list[Holder]) -> list[Holder]:
     return nlargest(SHOWN, holders, key=lambda holder: holder.messages)
 
 
-def _topic_remark(topic: Topic) -> str:
-    if topic.paused:
-        return "paused"
-    return "" if topic.channels else "no channel"
-
-
-def _channel_remark(channel: Channel) -> str:
-    if channel.paused:
-        return "paused"
-    return "" if channel.clients else "no consumer"
+def _remark(paused: bool, takers: Sized, none: str) -> str:
+    return "paused" if paused else "" if takers else none

@@ -7,7 +7,7 @@ Nothing here needs gevent: programs beside the daemon read letters, too.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 from zlib import crc32
 
@@ -19,15 +19,6 @@ MAX_HEADER = 512  # bytes, more than there can be of names, numbers and a reason
 
 _SUFFIX = ".dead"
 _HASH = 9  # characters: a hyphen and a CRC-32
-_HEADER = {
-    "id": str,
-    "topic": str,
-    "channel": str,
-    "timestamp": int,
-    "attempts": int,
-    "reason": str,
-    "died": int,
-}
 
 
 def dead_letter_topic(topic: str, channel: str) -> str:
@@ -81,3 +72,6 @@ class Letter:
         if not is_valid_name(told["topic"]):
             raise ValueError('"topic" in its header is no name of a topic')
         return cls(**{name: told[name] for name in _HEADER}, body=body)
+
+
+_HEADER = {field.name: field.type for field in fields(Letter)[:-1]}  # in order, with their types

@@ -28,13 +28,7 @@ _STOP_SECONDS = 1.0  # a worker that died of a defect leaves the loop waiting
 class QueueScan:
     """Owns the scan's loop and workers. `spawn` starts a greenlet whose death by a bug ends the daemon."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        options: Options,
-        log: Logger,
-        spawn: Spawn,
-    ) -> None:
+    def __init__(self, registry: Registry, options: Options, log: Logger, spawn: Spawn) -> None:
         self._registry = registry
         self._options = options
         self._log = log

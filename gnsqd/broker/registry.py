@@ -1,11 +1,9 @@
 """All topics of the daemon, what nsqd.dat says of them, and the daemon's health."""
 
 from collections.abc import Iterable
-from functools import partial
 from time import time
 
-from gevent import joinall
-from gevent.lock import Semaphore
+from gevent.pool import Pool
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import Environment
@@ -189,16 +187,11 @@ class Registry:
         """Keep all topics as their stores do, but for those that are being deleted. There are no new topics from now
         on. Several are written at a time, as most of it is waiting for fsync. May yield."""
         self._exiting = True
-        results: list[Left] = []
-        slots = Semaphore(CLOSERS)
-        closing = []
-        for topic in list(self.topics.values()):
-            slots.acquire()
-            closing.append(self._environment.spawn(f"close:{topic.name}", partial(self._close_topic, topic, results)))
-            closing[-1].rawlink(lambda _: slots.release())
-        joinall(closing)
-        return Left.sum(results)
+        pool = Pool(CLOSERS)
+        closing = [pool.spawn(_close, topic) for topic in list(self.topics.values())]
+        pool.join()
+        return Left.sum([greenlet.get() for greenlet in closing])
 
-    def _close_topic(self, topic: Topic, results: list[Left]) -> None:
-        if not topic.exiting:
-            results.append(topic.close())
+
+def _close(topic: Topic) -> Left:
+    return Left() if topic.exiting else topic.close()

@@ -9,7 +9,7 @@ The journal first notes that the disk queues are copies, so that a start after a
 """
 
 from collections.abc import Callable
-from time import monotonic_ns
+from itertools import islice
 
 from gevent.lock import Semaphore
 
@@ -270,14 +270,13 @@ class JournalStore(Store):
         return Left(journaled=left)
 
     def _write_to_disk(self, queue: JournaledQueue) -> int:
-        """Write all messages of a queue to its disk queue; 0 if that has them all, safe. May yield."""
+        """Write all messages of a queue to its disk queue; 0 if that has them all, safe. StorageError. May yield."""
         target = self.context.open_disk_queue(queue.name)
         messages = [*queue.memory, *queue.outside(), *queue.still_deferred()]
         left = flush_messages(messages, target, self.log)
         while batch := queue.read(MAX_FLUSH, MAX_BYTES):
             left += flush_messages(batch, target, self.log)
-        while batch := queue.read_held(MAX_FLUSH, monotonic_ns()):
+        held = queue.held_messages()
+        while batch := list(islice(held, MAX_FLUSH)):
             left += flush_messages(batch, target, self.log)
-        if not target.close():
-            left += 1
-        return left + queue.stored() + queue.deferred_count - len(queue.deferred)
+        return left + queue.stored() + (not target.close())

@@ -22,8 +22,9 @@ cdef class JournaledQueue(Queue):
     cdef dict _held_notes
 
     cpdef Py_ssize_t stored(self) except -1
-    @cython.locals(message=Message, number=cython.longlong, start=cython.longlong, end=cython.longlong)
+    @cython.locals(message=Message, bounds=list, at=Py_ssize_t)
     cpdef store(self, list messages)
+    cdef _append(self, long long start, long long end)
     @cython.locals(message=Message, messages=list, frames=list, frame=bytes, size=cython.longlong, reads=cython.longlong, start=cython.longlong, end=cython.longlong, stop=cython.longlong, offset=cython.longlong, number=cython.longlong, delay=cython.longlong)
     cpdef list read(self, Py_ssize_t limit, Py_ssize_t max_bytes)
     cpdef hold(self, Message message, long long due)

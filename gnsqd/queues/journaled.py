@@ -6,7 +6,8 @@ journal what its owner does with messages: taken, held back, finished (for a top
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from itertools import chain, islice
 from sys import maxsize
@@ -25,7 +26,6 @@ from gnsqd.storage.journal.snapshot import Queue as NotedQueue
 from gnsqd.storage.journal.spans import Spans
 
 MAX_READS = 16  # of the journal in one step, where messages are scattered
-MAX_BYTES = 1 << 20  # of deferred messages that are read in one step
 
 
 class JournaledQueue(Queue):
@@ -59,29 +59,22 @@ class JournaledQueue(Queue):
         return self._depth * self.journal.mean_size()
 
     def store(self, messages: list[Message]) -> None:
-        start = end = -1
-        runs = self._runs
-        if runs:
-            start, end = runs.pop()
+        bounds = _bounds(messages)
+        for at in range(0, len(bounds), 2):
+            self._append(bounds[at], bounds[at + 1])
         for message in messages:
-            number = message.number
-            if number == end:
-                end += 1
-            else:
-                if end > start:
-                    runs.append((start, end))
-                start = number
-                end = number + 1
             if message.attempts:
-                self._attempts[number] = message.attempts
-        if end > start:
-            runs.append((start, end))
-        self._depth += len(messages)
+                self._attempts[message.number] = message.attempts
 
     def put_spans(self, spans: Spans) -> None:
         for start, end in spans:
-            self._runs.append((start, end))
-            self._depth += end - start
+            self._append(start, end)
+
+    def _append(self, start: int, end: int) -> None:
+        self._depth += end - start
+        if self._runs and self._runs[-1][1] == start:
+            start = self._runs.pop()[0]
+        self._runs.append((start, end))
 
     def read(self, limit: int, max_bytes: int) -> list[Message]:
         messages: list[Message] = []
@@ -156,19 +149,24 @@ class JournaledQueue(Queue):
 
     def look_at_store(self, limit: int, max_bytes: int) -> list[Message]:
         found: list[Message] = []
-        for start, end in self._runs:
-            while start < end:
-                try:
-                    start, frames, _ = self.journal.read(start, end)
-                except StorageError:
-                    return found
-                for frame in frames:
-                    max_bytes -= len(frame)
-                    if found and (len(found) >= limit or max_bytes < 0):
-                        return found
-                    found.append(Message(frame, self._attempts.get(start, 0), 0))
-                    start += 1
+        with suppress(StorageError):
+            for message in self._in_journal(self._runs):
+                max_bytes -= len(message.frame)
+                if found and (len(found) >= limit or max_bytes < 0):
+                    break
+                found.append(message)
         return found
+
+    def _in_journal(self, spans: Iterable[tuple[int, int]]) -> Iterator[Message]:
+        """The messages with these numbers that can be read; StorageError."""
+        for start, end in spans:
+            while start < end:
+                start, frames, _ = self.journal.read(start, end)
+                for frame in frames:
+                    message = Message(frame, self._attempts.get(start, 0), 0)
+                    message.number = start
+                    yield message
+                    start += 1
 
     # Held back
 
@@ -193,31 +191,21 @@ class JournaledQueue(Queue):
         count = 0
         while self._held and self._held[0][0] <= now and count < limit:
             number = heappop(self._held)[1]
-            self._runs.append((number, number + 1))
+            self._append(number, number + 1)
             count += 1
-        self._depth += count
         return count + super().release(now, limit, takers)
 
-    def read_held(self, limit: int, now: int) -> list[Message]:
-        """Take up to `limit` messages that are held back as numbers, each for how long after `now` (monotonic ns). None
-        if there is none or the journal can't be read; to be called until then, with nothing else in between."""
-        runs, self._runs = self._runs, deque()
-        depth, self._depth = self._depth, 0
-        entries = self._held[-limit:]  # without its end a heap stays one
-        del self._held[-limit:]
-        due = {number: due for due, number in entries}
-        self.put_spans(Spans.of(due))
-        messages: list[Message] = []
-        while batch := self.read(limit, MAX_BYTES):
-            messages += batch
-        for message in messages:
-            message.deferred = max(due[message.number] - now, 1)
-        if self._runs:
-            for start, end in self._runs:
-                self._held += [(due[number], number) for number in range(start, end)]
-            heapify(self._held)
-        self._runs, self._depth = runs, depth
-        return messages
+    def held_messages(self) -> Iterator[Message]:
+        """The messages that are held back as numbers, each for the time left; StorageError. For the end of the queue,
+        which keeps them."""
+        due = {number: due for due, number in self._held}
+        unread = len(due)
+        for message in self._in_journal(Spans.of(due)):
+            message.deferred = max(due[message.number] - monotonic_ns(), 1)
+            unread -= 1
+            yield message
+        if unread:
+            self.log.error("JOURNAL(%s): %d deferred messages can't be read and are lost", self.name, unread)
 
     # Bounds
 

@@ -4,7 +4,6 @@ that was never published, and there is a line about it (contrib/docs/data-direct
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from time import monotonic_ns
 
 import pytest
 from gevent import killall
@@ -118,8 +117,7 @@ def replay(directory: Path, syncer: Syncer) -> tuple[set[bytes], str]:
         assert isinstance(queue, JournaledQueue)
         while batch := queue.read(100, 1 << 20):
             messages += batch
-        while batch := queue.read_held(100, monotonic_ns()):
-            messages += batch
+        messages += queue.held_messages()
     store.queue.journal.close()
     return {message.frame for message in messages}, around.log.getvalue()
 
