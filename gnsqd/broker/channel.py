@@ -17,8 +17,7 @@ from time import monotonic_ns, time_ns
 from gnsqd.broker.consumer import Consumer
 from gnsqd.broker.envelope import REQUEUED, TIMED_OUT, is_dead_letter_topic
 from gnsqd.broker.environment import Environment
-from gnsqd.broker.in_flight import InFlight
-from gnsqd.broker.set_aside import SetAside
+from gnsqd.broker.in_flight import InFlight, SetAside
 from gnsqd.broker.waiting import WaitingConsumers
 from gnsqd.errors import BrokerError
 from gnsqd.names import is_ephemeral

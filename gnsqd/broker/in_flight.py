@@ -1,4 +1,4 @@
-"""The messages that a channel has given to consumers.
+"""The messages of a channel that are in no queue: given to consumers, or on their way to the dead-letter topic.
 
 Nearly every message in flight is finished long before its time-out, so the usual path is two dict operations and no
 heap: messages with the same time-out expire in the order in which they were sent, so one insertion-ordered dict per
@@ -8,10 +8,13 @@ when they surface and swept when they outnumber the live ones.
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
+from itertools import islice
+from time import time_ns
 
 from gnsqd.errors import BrokerError
 from gnsqd.queues.message import BODY_AT, ID_AT, Message
 
+MAX_ASIDE = 1024  # dead letters of a channel; beyond that they are requeued
 _SWEEP_FROM = 64
 
 
@@ -115,3 +118,50 @@ class InFlight:
             if message_or_none is not None and message_or_none.deadline == deadline:
                 due.append(self._touched.pop(id))
         return due
+
+
+class SetAside:
+    """The messages of a channel that were delivered `max_attempts` times, on their way to the dead-letter topic: the
+    oldest first, each with why and when (wall clock, ns) it died. `max_attempts` of 0: there are never any."""
+
+    def __init__(self, max_attempts: int) -> None:
+        self._max_attempts = max_attempts
+        self._messages: dict[Message, tuple[str, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._messages)
+
+    def add(self, messages: list[Message], reason: str) -> list[Message]:
+        """Set aside those that were delivered as often as that; the others."""
+        if not self._max_attempts:
+            return messages
+        others = []
+        for message in messages:
+            if message.attempts < self._max_attempts or len(self._messages) >= MAX_ASIDE:
+                others.append(message)
+            else:
+                self._messages[message] = (reason, time_ns())
+        return others
+
+    def look(self, limit: int, max_bytes: int) -> list[tuple[Message, str, int]]:
+        """The first: at most `limit` messages, together at most `max_bytes` but for a single larger one."""
+        found: list[tuple[Message, str, int]] = []
+        for message, (reason, died) in islice(self._messages.items(), limit):
+            max_bytes -= len(message.frame)
+            if found and max_bytes < 0:
+                break
+            found.append((message, reason, died))
+        return found
+
+    def remove(self, messages: list[Message]) -> list[Message]:
+        """Those that were there until now."""
+        return [message for message in messages if self._messages.pop(message, None) is not None]
+
+    def clear(self) -> list[Message]:
+        """All that were there until now."""
+        messages = list(self._messages)
+        self._messages.clear()
+        return messages

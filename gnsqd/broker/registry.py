@@ -1,7 +1,8 @@
 """All topics of the daemon, what nsqd.dat says of them, and the daemon's health."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from time import time
+from typing import TypeVar
 
 from gevent.pool import Pool
 
@@ -15,6 +16,7 @@ from gnsqd.queues.queue import Left
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
 
 PRECREATION_PATIENCE = 0.5  # seconds
+T = TypeVar("T", TopicMetadata, ChannelMetadata)
 CLOSERS = 8  # topics that are closed at a time; each has some files open meanwhile
 
 
@@ -159,21 +161,15 @@ class Registry:
     def load(self, topics: list[TopicMetadata], journaled: Iterable[str] = ()) -> None:
         """Create what nsqd.dat lists, and the topics and channels that only journals know; names that aren't valid are
         skipped with a warning."""
-        log = self._environment.log
         self.loading = True
         try:
             known = {topic.name for topic in topics}
-            for topic_metadata in [*topics, *(TopicMetadata(name, False) for name in journaled if name not in known)]:
-                if not is_valid_name(topic_metadata.name):
-                    log.warn("skipping creation of invalid topic %s", topic_metadata.name)
-                    continue
+            others = [TopicMetadata(name, False) for name in journaled if name not in known]
+            for topic_metadata in self._valid("topic", [*topics, *others]):
                 topic = self.get_topic(topic_metadata.name)
                 if topic_metadata.paused:
                     topic.pause()
-                for channel_metadata in topic_metadata.channels:
-                    if not is_valid_name(channel_metadata.name):
-                        log.warn("skipping creation of invalid channel %s", channel_metadata.name)
-                        continue
+                for channel_metadata in self._valid("channel", topic_metadata.channels):
                     channel = topic.get_channel(channel_metadata.name)
                     if channel_metadata.paused:
                         channel.pause()
@@ -182,6 +178,13 @@ class Registry:
                 topic.start()
         finally:
             self.loading = False
+
+    def _valid(self, kind: str, listed: Sequence[T]) -> Iterator[T]:
+        for metadata in listed:
+            if is_valid_name(metadata.name):
+                yield metadata
+            else:
+                self._environment.log.warn("skipping creation of invalid %s %s", kind, metadata.name)
 
     def close(self) -> Left:
         """Keep all topics as their stores do, but for those that are being deleted. There are no new topics from now

@@ -4,7 +4,6 @@ The records of a disk queue do not say how long a message is to be held back. It
 """
 
 from collections.abc import Callable
-from itertools import takewhile
 from sys import maxsize
 from time import time_ns
 
@@ -104,21 +103,13 @@ class DiskBackedQueue(Queue):
                 break
             number += 1
             freed += 4 + len(payload)
-        self._consume(payloads[:number])
+        if self.backend.due_times:
+            read_messages(payloads[:number], self.backend, 0)  # forgets the delays
+        self.backend.advance(number)
         return number, freed
 
     def drop_stored_before(self, horizon: int) -> int:
-        if self.front() >= horizon:
-            return 0
-        payloads = self.backend.peek_many(MAX_STEP, MAX_READ)
-        expired = list(takewhile(lambda payload: _timestamp(payload) < horizon, payloads))
-        self._consume(expired)
-        return len(expired)
-
-    def _consume(self, payloads: list[bytes]) -> None:
-        if self.backend.due_times:
-            read_messages(payloads, self.backend, 0)  # forgets the delays
-        self.backend.advance(len(payloads))
+        return self.drop_stored(MAX_STEP, maxsize, horizon)[0] if self.front() < horizon else 0
 
     # Observers and the end
 

@@ -16,9 +16,9 @@ operations, to the byte, with a change of file numbers, and by time-out. Records
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from gevent.event import AsyncResult
 
@@ -115,11 +115,10 @@ class DiskQueue:
 
         What can't be written stays in the side file until the next start.
         """
-        for number in self._files.existing_between(self._read_file, self._write_file):
-            for payloads in self._files.read_all(number, self._read_pos if number == self._read_file else 0):
-                self.due_times.returned(payloads)
-                for payload in payloads:
-                    held_back.pop(payload_key(payload), None)
+        for payloads in self._read_all():
+            self.due_times.returned(payloads)
+            for payload in payloads:
+                held_back.pop(payload_key(payload), None)
         missing = list(held_back.values())
         if missing:
             self._log.info("DISKQUEUE(%s) putting %d deferred messages back", self.name, len(missing))
@@ -259,14 +258,17 @@ class DiskQueue:
     def look(self, limit: int, max_bytes: int) -> list[bytes]:
         found: list[bytes] = []
         with suppress(StorageError):
-            for number in self._files.existing_between(self._read_file, self._write_file):
-                for payloads in self._files.read_all(number, self._read_pos if number == self._read_file else 0):
-                    for payload in payloads:
-                        max_bytes -= len(payload)
-                        if found and (len(found) == limit or max_bytes < 0):
-                            return found
-                        found.append(payload)
+            for payload in chain.from_iterable(self._read_all()):
+                max_bytes -= len(payload)
+                if found and (len(found) == limit or max_bytes < 0):
+                    break
+                found.append(payload)
         return found
+
+    def _read_all(self) -> Iterator[list[bytes]]:
+        """All payloads of the queue, which keeps them, batch by batch, as far as they can be read; StorageError."""
+        for number in self._files.existing_between(self._read_file, self._write_file):
+            yield from self._files.read_all(number, self._read_pos if number == self._read_file else 0)
 
     def _open_reader(self) -> RecordReader:
         self._reader = reader = self._files.open_reader(self._read_file)

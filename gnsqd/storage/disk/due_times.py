@@ -13,8 +13,8 @@ most of the file is of no use any more, a greenlet copies the rest to a new one,
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, suppress
 from struct import Struct
 from time import time_ns
 from typing import BinaryIO
@@ -198,7 +198,7 @@ class DueTimes:
     def save(self) -> bool:
         """Replace the file by one with what is still to come, durably, or remove it; whether that worked. Only while
         the file is not compacted (`stop`)."""
-        return self._replace(lambda: None, sync_path)
+        return all(self._replace(sync_path))
 
     def stop(self) -> None:
         """End a compaction that is under way. Yields."""
@@ -208,30 +208,24 @@ class DueTimes:
 
     def _compact(self) -> None:
         endings = self._endings
-
-        def pause() -> None:
-            give_way()
-            if self._endings != endings:
-                raise _Ended
-
-        def sync(path: str) -> None:
-            self._syncer.run(sync_path, path)
-            pause()
-
         try:
-            with suppress(_Ended):
-                self._replace(pause, sync)
+            with closing(self._replace(lambda path: self._syncer.run(sync_path, path))) as steps:
+                for _ in steps:
+                    give_way()
+                    if self._endings != endings:
+                        break
         finally:
             self._compaction = None
 
-    def _replace(self, pause: Callable[[], None], sync: Callable[[str], None]) -> bool:
-        """As `save`; `pause` is called between steps. What they raise ends it, and the file stays as it is."""
+    def _replace(self, sync: Callable[[str], None]) -> Generator[bool, None, None]:
+        """As `save`, step by step: True after each, False if it failed. Closed before its end, it leaves the file as it
+        is."""
         waste, self._waste, self._enough = self._waste, 0, _MIN_WASTE
         old_size, now = self._size, time_ns()
         hints = [hint for hint in self._hints.items() if hint[1] > now]
         if not hints and not self._held:
             self._unlink()
-            return True
+            return
         temporary = temporary_path(self._path)
         try:
             with failing_as_go("open", temporary):
@@ -241,25 +235,26 @@ class DueTimes:
                 for first in range(0, len(hints), _STEP // _ENTRY.size):
                     some = hints[first : first + _STEP // _ENTRY.size]
                     file.write(b"".join([_ENTRY.pack(key, due, 0) for key, due in some]))
-                    pause()
-                position = self._copy(file, len(_FIRST_LINE), old_size, pause)
+                    yield True
+                position = yield from self._copy(file, len(_FIRST_LINE), old_size)
                 sync(temporary)
-                self._copy(file, position, old_size, pause)
+                yield True
+                yield from self._copy(file, position, old_size)
                 size = file.tell()
             rename_file(temporary, self._path)
         except StorageError as error:
             self._log.error("DISKQUEUE(%s) failed to write due times - %s", self._queue, error)
             self._waste += waste
             self._enough = self._waste + _MIN_WASTE
-            return False
+            yield False
+        else:
+            self._size = size
+            self.unsynced = True  # what was appended during `sync`
         finally:
             with suppress(OSError):
                 os.unlink(temporary)
-        self._size = size
-        self.unsynced = True  # what was appended during `sync`
-        return True
 
-    def _copy(self, target: BinaryIO, position: int, old_size: int, pause: Callable[[], None]) -> int:
+    def _copy(self, target: BinaryIO, position: int, old_size: int) -> Generator[bool, None, int]:
         """Append to `target` what the file has from a position on and is needed; where that ended. Entries without a
         payload are hints, which `target` has, or, behind `old_size`, undo one that it may have."""
         pause_at = position + _STEP
@@ -268,7 +263,7 @@ class DueTimes:
             if key in self._held if payload else position > old_size:
                 target.write(_ENTRY.pack(key, due, len(payload)) + payload)
             if position >= pause_at:
-                pause()
+                yield True
                 pause_at = position + _STEP
         target.flush()
         return position
@@ -286,10 +281,6 @@ class DueTimes:
             with suppress(OSError):
                 os.unlink(self._path)
             self._size = self._waste = 0
-
-
-class _Ended(Exception):
-    """A compaction is to end."""
 
 
 def _open_private(path: str, flags: int) -> int:

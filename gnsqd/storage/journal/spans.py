@@ -184,9 +184,7 @@ class Spans:
         for starts, ends in zip(self._starts, self._ends, strict=True):
             bounds = array("q", bytes(16 * len(starts)))
             bounds[::2], bounds[1::2] = starts, ends
-            if byteorder == "little":
-                bounds.byteswap()
-            parts.append(bounds.tobytes())
+            parts.append(encode_bounds(bounds))
         return b"".join(parts)
 
     @classmethod
@@ -205,7 +203,7 @@ class Spans:
         return spans
 
 
-def encode_bounds(bounds: list[int]) -> bytes:
+def encode_bounds(bounds: Iterable[int]) -> bytes:
     """`Spans.decode` takes it: start, end, start, end, in any order."""
     data = array("q", bounds)
     if byteorder == "little":

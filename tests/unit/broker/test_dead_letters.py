@@ -168,7 +168,7 @@ def test_ephemeral_ones_have_an_ephemeral_topic(fakes: Build) -> None:
 
 @pytest.mark.usefixtures("stopped")
 def test_more_than_may_be_on_their_way_are_requeued(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnsqd.broker.set_aside.MAX_ASIDE", 2)
+    monkeypatch.setattr("gnsqd.broker.in_flight.MAX_ASIDE", 2)
     around = fakes(max_attempts=1)
     channel = channel_with(around, b"0", b"1", b"2")
     fail(channel, 3)
