@@ -99,16 +99,8 @@ def _put_letters(topic: Topic, channel: Channel, moved: list[Message]) -> Except
     """Put letters of what the channel has set aside, and append the messages to `moved`; what stopped it. They are put
     one by one, to know which are in. This is one step, so that nobody empties the channel meanwhile."""
     for message, reason, died in channel.aside.look(MAX_BATCH, MAX_BATCH_BYTES):
-        letter = Letter(
-            message.id.decode("latin-1"),
-            channel.topic_name,
-            channel.name,
-            message.timestamp,
-            message.attempts,
-            reason,
-            died,
-            message.body,
-        )
+        id, timestamp, attempts = message.id.decode("latin-1"), message.timestamp, message.attempts
+        letter = Letter(id, channel.topic_name, channel.name, timestamp, attempts, reason, died, message.body)
         try:
             topic.put_messages(topic.new_messages([letter.encode()]))
         except (BrokerError, StorageError) as error:

@@ -144,19 +144,13 @@ class Registry:
 
     def metadata(self) -> list[TopicMetadata]:
         """What nsqd.dat keeps: names and pause flags, nothing ephemeral."""
-        return [
-            TopicMetadata(
-                topic.name,
-                topic.paused,
-                [
-                    ChannelMetadata(channel.name, channel.paused)
-                    for channel in topic.channels.values()
-                    if not channel.ephemeral and not channel.exiting
-                ],
-            )
-            for topic in self.topics.values()
-            if not topic.ephemeral and not topic.exiting
-        ]
+        topics = []
+        for topic in self.topics.values():
+            if not topic.ephemeral and not topic.exiting:
+                channels = [each for each in topic.channels.values() if not each.ephemeral and not each.exiting]
+                listed = [ChannelMetadata(channel.name, channel.paused) for channel in channels]
+                topics.append(TopicMetadata(topic.name, topic.paused, listed))
+        return topics
 
     def load(self, topics: list[TopicMetadata], journaled: Iterable[str] = ()) -> None:
         """Create what nsqd.dat lists, and the topics and channels that only journals know; names that aren't valid are

@@ -36,22 +36,30 @@ def list_names(directory: str) -> list[str]:
         return os.listdir(directory or ".")
 
 
-def write_file(path: str, data: bytes, sync: bool) -> None:
-    """Create a file of mode 0600 with this content, fsynced if `sync`; if that fails, there is no such file."""
+@contextmanager
+def _opened(path: str, flags: int) -> Iterator[int]:
+    """The descriptor of a file, which has mode 0600 if it is new."""
     with failing_as_go("open", path):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        descriptor = os.open(path, flags, 0o600)
     try:
-        with failing_as_go("write", path):
-            _write_all(descriptor, data)
-        if sync:
-            with failing_as_go("sync", path):
-                _sync(descriptor, "fsync")
-    except StorageError:
-        with suppress(OSError):
-            os.unlink(path)
-        raise
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def write_file(path: str, data: bytes, sync: bool) -> None:
+    """Create a file of mode 0600 with this content, fsynced if `sync`; if that fails, there is no such file."""
+    with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
+        try:
+            with failing_as_go("write", path):
+                _write_all(descriptor, data)
+            if sync:
+                with failing_as_go("sync", path):
+                    _sync(descriptor, "fsync")
+        except StorageError:
+            with suppress(OSError):
+                os.unlink(path)
+            raise
 
 
 def _sync(descriptor: int, call: str) -> None:
@@ -71,9 +79,7 @@ def _sync(descriptor: int, call: str) -> None:
 
 def append_file(path: str, data: bytes) -> None:
     """Append all of it, creating a file of mode 0600, or nothing; StorageError."""
-    with failing_as_go("open", path):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
+    with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as descriptor:
         size = os.fstat(descriptor).st_size
         try:
             with failing_as_go("write", path):
@@ -82,8 +88,6 @@ def append_file(path: str, data: bytes) -> None:
             with suppress(OSError):
                 os.ftruncate(descriptor, size)
             raise
-    finally:
-        os.close(descriptor)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -131,17 +135,11 @@ def rename_file(source: str, target: str) -> None:
 def sync_path(path: str) -> None:
     """fsync a file or a directory; nothing happens if it does not exist."""
     try:
-        with failing_as_go("open", path):
-            descriptor = os.open(path, os.O_RDONLY)
-    except StorageError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return
-        raise
-    try:
-        with failing_as_go("sync", path):
+        with _opened(path, os.O_RDONLY) as descriptor, failing_as_go("sync", path):
             _sync(descriptor, "fsync")
-    finally:
-        os.close(descriptor)
+    except StorageError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
 
 
 def sync_directory(path: str) -> None:

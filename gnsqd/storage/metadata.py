@@ -25,13 +25,13 @@ _OLDER_NAME = re.compile(r"nsqd\.[0-9]+\.dat")
 
 
 class ChannelMetadata(NamedTuple):
-    name: str
-    paused: bool
+    name: str = ""
+    paused: bool = False
 
 
 class TopicMetadata(NamedTuple):
-    name: str
-    paused: bool
+    name: str = ""
+    paused: bool = False
     channels: Sequence[ChannelMetadata] = ()
 
 
@@ -55,14 +55,7 @@ def load(path: str) -> list[TopicMetadata]:
     except ValueError as error:
         raise StorageError(f"failed to parse metadata in {path} - {error}") from error
     return [
-        TopicMetadata(
-            topic.get("name", ""),
-            topic.get("paused", False),
-            [
-                ChannelMetadata(channel.get("name", ""), channel.get("paused", False))
-                for channel in topic.get("channels", [])
-            ],
-        )
+        TopicMetadata(**topic | {"channels": [ChannelMetadata(**channel) for channel in topic.get("channels", [])]})
         for topic in decoded.get("topics", [])
     ]
 
@@ -77,12 +70,11 @@ def find_older(data_path: str) -> list[str]:
 def encode(topics: Sequence[TopicMetadata]) -> bytes:
     """The content of nsqd.dat, as Go's encoder writes it; all names are valid, so nothing in them is escaped."""
     # By hand: with thousands of topics, a general encoder would be most of the work of creating another.
-    entries = [_encode(topic.name, topic.paused, f',"channels":{_encode_channels(topic.channels)}') for topic in topics]
+    entries = []
+    for topic in topics:
+        channels = _array([_encode(name, paused) for name, paused in topic.channels])
+        entries.append(_encode(topic.name, topic.paused, f',"channels":{channels}'))
     return f'{{"topics":{_array(entries)},"version":"{NSQD_VERSION}"}}'.encode()
-
-
-def _encode_channels(channels: Sequence[ChannelMetadata]) -> str:
-    return _array([_encode(name, paused) for name, paused in channels])
 
 
 def _encode(name: str, paused: bool, rest: str = "") -> str:

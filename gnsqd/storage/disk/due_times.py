@@ -24,7 +24,7 @@ from gevent import Greenlet, spawn
 from gnsqd.errors import StorageError
 from gnsqd.hub.cooperative import give_way
 from gnsqd.log import Logger
-from gnsqd.storage.files import append_file, failing_as_go, path_error, rename_file, sync_path, temporary_path
+from gnsqd.storage.files import append_file, failing_as_go, rename_file, sync_path, temporary_path
 from gnsqd.storage.syncer import Syncer
 
 _FIRST_LINE = b"gnsqd due times 1\n"
@@ -170,15 +170,11 @@ class DueTimes:
 
     def _find(self) -> int:
         """The size of the file, 0 if there is none; StorageError."""
-        try:
-            with open(self._path, "rb") as file:
-                if file.read(len(_FIRST_LINE)) != _FIRST_LINE:
-                    raise StorageError(f"{self._path} is not a file of due times")
-                return os.fstat(file.fileno()).st_size
-        except FileNotFoundError:
-            return 0
-        except OSError as error:
-            raise StorageError(path_error("open", self._path, error)) from error
+        with failing_as_go("open", self._path), suppress(FileNotFoundError), open(self._path, "rb") as file:
+            if file.read(len(_FIRST_LINE)) != _FIRST_LINE:
+                raise StorageError(f"{self._path} is not a file of due times")
+            return os.fstat(file.fileno()).st_size
+        return 0
 
     def _read(self, position: int) -> Iterator[tuple[bytes, int, bytes]]:
         """(key, due time, payload) of all entries from there on, as far as they are whole, those included that are

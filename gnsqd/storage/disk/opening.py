@@ -18,7 +18,7 @@ from gnsqd.log import Logger
 from gnsqd.storage.disk.data_files import DataFiles
 from gnsqd.storage.disk.reader import RecordReader
 from gnsqd.storage.disk.record import Meta, data_file_name, due_times_file_name, meta_file_name
-from gnsqd.storage.files import path_error
+from gnsqd.storage.files import failing_as_go, path_error
 
 # Not the files' fault: trying again later may help.
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -110,13 +110,8 @@ def _recover(files: QueueFiles, log: Logger) -> Opening:
     if not numbers:
         return Opening(Meta(), mended=False)
     depth = _count_records(files, numbers)
-    log.warn(
-        "DISKQUEUE(%s) no usable metadata, reading all %d messages in %d files from %s on",
-        files.name,
-        depth,
-        len(numbers),
-        files.path(numbers[0]),
-    )
+    text = "DISKQUEUE(%s) no usable metadata, reading all %d messages in %d files from %s on"
+    log.warn(text, files.name, depth, len(numbers), files.path(numbers[0]))
     return Opening(Meta(depth, numbers[0], 0, numbers[-1] + 1, 0))
 
 
@@ -126,24 +121,15 @@ def _count_records(files: QueueFiles, numbers: list[int]) -> int:
 
 def _check_write_file(files: QueueFiles, meta: Meta, log: Logger) -> Opening:
     path = files.path(meta.write_file)
-    try:
+    size = 0
+    with failing_as_go("stat", path), suppress(FileNotFoundError):
         size = os.stat(path).st_size
-    except FileNotFoundError:
-        size = 0
-    except OSError as error:
-        raise StorageError(path_error("stat", path, error)) from error
     if size == meta.write_pos and not os.path.lexists(files.path(meta.write_file + 1)):
         return Opening(meta, mended=False)
     later = [number for number in files.numbers() if number > meta.write_file]
     if size != meta.write_pos:
-        log.warn(
-            "DISKQUEUE(%s) %s metadata writePos %d %s file size of %d, skipping to new file",
-            files.name,
-            path,
-            meta.write_pos,
-            "<" if meta.write_pos < size else ">",
-            size,
-        )
+        text = "DISKQUEUE(%s) %s metadata writePos %d %s file size of %d, skipping to new file"
+        log.warn(text, files.name, path, meta.write_pos, "<" if meta.write_pos < size else ">", size)
     if later:
         log.warn("DISKQUEUE(%s) metadata ends at %s, reading %d later files too", files.name, path, len(later))
     added = _count_records(files, later)

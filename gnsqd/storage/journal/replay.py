@@ -115,13 +115,8 @@ class Replay:
         if self.lost:
             self._log.error("JOURNAL(%s): %s", self._topic, self.describe_lost())
         if paths:
-            self._log.info(
-                "JOURNAL(%s): replayed %d segments with %d messages in %.3f seconds",
-                self._topic,
-                len(self.segments),
-                self.present.count(),
-                monotonic() - begin,
-            )
+            text = "JOURNAL(%s): replayed %d segments with %d messages in %.3f seconds"
+            self._log.info(text, self._topic, len(self.segments), self.present.count(), monotonic() - begin)
 
     def _read_segment(self, number: int, path: str, is_last: bool) -> int:
         """The size of the file; OSError."""

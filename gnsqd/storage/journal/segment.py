@@ -10,22 +10,10 @@ from bisect import bisect_right
 from contextlib import suppress
 
 from gnsqd.errors import StorageError
-from gnsqd.storage.files import path_error, write_at
+from gnsqd.storage.files import failing_as_go, path_error, write_at
+from gnsqd.storage.journal import records
 from gnsqd.storage.journal.open_files import OpenFiles
-from gnsqd.storage.journal.records import (
-    CONTINUED,
-    FIRST_LINE_SIZE,
-    HEADER,
-    MARK_SIZE,
-    PUT,
-    PUT_HEAD,
-    Encoder,
-    decode_put,
-    is_whole,
-    mark_of,
-    parse_header,
-    split_frames,
-)
+from gnsqd.storage.journal.records import HEADER, PUT, decode_put, is_whole, parse_header, split_frames
 
 INDEX_STEP = 16 * 1024  # bytes
 CHUNK = 64 * 1024  # bytes that are read at once, at least
@@ -34,26 +22,11 @@ CHUNK = 64 * 1024  # bytes that are read at once, at least
 class Segment:
     """Knows the messages from `first` up to, not including, `end`. Owns a descriptor while it is read."""
 
-    __slots__ = (
-        "_descriptor",
-        "_last",
-        "_mark",
-        "_numbers",
-        "_offsets",
-        "count",
-        "end",
-        "first",
-        "number",
-        "path",
-        "salt",
-        "size",
-    )
-
     def __init__(self, path: str, number: int, salt: int, first: int) -> None:
         self.path = path
         self.number = number
         self.salt = salt
-        self._mark = mark_of(salt)
+        self._mark = records.mark_of(salt)
         self.first = self.end = first
         self.size = 0
         self.count = 0  # of messages
@@ -89,17 +62,14 @@ class Segment:
 
     def mark_continued(self) -> None:
         """Note at its end that another segment follows. Should that fail, it only goes unnoticed if that is lost."""
-        try:
+        with suppress(OSError):
             descriptor = os.open(self.path, os.O_WRONLY)
-        except OSError:
-            return
-        try:
-            self.size += write_at(descriptor, [Encoder(self.salt).record(CONTINUED)], self.size)
-        except OSError:
-            with suppress(OSError):
+            try:
+                self.size += write_at(descriptor, [records.Encoder(self.salt).record(records.CONTINUED)], self.size)
+            except OSError:
                 os.ftruncate(descriptor, self.size)
-        finally:
-            os.close(descriptor)
+            finally:
+                os.close(descriptor)
 
     def size_of(self, count: int) -> int:
         """How many bytes `count` of its messages take, about; 0 exactly when they are none."""
@@ -108,10 +78,8 @@ class Segment:
     def open(self, files: OpenFiles) -> None:
         """Have it open to be read, as long as `files` have room; StorageError."""
         if self._descriptor < 0:
-            try:
+            with failing_as_go("open", self.path):
                 self._descriptor = files.open(self.path, os.O_RDONLY)
-            except OSError as error:
-                raise StorageError(path_error("open", self.path, error)) from error
         files.use(self)
 
     def close(self) -> None:
@@ -135,17 +103,14 @@ class Segment:
         """(number, frames, due time) of messages in a row, from the first there is at `number` or later and before
         `end`; no frames if there is none. Damaged ones are as if they were not there. StorageError if the file can't
         be read."""
-        end = min(end, self.end)
-        try:
-            return self._read(number, end)
-        except OSError as error:
-            raise StorageError(path_error("read", self.path, error)) from error
+        with failing_as_go("read", self.path):
+            return self._read(number, min(end, self.end))
 
     def _read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
         if self._descriptor < 0:
             self._descriptor = os.open(self.path, os.O_RDONLY)
         entry = bisect_right(self._numbers, number) - 1
-        position = self._offsets[entry] if entry >= 0 else FIRST_LINE_SIZE
+        position = self._offsets[entry] if entry >= 0 else records.FIRST_LINE_SIZE
         start = next_number = number
         frames: list[bytes] = []
         due = 0
@@ -179,7 +144,7 @@ class Segment:
                 break
             if not frames:
                 start, due = max(first, number), record_due
-            found = split_frames(payload, PUT_HEAD, max(next_number - first, 0))
+            found = split_frames(payload, records.PUT_HEAD, max(next_number - first, 0))
             frames += found[: end - max(first, next_number)]
             next_number = first + count
         return start, frames, due
@@ -191,7 +156,7 @@ class Segment:
             found = data.find(self._mark)
             if found >= 0:
                 return position + found
-            if len(data) <= MARK_SIZE:
+            if len(data) <= records.MARK_SIZE:
                 break
-            position += len(data) - MARK_SIZE + 1
+            position += len(data) - records.MARK_SIZE + 1
         return self.size
