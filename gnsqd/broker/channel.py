@@ -51,12 +51,8 @@ class Channel:
         self.name = name
         self.ephemeral = is_ephemeral(name)
         self.clients: dict[int, Consumer] = {}
-        self.paused = False
-        self.exiting = False
-        self.message_count = 0
-        self.requeue_count = 0
-        self.timeout_count = 0
-        self.dead_letter_count = 0
+        self.paused = self.exiting = False
+        self.message_count = self.requeue_count = self.timeout_count = self.dead_letter_count = 0
         self._environment = environment
         self._log = environment.log
         self._options = environment.options
@@ -138,9 +134,8 @@ class Channel:
     def take(self, client: Consumer, window: int, timeout: int, sample_rate: int) -> list[Message]:
         """Up to `window` messages for `client`, noted in flight for `timeout` ns.
 
-        [] puts it into the line of those that wait for more, even if `depth` isn't 0: what is on disk may be
-        unreadable for a while. With a `sample_rate` of N > 0 only N % of the messages are given out, the rest are
-        consumed silently.
+        [] lets it wait for more, even if `depth` isn't 0: what is on disk may be unreadable for a while. With a
+        `sample_rate` of N > 0 only N % of the messages are delivered, the rest are consumed silently.
         """
         queue = self.queue
         waiting = self._waiting

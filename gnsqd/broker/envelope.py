@@ -22,8 +22,7 @@ _HASH = 9  # characters: a hyphen and a CRC-32
 
 
 def dead_letter_topic(topic: str, channel: str) -> str:
-    """Where dead letters of a channel go: `{topic}.{channel}.dead`, ephemeral if either is. Of what is too long for a
-    name the end is replaced by its CRC-32."""
+    """`{topic}.{channel}.dead`, ephemeral if either is. The end of a name that is too long becomes its CRC-32."""
     name = f"{topic.removesuffix(EPHEMERAL_SUFFIX)}.{channel.removesuffix(EPHEMERAL_SUFFIX)}"
     end = _SUFFIX + (EPHEMERAL_SUFFIX if is_ephemeral(topic) or is_ephemeral(channel) else "")
     room = MAX_NAME_LENGTH - len(end)

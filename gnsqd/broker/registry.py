@@ -76,19 +76,15 @@ class Registry:
         if topic is None:
             if self._exiting:
                 raise BrokerError("exiting")
-            topic = self._create(name)
+            topic = self.topics[name] = Topic(name, self._environment, self._delete_soon)
+            topic.draining = self.draining
+            self._environment.log.info("TOPIC(%s): created", name)
             if not self.loading:
                 precreation = self._environment.spawn(f"precreate:{name}", lambda: self._precreate_channels(topic))
                 if not self._late:
                     precreation.join(PRECREATION_PATIENCE)
                     if not precreation.ready():
                         self._late.add(topic)
-        return topic
-
-    def _create(self, name: str) -> Topic:
-        topic = self.topics[name] = Topic(name, self._environment, self._delete_soon)
-        topic.draining = self.draining
-        self._environment.log.info("TOPIC(%s): created", name)
         return topic
 
     def _precreate_channels(self, topic: Topic) -> None:
@@ -153,8 +149,7 @@ class Registry:
         return topics
 
     def load(self, topics: list[TopicMetadata], journaled: Iterable[str] = ()) -> None:
-        """Create what nsqd.dat lists, and the topics and channels that only journals know; names that aren't valid are
-        skipped with a warning."""
+        """Create what nsqd.dat lists, and the topics and channels that only journals know. It skips invalid names."""
         self.loading = True
         try:
             known = {topic.name for topic in topics}

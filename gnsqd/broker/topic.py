@@ -6,6 +6,7 @@ and lose nothing.
 """
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from time import monotonic, time_ns
 
 from gnsqd.broker.bounds import Bounds
@@ -42,11 +43,8 @@ class Topic:
         self.name = name
         self.ephemeral = is_ephemeral(name)
         self.channels: dict[str, Channel] = {}
-        self.paused = False
-        self.exiting = False
-        self.draining = False
-        self.message_count = 0
-        self.message_bytes = 0
+        self.paused = self.exiting = self.draining = False
+        self.message_count = self.message_bytes = 0
         self._environment = environment
         self._log = environment.log
         self._ids = environment.ids
@@ -71,8 +69,7 @@ class Topic:
         return self.queue.stored()
 
     def e2e_latency(self) -> Result | None:
-        """How long messages took from being published to FIN, over all channels; None if no percentiles are configured
-        or there is no channel. May yield."""
+        """As `Channel.e2e_latency`, over all channels; also None if there is no channel. May yield."""
         streams = [channel.latencies for channel in self.channels.values() if channel.latencies is not None]
         return streams[0].merged(Turns().over(streams)) if streams else None
 
@@ -90,11 +87,8 @@ class Topic:
         return new_messages(self._ids.next_ids(now, len(bodies)), now, bodies, deferred)
 
     def put_messages(self, messages: list[Message]) -> None:
-        """Queue what was just published; BrokerError("exiting") or StorageError if that can't be.
-
-        After a StorageError those that came before the failing one stay queued. Call `commit` before telling the
-        publisher that they are kept.
-        """
+        """Queue what was just published; BrokerError("exiting"), or StorageError: those before the failing one stay
+        queued. The publisher may be answered after `commit`."""
         if self.exiting:
             raise BrokerError("exiting")
         self._store.append(messages)
@@ -119,8 +113,7 @@ class Topic:
         self.message_bytes += size - BODY_AT * len(messages)
 
     def _nothing_before(self, count: int) -> bool:
-        """Whether so few messages may go to the channels right away, as the pump would do it: none is queued here, and
-        the channels have room in memory."""
+        """Whether so few messages may skip the pump: none is queued here, and the channels have room in memory."""
         queue = self.queue
         if queue.memory or not self._flowing() or count * len(self.channels) > MAX_BATCH or queue.stored():
             return False
@@ -130,8 +123,7 @@ class Topic:
         return True
 
     def publish(self, bodies: list[bytes], deferred: int = 0) -> None:
-        """Put messages of these bodies; errors as `put_messages`, and Draining or OutOfBounds, with nothing put. Of
-        very many at once it makes several turns."""
+        """Put messages of these bodies; errors as `put_messages`, and Draining or OutOfBounds, with nothing put."""
         if self.draining:
             raise Draining
         if self.bounds is not None:
@@ -277,15 +269,11 @@ class Topic:
         """Drop the topic, its channels and all their messages, files included. May yield."""
         self._stop_pump("deleting")
         self._environment.notify(self, not self.ephemeral)
-        failure = None
-        for delete in (*(channel.delete for channel in self.channels.values()), self._store.delete):
-            try:
-                delete()
-            except StorageError as error:
-                failure = error
-        self.channels.clear()
-        if failure is not None:
-            raise failure
+        with ExitStack() as last_to_first:  # each, whatever the others raise
+            last_to_first.callback(self.channels.clear)
+            last_to_first.callback(self._store.delete)
+            for channel in self.channels.values():
+                last_to_first.callback(channel.delete)
 
     def close(self) -> Left:
         """Keep everything as the store does, channel by channel, then what no channel has yet. May yield."""

@@ -21,8 +21,7 @@ class WaitingConsumers:
         return len(self._woken)
 
     def leave(self, client: Consumer) -> int:
-        """It does not wait, and nothing is promised to it. How many messages it may not take because they are promised
-        to others: none if it was woken itself."""
+        """It does not wait. How many messages are promised to others: none if it was woken itself."""
         self._waiting.pop(client.id, None)
         if client.id in self._woken:
             self._woken.remove(client.id)

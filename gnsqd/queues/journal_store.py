@@ -9,6 +9,7 @@ The journal first notes that the disk queues are copies, so that a start after a
 """
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import islice
 
 from gevent.lock import Semaphore
@@ -99,7 +100,7 @@ class JournalStore(Store):
         name = f"{self.topic}:{channel}"
         with self._moving:
             if name in self._unmoved:
-                self.context.open_disk_queue(name).delete()
+                self._delete_disk_queue(name)
                 self._unmoved.remove(name)
 
     # Messages
@@ -217,14 +218,12 @@ class JournalStore(Store):
         with self._moving:
             self._journal.remove()
         self.queue.forget()
-        failure = None
-        for name in self._unmoved:
-            try:
-                self.context.open_disk_queue(name).delete()
-            except StorageError as error:
-                failure = error
-        if failure is not None:
-            raise failure
+        with ExitStack() as steps:  # each, whatever the others raise
+            for name in self._unmoved:
+                steps.callback(self._delete_disk_queue, name)
+
+    def _delete_disk_queue(self, name: str) -> None:
+        self.context.open_disk_queue(name).delete()
 
     def close(self) -> Left:
         self._ending = True

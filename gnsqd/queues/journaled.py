@@ -9,9 +9,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from heapq import heapify, heappop, heappush
-from itertools import chain, islice
+from itertools import chain, islice, starmap
 from sys import maxsize
 from time import monotonic_ns, time_ns
+from typing import TypeVar
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
@@ -25,6 +26,7 @@ from gnsqd.storage.journal.snapshot import Held
 from gnsqd.storage.journal.snapshot import Queue as NotedQueue
 from gnsqd.storage.journal.spans import Spans
 
+T = TypeVar("T")
 MAX_READS = 16  # of the journal in one step, where messages are scattered
 
 
@@ -127,16 +129,14 @@ class JournaledQueue(Queue):
             self.log.error("JOURNAL(%s): %s", self.name, error)
             return False
         if first > start:
-            self._note_damage(start, min(first, self._runs[0][1]))
+            end = min(first, self._runs[0][1])
+            text = "JOURNAL(%s): %d messages from %d on can't be read and are lost"
+            self.log.error(text, self.name, end - start, start)
+            self._skip(end)
+            self.note_finished_span(start, end)
             return False
         self._frames, self._frames_at, self._frames_due = frames, first, due
         return True
-
-    def _note_damage(self, start: int, end: int) -> None:
-        """The first messages of the first run are damaged."""
-        self.log.error("JOURNAL(%s): %d messages from %d on can't be read and are lost", self.name, end - start, start)
-        self._skip(end)
-        self.note_finished_span(start, end)
 
     def _skip(self, end: int) -> None:
         """The first run begins at `end` from now on."""
@@ -196,8 +196,7 @@ class JournaledQueue(Queue):
         return count + super().release(now, limit, takers)
 
     def held_messages(self) -> Iterator[Message]:
-        """The messages that are held back as numbers, each for the time left; StorageError. For the end of the queue,
-        which keeps them."""
+        """Copies of the messages that are held back as numbers, each with the time left as `deferred`; StorageError."""
         due = {number: due for due, number in self._held}
         unread = len(due)
         for message in self._in_journal(Spans.of(due)):
@@ -221,8 +220,7 @@ class JournaledQueue(Queue):
         return number, number * mean
 
     def _drop_next(self, limit: int, before: int = maxsize) -> int:
-        """Drop some of what comes next: at most `limit` messages, with numbers below `before`, which is more than
-        `front`. How many those were."""
+        """Drop at most `limit` messages of the first run, with numbers below `before`, above `front`; how many."""
         start, end = self._runs[0]
         end = min(end, start + limit, before)
         self._skip(end)
@@ -316,9 +314,8 @@ class JournaledQueue(Queue):
         records = []
         if total:
             spans = zip(self._taken_notes[::2], self._taken_notes[1::2], strict=True)
-            records += encoder.held(
-                self.index, [(number, 1, 0) for start, end in spans for number in range(start, end)]
-            )
+            numbers = chain.from_iterable(starmap(range, spans))
+            records += encoder.held(self.index, [(number, 1, 0) for number in numbers])
         elif self._taken_notes:
             records.append(encoder.spans(TAKEN, self.index, self._taken_notes))
         if self._held_notes:
@@ -342,10 +339,22 @@ class JournaledQueue(Queue):
 
     def held(self) -> Iterator[Held]:
         wall = time_ns() - monotonic_ns()
-        held = self._held[:] if self._attempts else []  # without attempts the due time is where the message is
-        known = _known(self._attempts.copy(), held, wall)
-        in_memory = _held_in_memory([*self.memory, *self.outside()], [*self.deferred], wall)
-        return chain([self._held_entries()], known, in_memory)  # the later of two counts
+        attempts = self._attempts.copy()
+        held = self._held[:] if attempts else []  # without attempts the due time is where the message is
+        in_memory, deferred = [*self.memory, *self.outside()], [*self.deferred]
+
+        def known() -> Iterator[Held]:
+            for piece in _pieces(held):
+                yield [(n, attempts.pop(n), wall + due) for due, n in piece if n in attempts]
+            for rest in _pieces(attempts.items()):
+                yield [(n, count, 0) for n, count in rest]
+
+        return chain(  # of two entries of a message the later counts
+            [self._held_entries()],
+            known(),
+            ([(each.number, each.attempts, 0) for each in piece if each.attempts] for piece in _pieces(in_memory)),
+            ([(each.number, each.attempts, wall + each.deadline) for each in piece] for piece in _pieces(deferred)),
+        )
 
     # From the store
 
@@ -378,8 +387,7 @@ class JournaledQueue(Queue):
         self._depth = 0
 
     def empty(self) -> None:
-        """A channel drops what its topic has handed over, a topic what it has not; StorageError if that is not written
-        yet."""
+        """A channel drops what its topic has handed over, a topic what it has not. StorageError: not written yet."""
         self.forget()
         if self.index:
             self.finished.update(self.journal.queues[0].finished)
@@ -396,24 +404,9 @@ class JournaledQueue(Queue):
         self.journal.remove_queue(self)
 
 
-def _held_in_memory(messages: list[Message], deferred: list[Message], wall: int) -> Iterator[Held]:
-    """As `Queue.held`, `wall` (ns) being the wall clock less the monotonic one."""
-    for at in range(0, len(messages), MAX_HELD):
-        yield [(message.number, message.attempts, 0) for message in messages[at : at + MAX_HELD] if message.attempts]
-    for at in range(0, len(deferred), MAX_HELD):
-        yield [(message.number, message.attempts, wall + message.deadline) for message in deferred[at : at + MAX_HELD]]
-
-
-def _known(attempts: dict[int, int], deferred: list[tuple[int, int]], wall: int) -> Iterator[Held]:
-    """All `attempts`, with the due times that are known, `wall` after those of `deferred`."""
-    for at in range(0, len(deferred), MAX_HELD):
-        yield [
-            (number, attempts.pop(number), wall + due)
-            for due, number in deferred[at : at + MAX_HELD]
-            if number in attempts
-        ]
-    rest = iter(attempts.items())
-    while piece := [(number, count, 0) for number, count in islice(rest, MAX_HELD)]:
+def _pieces(items: Iterable[T]) -> Iterator[list[T]]:
+    rest = iter(items)
+    while piece := list(islice(rest, MAX_HELD)):
         yield piece
 
 

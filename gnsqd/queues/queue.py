@@ -23,8 +23,7 @@ MAX_STEP = 2048  # messages that one step drops
 
 
 class Left(NamedTuple):
-    """What queues leave at their end: messages that could not be written, queues that could not be synced, and messages
-    in journals."""
+    """What queues leave at their end: messages not written, queues not synced, and messages in journals."""
 
     lost: int = 0
     unsynced: int = 0
@@ -85,8 +84,7 @@ class Deferred:
         return iter(self._messages.values())
 
     def push(self, message: Message, due: int) -> bool:
-        """Hold `message` back until `due`. An id that is held back already stays as it is: it is the same message; then
-        False."""
+        """Hold `message` back until `due`; False if its id is held back already, as it is the same message."""
         if self._messages.setdefault(message.id, message) is not message:
             return False
         message.deadline = due
@@ -171,8 +169,7 @@ class Queue:
             raise
 
     def put_all(self, messages: list[Message], takers: int = 0) -> None:
-        """As `put`, but messages that the store refuses stay in memory. Then the queue is `blocked` until `retry` has
-        stored them or they were taken."""
+        """As `put`, but messages that the store refuses stay in memory, and it is `blocked` until they are gone."""
         try:
             self.put(messages, takers)
         except StorageError as error:
@@ -225,8 +222,7 @@ class Queue:
         return messages
 
     def take(self, limit: int, max_bytes: int) -> list[Message]:
-        """As `next`, for consumers: messages that are not due yet are held back, and the owner has the others from now
-        on."""
+        """As `next`, for consumers: messages that are not due yet are held back, and the owner has the others."""
         return self.next(limit, max_bytes)
 
     def taken(self, messages: list[Message], given: list[Message]) -> None:

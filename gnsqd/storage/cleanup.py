@@ -7,7 +7,7 @@ neither meta nor data files, because the real nsqd, which does not know them, ha
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
@@ -26,12 +26,14 @@ _OF_DUE_TIMES = re.compile(rf"({_QUEUE}){_DUE_TIMES}")
 
 
 def clean_up(data_files: DataFiles, names: Iterable[str], log: Logger) -> None:
-    """Remove the leftovers among `names`, all files in the data path, and log how many there were; what can't be
-    removed is also logged. Call it under the lock of the data path, before any queue is opened.
-    """
+    """Remove the leftovers among `names`, all files in the data path, and log how many there were. Call it under the
+    lock of the data path, before any queue is opened."""
     removed = 0
     errors = []
-    for name in _find(data_files, names):
+    for name in names:
+        due_times = _OF_DUE_TIMES.fullmatch(name)
+        if not _TEMPORARY.fullmatch(name) and (not due_times or due_times[1] in data_files):
+            continue
         path = os.path.join(data_files.data_path, name)
         try:
             with failing_as_go("remove", path):
@@ -44,11 +46,3 @@ def clean_up(data_files: DataFiles, names: Iterable[str], log: Logger) -> None:
         log.info("NSQ: removed %d files that an nsqd before this one left unfinished or without their queue", removed)
     if errors:
         log.warn("NSQ: failed to remove %d files that nobody needs - %s", len(errors), errors[0])
-
-
-def _find(data_files: DataFiles, names: Iterable[str]) -> Iterator[str]:
-    """Names of temporary files, and of due times without a queue."""
-    for name in names:
-        due_times = _OF_DUE_TIMES.fullmatch(name)
-        if _TEMPORARY.fullmatch(name) or (due_times and due_times[1] not in data_files):
-            yield name

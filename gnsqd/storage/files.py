@@ -63,10 +63,8 @@ def write_file(path: str, data: bytes, sync: bool) -> None:
 
 
 def _sync(descriptor: int, call: str) -> None:
-    """Have the disk keep what was written, by fsync or fdatasync; OSError.
-
-    macOS has no fdatasync, and its fsync leaves all in the memory of the disk: F_FULLFSYNC is what Go takes there.
-    """
+    """Have the disk keep what was written, by fsync or fdatasync; OSError. macOS has no fdatasync, and its fsync leaves
+    all in the memory of the disk: F_FULLFSYNC is what Go uses there."""
     if _F_FULLFSYNC is not None:
         try:
             fcntl.fcntl(descriptor, _F_FULLFSYNC)
@@ -150,13 +148,6 @@ def sync_directory(path: str) -> None:
         cause = error.__cause__
         if not isinstance(cause, OSError) or cause.errno not in _CANNOT_SYNC:
             raise
-
-
-def sync_paths(paths: list[str], directory: str) -> None:
-    """fsync files, and that `directory` has them."""
-    for path in paths:
-        sync_path(path)
-    sync_directory(directory)
 
 
 def sync_files(descriptors: list[int], path: str, directory: str | None) -> None:

@@ -9,8 +9,7 @@ LOOK_EVERY = 1 << 20  # bytes that may come between two looks
 
 
 class FreeDisk:
-    """`low` while fewer than `minimum` bytes are free, for users without privileges; a line in the log when that begins
-    and when it ends."""
+    """`low` while fewer than `minimum` bytes are free for users without privileges; the log has the changes."""
 
     def __init__(self, data_path: str, minimum: int, log: Logger) -> None:
         self.low = False

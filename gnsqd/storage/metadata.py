@@ -98,11 +98,9 @@ def _replace(path: str, temporary: str, topics: Sequence[TopicMetadata]) -> None
 
 
 class MetadataFile:
-    """The file `path` of a running daemon, and when it is written; `topics()` is the state to write, without yielding.
-
-    `persist_loop` writes it after every `note_change`, until `close`. What could not be written is logged and tried
-    again, once a second and with every further change.
-    """
+    """The file `path` of a running daemon; `topics()` is the state to write, without yielding. `persist_loop` writes it
+    after every `note_change`, until `close`. What could not be written is logged and tried again, once a second and
+    with every further change."""
 
     def __init__(self, path: str, topics: Callable[[], Sequence[TopicMetadata]], syncer: Syncer, log: Logger) -> None:
         self.path = path
@@ -126,9 +124,7 @@ class MetadataFile:
 
     def wait(self) -> None:
         """Return when the file contains every change noted so far, or a write of them has failed. Yields.
-
-        StorageError("exiting") if there will be no such write any more.
-        """
+        StorageError("exiting") if there will be no such write any more."""
         changes, begun = self._changes, self._begun
         if self._written < changes:
             self._bell.set()

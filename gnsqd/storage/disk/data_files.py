@@ -14,8 +14,7 @@ _OF_QUEUE = re.compile(rf"(.+?)(?:({re.escape(meta_file_name(''))})|\.diskqueue\
 
 
 class DataFiles:
-    """The queues that have a meta or data files in `data_path`, which has files of these `names` now, and no queue is
-    open."""
+    """The queues that have a meta or data files in `data_path`, whose files are `names`; no queue is open."""
 
     def __init__(self, data_path: str, names: Iterable[str]) -> None:
         self.data_path = data_path

@@ -38,9 +38,7 @@ PUT_BACK_BATCH = 256  # messages
 
 class DiskQueue:
     """Owns the files `{name}.diskqueue.*` of a data path; StorageError if a listing of that is needed and fails.
-
-    Payloads have `min_size` bytes or more. Larger ones than max-msg-size allows are also read (`reader`).
-    """
+    Payloads have `min_size` bytes or more. Larger ones than max-msg-size allows are also read (`reader`)."""
 
     def __init__(
         self,
@@ -75,8 +73,7 @@ class DiskQueue:
         self._write_descriptor = -1
 
         self._unsynced_files: set[int] = set()
-        self._operations = 0
-        self._synced_operations = 0
+        self._operations = self._synced_operations = 0
         self._told_pos = self._read_pos  # in the file being read
         self._told_operations = 0  # when that was the read position
         self._reads_untold = 0  # records consumed behind it
@@ -111,10 +108,8 @@ class DiskQueue:
         self.due_times.write_held()
 
     def _put_back(self, held_back: dict[bytes, bytes]) -> None:
-        """Put the messages back that a killed daemon held back, but for those that are in the queue, too.
-
-        What can't be written stays in the side file until the next start.
-        """
+        """Put the messages back that a killed daemon held back, except those that are also in the queue. What can't be
+        written stays in the side file until the next start."""
         for payloads in self._read_all():
             self.due_times.returned(payloads)
             for payload in payloads:
@@ -183,7 +178,9 @@ class DiskQueue:
             ends = [end for end in accumulate([4 + len(payload) for payload in payloads]) if end <= written]
             payloads = payloads[: len(ends)]
             written = ends[-1] if ends else 0
-            self._cut_write_file(self._write_pos + written)
+            if self._write_descriptor >= 0:
+                with suppress(OSError):  # should this fail too, the next write goes over the torn record
+                    os.ftruncate(self._write_descriptor, self._write_pos + written)
             text = path_error(operation, self._files.path(self._write_file), error)
             failure = StorageError(text, written=len(ends))
         if payloads:
@@ -199,12 +196,6 @@ class DiskQueue:
         path = self._files.path(self._write_file)
         self._write_descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self._log.info("DISKQUEUE(%s): writeOne() opened %s", self.name, path)
-
-    def _cut_write_file(self, size: int) -> None:
-        """Remove the torn record behind `size` bytes."""
-        if self._write_descriptor >= 0:
-            with suppress(OSError):  # should this fail too, the next write goes over it
-                os.ftruncate(self._write_descriptor, size)
 
     def _roll(self) -> None:
         """Finish the write file and go on in the next one."""
@@ -326,8 +317,7 @@ class DiskQueue:
         self._check_tail()
 
     def _finish_read_file(self) -> None:
-        """All of a finished file has been read. It goes after meta names the next one: the other way round a kill in
-        between would make it look lost."""
+        """Delete a finished file that was read, after meta names the next: otherwise a kill would make it look lost."""
         path = self._files.path(self._read_file)
         self._close_reader()
         self._unsynced_files.discard(self._read_file)

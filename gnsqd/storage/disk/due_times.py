@@ -141,10 +141,8 @@ class DueTimes:
     # The file
 
     def load(self) -> dict[bytes, bytes]:
-        """Read the file, if there is one. What a killed daemon held back comes back, by key: it may be in no queue.
-
-        A damaged file is set aside, and counts as far as it can be read.
-        """
+        """Read the file, if there is one. What a killed daemon held back is returned by key: it may be in no queue. A
+        damaged file is set aside, and counts as far as it can be read."""
         held_back: dict[bytes, bytes] = {}
         now = time_ns()
         try:
@@ -177,8 +175,7 @@ class DueTimes:
         return 0
 
     def _read(self, position: int) -> Iterator[tuple[bytes, int, bytes]]:
-        """(key, due time, payload) of all entries from there on, as far as they are whole, those included that are
-        appended meanwhile; StorageError."""
+        """(key, due time, payload) of all entries from there on, also of those appended meanwhile; StorageError."""
         if position >= self._size:
             return
         with failing_as_go("read", self._path), suppress(FileNotFoundError), open(self._path, "rb") as file:
@@ -192,8 +189,7 @@ class DueTimes:
                 yield key, due, file.read(size)
 
     def save(self) -> bool:
-        """Replace the file by one with what is still to come, durably, or remove it; whether that worked. Only while
-        the file is not compacted (`stop`)."""
+        """After `stop`, replace the file by one with what is still to come, durably, or remove it; whether it did."""
         return all(self._replace(sync_path))
 
     def stop(self) -> None:
@@ -214,8 +210,7 @@ class DueTimes:
             self._compaction = None
 
     def _replace(self, sync: Callable[[str], None]) -> Generator[bool, None, None]:
-        """As `save`, step by step: True after each, False if it failed. Closed before its end, it leaves the file as it
-        is."""
+        """As `save`, step by step: True after each, False if it failed. Closed early, it leaves the file as it is."""
         waste, self._waste, self._enough = self._waste, 0, _MIN_WASTE
         old_size, now = self._size, time_ns()
         hints = [hint for hint in self._hints.items() if hint[1] > now]
@@ -225,7 +220,7 @@ class DueTimes:
         temporary = temporary_path(self._path)
         try:
             with failing_as_go("open", temporary):
-                file = open(temporary, "xb", opener=_open_private)  # noqa: SIM115
+                file = os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
             with file, failing_as_go("write", temporary):
                 file.write(_FIRST_LINE)
                 for first in range(0, len(hints), _STEP // _ENTRY.size):
@@ -277,10 +272,6 @@ class DueTimes:
             with suppress(OSError):
                 os.unlink(self._path)
             self._size = self._waste = 0
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def payload_key(payload: bytes) -> bytes:

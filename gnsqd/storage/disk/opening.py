@@ -78,8 +78,7 @@ class QueueFiles:
 
 class Opening(NamedTuple):
     """Positions to start from; `mended` if they are not those in the meta file. `short_file` ends before the position
-    that meta told of, `promised_end`.
-    """
+    in meta, `promised_end`."""
 
     meta: Meta
     mended: bool = True

@@ -18,10 +18,8 @@ MAX_JOINED = 16 * 1024  # bytes; beyond that reading them back costs less than c
 
 
 class RecordReader:
-    """Owns the file descriptor and the buffer. OSError if the file can't be opened.
-
-    Payloads have `min_size` bytes or more; of those with more than `max_size`, see above.
-    """
+    """Owns the file descriptor and the buffer. OSError if the file can't be opened. Payloads have `min_size` bytes or
+    more; of those with more than `max_size`, see above."""
 
     def __init__(self, path: str, min_size: int, max_size: int) -> None:
         self._min_size = min_size
@@ -46,11 +44,9 @@ class RecordReader:
             self._buffer += data
 
     def read(self, pos: int, end: int, limit: int, max_bytes: int) -> tuple[list[bytes], list[int]]:
-        """Payloads of the records between `pos` and `end`, and the position behind each record.
-
-        At most `limit`, together at most `max_bytes` but for a single larger one. It stops before a damaged record;
-        StorageError, with Go's words, if the first one is damaged, OSError if the file can't be read.
-        """
+        """Payloads of the records between `pos` and `end`, and the position behind each: at most `limit`, together at
+        most `max_bytes` but for a single larger one. It stops before a damaged record; StorageError, with Go's words,
+        if that is the first one, OSError if the file can't be read."""
         payloads: list[bytes] = []
         ends: list[int] = []
         try:

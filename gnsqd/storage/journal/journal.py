@@ -24,7 +24,7 @@ from gevent import Greenlet, spawn
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
 from gnsqd.options import Options
-from gnsqd.storage.files import failing_as_go, sync_directory, sync_files, sync_paths
+from gnsqd.storage.files import failing_as_go, sync_directory, sync_files, sync_path
 from gnsqd.storage.journal import records
 from gnsqd.storage.journal.batch import Batch, Mark
 from gnsqd.storage.journal.compaction import Rewriting, plan
@@ -46,9 +46,7 @@ RETRY_SECONDS = 5.0
 
 class Journal:
     """Owns the files `{topic}.journal.*` of the data path. It begins with what `paths` hold: see `replay`.
-
-    `on_dirty(journal)` is called when there is something that nobody may flush soon.
-    """
+    `on_dirty(journal)` is called when there is something that nobody may flush soon."""
 
     def __init__(
         self,
@@ -471,9 +469,8 @@ class Journal:
             self._void = []
 
     def compact(self) -> bool:
-        """Delete what nothing is wanted of, wherever it is, and copy what is wanted of old segments together where that
-        frees much. The journal stays within four segments, or twice what is wanted. False if it has to be done again
-        although nothing changes. May yield."""
+        """Delete segments of which nothing is wanted, and copy what is wanted of others together where that frees much:
+        the journal stays within four segments, or twice what is wanted. False if it has to be repeated. May yield."""
         if monotonic() < self._compact_at:
             return False
         if self._compaction is None or self._compaction.ready():
@@ -533,9 +530,10 @@ class Journal:
     # The end
 
     def sync(self) -> None:
-        """Have what is written, and the names of all files in the data path, survive a loss of power; StorageError. May
-        yield."""
-        self._syncer.run(sync_paths, [segment.path for segment in self._segments.all], self._data_path)
+        """Have what is written, and the names of all files, survive a loss of power; StorageError. May yield."""
+        for segment in self._segments.all[:]:
+            self._syncer.run(sync_path, segment.path)
+        self._syncer.run(sync_directory, self._data_path)
 
     def mark_converting(self) -> None:
         """What the disk queues of the topic hold from now on is a copy; StorageError. May yield."""

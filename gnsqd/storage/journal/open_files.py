@@ -66,8 +66,7 @@ class OpenFiles:
 
 
 class AppendedFile:
-    """A new file that is to become `target` and has another name until `finish`; open until `release` at least.
-    StorageError."""
+    """A new file, with another name than `target` until `finish`, and open until `release` at least; StorageError."""
 
     __slots__ = ("_files", "_target", "descriptor", "path")
 

@@ -100,9 +100,8 @@ class Segment:
             raise StorageError(path_error("remove", self.path, error)) from error
 
     def read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
-        """(number, frames, due time) of messages in a row, from the first there is at `number` or later and before
-        `end`; no frames if there is none. Damaged ones are as if they were not there. StorageError if the file can't
-        be read."""
+        """(number, frames, due time) of messages in a row, from the first undamaged one at `number` or later and before
+        `end`; no frames if there is none. StorageError if the file can't be read."""
         with failing_as_go("read", self.path):
             return self._read(number, min(end, self.end))
 

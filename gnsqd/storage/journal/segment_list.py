@@ -14,7 +14,7 @@ class Segments:
 
     def __init__(self, topic: str, segments: list[Segment], log: Logger, open_files: OpenFiles) -> None:
         self._topic = topic
-        self._all = segments
+        self.all = segments  # not to be changed by others
         self._log = log
         self._open_files = open_files
         self._firsts: list[int] = []
@@ -22,27 +22,22 @@ class Segments:
         self._index()
 
     def __len__(self) -> int:
-        return len(self._all)
-
-    @property
-    def all(self) -> list[Segment]:
-        """Not to be changed."""
-        return self._all
+        return len(self.all)
 
     @property
     def last(self) -> Segment:
-        return self._all[-1]
+        return self.all[-1]
 
     def _index(self) -> None:
-        self._firsts = [segment.first for segment in self._all]
+        self._firsts = [segment.first for segment in self.all]
 
     def append(self, segment: Segment) -> None:
-        self._all.append(segment)
+        self.all.append(segment)
         self._firsts.append(segment.first)
 
     def cut(self, end: int) -> None:
         """Messages from `end` on will be in a later segment, too, which counts."""
-        for segment in self._all:
+        for segment in self.all:
             segment.cut(end)
         self._index()
 
@@ -50,9 +45,9 @@ class Segments:
         """As `Segment.read`; (end, [], 0) if there is none in any."""
         while number < end:
             position = max(bisect_right(self._firsts, number) - 1, 0)
-            if position >= len(self._all):
+            if position >= len(self.all):
                 break
-            segment = self._all[position]
+            segment = self.all[position]
             if segment is not self._reading:
                 self.end_reading()
                 self._reading = segment
@@ -60,7 +55,7 @@ class Segments:
             start, frames, due = segment.read(number, end)
             if frames:
                 return start, frames, due
-            if position + 1 == len(self._all):
+            if position + 1 == len(self.all):
                 break
             number = max(number, self._firsts[position + 1])
         return end, [], 0
@@ -72,25 +67,24 @@ class Segments:
             self._reading = None
 
     def have(self, group: Sequence[Segment]) -> bool:
-        return all(segment in self._all for segment in group)
+        return all(segment in self.all for segment in group)
 
     def drop_below(self, floor: int) -> None:
         """Delete the oldest as far as they have no message from `floor` on, but for the last of all."""
         gone = 0
-        while gone < len(self._all) - 1 and self._all[gone].end <= floor:
+        while gone < len(self.all) - 1 and self.all[gone].end <= floor:
             gone += 1
         if gone:
-            self.delete(self._all[:gone])
-            del self._all[:gone]
+            self.delete(self.all[:gone])
+            del self.all[:gone]
             del self._firsts[:gone]
 
     def replace(self, group: list[Segment], by: Segment | None) -> list[Segment]:
-        """Have `by`, which has taken the file of the last of them, in the place of neighbours; those that are to be
-        deleted."""
-        position = self._all.index(group[0])
+        """Replace neighbours by `by`, which has taken the file of the last of them; those that are to be deleted."""
+        position = self.all.index(group[0])
         if self._reading in group:
             self.end_reading()
-        self._all[position : position + len(group)] = [] if by is None else [by]
+        self.all[position : position + len(group)] = [] if by is None else [by]
         self._index()
         return group if by is None else group[:-1]
 

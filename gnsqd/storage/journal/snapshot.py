@@ -99,8 +99,7 @@ class Snapshot:
         return self._file
 
     def finish(self, next_number: int, next_queue: int) -> tuple[AppendedFile, bytes]:
-        """The file, which has its name now, and what has to be written at `size` to make the snapshot whole. Errors as
-        `advance`."""
+        """The file, under its own name, and what is to be written at `size` to complete it. Errors as `advance`."""
         file = self._open()
         file.write([self._encoder.snapshot_head(next_number, next_queue)], 0)
         file.finish()

@@ -141,8 +141,7 @@ class Spans:
         return copy
 
     def stretch(self, start: int, limit: int) -> int:
-        """Where to stop so that at most `limit` spans, at least one, reach from `start` up to there; it is beyond
-        `start`."""
+        """Where to stop, beyond `start`, so that at most `limit` spans, or one, reach from `start` up to there."""
         block = max(bisect_right(self._firsts, start) - 1, 0)
         if block < len(self._firsts):
             starts = self._starts[block]
