@@ -67,7 +67,10 @@ class DeadLetters:
                 self._failing = False
                 give_way()
             else:
-                self._report(channel, failure)
+                if not self._failing:  # one line for all failures in a row
+                    self._failing = True
+                    name = f"{channel.topic_name}:{channel.name}"
+                    self._log.error("DEADLETTER(%s): failed to move messages, they are requeued - %s", name, failure)
                 self._exit.wait(RETRY_SECONDS)  # or a consumer that fails at once would make it a busy loop
 
     def move_some(self, channel: Channel) -> Exception | None:
@@ -86,13 +89,6 @@ class DeadLetters:
         if failure is not None:
             channel.take_back()
         return failure
-
-    def _report(self, channel: Channel, failure: Exception) -> None:
-        """Once for all failures in a row."""
-        if not self._failing:
-            self._failing = True
-            name = f"{channel.topic_name}:{channel.name}"
-            self._log.error("DEADLETTER(%s): failed to move messages, they are requeued - %s", name, failure)
 
 
 def _put_letters(topic: Topic, channel: Channel, moved: list[Message]) -> Exception | None:

@@ -205,7 +205,8 @@ class Topic:
                 queue.retry()
             if any(queue.blocked for queue in blocked):
                 self._wait_to_retry()
-            elif self._flowing() and self._pump_batch():
+            elif self._flowing() and (messages := self.queue.next(MAX_BATCH, MAX_TAKE_BYTES)):
+                self._hand_over(messages)
                 for channel in list(self.channels.values()):
                     channel.queue.wait_synced()
                 if self.depth:
@@ -220,12 +221,6 @@ class Topic:
         end = monotonic() + RETRY_SECONDS
         while not self.exiting and (left := end - monotonic()) > 0:
             self._doorbell.wait(left)
-
-    def _pump_batch(self) -> bool:
-        messages = self.queue.next(MAX_BATCH, MAX_TAKE_BYTES)
-        if messages:
-            self._hand_over(messages)
-        return bool(messages)
 
     def _hand_over(self, messages: list[Message]) -> None:
         queue = self.queue

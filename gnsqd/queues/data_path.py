@@ -12,7 +12,7 @@ from gnsqd.options import Options
 from gnsqd.queues.journal_store import JournalStore
 from gnsqd.queues.store import Context, Store
 from gnsqd.storage.cleanup import clean_up
-from gnsqd.storage.disk.data_files import DataFiles
+from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.files import list_names
 from gnsqd.storage.journal.maintenance import Journals
 from gnsqd.storage.metadata import FILE_NAME, ChannelMetadata, TopicMetadata, load, save

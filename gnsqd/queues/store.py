@@ -10,8 +10,8 @@ from gnsqd.options import Options
 from gnsqd.queues.disk import DiskBackedQueue
 from gnsqd.queues.message import Message
 from gnsqd.queues.queue import EphemeralQueue, Left, Queue
-from gnsqd.storage.disk.data_files import DataFiles
 from gnsqd.storage.disk.diskqueue import DiskQueue
+from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.syncer import Syncer
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
-from gnsqd.storage.disk.data_files import DataFiles
+from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.disk.record import due_times_file_name, meta_file_name
 from gnsqd.storage.files import failing_as_go
 from gnsqd.storage.metadata import FILE_NAME

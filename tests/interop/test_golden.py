@@ -21,8 +21,8 @@ import pytest
 from daemons import DEADLINE, Daemon, eventually, own_command
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
-from gnsqd.storage.disk.data_files import DataFiles
 from gnsqd.storage.disk.diskqueue import DiskQueue
+from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.disk.record import decode_record, encode_record
 from gnsqd.storage.syncer import Syncer
 from nsq_client import Client, Message

@@ -14,8 +14,8 @@ from daemons import Daemon, eventually
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.storage import metadata
-from gnsqd.storage.disk.data_files import DataFiles
 from gnsqd.storage.disk.diskqueue import DiskQueue
+from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.disk.record import decode_record, encode_record
 from gnsqd.storage.metadata import ChannelMetadata, TopicMetadata
 from gnsqd.storage.syncer import Syncer

@@ -25,9 +25,8 @@ from gevent.event import AsyncResult
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
 from gnsqd.options import Options
-from gnsqd.storage.disk.data_files import DataFiles
 from gnsqd.storage.disk.due_times import DueTimes, payload_key
-from gnsqd.storage.disk.opening import SHORTAGES, QueueFiles, open_queue
+from gnsqd.storage.disk.opening import SHORTAGES, DataFiles, QueueFiles, open_queue
 from gnsqd.storage.disk.reader import RecordReader
 from gnsqd.storage.disk.record import MAX_RECORD_SIZE, MIN_RECORD_SIZE, Meta, frame_records
 from gnsqd.storage.files import path_error, rename_file, sync_path, temporary_path, write_file
@@ -237,7 +236,10 @@ class DiskQueue:
                     payloads, self._peeked_ends = reader.read(self._read_pos, end, limit, max_bytes)
                     return payloads
             except (OSError, StorageError) as error:
-                self._log_read_error(error)
+                path, text = self._files.path(self._read_file), str(error)
+                if isinstance(error, OSError):
+                    text = path_error("read" if self._reader else "open", path, error)
+                self._log.error("DISKQUEUE(%s) reading at %d of %s - %s", self.name, self._read_pos, path, text)
                 if isinstance(error, OSError) and error.errno in SHORTAGES:
                     break
                 self._abandon_read_file(missing=isinstance(error, FileNotFoundError))
@@ -267,11 +269,6 @@ class DiskQueue:
         is_short = self._read_file == self._opening.short_file
         self._read_end = self._opening.promised_end if is_short else reader.file_size()
         return reader
-
-    def _log_read_error(self, error: OSError | StorageError) -> None:
-        path = self._files.path(self._read_file)
-        text = path_error("read" if self._reader else "open", path, error) if isinstance(error, OSError) else str(error)
-        self._log.error("DISKQUEUE(%s) reading at %d of %s - %s", self.name, self._read_pos, path, text)
 
     def _abandon_read_file(self, missing: bool) -> None:
         """Go on in the next file; what is left of this one stays in `.bad`."""

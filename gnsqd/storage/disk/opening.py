@@ -1,4 +1,8 @@
-"""Where a disk queue begins to read and to write when it is opened: what its meta file says, mended where it is wrong.
+"""Which files disk queues have, and where a queue begins to read and to write: what its meta file says, mended where it
+is wrong.
+
+One listing of the data path is enough, so a queue that is opened lists nothing: the lock keeps other daemons out. A
+queue that was not in the listing and has not been opened since has no files.
 
 The real nsqd starts an empty queue when there is no meta file or an unreadable one, and so overwrites what the data
 files hold. Here every data file is read from its beginning: records may come twice, but none is lost. Like there,
@@ -9,19 +13,56 @@ behind it, because a full disk took records but no newer meta file.
 
 import errno
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
-from gnsqd.storage.disk.data_files import DataFiles
 from gnsqd.storage.disk.reader import RecordReader
-from gnsqd.storage.disk.record import Meta, data_file_name, due_times_file_name, meta_file_name
-from gnsqd.storage.files import failing_as_go, path_error
+from gnsqd.storage.disk.record import Meta, data_file_name, data_file_number, due_times_file_name, meta_file_name
+from gnsqd.storage.files import failing_as_go, list_names, path_error
 
+_OF_QUEUE = re.compile(rf"(.+?)(?:({re.escape(meta_file_name(''))})|\.diskqueue\.[0-9]+\.dat)", re.DOTALL)
 # Not the files' fault: trying again later may help.
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
+class DataFiles:
+    """The queues that have a meta or data files in `data_path`, whose files are `names`; no queue is open."""
+
+    def __init__(self, data_path: str, names: Iterable[str]) -> None:
+        self.data_path = data_path
+        self._numbers: dict[str, list[int] | None] = {}  # of data files; None: only a listing would say
+        for name in names:
+            if match := _OF_QUEUE.fullmatch(name):
+                queue, is_meta = match.groups()
+                number = None if is_meta else data_file_number(queue, name)
+                if is_meta or number is not None:
+                    numbers = self._numbers.setdefault(queue, [])
+                    if number is not None and numbers is not None:
+                        numbers.append(number)
+
+    def __contains__(self, queue: str) -> bool:
+        """Whether the queue may have files."""
+        return queue in self._numbers
+
+    def numbers(self, queue: str) -> list[int]:
+        """The numbers of all data files of a queue, ascending; StorageError."""
+        numbers = self._numbers.get(queue, [])
+        if numbers is not None:
+            return sorted(numbers)
+        found = (data_file_number(queue, name) for name in list_names(self.data_path))
+        return sorted(number for number in found if number is not None)
+
+    def note_opened(self, queue: str) -> None:
+        """Its files change from now on."""
+        self._numbers[queue] = None
+
+    def note_deleted(self, queue: str) -> None:
+        """All its files are gone."""
+        self._numbers.pop(queue, None)
 
 
 class QueueFiles:

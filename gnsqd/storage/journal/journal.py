@@ -314,7 +314,11 @@ class Journal:
         self._next_segment += 1
         self._current = segment
         self._begin, self._snapshot_end, self._snapshot_size = begin, self._written, snapshot.size + len(end)
-        self._retire_file()
+        if self._file is not None:
+            if self._durable:
+                self._unsynced.append(self._file)
+            else:
+                self._file.close()
         self._file = file
         self._new_files = True
         if len(self._segments) and self._segments.last not in self._unmarked:
@@ -333,14 +337,6 @@ class Journal:
         for segment in self._unmarked:
             segment.mark_continued()
         self._unmarked = []
-
-    def _retire_file(self) -> None:
-        if self._file is not None:
-            file, self._file = self._file, None
-            if self._durable:
-                self._unsynced.append(file)
-            else:
-                file.close()
 
     # fsync
 

@@ -79,7 +79,9 @@ class Snapshot:
             self._records += records
             self._left -= PIECE + sum(map(len, records))
             if self._left <= 0:
-                self._write()
+                self.size += self._open().write(self._records, self.size)
+                self._count += len(self._records)
+                self._records = []
                 return False
         self.complete = True
         return True
@@ -87,11 +89,6 @@ class Snapshot:
     def follow(self, notes: Iterable[bytes]) -> None:
         """QUEUE, FINISHED and HELD records of what has changed since the last of these calls."""
         self._notes += notes
-
-    def _write(self) -> None:
-        self.size += self._open().write(self._records, self.size)
-        self._count += len(self._records)
-        self._records = []
 
     def _open(self) -> AppendedFile:
         if self._file is None:

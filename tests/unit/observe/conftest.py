@@ -13,7 +13,7 @@ from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.queues.queue import EphemeralQueue, Queue
 from gnsqd.queues.store import Context, Store
-from gnsqd.storage.disk.data_files import DataFiles
+from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.syncer import Syncer
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
-from gnsqd.storage.disk.data_files import DataFiles
 from gnsqd.storage.disk.diskqueue import DiskQueue
+from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.files import list_names
 from gnsqd.storage.syncer import Syncer
 

@@ -8,7 +8,7 @@ import pytest
 
 from gnsqd.log import Level, Logger
 from gnsqd.storage.cleanup import clean_up
-from gnsqd.storage.disk.data_files import DataFiles
+from gnsqd.storage.disk.opening import DataFiles
 
 LONGEST = "x" * 64
 TEMPORARY = [

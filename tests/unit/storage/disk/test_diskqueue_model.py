@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
-from gnsqd.storage.disk.data_files import DataFiles
 from gnsqd.storage.disk.diskqueue import DiskQueue
+from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.disk.record import Meta, data_file_number
 from gnsqd.storage.syncer import Syncer
 
