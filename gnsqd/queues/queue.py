@@ -222,7 +222,7 @@ class Queue:
         return messages
 
     def take(self, limit: int, max_bytes: int) -> list[Message]:
-        """As `next`, for consumers: messages that are not due yet are held back, and the owner has the others."""
+        """As `next`, for consumers: messages that are not due yet are held back, the owner has the others."""
         return self.next(limit, max_bytes)
 
     def taken(self, messages: list[Message], given: list[Message]) -> None:

@@ -107,15 +107,11 @@ class MetadataFile:
         self._topics = topics
         self._syncer = syncer
         self._log = log
-        self._changes = 0
-        self._tried = 0  # changes that the latest write contained
-        self._written = 0  # changes that are in the file
-        self._begun = 0  # writes
-        self._ended = 0
+        self._changes = self._tried = self._written = 0  # noted, in the latest write, and in the file
+        self._begun = self._ended = 0  # writes
         self._end = Event()  # of the next write that ends
         self._bell = Event()
-        self._closing = False
-        self._closed = False
+        self._closing = self._closed = False
 
     def note_change(self) -> None:
         """The file is to be written. Never yields."""

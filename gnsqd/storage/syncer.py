@@ -74,11 +74,8 @@ class Syncer:
                 return left / 1e9
             self._slots.acquire()
             self.forget(queue)
-            queue.start_sync().rawlink(self._free_slot)
+            queue.start_sync().rawlink(lambda _: self._slots.release())
         return None
-
-    def _free_slot(self, _: object) -> None:
-        self._slots.release()
 
     def stop(self) -> None:
         """End syncLoop, wait for what is under way and end the threads. Yields."""

@@ -90,8 +90,7 @@ class Journal:
         self._current: Segment | None = None  # the last segment, once one was begun
         self._file: AppendedFile | None = None  # of it; None: the next write begins another
         self._roll_at = MIN_ROLL
-        self._written = 0  # bytes ever
-        self._synced = 0
+        self._written = self._synced = 0  # bytes ever
         self._syncing = False
         self._sync_failed: StorageError | None = None
         self._begin = self._snapshot_end = 0  # of the last segment and its snapshot, in bytes ever

@@ -66,10 +66,8 @@ class Replay:
         self.queues: dict[int, QueueState] = {}
         self.present = Spans()  # messages
         self.due: dict[int, int] = {}  # of messages that nobody was given yet
-        self.put_count = 0  # messages in all segments, and their bytes
-        self.put_size = 0
-        self.next_number = 1
-        self.next_queue = 1
+        self.put_count = self.put_size = 0  # messages in all segments, and their bytes
+        self.next_number = self.next_queue = 1
         self.converting = False  # the disk queues are a copy
         self.damaged = False  # what was finished may be unknown
         self.void: list[Segment] = []  # segments that do not count any more
