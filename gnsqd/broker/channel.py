@@ -35,8 +35,7 @@ class Channel:
     """Owns the queue, the messages in flight and the list of consumers of one channel.
 
     `on_last_client` is called when an ephemeral channel has lost its last consumer, `on_refused` when the disk has
-    refused messages: `queue.retry` is to be called from time to time then until the queue is no longer `blocked`.
-    """
+    refused messages: `queue.retry` is to be called from time to time then until the queue is no longer `blocked`."""
 
     def __init__(
         self,
@@ -135,8 +134,7 @@ class Channel:
         """Up to `window` messages for `client`, noted in flight for `timeout` ns.
 
         [] lets it wait for more, even if `depth` isn't 0: what is on disk may be unreadable for a while. With a
-        `sample_rate` of N > 0 only N % of the messages are delivered, the rest are consumed silently.
-        """
+        `sample_rate` of N > 0 only N % of the messages are delivered, the rest are consumed silently."""
         queue = self.queue
         waiting = self._waiting
         promised = waiting.leave(client)
@@ -262,16 +260,13 @@ class Channel:
         """Some of the queued messages; see `Queue.look`."""
         return self.queue.look(limit, max_bytes)
 
-    def pause(self) -> None:
-        self._set_paused(True)
-
-    def unpause(self) -> None:
-        self._set_paused(False)
-
-    def _set_paused(self, paused: bool) -> None:
+    def pause(self, paused: bool = True) -> None:
         self.paused = paused
         for client in self.clients.values():
             client.wake()
+
+    def unpause(self) -> None:
+        self.pause(False)
 
     def empty(self) -> None:
         """Drop everything: queued, in flight and deferred."""

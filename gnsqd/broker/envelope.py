@@ -7,6 +7,7 @@ Nothing here needs gevent: programs beside the daemon read letters, too.
 """
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 from zlib import crc32
@@ -59,10 +60,8 @@ class Letter:
         header, line_feed, body = data.partition(b"\n")
         told: Any = None
         if line_feed and len(header) < MAX_HEADER:
-            try:
+            with suppress(ValueError, RecursionError):
                 told = json.loads(header)
-            except (ValueError, RecursionError):
-                pass
         if not isinstance(told, dict):
             raise ValueError("it does not begin with the header of a dead letter")
         for name, kind in _HEADER.items():

@@ -70,8 +70,7 @@ class Registry:
         """The topic of that name, new if there is none; BrokerError("exiting") or StorageError.
 
         A new one asks nsqlookupd for its channels, and moves no message before they are there. Who gets it sees them,
-        unless nsqlookupd is slow: may yield, for PRECREATION_PATIENCE at most.
-        """
+        unless nsqlookupd is slow: may yield, for PRECREATION_PATIENCE at most."""
         topic = self.topics.get(name)
         if topic is None:
             if self._exiting:

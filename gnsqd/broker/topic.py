@@ -249,7 +249,6 @@ class Topic:
         return self.queue.look(limit, max_bytes)
 
     def pause(self) -> None:
-        """Keep messages here; publishers go on."""
         self.paused = True
 
     def unpause(self) -> None:

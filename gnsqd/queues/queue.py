@@ -108,8 +108,7 @@ class Queue:
 
     The owner of a channel's queue sets the callables: `outside()` returns its messages in flight and dead letters,
     `on_refused()` is called when the store begins to refuse messages, and `on_more(count)` when messages were queued
-    that did not come from the owner.
-    """
+    that did not come from the owner."""
 
     def __init__(self, name: str, options: Options, log: Logger) -> None:
         self.name = name

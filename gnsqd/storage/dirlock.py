@@ -18,16 +18,14 @@ class DirLock:
         """StartError, beginning with `failed to lock data-path: `, if the directory is locked or cannot be opened."""
         try:
             self._descriptor = os.open(self._path, os.O_RDONLY)
-        except OSError as error:
-            raise StartError(f"failed to lock data-path: {path_error('open', self._path, error)}") from error
-        try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            text = path_error("open", self._path, error)
+            if self._descriptor >= 0:
+                reason = str(error.strerror).lower()
+                text = f"cannot flock directory {self._path} - {reason} (possibly in use by another instance of nsqd)"
             self.release()
-            raise StartError(
-                f"failed to lock data-path: cannot flock directory {self._path} - {str(error.strerror).lower()} "
-                "(possibly in use by another instance of nsqd)"
-            ) from error
+            raise StartError(f"failed to lock data-path: {text}") from error
 
     def release(self) -> None:
         if self._descriptor >= 0:

@@ -239,13 +239,13 @@ class Journal:
             except OSError:
                 self._roll_now()
                 return
-            self._write(self._segments.last, self._file, parts, len(head))
+            self._write(self._segments.all[-1], self._file, parts, len(head))
             self._forget_written()
         self._reclaim_written()
 
     def _is_full(self) -> bool:
         """Whether to go on in a new segment: also early, when nearly nothing of the present one is wanted."""
-        segment = self._segments.last
+        segment = self._segments.all[-1]
         size = segment.size + self._batch.puts_size
         full_size = max(self._segment_size, 4 * self._snapshot_size)
         if size >= full_size:
@@ -320,8 +320,8 @@ class Journal:
                 self._file.close()
         self._file = file
         self._new_files = True
-        if len(self._segments) and self._segments.last not in self._unmarked:
-            self._unmarked.append(self._segments.last)
+        if len(self._segments) and self._segments.all[-1] not in self._unmarked:
+            self._unmarked.append(self._segments.all[-1])
         self._segments.append(segment)
         self._roll_at = segment.size + max(MIN_ROLL, 4 * self._snapshot_size)
         self._forget_written()
@@ -353,7 +353,7 @@ class Journal:
         files = [*retired, self._file] if self._file is not None else retired
         if self._sync_failed is not None and not files:
             return self._sync_failed
-        path = self._segments.last.path if self._segments else ""
+        path = self._segments.all[-1].path if self._segments else ""
         self._syncing = True
         try:
             with failing_as_go("open", path):

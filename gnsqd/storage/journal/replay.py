@@ -341,7 +341,6 @@ class Replay:
 
 
 def _has_records(path: str) -> bool:
-    try:
+    with suppress(OSError):
         return os.path.getsize(path) > records.FIRST_LINE_SIZE
-    except OSError:
-        return False
+    return False

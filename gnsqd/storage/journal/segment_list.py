@@ -24,10 +24,6 @@ class Segments:
     def __len__(self) -> int:
         return len(self.all)
 
-    @property
-    def last(self) -> Segment:
-        return self.all[-1]
-
     def _index(self) -> None:
         self._firsts = [segment.first for segment in self.all]
 
