@@ -179,7 +179,10 @@ class Registry:
         on. Several are written at a time, as most of it is waiting for fsync. May yield."""
         self._exiting = True
         pool = Pool(CLOSERS)
-        closing = [pool.spawn(_close, topic) for topic in list(self.topics.values())]
+        closing = []
+        for topic in list(self.topics.values()):
+            closing.append(pool.spawn(_close, topic))
+            closing[-1].name = f"close:{topic.name}"
         pool.join()
         return Left.sum([greenlet.get() for greenlet in closing])
 

@@ -18,7 +18,7 @@ from gnsqd.queues.queue import WeighedMemory
 from gnsqd.storage.free_disk import FreeDisk
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes, bodies_of, eventually, settle
-from unit.broker.test_journaled import Daemon
+from unit.queues.test_journaled import Daemon
 
 Build = Callable[..., Fakes]
 

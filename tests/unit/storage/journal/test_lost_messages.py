@@ -20,7 +20,7 @@ from gnsqd.storage.syncer import Syncer
 from nsqadmin_cli.datadir.checking import Severity
 from nsqadmin_cli.datadir.directory import list_directory
 from nsqadmin_cli.datadir.journals import check_journals
-from unit.broker.test_journaled import Daemon, channel
+from unit.queues.test_journaled import Daemon, channel
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "journal"  # an older gnsqd wrote it, with a record for each publish
 SMALL = {"max_bytes_per_file": 2000}

@@ -16,7 +16,7 @@ from gnsqd.errors import StartError
 from gnsqd.queues.message import Message
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, FakeConsumer, bodies_of, settle
-from unit.broker.test_journaled import FAR, Daemon, channel
+from unit.queues.test_journaled import FAR, Daemon, channel
 
 BATCH = 3
 OLD = Counter(b"%d" % number for number in range(8)) + Counter([b"later"])
