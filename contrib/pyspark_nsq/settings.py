@@ -39,6 +39,7 @@ class Settings:
     max_in_flight: int = 2500
     msg_timeout_ms: int | None = None
     idle_timeout: float = 1.0
+    peek: bool = False
     spool: bool = True
     spool_location: str | None = None
     spool_retention: float = 600.0

@@ -13,7 +13,7 @@ from pyspark_nsq.settings import ConnectionSettings
 NSQD = {"nsq.nsqd.tcp.addresses": "localhost:4150"}
 READ = {"subscribe": "clicks", "channel": "spark", **NSQD}
 STREAM = {**READ, "spoolLocation": "/spool"}
-USES: dict[str, dict[str, str]] = {"read": READ, "readStream": STREAM, "write": NSQD, "writeStream": NSQD}
+USES: dict[str, dict[str, str]] = {"read": STREAM, "readStream": STREAM, "write": NSQD, "writeStream": NSQD}
 
 
 def refused(use: str, options: dict[str, str]) -> str:
@@ -31,8 +31,10 @@ def test_options_that_are_left_out_have_their_defaults() -> None:
 
 def test_keys_know_no_case() -> None:
     assert parse(
-        {"SUBSCRIBE": "a", "Channel": "c", "NSQ.nsqd.TCP.addresses": "h:1", "maxinflight": "7"}, "read"
-    ) == parse({"subscribe": "a", "channel": "c", "nsq.nsqd.tcp.addresses": "h:1", "maxInFlight": "7"}, "read")
+        {"SUBSCRIBE": "a", "Channel": "c", "NSQ.nsqd.TCP.addresses": "h:1", "maxinflight": "7", "SPOOL": "off"}, "read"
+    ) == parse(
+        {"subscribe": "a", "channel": "c", "nsq.nsqd.tcp.addresses": "h:1", "maxInFlight": "7", "spool": "off"}, "read"
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,8 +87,10 @@ def test_an_option_of_tls_switches_it_on() -> None:
     assert parse({**NSQD, "nsq.tls.verify": "no"}, "write").connection == ConnectionSettings(tls=True, tls_verify=False)
 
 
-def test_a_read_has_a_spool_only_where_it_is_told() -> None:
-    assert parse(READ, "read").spool is False
+def test_a_read_does_without_a_spool_only_where_that_is_told() -> None:
+    assert parse({**READ, "spool": "off"}, "read").spool is False
+    assert parse({**READ, "peek": "true"}, "read").spool is False
+    assert parse({**READ, "peek": "true", "spoolLocation": "/s"}, "read").spool is False
     assert parse({**READ, "spoolLocation": "/s"}, "read").spool is True
     assert parse({**READ, "spool": "off"}, "readStream").spool is False
 
@@ -184,8 +188,12 @@ def test_what_spark_adds_for_itself_is_passed_over() -> None:
             "'nsq.lookupd.http.addresses' or 'nsq.nsqd.tcp.addresses' is required",
         ),
         ("readStream", {"spoolLocation": None}, "option 'spoolLocation' is required"),
-        ("read", {"spool": "on"}, "option 'spoolLocation' is required"),
-        ("read", {"dedupRetention": "1d"}, "option 'spoolLocation' is required"),
+        ("read", {"spoolLocation": None}, "option 'spoolLocation' is required"),
+        ("read", {"spoolLocation": None, "spool": "on"}, "option 'spoolLocation' is required"),
+        ("read", {"spoolLocation": None, "peek": "false"}, "option 'spoolLocation' is required"),
+        ("readStream", {"peek": "true"}, "option 'peek' is for read, not for readStream"),
+        ("read", {"spoolLocation": None, "dedupRetention": "1d"}, "option 'spoolLocation' is required"),
+        ("read", {"spool": "off"}, "option 'spoolLocation' contradicts 'spool', which is off"),
         ("readStream", {"spool": "off"}, "option 'spoolLocation' contradicts 'spool', which is off"),
         ("read", {"nsq.lookupd.http.addresses": "h:4161"}, "contradict each other: expected one of them"),
         ("read", {"nsq.nsqd.http.addresses": "a:1,b:2"}, "have 1 and 2 addresses: expected one for each nsqd"),
