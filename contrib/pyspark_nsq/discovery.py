@@ -64,6 +64,20 @@ def find_nsqds(settings: Settings, topic: str | None = None) -> list[Nsqd]:
     return [found[name] for name in sorted(found)]
 
 
+def missing_topics(settings: Settings) -> list[str]:
+    """The topics of a reader that no nsqd has. Where somebody who may know of a topic doesn't answer, it is not among
+    them."""
+    missing = []
+    for topic in settings.topics:
+        try:
+            nsqds = find_nsqds(settings, topic)
+            if not any(depth(settings, nsqd, topic, settings.channel).topic_exists for nsqd in nsqds):
+                missing.append(topic)
+        except DiscoveryError as error:
+            _log.info("%s", error)
+    return missing
+
+
 def _configured(settings: Settings) -> list[Nsqd]:
     http = settings.nsqd_http_addresses or [
         (host, port + (2 if settings.nsqd_http_tls else 1)) for host, port in settings.nsqd_tcp_addresses
