@@ -21,7 +21,7 @@ COMMANDS = {
     "replay": "Publish messages of an archive again.",
     "rollup": "Counts, bytes, rates and latencies per topic and window; or of what is in JSON bodies.",
     "backlog": "What waits in the data directories of nodes that are down.",
-    "spool": "Look into the spool of a stream, and clean it up.",
+    "spool": "Look into the spool of a stream, publish from it again, and clean it up.",
 }
 
 
