@@ -16,6 +16,7 @@ from pyspark_nsq.option_values import (
     DURATION,
     FILE,
     HTTP_ADDRESSES,
+    INVALID_ROWS,
     MILLISECONDS,
     MSG_TIMEOUT,
     NUMBER,
@@ -142,6 +143,14 @@ OPTIONS: tuple[SourceOption, ...] = (
         "retry_timeout",
         _WRITERS,
         "how long a batch that no nsqd takes is offered again before the task fails; 0: to every nsqd once",
+    ),
+    SourceOption(
+        "invalidRows",
+        INVALID_ROWS,
+        "invalid_rows",
+        _WRITERS,
+        "what becomes of a row without a body, or with a topic or delay that NSQ does not have: fail: the job fails, "
+        "without running the task again; skip: the row is left out, with a warning that counts them",
     ),
     SourceOption(
         "nsq.tls.enabled",

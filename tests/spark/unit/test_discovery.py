@@ -170,7 +170,7 @@ def test_depth_tells_what_waits_is_in_flight_and_deferred(nsqd: Daemon) -> None:
         client.ready(0)
         client.requeue([client.receive(DEADLINE)[0].id], 60_000)
         eventually(lambda: waits(nsqd).deferred == 1)
-        there = Depth(4, 2, 1, 0, channel_exists=True, topic_exists=True, start_time=start)
+        there = Depth(4, 2, 1, 0, channel_exists=True, topic_exists=True, start_time=start, consumers=1)
         assert waits(nsqd) == there
         # A channel that is not there hides nothing of the topic.
         assert waits(nsqd, "other") == Depth(topic_exists=True, start_time=start)

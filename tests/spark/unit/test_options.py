@@ -128,6 +128,7 @@ def test_a_read_does_without_a_spool_only_where_that_is_told() -> None:
         ),
         ("readStream", {"dedupRetention": "7 weeks"}, "expected seconds, or a number with ms, s, m, h or d behind it"),
         ("read", {"nsq.http.timeout": "0"}, "expected more than 0"),
+        ("write", {"invalidRows": "ignore"}, "expected fail or skip"),
         ("readStream", {"spoolMaxBytes": "0"}, "expected bytes from 1 on"),
         ("write", {"topic": "a,b"}, "option 'topic' has the value 'a,b'"),
         ("write", {"nsq.client.id": ""}, "expected a text that is not empty"),
@@ -153,10 +154,25 @@ def test_an_unknown_option_is_answered_with_the_nearest_one(use: str, key: str, 
     assert refused(use, {**USES[use], key: "1"}) == f"unknown option {key!r}: did you mean {meant!r}?"
 
 
+@pytest.mark.parametrize(
+    "key, hint",
+    [
+        ("startingOffsets", "NSQ has no offsets"),
+        ("kafka.bootstrap.servers", "'nsq.nsqd.tcp.addresses' name the nodes"),
+        ("includeHeaders", "messages of NSQ have no headers"),
+        ("maxOffsetsPerTrigger", "'maxMessagesPerTrigger' limits a batch"),
+    ],
+)
+def test_an_option_of_kafka_is_answered_with_what_stands_for_it(key: str, hint: str) -> None:
+    told = refused("readStream", {**STREAM, key: "1"})
+    assert told.startswith(f"unknown option {key!r}, which is of Kafka: ")
+    assert hint in told
+
+
 def test_an_unknown_option_like_no_other_is_answered_with_all() -> None:
     told = refused("write", {**NSQD, "compression": "gzip"})
     assert told.startswith(
-        "unknown option 'compression': options of write are batchBytes, batchSize, nsq.auth.secret, "
+        "unknown option 'compression': options of write are batchBytes, batchSize, invalidRows, nsq.auth.secret, "
     )
     assert "subscribe" not in told
 

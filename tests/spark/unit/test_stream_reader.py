@@ -176,7 +176,9 @@ def test_an_nsqd_that_is_away_holds_up_nobody(
 def test_a_new_stream_of_nsqds_that_are_all_away_is_told(settings: Settings, nsqds: list[FakeNsqd]) -> None:
     for fake in nsqds:
         fake.up = False
-    with pytest.raises(DiscoveryError, match="no nsqd answers: node:4150, node:4250"):
+    with pytest.raises(
+        DiscoveryError, match="no nsqd answers: nsqd node:4150 does not answer; nsqd node:4250 does not answer"
+    ):
         plan(NsqStreamReader(settings))
 
 
@@ -228,6 +230,21 @@ def test_a_new_stream_warns_of_what_another_one_has_not_committed(
     (stream,) = (report.stream for report in inspect(str(settings.spool_location)) if report.batches)
     assert f"has 50 messages of stream {stream} that are not committed" in told
     assert f"gnsq-pipeline spool replay {settings.spool_location} {stream}" in told
+
+
+def test_other_consumers_of_the_channel_are_warned_of_once(
+    settings: Settings, nsqds: list[FakeNsqd], caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = NsqStreamReader(settings)
+    start = reader.initialOffset()
+    for consumers in (1, 1, 0, 1, 1):  # tasks that are leaving
+        nsqds[0].consumers = consumers
+        reader.latestOffset(start, ALL)
+    assert not caplog.messages
+    for _ in range(3):
+        reader.latestOffset(start, ALL)
+    (told,) = caplog.messages
+    assert told.startswith(f"channel {CHANNEL} of topic {TOPIC} at nsqd node:4150 has 1 other consumers")
 
 
 def test_available_now_ends_although_more_is_published(settings: Settings, nsqds: list[FakeNsqd]) -> None:
