@@ -21,7 +21,7 @@ COMMANDS = {
     "replay": "Publish messages of an archive again.",
     "rollup": "Counts, bytes, rates and latencies per topic and window; or of what is in JSON bodies.",
     "backlog": "What waits in the data directories of nodes that are down.",
-    "spool": "Look into the spool of a stream, and clean it up.",
+    "spool": "Look into the spool of a stream, publish from it again, and clean it up.",
 }
 
 
@@ -50,10 +50,11 @@ def cli() -> None:
 
     \b
     Exit codes:
-      0    all is well; so it is after SIGTERM
+      0    all is well; so it is after SIGTERM to a run with --continuous
       1    Spark, a node or a disk refused; what was committed stays, a new run goes on from there
       2    wrong usage
-      4    the archive, directory or spool isn't there
+      3    SIGTERM stopped a run before everything was read; a new run goes on from there
+      4    the topic, archive, directory or spool isn't there
       130  interrupted, and cleanly stopped
     """
 

@@ -9,7 +9,8 @@ class ExitCode(enum.IntEnum):
     OK = 0
     FAILED = 1  # Spark, a node or a disk refused; what was committed stays and a new run goes on from there
     USAGE = 2
-    NOT_FOUND = 4  # the archive, directory or spool that was named isn't there
+    UNFINISHED = 3  # a signal stopped a run that was to read everything, and something is left
+    NOT_FOUND = 4  # the topic, archive, directory or spool that was named isn't there
     INTERRUPTED = 130
 
 
@@ -23,6 +24,12 @@ class UsageError(PipelineError):
     """An option's value can't be used, and only a closer look than click's own showed it."""
 
     exit_code = ExitCode.USAGE
+
+
+class Unfinished(PipelineError):
+    """SIGTERM stopped a run that was to read everything. What was committed stays, and a new run goes on from there."""
+
+    exit_code = ExitCode.UNFINISHED
 
 
 class NotFound(PipelineError):

@@ -96,6 +96,12 @@ _RUN_OPTIONS = (
         help="How to show progress on stderr; auto: live on a terminal, else a line for each batch.",
     ),
     click.option("--metrics-address", type=ADDRESS, metavar="HOST:PORT", help="Serve Prometheus metrics there."),
+    click.option(
+        "--summary",
+        "summary_file",
+        metavar="FILE",
+        help="Write how the run ended there, as JSON; - for stdout.",
+    ),
 )
 _LOOKUPD = click.option(
     "--lookupd-http-address", "lookupd", multiple=True, metavar="HOST:PORT", help="An nsqlookupd; may be repeated."
@@ -132,6 +138,7 @@ _READING = (
         show_default=True,
         help="How often a batch begins then.",
     ),
+    click.option("--allow-missing-topics", is_flag=True, help="Also run when no nsqd has a topic yet."),
 )
 
 
@@ -153,7 +160,7 @@ def spark_options(function: Function) -> Function:
 
 
 def run_options(function: Function) -> Function:
-    """For `progress: str` and `metrics_address: tuple[str, int] | None`."""
+    """For `progress: str`, `metrics_address: tuple[str, int] | None` and `summary_file: str | None`."""
     return _with(function, *_RUN_OPTIONS)
 
 
@@ -194,5 +201,6 @@ def subscription_options(function: Function) -> Function:
 
 
 def reading_options(function: Function) -> Function:
-    """For `spool`, `checkpoint` (str or None), `max_messages` (int or None), `continuous: bool`, `trigger: float`."""
+    """For `spool`, `checkpoint` (str or None), `max_messages` (int or None), `continuous: bool`, `trigger: float` and
+    `allow_missing_topics: bool`."""
     return _with(function, *_READING)

@@ -63,6 +63,7 @@ class Totals:
         self.late_rows = 0
         self.seconds = 0.0
         self.latest: Progress | None = None
+        self.finished = False  # the query ended by itself, and without an error
 
     def add(self, progress: Progress) -> None:
         if not progress.idle:

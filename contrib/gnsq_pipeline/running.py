@@ -17,7 +17,7 @@ from gnsq_pipeline.progress import Progress, Totals, read_progress
 from gnsq_pipeline.session import reason
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 T = TypeVar("T")
@@ -64,7 +64,11 @@ def stoppable() -> Iterator[Stop]:
 
 
 def run_query(start: Callable[[], "StreamingQuery"], stop: Stop, *observers: Observer) -> Totals:
-    """Run a query until it ends or `stop` is set; PipelineError with the reason when it fails."""
+    """Run a query until it ends or `stop` is set; PipelineError with the reason when it fails.
+
+    The totals say whether it ended by itself. A signal to a process group also ends the JVM: errors that follow are no
+    errors of the query.
+    """
     totals = Totals()
     query = start()
     seen: set[tuple[int, str]] = set()
@@ -89,13 +93,40 @@ def run_query(start: Callable[[], "StreamingQuery"], stop: Stop, *observers: Obs
             look()
             for observer in observers:
                 observer.tick()
+        totals.finished = not query.isActive
         error = query.exception()
         look()
-    finally:
         query.stop()
-    if error is not None:
+    except Exception:
+        if not stop:
+            query.stop()
+            raise
+        error = None
+    if error is not None and not stop:
         raise PipelineError(reason(error))
+    totals.finished = totals.finished and error is None
     return totals
+
+
+Write = Callable[["DataFrame", int], None]
+
+
+def stopping(write: Write, stop: Stop) -> Write:
+    """`write`, made for `foreachBatch`, whose errors are short once `stop` is set.
+
+    Stopping a query interrupts its batch, and Spark (4.3) matches the text of the error with a regular expression that
+    overflows the stack of the query's thread when a Java stack trace is in it.
+    """
+
+    def written(frame: "DataFrame", batch: int) -> None:
+        try:
+            write(frame, batch)
+        except Exception:
+            if stop:
+                raise InterruptedError("the run was stopped") from None
+            raise
+
+    return written
 
 
 def _key(progress: Any) -> tuple[int, str]:

@@ -73,7 +73,8 @@ def spark_session(settings: SessionSettings) -> Iterator["SparkSession"]:
             raise PipelineError(reason(error)) from None
         finally:
             if running is None:
-                session.stop()
+                with contextlib.suppress(Py4JError, OSError):  # of a JVM that a signal has ended as well
+                    session.stop()
 
 
 def _start(conf: dict[str, str], settings: SessionSettings) -> "SparkSession":

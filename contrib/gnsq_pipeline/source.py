@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from gnsq_pipeline.errors import UsageError
+from gnsq_pipeline.errors import NotFound, UsageError
 from gnsq_pipeline.files import local_path
 
 SPOOL = "_spool"
@@ -53,6 +53,16 @@ def stream_options(
     if max_messages is not None:
         options["maxMessagesPerTrigger"] = str(max_messages)
     return checked(options, "readStream")
+
+
+def require_topics(options: Mapping[str, str]) -> None:
+    """NotFound when no nsqd has one of the topics of a stream: its name is probably wrong."""
+    from pyspark_nsq.discovery import missing_topics
+    from pyspark_nsq.options import parse
+
+    if missing := missing_topics(parse(options, "readStream")):
+        topics = f"topic {missing[0]!r}" if len(missing) == 1 else f"topics {', '.join(map(repr, missing))}"
+        raise NotFound(f"no nsqd has the {topics}; --allow-missing-topics runs nevertheless")
 
 
 def directories(output: str, channel: str | None, spool: str | None, checkpoint: str | None) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from gnsq_pipeline.errors import NotFound, PipelineError, UsageError
 from gnsq_pipeline.source import SPOOL
 from pyspark_nsq.errors import SpoolError
-from pyspark_nsq.retention import BatchReport, StreamReport, inspect, remove_stream
+from pyspark_nsq.retention import StreamReport, inspect, remove_stream
 
 
 def spools(directory: str) -> list[Path]:
@@ -44,9 +44,9 @@ def stream_rows(directory: str) -> list[dict[str, object]]:
             "batches": len(report.batches),
             "segments": sum(batch.segments for batch in report.batches),
             "messages": sum(batch.messages for batch in report.batches),
-            "uncommitted_messages": sum(batch.messages for batch in uncommitted(report)),
+            "uncommitted_messages": sum(batch.messages for batch in report.uncommitted),
             "known_ids": report.ids,
-            "suspects": report.suspects + sum(batch.suspects for batch in uncommitted(report)),
+            "suspects": report.suspects + sum(batch.suspects for batch in report.uncommitted),
             "bytes": report.bytes,
             "damaged": sum(batch.damaged for batch in report.batches),
         }
@@ -73,11 +73,6 @@ def batch_rows(directory: str, stream: str) -> list[dict[str, object]]:
     ]
 
 
-def uncommitted(report: StreamReport) -> list[BatchReport]:
-    """The batches whose messages NSQ doesn't have any more and Spark hasn't committed yet."""
-    return [batch for batch in report.batches if not batch.committed]
-
-
 def find(directory: str, stream: str) -> tuple[Path, StreamReport]:
     """The one stream whose id begins with `stream`; NotFound or UsageError otherwise."""
     found = [(spool, report) for spool, report in reports(directory) if report.stream.startswith(stream)]
@@ -91,7 +86,7 @@ def find(directory: str, stream: str) -> tuple[Path, StreamReport]:
 def remove(directory: str, stream: str, with_uncommitted: bool) -> dict[str, object]:
     """Remove a stream; PipelineError when messages are only there and `with_uncommitted` doesn't allow for it."""
     spool, report = find(directory, stream)
-    messages = sum(batch.messages for batch in uncommitted(report))
+    messages = sum(batch.messages for batch in report.uncommitted)
     if messages and report.kind != "read" and not with_uncommitted:
         raise PipelineError(
             f"stream {report.stream}: {messages:,} messages are not committed and would be lost; "

@@ -26,6 +26,7 @@ _NEW_TOPIC_INTERVAL = 1.0  # seconds, while no nsqd has the topic
 _REMEMBER = 600.0  # seconds for which an nsqd is known that neither answers nor is told of
 _MSG_TIMEOUT = 60.0  # seconds, nsqd's default
 _SCAN = 5.0  # seconds, more than nsqd needs to notice a timeout
+_LOOKS_WITH_OTHERS = 3  # in a row, until a warning
 _VAIN_BATCHES = 3  # that bring nothing, before a drain gives up what waits there
 
 _log = logging.getLogger(__name__)
@@ -40,7 +41,8 @@ class Backlog:
         self._found: dict[str, list[Nsqd]] = {}  # by topic
         self._discover_at = float("-inf")
         self._looked = float("-inf")
-        self._silent: set[str] = set()
+        self._silent: dict[str, str] = {}  # by name: what was wrong
+        self._others: dict[Key, int] = {}  # in how many looks in a row there were consumers
         self._empty: dict[Key, tuple[int, int]] = {}  # after which batch first seen empty, and how often since
         self.depths: dict[Key, Depth] = {}
         self.waiting: dict[Key, int] = {}
@@ -65,13 +67,14 @@ class Backlog:
             (topic, nsqd.name): answer for (topic, nsqd), answer in zip(places, answers, strict=True) if answer
         }
         if places and not self.depths and before.batch == 0:
-            raise DiscoveryError(f"no nsqd answers: {', '.join(sorted(self._known))}")
+            raise DiscoveryError(f"no nsqd answers: {'; '.join(sorted(self._silent.values()))}")
         self.waiting = {key: 0 if at.paused else at.channel + at.topic for key, at in self.depths.items()}
         for topic, nsqd in places:
             key = topic, nsqd.name
             if key in self.depths:
                 self._known[nsqd.name] = nsqd, self._looked
                 self._note_empty(key, before.batch)
+                self._warn_of_others(key)
                 if not self.depths[key].channel_exists and nsqd in self._found.get(topic, ()):
                     self._make_channel(topic, nsqd)
         return self.waiting
@@ -87,6 +90,19 @@ class Backlog:
         else:
             first, times = self._empty.get(key, (batch, 0))
             self._empty[key] = first, times + 1
+
+    def _warn_of_others(self, key: Key) -> None:
+        """No task of the stream runs when its next batch is planned; one that is just leaving is seen in one look."""
+        consumers = self.depths[key].consumers
+        looks = self._others[key] = self._others.get(key, 0) + 1 if consumers else 0
+        if looks == _LOOKS_WITH_OTHERS:
+            _log.warning(
+                "channel %s of topic %s at nsqd %s has %d other consumers: they take a share of the messages, which "
+                "this stream never sees. Give each stream a channel of its own",
+                self._settings.channel,
+                *key,
+                consumers,
+            )
 
     def _places(self, before: Offset) -> list[tuple[str, Nsqd]]:
         now = time.monotonic()
@@ -119,9 +135,9 @@ class Backlog:
         except DiscoveryError as error:
             if nsqd.name not in self._silent:
                 _log.warning("%s", error)
-            self._silent.add(nsqd.name)
+            self._silent[nsqd.name] = str(error)
             return None
-        self._silent.discard(nsqd.name)
+        self._silent.pop(nsqd.name, None)
         return answer
 
     def _make_channel(self, topic: str, nsqd: Nsqd) -> None:

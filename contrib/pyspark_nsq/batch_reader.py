@@ -1,13 +1,12 @@
 """`spark.read.format("nsq")`: what waits now, once.
 
-How many messages each task may take is settled when the first action on a DataFrame is planned; other actions on it
-use the same plan, `load()` makes a new one. Messages are gone from the channel when they have been read, since a batch
-has no commit. With a spool the DataFrame is a snapshot: other actions, and tasks that are run again, yield the same
-rows. Without one every action takes as many messages anew, and a task that dies takes the messages with it that it had
-finished, which fails the job rather than leave rows out.
+Messages are gone from the channel when they have been read, since a batch has no commit. With a spool the DataFrame is
+a snapshot: the first scan that is planned settles in the spool how many messages each task takes, and every scan (of
+the same or another action, of a task that is run again) yields the same rows; `load()` makes a new one. Without a spool
+every scan takes as many other messages, and a task that dies takes the messages with it that it had finished, which
+fails the job rather than leave rows out. With `peek` messages are requeued when a task has seen them.
 """
 
-import uuid
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -17,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Nsqd, depth, find_nsqds
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError
-from pyspark_nsq.offsets import split
+from pyspark_nsq.offsets import Offset, Quotas, split
 from pyspark_nsq.read_task import ReadPartition, read_partition
 from pyspark_nsq.retention import remove_old_reads
 from pyspark_nsq.settings import Settings
@@ -27,13 +26,14 @@ _RETENTION = 86400.0  # seconds that segments of a read are kept at least, since
 
 
 class NsqReader(DataSourceReader):
-    """One query's reader; it is pickled to the tasks."""
+    """The reader of one scan of the frame `stream`; it is pickled to the tasks."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, stream: str) -> None:
         self.settings = settings
+        self.stream = stream
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [InputPartition(task) for task in plan(self.settings)]
+        return [InputPartition(task) for task in plan(self.settings, self.stream)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:  # what Spark makes of no partitions
@@ -44,9 +44,33 @@ class NsqReader(DataSourceReader):
         return read_partition(partition.value)
 
 
-def plan(settings: Settings) -> list[ReadPartition]:
-    """The tasks that read what waits now. The channel is made where it is missing, so that nsqds keep for the next read
-    what comes from now on. DiscoveryError, also if no nsqd has one of the topics."""
+def plan(settings: Settings, stream: str) -> list[ReadPartition]:
+    """The tasks of a scan of the frame `stream`. With a spool, those of its first scan; else those that read what waits
+    now. DiscoveryError, also if no nsqd has one of the topics; SpoolError."""
+    if not settings.spool:
+        batch = _look(settings, stream)
+    else:
+        assert settings.spool_location is not None
+        settled = Spool(settings.spool_location, stream).plan()
+        if settled is None:
+            looked = _look(settings, stream).to_json()
+            spool = Spool.create(
+                settings.spool_location, stream, kind="read", topics=settings.topics, channel=settings.channel
+            )
+            settled = spool.settle_plan(looked)
+            remove_old_reads(settings.spool_location, max(_RETENTION, settings.spool_retention))
+        batch = Offset.from_json(settled)
+    return [
+        ReadPartition(settings, stream, 1, batch.nsqds[name], topic, part, quota)
+        for topic, nsqds in batch.quotas.items()
+        for name, parts in nsqds.items()
+        for part, quota in enumerate(parts)
+    ]
+
+
+def _look(settings: Settings, stream: str) -> Offset:
+    """What waits now, as the only batch of `stream`. The channel is made where it is missing, so that nsqds keep for
+    the next read what comes from now on."""
     waiting: dict[tuple[str, Nsqd], int] = {}
     for topic in settings.topics:
         nsqds = find_nsqds(settings, topic)
@@ -60,22 +84,20 @@ def plan(settings: Settings) -> list[ReadPartition]:
                     client.subscribe(topic, settings.channel)
             # What waits in the topic moves over into the channel.
             waiting[topic, nsqd] = there.channel + there.topic
-    quotas = split(waiting, settings.min_partitions)
-    stream = uuid.uuid4().hex
-    if settings.spool and quotas:
-        assert settings.spool_location is not None
-        Spool.create(settings.spool_location, stream, kind="read", topics=settings.topics, channel=settings.channel)
-        remove_old_reads(settings.spool_location, max(_RETENTION, settings.spool_retention))
-    return [
-        ReadPartition(settings, stream, 1, nsqd, topic, part, quota)
-        for (topic, nsqd), parts in quotas.items()
-        for part, quota in enumerate(parts)
-    ]
+    if settings.peek:  # by one task each, since a second one would see what the first one has requeued
+        limited = {key: min(count, settings.max_in_flight) for key, count in waiting.items()}
+        quotas = split(limited, None)
+    else:
+        quotas = split(waiting, settings.min_partitions)
+    by_topic: Quotas = {}
+    for (topic, nsqd), parts in quotas.items():
+        by_topic.setdefault(topic, {})[nsqd.name] = parts
+    return Offset(stream, 1, settings.channel, by_topic, {nsqd.name: nsqd for _, nsqd in quotas})
 
 
 def check_retry(settings: Settings, task: ReadPartition) -> None:
     """NsqSourceError for a second run of a task if the first one may have taken messages with it."""
-    if not settings.spool and settings.fail_on_data_loss:
+    if not settings.spool and not settings.peek and settings.fail_on_data_loss:
         raise NsqSourceError(
             f"a task that read topic {task.topic!r} from nsqd {task.nsqd.name} died, and rows may be lost with it: "
             "with option 'spoolLocation' the next run would have yielded them; "

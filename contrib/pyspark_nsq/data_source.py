@@ -1,5 +1,6 @@
 """`format("nsq")`: where Spark asks for readers and writers. Options are judged here, before any job starts."""
 
+import uuid
 from typing import Any, NoReturn
 
 from pyspark.sql.datasource import (
@@ -19,7 +20,15 @@ from pyspark_nsq.schema import COLUMNS, SCHEMA_DDL
 
 
 class NsqDataSource(DataSource):
-    """Topics of nsqds, as a source and as a sink."""
+    """Topics of nsqds, as a source and as a sink.
+
+    Spark makes one for each `load()` and pickles it to wherever it plans a scan of the frame; `stream` names the
+    directory in the spool that all scans of a batch frame share.
+    """
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self.stream = uuid.uuid4().hex
 
     @classmethod
     def name(cls) -> str:
@@ -34,7 +43,7 @@ class NsqDataSource(DataSource):
         _check_schema(schema)
         from pyspark_nsq.batch_reader import NsqReader
 
-        return NsqReader(settings)
+        return NsqReader(settings, self.stream)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         try:

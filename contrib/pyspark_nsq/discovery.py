@@ -31,7 +31,8 @@ class Nsqd(NamedTuple):
 
 class Depth(NamedTuple):
     """What waits on an nsqd. `topic` moves over to the channel, once that is there; what is in flight or deferred is
-    not part of `channel`. `paused`: topic or channel. `start_time` in unix seconds is another one after a restart."""
+    not part of `channel`. `consumers` are those of the channel. `paused`: topic or channel. `start_time` in unix
+    seconds is another one after a restart."""
 
     channel: int = 0
     in_flight: int = 0
@@ -41,6 +42,7 @@ class Depth(NamedTuple):
     topic_exists: bool = False
     paused: bool = False
     start_time: int = 0
+    consumers: int = 0
 
 
 def find_nsqds(settings: Settings, topic: str | None = None) -> list[Nsqd]:
@@ -62,6 +64,20 @@ def find_nsqds(settings: Settings, topic: str | None = None) -> list[Nsqd]:
     for failure in failures:
         _log.warning("%s; others do", failure)
     return [found[name] for name in sorted(found)]
+
+
+def missing_topics(settings: Settings) -> list[str]:
+    """The topics of a reader that no nsqd has. Where somebody who may know of a topic doesn't answer, it is not among
+    them."""
+    missing = []
+    for topic in settings.topics:
+        try:
+            nsqds = find_nsqds(settings, topic)
+            if not any(depth(settings, nsqd, topic, settings.channel).topic_exists for nsqd in nsqds):
+                missing.append(topic)
+        except DiscoveryError as error:
+            _log.info("%s", error)
+    return missing
 
 
 def _configured(settings: Settings) -> list[Nsqd]:
@@ -121,6 +137,7 @@ def _depth(stats: Mapping[str, Any], topic: str, channel: str) -> Depth:
                         in_flight=int(one["in_flight_count"]),
                         deferred=int(one["deferred_count"]),
                         channel_exists=True,
+                        consumers=int(one["client_count"]),
                         paused=here.paused or bool(one["paused"]),
                     )
     return here

@@ -6,7 +6,8 @@
   - ConnectionLost: an nsqd cannot be reached or went away; trying again may help
   - NotAgreed: an nsqd and the options do not agree on TLS or authorization; trying again does not help
   - Refused: an nsqd answered an error, of which `code` is the E_ code
-  - WriteError: a frame or a row of it cannot be published, or no nsqd takes it
+  - WriteError: a frame cannot be published, or no nsqd takes its messages
+    - InvalidRow: a row of it cannot be published; trying again does not help
   - SpoolError: the spool cannot be written, or what is in it makes no sense
 """
 
@@ -49,6 +50,10 @@ class Refused(NsqSourceError):
 
 class WriteError(NsqSourceError):
     """A frame has not the columns to be published, a row not the values, or no nsqd takes its message."""
+
+
+class InvalidRow(WriteError):
+    """A row has no body, or a topic or delay that no nsqd would take."""
 
 
 class SpoolError(NsqSourceError):

@@ -4,14 +4,17 @@ Rows go by topic and delay, and as many together as `batchSize` and `batchBytes`
 Arrow batch (10,000 rows, unless Spark is told otherwise), so memory is bounded by that.
 """
 
+import logging
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from pyspark_nsq.errors import WriteError
+from pyspark_nsq.errors import InvalidRow
 from pyspark_nsq.option_values import TOPIC
 from pyspark_nsq.settings import Settings
+
+_log = logging.getLogger(__name__)
 
 _SIZE_OF_SIZE = 4  # bytes in front of each message of an MPUB
 
@@ -33,20 +36,29 @@ class MessageBatch(NamedTuple):
 
 
 def message_batches(rows: pa.RecordBatch, columns: Columns, settings: Settings) -> Iterator[MessageBatch]:
-    """All messages of an Arrow batch; WriteError if a row has no message that could be published."""
+    """All messages of an Arrow batch; InvalidRow, before the first one, if a row has none that could be published and
+    invalid rows are not to be skipped."""
+    skip = settings.invalid_rows == "skip"
     bodies: list[bytes] = rows.column(columns.value).cast(pa.binary()).to_pylist()
+    total = len(bodies)
     if not all(bodies):
-        what = "NULL" if None in bodies else "empty"
-        raise WriteError(f"the column value is {what} in a row: nsqd takes no message without a body")
-    for (topic, defer_ms), group in _grouped(rows, columns, settings.topic, bodies).items():
+        if not skip:
+            what = "NULL" if None in bodies else "empty"
+            raise InvalidRow(f"the column value is {what} in a row: nsqd takes no message without a body")
+        rows = rows.take(pa.array([index for index, body in enumerate(bodies) if body], pa.int64()))
+        bodies = [body for body in bodies if body]
+    groups = _grouped(rows, columns, settings.topic, bodies, skip)
+    if skipped := total - sum(map(len, groups.values())):
+        _log.warning("%d of %d rows are not published: no body, or a topic or delay that NSQ has not", skipped, total)
+    for (topic, defer_ms), group in groups.items():
         for batch in _cut(group, settings.batch_size, settings.batch_bytes):
             yield MessageBatch(topic, defer_ms, batch)
 
 
 def _grouped(
-    rows: pa.RecordBatch, columns: Columns, topic: str | None, bodies: list[bytes]
+    rows: pa.RecordBatch, columns: Columns, topic: str | None, bodies: list[bytes], skip: bool
 ) -> dict[tuple[str, int], list[bytes]]:
-    """Bodies by topic and delay. An option `topic` prevails over the column."""
+    """Bodies by topic and delay. An option `topic` prevails over the column. `skip`: leave out invalid ones."""
     count = len(bodies)
     topics = [topic] * count if topic or columns.topic is None else rows.column(columns.topic).to_pylist()
     delays = [0] * count if columns.defer_ms is None else rows.column(columns.defer_ms).to_pylist()
@@ -59,23 +71,27 @@ def _grouped(
             group.append(body)
     checked: dict[tuple[str, int], list[bytes]] = {}
     for (name, delay), group in groups.items():
-        checked.setdefault((_topic(name), _delay(delay)), []).extend(group)
+        try:
+            checked.setdefault((_topic(name), _delay(delay)), []).extend(group)
+        except InvalidRow:
+            if not skip:
+                raise
     return checked
 
 
 def _topic(name: str | None) -> str:
     if name is None:
-        raise WriteError("the column topic is NULL in a row, and there is no option 'topic'")
+        raise InvalidRow("the column topic is NULL in a row, and there is no option 'topic'")
     try:
         TOPIC.read(name)
     except ValueError as error:
-        raise WriteError(f"the column topic is {name!r} in a row: {error}") from None
+        raise InvalidRow(f"the column topic is {name!r} in a row: {error}") from None
     return name
 
 
 def _delay(milliseconds: int | None) -> int:
     if milliseconds is not None and milliseconds < 0:
-        raise WriteError(f"the column defer_ms is {milliseconds} in a row: expected milliseconds from 0 on")
+        raise InvalidRow(f"the column defer_ms is {milliseconds} in a row: expected milliseconds from 0 on")
     return milliseconds or 0
 
 

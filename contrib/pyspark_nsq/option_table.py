@@ -18,6 +18,25 @@ _SPARKS_OWN = {"checkpointlocation", "queryname"}
 _SPARKS_OWN_PREFIXES = ("asyncprogresstracking", "_asyncprogresstracking")
 
 
+# Options of Spark's Kafka source and sink, in lower case, and what stands for them here.
+_KAFKAS = {
+    "kafka.bootstrap.servers": "'nsq.lookupd.http.addresses' or 'nsq.nsqd.tcp.addresses' name the nodes",
+    "kafka.group.id": "'channel' names the group of consumers",
+    "groupidprefix": "'channel' names the group of consumers",
+    "assign": "NSQ has no partitions; 'subscribe' names the topics",
+    "subscribepattern": "'subscribe' names the topics, separated by commas",
+    "startingoffsets": "NSQ has no offsets; a channel has what is published after it was created",
+    "startingtimestamp": "NSQ has no offsets; a channel has what is published after it was created",
+    "startingoffsetsbytimestamp": "NSQ has no offsets; a channel has what is published after it was created",
+    "endingoffsets": "NSQ has no offsets; a batch reads what waits when it is planned",
+    "endingtimestamp": "NSQ has no offsets; a batch reads what waits when it is planned",
+    "endingoffsetsbytimestamp": "NSQ has no offsets; a batch reads what waits when it is planned",
+    "maxoffsetspertrigger": "'maxMessagesPerTrigger' limits a batch",
+    "minoffsetspertrigger": "a batch reads what waits, be it a single message",
+    "includeheaders": "messages of NSQ have no headers",
+}
+
+
 @dataclass(frozen=True)
 class SourceOption:
     """One option. It sets `field` of `settings`, a class of which every field has a default, which is the option's."""
@@ -62,6 +81,8 @@ def read_values(options: Mapping[str, str], uses: Collection[str], table: Iterab
 
 
 def _unknown(key: str, uses: Collection[str], table: Collection[SourceOption]) -> OptionError:
+    if kafkas := _KAFKAS.get(key.lower()):
+        return OptionError(f"unknown option {key!r}, which is of Kafka: {kafkas}")
     names = {option.name.lower(): option.name for option in table if set(uses) & set(option.used_by)}
     # Without `nsq.`, which is a large part of short names, `tls.cert` is close to `nsq.tls.certificate`.
     bare = {name.removeprefix("nsq."): name for name in names}

@@ -123,7 +123,14 @@ def _size(text: str) -> int:
     return int(match[1]) * (_BYTES[match[2].lower()] if match[2] else 1)
 
 
+def _invalid_rows(text: str) -> str:
+    if text.lower() not in ("fail", "skip"):
+        raise ValueError("expected fail or skip")
+    return text.lower()
+
+
 TEXT = Kind("text", _text)
+INVALID_ROWS = Kind("fail, skip", _invalid_rows)
 FILE = Kind("file", _text)
 DIRECTORY = Kind("directory", _text)
 TOPIC = Kind("topic", _name)

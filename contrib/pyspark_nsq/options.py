@@ -16,6 +16,7 @@ from pyspark_nsq.option_values import (
     DURATION,
     FILE,
     HTTP_ADDRESSES,
+    INVALID_ROWS,
     MILLISECONDS,
     MSG_TIMEOUT,
     NUMBER,
@@ -94,19 +95,27 @@ OPTIONS: tuple[SourceOption, ...] = (
         "a task that waits for messages ends when none came for so long",
     ),
     SourceOption(
+        "peek",
+        BOOLEAN,
+        "peek",
+        (READ,),
+        "true: look at messages and requeue them, at most `maxInFlight` of each topic of an nsqd; needs no spool",
+    ),
+    SourceOption(
         "spoolLocation",
         DIRECTORY,
         "spool_location",
         _READERS,
         "directory, the same for driver and executors, where messages are kept from FIN until Spark has committed "
-        "them; required by readStream unless `spool` is off",
+        "them; required unless `spool` is off or `peek` is true",
     ),
     SourceOption(
         "spool",
         BOOLEAN,
         "spool",
         _READERS,
-        "off: no spool; messages whose task or driver dies after their FIN are lost",
+        "off: no spool; messages whose task or driver dies after their FIN are lost, and each scan of a batch frame "
+        "takes other messages",
     ),
     SourceOption("spoolRetention", DURATION, "spool_retention", _READERS, "how long committed segments are kept"),
     SourceOption(
@@ -134,6 +143,14 @@ OPTIONS: tuple[SourceOption, ...] = (
         "retry_timeout",
         _WRITERS,
         "how long a batch that no nsqd takes is offered again before the task fails; 0: to every nsqd once",
+    ),
+    SourceOption(
+        "invalidRows",
+        INVALID_ROWS,
+        "invalid_rows",
+        _WRITERS,
+        "what becomes of a row without a body, or with a topic or delay that NSQ does not have: fail: the job fails, "
+        "without running the task again; skip: the row is left out, with a warning that counts them",
     ),
     SourceOption(
         "nsq.tls.enabled",
@@ -251,7 +268,7 @@ def _require_subscription(values: Mapping[str, Any]) -> None:
 
 
 def _check_spool(values: dict[str, Any], use: str) -> None:
-    """Also switches the spool off for a read without one."""
+    """Also switches the spool off for a read that only looks."""
     spooling = {
         "spool_location": "spoolLocation",
         "spool_retention": "spoolRetention",
@@ -259,15 +276,21 @@ def _check_spool(values: dict[str, Any], use: str) -> None:
         "dedup_retention": "dedupRetention",
     }
     given = [name for field, name in spooling.items() if field in values]
-    if not values.get("spool", True):
+    if values.get("peek"):
+        values["spool"] = False
+    elif not values.get("spool", True):
         if given:
             raise OptionError(f"option {given[0]!r} contradicts 'spool', which is off")
-    elif "spool_location" in values:
-        return
-    elif use == READ_STREAM or values.get("spool") or given:
+    elif "spool_location" not in values:
+        if use == READ_STREAM:
+            raise OptionError(
+                "option 'spoolLocation' is required: a directory that driver and executors share, where messages wait "
+                "until Spark has committed them. ('spool' = 'off' does without, and loses messages when a task or the "
+                "driver dies.)"
+            )
         raise OptionError(
-            "option 'spoolLocation' is required: a directory that driver and executors share, where messages wait "
-            "until Spark has committed them. ('spool' = 'off' does without, and loses messages when a task or the "
-            "driver dies.)"
+            "option 'spoolLocation' is required: a directory that driver and executors share, from which every action "
+            "on the frame gets the same messages. ('peek' = 'true' only looks at messages. 'spool' = 'off' does "
+            "without, and loses messages whenever Spark scans the frame twice or not to its end, as show, sort, join "
+            "and union do.)"
         )
-    values["spool"] = False

@@ -16,9 +16,13 @@ RDY caps what is in flight and not what remains. It never exceeds what is left o
 gets no more than that; and a segment is sealed when half of the window is full, so that nsqd goes on sending meanwhile.
 """
 
+import contextlib
 import logging
+import os
+import select
+import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -57,11 +61,21 @@ class ReadPartition:
 
 
 def read_partition(partition: ReadPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of the partition. ConnectionLost only without a spool; Refused, SpoolError."""
-    if not partition.settings.spool:
-        yield from _joined(_read_without_spool(partition))
-    else:
-        yield from deliver(partition, fill(partition))
+    """The rows of the partition. ConnectionLost only without a spool; Refused, SpoolError.
+
+    Spark drops the iterator before its end when it has rows enough (show, limit): what is in flight is released then.
+    """
+    try:
+        if partition.settings.peek:
+            yield from peek(partition)
+        elif not partition.settings.spool:
+            with contextlib.closing(_read_without_spool(partition)) as batches:
+                yield from _joined(batches)
+        else:
+            yield from deliver(partition, fill(partition))
+    except GeneratorExit:
+        mute_broken_sockets()
+        raise
 
 
 def fill(partition: ReadPartition) -> Chain:
@@ -288,17 +302,60 @@ def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.concat_batches(gathered)
 
 
-def _read_without_spool(partition: ReadPartition) -> Iterator[pa.RecordBatch]:
+def _read_without_spool(partition: ReadPartition) -> Generator[pa.RecordBatch, None, None]:
     """FIN on reading: what is lost behind this task is lost for good."""
     settings = partition.settings
     left = partition.quota
     with Client.connect(partition.nsqd.tcp, settings.connection, msg_timeout_ms=settings.msg_timeout_ms) as client:
         client.subscribe(partition.topic, settings.channel)
-        while left > 0:
-            client.ready(min(settings.max_in_flight, left))
-            if not (messages := client.receive(settings.idle_timeout)):
-                break
-            client.finish(message.id for message in messages)
-            left -= len(messages)
-            yield _rows(partition, b"".join(message.id for message in messages), pack(messages))
+        try:
+            while left > 0:
+                client.ready(min(settings.max_in_flight, left))
+                if not (messages := client.receive(settings.idle_timeout)):
+                    break
+                client.finish(message.id for message in messages)
+                left -= len(messages)
+                yield _rows(partition, b"".join(message.id for message in messages), pack(messages))
+        except GeneratorExit:
+            release(client, _Held())
+            raise
         client.finish_confirmed(())
+
+
+def peek(partition: ReadPartition) -> Iterator[pa.RecordBatch]:
+    """At most `quota` messages, which are requeued before Spark gets them."""
+    settings = partition.settings
+    held = _Held()
+    with Client.connect(partition.nsqd.tcp, settings.connection, msg_timeout_ms=settings.msg_timeout_ms) as client:
+        client.subscribe(partition.topic, settings.channel)
+        client.ready(quota := min(partition.quota, client.max_rdy_count))
+        while len(held.messages) < quota and (messages := client.receive(settings.idle_timeout)):
+            held.add(messages)
+        release(client, held)
+    if held.messages:
+        yield _rows(partition, b"".join(held.messages), pack(list(held.messages.values())))
+
+
+def mute_broken_sockets() -> None:
+    """Let writes to sockets of this process whose other end is closed go nowhere.
+
+    When Spark has rows enough it closes its connection to the Python worker, and the worker, which ends then, would
+    print a traceback (BrokenPipeError) for the rows that it still holds.
+    """
+    sink = os.open(os.devnull, os.O_RDWR)
+    try:
+        for name in os.listdir("/dev/fd"):
+            descriptor = int(name)
+            try:
+                if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                    continue
+                poll = select.poll()
+                poll.register(descriptor, 0)  # only what cannot be left out: POLLERR, POLLHUP
+                if poll.poll(0):
+                    os.dup2(sink, descriptor)
+            except OSError:
+                continue
+    except OSError:  # a system without /dev/fd: the traceback stays
+        pass
+    finally:
+        os.close(sink)

@@ -140,6 +140,11 @@ class StreamReport:
     id_bytes: int = 0
 
     @property
+    def uncommitted(self) -> list[BatchReport]:
+        """The batches whose messages NSQ doesn't have any more and Spark hasn't committed yet."""
+        return [batch for batch in self.batches if not batch.committed]
+
+    @property
     def bytes(self) -> int:
         return self.id_bytes + sum(batch.bytes for batch in self.batches)
 

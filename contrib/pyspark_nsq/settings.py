@@ -39,6 +39,7 @@ class Settings:
     max_in_flight: int = 2500
     msg_timeout_ms: int | None = None
     idle_timeout: float = 1.0
+    peek: bool = False
     spool: bool = True
     spool_location: str | None = None
     spool_retention: float = 600.0
@@ -48,4 +49,5 @@ class Settings:
     batch_size: int = 1000  # messages of an MPUB
     batch_bytes: int = 1 << 20  # of an MPUB
     retry_timeout: float = 30.0
+    invalid_rows: str = "fail"  # or "skip"
     connection: ConnectionSettings = field(default_factory=ConnectionSettings)

@@ -1,6 +1,7 @@
 """The spool: messages on disk from before their FIN until Spark has committed them.
 
     {spoolLocation}/{stream}/stream                               what the stream is, JSON, written once by the driver
+                             plan                                 of a batch read: what all scans of it read, JSON
                              committed                            number of the last batch that needs no replay
                              batches/{batch}/{topic}@{nsqd}/000000   a chain: segments and ends, numbered by slot
                                                             fin-*    markers: the segments whose FINs are confirmed
@@ -21,8 +22,9 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote
 
 from pyspark_nsq.errors import SpoolError
@@ -282,6 +284,33 @@ class Spool:
         except (OSError, ValueError):
             return {}
         return value if isinstance(value, dict) else {}
+
+    def plan(self) -> dict[str, Any] | None:
+        """What `settle_plan` settled; None if nobody has done it. SpoolError if it is unreadable."""
+        path = self._file("plan")
+        try:
+            value: dict[str, Any] = json.loads(Path(path).read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise SpoolError(f"cannot read the plan of a batch read at {path}: {error}") from None
+        return value
+
+    def settle_plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        """Settle what a batch read reads, once for all of its scans: the plan of whoever was first."""
+        temporary = self._file(_TEMPORARY + uuid.uuid4().hex)
+        try:
+            try:
+                write_temporary(temporary, [json.dumps(plan).encode()])
+                link(temporary, self._file("plan"))
+            finally:
+                _unlink(temporary)
+            sync_directory(self.directory)
+        except OSError as error:
+            raise _trouble("write", self.directory, error) from None
+        settled = self.plan()
+        assert settled is not None
+        return settled
 
     def chain(self, batch: int, topic: str, nsqd: str) -> Chain:
         """The chain of a batch, topic and nsqd; look at it with `open` or `refresh`."""

@@ -21,7 +21,7 @@ from pyspark_nsq.backlog import Backlog, Drain
 from pyspark_nsq.errors import OptionError, SpoolError
 from pyspark_nsq.offsets import Offset, Quotas, report, share, split
 from pyspark_nsq.read_task import ReadPartition, read_partition
-from pyspark_nsq.retention import Retention
+from pyspark_nsq.retention import Retention, inspect
 from pyspark_nsq.settings import Settings
 from pyspark_nsq.spool import Spool
 
@@ -67,6 +67,10 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         wanted = share(waiting, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         if not any(wanted.values()):
             self._latest = report(before, self._backlog.waiting, planned=False)
+            if self._drain is not None:
+                # Spark has noted the batch before as committed when it asks for another one, but would not tell us
+                # before the next run. (That is otherwise with asynchronous progress tracking, which has no drain.)
+                self.commit(start)
             return start
         if self._drain is not None:
             self._drain.plan(before.batch + 1, wanted)
@@ -74,6 +78,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for (topic, name), parts in split(wanted, self._settings.min_partitions).items():
             quotas.setdefault(topic, {})[name] = parts
         if before.batch == 0 and self._settings.spool:
+            self._warn_of_other_streams(before.stream)
             self._create_spool(before.stream)
         end = Offset(before.stream, before.batch + 1, self._settings.channel, quotas, self._backlog.nsqds())
         self._latest = report(end, self._backlog.waiting)
@@ -131,6 +136,29 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _spool(self, stream: str) -> Spool:
         assert self._settings.spool_location is not None
         return Spool(self._settings.spool_location, stream, strict=self._settings.fail_on_data_loss)
+
+    def _warn_of_other_streams(self, stream: str) -> None:
+        """A new stream does not read what another one, whose checkpoint may be deleted, has left in the spool."""
+        location = self._settings.spool_location
+        assert location is not None
+        try:
+            reports = inspect(location)
+        except (OSError, SpoolError):  # there is none yet; or making this stream's directory will fail and say why
+            return
+        for other in reports:
+            messages = sum(batch.messages for batch in other.uncommitted)
+            same = other.channel == self._settings.channel and not set(self._settings.topics).isdisjoint(other.topics)
+            if other.kind == "readStream" and same and messages and other.stream != stream:
+                _log.warning(
+                    "the spool at %s has %d messages of stream %s that are not committed. This query is a new stream "
+                    "and does not read them: if the checkpoint of that stream is gone, "
+                    "`gnsq-pipeline spool replay %s %s` publishes them again",
+                    location,
+                    messages,
+                    other.stream,
+                    location,
+                    other.stream,
+                )
 
     def _create_spool(self, stream: str) -> None:
         assert self._settings.spool_location is not None

@@ -3,10 +3,12 @@
 A frame has a column `value`, BINARY or STRING, and may have `topic` and `defer_ms`, milliseconds for which nsqd holds
 a message back; other columns are passed over, so that what was read from NSQ or from an archive can be written as it
 is. Delivery is at least once: NSQ has no transactions, so what a failed task published stays published, and is
-published again when Spark runs the task, or the batch of a stream, once more.
+published again when Spark runs the task, or the batch of a stream, once more. An error that a second run would meet
+again, a row or message that NSQ does not take, therefore ends a task without failing it: the driver raises it instead.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -22,7 +24,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from pyspark_nsq.errors import WriteError
+from pyspark_nsq.errors import InvalidRow, Refused, WriteError
 from pyspark_nsq.message_batches import Columns, message_batches
 from pyspark_nsq.publishing import Publisher
 from pyspark_nsq.settings import Settings
@@ -56,6 +58,20 @@ def find_columns(schema: StructType, settings: Settings) -> Columns:
     return Columns(found["value"], found.get("topic"), found.get("defer_ms"))
 
 
+@dataclass
+class Rejected(WriterCommitMessage):
+    """The end of a task that met what NSQ does not take."""
+
+    error: str
+
+
+def raise_rejected(messages: Sequence[WriterCommitMessage | None]) -> None:
+    """On the driver: WriteError if a task met what NSQ does not take."""
+    errors = sorted({message.error for message in messages if isinstance(message, Rejected)})
+    if errors:
+        raise WriteError("; ".join(errors))
+
+
 class _Writer:
     """What both writers do; pickled to the executors."""
 
@@ -64,13 +80,17 @@ class _Writer:
         self._columns = find_columns(schema, settings)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Publish the rows of a task; on return nsqds have them all. WriteError, Refused."""
+        """Publish the rows of a task; on return nsqds have them all, unless it is Rejected. WriteError."""
         context = TaskContext.get()
         publisher = Publisher(self._settings, context.partitionId() if context else 0)
         try:
             for rows in iterator:
                 for batch in message_batches(rows, self._columns, self._settings):
                     publisher.publish(batch.topic, batch.bodies, batch.defer_ms)
+        except (InvalidRow, Refused) as error:
+            for _ in iterator:  # Spark sends all rows, whether they are wanted or not
+                pass
+            return Rejected(str(error))
         finally:
             publisher.close()
         return WriterCommitMessage()
@@ -79,6 +99,12 @@ class _Writer:
 class NsqWriter(_Writer, DataSourceArrowWriter):
     """Of a batch."""
 
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        raise_rejected(messages)
+
 
 class NsqStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Of a stream."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        raise_rejected(messages)

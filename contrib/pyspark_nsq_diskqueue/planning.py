@@ -5,10 +5,12 @@ would when it starts: from the read position in the meta file to the real end, o
 meta file. What is listed here stays: a task reads up to the size that its file had now, so that a task that runs again
 gives the same rows, whatever a daemon adds meanwhile.
 
-Nothing is opened but for reading, and no lock is taken.
+Nothing is opened but for reading, and no lock is kept; whether a daemon holds the directory's is tried, for a warning.
 """
 
+import fcntl
 import glob
+import logging
 import os
 import stat
 import time
@@ -26,6 +28,7 @@ METADATA = "nsqd.dat"
 _BAD = ".bad"
 _SIZE_OF_META = 200  # bytes; it has five numbers
 _ATTEMPTS = 5
+_log = logging.getLogger(__name__)
 _PAUSE = 0.05  # seconds; a daemon that deletes a file says so in meta right afterwards
 
 
@@ -195,6 +198,12 @@ def _plan_directory(directory: str, everything: bool) -> Iterator[FileTask]:
         raise DataDirectoryError(
             f"{directory} is no data directory of an nsqd: it has neither {METADATA} nor files of queues"
         )
+    if _is_in_use(directory):
+        _log.warning(
+            "%s is the data directory of a running nsqd: what it has only in memory is not read, and what is read may "
+            "be delivered meanwhile",
+            directory,
+        )
     names = list(_list_queues(directory))
     for attempt in range(_ATTEMPTS):
         if attempt:
@@ -207,6 +216,23 @@ def _plan_directory(directory: str, everything: bool) -> Iterator[FileTask]:
             break
     for name, meta in metas.items():
         yield from _plan_queue(directory, name, meta, queues.get(name, _Queue()), everything)
+
+
+def _is_in_use(directory: str) -> bool:
+    """Whether a running nsqd has locked its data directory; False where that cannot be tried."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _plan_queue(directory: str, name: str, meta: Meta | None, queue: _Queue, everything: bool) -> Iterator[FileTask]:

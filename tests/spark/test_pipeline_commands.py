@@ -117,11 +117,8 @@ def test_archive_takes_topics_of_several_nsqds_and_goes_on_where_it_was(
         ("orders,clicks", "archive", 2)
     ]
     batches = run("spool", "show", output, streams[0]["stream"][:6], "--json").rows
-    assert [batch["messages"] for batch in batches] == [200, 200]
-    refused = run("spool", "remove", output, streams[0]["stream"])
-    assert refused.status == 1
-    assert "200 messages are not committed and would be lost" in one_line(refused.stderr)
-    removed = run("spool", "remove", output, streams[0]["stream"], "--with-uncommitted", "--json")
+    assert [(batch["messages"], batch["committed"]) for batch in batches] == [(200, True), (200, True)]
+    removed = run("spool", "remove", output, streams[0]["stream"], "--json")
     assert removed.rows[0]["removed_bytes"] > 0
     assert run("spool", "list", output, "--json").stdout == ""
 
@@ -375,7 +372,24 @@ def test_nsqds_that_are_not_there_are_told(run: Run, archived: tuple[Path, list[
     assert re.match(r"Error: .*127\.0\.0\.1", ended.stderr.splitlines()[-1])
 
 
+def test_a_topic_that_no_nsqd_has_is_an_error_unless_allowed(run: Run, gnsqd: Daemon, tmp_path: Path) -> None:
+    publish(gnsqd, "orders", [b"1"])
+    words = ["archive", "--topic", "orders", "--topic", "order", "--channel", "c", *sources(gnsqd), tmp_path / "output"]
+    summary = tmp_path / "summary.json"
+    ended = run(*words, "--summary", summary)
+    assert ended.status == 4
+    assert one_line(ended.stderr) == "Error: no nsqd has the topic 'order'; --allow-missing-topics runs nevertheless"
+    told = json.loads(summary.read_text())
+    assert (told["exit_code"], told["finished"], told["rows"]) == (4, False, 0)
+    assert not (tmp_path / "output").exists()
+    ended = run(*words, "--allow-missing-topics", "--summary", "-", "--progress", "none")
+    assert (ended.status, ended.stderr) == (0, "")
+    (told,) = ended.rows
+    assert (told["exit_code"], told["finished"], told["rows"], told["lag"]) == (0, True, 1, 0)
+
+
 def test_an_address_for_metrics_that_is_taken_is_told(run: Run, gnsqd: Daemon, tmp_path: Path) -> None:
+    publish(gnsqd, "t", [b"1"])
     taken = "{}:{}".format(*gnsqd.http_address)
     words = ["--topic", "t", "--channel", "c", *sources(gnsqd), "--metrics-address", taken, tmp_path / "output"]
     ended = run("archive", *words)

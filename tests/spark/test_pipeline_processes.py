@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,6 +67,41 @@ def test_a_command_says_only_what_it_has_to_say_and_heeds_ctrl_c(
     batch, end = err.rstrip("\n").split("\n")  # a line break follows the ^C of a terminal
     assert "  batch 0  100 rows  " in batch
     assert end.startswith("stopped by SIGINT: 100 rows in 1 batches, ")
+
+
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["the command", "the JVM as well"])
+def test_a_drain_that_sigterm_stops_says_in_one_line_that_it_is_unfinished(
+    spark_environment: dict[str, str], gnsqd: Daemon, tmp_path: Path, send: Callable[[int, int], None]
+) -> None:
+    for _ in range(20):
+        publish(gnsqd, "orders", [b"%d" % number for number in range(1000)])
+    nodes = ["--nsqd-tcp-address", "{}:{}".format(*gnsqd.tcp_address)]
+    nodes += ["--nsqd-http-address", "{}:{}".format(*gnsqd.http_address)]
+    words = ["--topic", "orders", "--channel", "a", *nodes, "--max-messages", "1000", *QUIET]
+    errors, summary = tmp_path / "stderr", tmp_path / "summary.json"
+    with errors.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gnsq_pipeline", "archive", *words, "--summary", summary, tmp_path / "output"],
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            env={**spark_environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            start_new_session=True,
+        )
+    try:
+        eventually(lambda: process.poll() is not None or "\n" in errors.read_text(), timeout=200)
+        send(process.pid, signal.SIGTERM)
+        process.wait(timeout=4 * DEADLINE)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert process.returncode == 3, errors.read_text()
+    lines = [line for line in errors.read_text().splitlines() if "  batch " not in line]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("Error: stopped by SIGTERM before everything was read: ")
+    told = json.loads(summary.read_text())
+    assert (told["finished"], told["stopped_by"], told["exit_code"]) == (False, "SIGTERM", 3)
+    assert 0 < told["rows"] < 20_000
 
 
 def test_spark_submit_runs_it_with_what_py_files_brings(

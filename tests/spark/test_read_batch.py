@@ -2,6 +2,8 @@
 
 import datetime
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +11,7 @@ import pytest
 
 from certificates import write_identities
 from conftest import DaemonFactory
-from daemons import Daemon
+from daemons import Daemon, eventually
 from nsq_client import Client
 from spark.topics import bodies, daemon_options, name, publish
 
@@ -19,20 +21,30 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-def read(spark: "SparkSession", *daemons: Daemon, topic: str = "orders", **options: str) -> "DataFrame":
-    """All that waits in the channel `spark` of the topic."""
-    told = {**daemon_options(*daemons), "subscribe": topic, "channel": "spark", **options}
-    return spark.read.format("nsq").options(**told).load()
+Read = Callable[..., "DataFrame"]
+
+
+@pytest.fixture
+def read(spark: "SparkSession", tmp_path: Path) -> Read:
+    """Makes a frame of all that waits in the channel `spark` of a topic, with a spool unless the options say not."""
+
+    def called(*daemons: Daemon, topic: str = "orders", **options: str) -> "DataFrame":
+        told = {**daemon_options(*daemons), "subscribe": topic, "channel": "spark", **options}
+        if not {"spool", "peek"} & set(options):
+            told["spoolLocation"] = str(tmp_path / "spool")
+        return spark.read.format("nsq").options(**told).load()
+
+    return called
 
 
 def values(frame: "DataFrame") -> list[bytes]:
     return sorted(bytes(row.value) for row in frame.select("value").collect())
 
 
-def test_a_row_tells_everything_of_its_message(spark: "SparkSession", nsqd: Daemon) -> None:
+def test_a_row_tells_everything_of_its_message(read: Read, nsqd: Daemon) -> None:
     before = time.time_ns()
     publish(nsqd, "orders", [b"\x00\xff", b"text"])
-    rows = sorted(read(spark, nsqd).collect(), key=lambda row: bytes(row.value))
+    rows = sorted(read(nsqd).collect(), key=lambda row: bytes(row.value))
     assert [bytes(row.value) for row in rows] == [b"\x00\xff", b"text"]
     for row in rows:
         assert (row.topic, row.channel, row.nsqd, row.attempts) == ("orders", "spark", name(nsqd), 1)
@@ -43,25 +55,23 @@ def test_a_row_tells_everything_of_its_message(spark: "SparkSession", nsqd: Daem
     assert len({row.message_id for row in rows}) == 2
 
 
-def test_the_first_read_has_what_came_before_the_channel(spark: "SparkSession", nsqd: Daemon) -> None:
+def test_the_first_read_has_what_came_before_the_channel(read: Read, nsqd: Daemon) -> None:
     published = bodies(5000)
     publish(nsqd, "orders", published)
-    assert values(read(spark, nsqd)) == sorted(published)
+    assert values(read(nsqd)) == sorted(published)
     assert nsqd.channel_stats("orders", "spark")["depth"] == 0
     publish(nsqd, "orders", [b"later"])
-    assert values(read(spark, nsqd)) == [b"later"]
-    assert values(read(spark, nsqd)) == []
+    assert values(read(nsqd)) == [b"later"]
+    assert values(read(nsqd)) == []
 
 
-def test_nsqds_topics_and_tasks_share_the_work(
-    spark: "SparkSession", nsqd_factory: DaemonFactory, tmp_path: Path
-) -> None:
+def test_nsqds_topics_and_tasks_share_the_work(read: Read, nsqd_factory: DaemonFactory) -> None:
     daemons = [nsqd_factory(), nsqd_factory()]
     for number, daemon in enumerate(daemons):
         for topic in ("orders", "events"):
             publish(daemon, topic, bodies(1000, f"{number} {topic} "))
-    options = {"minPartitions": "6", "spoolLocation": str(tmp_path / "spool")}
-    frame = read(spark, *daemons, topic="orders,events", **options).cache()
+    options = {"minPartitions": "6"}
+    frame = read(*daemons, topic="orders,events", **options).cache()
     assert frame.rdd.getNumPartitions() >= 6
     counts = {(row.nsqd, row.topic): row["count"] for row in frame.groupBy("nsqd", "topic").count().collect()}
     assert counts == {(name(daemon), topic): 1000 for daemon in daemons for topic in ("orders", "events")}
@@ -69,27 +79,77 @@ def test_nsqds_topics_and_tasks_share_the_work(
     frame.unpersist()
 
 
-def test_an_aggregation_reads_each_message_once(spark: "SparkSession", nsqd: Daemon) -> None:
+def test_an_aggregation_reads_each_message_once(read: Read, nsqd: Daemon) -> None:
     publish(nsqd, "orders", bodies(3000))
-    (row,) = read(spark, nsqd).selectExpr("count(*) AS number", "sum(length(value)) AS bytes").collect()
+    (row,) = read(nsqd).selectExpr("count(*) AS number", "sum(length(value)) AS bytes").collect()
     assert (row.number, row.bytes) == (3000, sum(map(len, bodies(3000))))
 
 
-def test_options_of_tls_reach_the_tasks(spark: "SparkSession", nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+def test_options_of_tls_reach_the_tasks(read: Read, nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
     identities = write_identities(tmp_path)
     cert, key = identities["server"]
     daemon = nsqd_factory(f"--tls-cert={cert}", f"--tls-key={key}", "--tls-required=tcp-https")
     assert daemon.http("POST", "/pub?topic=orders", b"secret")[0] == 200
-    frame = read(spark, daemon, **{"nsq.tls.ca": identities["authority"][0]})
+    frame = read(daemon, **{"nsq.tls.ca": identities["authority"][0]})
     assert values(frame) == [b"secret"]
 
 
-def test_messages_in_flight_elsewhere_are_left_alone(spark: "SparkSession", nsqd: Daemon) -> None:
+def test_a_sorted_frame_is_written_whole(spark: "SparkSession", read: Read, nsqd: Daemon, tmp_path: Path) -> None:
+    published = bodies(2000)
+    publish(nsqd, "orders", published)
+    read(nsqd).orderBy("value").write.parquet(str(tmp_path / "sorted"))  # which samples it first
+    assert values(spark.read.parquet(str(tmp_path / "sorted"))) == sorted(published)
+
+
+def test_a_frame_that_was_shown_still_has_all_rows(read: Read, nsqd: Daemon, capfd: pytest.CaptureFixture[str]) -> None:
+    published = bodies(50_000)
+    publish(nsqd, "orders", published)
+    frame = read(nsqd)
+    frame.select("topic", "attempts").show(5)
+    assert nsqd.channel_stats("orders", "spark")["in_flight_count"] == 0
+    assert values(frame) == sorted(published)
+    assert "BrokenPipe" not in capfd.readouterr().err
+
+
+def test_a_frame_is_the_same_in_a_union_a_join_and_two_actions(read: Read, nsqd: Daemon) -> None:
+    published = bodies(2000)
+    publish(nsqd, "orders", published)
+    frame = read(nsqd)
+    assert frame.alias("a").join(frame.alias("b"), "message_id").count() == 2000
+    publish(nsqd, "orders", [b"later"])
+    assert Counter(values(frame.union(frame))) == Counter([*published, *published])
+    assert frame.count() == 2000
+    assert frame.limit(10).count() == 10
+
+
+def test_what_a_read_without_a_spool_holds_is_released_when_spark_has_rows_enough(read: Read, nsqd: Daemon) -> None:
+    publish(nsqd, "orders", bodies(50_000))
+    read(nsqd, spool="off").select("topic").show(5)
+    eventually(lambda: nsqd.channel_stats("orders", "spark")["in_flight_count"] == 0)
+
+
+def test_peek_takes_nothing(read: Read, nsqd: Daemon) -> None:
+    publish(nsqd, "orders", bodies(100))
+    frame = read(nsqd, peek="true")
+    frame.show(1)
+    assert values(frame) == sorted(bodies(100))
+    assert values(read(nsqd)) == sorted(bodies(100))
+
+
+def test_a_read_without_a_spool_has_to_be_told_so(read: Read, nsqd: Daemon) -> None:
+    publish(nsqd, "orders", bodies(10))
+    with pytest.raises(Exception) as error:
+        read(nsqd, spool="on").count()
+    assert "option 'spoolLocation' is required" in str(error.value)
+    assert nsqd.stats("orders")["topics"][0]["depth"] == 10
+
+
+def test_messages_in_flight_elsewhere_are_left_alone(read: Read, nsqd: Daemon) -> None:
     publish(nsqd, "orders", bodies(10))
     other = Client(nsqd.tcp_address)
     other.subscribe("orders", "spark", rdy=4)
     held = [other.message().body for _ in range(4)]
-    assert values(read(spark, nsqd)) == sorted(set(bodies(10)) - set(held))
+    assert values(read(nsqd)) == sorted(set(bodies(10)) - set(held))
     other.sock.close()
 
 
@@ -110,8 +170,8 @@ def test_a_wrong_option_is_told_before_any_job(spark: "SparkSession", options: d
     assert told in str(error.value)
 
 
-def test_a_topic_that_nobody_has_is_an_error(spark: "SparkSession", nsqd: Daemon) -> None:
+def test_a_topic_that_nobody_has_is_an_error(read: Read, nsqd: Daemon) -> None:
     with pytest.raises(Exception) as error:
-        read(spark, nsqd, topic="nothing").collect()
+        read(nsqd, topic="nothing").collect()
     assert "nothing" in str(error.value)
     assert nsqd.stats()["topics"] == []

@@ -113,6 +113,11 @@ def test_a_row_without_a_body_fails_the_job(spark: "SparkSession", gnsqd: Daemon
         write(frame, gnsqd, topic="t")
 
 
+def test_a_row_without_a_body_can_be_skipped(spark: "SparkSession", gnsqd: Daemon) -> None:
+    write(spark.sql("SELECT * FROM VALUES ('x'), (NULL) AS (value)"), gnsqd, topic="t", invalidRows="skip")
+    assert take(gnsqd, "t", 1) == [b"x"]
+
+
 def test_a_job_fails_when_no_nsqd_is_there_in_time(spark: "SparkSession") -> None:
     options = {"nsq.nsqd.tcp.addresses": f"127.0.0.1:{free_port()}", "topic": "t", "retryTimeoutMs": "100"}
     frame = spark.sql("SELECT 'x' AS value")

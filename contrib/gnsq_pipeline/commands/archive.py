@@ -1,5 +1,6 @@
 """`gnsq-pipeline archive`: topics to partitioned Parquet, exactly once."""
 
+import contextlib
 import time
 
 import click
@@ -14,7 +15,7 @@ from gnsq_pipeline.parameters import (
     subscription_options,
 )
 from gnsq_pipeline.session import SessionSettings, spark_session
-from gnsq_pipeline.source import directories, stream_options
+from gnsq_pipeline.source import directories, require_topics, stream_options
 
 
 @click.command()
@@ -37,11 +38,13 @@ def archive(
     max_messages: int | None,
     continuous: bool,
     trigger: float,
+    allow_missing_topics: bool,
     compact: bool,
     compact_every: float,
     target_size: int,
     progress: str,
     metrics_address: tuple[str, int] | None,
+    summary_file: str | None,
     session: SessionSettings,
 ) -> None:
     """Write topics to Parquet below DIRECTORY, partitioned by topic, date and hour (UTC) of the messages' timestamps.
@@ -52,12 +55,16 @@ def archive(
     from gnsq_pipeline.archive import ArchiveSink, unmoved
     from gnsq_pipeline.compaction import HOUR_OPEN, KEEP, closed_before, compact_archive, sweep
     from gnsq_pipeline.files import files_at
-    from gnsq_pipeline.running import stoppable
+    from gnsq_pipeline.running import stoppable, stopping
     from gnsq_pipeline.streaming import follow, triggered
+    from gnsq_pipeline.summary import summarised
 
     spool, checkpoint = directories(output, channel, spool, checkpoint)
     options = stream_options(nodes, topics, channel, spool, max_messages)
-    with spark_session(session) as spark, stoppable() as stop:
+    with summarised(summary_file, "archive", topics, channel) as summary, contextlib.ExitStack() as stack:
+        if not allow_missing_topics:
+            require_topics(options)
+        spark, stop = stack.enter_context(spark_session(session)), stack.enter_context(stoppable())
         files = files_at(output, spark)
         unmoved(files)
         sweep(files, KEEP, time.time())
@@ -77,6 +84,7 @@ def archive(
             spark.readStream.format("nsq").options(**options).load().writeStream, continuous, trigger
         ).option("checkpointLocation", checkpoint)
         title = f"archive {', '.join(topics)} to {output}"
-        follow("archive", title, writer.foreachBatch(sink.write_batch).start, stop, progress, metrics_address)
+        start = writer.foreachBatch(stopping(sink.write_batch, stop)).start
+        follow("archive", title, start, stop, progress, metrics_address, summary, continuous)
         if compact:
             compact_closed()

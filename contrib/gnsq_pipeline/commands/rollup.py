@@ -1,5 +1,6 @@
 """`gnsq-pipeline rollup`: what happened in each window, of a stream or of an archive."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from gnsq_pipeline.parameters import (
     subscription_options,
 )
 from gnsq_pipeline.session import SessionSettings, spark_session
-from gnsq_pipeline.source import directories, stream_options
+from gnsq_pipeline.source import directories, require_topics, stream_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,9 +89,11 @@ def rollup(
     max_messages: int | None,
     continuous: bool,
     trigger: float,
+    allow_missing_topics: bool,
     as_json: bool,
     progress: str,
     metrics_address: tuple[str, int] | None,
+    summary_file: str | None,
     session: SessionSettings,
 ) -> None:
     """Counts, bytes, rates and latency percentiles for each topic and window of the messages' timestamps.
@@ -98,8 +101,9 @@ def rollup(
     With --json-schema or --infer the same of fields of JSON bodies. A stream tells a window once the watermark has
     passed its end, and keeps those that are open for the next run; of an archive all windows are told.
     """
-    from gnsq_pipeline.running import stoppable
+    from gnsq_pipeline.running import stoppable, stopping
     from gnsq_pipeline.streaming import follow, triggered
+    from gnsq_pipeline.summary import summarised
 
     bodies = _bodies_wanted(json_schema, infer or infer_from is not None, group_by, values)
     if infer and not (infer_from or from_archive):
@@ -138,13 +142,17 @@ def rollup(
 
         return roll_up(messages, *spans, [value / 100 for value in percentiles], by_channel)
 
-    with spark_session(session) as spark, stoppable() as stop:
+    with summarised(summary_file, "rollup", topics, channel) as summary, contextlib.ExitStack() as stack:
+        if from_archive is None and not allow_missing_topics:
+            require_topics(options)
+        spark, stop = stack.enter_context(spark_session(session)), stack.enter_context(stoppable())
         if from_archive is not None:
             from gnsq_pipeline.archive import read_archive
             from gnsq_pipeline.replay import select
 
             chosen = select(read_archive(spark, from_archive), topics, since, until)
             _of_archive(spark, rolled_up(spark, chosen), output, as_json, stop)
+            summary.ended(True, stop)
             return
         result = rolled_up(spark, spark.readStream.format("nsq").options(**options).load())
         assert checkpoint is not None
@@ -153,10 +161,10 @@ def rollup(
             writer = writer.format("parquet").option("path", output).outputMode("append")
         else:
             writer = writer.outputMode("update" if updates else "append").foreachBatch(
-                lambda frame, _: show_rows("", _in_order(frame), as_json, empty=False)
+                stopping(lambda frame, _: show_rows("", _in_order(frame), as_json, empty=False), stop)
             )
         title = f"rollup {', '.join(topics)}"
-        follow("rollup", title, writer.start, stop, progress, metrics_address)
+        follow("rollup", title, writer.start, stop, progress, metrics_address, summary, continuous)
 
 
 def _bodies_wanted(json_schema: str | None, infer: bool, group_by: str | None, values: tuple[str, ...]) -> bool:

@@ -1,16 +1,18 @@
-"""`gnsq-pipeline spool`: what is in the spool of a stream, and its removal. Needs no Spark."""
+"""`gnsq-pipeline spool`: what is in the spool of a stream, its replay and its removal. Needs no Spark."""
 
 import click
 
+from gnsq_pipeline.errors import PipelineError
 from gnsq_pipeline.output import json_option, show_rows
-from gnsq_pipeline.parameters import DURATION
+from gnsq_pipeline.parameters import DURATION, NAME, destination_options
+from gnsq_pipeline.source import checked
 
 _DIRECTORY = click.argument("directory", metavar="DIRECTORY")
 
 
 @click.group()
 def spool() -> None:
-    """Look into the spool of a stream, and clean it up.
+    """Look into the spool of a stream, publish from it again, and clean it up.
 
     DIRECTORY is a spool, or the output of a pipeline that has its spool in it.
     """
@@ -35,6 +37,40 @@ def show(directory: str, stream: str, as_json: bool) -> None:
     from gnsq_pipeline.spool_report import batch_rows
 
     show_rows("", batch_rows(directory, stream), as_json)
+
+
+@spool.command()
+@_DIRECTORY
+@click.argument("stream")
+@destination_options
+@click.option("--to-topic", type=NAME, metavar="TOPIC", help="Publish all to this topic, rather than each to its own.")
+@click.option("--all", "committed", is_flag=True, help="Also messages that are committed and still there.")
+@click.option("--dry-run", is_flag=True, help="Only count what would be published.")
+@json_option
+def replay(
+    directory: str,
+    stream: str,
+    nodes: dict[str, str],
+    to_topic: str | None,
+    committed: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Publish messages of a stream again that no query has committed, for a checkpoint that is gone.
+
+    Nothing in the spool is changed. At least once: a second run publishes them again.
+    """
+    from gnsq_pipeline.spool_replay import replay as replay_one
+    from pyspark_nsq.options import parse
+
+    settings = None
+    if not dry_run:
+        settings = parse(checked(nodes | ({"topic": to_topic} if to_topic else {}), "write"), "write")
+    rows = replay_one(directory, stream, settings, to_topic=to_topic, committed=committed)
+    show_rows("", rows, as_json)
+    damaged = sum(int(str(row["damaged"])) for row in rows)
+    if damaged:
+        raise PipelineError(f"{damaged} segments are damaged: their messages are not published")
 
 
 @spool.command()

@@ -34,6 +34,7 @@ class FakeNsqd:
         self.start_time = 1000
         self.channel_exists = True
         self.up = True
+        self.consumers = 0  # of others
 
     def publish(self, count: int) -> None:
         for _ in range(count):
@@ -58,7 +59,7 @@ class FakeNsqd:
 
     def depth(self) -> Depth:
         if not self.up:
-            raise DiscoveryError("nsqd does not answer")
+            raise DiscoveryError(f"nsqd {self.nsqd.name} does not answer")
         return Depth(
             channel=len(self.queue) if self.channel_exists else 0,
             in_flight=len(self.in_flight),
@@ -66,6 +67,7 @@ class FakeNsqd:
             channel_exists=self.channel_exists,
             topic_exists=True,
             start_time=self.start_time,
+            consumers=self.consumers,
         )
 
 

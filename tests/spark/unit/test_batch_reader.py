@@ -1,7 +1,10 @@
 """spark.read.format("nsq") without a JVM: what a query plans, what its tasks yield, and what is refused before it."""
 
 import json
+import os
 import pickle
+import socket
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -25,13 +28,16 @@ import pyspark_nsq
 from auth_server import EVERYTHING, AuthServer, grant
 from certificates import write_identities
 from daemons import Daemon, eventually, free_port
-from pyspark_nsq.batch_reader import NsqReader, check_retry, plan
+from pyspark_nsq.batch_reader import NsqReader, check_retry
+from pyspark_nsq.batch_reader import plan as plan_scan
 from pyspark_nsq.client import Client
 from pyspark_nsq.data_source import NsqDataSource
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
 from pyspark_nsq.options import parse
+from pyspark_nsq.read_task import ReadPartition, mute_broken_sockets
 from pyspark_nsq.schema import arrow_schema
-from pyspark_nsq.settings import Address, ConnectionSettings
+from pyspark_nsq.settings import Address, ConnectionSettings, Settings
+from pyspark_nsq.spool import Spool
 from pyspark_nsq.stream_reader import NsqStreamReader
 
 DaemonFactory = Callable[..., Daemon]
@@ -79,14 +85,24 @@ def rows(reader: NsqReader, partitions: Iterable[InputPartition]) -> list[dict[s
     return found
 
 
+def new_reader(*nsqds: Daemon, **more: str) -> NsqReader:
+    """Of a new frame."""
+    return NsqReader(parse(options(*nsqds, **more), "read"), uuid.uuid4().hex)
+
+
+def plan(settings: Settings) -> list[ReadPartition]:
+    """The tasks of a new frame's first scan."""
+    return plan_scan(settings, uuid.uuid4().hex)
+
+
 def read(*nsqds: Daemon, **more: str) -> list[dict[str, object]]:
-    reader = NsqReader(parse(options(*nsqds, **more), "read"))
+    reader = new_reader(*nsqds, **more)
     return rows(reader, reader.partitions())
 
 
 @pytest.fixture(params=["with a spool", "without one"])
 def spooling(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    return {"spoolLocation": str(tmp_path / "spool")} if request.param == "with a spool" else {}
+    return {"spoolLocation": str(tmp_path / "spool")} if request.param == "with a spool" else {"spool": "off"}
 
 
 def test_everything_that_waits_is_read_and_gone(nsqd: Daemon, spooling: dict[str, str]) -> None:
@@ -122,7 +138,7 @@ def test_the_first_read_makes_the_channel_for_the_next_one(nsqd: Daemon, spoolin
 
 def test_what_comes_later_is_left_for_the_next_read(nsqd: Daemon, spooling: dict[str, str]) -> None:
     publish(nsqd, "t", *numbered(10))
-    reader = NsqReader(parse(options(nsqd, **spooling), "read"))
+    reader = new_reader(nsqd, **spooling)
     partitions = reader.partitions()
     publish(nsqd, "t", *numbered(10))
     assert len(rows(reader, partitions)) == 10
@@ -135,7 +151,7 @@ def test_every_topic_of_every_nsqd_is_a_partition(nsqd_factory: DaemonFactory) -
     publish(one, "t", *numbered(3))
     publish(two, "t", *numbered(4))
     publish(two, "u", *numbered(5))
-    tasks = plan(parse(options(one, two, subscribe="t,u"), "read"))
+    tasks = plan(parse(options(one, two, subscribe="t,u", spool="off"), "read"))
     assert {(task.topic, task.nsqd.name, task.part, task.quota) for task in tasks} == {
         ("t", name(one), 0, 3),
         ("t", name(two), 0, 4),
@@ -146,7 +162,7 @@ def test_every_topic_of_every_nsqd_is_a_partition(nsqd_factory: DaemonFactory) -
 
 def test_more_tasks_share_an_nsqd_when_they_are_wanted(nsqd: Daemon, spooling: dict[str, str]) -> None:
     publish(nsqd, "t", *numbered(100))
-    reader = NsqReader(parse(options(nsqd, minPartitions="3", **spooling), "read"))
+    reader = new_reader(nsqd, minPartitions="3", **spooling)
     partitions = reader.partitions()
     assert sorted(partition.value.quota for partition in partitions) == [33, 33, 34]
     counts = [Counter(row["value"] for row in rows(reader, [partition])) for partition in partitions]
@@ -156,7 +172,7 @@ def test_more_tasks_share_an_nsqd_when_they_are_wanted(nsqd: Daemon, spooling: d
 
 def test_nothing_that_waits_means_no_rows(nsqd: Daemon) -> None:
     nsqd.http("POST", "/topic/create?topic=t")
-    reader = NsqReader(parse(options(nsqd), "read"))
+    reader = new_reader(nsqd, spool="off")
     assert reader.partitions() == []
     assert rows(reader, [InputPartition(None)]) == []  # what Spark makes of that
 
@@ -164,18 +180,78 @@ def test_nothing_that_waits_means_no_rows(nsqd: Daemon) -> None:
 def test_a_topic_that_no_nsqd_has_is_told(nsqd: Daemon) -> None:
     publish(nsqd, "t", b"x")
     with pytest.raises(DiscoveryError) as raised:
-        plan(parse(options(nsqd, subscribe="t,tt"), "read"))
+        plan(parse(options(nsqd, subscribe="t,tt", spool="off"), "read"))
     assert str(raised.value) == f"no nsqd has the topic 'tt': asked {name(nsqd)}"
 
 
 def test_a_task_that_runs_again_yields_the_same_rows_out_of_the_spool(gnsqd: Daemon, tmp_path: Path) -> None:
     publish(gnsqd, "t", *numbered(200))
-    reader = NsqReader(parse(options(gnsqd, spoolLocation=str(tmp_path / "spool")), "read"))
+    reader = new_reader(gnsqd, spoolLocation=str(tmp_path / "spool"))
     partitions = reader.partitions()
     first = rows(reader, partitions)
     publish(gnsqd, "t", b"later")
     assert len(first) == 200
     assert rows(reader, partitions) == first
+
+
+def test_all_scans_of_a_frame_read_what_the_first_one_settled(nsqd: Daemon, tmp_path: Path) -> None:
+    publish(nsqd, "t", *numbered(2000))
+    frame = pickle.dumps(
+        NsqDataSource(CaseInsensitiveDict(options(nsqd, spoolLocation=str(tmp_path / "spool"))))
+    )  # what Spark keeps of it
+    one, two = (pickle.loads(frame).reader(SCHEMA) for _ in range(2))
+    first, second = one.partitions(), two.partitions()
+    assert len(rows(one, first)) == 2000
+    publish(nsqd, "t", b"later")
+    later = pickle.loads(frame).reader(SCHEMA)
+    assert rows(two, second) == rows(later, later.partitions()) == rows(one, first)
+
+
+def test_two_scans_that_are_planned_at_once_have_one_plan(nsqd: Daemon, tmp_path: Path) -> None:
+    spool = Spool.create(str(tmp_path), "s", kind="read", topics=("t",), channel="c")
+    assert spool.settle_plan({"version": 1, "batch": 1}) == {"version": 1, "batch": 1}
+    assert spool.settle_plan({"version": 1, "batch": 2}) == {"version": 1, "batch": 1}
+    assert spool.plan() == {"version": 1, "batch": 1}
+
+
+def test_a_frame_that_was_empty_stays_empty(nsqd: Daemon, tmp_path: Path) -> None:
+    nsqd.http("POST", "/topic/create?topic=t")
+    reader = new_reader(nsqd, spoolLocation=str(tmp_path / "spool"))
+    assert reader.partitions() == []
+    publish(nsqd, "t", b"later")
+    assert reader.partitions() == []
+
+
+def test_a_read_that_is_aborted_has_nothing_in_flight(nsqd: Daemon, spooling: dict[str, str]) -> None:
+    publish(nsqd, "t", *numbered(30_000))
+    reader = new_reader(nsqd, **spooling)
+    (partition,) = reader.partitions()
+    batches = reader.read(partition)
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    assert nsqd.channel_stats("t", "c")["in_flight_count"] == 0
+
+
+def test_sockets_are_muted_when_their_other_end_is_closed() -> None:
+    broken, closed = socket.socketpair()
+    alive, other = socket.socketpair()
+    closed.close()
+    with broken, alive, other:
+        mute_broken_sockets()
+        os.write(broken.fileno(), b"nowhere")
+        os.write(alive.fileno(), b"there")
+        assert other.recv(10) == b"there"
+
+
+def test_peek_leaves_everything_where_it_is(nsqd: Daemon) -> None:
+    publish(nsqd, "t", *numbered(50))
+    for attempts in (1, 2):
+        found = read(nsqd, peek="true", minPartitions="4")
+        assert sorted(row["value"] for row in found) == sorted(numbered(50))  # type: ignore[type-var]
+        assert {row["attempts"] for row in found} == {attempts}
+    stats = nsqd.channel_stats("t", "c")
+    assert (stats["depth"], stats["in_flight_count"]) == (50, 0)
+    assert len(read(nsqd, peek="true", maxInFlight="7")) == 7
 
 
 def test_a_task_that_runs_again_without_a_spool_fails_the_job(gnsqd: Daemon, tmp_path: Path) -> None:
@@ -186,9 +262,10 @@ def test_a_task_that_runs_again_without_a_spool_fails_the_job(gnsqd: Daemon, tmp
         check_retry(settings, plan(settings)[0])
 
     retried(spoolLocation=str(tmp_path / "spool"))
-    retried(failOnDataLoss="false")
+    retried(spool="off", failOnDataLoss="false")
+    retried(peek="true")
     with pytest.raises(NsqSourceError, match=f"topic 't' from nsqd {name(gnsqd)} died, and rows may be lost"):
-        retried()
+        retried(spool="off")
 
 
 def test_the_spool_keeps_a_read_for_a_day(gnsqd: Daemon, tmp_path: Path) -> None:
@@ -267,7 +344,7 @@ def test_the_schema_is_the_documented_one() -> None:
     "ask",
     [
         lambda options: source(**options).schema(),
-        lambda options: source(**options).reader(SCHEMA),
+        lambda options: source(**options, spool="off").reader(SCHEMA),
         lambda options: source(**options).streamReader(SCHEMA).initialOffset(),
         lambda options: source(**options).writer(SCHEMA, overwrite=False),
         lambda options: source(**options).streamWriter(SCHEMA, overwrite=False),
@@ -280,9 +357,9 @@ def test_unknown_options_are_refused_before_any_job(ask: Callable[[dict[str, str
 
 def test_another_schema_is_refused() -> None:
     other = StructType([StructField("value", StringType())])
-    source().reader(SCHEMA)
+    source(spool="off").reader(SCHEMA)
     with pytest.raises(OptionError, match=r"the schema of messages is value BINARY, .*; it was value string$"):
-        source().reader(other)
+        source(spool="off").reader(other)
     stream = source(spoolLocation="/s")
     assert isinstance(stream.streamReader(SCHEMA), NsqStreamReader)
     with pytest.raises(OptionError, match=r"the schema of messages is value BINARY, .*; it was value string$"):

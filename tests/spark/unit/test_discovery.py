@@ -12,7 +12,7 @@ from certificates import write_identities
 from daemons import DEADLINE, Daemon, eventually, free_port
 from peer_program import start_nsqlookupd
 from pyspark_nsq.client import Client
-from pyspark_nsq.discovery import Depth, Nsqd, depth, find_nsqds
+from pyspark_nsq.discovery import Depth, Nsqd, depth, find_nsqds, missing_topics
 from pyspark_nsq.errors import DiscoveryError
 from pyspark_nsq.options import parse
 from pyspark_nsq.settings import Address, ConnectionSettings, Settings
@@ -45,10 +45,19 @@ def asking(*lookupds: str, timeout: float = 30.0) -> Settings:
 
 def settings(**options: str) -> Settings:
     names = {key.replace("_", "."): text for key, text in options.items()}
-    return parse({"subscribe": "t", "channel": "c", **names}, "read")
+    return parse({"subscribe": "t", "channel": "c", "spool": "off", **names}, "read")
 
 
 # Which nsqds there are
+
+
+def test_a_topic_is_missing_when_every_nsqd_says_so(nsqd: Daemon) -> None:
+    nsqd.http("POST", "/topic/create?topic=t")
+    here, nowhere = "{}:{}".format(*http(nsqd)), f"127.0.0.1:{free_port()}"
+    names = {"subscribe": "t,tt", "nsq.nsqd.tcp.addresses": "127.0.0.1:1", "nsq.nsqd.http.addresses": here}
+    assert missing_topics(settings(**names)) == ["tt"]
+    both = {"nsq.nsqd.tcp.addresses": "127.0.0.1:1,127.0.0.1:2", "nsq.nsqd.http.addresses": f"{here},{nowhere}"}
+    assert missing_topics(settings(**{**names, **both})) == []
 
 
 @pytest.mark.peer
@@ -161,7 +170,7 @@ def test_depth_tells_what_waits_is_in_flight_and_deferred(nsqd: Daemon) -> None:
         client.ready(0)
         client.requeue([client.receive(DEADLINE)[0].id], 60_000)
         eventually(lambda: waits(nsqd).deferred == 1)
-        there = Depth(4, 2, 1, 0, channel_exists=True, topic_exists=True, start_time=start)
+        there = Depth(4, 2, 1, 0, channel_exists=True, topic_exists=True, start_time=start, consumers=1)
         assert waits(nsqd) == there
         # A channel that is not there hides nothing of the topic.
         assert waits(nsqd, "other") == Depth(topic_exists=True, start_time=start)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from daemons import Daemon
 from gnsqd.log import Level, Logger
 from gnsqd.storage.disk.due_times import DueTimes
 from gnsqd.storage.disk.record import (
@@ -41,6 +42,18 @@ def directory(tmp_path: Path) -> Path:
 
 
 # What a daemon does meanwhile
+
+
+def test_the_directory_of_a_running_daemon_is_warned_of(nsqd: Daemon, caplog: pytest.LogCaptureFixture) -> None:
+    assert nsqd.http("POST", "/topic/create?topic=t")[0] == 200
+    nsqd.http("POST", "/pub?topic=t", b"x")
+    assert plan([str(nsqd.data_path)]) == []
+    (told,) = caplog.messages
+    assert told.startswith(f"{nsqd.data_path} is the data directory of a running nsqd: ")
+    nsqd.terminate()
+    caplog.clear()
+    assert len(plan([str(nsqd.data_path)])) == 1
+    assert not caplog.messages
 
 
 def test_a_task_reads_no_more_than_was_there_when_it_was_planned(directory: Path) -> None:

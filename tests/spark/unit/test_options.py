@@ -13,7 +13,7 @@ from pyspark_nsq.settings import ConnectionSettings
 NSQD = {"nsq.nsqd.tcp.addresses": "localhost:4150"}
 READ = {"subscribe": "clicks", "channel": "spark", **NSQD}
 STREAM = {**READ, "spoolLocation": "/spool"}
-USES: dict[str, dict[str, str]] = {"read": READ, "readStream": STREAM, "write": NSQD, "writeStream": NSQD}
+USES: dict[str, dict[str, str]] = {"read": STREAM, "readStream": STREAM, "write": NSQD, "writeStream": NSQD}
 
 
 def refused(use: str, options: dict[str, str]) -> str:
@@ -31,8 +31,10 @@ def test_options_that_are_left_out_have_their_defaults() -> None:
 
 def test_keys_know_no_case() -> None:
     assert parse(
-        {"SUBSCRIBE": "a", "Channel": "c", "NSQ.nsqd.TCP.addresses": "h:1", "maxinflight": "7"}, "read"
-    ) == parse({"subscribe": "a", "channel": "c", "nsq.nsqd.tcp.addresses": "h:1", "maxInFlight": "7"}, "read")
+        {"SUBSCRIBE": "a", "Channel": "c", "NSQ.nsqd.TCP.addresses": "h:1", "maxinflight": "7", "SPOOL": "off"}, "read"
+    ) == parse(
+        {"subscribe": "a", "channel": "c", "nsq.nsqd.tcp.addresses": "h:1", "maxInFlight": "7", "spool": "off"}, "read"
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,8 +87,10 @@ def test_an_option_of_tls_switches_it_on() -> None:
     assert parse({**NSQD, "nsq.tls.verify": "no"}, "write").connection == ConnectionSettings(tls=True, tls_verify=False)
 
 
-def test_a_read_has_a_spool_only_where_it_is_told() -> None:
-    assert parse(READ, "read").spool is False
+def test_a_read_does_without_a_spool_only_where_that_is_told() -> None:
+    assert parse({**READ, "spool": "off"}, "read").spool is False
+    assert parse({**READ, "peek": "true"}, "read").spool is False
+    assert parse({**READ, "peek": "true", "spoolLocation": "/s"}, "read").spool is False
     assert parse({**READ, "spoolLocation": "/s"}, "read").spool is True
     assert parse({**READ, "spool": "off"}, "readStream").spool is False
 
@@ -124,6 +128,7 @@ def test_a_read_has_a_spool_only_where_it_is_told() -> None:
         ),
         ("readStream", {"dedupRetention": "7 weeks"}, "expected seconds, or a number with ms, s, m, h or d behind it"),
         ("read", {"nsq.http.timeout": "0"}, "expected more than 0"),
+        ("write", {"invalidRows": "ignore"}, "expected fail or skip"),
         ("readStream", {"spoolMaxBytes": "0"}, "expected bytes from 1 on"),
         ("write", {"topic": "a,b"}, "option 'topic' has the value 'a,b'"),
         ("write", {"nsq.client.id": ""}, "expected a text that is not empty"),
@@ -149,10 +154,25 @@ def test_an_unknown_option_is_answered_with_the_nearest_one(use: str, key: str, 
     assert refused(use, {**USES[use], key: "1"}) == f"unknown option {key!r}: did you mean {meant!r}?"
 
 
+@pytest.mark.parametrize(
+    "key, hint",
+    [
+        ("startingOffsets", "NSQ has no offsets"),
+        ("kafka.bootstrap.servers", "'nsq.nsqd.tcp.addresses' name the nodes"),
+        ("includeHeaders", "messages of NSQ have no headers"),
+        ("maxOffsetsPerTrigger", "'maxMessagesPerTrigger' limits a batch"),
+    ],
+)
+def test_an_option_of_kafka_is_answered_with_what_stands_for_it(key: str, hint: str) -> None:
+    told = refused("readStream", {**STREAM, key: "1"})
+    assert told.startswith(f"unknown option {key!r}, which is of Kafka: ")
+    assert hint in told
+
+
 def test_an_unknown_option_like_no_other_is_answered_with_all() -> None:
     told = refused("write", {**NSQD, "compression": "gzip"})
     assert told.startswith(
-        "unknown option 'compression': options of write are batchBytes, batchSize, nsq.auth.secret, "
+        "unknown option 'compression': options of write are batchBytes, batchSize, invalidRows, nsq.auth.secret, "
     )
     assert "subscribe" not in told
 
@@ -184,8 +204,12 @@ def test_what_spark_adds_for_itself_is_passed_over() -> None:
             "'nsq.lookupd.http.addresses' or 'nsq.nsqd.tcp.addresses' is required",
         ),
         ("readStream", {"spoolLocation": None}, "option 'spoolLocation' is required"),
-        ("read", {"spool": "on"}, "option 'spoolLocation' is required"),
-        ("read", {"dedupRetention": "1d"}, "option 'spoolLocation' is required"),
+        ("read", {"spoolLocation": None}, "option 'spoolLocation' is required"),
+        ("read", {"spoolLocation": None, "spool": "on"}, "option 'spoolLocation' is required"),
+        ("read", {"spoolLocation": None, "peek": "false"}, "option 'spoolLocation' is required"),
+        ("readStream", {"peek": "true"}, "option 'peek' is for read, not for readStream"),
+        ("read", {"spoolLocation": None, "dedupRetention": "1d"}, "option 'spoolLocation' is required"),
+        ("read", {"spool": "off"}, "option 'spoolLocation' contradicts 'spool', which is off"),
         ("readStream", {"spool": "off"}, "option 'spoolLocation' contradicts 'spool', which is off"),
         ("read", {"nsq.lookupd.http.addresses": "h:4161"}, "contradict each other: expected one of them"),
         ("read", {"nsq.nsqd.http.addresses": "a:1,b:2"}, "have 1 and 2 addresses: expected one for each nsqd"),

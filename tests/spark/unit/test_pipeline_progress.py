@@ -4,8 +4,10 @@ import json
 import math
 import os
 import signal
+import traceback
 import urllib.request
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +16,11 @@ from rich.console import Console
 from rich.live import Live
 
 from gnsq_pipeline.display import Lines, LiveTable, bars, span
-from gnsq_pipeline.errors import PipelineError
+from gnsq_pipeline.errors import PipelineError, Unfinished
 from gnsq_pipeline.metrics import Metrics, MetricsServer
 from gnsq_pipeline.progress import Progress, Totals, read_progress
-from gnsq_pipeline.running import Stop, run_query, stoppable
+from gnsq_pipeline.running import Stop, run_query, stoppable, stopping
+from gnsq_pipeline.summary import summarised
 
 TOLD: dict[str, Any] = {
     "batchId": 7,
@@ -218,3 +221,62 @@ def test_a_signal_stops_the_query_and_is_remembered(number: signal.Signals) -> N
             stop.raise_if_interrupted()
     else:
         stop.raise_if_interrupted()
+
+
+def test_totals_say_whether_the_query_ended_by_itself() -> None:
+    stop = Stop()
+    assert run_query(lambda: Query([]), stop).finished  # type: ignore[arg-type, return-value]
+    stop.hear(signal.SIGTERM)
+    assert not run_query(lambda: Query([], endless=True), stop).finished  # type: ignore[arg-type, return-value]
+
+
+def test_an_error_after_a_signal_is_short_so_that_spark_can_take_it_apart() -> None:
+    stop = Stop()
+
+    def write(frame: object, batch: int) -> None:
+        raise ValueError("x" * 100_000)
+
+    with pytest.raises(ValueError, match="xxx"):
+        stopping(write, stop)(None, 0)  # type: ignore[arg-type]
+    stop.hear(signal.SIGTERM)
+    with pytest.raises(InterruptedError) as raised:
+        stopping(write, stop)(None, 0)  # type: ignore[arg-type]
+    assert len("".join(traceback.format_exception(raised.value))) < 2000
+
+
+def test_a_summary_says_how_a_run_ended(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    path.write_text("old")
+    stop = Stop()
+    stop.hear(signal.SIGTERM)
+
+    def run() -> None:
+        with summarised(str(path), "archive", ("orders",), "a") as summary:
+            assert not path.exists()
+            summary.add(progress(lag=7))
+            summary.ended(False, stop)
+            raise Unfinished("stopped")
+
+    with pytest.raises(Unfinished):
+        run()
+    told = json.loads(path.read_text())
+    assert told.pop("began") <= told.pop("ended")
+    assert told == {
+        "pipeline": "archive",
+        "topics": ["orders"],
+        "channel": "a",
+        "finished": False,
+        "stopped_by": "SIGTERM",
+        "exit_code": 3,
+        "error": "stopped",
+        "rows": 10,
+        "batches": 1,
+        "late_rows": 0,
+        "seconds": 2.0,
+        "lag": 7,
+    }
+    with (
+        pytest.raises(PipelineError, match=r"--summary .*missing/s\.json: No such file or directory"),
+        summarised(str(tmp_path / "missing" / "s.json"), "archive", (), None),
+    ):
+        pass

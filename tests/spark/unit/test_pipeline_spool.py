@@ -1,13 +1,21 @@
 """What `gnsq-pipeline spool` finds and removes."""
 
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gnsq_pipeline.errors import NotFound, UsageError
+from daemons import Daemon, free_port
+from gnsq_pipeline.errors import NotFound, PipelineError, UsageError
+from gnsq_pipeline.spool_replay import replay
 from gnsq_pipeline.spool_report import batch_rows, prune, remove, stream_rows
+from pyspark_nsq.client import Message
+from pyspark_nsq.columns import pack
+from pyspark_nsq.segment import Kind, pack_entry
+from pyspark_nsq.settings import Settings
 from pyspark_nsq.spool import Spool
+from spark.topics import take
 
 
 def stream(spool: Path, name: str, kind: str = "readStream") -> None:
@@ -46,3 +54,52 @@ def test_only_what_batch_reads_left_is_pruned(tmp_path: Path) -> None:
     assert prune(str(tmp_path), 3600) == []
     assert [row["stream"] for row in prune(str(tmp_path), -60)] == ["read"]
     assert [row["stream"] for row in stream_rows(str(tmp_path))] == ["live"]
+
+
+@pytest.fixture
+def half_committed(tmp_path: Path) -> Path:
+    """The spool of the stream `ab` with two batches, of which the first one is committed."""
+    spool = Spool.create(str(tmp_path), "ab", kind="readStream", topics=("orders",), channel="c")
+    for batch in (1, 2):
+        chain = spool.chain(batch, "orders", "node:4150")
+        chain.open()
+        for segment in range(2):
+            numbers = [10 * batch + 2 * segment + number for number in range(2)]
+            messages = [Message(number, 1, b"%016x" % number, b"body %d" % number) for number in numbers]
+            chain.append(pack_entry(Kind.SEGMENT, 0, 1, [message.id for message in messages], pack(messages)))
+        chain.end(0)
+    spool.set_committed(1)
+    return tmp_path
+
+
+def test_messages_that_are_not_committed_keep_a_stream_from_being_removed(half_committed: Path) -> None:
+    with pytest.raises(PipelineError, match="4 messages are not committed and would be lost"):
+        remove(str(half_committed), "ab", False)
+    assert remove(str(half_committed), "ab", True)["stream"] == "ab"
+
+
+def test_replay_publishes_what_is_not_committed(half_committed: Path, gnsqd: Daemon) -> None:
+    assert isinstance(gnsqd.tcp_address, tuple)
+    settings = Settings(nsqd_tcp_addresses=(gnsqd.tcp_address,))
+    expected = {"stream": "ab", "topic": "orders", "messages": 4, "bytes": 28, "damaged": 0}
+    counted = replay(str(half_committed), "ab", None, to_topic=None, committed=False)
+    assert replay(str(half_committed), "ab", settings, to_topic=None, committed=False) == counted == [expected]
+    assert sorted(take(gnsqd, "orders", 4)) == [b"body %d" % number for number in range(20, 24)]
+    (row,) = replay(str(half_committed), "ab", replace(settings, topic="again"), to_topic="again", committed=True)
+    assert (row["topic"], row["messages"]) == ("again", 8)
+    assert len(take(gnsqd, "again", 8)) == 8
+
+
+def test_replay_passes_over_damage_and_counts_it(half_committed: Path) -> None:
+    segment = next((half_committed / "ab" / "batches" / "0000000002").glob("*/000000"))
+    data = bytearray(segment.read_bytes())
+    data[-1] ^= 1
+    segment.write_bytes(data)
+    (row,) = replay(str(half_committed), "ab", None, to_topic=None, committed=False)
+    assert (row["messages"], row["damaged"]) == (2, 1)
+
+
+def test_replay_stops_when_no_nsqd_takes_messages(half_committed: Path) -> None:
+    settings = Settings(nsqd_tcp_addresses=(("127.0.0.1", free_port()),), retry_timeout=0.0)
+    with pytest.raises(PipelineError, match="stopped after 0 messages: no nsqd takes 2 messages for topic orders"):
+        replay(str(half_committed), "ab", settings, to_topic=None, committed=False)

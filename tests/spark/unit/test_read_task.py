@@ -314,7 +314,7 @@ def test_a_committed_batch_is_not_read_again(settings: Settings, nsqd: FakeNsqd)
     batches.plan()
     (partition,) = batches.partitions()
     batches.drain()
-    with pytest.raises(SpoolError, match="no longer in the spool, since batch 2 is committed"):
+    with pytest.raises(SpoolError, match="no longer in the spool, since batch 3 is committed"):
         run_task(partition)
     assert run_task(replace(partition, settings=replace(settings, fail_on_data_loss=False))) == []
 

@@ -16,6 +16,7 @@ from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Depth, Nsqd, depth
 from pyspark_nsq.errors import DiscoveryError, OptionError, SpoolError
 from pyspark_nsq.offsets import Offset, unread
+from pyspark_nsq.retention import inspect
 from pyspark_nsq.settings import Address, Settings
 from pyspark_nsq.stream_reader import NsqStreamReader
 from spark.unit.fake_nsqd import CHANNEL, TOPIC, FakeNsqd, bodies, patch
@@ -175,7 +176,9 @@ def test_an_nsqd_that_is_away_holds_up_nobody(
 def test_a_new_stream_of_nsqds_that_are_all_away_is_told(settings: Settings, nsqds: list[FakeNsqd]) -> None:
     for fake in nsqds:
         fake.up = False
-    with pytest.raises(DiscoveryError, match="no nsqd answers: node:4150, node:4250"):
+    with pytest.raises(
+        DiscoveryError, match="no nsqd answers: nsqd node:4150 does not answer; nsqd node:4250 does not answer"
+    ):
         plan(NsqStreamReader(settings))
 
 
@@ -201,6 +204,47 @@ def test_the_progress_tells_what_is_unread(settings: Settings, nsqds: list[FakeN
     nsqds[0].queue.clear()
     reader.latestOffset(end, ALL)
     assert unread(reader.reportLatestOffset()) == 0
+
+
+def test_the_last_batch_of_a_drain_is_committed_in_the_spool(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    nsqds[0].publish(50)
+    query = MicroBatches(replace(settings, max_messages_per_trigger=20))
+    query.drain()
+    (report,) = inspect(str(settings.spool_location))
+    assert (report.committed, len(report.batches), report.uncommitted) == (3, 3, [])
+
+
+def test_a_new_stream_warns_of_what_another_one_has_not_committed(
+    settings: Settings, nsqds: list[FakeNsqd], caplog: pytest.LogCaptureFixture
+) -> None:
+    nsqds[0].publish(50)
+    lost = MicroBatches(settings)
+    assert lost.plan()
+    for partition in lost.partitions():
+        lost.run_task(partition)
+    nsqds[0].publish(1)
+    MicroBatches(replace(settings, topics=("others",))).plan()
+    assert not caplog.messages
+    MicroBatches(settings).plan()  # the checkpoint is gone
+    (told,) = caplog.messages
+    (stream,) = (report.stream for report in inspect(str(settings.spool_location)) if report.batches)
+    assert f"has 50 messages of stream {stream} that are not committed" in told
+    assert f"gnsq-pipeline spool replay {settings.spool_location} {stream}" in told
+
+
+def test_other_consumers_of_the_channel_are_warned_of_once(
+    settings: Settings, nsqds: list[FakeNsqd], caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = NsqStreamReader(settings)
+    start = reader.initialOffset()
+    for consumers in (1, 1, 0, 1, 1):  # tasks that are leaving
+        nsqds[0].consumers = consumers
+        reader.latestOffset(start, ALL)
+    assert not caplog.messages
+    for _ in range(3):
+        reader.latestOffset(start, ALL)
+    (told,) = caplog.messages
+    assert told.startswith(f"channel {CHANNEL} of topic {TOPIC} at nsqd node:4150 has 1 other consumers")
 
 
 def test_available_now_ends_although_more_is_published(settings: Settings, nsqds: list[FakeNsqd]) -> None:

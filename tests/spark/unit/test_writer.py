@@ -349,10 +349,19 @@ def test_a_task_that_fails_leaves_no_connection(nsqds: FakeNsqds) -> None:
         assert nsqds.open == 1
         yield frame(value=[b""])
 
-    with pytest.raises(WriteError):
-        writer.write(rows())
+    rejected = writer.write(rows())
     assert nsqds.open == 0
     assert len(nsqds.taken) == 1
+    with pytest.raises(WriteError, match="the column value is empty in a row"):
+        writer.commit([None, pickle.loads(pickle.dumps(rejected))])
+
+
+@pytest.mark.parametrize("columns", [{"value": [b"1", None, b"", b"2"]}, {"value": [b"1", b"x", b"2"]}])
+def test_invalid_rows_can_be_skipped(columns: dict[str, Sequence[object]], caplog: pytest.LogCaptureFixture) -> None:
+    settings = Settings(invalid_rows="skip")
+    topics = ["a", None if len(columns["value"]) == 3 else "a", "a", "a"][: len(columns["value"])]
+    assert batches(frame(**columns, topic=topics), settings) == [MessageBatch("a", 0, [b"1", b"2"])]
+    assert f"{len(topics) - 2} of {len(topics)} rows are not published" in caplog.text
 
 
 def test_a_task_without_rows_connects_to_nobody(nsqds: FakeNsqds) -> None:
@@ -436,5 +445,7 @@ def test_rows_wait_for_an_nsqd_that_restarts(nsqd: Daemon) -> None:
 
 def test_a_message_that_is_too_large_is_told_with_the_limit(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory("--max-msg-size=100")
-    with pytest.raises(Refused, match=r"E_BAD_MESSAGE .* 101 > 100"):
-        NsqWriter(to(nsqd), VALUE).write(iter([frame(value=[b"x" * 101])]))
+    writer = NsqStreamWriter(to(nsqd), VALUE)
+    rejected = writer.write(iter([frame(value=[b"x" * 101])]))
+    with pytest.raises(WriteError, match=r"E_BAD_MESSAGE .* 101 > 100"):
+        writer.commit([rejected], 0)

@@ -64,7 +64,7 @@ class RowDataSource(NsqDataSource):
         return "nsq_rows"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return RowReader(parse(self.options, "read"))
+        return RowReader(parse(self.options, "read"), self.stream)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         return RowStreamReader(parse(self.options, "readStream"))
