@@ -1,5 +1,5 @@
-"""Writes the commands into the reference page of gnsqadmin, contrib/docs/gnsqadmin.md, from the command line itself:
-what stands around them there is written by hand. `make options` runs it; a test compares."""
+"""Generates the commands in the reference page of gnsqadmin, contrib/docs/gnsqadmin.md, from the program itself. The
+rest of the page is written by hand. `make options` runs it; a test compares."""
 
 import inspect
 import re
@@ -19,11 +19,11 @@ _END = "<!-- end of commands -->\n"
 
 
 def page(text: str) -> str:
-    """The page with its commands as they should be."""
+    """The page with updated commands."""
     before, begin, rest = text.partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not end:
-        raise ValueError(f"{PAGE} has no place for the commands")
+        raise ValueError(f"{PAGE} has no marks for the commands")
     return before + begin + "\n".join(_commands()) + "\n" + end + after
 
 
@@ -58,7 +58,7 @@ def _commands() -> Iterator[str]:
 
 
 _SHARED = {
-    "Which nodes": "Options of every command that asks nodes.",
+    "Which nodes": "Options of every command that queries nodes.",
     "Output": "Options of every command that prints data.",
 }
 
@@ -72,12 +72,12 @@ def _command(words: str, command: AdminCommand, heading: str) -> Iterator[str]:
     own = [option for option in options if _section(option) not in _SHARED]
     if own:
         yield _table(own)
-    told = dict.fromkeys(section for option in options if (section := _section(option)) in _SHARED)
-    if told:
-        yield f"And the options of {' and '.join(f'[{name}](#{_anchor(name)})' for name in told)}.\n"
+    used = dict.fromkeys(section for option in options if (section := _section(option)) in _SHARED)
+    if used:
+        yield f"Also the options of {' and '.join(f'[{name}](#{_anchor(name)})' for name in used)}.\n"
     yield _block(command.examples)
     if command.document:
-        yield f"The document of `--json`:\n\n{_block(command.document)}"
+        yield f"Keys of `--json`:\n\n{_block(command.document)}"
 
 
 def _options(command: click.Command) -> list[click.Option]:
@@ -93,7 +93,7 @@ def _anchor(heading: str) -> str:
 
 
 def _text(command: click.Command) -> str:
-    """The help, each paragraph on a line of its own."""
+    """The help, one line per paragraph."""
     paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
     return "\n\n".join(_escaped(" ".join(paragraph.split())) for paragraph in paragraphs)
 

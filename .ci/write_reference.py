@@ -27,11 +27,11 @@ _INSIDE = "see [looking inside](operations.md#looking-inside)"
 # What each endpoint does; its parameters; its errors, in the order of the checks.
 ENDPOINTS = {
     "GET /ping": ("`OK`, or 500 and the error of the last write to disk", "", ""),
-    "GET /healthz": ("`OK`: the process works. [gnsqd only](operations.md#probes)", "", ""),
-    "GET /readyz": ("`OK`, or 503 and why not. [gnsqd only](operations.md#probes)", "", ""),
-    "GET /drain": ("how far a drain is. [gnsqd only](operations.md#drain)", "", ""),
-    "POST /drain": ("begin to drain. gnsqd only", "", "EXITING"),
-    "DELETE /drain": ("end a drain and go on as before. gnsqd only", "", "EXITING"),
+    "GET /healthz": ("`OK`: the process is responsive. [gnsqd only](operations.md#probes)", "", ""),
+    "GET /readyz": ("`OK`, or 503 and the reason. [gnsqd only](operations.md#probes)", "", ""),
+    "GET /drain": ("the progress of a drain. [gnsqd only](operations.md#drain)", "", ""),
+    "POST /drain": ("start a drain. gnsqd only", "", "EXITING"),
+    "DELETE /drain": ("cancel a drain. gnsqd only", "", "EXITING"),
     "GET /info": ("version, addresses and limits, as JSON", "", ""),
     "GET /stats": (
         "the [statistics](statistics.md), as text or JSON",
@@ -41,104 +41,104 @@ ENDPOINTS = {
     "GET /metrics": ("the page for Prometheus, see [metrics](metrics.md). gnsqd only", "", ""),
     "POST /pub": (
         "publish the body as one message",
-        "`topic`; `defer`, milliseconds to hold it back",
+        "`topic`; `defer`, in milliseconds",
         f"MSG_TOO_BIG, MSG_EMPTY, {_NEW_TOPIC}, INVALID_DEFER, DRAINING, FULL, EXITING",
     ),
     "POST /mpub": (
-        "publish each line of the body, but for empty ones; or with `binary=true` a body as that of MPUB",
+        "publish each non-empty line of the body; with `binary=true`, a body like that of MPUB",
         "`topic`, `binary`",
         f"BODY_TOO_BIG, {_NEW_TOPIC}, MSG_TOO_BIG, BAD_BODY, BAD_MESSAGE, DRAINING, FULL, EXITING",
     ),
-    "POST /topic/create": ("create a topic, if it is not there", "`topic`", _NEW_TOPIC),
+    "POST /topic/create": ("create a topic, unless it exists", "`topic`", _NEW_TOPIC),
     "POST /topic/delete": (
         "delete a topic with its channels and all messages",
         "`topic`",
         f"{_TOPIC}, TOPIC_NOT_FOUND",
     ),
     "POST /topic/empty": (
-        "drop what waits in the topic; what its channels have stays",
+        "drop the topic's queued messages; its channels keep theirs",
         "`topic`",
         f"{_TOPIC}, INVALID_TOPIC, TOPIC_NOT_FOUND",
     ),
-    "POST /topic/pause": ("hand no more messages to the channels", "`topic`", f"{_TOPIC}, TOPIC_NOT_FOUND"),
-    "POST /topic/unpause": ("hand them on again", "`topic`", f"{_TOPIC}, TOPIC_NOT_FOUND"),
+    "POST /topic/pause": ("stop passing messages to the channels", "`topic`", f"{_TOPIC}, TOPIC_NOT_FOUND"),
+    "POST /topic/unpause": ("pass messages to the channels again", "`topic`", f"{_TOPIC}, TOPIC_NOT_FOUND"),
     "GET /topic/peek": (
-        "show messages that wait in the topic. [gnsqd only](operations.md#peeking-at-queued-messages)",
+        "show the topic's queued messages. [gnsqd only](operations.md#peeking-at-queued-messages)",
         "`topic`, `limit`",
         f"{_TOPIC}, TOPIC_NOT_FOUND, INVALID_LIMIT",
     ),
     "GET /channel/peek": (
-        "show messages that wait in the channel. gnsqd only",
+        "show the channel's queued messages. gnsqd only",
         "`topic`, `channel`, `limit`",
         f"{_CHANNEL_ERRORS}, INVALID_LIMIT",
     ),
     "POST /channel/create": (
-        "create a channel of a topic that is there",
+        "create a channel of an existing topic",
         "`topic`, `channel`",
         _CHANNEL_ERRORS.replace("CHANNEL_NOT_FOUND", "TOO_MANY_CHANNELS"),
     ),
     "POST /channel/delete": ("delete a channel with all its messages", "`topic`, `channel`", _CHANNEL_ERRORS),
     "POST /channel/empty": (
-        "drop what waits, is in flight or deferred in the channel",
+        "drop the channel's queued, in-flight and deferred messages",
         "`topic`, `channel`",
         _CHANNEL_ERRORS,
     ),
-    "POST /channel/pause": ("give consumers no more messages", "`topic`, `channel`", _CHANNEL_ERRORS),
-    "POST /channel/unpause": ("give them messages again", "`topic`, `channel`", _CHANNEL_ERRORS),
-    "GET /config/auth_http_addresses": ("the auth servers; there may be passwords in it", "", ""),
+    "POST /channel/pause": ("stop sending messages to consumers", "`topic`, `channel`", _CHANNEL_ERRORS),
+    "POST /channel/unpause": ("send messages to consumers again", "`topic`, `channel`", _CHANNEL_ERRORS),
+    "GET /config/auth_http_addresses": ("the auth servers, possibly with passwords", "", ""),
     "GET /config/:opt": (
         "the value of an option, by its [config key](options.md); durations in nanoseconds",
         "",
         "INVALID_OPTION",
     ),
     "PUT /config/:opt": (
-        "change an option until the next start: `log_level`, the body being `debug` or the like, or "
-        "`nsqlookupd_tcp_addresses`, the body being a JSON list",
+        "change an option until the next start: `log_level`, with a body such as `debug`, or "
+        "`nsqlookupd_tcp_addresses`, with a JSON list as body",
         "",
         "INVALID_VALUE, INVALID_OPTION",
     ),
     "GET /debug/pprof/": (f"list of the pages below, {_INSIDE}", "", ""),
     "GET /debug/pprof/cmdline": ("the command line, its words separated by zero bytes", "", ""),
-    "GET /debug/pprof/symbol": ("`num_symbols: 0`, for tools of Go's that ask", "", ""),
+    "GET /debug/pprof/symbol": ("`num_symbols: 0`, for Go's tools", "", ""),
     "POST /debug/pprof/symbol": ("the same", "", ""),
-    "GET /debug/pprof/profile": ("who uses the CPU meanwhile", "`seconds`", ""),
+    "GET /debug/pprof/profile": ("CPU profile over this time", "`seconds`", ""),
     "GET /debug/pprof/heap": ("memory", "", ""),
     "GET /debug/pprof/goroutine": ("the greenlets with their stacks", "", ""),
     "GET /debug/pprof/block": ("where greenlets wait", "", ""),
     "GET /debug/pprof/threadcreate": ("the threads with their stacks", "", ""),
     "PUT /debug/setblockrate": ("checks `rate` and changes nothing", "`rate`", ""),
-    "POST /debug/freememory": ("collect garbage, and give free memory back to the system", "", ""),
+    "POST /debug/freememory": ("collect garbage, and return free memory to the system", "", ""),
 }
 
 HTTP_ERRORS = {
-    "BAD_BODY": "binary `/mpub`: the count or the sum of the sizes makes no sense, or the body ends too early",
-    "BAD_MESSAGE": "binary `/mpub`: a message's size makes no sense, or the body ends too early",
+    "BAD_BODY": "binary `/mpub`: invalid count or sum of sizes, or the body ends too early",
+    "BAD_MESSAGE": "binary `/mpub`: invalid size of a message, or the body ends too early",
     "BODY_TOO_BIG": "larger than `--max-body-size`",
     "CHANNEL_NOT_FOUND": "no such channel",
     "DRAINING": "new messages are [refused](operations.md#drain)",
-    "EXITING": "the daemon, or this topic, is on its way out; or the disk refused the message",
-    "FORBIDDEN": "the token or certificate may read, and this needs more",
-    "FULL": "a [bound](survive.md#keep-a-backlog-within-bounds) refused it: which one, of what, stands behind it",
-    "INTERNAL_ERROR": "the body could not be read, the disk refused, or a defect: the log says which",
+    "EXITING": "the daemon or this topic is closing, or writing to disk failed",
+    "FORBIDDEN": "the token or certificate only permits reading",
+    "FULL": "a [limit](survive.md#keep-a-backlog-within-bounds) is reached; the answer names it",
+    "INTERNAL_ERROR": "the body could not be read, writing to disk failed, or a defect: see the log",
     "INVALID_ARG_CHANNEL": "not a channel's name",
     "INVALID_ARG_TOPIC": "not a topic's name",
-    "INVALID_DEFER": "no number of milliseconds from 0 to `--max-req-timeout`",
-    "INVALID_LIMIT": "no number from 1 to 1000",
+    "INVALID_DEFER": "not a number of milliseconds from 0 to `--max-req-timeout`",
+    "INVALID_LIMIT": "not a number from 1 to 1000",
     "INVALID_OPTION": "no such config key, or one that cannot be changed",
     "INVALID_REQUEST": "the query has a bad escape or a semicolon",
     "INVALID_TOPIC": "not a topic's name",
-    "INVALID_VALUE": "a value that the option cannot have; 413 for none, and for one that is too long",
-    "METHOD_NOT_ALLOWED": "the path is known with other methods, which `Allow` lists",
+    "INVALID_VALUE": "an invalid value; 413 if it is empty or too long",
+    "METHOD_NOT_ALLOWED": "the path has other methods, which `Allow` lists",
     "MISSING_ARG_CHANNEL": "no parameter `channel`",
     "MISSING_ARG_TOPIC": "no parameter `topic`",
     "MSG_EMPTY": "an empty body",
     "MSG_TOO_BIG": "larger than `--max-msg-size`",
     "NOT_FOUND": "no such path",
-    "TLS_REQUIRED": "`--tls-required=true`: ask by HTTPS, at the port that is told",
-    "TOO_MANY_CHANNELS": "the topic has `--max-channels`",
-    "TOO_MANY_TOPICS": "there are `--max-topics`",
+    "TLS_REQUIRED": "`--tls-required=true`: use HTTPS, at the given port",
+    "TOO_MANY_CHANNELS": "the topic already has `--max-channels`",
+    "TOO_MANY_TOPICS": "the daemon already has `--max-topics`",
     "TOPIC_NOT_FOUND": "no such topic",
-    "UNAUTHORIZED": "a token or certificate is wanted",
+    "UNAUTHORIZED": "a token or certificate is required",
 }
 
 # The line, in which states, what it does, the answer, and the errors but for those of all commands.
@@ -146,21 +146,21 @@ COMMANDS = {
     "IDENTIFY": (
         "IDENTIFY",
         "new",
-        "say who one is, and ask for [settings](#identify)",
+        "identify the client, and negotiate [settings](#identify)",
         "`OK`, or JSON",
         "BAD_BODY, IDENTIFY_FAILED",
     ),
     "AUTH": (
         "AUTH",
         "new",
-        "show a secret, see [AUTH](security.md#auth)",
+        "authenticate by a secret, see [AUTH](security.md#auth)",
         "JSON",
         "BAD_BODY, AUTH_DISABLED, AUTH_FAILED, UNAUTHORIZED",
     ),
     "SUB": (
         "SUB {topic} {channel}",
         "new",
-        "consume a channel; topic and channel are created if they are not there",
+        "consume a channel; topic and channel are created if they do not exist",
         "`OK`",
         "BAD_TOPIC, BAD_CHANNEL, SUB_FAILED, AUTH_FIRST, AUTH_FAILED, UNAUTHORIZED",
     ),
@@ -168,27 +168,27 @@ COMMANDS = {
     "MPUB": (
         "MPUB {topic}",
         "any",
-        "publish several messages, all or none but for a disk that fails in between",
+        "publish several messages: all or none, unless the disk fails in between",
         "`OK`",
         "BAD_TOPIC, BAD_BODY, BAD_MESSAGE, MPUB_FAILED, *",
     ),
     "DPUB": (
         "DPUB {topic} {ms}",
         "any",
-        "publish the body, to be held back for so many milliseconds",
+        "publish the body, deferred by this number of milliseconds",
         "`OK`",
         "BAD_TOPIC, BAD_MESSAGE, DPUB_FAILED, *",
     ),
-    "RDY": ("RDY {count}", "subscribed", "have at most so many messages in flight; 1 without a count", "none", ""),
-    "FIN": ("FIN {id}", "subscribed, closing", "the message is done with", "none", "FIN_FAILED"),
+    "RDY": ("RDY {count}", "subscribed", "set the maximum number of messages in flight; 1 without a count", "none", ""),
+    "FIN": ("FIN {id}", "subscribed, closing", "finish the message", "none", "FIN_FAILED"),
     "REQ": (
         "REQ {id} {ms}",
         "subscribed, closing",
-        "give the message back, to be sent again after so many milliseconds",
+        "requeue the message, to be sent again after this number of milliseconds",
         "none",
         "REQ_FAILED",
     ),
-    "TOUCH": ("TOUCH {id}", "subscribed, closing", "begin the message's time-out anew", "none", "TOUCH_FAILED"),
+    "TOUCH": ("TOUCH {id}", "subscribed, closing", "restart the message's timeout", "none", "TOUCH_FAILED"),
     "NOP": ("NOP", "any", "nothing; the answer to a heartbeat", "none", ""),
     "CLS": ("CLS", "subscribed", "send no more messages; finish what is in flight, then close", "`CLOSE_WAIT`", ""),
 }
@@ -198,91 +198,90 @@ _AUTH_ERRORS = "AUTH_FIRST, AUTH_FAILED, UNAUTHORIZED"
 WIRE_ERRORS = {
     "E_AUTH_DISABLED": ("there are no auth servers", True),
     "E_AUTH_FAILED": ("no auth server gave a valid answer", True),
-    "E_AUTH_FIRST": ("AUTH has to come first", True),
-    "E_BAD_BODY": ("a body, or its size, makes no sense, is too large or ends too early", True),
+    "E_AUTH_FIRST": ("AUTH must come first", True),
+    "E_BAD_BODY": ("a body or its size is invalid or too large, or the body ends too early", True),
     "E_BAD_CHANNEL": ("not a channel's name", True),
-    "E_BAD_MESSAGE": ("a message, or its size, makes no sense, is too large or ends too early", True),
+    "E_BAD_MESSAGE": ("a message or its size is invalid or too large, or the message ends too early", True),
     "E_BAD_PROTOCOL": ("the connection does not begin with `  V2`", True),
     "E_BAD_TOPIC": ("not a topic's name", True),
-    "E_DPUB_FAILED": ("as E_PUB_FAILED", True),
-    "E_FIN_FAILED": ("the message is not in flight, or not to this client", False),
+    "E_DPUB_FAILED": ("like E_PUB_FAILED", True),
+    "E_FIN_FAILED": ("the message is not in flight to this client", False),
     "E_IDENTIFY_FAILED": ("deflate and snappy at once", True),
     "E_INVALID": ("a command that is unknown, misspelt, or not allowed in this state", True),
-    "E_MPUB_FAILED": ("as E_PUB_FAILED", True),
+    "E_MPUB_FAILED": ("like E_PUB_FAILED", True),
     "E_PUB_FAILED": (
-        "the disk or a [bound](survive.md#keep-a-backlog-within-bounds) refused, the topic is on its way out, or there "
-        "are `--max-topics`; in a drain it does not end it",
+        "writing to disk failed, a [limit](survive.md#keep-a-backlog-within-bounds) is reached, the topic is closing, "
+        "or there are `--max-topics`; in a drain it does not end the connection",
         True,
     ),
-    "E_REQ_FAILED": ("as E_FIN_FAILED", False),
-    "E_SUB_FAILED": ("the channel is on its way out, has `--max-channel-consumers`, or would be one too many", True),
-    "E_TOUCH_FAILED": ("as E_FIN_FAILED", False),
+    "E_REQ_FAILED": ("like E_FIN_FAILED", False),
+    "E_SUB_FAILED": ("the channel is closing, has `--max-channel-consumers`, or would exceed `--max-channels`", True),
+    "E_TOUCH_FAILED": ("like E_FIN_FAILED", False),
     "E_UNAUTHORIZED": ("the auth server's answer does not allow it", True),
 }
 
 SETTINGS = {
     "client_id": "name of the client, for statistics",
     "hostname": "its host, for statistics",
-    "heartbeat_interval": "milliseconds from 1000 to `--max-heartbeat-interval`; -1 for none; 30000 unless told",
-    "output_buffer_size": "bytes from 64 to `--max-output-buffer-size`; -1 for no buffer; 16384 unless told",
+    "heartbeat_interval": "milliseconds from 1000 to `--max-heartbeat-interval`; -1 for none; default 30000",
+    "output_buffer_size": "bytes from 64 to `--max-output-buffer-size`; -1 for no buffer; default 16384",
     "output_buffer_timeout": "milliseconds from `--min-output-buffer-timeout` to `--max-output-buffer-timeout` until "
-    "what is buffered is sent; -1 for no limit; `--output-buffer-timeout` unless told",
-    "feature_negotiation": "answer with JSON, and with the upgrades that are asked for",
-    "tls_v1": "go on in TLS",
+    "the buffer is sent; -1 for no limit; default `--output-buffer-timeout`",
+    "feature_negotiation": "answer with JSON, and negotiate the following features",
+    "tls_v1": "upgrade to TLS",
     "deflate": "compress by deflate",
-    "deflate_level": "how hard, up to `--max-deflate-level`; 6 unless told",
+    "deflate_level": "compression level, up to `--max-deflate-level`; default 6",
     "snappy": "compress by snappy",
-    "sample_rate": "per cent of the messages to get, 1 to 99; the others are finished unseen; 0 is all of them",
+    "sample_rate": "percentage of messages to receive, 1 to 99; the others are finished without delivery; 0: all",
     "user_agent": "program and version, for statistics",
-    "msg_timeout": "milliseconds from 1000 to `--max-msg-timeout` to finish a message in; `--msg-timeout` unless told",
+    "msg_timeout": "milliseconds from 1000 to `--max-msg-timeout` to finish a message; default `--msg-timeout`",
 }
 
 CLIENT_KEYS = {
-    "client_id": "as in IDENTIFY; the address before that",
-    "hostname": "as in IDENTIFY; the address before that",
+    "client_id": "as in IDENTIFY; before that, the address",
+    "hostname": "as in IDENTIFY; before that, the address",
     "version": "`V2`",
     "remote_address": "`host:port`; `@` on a unix socket",
     "deflate": "Whether the connection is compressed by deflate.",
     "snappy": "Whether it is compressed by snappy.",
     "user_agent": "as in IDENTIFY",
-    "authed": "`true` after AUTH, else not there",
-    "auth_identity": "whom the auth server said this is, if it did",
-    "auth_identity_url": "its URL, if it told one",
-    "pub_counts": "of a publisher: a topic, and how many messages it has published there",
+    "authed": "`true` after AUTH, else absent",
+    "auth_identity": "the identity returned by the auth server, if any",
+    "auth_identity_url": "its URL, if any",
+    "pub_counts": "of a publisher: topics, and the number of messages published to each",
     "tls": "Whether the connection is encrypted.",
-    "tls_cipher_suite": "how, if it is",
+    "tls_cipher_suite": "the cipher suite, with TLS",
     "tls_version": "`TLS1.2`, `TLS1.3`, …",
     "tls_negotiated_protocol": "empty",
     "tls_negotiated_protocol_is_mutual": "`true` with TLS",
 }
 
 MEMORY_KEYS = {
-    "heap_objects": "blocks that Python's allocator has given out",
-    "heap_idle_bytes": "memory that is reserved for data and not resident",
+    "heap_objects": "blocks allocated by Python's allocator",
+    "heap_idle_bytes": "memory reserved for data and not resident",
     "heap_in_use_bytes": "resident memory that is not shared with files",
-    "heap_released_bytes": "how far resident memory is below its peak",
+    "heap_released_bytes": "difference between peak and current resident memory",
     "gc_pause_usec_100": "longest pause of the last 256 garbage collections, in microseconds",
     "gc_pause_usec_99": "99th percentile of these pauses",
     "gc_pause_usec_95": "95th percentile",
-    "next_gc_bytes": "0: collections begin by number of objects, not of bytes",
+    "next_gc_bytes": "0: collections are triggered by the number of objects, not of bytes",
     "gc_total_runs": "garbage collections since the start",
 }
 
 
 def page(name: str, text: str) -> str:
-    """The page with its tables as they should be; what stands around them is kept. KeyError for a row that has no
-    words here."""
+    """The page with updated tables; the text around them is kept. KeyError for a row without a description here."""
     for place, table in TABLES[name].items():
         before, begin, rest = text.partition(f"<!-- {place} -->\n")
         _, end, after = rest.partition(f"<!-- end of {place} -->\n")
         if not end:
-            raise ValueError(f"{name} has no place for the {place}")
+            raise ValueError(f"{name} has no marks for the {place}")
         text = before + begin + "".join(f"{line}\n" for line in table()) + end + after
     return text
 
 
 def http_errors() -> dict[str, set[str]]:
-    """Every code that an answer can have, with its statuses, as the sources have them."""
+    """Every code that an answer can have, with its statuses, as in the sources."""
     sources = _sources("web")
     found: dict[str, set[str]] = {"TLS_REQUIRED": {"403"}}
     for status, code in re.findall(r'HTTPError\((\d+), f?"([A-Z_]+)(?:: \{error\})?"\)', sources):
@@ -327,7 +326,7 @@ def _http_errors() -> Iterator[str]:
         yield f"| `{code}` | {', '.join(sorted(statuses))} | {HTTP_ERRORS[code]} |"
 
 
-_TAILS = {Tail.NOTHING: "", Tail.BODY: "size, body", Tail.MESSAGES: "size, count, so many of size and body"}
+_TAILS = {Tail.NOTHING: "", Tail.BODY: "size, body", Tail.MESSAGES: "size, count, size and body of each"}
 
 
 def _commands() -> Iterator[str]:

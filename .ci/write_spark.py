@@ -15,12 +15,12 @@ USES = ("read", "readStream", "write", "writeStream")
 
 
 def page(text: str) -> str:
-    """The page with its tables as they should be; what stands around them is kept."""
+    """The page with updated tables; the text around them is kept."""
     for name, table in (("nsq", nsq_table()), ("nsq_diskqueue", diskqueue_table())):
         before, begin, rest = text.partition(f"<!-- options of {name} -->\n")
         _, end, after = rest.partition(f"<!-- end of {name} -->\n")
         if not end:
-            raise ValueError(f"{PAGE} has no place for the options of {name}")
+            raise ValueError(f"{PAGE} has no marks for the options of {name}")
         text = before + begin + table + end + after
     return text
 

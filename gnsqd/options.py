@@ -57,8 +57,8 @@ class Option:
 
     `name` is the attribute of `Options`, `flag` the command line name, `cfg` the key in the config file and in
     `/config/`; an empty `flag` or `cfg` means not settable there. `field` is the name that nsqd's messages about bad
-    config values use. A row that leaves these out has forms of its name. `reload` marks what `PUT /config/:opt` may
-    change, `ours` what the real nsqd does not have.
+    config values use. A row that leaves these out has forms of its name. `reload` marks options that `PUT /config/:opt`
+    may change, `ours` those that the real nsqd does not have.
     """
 
     name: str
@@ -215,20 +215,20 @@ class Options:
 
     durability: str = _row(
         "none",
-        "what acknowledged messages survive until they are finished: none, as with nsqd, what is in memory is lost; "
-        "process: kill -9 of the process; disk: loss of power",
+        "failures that acknowledged messages survive: none (as with nsqd, messages in memory are lost), "
+        "process (kill -9 of the process), or disk (power loss)",
         ours=True,
     )
     max_channel_depth: int = _row(
-        0, "messages that may wait in a channel, or in a topic without one (default 0, i.e., unlimited)", ours=True
+        0, "maximum depth of a channel, or of a topic without channels (default 0, i.e., unlimited)", ours=True
     )
     max_topic_bytes: int = _row(
-        0, "bytes that may wait in a topic and its channels together (default 0, i.e., unlimited)", ours=True
+        0, "maximum bytes queued in a topic and its channels together (default 0, i.e., unlimited)", ours=True
     )
     overflow_policy: str = _row(
         "reject",
-        "what happens beyond --max-channel-depth and --max-topic-bytes: reject, publishers are refused; drop-oldest, "
-        "what waits longest is dropped",
+        "at --max-channel-depth and --max-topic-bytes: reject (refuse publishers) or drop-oldest "
+        "(drop the oldest messages)",
         ours=True,
     )
     message_ttl: int = _duration(
@@ -239,62 +239,66 @@ class Options:
     )
     min_free_disk: int = _row(
         0,
-        "bytes of the disk of the data path that stay free: with fewer, publishers are refused (default 0, i.e., none)",
+        "minimum free bytes on the disk of the data path; with fewer, publishers are refused (default 0, i.e., none)",
         ours=True,
     )
     max_attempts: int = _row(
         0,
-        "deliveries after which a message that is requeued or times out goes to the topic <topic>.<channel>.dead "
+        "deliveries after which a message that is requeued or times out is moved to the topic <topic>.<channel>.dead "
         "(default 0, i.e., never)",
         ours=True,
     )
-    metrics_clients: bool = _row(False, "series for every client on /metrics", ours=True)
-    metrics_exclude_ephemeral: bool = _row(False, "no series for ephemeral topics and channels on /metrics", ours=True)
+    metrics_clients: bool = _row(False, "add series for every client to /metrics", ours=True)
+    metrics_exclude_ephemeral: bool = _row(False, "leave out ephemeral topics and channels on /metrics", ours=True)
     metrics_compat: bool = _row(
-        False, "on /metrics also the names of lovoo's nsq_exporter and of Grafana's nsq-mixin", ours=True
+        False, "add the names of lovoo's nsq_exporter and Grafana's nsq-mixin to /metrics", ours=True
     )
     sigterm: str = _row(
         "exit",
-        "what SIGTERM does: exit at once, or drain: refuse new messages, exit when all queues are empty",
+        "what SIGTERM does: exit (at once), or drain (refuse new messages, exit when all queues are empty)",
         ours=True,
     )
     drain_timeout: int = _duration(
-        MINUTE, "how long to drain at most, before what is left is written to disk", ours=True
+        MINUTE, "maximum duration of a drain, before remaining messages are written to disk", ours=True
     )
     http_auth_token_files: list[str] = _row(
         [],
-        "read:<path> or full:<path> of a file of tokens, one a line, one of which every HTTP request then has to bring "
+        "read:<path> or full:<path> of a file with one token per line; every HTTP request then requires one of them "
         "(may be given multiple times)",
         flag="http-auth-token-file",
         ours=True,
     )
     http_auth_common_names: list[str] = _row(
         [],
-        "read:<name> or full:<name>, the common name of a client certificate that is as good as a token over HTTPS "
+        "read:<name> or full:<name>, the common name of a client certificate, accepted over HTTPS instead of a token "
         "(may be given multiple times)",
         flag="http-auth-common-name",
         ours=True,
     )
     max_tcp_connections: int = _row(
-        0, "TCP connections at a time; one more is closed at once (default 0, i.e., unlimited)", ours=True
+        0, "maximum number of TCP connections; further ones are closed at once (default 0, i.e., unlimited)", ours=True
     )
     max_http_connections: int = _row(
         0,
-        "HTTP connections at a time, and as many of HTTPS; one more is closed at once (default 0, i.e., unlimited)",
+        "maximum number of HTTP and of HTTPS connections; further ones are closed at once (default 0, i.e., unlimited)",
         ours=True,
     )
-    max_topics: int = _row(0, "topics that clients may bring it to (default 0, i.e., unlimited)", ours=True)
-    max_channels: int = _row(0, "channels that clients may bring a topic to (default 0, i.e., unlimited)", ours=True)
+    max_topics: int = _row(
+        0, "number of topics at which clients cannot create more (default 0, i.e., unlimited)", ours=True
+    )
+    max_channels: int = _row(
+        0,
+        "number of channels of a topic at which clients cannot create more (default 0, i.e., unlimited)",
+        ours=True,
+    )
     magic_timeout: int = _duration(
-        MINUTE, "how long a TCP client may take to send the protocol's magic (0 for ever)", ours=True
+        MINUTE, "time limit for a TCP client to send the protocol's magic (0, i.e., none)", ours=True
     )
-    http_idle_timeout: int = _duration(
-        0, "how long an HTTP connection may wait for its next request (default 0, i.e., for ever)", ours=True
-    )
+    http_idle_timeout: int = _duration(0, "time limit for an idle HTTP connection (default 0, i.e., none)", ours=True)
 
     @property
     def bounded(self) -> bool:
-        """Whether there is any bound for what waits."""
+        """Whether any limit on queues is set."""
         return any(getattr(self, name) for name in BOUNDS)
 
 

@@ -1,5 +1,5 @@
-"""The `gnsqadmin` command: looks after the nsqds of a cluster, ours and the real ones alike, and their directories.
+"""The `gnsqadmin` command: inspects and manages the nsqds and gnsqds of a cluster, and their data directories.
 
-It runs without gevent: of gnsqd it imports `wire.codec`, `storage.record`, what reads journals, `log`, `errors` and
-`version` alone.
+It runs without gevent: of gnsqd it imports only `wire.codec`, `storage.record`, the journal reader, `log`, `errors` and
+`version`.
 """

@@ -1,4 +1,4 @@
-"""Where the HTTP API of an nsqd or nsqlookupd listens: on a port, with or without TLS, or on a unix socket."""
+"""Addresses of HTTP APIs of nsqd and nsqlookupd: a port, with or without TLS, or a unix socket."""
 
 import ipaddress
 import re
@@ -9,7 +9,7 @@ _FORMS = "expected host:port, [ipv6]:port, http://host:port, https://host:port o
 
 @dataclass(frozen=True, slots=True, order=True)
 class Address:
-    """A port of a host, or with `path` a unix socket. `str()` is what `parse` takes, `host:port` if it can be."""
+    """A port of a host, or with `path` a unix socket. `str()` is valid for `parse`, if possible `host:port`."""
 
     host: str
     port: int
@@ -24,7 +24,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """Read one of its usual forms; ValueError with a text for people."""
+        """Parse one of the usual forms; ValueError with a readable text."""
         if text.startswith("/") or text.lower().startswith("unix:"):
             return cls("", 0, path=_socket_path(text))
         scheme, slashes, rest = text.partition("://")
@@ -49,7 +49,7 @@ def _socket_path(text: str) -> str:
     if path.startswith("//"):  # unix:///run/nsqd.sock
         path = path[2:]
     if not path.startswith("/") or "\0" in path:
-        raise ValueError(f"{text!r}: a unix socket is told by its absolute path, as in unix:/run/nsqd.sock")
+        raise ValueError(f"{text!r}: a unix socket needs an absolute path, as in unix:/run/nsqd.sock")
     if len(path.encode("utf-8", "surrogateescape")) > 107:
         raise ValueError(f"{text!r}: the path of a unix socket has at most 107 bytes")
     return path

@@ -1,4 +1,4 @@
-"""The HTTP APIs of nsqd and nsqlookupd: a method for each question and each order. All may raise NodeError."""
+"""The HTTP APIs of nsqd and nsqlookupd: a method for each endpoint. All may raise NodeError."""
 
 import email.utils
 import json
@@ -33,7 +33,7 @@ class Peer:
 
     @property
     def timeout(self) -> float:
-        """Seconds for a whole answer."""
+        """Timeout in seconds for a whole answer."""
         return self._http.timeout
 
     def request(
@@ -45,7 +45,7 @@ class Peer:
         query: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> bytes:
-        """The body of a 200 answer; `timeout` in seconds, if it is to be another one than usual."""
+        """The body of a 200 answer; `timeout` in seconds, if it differs from the default."""
         # Names from a command line may be any bytes, which Python carries as surrogates.
         target = f"{path}?{urllib.parse.urlencode(query, errors='surrogateescape')}" if query else path
         try:
@@ -63,7 +63,7 @@ class Peer:
         return True
 
     def ask(self, path: str, read: Callable[[object], T], query: Mapping[str, str] | None = None) -> T:
-        """What `read` makes of the JSON at `path`; its ModelError becomes a NodeError."""
+        """The JSON at `path`, parsed by `read`, whose ModelError becomes a NodeError."""
         return self._read(self.request("GET", path, query=query), read)
 
     def _read(self, body: bytes, read: Callable[[object], T]) -> T:
@@ -77,11 +77,11 @@ class Peer:
             raise NodeError(self.program, self.address, reason) from None
 
     def ping(self) -> str:
-        """`OK`; a daemon that is not well answers 500, which is a Refused."""
+        """`OK`; an unhealthy daemon answers 500, which is a Refused."""
         return self.request("GET", "/ping").decode("utf-8", "replace").strip()
 
     def clock_ahead(self) -> tuple[float, float] | None:
-        """How many seconds its clock is ahead of this machine's, at least and at most; None where it does not say."""
+        """Lower and upper bound of how many seconds its clock is ahead of this machine's; None if unknown."""
         asked = time.time()
         headers, _ = self._http.answer(self.address, "GET", "/ping", program=self.program)
         answered = time.time()
@@ -103,10 +103,10 @@ class Nsqd(Peer):
         return self.ask("/info", Info.from_json)
 
     def tcp_address(self) -> tuple[str, int]:
-        """Where this node takes TCP clients: the host that HTTP is asked at, which this machine can surely reach."""
+        """The TCP address of this node, on the host of its HTTP address, which this machine can reach."""
         info = self.info()
         if info.tcp_port < 1:
-            raise NodeError(self.program, self.address, "has no TCP port, only a unix socket")
+            raise NodeError(self.program, self.address, "does not have a TCP port, only a unix socket")
         return self.address.host or "127.0.0.1", info.tcp_port
 
     def stats(self, *, topic: str = "", channel: str = "", clients: bool = False) -> NodeStats:
@@ -123,18 +123,18 @@ class Nsqd(Peer):
         return self._read(body, lambda data: NodeStats.from_json(data, moment))
 
     def daemon(self) -> str:
-        """`gnsqd` and its version, or `nsqd`, by what its statistics as text say it was built with."""
+        """`gnsqd` and its version, or `nsqd`, from the "built with" line of its text statistics."""
         query = {"format": "text", "include_clients": "false", "include_mem": "false", "topic": "-"}
         first, _, _ = self.request("GET", "/stats", query=query).partition(b"\n")
         match = re.search(rb"\(built w/gnsqd-([0-9A-Za-z.]{1,20})-", first)
         return f"gnsqd {match[1].decode()}" if match else "nsqd"
 
     def topic(self, action: Action, topic: str) -> None:
-        """Do something to a topic, which all but "create" want to be there: else Refused, code TOPIC_NOT_FOUND."""
+        """Perform an operation on a topic. Except for "create", a missing topic is Refused, code TOPIC_NOT_FOUND."""
         self.request("POST", f"/topic/{action}", query={"topic": topic})
 
     def channel(self, action: Action, topic: str, channel: str) -> None:
-        """Do something to a channel; codes TOPIC_NOT_FOUND and CHANNEL_NOT_FOUND."""
+        """Perform an operation on a channel; codes TOPIC_NOT_FOUND and CHANNEL_NOT_FOUND."""
         self.request("POST", f"/channel/{action}", query={"topic": topic, "channel": channel})
 
     def pub(self, topic: str, body: bytes, *, defer_ms: int = 0) -> None:
@@ -148,7 +148,7 @@ class Nsqd(Peer):
         self.request("POST", "/mpub", b"".join(parts), query={"topic": topic, "binary": "true"})
 
     def get_config(self, option: str) -> str:
-        """The value of an option by its config key, as nsqd writes it: a bare text or JSON. Code INVALID_OPTION."""
+        """The value of an option by its config key, as nsqd writes it: plain text or JSON. Code INVALID_OPTION."""
         return self.request("GET", f"/config/{urllib.parse.quote(option, safe='')}").decode("utf-8", "replace")
 
     def set_config(self, option: str, value: str) -> str:
@@ -157,11 +157,11 @@ class Nsqd(Peer):
         return self.request("PUT", target, value.encode("utf-8", "surrogateescape")).decode("utf-8", "replace")
 
     def drain(self, method: Literal["GET", "POST", "DELETE"]) -> dict[str, Any]:
-        """Look at a drain, start or cancel it. gnsqd alone has this, at others it is a Refused with status 404."""
+        """Query, start or cancel a drain. Only gnsqd supports this; other daemons answer 404, a Refused."""
 
         def read(data: object) -> dict[str, Any]:
             if not isinstance(data, dict) or not isinstance(data.get("draining"), bool):
-                raise ModelError("it is no state of a drain")
+                raise ModelError("it is not a state of a drain")
             return data
 
         return self._read(self.request(method, "/drain"), read)
@@ -178,19 +178,19 @@ class Lookupd(Peer):
         return self.ask("/topics", lambda data: strings(data, "topics"))
 
     def channels(self, topic: str) -> tuple[str, ...]:
-        """Empty for topics that it does not know."""
+        """Empty for unknown topics."""
         return self.ask("/channels", lambda data: strings(data, "channels"), {"topic": topic})
 
     def lookup(self, topic: str) -> tuple[Producer, ...]:
-        """The nodes that consumers of a topic are sent to; without tombstoned ones. Code TOPIC_NOT_FOUND."""
+        """The nodes that consumers of a topic are sent to, without tombstoned ones. Code TOPIC_NOT_FOUND."""
         return self.ask("/lookup", Producer.list_from_json, {"topic": topic})
 
     def nodes(self) -> tuple[Producer, ...]:
-        """All nodes that it knows and heard from lately, tombstoned ones too."""
+        """All active nodes, also tombstoned ones."""
         return self.ask("/nodes", Producer.list_from_json)
 
     def topic(self, action: Literal["create", "delete"], topic: str) -> None:
-        """Deleting an unknown topic is no error."""
+        """Deleting an unknown topic is not an error."""
         self.request("POST", f"/topic/{action}", query={"topic": topic})
 
     def channel(self, action: Literal["create", "delete"], topic: str, channel: str) -> None:
@@ -198,5 +198,5 @@ class Lookupd(Peer):
         self.request("POST", f"/channel/{action}", query={"topic": topic, "channel": channel})
 
     def tombstone(self, topic: str, node: str) -> None:
-        """Hide a node, told as `{broadcast address}:{HTTP port}`, from consumers of a topic; it may be unknown."""
+        """Hide a node, `{broadcast address}:{HTTP port}`, from consumers of a topic; it may be unknown."""
         self.request("POST", "/topic/tombstone", query={"topic": topic, "node": node})

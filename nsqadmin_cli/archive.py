@@ -1,7 +1,7 @@
-"""Files of messages: a JSON document on each line (`Message.document`), compressed with gzip if the name ends in .gz.
+"""Files of messages: one JSON document per line (`Message.document`), compressed with gzip if the name ends in .gz.
 
-What `ArchiveWriter.write` has returned from is on disk, so that messages may be finished in their queue. When writing
-fails or is interrupted, the file is cut back to its last whole line, and is a whole file nevertheless.
+When `ArchiveWriter.write` returns, the messages are on disk and may be finished in their queue. If writing fails or is
+interrupted, the file is truncated to its last whole line, and remains valid.
 """
 
 import json
@@ -32,7 +32,7 @@ class ArchiveError(AdminError):
 
 
 class ArchiveWriter:
-    """Writes to `path`, or to standard output for `-`; `with` closes it. `append` is for a file that is there."""
+    """Writes to `path`, or to standard output for `-`; `with` closes it. `append`: to an existing file."""
 
     def __init__(self, path: str, *, append: bool = False) -> None:
         self.path = path
@@ -48,7 +48,7 @@ class ArchiveWriter:
         try:
             self._file = self._open(append)
         except FileExistsError:
-            raise ArchiveError(f"{path} is there already; --append adds to it") from None
+            raise ArchiveError(f"{path} already exists; --append adds to it") from None
         except OSError as error:
             raise ArchiveError(f"cannot write {path}: {_reason(error)}") from None
 
@@ -70,11 +70,11 @@ class ArchiveWriter:
         return file
 
     def _whole_size(self, size: int) -> int:
-        """Where to go on in a file of `size` bytes; ArchiveError if what is added there could not be read."""
+        """Where to append in a file of `size` bytes; ArchiveError if the result could not be read."""
         with open(self.path, "rb") as file:
             packed = file.read(2) == _GZIP
             if size and packed != (self._packer is not None):
-                raise ArchiveError(f"{self.path} is {'' if packed else 'not '}compressed, which its name does not say")
+                raise ArchiveError(f"{self.path} is {'' if packed else 'not '}compressed, which contradicts its name")
             if packed:
                 try:
                     for _ in unpack(read_pieces(self.path), self.path):
@@ -85,7 +85,7 @@ class ArchiveWriter:
             return self._cut_line(file, size)
 
     def _cut_line(self, file: BinaryIO, size: int) -> int:
-        """Where the last whole line ends. What a killed run left of another was not finished, and comes again."""
+        """The end of the last whole line. A partial line of a killed run was not finished, and is delivered again."""
         begin = size
         while begin:
             end, begin = begin, max(0, begin - _PIECE)
@@ -100,7 +100,7 @@ class ArchiveWriter:
         return begin
 
     def write(self, messages: Iterable[Message]) -> None:
-        """Add a line for each, and be sure of it; ArchiveError."""
+        """Append a line for each, durably; ArchiveError."""
         lines = [json.dumps(message.document()) for message in messages]
         data = "".join(f"{line}\n" for line in lines).encode()
         self._put(data if self._packer is None else self._packer.pack(data))
@@ -142,7 +142,7 @@ class ArchiveWriter:
         return self
 
     def _cut(self) -> None:
-        """Take away what was written in part."""
+        """Remove what was partly written."""
         if self._regular and not self._whole:
             with suppress(OSError):
                 os.ftruncate(self._file.fileno(), self._safe)
@@ -151,7 +151,7 @@ class ArchiveWriter:
 
 
 class _Packer:
-    """Makes a file of gzip that can be ended behind any data that was counted, whatever was packed after that."""
+    """Writes a gzip file that can be ended behind any data that was counted, even if more was compressed after it."""
 
     def __init__(self) -> None:
         self._deflate = zlib.compressobj(wbits=-15)
@@ -169,12 +169,12 @@ class _Packer:
         self._size += len(data)
 
     def end(self) -> bytes:
-        """A last, empty block, and what RFC 1952 wants behind it."""
+        """A last, empty block, and the trailer of RFC 1952."""
         return b"\x03\x00" + struct.pack("<II", self._crc, self._size & 0xFFFFFFFF)
 
 
 class Line:
-    """A message of a file: where it goes to, and what is in it."""
+    """A message of a file: its topic and body."""
 
     __slots__ = ("body", "number", "topic")
 
@@ -185,8 +185,8 @@ class Line:
 
 
 def read_archive(path: str, *, start: int = 1) -> Iterator[tuple[list[Line], int]]:
-    """The messages of a file from line `start` on, in the pieces they are read in, each with how many bytes of the file
-    it took. InputError for the first line that holds none, after all before it."""
+    """The messages of a file from line `start` on, in pieces as they are read, each with its size in bytes of the file.
+    InputError at the first invalid line, after all before it."""
     splitter = Splitter(b"\n", LONGEST_LINE, path)
     number = 0
     for piece, size in unpack(read_pieces(path), path):
@@ -213,18 +213,18 @@ def _parse(number: int, text: bytes, path: str) -> Line | None:
     try:
         document: Any = json.loads(text)
     except (ValueError, RecursionError):
-        raise InputError(f"line {number:,} of {name_of(path)} is no JSON") from None
+        raise InputError(f"line {number:,} of {name_of(path)} is not JSON") from None
     if not isinstance(document, dict):
-        raise InputError(f"line {number:,} of {name_of(path)} is no JSON object")
+        raise InputError(f"line {number:,} of {name_of(path)} is not a JSON object")
     topic = document.get("topic")
     if topic is not None and not (isinstance(topic, str) and _TOPIC.fullmatch(topic)):
-        raise InputError(f'line {number:,} of {name_of(path)}: "topic" is no name of a topic')
+        raise InputError(f'line {number:,} of {name_of(path)}: "topic" is not a valid topic name')
     try:
         body = body_of(document)
     except ValueError as error:
         raise InputError(f"line {number:,} of {name_of(path)}: {error}") from None
     if not body:
-        raise InputError(f"line {number:,} of {name_of(path)}: its body is empty, which NSQ does not take")
+        raise InputError(f"line {number:,} of {name_of(path)}: its body is empty, which NSQ does not accept")
     return Line(number, topic or "", body)
 
 

@@ -1,8 +1,8 @@
-"""A load on nodes, and what it shows: messages are published over HTTP and taken by consumers, for a while.
+"""Generates load on nodes and measures it: messages are published over HTTP and received by consumers.
 
-Publishers are threads, because each waits for its answers; consumers share the calling thread. A message carries the
-time at which its publisher sent it. No more than `window` messages are on their way at once: without that, whoever is
-faster would decide what is measured, and a topic that keeps messages in memory alone would lose some.
+Publishers are threads, because each waits for its answers; consumers share the calling thread. A message contains the
+time at which it was sent. At most `window` messages are published and not yet received: otherwise the faster side would
+determine the result, and an ephemeral topic would lose messages.
 """
 
 import math
@@ -28,7 +28,7 @@ _BOUNDS = [digit * 10**power for power in range(3, 14) for digit in (1, 2, 5)]  
 
 
 class Bar(NamedTuple):
-    """How many durations there are between two, in seconds."""
+    """A histogram of durations, in seconds."""
 
     least: float
     most: float
@@ -85,7 +85,7 @@ _PATIENCE = 2.0  # seconds without any message until those under way are given u
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do: `rate` in messages a second of all publishers together, 0: as fast as can be."""
+    """The load: `rate` in messages per second of all publishers together, 0: as fast as possible."""
 
     topic: str
     channel: str
@@ -93,7 +93,7 @@ class Plan:
     size: int  # bytes of a body
     batch: int  # messages in one request
     publishers: int
-    consumers: int  # 0: nobody takes the messages
+    consumers: int  # 0: only publish
     window: int
     rate: float = 0.0
     auth_secret: str = ""
@@ -105,7 +105,7 @@ class Plan:
 
 @dataclass
 class Report:
-    """What was measured. `published` counts what nodes took, `received` what came while they were published."""
+    """The measurements. `published` counts messages accepted by nodes, `received` those received meanwhile."""
 
     seconds: float = 0.0
     published: int = 0
@@ -134,7 +134,7 @@ class Load:
         self._lock = threading.Condition()  # of those below and of the report's publishing side
         self._under_way = 0  # messages
         # What threads do at each node that is not complete. Thread.join is of no use here: Ctrl-C in it may make it
-        # return at once the next time (bpo-45274), and in Thread.start nobody knows whether the thread runs.
+        # return at once the next time (bpo-45274), and in Thread.start it is unknown whether the thread runs.
         self._requests: Counter[Nsqd] = Counter()
         self._connected = False
         self._stopped = False
@@ -143,7 +143,7 @@ class Load:
         self._selector = selectors.DefaultSelector()
 
     def connect(self) -> None:
-        """Make the topic and its channel on all nodes, with a consumer on each at least; NodeError."""
+        """Create the topic and its channel on all nodes, with at least one consumer on each; NodeError."""
         # On another thread, because Ctrl-C interrupts this one. A node might handle a request that was given up after
         # it has deleted the topic, and create it again.
         threading.Thread(target=self._connect, daemon=True).start()
@@ -165,7 +165,7 @@ class Load:
 
     @contextmanager
     def _request(self, node: Nsqd) -> Iterator[bool]:
-        """Around what makes the topic at a node; False: it is over, and nothing may be asked any more."""
+        """Guards requests that create the topic at a node; False: the run has ended, and no more may be sent."""
         with self._lock:
             may = not self._stopped
             self._requests[node] += may
@@ -199,7 +199,7 @@ class Load:
                 self._selector.register(subscription, selectors.EVENT_READ, subscription)
 
     def run(self, say: Callable[[Report], None]) -> Report:
-        """Publish and take messages; `say` is called some times a second."""
+        """Publish and receive messages; `say` is called some times per second."""
         report = self.report
         plan = self._plan
         cpu, started = time.process_time(), time.monotonic()
@@ -221,9 +221,9 @@ class Load:
         return report
 
     def close(self) -> list[NodeError]:
-        """End everything and delete the topic; the errors of nodes where it may be left, because they hang.
+        """Stop, and delete the topic; returns the errors of nodes where it may be left.
 
-        All nodes are asked at once, so that one that hangs leaves the topic nowhere else when Ctrl-C ends the wait.
+        All nodes are asked at once, so that if one hangs and Ctrl-C ends the wait, the topic is deleted on the others.
         """
         self._stop()
         answers = ask_all(self._nodes, self._delete, 2 * self._timeout)
@@ -273,7 +273,7 @@ class Load:
             due = max(due + pause, time.monotonic() - 1)  # what was missed is caught up with, but not for long
 
     def _may_publish(self, node: Nsqd, due: float) -> bool:
-        """Wait until a batch is due and there is room for it on the way; False: it is over."""
+        """Wait until a batch is due and fits into the window; False: the run has ended."""
         plan = self._plan
         with self._lock:
             while not self._stopped:
@@ -288,7 +288,7 @@ class Load:
     # Consuming, on the calling thread
 
     def _receive(self, timeout: float) -> int:
-        """Take what has come within `timeout` seconds; how many messages."""
+        """Receive messages for up to `timeout` seconds; returns their number."""
         if not self._subscriptions:
             time.sleep(timeout)
             return 0
@@ -318,13 +318,13 @@ class Load:
         return count
 
     def _settle(self, count: int) -> None:
-        """So many messages are under way no more."""
+        """Remove this number of messages from the window."""
         with self._lock:
             self._under_way -= count
             self._lock.notify_all()
 
     def _receive_the_rest(self) -> None:
-        """Take what is still under way."""
+        """Receive the remaining messages."""
         report = self.report
         patient = time.monotonic() + _PATIENCE
         while time.monotonic() < patient and not report.errors:

@@ -1,7 +1,7 @@
 """The `gnsqadmin` command line: the group of all commands, and how a run ends.
 
-A user's mistake is a line on stderr, never a traceback. Ctrl-C and a reader that went away (`| head`) end the run
-without a word; click makes an `Abort` of the one and an exit with 1 of the other.
+A user's mistake is a line on stderr, never a traceback. Ctrl-C and a closed pipe (`| head`) end the run silently; click
+turns the first into an `Abort`, the second into exit code 1.
 """
 
 import importlib
@@ -20,7 +20,7 @@ from nsqadmin_cli.text import printable, suggestion
 
 
 class LazyGroup(click.Group):
-    """A group of the commands of `commands.SECTIONS` whose words begin with `first`; loads those that are wanted."""
+    """A group of the commands of `commands.SECTIONS` whose words begin with `first`; loads them on demand."""
 
     def __init__(self, *args: Any, first: str = "", **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -75,24 +75,24 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(VERSION, prog_name="gnsqadmin", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Look after NSQ: what is in the queues of gnsqd and nsqd, whether all is well, and what to do about it.
+    """Inspect and manage gnsqd and nsqd: show queues, find problems, and correct them.
 
-    Nodes are told by address, by nsqlookupd or by a saved context; when nothing is said, 127.0.0.1:4151 is asked.
+    Nodes are specified by address, by nsqlookupd or by a saved context. The default is 127.0.0.1:4151.
 
     \b
     Exit codes:
-      0    all is well
-      1    a node could not be asked, refused or answered nonsense
+      0    success
+      1    a node could not be reached, refused, or sent an invalid answer
       2    wrong usage
-      4    no node has such a topic, channel or option
-      5    something destructive was not confirmed, and nothing was done
+      4    no node has this topic, channel or option
+      5    a destructive operation was not confirmed, and nothing was done
       130  interrupted
     """
 
 
 def main() -> NoReturn:
     """Run the command line of this process."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that the terminal's encoding lacks is no reason to fail
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names may have characters that the encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status = cli.main(prog_name="gnsqadmin", standalone_mode=False)

@@ -1,7 +1,7 @@
-"""The nodes that a command is about: those named, and those that nsqlookupds know of; and asking all of them at once.
+"""The nodes of a command, given by address or listed by nsqlookupds, and parallel requests to them.
 
-Each is asked on a daemon thread that is given up when its time is over, so that a name server that hangs delays neither
-the command nor Ctrl-C; everything else that a peer can do is bounded by the HTTP client's deadline.
+Each node is queried on a daemon thread, which is abandoned at its timeout, so that a name server that hangs delays
+neither the command nor Ctrl-C. Everything else is limited by the HTTP client's deadline.
 """
 
 import threading
@@ -20,17 +20,17 @@ from nsqadmin_cli.models import Producer
 T = TypeVar("T")
 P = TypeVar("P", bound=Peer)
 
-# Shows people that so many answers are waited for; gets the number of those that came, again and again.
+# Shows the progress of waiting for that many answers; called with the number received so far.
 Waiting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 
 Answers = dict[Address, T | NodeError]
 
-_PATIENCE = 1.0  # seconds before people are told that answers are waited for
+_PATIENCE = 1.0  # seconds before progress is shown
 _GRACE = 0.5  # seconds that the HTTP client has to say itself that time is over
 
 
 class Cluster:
-    """Owns the HTTP client and knows which nodes there are."""
+    """Owns the HTTP client and the list of nodes."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Cluster:
         tls: TLS | None = None,
         token_file: str = "",
     ) -> None:
-        """A node named twice is one node, or its counts would double. `timeout` in seconds for each answer."""
+        """A node given twice is one node, or its counts would double. `timeout` in seconds for each answer."""
         self.timeout = timeout
         self.waiting: Waiting | None = None
         self.http = HTTPClient(timeout, tls, token_file)
@@ -50,10 +50,10 @@ class Cluster:
         self._named = [Nsqd(address, self.http) for address in dict.fromkeys(nsqds)]
 
     def nsqds(self) -> list[Nsqd]:
-        """The nodes named, then those that the nsqlookupds know of, by address; asks these anew at each call.
+        """The nodes given, then those that the nsqlookupds list, by address; queries nsqlookupds at each call.
 
-        An nsqlookupd that cannot be asked is noted in `lookupd_errors`; AdminError if that is true of all of them and
-        no node was named.
+        An nsqlookupd that does not answer is added to `lookupd_errors`; AdminError if none answers and no node was
+        given.
         """
         nodes = {node.address: node for node in self._named}
         found: dict[Address, Nsqd] = {}
@@ -70,7 +70,7 @@ class Cluster:
         return list(nodes.values())
 
     def producers(self) -> list[Producer]:
-        """The nodes that the nsqlookupds know of, each once, by address; asks these anew, as `nsqds` does."""
+        """The nodes that the nsqlookupds list, each once, by address; queries them at each call, like `nsqds`."""
         answers = self._ask_for_producers().values()
         found = {(one.broadcast_address, one.http_port): one for producers in answers for one in producers}
         return [found[key] for key in sorted(found)]
@@ -94,7 +94,7 @@ class Cluster:
 
 
 def producer_address(producer: Producer) -> Address:
-    """Where the HTTP API of a node is that an nsqlookupd tells of; ValueError if it can be nowhere."""
+    """The HTTP address of a node that an nsqlookupd lists; ValueError if it is invalid."""
     host = producer.broadcast_address
     return Address.parse(f"[{host}]:{producer.http_port}" if ":" in host else f"{host}:{producer.http_port}")
 
@@ -136,7 +136,7 @@ def _answer(future: "Future[T]", question: Callable[[P], T], peer: P) -> None:
 
 
 def values_of(answers: Answers[T]) -> dict[Address, T]:
-    """The answers that are none of the errors."""
+    """The answers without errors."""
     return {address: answer for address, answer in answers.items() if not isinstance(answer, NodeError)}
 
 

@@ -1,8 +1,7 @@
-"""How a command of gnsqadmin is made, and how its help looks.
+"""Base of gnsqadmin's commands, and the layout of their help.
 
-A command declares, besides its options, `examples` and where there is one the `document` of its --json; help shows them
-at its end, and the reference page is written from them. Options that many commands share stand under a heading of
-their own.
+A command declares its options, `examples`, and, if it has one, the `document` of its --json; help shows them at its
+end, and the reference page is generated from them. Options that many commands share are listed under their own heading.
 """
 
 import textwrap
@@ -23,7 +22,7 @@ class AdminOption(click.Option):
 
 
 class AdminCommand(click.Command):
-    """A command with examples. `document` describes what --json prints; both are kept as they are, line by line."""
+    """A command with examples. `document` describes what --json prints; both keep their lines."""
 
     def __init__(self, *args: Any, examples: str = "", document: str = "", **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -51,7 +50,7 @@ class AdminCommand(click.Command):
                 formatter.write_dl(records, col_max=32)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for heading, text in (("Examples", self.examples), ("The document of --json", self.document)):
+        for heading, text in (("Examples", self.examples), ("Keys of --json", self.document)):
             if text:
                 with formatter.section(heading):
                     formatter.write(textwrap.indent(text, " " * formatter.current_indent) + "\n")
@@ -60,7 +59,7 @@ class AdminCommand(click.Command):
 def command(
     name: str, *, examples: str, document: str = "", cls: type[AdminCommand] = AdminCommand
 ) -> Callable[[Callable[..., Any]], AdminCommand]:
-    """A decorator in the place of click.command: `name` is the last word of the command."""
+    """A decorator instead of click.command: `name` is the last word of the command."""
 
     def make(function: Callable[..., Any]) -> AdminCommand:
         made = click.command(name, cls=cls, examples=examples, document=document)(function)

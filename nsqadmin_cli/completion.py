@@ -1,6 +1,6 @@
-"""What a shell completes names to: topics and channels as the nodes have them now, and saved contexts.
+"""Completion of names in a shell: topics and channels of the nodes, and saved contexts.
 
-A shell that waits for this must not hear of troubles: whatever goes wrong, there is nothing to complete to.
+Errors would disturb the shell: if anything fails, there are no completions.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,7 +24,7 @@ def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def complete_channels(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of channels, those of the topic when that was given before."""
+    """Names of channels, of the topic if it was given before."""
     topic = ctx.params.get("topic") or ""
     return _names(ctx, incomplete, lambda cluster: _channels(cluster, topic))
 

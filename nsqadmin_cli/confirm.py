@@ -1,4 +1,4 @@
-"""Confirm to what cannot be undone: what will be lost is said first, and then a person is asked, or `--yes` needed."""
+"""Confirmation of destructive operations: shows what will be lost, then asks, or requires `--yes`."""
 
 import functools
 import sys
@@ -17,20 +17,20 @@ _SECTION = "Before anything is lost"
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """What was said about it on the command line."""
+    """The options of confirmation."""
 
     yes: bool
     dry_run: bool
 
     def ask(self, warning: str, blocks: Sequence[Block], question: str) -> None:
-        """Return if it may be done, else raise AdminError with NOT_CONFIRMED.
+        """Return if confirmed, else raise AdminError with NOT_CONFIRMED.
 
-        `warning` is a sentence that says what will be lost; `blocks` show it in detail to whom is asked `question`.
+        `warning` is a sentence about what will be lost; `blocks` show details before `question` is asked.
         """
         if self.yes:
             return
         if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
-            text = f"{warning} Nothing was done: say --yes to do it, or --dry-run to see more"
+            text = f"{warning} Nothing was done: use --yes to do it, or --dry-run to see more"
             raise AdminError(text, ExitCode.NOT_CONFIRMED)
         from nsqadmin_cli.render import show_aside  # not before it is wanted: what it needs loads slowly
 
@@ -60,18 +60,18 @@ def confirm_options(function: Callable[..., Any]) -> Callable[..., Any]:
         cls=AdminOption,
         section=_SECTION,
         is_flag=True,
-        help="Do it without asking. Needed where there is no terminal to ask on.",
+        help="Do not ask for confirmation. Required without a terminal.",
     )
     return yes_option(dry_run_option(called))
 
 
 def is_terminal(stream: Any) -> bool:
-    """Whether a standard stream is one; it is None when it was closed before the start."""
+    """Whether a standard stream is a terminal; it is None if it was closed before the start."""
     return stream is not None and not stream.closed and stream.isatty()
 
 
 def _agrees(question: str) -> bool:
-    """Whether a person types y or yes; all else is no. click's own prompt would write to standard output."""
+    """Whether the answer is y or yes. click's own prompt would write to standard output."""
     click.echo(f"{question} [y/N] ", nl=False, err=True)
     try:
         answer = sys.stdin.readline()

@@ -1,8 +1,8 @@
 """Consuming topics from all nodes of a cluster that have them, for the commands that show, copy or save messages.
 
-The nodes are looked for and connected to on a thread of its own, which goes on for as long as there is a consumer:
-nodes that come, or come back, are joined. Messages are received, and said to be finished, by the thread that owns the
-consumer. At its end everything that was not finished goes back to the queues at once.
+A separate thread finds nodes and connects to them as long as the consumer exists, so new and returning nodes are
+joined. Messages are received and finished by the thread that owns the consumer. At its end, all unfinished messages are
+requeued at once.
 """
 
 import os
@@ -52,14 +52,14 @@ class Consumer:
 
     @property
     def errors(self) -> list[AdminError]:
-        """Why messages of some nodes cannot come at present."""
+        """Why messages of some nodes cannot be received at present."""
         return list(self._errors.values())
 
     def start(self, *, create_channel: bool = False, yes: bool = False) -> None:
         """Connect to the nodes that have the topics; AdminError if no node does, or none can be reached.
 
-        A channel that no node has is made only with `create_channel`, or if it is ephemeral. Then messages that wait in
-        a topic without channels would be lost with it, so it needs `yes`, or a person is asked.
+        A channel that no node has is created only with `create_channel`, or if it is ephemeral. An ephemeral channel
+        would take the messages of a topic without channels with it, so this needs `yes`, or confirmation.
         """
         found = self._cluster.ask(self._node_stats)
         errors = [*self._cluster.lookupd_errors, *errors_of(found)]
@@ -86,7 +86,7 @@ class Consumer:
                 raise no_such(self._cluster, errors, topic)
             if channel not in known[topic] and not channel.endswith("#ephemeral") and not create_channel:
                 near = suggestion(channel, known[topic])
-                raise NotFound(f"no node has the channel {channel} of {topic}; --create makes it{near}")
+                raise NotFound(f"no node has the channel {channel} of {topic}; --create creates it{near}")
 
     def _confirm(self, nodes: Iterable[NodeStats]) -> None:
         waiting = Counter[str]()
@@ -97,9 +97,9 @@ class Consumer:
         told = [f"{plural(waiting[topic], 'message')} in {topic}" for topic in self._topics if waiting[topic]]
         if not told:
             return
-        warning = f"{' and '.join(told)} would be lost at the end with the channel of this command: there is no other."
+        warning = f"{' and '.join(told)} would be lost with the temporary channel of this command: there is no other."
         if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
-            raise AdminError(f"{warning} Nothing was done: say --yes to do it", ExitCode.NOT_CONFIRMED)
+            raise AdminError(f"{warning} Nothing was done: use --yes to do it", ExitCode.NOT_CONFIRMED)
         Confirm(yes=False, dry_run=False).ask(warning, (), "Take them?")
 
     def _node_stats(self, node: Nsqd) -> NodeStats:
@@ -108,7 +108,7 @@ class Consumer:
     # Connecting
 
     def _find(self) -> None:
-        """Look for nodes that came, or came back, again and again."""
+        """Find new and returning nodes, repeatedly."""
         looked = time.monotonic()
         while not self._over.wait(_RETRY):
             lost = False
@@ -155,7 +155,7 @@ class Consumer:
                     self._arrivals.put(answer)
 
     def _welcome(self) -> None:
-        """Take over the connections that were made."""
+        """Adopt the connections that were made."""
         while not self._arrivals.empty():
             arrived = self._arrivals.get()
             self._subscriptions[arrived.node.address, arrived.topic] = arrived
@@ -164,7 +164,7 @@ class Consumer:
     # Messages
 
     def receive(self, timeout: float) -> list[Received]:
-        """Messages from all nodes, within `timeout` seconds; none if none came."""
+        """Messages from all nodes, received within `timeout` seconds."""
         self._welcome()
         received: list[Received] = []
         for key, _ in self._selector.select(timeout):
@@ -176,7 +176,7 @@ class Consumer:
         return received
 
     def finish(self, messages: Iterable[Received]) -> None:
-        """They are done with, and nobody else gets them."""
+        """Finish these messages."""
         subscriptions = {}
         for message in messages:
             message.finish()
@@ -204,7 +204,7 @@ class Consumer:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Give back what was not finished."""
+        """Requeue unfinished messages."""
         self._over.set()
         self._welcome()
         closing = [
@@ -217,11 +217,11 @@ class Consumer:
         self._selector.close()
 
     def warn(self) -> None:
-        """Say what may come twice; for the end."""
+        """At the end, print what may be delivered twice."""
         if self.too_late:
-            note(f"Warning: {plural(self.too_late, 'message')} took so long that others get them, too")
+            note(f"Warning: {plural(self.too_late, 'message')} exceeded the message timeout; others may receive them")
         if self.unconfirmed:
-            note("Warning: a node was lost before it confirmed what was finished; some of that may come again")
+            note("Warning: a node was lost before it confirmed finished messages; some may be delivered again")
 
     def _close(self, subscription: Subscription) -> None:
         self.unconfirmed += not subscription.close() and subscription.has_finished
@@ -229,7 +229,7 @@ class Consumer:
 
 
 def ephemeral_channel(purpose: str) -> str:
-    """A name that nobody else has, of a channel that goes with its consumer."""
+    """A unique name of an ephemeral channel, which is deleted with its consumer."""
     host = "".join(
         char if char.isascii() and (char.isalnum() or char in "-_") else "-" for char in socket.gethostname()
     )

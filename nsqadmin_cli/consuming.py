@@ -1,4 +1,4 @@
-"""What the commands that consume have in common: their options, and which channel they are on."""
+"""Shared by commands that consume: their options, and the choice of the channel."""
 
 import functools
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Source:
-    """What to consume from: `follow` is false if it is to end when the channel is empty, `create` and `yes` are for
+    """What to consume from: without `follow`, it ends when the channel is empty; `create` and `yes` are for
     `Consumer.start`."""
 
     wish: Wish
@@ -27,24 +27,24 @@ class Source:
     yes: bool
 
 
-count_option = click.option("-n", "--count", type=click.IntRange(1), metavar="N", help="End after N messages.")
+count_option = click.option("-n", "--count", type=click.IntRange(1), metavar="N", help="Stop after N messages.")
 auth_option = click.option(
     "--auth-secret",
     envvar="GNSQADMIN_AUTH_SECRET",
     default="",
     metavar="TEXT",
-    help="What to authenticate with, where nodes want that of consumers.",
+    help="Secret for AUTH, if nodes require it of consumers.",
 )
 
 yes_option = click.option(
     "--yes",
     is_flag=True,
-    help="Without --channel, take what waits in a topic that has no channel, and do not ask.",
+    help="Without --channel: consume messages queued in a topic without channels, without confirmation.",
 )
 
 
 def source_options(purpose: str) -> Callable[[Function], Function]:
-    """The options of a command that takes messages out of a channel: parameter `source` (Source)."""
+    """The options of a command that consumes a channel: parameter `source` (Source)."""
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
@@ -60,7 +60,7 @@ def source_options(purpose: str) -> Callable[[Function], Function]:
             **values: Any,
         ) -> Any:
             if create and not channel:
-                raise click.UsageError("--create is for --channel.")
+                raise click.UsageError("--create requires --channel.")
             window = min(in_flight, count or in_flight)  # what is taken and given back counts as an attempt
             wish = Wish(channel or ephemeral_channel(purpose), window, auth_secret=auth_secret)
             return function(*args, source=Source(wish, count, follow or not channel, create, yes), **values)
@@ -74,18 +74,18 @@ def source_options(purpose: str) -> Callable[[Function], Function]:
                 default=1000,
                 show_default=True,
                 metavar="N",
-                help="How many messages may be on their way here at once, over all nodes.",
+                help="Maximum number of messages in flight to this command, over all nodes.",
             ),
             count_option,
-            click.option("--follow", is_flag=True, help="Go on for what is published later, when --channel is empty."),
-            click.option("--create", is_flag=True, help="Make the channel where it is not there yet."),
+            click.option("--follow", is_flag=True, help="Continue with new messages when --channel is empty."),
+            click.option("--create", is_flag=True, help="Create the channel if it does not exist."),
             click.option(
                 "--channel",
                 type=Name("channel"),
                 metavar="NAME",
                 shell_complete=complete_channels,
-                help="Take the messages of this channel, until it is empty. Without it, a channel of its own gets what "
-                "is published from now on, and is gone at the end.",
+                help="Consume this channel until it is empty. Without it, a temporary channel receives messages "
+                "published from now on.",
             ),
         ):
             called = option(called)

@@ -1,4 +1,4 @@
-"""Saved contexts: a name for the addresses of a cluster and how to reach them, in a TOML file of the user.
+"""Saved contexts: named addresses and connection options of clusters, in a TOML file of the user.
 
     current = "prod"
 
@@ -29,7 +29,7 @@ class ContextError(AdminError):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Where a cluster is. What is None or empty is left to the defaults."""
+    """The settings of a cluster. None or empty: the default."""
 
     nsqd_http_address: tuple[str, ...] = ()
     lookupd_http_address: tuple[str, ...] = ()
@@ -41,20 +41,20 @@ class Context:
     token_file: str = ""
 
     def settings(self) -> dict[str, Any]:
-        """What is told, by name: lists, texts, numbers and booleans."""
+        """The settings that are set, by name: lists, strings, numbers and booleans."""
         told = {one.name: getattr(self, one.name) for one in fields(self)}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in told.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """What the file holds."""
+    """The content of the file."""
 
     current: str = ""
     contexts: Mapping[str, Context] = field(default_factory=dict)
 
     def get(self, name: str) -> Context:
-        """NotFound if there is none of that name."""
+        """NotFound if no context has that name."""
         try:
             return self.contexts[name]
         except KeyError:
@@ -72,7 +72,7 @@ class Contexts:
 
 
 def path() -> Path:
-    """Where the file is, or would be."""
+    """The path of the file, which may not exist."""
     if told := os.environ.get("GNSQADMIN_CONFIG"):
         return Path(told)
     base = os.environ.get("XDG_CONFIG_HOME", "")
@@ -81,12 +81,12 @@ def path() -> Path:
 
 
 def is_name(text: str) -> bool:
-    """Whether a context may be called so."""
+    """Whether this is a valid context name."""
     return re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", text) is not None
 
 
 def load() -> Contexts:
-    """The contexts of the file, none if it is not there; ContextError."""
+    """The contexts of the file, none if it does not exist; ContextError."""
     file = path()
     try:
         document = tomllib.loads(file.read_bytes().decode())
@@ -95,18 +95,18 @@ def load() -> Contexts:
     except OSError as error:
         raise ContextError(f"cannot read {file}: {(error.strerror or str(error)).lower()}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ContextError(f"{file} is no TOML: {printable(str(error))}") from None
+        raise ContextError(f"{file} is not valid TOML: {printable(str(error))}") from None
     tables = document.pop("contexts", {})
     current = document.pop("current", "")
     if document:
         raise ContextError(f"{file}: unknown key {printable(repr(min(document)))}")
     if not isinstance(tables, dict) or not isinstance(current, str):
-        raise ContextError(f'{file}: "current" is a text and "contexts" are tables')
+        raise ContextError(f'{file}: "current" must be a string, and "contexts" tables')
     return Contexts(current, {name: _context(name, table, file) for name, table in tables.items()})
 
 
 def save(contexts: Contexts) -> None:
-    """Replace the file by one with these contexts; ContextError."""
+    """Write these contexts to the file; ContextError."""
     lines = [f"current = {json.dumps(contexts.current)}"] if contexts.current else []
     for name, context in sorted(contexts.contexts.items()):
         lines += ["", f"[contexts.{json.dumps(name)}]"]
@@ -118,7 +118,7 @@ def save(contexts: Contexts) -> None:
         written.write_text("\n".join(lines).lstrip("\n") + "\n", "utf-8")
         written.replace(file)
     except UnicodeEncodeError:
-        raise ContextError("a file name that is no UTF-8 cannot be saved in a context") from None
+        raise ContextError("a file name that is not UTF-8 cannot be saved in a context") from None
     except OSError as error:
         written.unlink(missing_ok=True)
         raise ContextError(f"cannot write {file}: {(error.strerror or str(error)).lower()}") from None
@@ -135,21 +135,21 @@ _KINDS: dict[str, tuple[type, ...]] = {
 def _context(name: str, table: object, file: Path) -> Context:
     where = f"{file}: context {printable(name)}"
     if not isinstance(table, dict):
-        raise ContextError(f"{where} is no table")
+        raise ContextError(f"{where} must be a table")
     told: dict[str, Any] = {}
     for key, value in table.items():
         if key not in Context.__slots__:
             raise ContextError(f"{where}: unknown key {printable(repr(key))}")
         kinds = _KINDS.get(key, (str,))
         if type(value) not in kinds or (list in kinds and not all(isinstance(one, str) for one in value)):
-            expected = {list: "a list of texts", int: "a number of seconds", bool: "true or false"}
-            raise ContextError(f"{where}: {key} is {expected.get(kinds[0], 'a text')}")
+            expected = {list: "a list of strings", int: "a number of seconds", bool: "true or false"}
+            raise ContextError(f"{where}: {key} must be {expected.get(kinds[0], 'a string')}")
         if key == "timeout" and not 0 < value <= 3600:
-            raise ContextError(f"{where}: timeout is more than 0 and at most 3600 seconds")
+            raise ContextError(f"{where}: timeout must be more than 0 and at most 3600 seconds")
         told[key] = tuple(value) if list in kinds else value
     return Context(**told)
 
 
 def _toml(value: object) -> str:
-    """A value in TOML, whose texts are JSON's but for DEL and the escapes of surrogates."""
+    """A value in TOML, whose strings are JSON's except for DEL and the escapes of surrogates."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,12 +1,12 @@
-"""How a run of gnsqadmin ends: the exit codes, and the error that ends it with one line."""
+"""Exit codes of gnsqadmin, and the error that ends a run with one line."""
 
 import enum
 
 
 class ExitCode(enum.IntEnum):
-    """What `gnsqadmin` exits with. WARNING, CRITICAL and UNKNOWN are what `gnsqadmin check` tells a monitoring system.
+    """The exit codes of `gnsqadmin`. WARNING, CRITICAL and UNKNOWN are those of `gnsqadmin check`.
 
-    USAGE is what click itself uses for a wrong command line; `check` makes UNKNOWN of it.
+    USAGE is click's code for a wrong command line; `check` exits with UNKNOWN instead.
     """
 
     OK = 0
@@ -22,7 +22,7 @@ class ExitCode(enum.IntEnum):
 
 
 class AdminError(Exception):
-    """What ends a command with one line on standard error and `exit_code`; `str()` is that line."""
+    """Ends a command with one line on standard error and `exit_code`; `str()` is that line."""
 
     exit_code = ExitCode.FAILED
 
@@ -33,6 +33,6 @@ class AdminError(Exception):
 
 
 class NotFound(AdminError):
-    """There is no such topic, channel or option on any node."""
+    """No node has this topic, channel or option."""
 
     exit_code = ExitCode.NOT_FOUND

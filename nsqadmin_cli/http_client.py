@@ -1,8 +1,7 @@
-"""HTTP to nsqd and nsqlookupd, on urllib3: one request, its whole answer or a `NodeError` that says what was wrong.
+"""HTTP to nsqd and nsqlookupd with urllib3: one request, and its whole answer or a `NodeError` with the reason.
 
-Built on urllib3 because it keeps connections, checks certificates and leaves sockets to be chosen, needs nothing else
-and is loaded quickly. Its timeouts begin again with every byte of headers that a slow peer drips: `cluster.ask_all`
-gives such an answer up.
+urllib3 keeps connections, checks certificates, allows custom sockets, has no dependencies and loads quickly. Its
+timeouts restart with every byte of headers from a slow peer; `cluster.ask_all` abandons such a request.
 """
 
 import http.client
@@ -35,7 +34,7 @@ LARGEST_ANSWER = 64 * 1024 * 1024  # bytes; some hundred thousand channels
 
 
 class NodeError(AdminError):
-    """A node could not be asked or did not answer as it should; `reason` says why, without the address."""
+    """A node could not be reached or sent an invalid answer; `reason` is without the address."""
 
     def __init__(self, program: str, address: Address, reason: str) -> None:
         super().__init__(f"{program} at {address}: {reason}")
@@ -45,7 +44,7 @@ class NodeError(AdminError):
 
 
 class Refused(NodeError):
-    """A node answered with an error; `code` is NSQ's word for it, such as TOPIC_NOT_FOUND, or empty."""
+    """A node answered with an error; `code` is NSQ's error code, such as TOPIC_NOT_FOUND, or empty."""
 
     def __init__(self, program: str, address: Address, status: int, code: str, explanation: str) -> None:
         text = printable(explanation, 100)
@@ -65,7 +64,7 @@ class TokenError(AdminError):
 
 @dataclass(frozen=True, slots=True)
 class TLS:
-    """How to speak TLS; each text is the path of a PEM file or empty. Without `ca`, the system's authorities count."""
+    """TLS settings; each string is the path of a PEM file or empty. Without `ca`, the system's authorities are used."""
 
     ca: str = ""
     cert: str = ""
@@ -83,7 +82,9 @@ class TLS:
             if self.cert:
                 context.load_cert_chain(self.cert, self.key or None, password="")  # an encrypted key must not ask
         except ssl.SSLError as error:
-            reason = "is no certificate in PEM form" if not error.reason else error.reason.replace("_", " ").lower()
+            reason = (
+                "is not a certificate in PEM format" if not error.reason else error.reason.replace("_", " ").lower()
+            )
             raise TLSError(f"cannot use {file} for TLS: {reason}") from None
         except OSError as error:
             raise TLSError(
@@ -99,8 +100,8 @@ class HTTPClient:
     """Owns the connections to all nodes and keeps them for the next request. Threads may share it."""
 
     def __init__(self, timeout: float, tls: TLS | None = None, token_file: str = "") -> None:
-        """`timeout`: seconds for a request, its whole answer and any retry over TLS included. TokenError if there
-        is a file of a token that cannot be used."""
+        """`timeout`: seconds for a request, including its whole answer and any retry over TLS. TokenError if the token
+        file cannot be used."""
         self.timeout = timeout
         self.tls = tls or TLS()
         self._headers = {"User-Agent": f"gnsqadmin/{VERSION}"}
@@ -108,7 +109,7 @@ class HTTPClient:
         if token_file:
             self._nsqd_headers["Authorization"] = f"Bearer {_read_token(token_file)}"
         self._pools: dict[Address, _Pool | _TLSPool] = {}
-        self._moved: dict[Address, Address] = {}  # nodes that want TLS -> where they said that it is spoken
+        self._moved: dict[Address, Address] = {}  # nodes that require TLS -> their HTTPS address
         if self.tls.insecure:
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
 
@@ -127,9 +128,9 @@ class HTTPClient:
         timeout: float | None = None,
         largest: int = LARGEST_ANSWER,
     ) -> bytes:
-        """The body of a 200 answer. Raises Refused for other answers, NodeError for everything else that can happen.
+        """The body of a 200 answer. Raises Refused for other answers, NodeError for all other failures.
 
-        A node that takes HTTPS only and says where is asked there, as NSQ's own tools do.
+        A node that requires HTTPS and reports its port is queried there, as by NSQ's own tools.
         """
         return self.answer(address, method, target, body, program=program, timeout=timeout, largest=largest)[1]
 
@@ -159,7 +160,7 @@ class HTTPClient:
     def _exchange(
         self, program: str, address: Address, method: str, target: str, body: bytes | None, largest: int, timeout: float
     ) -> tuple[int, str, Mapping[str, str], bytes]:
-        """Status, reason, headers and body of an answer, whatever it is."""
+        """Status, reason, headers and body of any answer."""
         deadline = time.monotonic() + timeout
         try:
             response = self._pool(address).urlopen(
@@ -212,17 +213,17 @@ def _read_token(path: str) -> str:
     except ValueError:
         token = ""
     if not re.fullmatch(r"[A-Za-z0-9._~+/-]+=*", token):
-        raise TokenError(f"the first line of {path} is no token")
+        raise TokenError(f"the first line of {path} is not a token")
     return token
 
 
 def timed_out(timeout: float) -> str:
-    """The reason of a NodeError for an answer that did not come in time."""
+    """The reason of a NodeError for a timeout."""
     return f"no complete answer within {timeout:g} s"
 
 
 def _connected(address: Address, timeout: float | None) -> socket.socket:
-    """A connection to the first of a host's addresses that takes it, or to the unix socket."""
+    """A connection to the first of a host's addresses that accepts it, or to the unix socket."""
     if not address.path:
         sock = socket.create_connection((address.host, address.port), timeout)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -272,7 +273,7 @@ class _TLSPool(HTTPSConnectionPool):
 
 
 def _reason(error: BaseException, program: str, timeout: float) -> str:
-    """What was wrong, for people: urllib3 wraps what it caught, sometimes more than once."""
+    """A readable reason: urllib3 wraps errors, sometimes repeatedly."""
     for cause in _causes(error):
         match cause:
             case TimeoutError() | urllib3.exceptions.TimeoutError() if not isinstance(
@@ -282,13 +283,13 @@ def _reason(error: BaseException, program: str, timeout: float) -> str:
             case socket.gaierror():
                 return f"cannot resolve the host name: {cause.strerror}"
             case ssl.SSLCertVerificationError():
-                return f"its certificate is not to be trusted: {printable(cause.verify_message)}"
+                return f"its certificate is not trusted: {printable(cause.verify_message)}"
             case ssl.SSLError() if cause.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF"):
                 return "does not speak TLS; is this an http address?"
             case ssl.SSLError():
                 return f"TLS failed: {printable((cause.reason or str(cause)).replace('_', ' ').lower())}"
             case urllib3.exceptions.InvalidChunkLength():
-                return "does not answer in proper HTTP (InvalidChunkLength)"
+                return "does not answer in valid HTTP (InvalidChunkLength)"
             case urllib3.exceptions.IncompleteRead() | http.client.IncompleteRead():
                 return "closed the connection in the middle of its answer"
             case ConnectionRefusedError():
@@ -297,14 +298,14 @@ def _reason(error: BaseException, program: str, timeout: float) -> str:
                 # nsqd does this to HTTP on its TCP port, often with a reset that swallows its E_BAD_PROTOCOL.
                 return f"does not answer in HTTP; is this the TCP address of an {program}?"
             case http.client.HTTPException():
-                return f"does not answer in proper HTTP ({type(cause).__name__})"
+                return f"does not answer in valid HTTP ({type(cause).__name__})"
             case OSError():
                 return (cause.strerror or str(cause)).lower()
-    return f"does not answer in proper HTTP ({type(error).__name__})"
+    return f"does not answer in valid HTTP ({type(error).__name__})"
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """The error and what it was made of, innermost first."""
+    """The error and its causes, innermost first."""
     found: list[BaseException] = []
     pending: list[object] = [error]
     while pending and len(found) < 10:
@@ -316,7 +317,7 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 
 def _https_port(answer: bytes) -> int:
-    """The port in nsqd's answer to plain HTTP when it wants TLS; 0 in all other answers."""
+    """The port in nsqd's answer to plain HTTP if it requires TLS; 0 in all other answers."""
     try:
         document: Any = json.loads(answer)
         port = document["https_port"]
@@ -326,7 +327,7 @@ def _https_port(answer: bytes) -> int:
 
 
 def _explanation(reason: str, headers: Mapping[str, str], body: bytes) -> tuple[str, str]:
-    """NSQ's code in an error answer, and what to show of it: the code, else a short plain text, else the status."""
+    """NSQ's code in an error answer, and the text to show: the code, else a short plain text, else the status."""
     try:
         document: Any = json.loads(body)
         code = str(document["message"])

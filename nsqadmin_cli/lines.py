@@ -1,4 +1,4 @@
-"""Reading files and standard input bit by bit, as what comes is cut into lines. Nothing is held but one line."""
+"""Reads files and standard input incrementally and splits them into lines. At most one line is kept in memory."""
 
 import os
 import sys
@@ -16,11 +16,11 @@ Advance = Callable[[int], None]
 
 
 class InputError(AdminError):
-    """A file cannot be read, or does not hold what it should."""
+    """A file cannot be read, or its content is invalid."""
 
 
 def size_of(path: str) -> int | None:
-    """How many bytes there are to read; None where that is not known, as of a pipe."""
+    """The number of bytes to read; None if unknown, as for a pipe."""
     try:
         return (os.path.getsize(path) if path != STDIN else 0) or None
     except OSError:
@@ -28,7 +28,7 @@ def size_of(path: str) -> int | None:
 
 
 def read_pieces(path: str) -> Iterator[bytes]:
-    """What is in a file, or in standard input for `-`: whatever has come, without waiting for more. InputError."""
+    """The content of a file, or of standard input for `-`, as it arrives. InputError."""
     try:
         descriptor = sys.stdin.fileno() if path == STDIN else os.open(path, os.O_RDONLY)
     except (OSError, ValueError, AttributeError) as error:
@@ -44,7 +44,7 @@ def read_pieces(path: str) -> Iterator[bytes]:
 
 
 def spread(advance: Advance, size: int, count: int) -> Advance:
-    """A function that is called with how many more of `count` parts are done, and advances by `size` for all."""
+    """A function to call with the number of parts done, of `count`; it advances by `size` in total."""
     done = 0
 
     def part(more: int) -> None:
@@ -57,8 +57,7 @@ def spread(advance: Advance, size: int, count: int) -> Advance:
 
 
 def unpack(pieces: Iterable[bytes], path: str) -> Iterator[tuple[bytes, int]]:
-    """`pieces` as they are, or what is packed in them if they begin as a file of gzip does, each with how many bytes of
-    the file it took. InputError."""
+    """`pieces`, decompressed if they begin like a gzip file, each with its size in bytes of the file. InputError."""
     unpacker = None
     first = True
     whole = True
@@ -77,7 +76,7 @@ def unpack(pieces: Iterable[bytes], path: str) -> Iterator[tuple[bytes, int]]:
             try:
                 data = unpacker.decompress(piece, _PIECE)
             except zlib.error:
-                raise InputError(f"{name_of(path)} is damaged: it cannot be unpacked any further") from None
+                raise InputError(f"{name_of(path)} is damaged and cannot be decompressed further") from None
             rest = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
             taken += len(piece) - len(rest)
             piece = rest
@@ -86,11 +85,11 @@ def unpack(pieces: Iterable[bytes], path: str) -> Iterator[tuple[bytes, int]]:
                 yield data, taken
                 taken = 0
     if not whole:
-        raise InputError(f"{name_of(path)} ends in the middle: it was cut off")
+        raise InputError(f"{name_of(path)} is truncated")
 
 
 class Splitter:
-    """Cuts what it is fed at each `delimiter`, a single byte; InputError for more than `longest` bytes without one."""
+    """Splits its input at each `delimiter`, a single byte; InputError for more than `longest` bytes without one."""
 
     def __init__(self, delimiter: bytes, longest: int, path: str) -> None:
         self._delimiter = delimiter
@@ -101,7 +100,7 @@ class Splitter:
         self.count = 0  # parts that are whole
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The parts that are whole now, without their delimiters; empty ones too."""
+        """The complete parts, without their delimiters; also empty ones."""
         last = data.rfind(self._delimiter)
         if last < 0:
             self._hold(data)
@@ -113,7 +112,7 @@ class Splitter:
         return parts
 
     def rest(self) -> bytes:
-        """What came behind the last delimiter."""
+        """The rest behind the last delimiter."""
         return b"".join(self._pieces)
 
     def _hold(self, data: bytes) -> None:

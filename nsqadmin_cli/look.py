@@ -1,4 +1,4 @@
-"""One look at all nodes: what they said at one moment, and how it changed since the look before."""
+"""A snapshot of all nodes' statistics, and the changes since the previous one."""
 
 import itertools
 import time
@@ -20,7 +20,7 @@ from nsqadmin_cli.totals import Flow, Key, Totals, flows
 
 @dataclass
 class Look:
-    """What was seen. `clock` is in unix seconds, `moment` monotonic; there are flows if there was a look before."""
+    """One snapshot. `clock` is in unix seconds, `moment` monotonic; there are flows if there was a snapshot before."""
 
     answers: Answers[NodeStats]
     lookupd_errors: list[NodeError]
@@ -30,14 +30,14 @@ class Look:
     flows: dict[Key, Flow] | None = None
     latest: dict[Address, NodeStats] = field(
         default_factory=dict
-    )  # the last answer of each node, of this look or before
+    )  # the last answer of each node, from this snapshot or before
 
     def __post_init__(self) -> None:
         self.latest = self.nodes
         if self.before is not None:
             self.flows = flows(self.before.latest, self.nodes)
             self.latest = self.before.latest | self.nodes
-            self.before = None  # or each look would keep all before it
+            self.before = None  # or each snapshot would keep all previous ones
 
     @cached_property
     def nodes(self) -> dict[Address, NodeStats]:
@@ -73,9 +73,9 @@ class Look:
 
 
 def every(seconds: float | None, count: int | None = None) -> Iterator[int]:
-    """Numbers of looks from 0 on, `seconds` apart: `count` of them, one without `seconds`.
+    """Numbers of snapshots from 0 on, `seconds` apart: `count` of them, one without `seconds`.
 
-    After a look that took long, the next one waits for half of `seconds` at least: a rate over less is mere chance.
+    After a slow snapshot, the next one waits for at least half of `seconds`: rates over less are not meaningful.
     """
     due = time.monotonic()
     for number in itertools.count():
@@ -88,14 +88,14 @@ def every(seconds: float | None, count: int | None = None) -> Iterator[int]:
 
 
 def require(cluster: Cluster, seen: Look, topic: str, channel: str = "") -> None:
-    """Raise unless the topic or channel that options name (empty: none) is on a node, or no node answered."""
+    """Raise unless a node has the topic or channel of the options (empty: none), or no node answered."""
     names = [name for name in seen.channel_shares if channel == name[1]] if channel else seen.topic_shares
     if seen.nodes and (topic or channel) and not names:
         raise no_such(cluster, seen.errors, topic, channel)
 
 
 def no_such(cluster: Cluster, errors: Sequence[AdminError], topic: str, channel: str = "") -> AdminError:
-    """What to raise when no node has a topic, or a channel of it or of any: it suggests the nearest name there is."""
+    """The error if no node has a topic, or a channel of it or of any; it suggests the most similar name."""
     of = f" in the topic {topic}" if topic else ""
     what = f"the channel {channel}{of}" if channel else f"the topic {topic}"
     if errors:  # those nodes are not waited for again
@@ -113,13 +113,13 @@ def no_such(cluster: Cluster, errors: Sequence[AdminError], topic: str, channel:
 def look(
     cluster: Cluster, *, topic: str = "", channel: str = "", clients: bool = False, before: Look | None = None
 ) -> Look:
-    """Ask all nodes for their statistics, of all topics and channels or those of the given names."""
+    """Query all nodes for statistics, of all topics and channels or the given ones."""
     answers = cluster.ask(partial(Nsqd.stats, topic=topic, channel=channel, clients=clients))
     return Look(answers, cluster.lookupd_errors, before)
 
 
 def stats_document(seen: Look) -> dict[str, Any]:
-    """Nodes, sums and flows, as `gnsqadmin stats --help` tells."""
+    """Nodes, sums and flows, as specified by `gnsqadmin stats --help`."""
     nodes = []
     unknown = dict.fromkeys(("version", "health", "start_time"), None) | {"topics": [], "producers": None}
     for address, answer in seen.answers.items():
@@ -142,5 +142,5 @@ def model_document(model: NodeStats | TopicStats | ChannelStats | ClientStats | 
 
 
 def client_document(client: ClientStats, address: Address) -> dict[str, Any]:
-    """A client and the node that it is at."""
+    """A client and its node."""
     return {"node": str(address)} | model_document(client)

@@ -1,6 +1,6 @@
-"""A message as gnsqadmin shows and keeps it, and its form in JSON, which loses nothing.
+"""Messages as gnsqadmin shows and saves them, and their lossless form in JSON.
 
-A body can be any bytes. In JSON it is the text `body` where it is UTF-8, else `body` is null and `body_base64` has it.
+A body can be any bytes. In JSON, it is the string `body` if it is UTF-8, else `body` is null and `body_base64` has it.
 """
 
 import base64
@@ -13,9 +13,9 @@ from typing import Any
 # What --json says of a message, for the help of commands.
 DOCUMENT = """
         topic, timestamp (ns since 1970, when it was published), attempts, id
-        body     text, or null if it is no UTF-8
+        body     text, or null if it is not UTF-8
         body_base64
-                 the body in base64 if it is no UTF-8, else null"""
+                 the body in base64 if it is not UTF-8, else null"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Message:
 
     @property
     def body_text(self) -> str:
-        """The body for people."""
+        """The body as readable text."""
         return self.body.decode("utf-8", "backslashreplace")
 
     @property
@@ -71,7 +71,7 @@ def body_document(body: bytes) -> dict[str, str | None]:
 
 
 def body_of(document: Mapping[str, Any]) -> bytes:
-    """The body out of its form in JSON; ValueError with a text for people."""
+    """The body from its form in JSON; ValueError with a readable text."""
     text, encoded = document.get("body"), document.get("body_base64")
     match text, encoded:
         case str(), None:
@@ -83,12 +83,12 @@ def body_of(document: Mapping[str, Any]) -> bytes:
             try:
                 return base64.b64decode(encoded, validate=True)
             except ValueError:
-                raise ValueError('"body_base64" is no base64') from None
-    raise ValueError('expected one text, "body" or "body_base64"')
+                raise ValueError('"body_base64" is not base64') from None
+    raise ValueError('expected one string, "body" or "body_base64"')
 
 
 def field_of(body: bytes, path: str) -> object:
-    """What a body that is a JSON object has at `path`, as in `customer.id`; KeyError if there is no such thing."""
+    """The value at `path` of a body that is a JSON object, as in `customer.id`; KeyError."""
     try:
         found: Any = json.loads(body)
     except (ValueError, RecursionError):

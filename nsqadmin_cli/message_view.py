@@ -1,4 +1,4 @@
-"""How messages are shown to people, one below the other, and as rows of CSV."""
+"""Shows messages as text, and as rows of CSV."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ _MOST_HEX = 4096  # bytes of a body
 
 
 def message_blocks(message: Message, facts: Sequence[Part], *, as_hex: bool = False) -> Iterator[Block]:
-    """A line with when it was published, `facts` and what else is known of it, and its body below."""
+    """A line with the time of publishing, `facts` and other metadata, and the body below."""
     parts: list[Part] = [(_clock(message), Tone.FAINT), *facts]
     parts += [(message.id_text, Tone.FAINT), (units.size(len(message.body)), Tone.FAINT)]
     if message.attempts > 1:
@@ -30,7 +30,7 @@ def message_blocks(message: Message, facts: Sequence[Part], *, as_hex: bool = Fa
 
 
 def _clock(message: Message) -> str:
-    """The time of day it was published at, with the day if that is not today."""
+    """The time of publishing, with the day if that is not today."""
     day, _, clock = message.clock.partition(" ")
     return clock if day == time.strftime("%Y-%m-%d") else message.clock
 

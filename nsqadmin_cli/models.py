@@ -1,8 +1,8 @@
-"""What nsqd and nsqlookupd say in their JSON, as dataclasses.
+"""The JSON of nsqd and nsqlookupd as dataclasses.
 
 Fields have the names of the JSON keys, so that one declaration serves reading, totals and the output of `--json`.
-Keys that are not declared here are ignored: newer daemons may send more. A missing key without a default, or one of
-another type, means that this is no such daemon, and is a `ModelError`.
+Unknown keys are ignored: newer daemons may send more. A missing key without a default, or one of another type, means
+that this is another program, and is a `ModelError`.
 """
 
 from dataclasses import MISSING, dataclass, field, fields
@@ -12,12 +12,12 @@ _LARGEST = 2**64  # no count of a Go program goes beyond its integers
 
 
 class ModelError(ValueError):
-    """A JSON document is not what such a daemon sends; the text says what is wrong with it."""
+    """A JSON document is not one of this daemon; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Percentile:
-    """So many ns of end-to-end processing latency are not exceeded by the part `quantile` of the messages."""
+    """The end-to-end processing latency in ns that the fraction `quantile` of messages does not exceed."""
 
     quantile: float
     value: float
@@ -25,7 +25,7 @@ class Percentile:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """End-to-end processing latency; no percentiles where the daemon measures none."""
+    """End-to-end processing latency; no percentiles if the daemon does not measure them."""
 
     count: int
     percentiles: tuple[Percentile, ...]
@@ -92,7 +92,7 @@ class TopicStats:
 
 @dataclass(frozen=True, slots=True)
 class NodeStats:
-    """Everything one nsqd said about itself."""
+    """All statistics of one nsqd."""
 
     version: str
     health: str  # "OK" or "NOK - {error}"
@@ -113,7 +113,7 @@ class NodeStats:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """What one nsqd says in `/info`. Ports are -1 where it listens on unix sockets."""
+    """`/info` of one nsqd. Ports are -1 for unix sockets."""
 
     version: str
     broadcast_address: str
@@ -124,7 +124,7 @@ class Info:
 
     @classmethod
     def from_json(cls, data: object) -> "Info":
-        """ModelError if it is something else."""
+        """ModelError if it is anything else."""
         return cls(*_scalars(Info, _object(data, ("the document", "")), ("the document", "")))
 
 
@@ -143,7 +143,7 @@ class Producer:
 
     @classmethod
     def list_from_json(cls, data: object) -> tuple["Producer", ...]:
-        """The producers in the parsed `/nodes` or `/lookup` of one nsqlookupd; ModelError if it is something else."""
+        """The producers in the parsed `/nodes` or `/lookup` of one nsqlookupd; ModelError if it is anything else."""
         where = ("the document", "")
         found = []
         for item in _list(_object(data, where), "producers", where) or ():
@@ -159,15 +159,15 @@ Where = tuple[str, str]  # what is read, and its name if it has one; made a text
 
 
 def strings(data: object, key: str, where: Where = ("the document", "")) -> tuple[str, ...]:
-    """The list of texts that an object has under `key`; ModelError."""
+    """The list of strings that an object has under `key`; ModelError."""
     found = _list(_object(data, where), key, where) or []
     if not all(isinstance(text, str) for text in found):
-        raise ModelError(f'"{key}" of {_text(where)} is no list of texts')
+        raise ModelError(f'"{key}" of {_text(where)} is not a list of strings')
     return tuple(found)
 
 
 def as_json(value: object) -> object:
-    """A model as what json.dumps takes: its fields in order, of its models and tuples too."""
+    """A model for json.dumps: its fields in order, recursively."""
     if isinstance(value, tuple):
         return [as_json(item) for item in value]
     scalars = _SCALARS.get(type(value))
@@ -212,22 +212,22 @@ def _latency(data: dict[str, Any], where: Where) -> Latency:
         read = [Percentile(float(one["quantile"]), float(one["value"])) for one in percentiles]
         return Latency(int(latency["count"]), tuple(read))
     except (TypeError, ValueError, LookupError, OverflowError):
-        raise ModelError(f'"e2e_processing_latency" of {_text(where)} is no latency') from None
+        raise ModelError(f'"e2e_processing_latency" of {_text(where)} is not a latency') from None
 
 
 def _object(data: object, where: Where) -> dict[str, Any]:
     if not isinstance(data, dict):
-        raise ModelError(f"{_text(where)} is no JSON object")
+        raise ModelError(f"{_text(where)} is not a JSON object")
     return data
 
 
 def _list(data: dict[str, Any], key: str, where: Where) -> list[Any] | None:
-    """A list, which Go shows as null when it never made one."""
+    """A list, which Go encodes as null if it is nil."""
     if key not in data:
         raise ModelError(f'{_text(where)} has no "{key}"')
     value = data[key]
     if value is not None and not isinstance(value, list):
-        raise ModelError(f'"{key}" of {_text(where)} is no list')
+        raise ModelError(f'"{key}" of {_text(where)} is not a list')
     return value
 
 
@@ -239,12 +239,12 @@ def _scalars(kind: type, data: dict[str, Any], where: Where) -> list[Any]:
         if type(value) is not wanted or (wanted is int and not -_LARGEST < value < _LARGEST):
             if value is MISSING:
                 raise ModelError(f'{_text(where)} has no "{name}"')
-            raise ModelError(f'"{name}" of {_text(where)} is no {_NAMES[wanted]}')
+            raise ModelError(f'"{name}" of {_text(where)} is not {_NAMES[wanted]}')
         scalars.append(value)
     return scalars
 
 
-_NAMES: dict[object, str] = {str: "text", int: "count", bool: "truth value"}
+_NAMES: dict[object, str] = {str: "a string", int: "a count", bool: "a boolean"}
 
 
 def _text(where: Where) -> str:

@@ -1,4 +1,4 @@
-"""The options of nsqd that its /config tells: how their values are shown to people, and read from their JSON."""
+"""The options in nsqd's /config: how their values are read from JSON and shown."""
 
 import enum
 import json
@@ -9,7 +9,7 @@ from nsqadmin_cli.text import printable
 
 
 class Kind(enum.Enum):
-    """What the value of an option is. All but TEXT are told as JSON."""
+    """The type of an option's value. All except TEXT are sent as JSON."""
 
     TEXT = enum.auto()
     NUMBER = enum.auto()
@@ -104,27 +104,27 @@ _NAMES: dict[Kind, dict[object, str]] = {
 
 
 def key_of(name: str) -> str:
-    """The key of an option that may be told as its flag is; ValueError if nothing can be called so."""
+    """The key of an option, which may be given like its flag; ValueError if the name is invalid."""
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name):
-        raise ValueError(f"{printable(repr(name), 100)} is no name of an option.")
+        raise ValueError(f"{printable(repr(name), 100)} is not a valid option name.")
     return name.replace("-", "_")
 
 
 def parse(key: str, text: str) -> object:
-    """The value in what a node answered: JSON of options that are known to be no text, else the text itself."""
+    """The value in a node's answer: parsed JSON for options known not to be text, else the text itself."""
     if NODE_OPTIONS.get(key, Kind.TEXT) is Kind.TEXT:
         return text
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    # A node may say anything, but an option is no tree.
+    # A node may send anything, but the value of an option is not nested.
     parts = value if isinstance(value, list) else [value]
     return text if any(isinstance(part, list | dict) for part in parts) else value
 
 
 def shown(key: str, value: object) -> str:
-    """A parsed value for people."""
+    """A parsed value as readable text."""
     kind = NODE_OPTIONS.get(key, Kind.TEXT)
     if kind is Kind.DURATION and type(value) is int and 0 <= value < 2**63:
         return units.latency(value / 1e9)

@@ -1,8 +1,8 @@
-"""Operations on one topic or channel of all nodes: what would be lost, the question before that, doing it, the result.
+"""Operations on one topic or channel on all nodes: what would be lost, confirmation, execution, results.
 
-It is looked before anything is done, so that nobody is asked about a topic that is nowhere, a node that does not have
-it is left alone, and what is lost can be shown. nsqlookupds go first when something is deleted: or else a consumer that
-looks for its topic would be sent to a node that has just deleted it, and create it again.
+Nodes are queried first, so that a missing topic is reported before confirmation, nodes without it are skipped, and
+losses can be shown. Deletion starts at nsqlookupds: otherwise a consumer could be sent to a node that has just deleted
+the topic, and create it again.
 """
 
 import enum
@@ -33,18 +33,18 @@ _ABSENT = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND")
 
 
 class Result(enum.StrEnum):
-    """How it is with an operation at one nsqd or nsqlookupd."""
+    """State of an operation at one nsqd or nsqlookupd."""
 
     PLANNED = "planned"
     DONE = "done"
     ALREADY = "already"  # it was so before
-    ABSENT = "absent"  # there is no such topic or channel
+    ABSENT = "absent"  # the topic or channel does not exist
     FAILED = "failed"
 
 
 @dataclass(slots=True)
 class Outcome(Generic[P]):
-    """One of those that an operation is for; `share` is what a node had of the topic or channel shortly before."""
+    """One target of an operation; `share` is the topic or channel on the node shortly before."""
 
     peer: P
     result: Result
@@ -54,7 +54,7 @@ class Outcome(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What is to be done; to the topic itself if `channel` is empty. `with_channels` is for emptying a topic."""
+    """An operation, on the topic itself if `channel` is empty. `with_channels` is for emptying a topic."""
 
     action: Action
     topic: str
@@ -62,7 +62,7 @@ class Operation:
     with_channels: bool = False
 
     def __str__(self) -> str:
-        """What it is about, as in "nobody has ..."."""
+        """Its object, as in "no node has ..."."""
         return f"the channel {self.channel} in the topic {self.topic}" if self.channel else f"the topic {self.topic}"
 
     @property
@@ -77,7 +77,7 @@ class Operation:
         return next((one for one in topic.channels if one.channel_name == self.channel), None)
 
     def losses(self, share: Share) -> dict[str, int]:
-        """What is lost with `share`, named as in Totals; empty if the operation does no harm.
+        """What is lost with `share`, named as in Totals; empty if the operation is harmless.
 
         A topic that is emptied keeps what its channels have, a channel that is emptied its clients.
         """
@@ -96,7 +96,7 @@ class Operation:
 
 
 def losses_of(operation: Operation, outcome: Outcome[Nsqd]) -> dict[str, int]:
-    """What is lost on a node if the operation is done or to be done there, else nothing."""
+    """What is lost on a node if the operation was or will be done there, else nothing."""
     if outcome.share is None or outcome.result not in (Result.PLANNED, Result.DONE):
         return {}
     return operation.losses(outcome.share)
@@ -111,8 +111,8 @@ def sum_of_losses(operation: Operation, outcomes: Iterable[Outcome[Nsqd]]) -> di
 
 
 def plan_for_nodes(cluster: Cluster, operation: Operation, nodes: Sequence[Nsqd]) -> list[Outcome[Nsqd]]:
-    """What the operation means for each of `nodes`, by a look at them."""
-    # A channel that is created where the topic is not would make no sense, so that look has to show the topic.
+    """Plan the operation for each of `nodes`, after querying them."""
+    # A channel is created only on nodes that have its topic, so the query includes the topic.
     channel = "" if operation.action == "create" else operation.channel
     answers = cluster.ask(partial(Nsqd.stats, topic=operation.topic, channel=channel), nodes)
     outcomes: list[Outcome[Nsqd]] = []
@@ -140,7 +140,7 @@ def _result(operation: Operation, share: Share | None, *, has_topic: bool) -> Re
 
 
 def plan_for_lookupds(cluster: Cluster, operation: Operation) -> list[Outcome[Lookupd]]:
-    """What the operation means for each nsqlookupd; these have to do only with what comes into being or goes."""
+    """Plan the operation for each nsqlookupd; these are only involved in creation and deletion."""
     if operation.action not in ("create", "delete"):
         return []
 
@@ -165,7 +165,7 @@ def plan_for_lookupds(cluster: Cluster, operation: Operation) -> list[Outcome[Lo
 
 
 def do_at_lookupds(cluster: Cluster, operation: Operation, outcomes: Sequence[Outcome[Lookupd]]) -> None:
-    """Do what is planned; `outcomes` say afterwards how it went."""
+    """Do what is planned, and record the results in `outcomes`."""
 
     def done(lookupd: Lookupd) -> None:
         assert operation.action in ("create", "delete")
@@ -178,7 +178,7 @@ def do_at_lookupds(cluster: Cluster, operation: Operation, outcomes: Sequence[Ou
 
 
 def do_on_nodes(cluster: Cluster, operation: Operation, outcomes: Sequence[Outcome[Nsqd]]) -> None:
-    """Do what is planned; `outcomes` say afterwards how it went."""
+    """Do what is planned, and record the results in `outcomes`."""
     shares = {outcome.peer.address: outcome.share for outcome in outcomes}
 
     def done(node: Nsqd) -> None:
@@ -209,7 +209,7 @@ def do_planned(
     done: Callable[[P], None],
     advance: Callable[[int], None] = lambda count: None,
 ) -> None:
-    """Call `done` for all whose result is PLANNED; `outcomes` say afterwards how it went."""
+    """Call `done` for all whose result is PLANNED, and record the results in `outcomes`."""
 
     def asked(peer: P) -> None:
         try:
@@ -231,10 +231,10 @@ def do_planned(
 
 
 def _perhaps_done(error: NodeError, timeout: float) -> NodeError:
-    """A daemon that was told to do something goes on when nobody waits for its answer any more."""
+    """A daemon completes an operation even if its client no longer waits for the answer."""
     if error.reason != timed_out(timeout):
         return error
-    return NodeError(error.program, error.address, f"{error.reason}; it may be done nevertheless")
+    return NodeError(error.program, error.address, f"{error.reason}; it may still have been done")
 
 
 def _progress(operation: Operation, count: int) -> AbstractContextManager[Callable[[int], None]]:
@@ -249,16 +249,16 @@ def _progress(operation: Operation, count: int) -> AbstractContextManager[Callab
 DOCUMENT = """
     action    create, delete, empty, pause, unpause or tombstone
     topic
-    channel   null where it is about the topic itself
+    channel   null for the topic itself
     dry_run   true: nothing was done
     nodes     list, in the order asked: address, result, error (null, or why it
               failed), lost
-    lookupds  list of the nsqlookupds that had to do with it: address, result, error
+    lookupds  list of the nsqlookupds involved: address, result, error
     lost      the sums over all nodes
-    A result is "done", "already" (it was so before), "absent" (there is no such
-    topic or channel), "failed", or "planned" in a dry run. What is lost is what was
-    there shortly before: depth, in_flight_count, deferred_count, client_count,
-    channel_count, as far as the action takes them; null where nothing is.
+    A result is "done", "already" (no change was needed), "absent" (no such topic or
+    channel), "failed", or "planned" in a dry run. "lost" has the counts shortly
+    before: depth, in_flight_count, deferred_count, client_count, channel_count, as
+    far as the action affects them; null if nothing is lost.
 """
 
 _DONE = {
@@ -269,7 +269,7 @@ _DONE = {
     "unpause": "unpaused",
     "tombstone": "hidden",
 }
-_ALREADY = {"create": "was there already", "pause": "was paused already", "unpause": "was not paused"}
+_ALREADY = {"create": "already existed", "pause": "was already paused", "unpause": "was not paused"}
 _TAKING = {"delete": "Deleting", "empty": "Emptying"}
 
 _LOSSES = {
@@ -292,7 +292,7 @@ def operate(
 ) -> None:
     """Do `operation` on all nodes that have what it is about, and end the command; destructive ones need `confirm`."""
     if lookupd_only and not cluster.lookupds:
-        raise click.UsageError("--lookupd-only needs an nsqlookupd: tell it by --lookupd-http-address.")
+        raise click.UsageError("--lookupd-only requires an nsqlookupd: give it by --lookupd-http-address.")
     nodes = [] if lookupd_only else cluster.nsqds()
     outcomes = plan_for_nodes(cluster, operation, nodes)
     lookupds = plan_for_lookupds(cluster, operation)
@@ -317,7 +317,7 @@ def _require(
     *,
     lookupd_only: bool,
 ) -> None:
-    """Raise unless there is something that the operation is about."""
+    """Raise unless the topic or channel exists."""
     if any(outcome.result in (Result.PLANNED, Result.ALREADY) for outcome in outcomes) or lookupd_only:
         return
     if any(outcome.result is Result.PLANNED for outcome in lookupds) and (
@@ -331,14 +331,14 @@ def _require(
 
 
 def is_listed(cluster: Cluster, topic: str) -> bool:
-    """Whether any nsqlookupd knows the topic."""
+    """Whether any nsqlookupd lists the topic."""
     return any(topic in topics for topics in values_of(cluster.ask_lookupds(Lookupd.topics)).values())
 
 
 def failures(
     outcomes: Sequence[Outcome[Nsqd]], lookupds: Sequence[Outcome[Lookupd]], known: Sequence[AdminError]
 ) -> list[AdminError]:
-    """The errors of `outcomes` but for those that are told of already in `known`."""
+    """The errors of `outcomes`, except those in `known`."""
     told = {str(error) for error in known}
     errors = [outcome.error for outcome in lookupds] + [outcome.error for outcome in outcomes]
     return [error for error in errors if error is not None and str(error) not in told]
@@ -350,7 +350,7 @@ def confirm_losses(
     outcomes: Sequence[Outcome[Nsqd]],
     lookupds: Sequence[Outcome[Lookupd]],
 ) -> None:
-    """Return if it may be done; AdminError."""
+    """Return if confirmed; AdminError."""
     confirm.ask(
         f"{_warning(operation, outcomes)}.",
         blocks(operation, outcomes, lookupds),
@@ -379,7 +379,7 @@ def show_outcomes(
     dry_run: bool = False,
     lookupd_action: str = "",
 ) -> None:
-    """Print how it went. `lookupd_action` is what nsqlookupds were told, if that is another action."""
+    """Print the results. `lookupd_action` is the action at nsqlookupds, if it differs."""
 
     def made() -> list[Block]:
         found = blocks(operation, outcomes, lookupds, lookupd_action)
@@ -425,7 +425,7 @@ def blocks(
     lookupds: Sequence[Outcome[Lookupd]],
     lookupd_action: str = "",
 ) -> list[Block]:
-    """For people: nodes that have nothing to do with it are counted only, where there are others."""
+    """As text: nodes without the topic are only counted, if others have it."""
     shown = [outcome for outcome in outcomes if outcome.result is not Result.ABSENT]
     found: list[Block] = []
     if operation.is_destructive:
@@ -450,7 +450,7 @@ def blocks(
 
 
 def _table(operation: Operation, outcomes: Sequence[Outcome[Nsqd]]) -> Table:
-    """One row for each node: what is lost there, and how it went."""
+    """One row for each node: what is lost there, and the result."""
     keys = list(sum_of_losses(operation, outcomes))
     if not keys and operation.is_destructive and outcomes:
         keys = ["depth"]
@@ -495,7 +495,7 @@ def _lost(number: int | None) -> Cell | int | None:
 
 
 def _said(action: str, outcome: Outcome[Nsqd] | Outcome[Lookupd]) -> Cell:
-    """How it went, for people."""
+    """The result as readable text."""
     match outcome.result:
         case Result.DONE:
             return Cell(_DONE[action], Tone.GOOD)
@@ -515,5 +515,5 @@ def lookupd_only_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--lookupd-only",
         is_flag=True,
-        help="Create it at nsqlookupds alone, as nsqadmin does with topics: nodes will have it when it is used.",
+        help="Create it only at nsqlookupds, as nsqadmin does with topics; nodes create it when it is used.",
     )(function)

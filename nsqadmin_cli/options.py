@@ -1,4 +1,4 @@
-"""The options that commands share, as decorators. Each says which parameters the command gets for it."""
+"""Decorators for options that commands share. Each docstring names the parameters it adds."""
 
 import functools
 import re
@@ -39,7 +39,7 @@ class Duration(click.ParamType[float]):
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if not 0 < seconds <= self.largest:
-            self.fail(f"{value} is not more than 0 and at most {self.largest:g} seconds.", param, ctx)
+            self.fail(f"{value} must be more than 0 and at most {self.largest:g} seconds.", param, ctx)
         return seconds
 
 
@@ -54,8 +54,8 @@ class Name(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
         if len(text) > 64 or not re.fullmatch(r"[.a-zA-Z0-9_-]+(#ephemeral)?", text):
-            rule = "1 to 64 of a-z, A-Z, 0-9, '.', '_' and '-', and may end in #ephemeral"
-            self.fail(f"{printable(repr(text), 100)} is no name of a {self.what}, which has {rule}.", param, ctx)
+            rule = "1 to 64 of a-z, A-Z, 0-9, '.', '_' and '-', optionally with #ephemeral at the end"
+            self.fail(f"{printable(repr(text), 100)} is not a valid {self.what} name: expected {rule}.", param, ctx)
         return text
 
 
@@ -80,7 +80,7 @@ _CLUSTER_OPTIONS = (
         envvar="GNSQADMIN_NSQD_HTTP_ADDRESS",
         metavar="ADDRESS",
         help="HTTP address of an nsqd: host:port, [ipv6]:port, http://host:port, https://host:port or unix:/path. "
-        f"Repeat it for several nodes. When nothing at all is said, it is {DEFAULT_ADDRESS}.",
+        f"Repeat it for several nodes. Without any address, it is {DEFAULT_ADDRESS}.",
     ),
     click.option(
         "--lookupd-http-address",
@@ -91,7 +91,7 @@ _CLUSTER_OPTIONS = (
         type=AddressType(),
         envvar="GNSQADMIN_LOOKUPD_HTTP_ADDRESS",
         metavar="ADDRESS",
-        help="HTTP address of an nsqlookupd, for all the nodes it knows of. May be repeated.",
+        help="HTTP address of an nsqlookupd, for all nodes that it lists. May be repeated.",
     ),
     click.option(
         "--context",
@@ -101,7 +101,7 @@ _CLUSTER_OPTIONS = (
         envvar="GNSQADMIN_CONTEXT",
         metavar="NAME",
         shell_complete=complete_contexts,
-        help="A saved context, which tells the addresses and all below. See gnsqadmin context --help.",
+        help="A saved context with addresses and the options below. See gnsqadmin context --help.",
     ),
     click.option(
         "--timeout",
@@ -110,7 +110,7 @@ _CLUSTER_OPTIONS = (
         type=Duration(3600),
         envvar="GNSQADMIN_TIMEOUT",
         metavar="DURATION",
-        help=f"How long to wait for the whole answer of a node, as in 5 or 500ms. [default: {DEFAULT_TIMEOUT:g}]",
+        help=f"Time limit for the whole answer of a node, as in 5 or 500ms. [default: {DEFAULT_TIMEOUT:g}]",
     ),
     click.option(
         "--tls-ca",
@@ -119,7 +119,7 @@ _CLUSTER_OPTIONS = (
         type=_FILE,
         envvar="GNSQADMIN_TLS_CA",
         metavar="FILE",
-        help="Certificates in PEM form to trust for https, in place of the system's.",
+        help="CA certificates in PEM format to trust for https, instead of the system's.",
     ),
     click.option(
         "--tls-cert",
@@ -128,7 +128,7 @@ _CLUSTER_OPTIONS = (
         type=_FILE,
         envvar="GNSQADMIN_TLS_CERT",
         metavar="FILE",
-        help="Certificate in PEM form to show to nodes.",
+        help="Client certificate in PEM format.",
     ),
     click.option(
         "--tls-key",
@@ -137,7 +137,7 @@ _CLUSTER_OPTIONS = (
         type=_FILE,
         envvar="GNSQADMIN_TLS_KEY",
         metavar="FILE",
-        help="Its key, if the file of the certificate does not have it too.",
+        help="Its key, unless the certificate's file contains it.",
     ),
     click.option(
         "--tls-insecure",
@@ -145,7 +145,7 @@ _CLUSTER_OPTIONS = (
         section=_WHERE,
         is_flag=True,
         envvar="GNSQADMIN_TLS_INSECURE",
-        help="Trust any certificate for https.",
+        help="Accept any certificate for https.",
     ),
     click.option(
         "--token-file",
@@ -154,13 +154,13 @@ _CLUSTER_OPTIONS = (
         type=_FILE,
         envvar="GNSQADMIN_TOKEN_FILE",
         metavar="FILE",
-        help="File whose first line is the token for gnsqds that ask for one. All nodes get it, nsqlookupds do not.",
+        help="File whose first line is the token for gnsqds that require one; nsqlookupds do not get it.",
     ),
 )
 
 
 def settings_options(function: Function) -> Function:
-    """Which nodes to ask, and how: parameter `settings` (ClusterSettings)."""
+    """Options to select nodes and connect to them: parameter `settings` (ClusterSettings)."""
 
     @functools.wraps(function)
     def called(*args: Any, **values: Any) -> Any:
@@ -171,7 +171,7 @@ def settings_options(function: Function) -> Function:
 
 
 def cluster_options(function: Function) -> Function:
-    """Which nodes to ask, and how: parameter `cluster` (Cluster)."""
+    """Options to select nodes and connect to them: parameter `cluster` (Cluster)."""
 
     @functools.wraps(function)
     def called(*args: Any, **values: Any) -> Any:
@@ -209,11 +209,9 @@ def output_options(function: Function) -> Function:
                 type=click.Choice([form.value for form in OutputFormat]),
                 default=OutputFormat.TABLE.value,
                 show_default=True,
-                help="Print tables for people, JSON or CSV for programs.",
+                help="Output format.",
             ),
-            click.option(
-                "--json", "as_json", cls=AdminOption, section=_OUTPUT, is_flag=True, help="The same as -o json."
-            ),
+            click.option("--json", "as_json", cls=AdminOption, section=_OUTPUT, is_flag=True, help="Same as -o json."),
         ),
     )
 
@@ -232,7 +230,7 @@ def channel_option(function: Function) -> Function:
         default="",
         metavar="NAME",
         shell_complete=complete_channels,
-        help="Show only this channel, and the topics that have it.",
+        help="Show only this channel and the topics that have it.",
     )(function)
 
 
@@ -242,7 +240,7 @@ def topic_argument(function: Function) -> Function:
 
 
 def channel_argument(function: Function) -> Function:
-    """Parameter `channel`: a valid name; the shell completes it to those of the argument `topic` before it."""
+    """Parameter `channel`: a valid name; the shell completes channels of the argument `topic` before it."""
     return click.argument("channel", type=Name("channel"), shell_complete=complete_channels)(function)
 
 

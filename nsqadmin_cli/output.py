@@ -1,4 +1,4 @@
-"""What a command prints: tables for people, JSON or CSV on standard output, and all else on standard error."""
+"""Output of commands: tables, JSON or CSV on standard output, everything else on standard error."""
 
 import csv
 import enum
@@ -22,7 +22,7 @@ class OutputFormat(enum.StrEnum):
 
 
 class Output:
-    """How this command was told to print."""
+    """The output options of this command."""
 
     def __init__(self, form: OutputFormat = OutputFormat.TABLE) -> None:
         self.format = form
@@ -34,9 +34,9 @@ class Output:
         blocks: Callable[[], Sequence[Block]],
         rows: Callable[[], Table] | None = None,
     ) -> None:
-        """Print one answer: `document` as JSON, `blocks` for people, `rows` as CSV (else the first table of blocks).
+        """Print one answer: `document` as JSON, `blocks` as tables, `rows` as CSV (else the first table of blocks).
 
-        Each is called only when it is wanted. Commands that print again and again use `show_next`.
+        Only the one that is used is called. Commands that print repeatedly use `show_next`.
         """
         match self.format:
             case OutputFormat.JSON:
@@ -54,7 +54,7 @@ class Output:
         blocks: Callable[[], Sequence[Block]],
         rows: Callable[[], Table] | None = None,
     ) -> None:
-        """Print one of many answers: JSON on a line of its own, CSV under one header for all, and each at once."""
+        """Print one of many answers at once: JSON on one line, CSV under one header for all."""
         if self.format is OutputFormat.JSON:
             click.echo(json.dumps(document()))
         else:
@@ -63,7 +63,7 @@ class Output:
             sys.stdout.flush()
 
     def show_row(self, table: Table, number: int) -> None:
-        """Print the one row of `table`, the `number`th of many that stand below each other; for people only."""
+        """Print the one row of `table`, the `number`th of many rows; not for JSON or CSV."""
         from nsqadmin_cli.render import show_row
 
         show_row(table, number)
@@ -94,12 +94,12 @@ def _csv_value(value: object) -> object:
 
 
 def note(text: str) -> None:
-    """Tell people something that is no data."""
+    """Print a message on standard error."""
     click.echo(printable(text, 2000), err=True)
 
 
 def report(errors: Iterable[AdminError]) -> ExitCode:
-    """A line on standard error for each; the exit code that they make."""
+    """Print a line on standard error for each; returns the exit code."""
     code = ExitCode.OK
     for error in errors:
         click.echo(f"Error: {printable(str(error), 2000)}", err=True)
@@ -108,7 +108,7 @@ def report(errors: Iterable[AdminError]) -> ExitCode:
 
 
 def not_found(what: str, errors: Sequence[AdminError]) -> AdminError:
-    """What to raise when no node has `what`, after a line for each of those that could not be asked."""
+    """The error if no node has `what`, after a line for each node that did not answer."""
     report(errors)
     if errors:
         return AdminError(f"no node that answered has {what}")

@@ -1,4 +1,4 @@
-"""Asking nodes for the messages that wait in a queue, which stay there. Only gnsqd can be asked."""
+"""Queries nodes for queued messages without consuming them. Only gnsqd supports this."""
 
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ MOST = 1000  # messages that a node shows at once
 
 
 class Peeked(NamedTuple):
-    """A message in its queue. `size` is that of its body, of which a node shows no more than it wants to."""
+    """A message in its queue. `size` is that of its body, which the node may truncate."""
 
     message: Message
     on_disk: bool
@@ -19,7 +19,7 @@ class Peeked(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a node, or a directory, shows of a queue that holds `depth` messages, `on_disk` of them there."""
+    """The messages that a node or directory shows of a queue with `depth` messages, `on_disk` of them on disk."""
 
     depth: int
     backend_depth: int
@@ -27,8 +27,7 @@ class Found(NamedTuple):
 
 
 def peek_at(node: Nsqd, topic: str, channel: str, count: int) -> Found | None:
-    """What waits in a channel, or, if that is "", in the topic. None where there is no such topic or channel;
-    NodeError."""
+    """The queued messages of a channel, or, if that is "", of the topic. None if it does not exist; NodeError."""
 
     def read(data: object) -> Found:
         try:
@@ -36,7 +35,7 @@ def peek_at(node: Nsqd, topic: str, channel: str, count: int) -> Found | None:
             rows = [_peeked(row, topic, str(node.address)) for row in data["messages"]]
             return Found(int(data["depth"]), int(data["backend_depth"]), rows)
         except (AssertionError, LookupError, TypeError, ValueError, AttributeError, OverflowError):
-            raise ModelError("it is no list of messages") from None
+            raise ModelError("it is not a list of messages") from None
 
     query = {"topic": topic, "limit": str(count)} | ({"channel": channel} if channel else {})
     try:
@@ -46,7 +45,7 @@ def peek_at(node: Nsqd, topic: str, channel: str, count: int) -> Found | None:
             return None
         if error.status != 404:
             raise
-        reason = "only gnsqd shows what waits; what nsqd has on disk can be seen with gnsqadmin peek --data-path"
+        reason = "only gnsqd supports peek; for messages that nsqd has on disk, use gnsqadmin peek --data-path"
         raise NodeError(node.program, node.address, reason) from None
 
 

@@ -1,7 +1,7 @@
-"""Publishing over HTTP, in batches, to the nodes of a cluster by turns; the options of commands that do, and their end.
+"""Publishes over HTTP, in batches, to the nodes of a cluster in turn; options and summary of publishing commands.
 
-A batch that a node does not take, because it is down, full or on its way out, goes to the next one. When an answer is
-lost, nobody knows whether the node has the batch: it goes to the next one nevertheless, so there may be messages twice.
+A batch that a node does not accept, because it is down, full or exiting, goes to the next one. If an answer is lost, it
+is unknown whether the node has the batch: it also goes to the next one, so there may be duplicates.
 """
 
 import time
@@ -31,12 +31,12 @@ _RESTING = 5.0  # seconds that a node which failed is left alone, if there is an
 
 
 class Publisher:
-    """Publishes to `nodes`; with `patience`, for so many seconds again when all of them fail, and `rate` messages a
-    second at most. `sent` counts messages by node."""
+    """Publishes to `nodes`; if all fail, retries for `patience` seconds; publishes at most `rate` messages per second.
+    `sent` counts messages by node."""
 
     def __init__(self, nodes: Sequence[Nsqd], *, patience: float = 0.0, rate: float = 0.0) -> None:
         if not nodes:
-            raise AdminError("there is no node to publish to")
+            raise AdminError("there are no nodes to publish to")
         self.sent: Counter[Address] = Counter()
         self.bytes = 0
         self._nodes = list(nodes)
@@ -50,9 +50,9 @@ class Publisher:
         return self.sent.total()
 
     def publish(self, topic: str, bodies: Iterable[bytes], defer_ms: int = 0) -> Iterator[int]:
-        """Publish all of `bodies`; gives how many more are published after each request.
+        """Publish all of `bodies`; yields the number of messages published by each request.
 
-        AdminError if none of the nodes takes a message, or it is refused for what it is.
+        AdminError if none of the nodes accepts a message, or it is invalid.
         """
         most = max(1, min(MOST_MESSAGES, int(self._rate / 10))) if self._rate else MOST_MESSAGES
         for batch in _batches(bodies, 1 if defer_ms else most):
@@ -74,7 +74,7 @@ class Publisher:
                 raise
             if len(batch) == 1:
                 size = plural(len(batch[0]), "byte")
-                raise AdminError(f"a message of {size} is more than nsqd at {error.address} takes") from None
+                raise AdminError(f"a message of {size} is larger than nsqd at {error.address} accepts") from None
             # The node may take less at once than others; or one message is too big, and the others are not.
             for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
                 yield from self._send(topic, half, defer_ms)
@@ -111,14 +111,14 @@ class Publisher:
             time.sleep(0.5)
 
     def _in_turn(self) -> list[Nsqd]:
-        """All nodes, those that failed lately at the end; another one begins the next time."""
+        """All nodes, recently failed ones last; each call starts with the next node."""
         self._nodes.append(self._nodes.pop(0))
         now = time.monotonic()
         return sorted(self._nodes, key=lambda node: self._resting.get(node.address, 0) > now)
 
 
 def _batches(bodies: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
-    """`bodies` in order, so many and so large together as go into one request."""
+    """`bodies` in order, in batches that fit into one request."""
     batch: list[bytes] = []
     size = 0
     for body in bodies:
@@ -135,10 +135,10 @@ Function = Callable[..., Any]
 
 # The document of `show_published`, for the help of commands.
 PUBLISHED = """
-        topic    where to
+        topic    destination
         messages, bytes, seconds
-                 what was published, and how long it took
-        nodes    list: address, messages that it took"""
+                 what was published, and the duration
+        nodes    list: address, messages that it accepted"""
 
 
 def rate_option(function: Function) -> Function:
@@ -149,14 +149,14 @@ def rate_option(function: Function) -> Function:
         default=None,
         callback=lambda ctx, param, value: value or 0.0,
         metavar="N",
-        help="Publish N messages a second at most.",
+        help="Publish at most N messages per second.",
     )(function)
 
 
 def show_published(
     output: Output, publisher: Publisher, topic: str, seconds: float, source: Mapping[str, str] | None = None
 ) -> None:
-    """How many messages went where, and what they came from."""
+    """Messages published per node, and their source."""
     nodes = sorted(publisher.sent.items())
     document = {
         "topic": topic,
@@ -179,5 +179,5 @@ def amount(messages: int, size: int) -> str:
 
 
 def pace(messages: int, seconds: float) -> str:
-    """` in 12s, 345/s`, of what took long enough."""
+    """` in 12s, 345/s`, if it took long enough."""
     return f" in {units.latency(seconds)}, {units.rate(messages / seconds)}/s" if seconds >= 1 else ""

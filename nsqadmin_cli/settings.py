@@ -25,7 +25,7 @@ CLUSTER_PARAMETERS = (*Context.__slots__, "context_name")
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """What a command was given about its cluster; `by_option`: the context is named by an option."""
+    """The cluster settings of a command; `by_option`: the context is named by an option."""
 
     options: Context
     variables: Context = Context()
@@ -33,7 +33,7 @@ class ClusterSettings:
     by_option: bool = False
 
     def resolved(self) -> tuple[Context, str]:
-        """All settings together, and the name of the saved context among them; AdminError if that cannot be used."""
+        """All settings combined, and the name of the saved context in use; AdminError if that cannot be used."""
         saved = contexts.load()
         name = self.context_name or saved.current
         context = saved.get(name) if name else Context()
@@ -41,12 +41,12 @@ class ClusterSettings:
         return merged(merged(*layers), self.options), name
 
     def cluster(self) -> Cluster:
-        """The cluster that is meant; AdminError if a saved context is not there or wrong."""
+        """The cluster; AdminError if a saved context does not exist or is invalid."""
         return make_cluster(*self.resolved())
 
 
 def merged(base: Context, told: Context) -> Context:
-    """`base` with all that is told in `told`. Addresses of either kind replace those of both kinds."""
+    """`base` with all settings of `told`. Addresses of either kind replace those of both kinds."""
     changes = told.settings()
     if told.nsqd_http_address or told.lookupd_http_address:
         base = replace(base, nsqd_http_address=(), lookupd_http_address=())
@@ -57,7 +57,7 @@ def merged(base: Context, told: Context) -> Context:
 
 
 def make_cluster(context: Context, name: str = "") -> Cluster:
-    """The cluster at the addresses of `context`, which is named in complaints about them; ContextError."""
+    """The cluster at the addresses of `context`, whose name is in error messages; ContextError."""
     try:
         nsqds = [Address.parse(text) for text in context.nsqd_http_address]
         lookupds = [Address.parse(text) for text in context.lookupd_http_address]
@@ -70,7 +70,7 @@ def make_cluster(context: Context, name: str = "") -> Cluster:
 
 
 def take_settings(ctx: click.Context, values: dict[str, Any]) -> ClusterSettings:
-    """Take what belongs to the cluster out of the parameters `values` of a command."""
+    """Remove the cluster's settings from the parameters `values` of a command."""
     given = {name: values.pop(name, None) for name in CLUSTER_PARAMETERS}
     sources = {name: ctx.get_parameter_source(name) for name in given}
     options, variables = (

@@ -45,12 +45,12 @@ def counts(row: Counts) -> list[object]:
         getattr(row, "requeue_count", None),
         Cell(timed_out, Tone.NOTE) if (timed_out := getattr(row, "timeout_count", None)) else timed_out,
         row.message_count,
-        Cell(0, Tone.BAD) if waits else getattr(row, "client_count", None),  # messages wait and nobody takes them
+        Cell(0, Tone.BAD) if waits else getattr(row, "client_count", None),  # queued messages, but no consumers
     ]
 
 
 class Columns:
-    """The columns of counts, with the rates in front when there are any."""
+    """The columns of counts, after those of rates, if there are any."""
 
     def __init__(self, flows: Mapping[Key, Flow] | None, *, watched: bool) -> None:
         self._flows = flows or {}
@@ -65,7 +65,7 @@ class Columns:
 
 
 def node_grid(answers: Answers[NodeStats]) -> Grid:
-    """One line for each node: who and how it is."""
+    """One line for each node: address and state."""
     return Grid([[Cell(str(address), Tone.NODE), *_condition(answer)] for address, answer in answers.items()])
 
 
@@ -78,7 +78,7 @@ def _condition(answer: NodeStats | NodeError) -> list[Cell | str]:
 
 
 def tree_table(look: Look, *, watched: bool = False) -> Table:
-    """Each topic followed by its channels; each of them followed by its share on every node, if several have it."""
+    """Each topic followed by its channels, each with its share per node, if several have it."""
     shown = Columns(look.flows, watched=watched)
     totals = look.totals
     several = len(look.answers) > 1
@@ -175,7 +175,7 @@ def channel_table(look: Look, *, watched: bool = False, with_topic: bool = True)
 
 
 def client_table(look: Look, *, with_places: bool = True) -> Table:
-    """One row for each consumer, with the topic, channel and node that it is at."""
+    """One row for each consumer, with its topic, channel and node."""
     places = (
         Column("topic", "topic", keep=ALWAYS, tone=Tone.STRONG),
         Column("channel", "channel", keep=ALWAYS),
@@ -217,7 +217,7 @@ def _client(client: ClientStats, at: Sequence[str], address: Address, now: float
         *at,
         str(address),
         client.remote_address,
-        Cell(0, Tone.BAD) if idle else client.ready_count,  # messages wait and it wants none
+        Cell(0, Tone.BAD) if idle else client.ready_count,  # queued messages, but RDY 0
         client.in_flight_count,
         client.finish_count,
         client.requeue_count,
@@ -229,7 +229,7 @@ def _client(client: ClientStats, at: Sequence[str], address: Address, now: float
 
 
 def node_table(look: Look) -> Table:
-    """One row for each node, one that is down too."""
+    """One row for each node, also if it is down."""
     table = Table(
         (
             Column("node", "node", tone=Tone.NODE),
@@ -286,7 +286,7 @@ def node_table(look: Look) -> Table:
 def share_table(
     look: Look, shares: Mapping[Address, TopicStats] | Mapping[Address, ChannelStats], whole: TopicStats | ChannelStats
 ) -> Table:
-    """What each node has of one topic or channel; nodes that could not be asked have a row that says so."""
+    """The share of each node of one topic or channel; nodes that did not answer have a row with the reason."""
     hidden = () if isinstance(whole, ChannelStats) else _OF_CHANNELS
     kept = [index for index, column in enumerate(_COUNTS) if column.key not in hidden]
     columns = [_COUNTS[index] for index in kept]
@@ -308,7 +308,7 @@ Facts = list[Sequence[Cell | str]]
 
 
 def topic_facts(whole: TopicStats, shares: Mapping[Address, TopicStats]) -> Facts:
-    """What there is to say of a topic besides its counts."""
+    """Properties of a topic other than counts."""
     mean = f", {units.size(whole.message_bytes // whole.message_count)} on average" if whole.message_count else ""
     facts: Facts = [[Cell("published", Tone.FAINT), f"{units.size(whole.message_bytes)}{mean}"]]
     return facts + _common_facts(whole, shares)

@@ -1,8 +1,8 @@
 """One consumer's connection to one nsqd, in protocol V2 (NSQD-COMPAT section 2).
 
-It is made on any thread, within a deadline for everything from the host name to the answer of SUB; from then on it
-belongs to one thread, never blocks, and is read when its socket is readable. What was received counts as done only
-when `finish` has been called, and only `close` makes sure that the node knows it.
+It is opened on any thread, with one deadline from the host name lookup to the answer of SUB; from then on it belongs to
+one thread, never blocks, and is read when its socket is readable. A received message is finished by `finish`; only
+`close` ensures that the node has received this.
 """
 
 import json
@@ -33,8 +33,8 @@ _GOODBYE = 2.0  # seconds that a node has to confirm what was finished
 
 @dataclass(frozen=True)
 class Wish:
-    """What a subscription is to be like. `window` is how many messages may be on their way at once; `sample_rate` is
-    0 or the percentage of messages that is wanted."""
+    """Options of a subscription. `window` is the maximum number of messages in flight; `sample_rate` is 0 or the
+    percentage of messages to receive."""
 
     channel: str
     window: int
@@ -44,7 +44,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Received(Message):
-    """A message that a subscription has yet to finish."""
+    """An unfinished message of a subscription."""
 
     subscription: "Subscription | None" = None
 
@@ -54,7 +54,7 @@ class Received(Message):
 
 
 class Subscription:
-    """Owns the socket; `in_flight` has the ids of what was received and not finished yet."""
+    """Owns the socket; `in_flight` has the ids of messages received and not finished yet."""
 
     def __init__(self, node: Nsqd, topic: str, wish: Wish, *, timeout: float, tls: TLS) -> None:
         """Connects and subscribes within `timeout` seconds; NodeError."""
@@ -93,7 +93,7 @@ class Subscription:
     # Before the subscription stands
 
     def _negotiate(self, host: str, wish: Wish, tls: TLS, deadline: float) -> None:
-        """IDENTIFY, with TLS if anything was said about it, and AUTH."""
+        """IDENTIFY, with TLS if it is configured, and AUTH."""
         wants_tls = self.node.address.tls or tls != TLS()
         hostname = socket.gethostname()
         asked = {
@@ -112,7 +112,7 @@ class Subscription:
             self._max_rdy_count = int(agreed["max_rdy_count"])
             has_tls, wants_auth = bool(agreed.get("tls_v1")), bool(agreed.get("auth_required"))
         except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
-            raise self._error("does not answer as nsqd does") from None
+            raise self._error("does not answer like nsqd") from None
         if has_tls:
             context = tls.context()
             context.sslsocket_class = ssl.SSLSocket
@@ -120,10 +120,10 @@ class Subscription:
             self._socket = context.wrap_socket(self._socket, server_hostname=host)
             self._expect_ok(deadline)
         elif wants_tls and self.node.address.tls:
-            raise self._error("offers no TLS for consumers")
+            raise self._error("does not offer TLS to consumers")
         if wants_auth:
             if not wish.auth_secret:
-                raise self._error("lets in only consumers that authenticate: give --auth-secret")
+                raise self._error("requires consumers to authenticate: give --auth-secret")
             self._command(b"AUTH", deadline, wish.auth_secret.encode("utf-8", "surrogateescape"))
             self._response(deadline)
 
@@ -137,7 +137,7 @@ class Subscription:
     def _expect_ok(self, deadline: float) -> None:
         answer = self._response(deadline)
         if answer != b"OK":
-            raise self._error(f"answered {printable(repr(answer), 100)} in place of OK")
+            raise self._error(f"answered {printable(repr(answer), 100)} instead of OK")
 
     def _response(self, deadline: float) -> bytes:
         while True:
@@ -152,7 +152,7 @@ class Subscription:
     # Messages
 
     def receive(self) -> list[Received]:
-        """What has come; NodeError if the connection is lost. To be called when the socket is readable."""
+        """Received messages; NodeError if the connection is lost. Call it when the socket is readable."""
         try:
             while True:
                 data = self._socket.recv(_PIECE)
@@ -181,19 +181,19 @@ class Subscription:
         try:
             timestamp, attempts, id, body = decode_record(data)
         except StorageError:
-            raise self._error("sent a message that is none") from None
+            raise self._error("sent an invalid message") from None
         self.in_flight.add(id)
         return Received(self.topic, timestamp, attempts, id, body, str(self.node.address), self)
 
     def finish(self, id: bytes) -> None:
-        """The message is done with. It is told to the node by the next `flush`."""
+        """Finish the message. The next `flush` sends this to the node."""
         if id in self.in_flight:
             self.in_flight.remove(id)
             self.has_finished = True
             self._output += b"FIN %b\n" % id
 
     def flush(self) -> None:
-        """Send what the socket takes now, and the rest the next time; NodeError if the connection is lost."""
+        """Send as much as the socket accepts, and the rest the next time; NodeError if the connection is lost."""
         try:
             while self._output:
                 del self._output[: self._socket.send(self._output)]
@@ -203,7 +203,7 @@ class Subscription:
             raise self._failure(error, 0) from None
 
     def close(self) -> bool:
-        """Give back at once what is not finished; whether the node has confirmed everything that was."""
+        """Requeue unfinished messages at once; returns whether the node has confirmed all finished ones."""
         if not self._open:
             return False
         self._open = False
@@ -231,7 +231,7 @@ class Subscription:
         return confirmed
 
     def drop(self) -> None:
-        """Close a connection that is lost."""
+        """Close a lost connection."""
         self._open = False
         self._socket.close()
 
@@ -243,7 +243,7 @@ class Subscription:
         self._buffer += data
 
     def _frames(self) -> Iterator[tuple[int, bytes]]:
-        """The whole frames that have come, as type and data; NodeError for what cannot be one."""
+        """The complete frames received, as type and data; NodeError for invalid ones."""
         buffer, position = self._buffer, 0
         try:
             while len(buffer) - position >= _HEAD.size:
@@ -284,7 +284,7 @@ def _reason(error: OSError | ssl.CertificateError, timeout: float) -> str:
         case socket.gaierror():
             return f"cannot resolve the host name: {error.strerror}"
         case ssl.SSLCertVerificationError():
-            return f"its certificate is not to be trusted: {printable(error.verify_message)}"
+            return f"its certificate is not trusted: {printable(error.verify_message)}"
         case ssl.SSLError():
             return f"TLS failed: {printable((error.reason or str(error)).replace('_', ' ').lower())}"
     return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)

@@ -1,4 +1,4 @@
-"""Tables as data: what commands make, and `render` draws or writes as CSV. Nothing here knows a terminal."""
+"""Tables as data: commands build them, and `render` draws them or writes CSV. Independent of the terminal."""
 
 import enum
 from collections.abc import Sequence
@@ -7,20 +7,20 @@ from typing import NamedTuple
 
 
 class Tone(enum.Enum):
-    """What a text is about; `render` has a colour for each."""
+    """The role of a text; `render` has a colour for each."""
 
     PLAIN = enum.auto()
     FAINT = enum.auto()
     STRONG = enum.auto()
     NODE = enum.auto()
     GOOD = enum.auto()
-    NOTE = enum.auto()  # worth a look
+    NOTE = enum.auto()  # worth attention
     BAD = enum.auto()
-    STRONG_NOTE = enum.auto()  # the heading of something that is worth a look
+    STRONG_NOTE = enum.auto()  # heading of something worth attention
 
 
 class Form(enum.Enum):
-    """How the values of a column are shown. All but TEXT and FLAG stand at the right."""
+    """How the values of a column are shown. All except TEXT and FLAG are aligned right."""
 
     TEXT = enum.auto()
     FLAG = enum.auto()  # bool: yes, or nothing
@@ -32,7 +32,7 @@ class Form(enum.Enum):
 
 
 class Cell(NamedTuple):
-    """A value in a tone of its own; as a text it is any string, which is made harmless when it is shown."""
+    """A value with its own tone; a string may have any content, and is escaped when it is shown."""
 
     value: object
     tone: Tone | None = None
@@ -45,8 +45,8 @@ Row = Sequence[object]  # a Cell or a bare value for each column; None is a blan
 class Column:
     """One column. `key` is its name in CSV.
 
-    On narrow terminals `short` stands for `heading`, and columns go, those with the smallest `keep` first; `ALWAYS`
-    stays. The values of the first column are folded where the terminal has no room for them.
+    On narrow terminals, `short` replaces `heading`, and columns are dropped, those with the smallest `keep` first;
+    `ALWAYS` is kept. Values of the first column are folded if they do not fit.
     """
 
     key: str
@@ -62,7 +62,7 @@ ALWAYS = 9
 
 @dataclass(slots=True)
 class Table:
-    """Rows under headings. `total` is one more row, below a rule; `empty` is said when there are no rows."""
+    """Rows under headings. `total` is one more row, below a rule; `empty` is the text if there are no rows."""
 
     columns: Sequence[Column]
     rows: list[Row] = field(default_factory=list)
@@ -82,13 +82,13 @@ class Line(NamedTuple):
 
 @dataclass(slots=True)
 class Grid:
-    """Short rows without headings, such as names and their values; its columns are as wide as what is in them."""
+    """Short rows without headings, such as names and their values; its columns are as wide as their content."""
 
     rows: list[Sequence[Cell | str]] = field(default_factory=list)
 
 
 class Paragraph(NamedTuple):
-    """Running text behind a label, folded between words; the lines below the first begin where the text does."""
+    """Text behind a label, folded between words; later lines are indented like the text."""
 
     label: tuple[str, Tone]
     text: str

@@ -1,4 +1,4 @@
-"""Text from elsewhere made harmless: the one place that decides what of it reaches a terminal or a CSV file."""
+"""Escapes untrusted text for terminals and CSV files."""
 
 from collections.abc import Iterable
 
@@ -6,9 +6,9 @@ LONGEST = 300  # characters of one cell; names of NSQ have at most 64
 
 
 def printable(text: str, longest: int = LONGEST) -> str:
-    """`text` on one line, with everything that a terminal might obey shown as its escape sequence.
+    """`text` on one line, with control characters shown as escape sequences.
 
-    Of more than `longest` characters the first ones are shown, and an ellipsis.
+    Text longer than `longest` characters is truncated, with an ellipsis.
     """
     if len(text) > longest:
         text = f"{text[: longest - 1]}…"
@@ -18,7 +18,7 @@ def printable(text: str, longest: int = LONGEST) -> str:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """`; did you mean orders?` with the name of `known` that is nearest to `name`; empty if none is near."""
+    """`; did you mean orders?` with the name of `known` that is most similar to `name`; empty if none is similar."""
     import difflib  # rarely needed
 
     near = difflib.get_close_matches(name, [one for one in known if one != name], n=1)

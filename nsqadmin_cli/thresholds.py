@@ -1,6 +1,6 @@
-"""What `gnsqadmin check` measures, and the limits that people set to it.
+"""The metrics of `gnsqadmin check`, and their limits.
 
-METRICS is the one table: an option of `check`, a key of its JSON and a label of its performance data come of each row.
+Each row of METRICS defines an option of `check`, a key of its JSON and a label of its performance data.
 """
 
 import math
@@ -18,7 +18,7 @@ from nsqadmin_cli.totals import Flow
 
 
 class Measure(NamedTuple):
-    """One value, of a topic, of a channel of it, or (both empty) of everything."""
+    """One value of a topic, a channel, or (both empty) in total."""
 
     value: float
     topic: str = ""
@@ -27,7 +27,7 @@ class Measure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Values from which on something is a warning or critical; None: never."""
+    """Limits beyond which a value is a warning or critical; None: never."""
 
     warning: float | None = None
     critical: float | None = None
@@ -35,7 +35,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Something to measure. `least`: the limits are lower ones. `moving`: it takes two looks."""
+    """A metric. `least`: its limits are lower limits. `moving`: it needs two snapshots."""
 
     key: str
     what: str
@@ -56,9 +56,9 @@ class Metric:
         return value < limit if self.least else value > limit
 
     def complaint(self, value: float, limit: float) -> str:
-        """That a value is beyond its limit, for people."""
+        """The text for a value beyond its limit."""
         if value == math.inf:
-            return f"it does not get empty, and should within {self.text(limit)}"
+            return f"it does not become empty, but should within {self.text(limit)}"
         return f"{self.what} {self.text(value)} is {'less' if self.least else 'more'} than {self.text(limit)}"
 
     def worst(self, measures: list[Measure]) -> Measure | None:
@@ -66,7 +66,7 @@ class Metric:
         return choose(measures, key=lambda measure: measure.value) if measures else None
 
     def text(self, value: float) -> str:
-        """A value for people."""
+        """A value as readable text."""
         if self.duration:
             return units.latency(value)
         return units.rate(value) + "/s" if self.rate else units.count(int(value))
@@ -74,7 +74,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What was seen, without what is left out: `excluded` are patterns of `topic` or `topic/channel`."""
+    """The snapshot without `excluded`, patterns of `topic` or `topic/channel`."""
 
     seen: Look
     excluded: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ class Scope:
         return (topic for topic in self.seen.totals.topics if self.has(topic.topic_name))
 
     def channels(self) -> Iterator[tuple[str, Any, Flow]]:
-        """Topic, channel and what flows through it."""
+        """Topic, channel and its flows."""
         flows = self.seen.flows or {}
         for topic in self.topics():
             for channel in topic.channels:
@@ -130,16 +130,20 @@ def _nodes(scope: Scope) -> Iterator[Measure]:
 
 
 METRICS = (
-    Metric("depth", "depth", "Most messages that may wait in all topics and channels together.", _depth),
-    Metric("topic_depth", "depth", "Most messages that may wait in a topic for its channels.", _topic_depth),
-    Metric("channel_depth", "depth", "Most messages that may wait in a channel.", _of_channels("depth")),
-    Metric("backend_depth", "on disk", "Most messages of a channel on disk.", _of_channels("backend_depth")),
-    Metric("in_flight", "in flight", "Most messages of a channel in flight.", _of_channels("in_flight_count")),
-    Metric("deferred", "deferred", "Most deferred messages of a channel.", _of_channels("deferred_count")),
+    Metric("depth", "depth", "Maximum depth of all topics and channels together.", _depth),
+    Metric("topic_depth", "depth", "Maximum depth of a topic.", _topic_depth),
+    Metric("channel_depth", "depth", "Maximum depth of a channel.", _of_channels("depth")),
+    Metric(
+        "backend_depth", "on disk", "Maximum number of messages of a channel on disk.", _of_channels("backend_depth")
+    ),
+    Metric(
+        "in_flight", "in flight", "Maximum number of messages of a channel in flight.", _of_channels("in_flight_count")
+    ),
+    Metric("deferred", "deferred", "Maximum number of deferred messages of a channel.", _of_channels("deferred_count")),
     Metric(
         "requeue_rate",
         "requeued",
-        "Most messages of a channel that may be requeued a second.",
+        "Maximum number of requeued messages of a channel per second.",
         _of_flows("requeues"),
         moving=True,
         rate=True,
@@ -147,7 +151,7 @@ METRICS = (
     Metric(
         "timeout_rate",
         "timed out",
-        "Most messages of a channel that may time out a second.",
+        "Maximum number of timed out messages of a channel per second.",
         _of_flows("timeouts"),
         moving=True,
         rate=True,
@@ -155,13 +159,13 @@ METRICS = (
     Metric(
         "drain_time",
         "time to drain",
-        "Longest time until a channel is empty if it goes on like this.",
+        "Maximum time until a channel is empty at the current rates.",
         _drain_time,
         moving=True,
         duration=True,
     ),
-    Metric("clients", "clients", "Fewest consumers of a channel.", _of_channels("client_count"), least=True),
-    Metric("nodes", "healthy nodes", "Fewest nodes that answer and are healthy.", _nodes, least=True),
+    Metric("clients", "clients", "Minimum number of consumers of a channel.", _of_channels("client_count"), least=True),
+    Metric("nodes", "healthy nodes", "Minimum number of nodes that answer and are healthy.", _nodes, least=True),
 )
 
 
@@ -185,7 +189,9 @@ class LimitsType(click.ParamType[Limits]):
             self.fail(str(error), param, ctx)
         if limits == Limits():
             self.fail(
-                f"{value!r} has no limit, expected CRITICAL, WARNING,CRITICAL or WARNING, as in 1000,5000", param, ctx
+                f"{value!r} does not contain a limit, expected CRITICAL, WARNING,CRITICAL or WARNING, as in 1000,5000",
+                param,
+                ctx,
             )
         if limits.warning is not None and self.metric.beyond(limits.warning, limits.critical):
             order = "less" if self.metric.least else "more"
@@ -197,7 +203,9 @@ class LimitsType(click.ParamType[Limits]):
             return units.parse_duration(text)
         if not re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,6})?" if self.metric.rate else r"[0-9]{1,18}", text):
             kind = "number" if self.metric.rate else "whole number"
-            raise ValueError(f"{text!r} is no {kind}, expected CRITICAL, WARNING,CRITICAL or WARNING, as in 1000,5000")
+            raise ValueError(
+                f"{text!r} is not a {kind}, expected CRITICAL, WARNING,CRITICAL or WARNING, as in 1000,5000"
+            )
         return float(text) if self.metric.rate else int(text)
 
 

@@ -1,4 +1,4 @@
-"""What `gnsqadmin top` shows and what its keys do, with no terminal in it: from answers and keys to lines."""
+"""The view of `gnsqadmin top`, independent of the terminal: turns answers and keys into lines."""
 
 import time
 from collections import Counter
@@ -22,14 +22,14 @@ _STUCK_LOOKS = 5  # without a message finished, with clients that could
 
 @dataclass(slots=True)
 class TopRow:
-    """A topic or channel, summed over nodes, as it is now."""
+    """The current state of a topic or channel, summed over nodes."""
 
     topic: str
     channel: str  # empty for a topic
     counts: TopicStats | ChannelStats
     flow: Flow
     trend: Trend
-    lonely: int = 0  # nodes where messages of this channel wait and nobody takes them
+    lonely: int = 0  # nodes with messages of this channel, but without consumers
 
     @property
     def clients(self) -> int:
@@ -40,7 +40,7 @@ class TopRow:
         return getattr(self.counts, "in_flight_count", 0)
 
     def trouble(self) -> tuple[str, Tone]:
-        """What is wrong with it in a word or two, the worst first; nothing if nothing is."""
+        """Its problems in a word or two each, the worst first."""
         counts, flow = self.counts, self.trend.flow or Flow()
         if counts.paused:
             return "paused", Tone.NOTE
@@ -60,7 +60,7 @@ class TopRow:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A way to sort: the key that chooses it, the heading of its column, and what counts (the largest first)."""
+    """A way to sort: the key that chooses it, the heading of its column, and its value (the largest first)."""
 
     key: str
     heading: str
@@ -88,22 +88,22 @@ ORDERS = (
 HELP = (
     ("d i o e f", "sort by depth, in/s, out/s, drain time, in flight"),
     ("r t c x n", "sort by requeues/s, timeouts/s, clients, trouble, name"),
-    ("R", "turn the order round"),
-    ("/", "show only what has a text in its name: type it, Enter keeps it, Escape drops it"),
+    ("R", "reverse the order"),
+    ("/", "filter names by a text: type it, Enter applies it, Escape drops it"),
     ("Tab", "channels, topics, nodes"),
     ("Up Down PgUp PgDn Home End", "scroll"),
-    ("+ -", "look less often, more often"),
-    ("Space", "hold the picture, and go on"),
+    ("+ -", "longer, shorter interval"),
+    ("Space", "pause, continue"),
     ("q", "quit"),
     ("", ""),
-    ("in/s, out/s", "messages published, and finished or given to all channels"),
-    ("drain", "how long until the queue is empty if it goes on like this; never: it does not shrink"),
-    ("trend", "depth over the last looks"),
+    ("in/s, out/s", "messages published, and finished or passed to all channels"),
+    ("drain", "time until the queue is empty at the current rates; never: it does not shrink"),
+    ("trend", "depth over the last updates"),
 )
 
 
 class TopView:
-    """Owns what was seen and how the user wants to see it."""
+    """Owns the data and the user's view settings."""
 
     def __init__(self, *, subject: str = "channel", order: str = "depth", needle: str = "", interval: float) -> None:
         self.subject = subject
@@ -124,7 +124,7 @@ class TopView:
         self._page = 10  # rows shown last
 
     def update(self, answers: Answers[NodeStats], flows: dict[Key, Flow]) -> None:
-        """Take in one look at all nodes."""
+        """Add one snapshot of all nodes."""
         self._answers = answers
         self._totals = totals = Totals.over(values_of(answers).values())
         lonely = Counter(
@@ -160,7 +160,7 @@ class TopView:
         return trend
 
     def press(self, key: str) -> bool:
-        """Do what a key says; False: the user wants to leave."""
+        """Handle a key; False: quit."""
         if self.typing:
             self._type(key)
         elif self.helping:
@@ -213,12 +213,12 @@ class TopView:
                 self.offset = 1 << 30
 
     def blocks(self, width: int, height: int) -> tuple[list[Line], Table, Line]:
-        """What stands on top, the table with as many rows as there is room for on so many lines, and the last line."""
+        """The header, the table with as many rows as fit on `lines`, and the last line."""
         head = self._head()
         if self.helping:
             table = Table((Column("key", "key", tone=Tone.STRONG), Column("meaning", "what it does")))
             table.rows = [list(row) for row in HELP]
-            return head, table, Line.of("any key goes back", Tone.FAINT)
+            return head, table, Line.of("any key returns", Tone.FAINT)
         room = max(1, height - len(head) - 4)  # a blank line, headings, a rule and the last line
         self._page = room
         table = self._node_table() if self.subject == "node" else self._row_table()

@@ -1,4 +1,4 @@
-"""Sums of what several nodes say, and how fast they change between two looks."""
+"""Sums over nodes, and their rates of change between two snapshots."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from nsqadmin_cli.models import ChannelStats, Latency, NodeStats, Percentile, To
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over all nodes. Topics and channels that several nodes have count once.
+    """Sums over all nodes. A topic or channel on several nodes counts once.
 
     `depth` and `backend_depth` are of topics and channels together, `message_count` and `message_bytes` of topics
     (each message once, as published), the other counts of channels.
@@ -31,7 +31,7 @@ class Totals:
 
     @classmethod
     def over(cls, nodes: Iterable[NodeStats]) -> "Totals":
-        """Sum up `nodes`; a topic or channel counts as paused when it is paused on any of them."""
+        """Sum up `nodes`; a topic or channel counts as paused if it is paused on any of them."""
         same: dict[str, list[TopicStats]] = {}
         for node in nodes:
             for topic in node.topics:
@@ -93,7 +93,7 @@ def _channel(rows: Sequence[ChannelStats]) -> ChannelStats:
 
 
 def _latency(rows: Sequence[TopicStats] | Sequence[ChannelStats]) -> Latency:
-    """Of each quantile that of the slowest node: quantiles cannot be added, and this one errs on the safe side."""
+    """Each quantile is that of the slowest node: quantiles cannot be added, and this is an upper bound."""
     latencies = [row.e2e_processing_latency for row in rows]
     worst: dict[float, float] = {}
     for latency in latencies:
@@ -104,9 +104,9 @@ def _latency(rows: Sequence[TopicStats] | Sequence[ChannelStats]) -> Latency:
 
 
 class Flow(NamedTuple):
-    """Messages a second into a topic or channel, and out of it for good: finished, or for a topic given to channels.
+    """Messages per second into a topic or channel, and out of it: finished, or for a topic passed to channels.
 
-    `requeues` and `timeouts` a second are of channels.
+    `requeues` and `timeouts` per second are of channels.
     """
 
     ingress: float = 0.0
@@ -118,9 +118,9 @@ class Flow(NamedTuple):
         return Flow(*map(sum, zip(self, other, strict=True)))
 
     def drain_seconds(self, depth: int) -> float | None:
-        """How long a queue of `depth` messages lasts if it goes on like this; None: it does not shrink.
+        """Time until a queue of `depth` messages is empty at the current rates; None: it does not shrink.
 
-        At most one message, or as many as go out in a second, are on their way through, whatever comes in.
+        One message, or as many as leave in a second, are considered in transit, whatever the ingress.
         """
         if not depth:
             return 0.0
@@ -133,16 +133,16 @@ Key = tuple[str, str]  # topic, and channel or nothing
 
 
 def backlog(row: TopicStats | ChannelStats) -> int:
-    """Messages that a topic or channel still owes, those in flight and deferred ones included."""
+    """Undelivered and unfinished messages of a topic or channel, including in-flight and deferred ones."""
     if isinstance(row, ChannelStats):
         return row.depth + row.in_flight_count + row.deferred_count
     return row.depth
 
 
 def flows(before: Mapping[Address, NodeStats], after: Mapping[Address, NodeStats]) -> dict[Key, Flow]:
-    """The flows of everything that `after` has, summed over nodes. Those that are new count nothing.
+    """The flows of everything in `after`, summed over nodes. New topics and channels have none.
 
-    The rates of each node are by the times of its own two answers: one that hung for a while answers later than others.
+    The rates of each node use the times of its own two answers, because slow nodes answer later than others.
     """
     found: dict[Key, Flow] = {}
     for address, node in after.items():
@@ -152,7 +152,7 @@ def flows(before: Mapping[Address, NodeStats], after: Mapping[Address, NodeStats
 
 
 def node_flows(before: NodeStats | None, after: NodeStats) -> dict[Key, Flow]:
-    """The flows of everything that one node has; none where it was restarted, or a topic made anew, in between."""
+    """The flows of everything that one node has; none if it was restarted, or a topic created again, in between."""
     found: dict[Key, Flow] = {}
     known = _by_key(before) if before and before.start_time == after.start_time else {}
     seconds = max(1e-3, after.moment - before.moment) if before else 1.0

@@ -1,5 +1,5 @@
-"""Taking messages out of a channel and putting them somewhere else, so that none is lost: each is finished only after
-it has arrived there. Should a run end in between, the messages in hand come again, so there may be some twice.
+"""Moves messages from a channel to another place without loss: each is finished only after it has arrived. If a run
+ends in between, messages in flight are delivered again, so there may be duplicates.
 """
 
 import signal
@@ -22,7 +22,7 @@ _PATIENCE = 30.0  # seconds without a message where some wait
 
 @dataclass
 class Left:
-    """What nodes have of a topic for a channel: messages that `waiting` ones can come of, and others."""
+    """The messages of a topic that nodes have for a channel: `waiting` ones, which can be delivered, and others."""
 
     waiting: int = 0
     in_flight: int = 0
@@ -32,7 +32,7 @@ class Left:
 
 
 def look_at_rest(cluster: Cluster, topic: str, channel: str) -> Left:
-    """Ask all nodes."""
+    """Query all nodes."""
     found = cluster.ask(lambda node: node.stats(topic=topic))
     left = Left(errors=errors_of(found))
     for address, node in values_of(found).items():
@@ -57,9 +57,8 @@ def transfer(
     count: int | None,
     follow: bool,
 ) -> None:
-    """Give messages to `deliver`, and finish them when it returns, or only those that it returns: `count` of them at
-    most, and unless `follow` no more than there are. AdminError if those cannot be had; KeyboardInterrupt by SIGTERM,
-    too."""
+    """Pass messages to `deliver`, and finish them when it returns, or only those that it returns: at most `count`, and
+    without `follow` no more than there are. AdminError if those do not arrive; KeyboardInterrupt also at SIGTERM."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     moved = 0
     kept: set[bytes] = set()  # ids of what is not finished, and goes back at the end
@@ -78,16 +77,16 @@ def transfer(
 
 
 def _is_over(cluster: Cluster, topic: str, channel: str, idle: float, kept: int) -> bool:
-    """Whether nothing more comes, after none has come for `idle` seconds and `kept` are in flight here."""
+    """Whether no more messages will arrive, after none has for `idle` seconds, with `kept` in flight here."""
     left = look_at_rest(cluster, topic, channel)
     in_flight = max(0, left.in_flight - kept)
     if left.errors:
         raise AdminError("; ".join(map(str, left.errors)))
     if left.waiting:
         if left.paused:
-            raise AdminError(f"{plural(left.waiting, 'message')} cannot come: {'; '.join(left.paused)}")
+            raise AdminError(f"{plural(left.waiting, 'message')} cannot be delivered: {'; '.join(left.paused)}")
         if idle > _PATIENCE:
-            raise AdminError(f"{plural(left.waiting, 'message')} should come, but none has for {idle:.0f} s")
+            raise AdminError(f"{plural(left.waiting, 'message')} not delivered: none arrived for {idle:.0f} s")
         return False
     if in_flight and idle < _IN_TRANSIT:
         return False

@@ -1,4 +1,4 @@
-"""Numbers for people: counts, rates, bytes and durations, exact and in a few characters; and reading durations."""
+"""Formats counts, rates, bytes and durations, exactly or in few characters; parses durations."""
 
 import re
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def compact(value: int) -> str:
 
 
 def rate(per_second: float) -> str:
-    """Something a second: with one decimal below 10, whole above."""
+    """A rate per second: with one decimal below 10, whole above."""
     if abs(per_second) < 0.05:
         return "0"
     return f"{per_second:.1f}" if abs(per_second) < 9.95 else count(round(per_second))
@@ -69,7 +69,7 @@ def latency(seconds: float) -> str:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """A bar for each value, the largest as high as can be."""
+    """A bar for each value, the largest at full height."""
     highest = max(values, default=0)
     if highest <= 0:
         return _BARS[0] * len(values)
@@ -92,7 +92,7 @@ def iso_time(nanoseconds: int) -> str:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of `90`, `0.5`, `250ms`, `1h30m` or `2d`; ValueError with a text for people."""
+    """Seconds of `90`, `0.5`, `250ms`, `1h30m` or `2d`; ValueError with a readable text."""
     if re.fullmatch(r"[0-9]+(\.[0-9]*)?|\.[0-9]+", text):
         return float(text)
     seconds, end = 0.0, 0
@@ -102,5 +102,5 @@ def parse_duration(text: str) -> float:
         seconds += float(match[1]) * _UNITS[match[2]]
         end = match.end()
     if not text or end != len(text):
-        raise ValueError(f"{text!r} is no duration, expected seconds or a text such as 250ms, 1h30m, 2d")
+        raise ValueError(f"{text!r} is not a duration, expected seconds or a text such as 250ms, 1h30m, 2d")
     return seconds

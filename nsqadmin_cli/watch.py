@@ -1,5 +1,5 @@
-"""Watching nodes without an end: each is asked again and again on a thread of its own, so that one that hangs delays
-neither the others nor who looks at them."""
+"""Polls nodes continuously, each on its own thread, so that one that hangs delays neither the others nor the
+display."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ HISTORY = 60  # looks that are remembered
 
 
 class _Watched:
-    """One node: its last answer and what has flowed since the one before."""
+    """One node: its last answer and the flows since the one before."""
 
     def __init__(self, node: Nsqd) -> None:
         self.node = node
@@ -57,16 +57,16 @@ class Watcher:
         threading.Thread(target=self._discover, name="discover", daemon=True).start()
 
     def stop(self) -> None:
-        """No more questions; threads that wait for an answer are left to themselves."""
+        """Stop polling; threads that wait for an answer are abandoned."""
         self._stopped.set()
 
     @property
     def pending(self) -> bool:
-        """Whether a first answer has yet to come."""
+        """Whether a first answer is pending."""
         return not self._nodes or any(watched.answer is None for watched in self._nodes.values())
 
     def see(self) -> tuple[Answers[NodeStats], dict[Key, Flow]]:
-        """The last answers of all nodes, by address, and what flows through all of them together."""
+        """The last answers of all nodes, by address, and their total flows."""
         answers: Answers[NodeStats] = {}
         flows: dict[Key, Flow] = {}
         for address, watched in sorted(self._nodes.items()):
@@ -82,7 +82,7 @@ class Watcher:
         return answers, flows
 
     def _discover(self) -> None:
-        """Find nodes, watch the new ones and forget those that went, again and again."""
+        """Find nodes repeatedly, watch new ones and drop those that are gone."""
         while True:
             try:
                 nodes = {node.address: node for node in self._cluster.nsqds()}
@@ -110,14 +110,14 @@ class Watcher:
 
 @dataclass(slots=True)
 class Trend:
-    """What is remembered of a topic or channel: its last depths, and smoothed flows, None before the second look."""
+    """History of a topic or channel: its last depths, and smoothed flows, None before the second snapshot."""
 
     depths: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
     flow: Flow | None = None
     idle: int = 0  # looks since something went out
 
     def add(self, depth: int, flow: Flow | None) -> None:
-        """One more look. Flows are smoothed over some five looks, or a drain time would jump about."""
+        """Add a snapshot. Flows are smoothed over about five, so that drain times do not jump."""
         self.depths.append(depth)
         self.idle = 0 if flow and flow.egress else self.idle + 1
         if self.flow is None:
@@ -126,5 +126,5 @@ class Trend:
             self.flow = Flow(*(old + (new - old) * 0.3 for old, new in zip(self.flow, flow, strict=True)))
 
     def drain_seconds(self) -> float | None:
-        """How long the messages last; None: they do not get fewer."""
+        """Time until the queue is empty; None: it does not shrink."""
         return (self.flow or Flow()).drain_seconds(self.depths[-1])

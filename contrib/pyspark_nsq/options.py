@@ -41,13 +41,13 @@ _ALL = (*_READERS, *_WRITERS)
 OPTIONS: tuple[SourceOption, ...] = (
     SourceOption("subscribe", TOPICS, "topics", _READERS, "topics to read, separated by commas; required"),
     SourceOption("channel", CHANNEL, "channel", _READERS, "channel to read them from; required, not ephemeral"),
-    SourceOption("topic", TOPIC, "topic", _WRITERS, "topic to write to; without it the column `topic` says it"),
+    SourceOption("topic", TOPIC, "topic", _WRITERS, "topic to write to; without it, the column `topic` is used"),
     SourceOption(
         "nsq.lookupd.http.addresses",
         HTTP_ADDRESSES,
         "lookupd_http_addresses",
         _ALL,
-        "nsqlookupds that tell which nsqds there are, as host:port; either these or nsqd addresses are required",
+        "nsqlookupds to find nsqds, as host:port; either these or nsqd addresses are required",
     ),
     SourceOption("nsq.nsqd.tcp.addresses", TCP_ADDRESSES, "nsqd_tcp_addresses", _ALL, "nsqds, as host:port"),
     SourceOption(
@@ -55,59 +55,61 @@ OPTIONS: tuple[SourceOption, ...] = (
         HTTP_ADDRESSES,
         "nsqd_http_addresses",
         _READERS,
-        "where the same nsqds listen for HTTP, in the same order; without it at their TCP port + 1",
+        "HTTP addresses of the same nsqds, in the same order; default: their TCP port + 1",
     ),
     SourceOption(
         "nsq.nsqd.http.tls",
         BOOLEAN,
         "nsqd_http_tls",
         _READERS,
-        "ask nsqds for statistics by HTTPS: at the HTTP addresses given, or else one port above their HTTP port",
+        "query nsqds for statistics by HTTPS: at the given HTTP addresses, or else at their HTTP port + 1",
     ),
-    SourceOption("nsq.http.timeout", TIMEOUT, "discovery_timeout", _ALL, "longest wait for an answer by HTTP"),
+    SourceOption("nsq.http.timeout", TIMEOUT, "discovery_timeout", _ALL, "timeout of HTTP requests"),
     SourceOption(
         "maxMessagesPerTrigger",
         NUMBER,
         "max_messages_per_trigger",
         _STREAM,
-        "most messages of a batch, over all topics and nsqds; without it everything that waits",
+        "maximum number of messages of a batch, over all topics and nsqds; default: all queued messages",
     ),
     SourceOption(
         "minPartitions",
         NUMBER,
         "min_partitions",
         _READERS,
-        "read with at least so many tasks if there are messages for them; without it one for each topic of an nsqd",
+        "minimum number of tasks, if there are messages for them; default: one for each topic of an nsqd",
     ),
-    SourceOption("maxInFlight", NUMBER, "max_in_flight", _READERS, "most messages in flight to a task (RDY)"),
+    SourceOption(
+        "maxInFlight", NUMBER, "max_in_flight", _READERS, "maximum number of messages in flight to a task (RDY)"
+    ),
     SourceOption(
         "msgTimeoutMs",
         MSG_TIMEOUT,
         "msg_timeout_ms",
         _READERS,
-        "time a task has to finish a message before another consumer gets it; without it the nsqd's",
+        "time to finish a message before another consumer gets it; default: the nsqd's",
     ),
     SourceOption(
         "idleTimeoutMs",
         MILLISECONDS,
         "idle_timeout",
         _READERS,
-        "a task that waits for messages ends when none came for so long",
+        "a task ends after this time without messages",
     ),
     SourceOption(
         "peek",
         BOOLEAN,
         "peek",
         (READ,),
-        "true: look at messages and requeue them, at most `maxInFlight` of each topic of an nsqd; needs no spool",
+        "true: read messages and requeue them, at most `maxInFlight` of each topic of an nsqd; needs no spool",
     ),
     SourceOption(
         "spoolLocation",
         DIRECTORY,
         "spool_location",
         _READERS,
-        "directory, the same for driver and executors, where messages are kept from FIN until Spark has committed "
-        "them; required unless `spool` is off or `peek` is true",
+        "directory, shared by driver and executors, for messages from FIN until Spark has committed them; required "
+        "unless `spool` is off or `peek` is true",
     ),
     SourceOption(
         "spool",
@@ -117,39 +119,39 @@ OPTIONS: tuple[SourceOption, ...] = (
         "off: no spool; messages whose task or driver dies after their FIN are lost, and each scan of a batch frame "
         "takes other messages",
     ),
-    SourceOption("spoolRetention", DURATION, "spool_retention", _READERS, "how long committed segments are kept"),
+    SourceOption("spoolRetention", DURATION, "spool_retention", _READERS, "time for which committed segments are kept"),
     SourceOption(
-        "spoolMaxBytes", SIZE, "spool_max_bytes", _READERS, "committed segments beyond it are deleted earlier"
+        "spoolMaxBytes", SIZE, "spool_max_bytes", _READERS, "size above which committed segments are deleted earlier"
     ),
     SourceOption(
         "dedupRetention",
         DURATION,
         "dedup_retention",
         _READERS,
-        "how long ids are remembered whose FIN is in doubt, to drop them when they come again",
+        "time for which ids with an unconfirmed FIN are kept, to drop duplicates",
     ),
     SourceOption(
         "failOnDataLoss",
         BOOLEAN,
         "fail_on_data_loss",
         _READERS,
-        "fail when messages that were read are gone (a deleted spool); false: warn and go on",
+        "fail if messages that were read are lost (a deleted spool); false: warn and continue",
     ),
-    SourceOption("batchSize", NUMBER, "batch_size", _WRITERS, "most messages of an MPUB"),
-    SourceOption("batchBytes", SIZE, "batch_bytes", _WRITERS, "most bytes of an MPUB"),
+    SourceOption("batchSize", NUMBER, "batch_size", _WRITERS, "maximum number of messages of an MPUB"),
+    SourceOption("batchBytes", SIZE, "batch_bytes", _WRITERS, "maximum bytes of an MPUB"),
     SourceOption(
         "retryTimeoutMs",
         WAIT,
         "retry_timeout",
         _WRITERS,
-        "how long a batch that no nsqd takes is offered again before the task fails; 0: to every nsqd once",
+        "time to retry a batch that no nsqd accepts, before the task fails; 0: try every nsqd once",
     ),
     SourceOption(
         "invalidRows",
         INVALID_ROWS,
         "invalid_rows",
         _WRITERS,
-        "what becomes of a row without a body, or with a topic or delay that NSQ does not have: fail: the job fails, "
+        "how to handle a row without a body, or with a topic or delay that NSQ does not have: fail: the job fails, "
         "without running the task again; skip: the row is left out, with a warning that counts them",
     ),
     SourceOption(
@@ -157,13 +159,11 @@ OPTIONS: tuple[SourceOption, ...] = (
         BOOLEAN,
         "connection.tls",
         _ALL,
-        "talk TLS to nsqds; true if another option of TLS is given",
+        "use TLS for nsqds; true if another TLS option is given",
     ),
-    SourceOption(
-        "nsq.tls.ca", FILE, "connection.tls_ca", _ALL, "authorities in PEM; without it those that the system trusts"
-    ),
-    SourceOption("nsq.tls.certificate", FILE, "connection.tls_certificate", _ALL, "certificate to show, in PEM"),
-    SourceOption("nsq.tls.key", FILE, "connection.tls_key", _ALL, "its key, if it is not in the same file"),
+    SourceOption("nsq.tls.ca", FILE, "connection.tls_ca", _ALL, "CA certificates in PEM format; default: the system's"),
+    SourceOption("nsq.tls.certificate", FILE, "connection.tls_certificate", _ALL, "client certificate in PEM format"),
+    SourceOption("nsq.tls.key", FILE, "connection.tls_key", _ALL, "its key, unless it is in the same file"),
     SourceOption(
         "nsq.tls.server.name",
         TEXT,
@@ -171,7 +171,7 @@ OPTIONS: tuple[SourceOption, ...] = (
         _ALL,
         "name in the nsqds' certificates, if not their host",
     ),
-    SourceOption("nsq.tls.verify", BOOLEAN, "connection.tls_verify", _ALL, "false: take any certificate, unsafe"),
+    SourceOption("nsq.tls.verify", BOOLEAN, "connection.tls_verify", _ALL, "false: accept any certificate; insecure"),
     SourceOption(
         "nsq.auth.secret",
         TEXT,
@@ -184,15 +184,13 @@ OPTIONS: tuple[SourceOption, ...] = (
         TEXT,
         "connection.client_id",
         _ALL,
-        "client id in nsqds' statistics; without it the host's name",
+        "client id in nsqds' statistics; default: the host name",
     ),
     SourceOption("nsq.user.agent", TEXT, "connection.user_agent", _ALL, "user agent in nsqds' statistics"),
     SourceOption(
-        "nsq.connect.timeout", TIMEOUT, "connection.connect_timeout", _ALL, "longest time to connect and identify"
+        "nsq.connect.timeout", TIMEOUT, "connection.connect_timeout", _ALL, "timeout of connecting and IDENTIFY"
     ),
-    SourceOption(
-        "nsq.read.timeout", TIMEOUT, "connection.read_timeout", _ALL, "longest silence of an nsqd that should answer"
-    ),
+    SourceOption("nsq.read.timeout", TIMEOUT, "connection.read_timeout", _ALL, "timeout of an nsqd's answer"),
 )
 
 

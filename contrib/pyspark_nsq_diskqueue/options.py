@@ -68,28 +68,26 @@ OPTIONS: tuple[SourceOption, ...] = (
         "path",
         Kind("path", _path),
         "path",
-        "data directory of an nsqd, or a pattern of such (`/mnt/*/nsqd`) or of single data files, also `.bad` ones; "
-        "what `load(path)` sets; driver and executors must find it at the same place",
+        "data directory of an nsqd, or a pattern for directories (`/mnt/*/nsqd`) or data files, including `.bad`; "
+        "set by `load(path)`; must have the same path on driver and executors",
     ),
-    _row("paths", Kind("list", _paths), "paths", "several of them, in JSON; what `load([path, ...])` sets"),
+    _row("paths", Kind("list", _paths), "paths", "several paths, in JSON; set by `load([path, ...])`"),
     _row(
         "messages",
         _choice(UNREAD, ALL),
         "messages",
-        "unread: those behind the read position of each queue, as nsqd would start; all: everything in the data files",
+        "unread: messages behind the read position of each queue, like nsqd; all: all messages in the data files",
     ),
-    _row("topic", TOPICS, "topics", "only of these topics, separated by commas"),
-    _row(
-        "channel", Kind("channels", TOPICS.read), "channels", "only of channels with these names, separated by commas"
-    ),
+    _row("topic", TOPICS, "topics", "only these topics, separated by commas"),
+    _row("channel", Kind("channels", TOPICS.read), "channels", "only channels with these names, separated by commas"),
     _row(
         "corruption",
         _choice(FAIL, COLUMN, SKIP),
         "corruption",
-        "what becomes of a damaged or missing file: an error, a row whose column `corruption` tells of it, or nothing; "
-        "a damaged record costs the rest of its file, as it does nsqd",
+        "how to handle a damaged or missing file: an error, a row with the column `corruption`, or nothing; "
+        "behind a damaged record, the rest of its file is not read, as with nsqd",
     ),
-    _row("maxMsgSize", SIZE, "max_msg_size", "largest body, nsqd's --max-msg-size; a larger one is taken for damage"),
+    _row("maxMsgSize", SIZE, "max_msg_size", "maximum body, nsqd's --max-msg-size; larger ones are treated as damage"),
 )
 
 

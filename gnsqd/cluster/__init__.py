@@ -1,1 +1,1 @@
-"""What connects this daemon with others: nsqlookupd and auth servers."""
+"""Connections to other daemons: nsqlookupd and auth servers."""

@@ -1,4 +1,4 @@
-"""Asking auth servers what a client may do (NSQD-COMPAT section 8).
+"""Queries auth servers for a client's permissions (NSQD-COMPAT section 8).
 
 Their regexes have RE2's syntax and meaning, and are matched by RE2 itself: in linear time, with bounded memory,
 whatever comes from outside. An answer is refused as a whole if one of them is wrong. It is kept as text: compiled, the
@@ -65,7 +65,7 @@ class Authorization(NamedTuple):
     permissions: list[str] = []
 
     def validate(self, turns: Turns) -> None:
-        """ValueError for an unknown permission or a regex that is none."""
+        """ValueError for an unknown permission or an invalid regex."""
         for permission in self.permissions:
             if permission not in PERMISSIONS:
                 raise ValueError(f"unknown permission {permission}")
@@ -74,7 +74,7 @@ class Authorization(NamedTuple):
             _compile("channel", channel)
 
     def allows(self, topic_name: str, channel_name: str, turns: Turns) -> bool:
-        """Regexes may match anywhere in a name. Who publishes has the channel ""."""
+        """Regexes may match anywhere in a name. Publishing uses the channel ""."""
         return (
             ("subscribe" if channel_name else "publish") in self.permissions
             and _found(self.topic, topic_name)
@@ -136,7 +136,7 @@ class Auth:
         self._stopped = False
 
     def query(self, remote_ip: str, tls: bool, common_name: str, secret: bytes) -> State:
-        """What the first server says that gives a valid answer, beginning anywhere; AuthError. Yields."""
+        """The first valid answer of a server, starting at a random one; AuthError. Yields."""
         if self._stopped:
             raise AuthError("exiting")
         if len(secret) > MAX_SECRET_SIZE:
@@ -155,7 +155,7 @@ class Auth:
             self._asking.discard(asking)
 
     def stop(self) -> None:
-        """Ask no more; who waits for an answer gets an AuthError. Never yields."""
+        """Stop; pending requests get an AuthError. Never yields."""
         self._stopped = True
         for asking in self._asking:
             get_hub().loop.run_callback(self._give_up, asking)
@@ -177,7 +177,7 @@ class Auth:
 
 
 def parse_answer(body: bytes) -> State:
-    """ValueError for what is no valid answer. Yields when it takes long."""
+    """ValueError for an invalid answer. Yields when it takes long."""
     fields = decode_object(body, _STATE)
     authorizations = [Authorization(**authorization) for authorization in fields.get("authorizations", [])]
     turns = Turns()

@@ -1,7 +1,7 @@
-"""Asking other daemons over HTTP and HTTPS: the standard library's client on gevent's sockets.
+"""HTTP and HTTPS requests to other daemons: the standard library's client on gevent's sockets.
 
-It sends what Go's client sends, follows redirects as that does, and words failures the same way. Only what tells where
-a redirect came from is missing: that would be a client's secret.
+It sends what Go's client sends, follows redirects as that does, and words failures the same way. Only the Referer of a
+redirect is missing: it would contain a client's secret.
 """
 
 import http.client
@@ -40,7 +40,7 @@ class HTTPClientError(NSQError):
 
 
 class HTTPClient:
-    """`connect_timeout` and `request_timeout` are ns, 0 is no limit; the latter covers redirects, too.
+    """`connect_timeout` and `request_timeout` are ns, 0 is no limit; the latter includes redirects.
 
     Servers of https URLs are verified against `roots`, certificates in DER one after the other, or else the system's;
     TLS is of `tls_min_version`, a protocol number, at least, and 1.2 in any case. An answer may have `max_body_size`
@@ -64,7 +64,7 @@ class HTTPClient:
     def get(self, url: str) -> bytes:
         """The body of the answer; HTTPClientError. Yields.
 
-        A 403 to http that tells an https_port is nsqd's way to ask for HTTPS.
+        nsqd requests HTTPS by a 403 with an https_port.
         """
         answer = self._fetch(url)
         if answer.status == 403 and not url.startswith("https"):
@@ -128,7 +128,7 @@ class _Answer(NamedTuple):
 
 
 class _TLSSocket(gevent.ssl.SSLSocket):  # type: ignore[misc]
-    """Lets others have a turn at every receiving, as dial's Socket does."""
+    """Yields at every receive, like dial's Socket."""
 
     def read(self, *args: Any) -> Any:
         give_way()

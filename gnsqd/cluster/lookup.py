@@ -44,14 +44,14 @@ class Lookup:
         self.set_addresses(self._options.nsqlookupd_tcp_addresses)
 
     def stop(self) -> None:
-        """Close all connections, and let who waits for channels to create go on without. Yields."""
+        """Close all connections; pending queries for channels return without them. Yields."""
         self._log.info("LOOKUP: closing")
         loops = [peer.loop for peer in self._peers.values()]
         self._peers.clear()
         killall([*loops, *self._queries])
 
     def set_addresses(self, addresses: list[str]) -> None:
-        """Leave the peers that aren't among `addresses`, and connect to those that are new. Never yields."""
+        """Disconnect peers that are not in `addresses`, and connect to new ones. Never yields."""
         wanted = set(addresses)
         for address in [address for address in self._peers if address not in wanted]:
             self._log.info("LOOKUP(%s): removing peer", address)
@@ -82,7 +82,7 @@ class Lookup:
         ]
 
     def notify(self, thing: object) -> None:
-        """A topic or channel came or went. Never yields."""
+        """A topic or channel was created or deleted. Never yields."""
         if isinstance(thing, Channel):
             self._tell_all("channel", thing.topic_name, thing.name, thing.exiting)
         elif isinstance(thing, Topic):
@@ -96,7 +96,7 @@ class Lookup:
     # Channels of a new topic
 
     def channels_to_precreate(self, topic_name: str) -> list[str]:
-        """The channels that any nsqlookupd knows of this topic, sorted. Yields until all have answered or failed.
+        """The channels of this topic that any nsqlookupd lists, sorted. Yields until all have answered or failed.
 
         Those that don't answer at the moment are asked only if there are no others.
         """
@@ -137,8 +137,7 @@ class Lookup:
         return greenlet
 
     def _parse_channels(self, body: bytes) -> list[str]:
-        """ValueError if that is no list of names; a name that no channel may have is left out, since files are named
-        after channels."""
+        """ValueError if it is not a list of names; invalid names are left out, since files are named after channels."""
         try:
             names = json.loads(body)["channels"]
         except (TypeError, KeyError, RecursionError):

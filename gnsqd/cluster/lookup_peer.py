@@ -49,7 +49,7 @@ class LookupdError(NSQError):
 
 @dataclass(frozen=True)
 class PeerInfo:
-    """What an nsqlookupd says of itself."""
+    """An nsqlookupd's description of itself."""
 
     tcp_port: int = 0
     http_port: int = 0
@@ -147,7 +147,7 @@ class LookupPeer:
                 self._attempt("connect", self.connect)
 
     def command(self, command: str) -> None:
-        """Send a command and wait for its answer, whatever that says; LookupdError. Yields."""
+        """Send a command and wait for its answer, which may be an error; LookupdError. Yields."""
         self.connect()
         self._exchange(command)
 

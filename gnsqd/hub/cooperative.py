@@ -1,4 +1,4 @@
-"""Turns for all other greenlets, during work that takes long enough for publishers to notice."""
+"""Yields to other greenlets during long work, so that publishers are not delayed."""
 
 from collections.abc import Iterable, Iterator
 from time import perf_counter
@@ -14,15 +14,15 @@ T = TypeVar("T")
 
 
 def give_way() -> None:
-    """Let every other greenlet have a turn, those that wait for a socket too.
+    """Let every other greenlet run, also those that wait for a socket.
 
-    gevent's sleep(0) runs other greenlets, but has the sockets looked at only after some fifty turns.
+    gevent's sleep(0) runs other greenlets, but polls sockets only after about fifty calls.
     """
     sleep(_ONCE_AROUND)
 
 
 class Turns:
-    """Gives all others a turn whenever its owner has been at work for `seconds`, by default TURN_SECONDS."""
+    """Yields whenever its owner has worked for `seconds`, by default TURN_SECONDS."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self._seconds = seconds or TURN_SECONDS
@@ -35,7 +35,7 @@ class Turns:
             self._end = perf_counter() + self._seconds
 
     def over(self, items: Iterable[T]) -> Iterator[T]:
-        """The items, with turns in between: nobody else may change what they come from."""
+        """The items, yielding in between: their source must not be changed meanwhile."""
         for item in items:
             yield item
             self.give()

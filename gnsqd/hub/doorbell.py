@@ -1,9 +1,9 @@
-"""The one thing a pump waits on.
+"""The single event that a pump waits for.
 
 Go's `select` over many channels becomes a doorbell here: whatever may give a pump something to do (a message, a pause,
 a new channel, RDY, exit) rings, the pump wakes once and looks at everything there is. Ringing an already rung bell
 costs one comparison, so that it may stand in hot paths; no ring is ever lost; a wake-up without a cause can happen, so
-the pump looks rather than believes.
+the pump always checks.
 """
 
 from gevent import get_hub

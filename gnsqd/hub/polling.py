@@ -1,4 +1,4 @@
-"""Looking for input a moment longer before the loop sleeps.
+"""Polls for input a little longer before the loop sleeps.
 
 Between an answer and the client's next command some ten microseconds pass, and to be put to sleep and woken up takes as
 long again. So while input comes quickly the loop looks again instead of sleeping, for WINDOW at most, and offers the
@@ -21,7 +21,7 @@ _offer_processor: Any = getattr(os, "sched_yield", partial(sleep, 0))  # not eve
 
 
 class Polling:
-    """One for all connections of a hub; `looking` tells whether the loop is kept awake."""
+    """One for all connections of a hub; `looking`: whether the loop is kept awake."""
 
     __slots__ = ("_idle", "_last", "looking")
 

@@ -34,7 +34,7 @@ class Threads:
         self._free = Event()
 
     def run(self, function: Callable[..., T], *args: object) -> T:
-        """What `function(*args)` returns or raises, called in a thread. Yields."""
+        """Call `function(*args)` in a thread; returns its result, raises its error. Yields."""
         if self._busy == self._started < self._limit:
             _thread.start_new_thread(self._work, ())
             self._started += 1
@@ -65,7 +65,7 @@ class Threads:
             waiter.switch(outcome)
 
     def close(self) -> None:
-        """Wait for what is under way and end the threads. Yields."""
+        """Wait for running calls, and end the threads. Yields."""
         while self._busy:
             self._free.clear()
             self._free.wait()

@@ -179,7 +179,7 @@ class Connection:
             rest = rest[self._try_send(rest) :]
 
     def _try_send(self, data: bytes | memoryview) -> int:
-        """How many bytes of `data` the socket took."""
+        """The number of bytes of `data` that the socket accepted."""
         try:
             return self._socket.send(data)
         except BlockingIOError:

@@ -15,8 +15,8 @@ class DialError(OSError):
 
 
 class Socket(gevent.socket.socket):  # type: ignore[misc]
-    """Lets others have a turn at every receiving: gevent's own waits only when nothing is there, so that a peer that
-    sends without end would stop the daemon."""
+    """Yields at every receive: gevent's own waits only if there is no data, so that a peer that sends endlessly would
+    block the daemon."""
 
     def recv(self, *args: Any) -> bytes:
         give_way()
@@ -30,7 +30,7 @@ class Socket(gevent.socket.socket):  # type: ignore[misc]
 
 
 def reason(error: Exception) -> str:
-    """What went wrong, in lower case as Go says it."""
+    """The reason, in lower case like Go's."""
     if isinstance(error, TimeoutError):
         return "i/o timeout"
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -59,7 +59,7 @@ def dial(host: str, port: str, timeout: float | None) -> Socket:
 
 
 def dial_address(address: str, timeout: float | None) -> Socket:
-    """As `dial`, to `host:port` or `[v6]:port`."""
+    """Like `dial`, to `host:port` or `[v6]:port`."""
     try:
         host, port = split_host_port(address)
     except ValueError as error:

@@ -32,7 +32,7 @@ _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class ListenerBroken(NSQError):
-    """Nobody can be accepted any more; str() has Go's words."""
+    """No more clients can be accepted; str() is Go's text."""
 
 
 class Listener:

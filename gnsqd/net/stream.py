@@ -1,4 +1,4 @@
-"""What stands between a client's socket and the codec: nothing at first, then the layers negotiated by IDENTIFY.
+"""The layers between a client's socket and the codec: none at first, then those negotiated by IDENTIFY.
 
 A `Stream` is a stack of layers, TLS below deflate or snappy, and does no I/O: `decode` takes what the socket received
 and gives what the codec may read, `encode` takes frames and gives what to send. Every `encode` ends with a flush, so
@@ -22,7 +22,7 @@ MAX_CHUNK = 256 * 1024  # bytes: a compressing layer decodes at most this much i
 
 
 class StreamError(NSQError):
-    """The peer sent what its layer cannot be; the connection is lost. Worded like the errors of Go's packages."""
+    """The peer sent invalid data for a layer; the connection is lost. Worded like the errors of Go's packages."""
 
 
 class TLSError(StreamError):
@@ -65,7 +65,7 @@ class TLS(Layer, Protocol):
         """Continue the handshake; TLSError."""
 
     def end(self) -> None:
-        """Our direction is over."""
+        """Our direction is closed."""
 
 
 class Stream:

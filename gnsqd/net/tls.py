@@ -1,8 +1,8 @@
 """TLS for clients: the context built from the flags, and the layer that upgrades one connection.
 
 pyOpenSSL on memory BIOs, because the standard library's ssl cannot accept a client certificate without verifying it
-(policy `require`), and because a sans-IO layer serves TCP and HTTPS alike. What is offered is what the real nsqd
-offers, from one table. Facts: NSQD-COMPAT 1.4 (rows 5 to 7), 2.6, 5.3.
+(policy `require`), and because a sans-IO layer serves TCP and HTTPS alike. It offers the same as the real nsqd, from
+one table. Facts: NSQD-COMPAT 1.4 (rows 5 to 7), 2.6, 5.3.
 """
 
 import contextlib
@@ -331,7 +331,7 @@ def _read_roots(path: str) -> list[x509.Certificate]:
 
 
 def _parse_certificates(pem: bytes) -> list[x509.Certificate]:
-    """All certificates that can be parsed; like Go's pool, others are passed over."""
+    """All certificates that can be parsed; like Go's pool, others are skipped."""
     found = []
     for block in re.findall(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", pem, re.DOTALL):
         with contextlib.suppress(ValueError):

@@ -1,1 +1,1 @@
-"""What the daemon tells about itself: statistics, and the forms they are read in."""
+"""Statistics of the daemon, and their output formats."""

@@ -1,4 +1,4 @@
-"""The /metrics page: everything of STAT_FIELDS, who we are, and prometheus-client's own figures of the process.
+"""The /metrics page: all of STAT_FIELDS, build information, and prometheus-client's process metrics.
 
 Nothing is counted for Prometheus. A scrape notes which topics, channels and clients there are, reads the broker's plain
 counters while the page is written, and lets everybody else have turns meanwhile.
@@ -12,7 +12,7 @@ for others ask for, under their names, labels and units:
                    nsq_topic_*, nsq_topic_channel_* and nsq_mem_*, named after what nsqd pushes to statsd
 
 The figures of topics that both have come once, as nsq_exporter's. Counters do not end in _total there, so that the
-formats have no type for them: it is said to be unknown.
+formats have no type for them: their type is unknown.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ Labels = dict[str, str]
 
 
 class Client(Protocol):
-    """What a scrape asks of a TCP client."""
+    """The part of a TCP client that a scrape uses."""
 
     @property
     def id(self) -> int: ...
@@ -135,7 +135,7 @@ class Metrics(Collector):
         return family
 
     def _collect_broker(self) -> Iterator[Metric]:
-        """What there is when a scrape begins: topics, channels and, if asked for, clients."""
+        """The state at the beginning of a scrape: topics, channels and, if asked for, clients."""
         healthy = self._registry.healthy
         yield _gauge("gnsqd_healthy", "Whether the last write to disk succeeded (1) or not (0).", healthy)
         draining = self._registry.draining

@@ -1,7 +1,7 @@
-"""The statistics: one table of what is counted, and the snapshot that /stats shows.
+"""The statistics: one table of the statistics, and the snapshot in /stats.
 
-STAT_FIELDS says for topics and channels what every number is called, what it means and where it stands; /stats, statsd
-and Prometheus are made from it. Nothing is kept here: a snapshot reads the broker's plain counters when somebody asks.
+STAT_FIELDS has the names, meaning and source of every number of topics and channels; /stats, statsd and Prometheus are
+made from it. Nothing is stored here: a snapshot reads the broker's counters on request.
 """
 
 import gc
@@ -70,13 +70,13 @@ STAT_FIELDS: dict[str, tuple[StatField, ...]] = {
         _flag("paused", "Whether the topic is paused (1) or not (0)."),
     ),
     "channel": (
-        _gauge("depth", "depth", "Messages waiting, in memory and on disk; neither in flight nor deferred."),
-        _gauge("backend_depth", "backend_depth", "Messages waiting on disk."),
+        _gauge("depth", "depth", "Queued messages, in memory and on disk, without in-flight and deferred ones."),
+        _gauge("backend_depth", "backend_depth", "Queued messages on disk."),
         _gauge("in_flight_count", "in_flight", "Messages sent to a client that has not finished them yet."),
-        _gauge("deferred_count", "deferred", "Messages held back until their time comes."),
+        _gauge("deferred_count", "deferred", "Deferred messages."),
         _counter("message_count", "messages", "Messages put into the channel since the daemon started."),
-        _counter("requeue_count", "requeues", "Messages that clients gave back."),
-        _counter("timeout_count", "timeouts", "Messages taken back because a client did not answer in time."),
+        _counter("requeue_count", "requeues", "Messages requeued by clients."),
+        _counter("timeout_count", "timeouts", "Messages requeued because a client did not answer in time."),
         StatField("client_count", "clients", Kind.GAUGE, "Clients subscribed.", lambda it: len(it.clients), "clients"),
         _flag("paused", "Whether the channel is paused (1) or not (0)."),
     ),
@@ -85,14 +85,14 @@ STAT_FIELDS: dict[str, tuple[StatField, ...]] = {
 # Only Prometheus has them, and only with a bound: /stats stays what clients of nsqd know.
 BOUND_FIELDS: dict[str, tuple[StatField, ...]] = {
     "topic": (
-        _bound("rejected", "Messages that publishers were refused, whichever bound it was."),
-        _bound("dropped", "Messages dropped to make room, before any channel had them."),
-        _bound("expired", "Messages dropped because they were too old, before any channel had them."),
+        _bound("rejected", "Messages refused because any limit was reached."),
+        _bound("dropped", "Messages dropped at a limit, before any channel had them."),
+        _bound("expired", "Messages dropped because they exceeded the TTL, before any channel had them."),
     ),
     "channel": (
-        _bound("rejected", "Messages that publishers were refused because the channel was full."),
-        _bound("dropped", "Messages dropped to make room."),
-        _bound("expired", "Messages dropped because they were too old."),
+        _bound("rejected", "Messages refused because the channel was full."),
+        _bound("dropped", "Messages dropped at a limit."),
+        _bound("expired", "Messages dropped because they exceeded the TTL."),
     ),
 }
 
@@ -101,13 +101,13 @@ CLIENT_FIELDS = tuple(
     StatField(name, metric, kind, help, attrgetter(name), "")
     for name, metric, kind, help in (
         ("state", "state", Kind.GAUGE, "0 new, 3 subscribed, 4 closing."),
-        ("ready_count", "ready", Kind.GAUGE, "Messages that the client is ready for (RDY)."),
+        ("ready_count", "ready", Kind.GAUGE, "The client's RDY count."),
         ("in_flight_count", "in_flight", Kind.GAUGE, "Messages sent to the client that it has not finished yet."),
         ("message_count", "messages", Kind.COUNTER, "Messages sent to the client."),
         ("finish_count", "finished_messages", Kind.COUNTER, "Messages that the client finished."),
-        ("requeue_count", "requeues", Kind.COUNTER, "Messages that the client gave back."),
+        ("requeue_count", "requeues", Kind.COUNTER, "Messages requeued by the client."),
         ("connect_ts", "connect_timestamp_seconds", Kind.GAUGE, "When the client connected, in seconds since 1970."),
-        ("sample_rate", "sample_rate", Kind.GAUGE, "Percent of the messages that the client gets; 0 means all."),
+        ("sample_rate", "sample_rate", Kind.GAUGE, "Percentage of messages that the client receives; 0 means all."),
     )
 )
 

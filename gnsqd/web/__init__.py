@@ -1,1 +1,1 @@
-"""The HTTP API: requests and responses, the table of routes, and what stands behind each."""
+"""The HTTP API: requests and responses, the table of routes, and their handlers."""

@@ -1,8 +1,8 @@
-"""/debug: the figures of this process at the paths where nsqd has Go's pprof, always as text; _PAGES lists them.
+"""/debug: statistics of this process at the paths of nsqd's pprof, always as text; _PAGES lists them.
 
 A CPU profile has one line for each different stack, `frame;frame;frame samples` with the outermost frame first: the
-collapsed form that flamegraph.pl, inferno and speedscope read. Its first frame is the kind of greenlet. A timer of CPU
-time takes the samples, SAMPLES_PER_SECOND of them on a busy core and none while the daemon waits.
+collapsed format of flamegraph.pl, inferno and speedscope. Its first frame is the kind of greenlet. A timer of CPU time
+takes the samples, SAMPLES_PER_SECOND of them on a busy core and none while the daemon waits.
 
 Compiled modules have no frames: their time counts for the Python code that runs next, and their greenlets show by name
 where a stack would say more.
@@ -49,7 +49,7 @@ _PAGES = {
 
 class Debug:
     """The endpoints of one daemon. Owns the record of its greenlets, from `start` to `stop`; `crashes` counts those
-    that died of a defect, by kind."""
+    that ended by an unexpected exception, by kind."""
 
     def __init__(self, registry: Registry, memory: MemoryStats, crashes: Mapping[str, int]) -> None:
         self.memory = memory
@@ -60,16 +60,16 @@ class Debug:
         self._stopped = Event()
 
     def start(self) -> None:
-        """Greenlets started from now on are known."""
+        """Record greenlets from now on."""
         Greenlet.add_spawn_callback(self._greenlets.add)
 
     def stop(self) -> None:
-        """End a profile that is being taken; it is answered with what it has."""
+        """End a running profile, which is answered with the samples so far."""
         self._stopped.set()
         Greenlet.remove_spawn_callback(self._greenlets.add)
 
     def greenlet_count(self) -> int:
-        """How many are known."""
+        """The number of recorded greenlets."""
         return len(self._greenlets)
 
     # At pprof's paths
@@ -164,7 +164,7 @@ class Debug:
                 yield one.name, _stack(sys._getframe() if one is getcurrent() else one.gr_frame)
 
     def _held(self) -> dict[str, object]:
-        """What the broker keeps. Yields."""
+        """The broker's counts. Yields."""
         held: Counter[str] = Counter(topics=0, channels=0, messages_in_memory=0, in_flight=0, deferred=0)
         turns = Turns()
         for topic in turns.over(list(self._registry.topics.values())):
@@ -184,7 +184,7 @@ def _kind(name: str) -> str:
 
 
 def _page(title: str, total: int, groups: Sequence[tuple[Sequence[str], Sequence[str]]]) -> str:
-    """Names, and the stack that they have in common."""
+    """Names, and their common stack."""
     parts = [f"{title} profile: total {total}\n"]
     parts += ["\n".join(["", *names, *(f"\t{frame}" for frame in frames), ""]) for names, frames in groups]
     return "".join(parts)
@@ -231,13 +231,13 @@ def _sampling() -> Iterator[Counter[str]]:
 
 
 def _trim() -> None:
-    """Give free memory back to the system, where the C library can."""
+    """Return free memory to the system, if the C library can."""
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _parameter(request: Request, name: str) -> str:
-    """A parameter of a form in the body, else of the query; what can't be parsed is passed over, as by Go."""
+    """A parameter of a form in the body, else of the query; like Go, skips what cannot be parsed."""
     sources = [request.query]
     media_type = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if media_type == b"application/x-www-form-urlencoded" and not (request.broken or request.too_big):

@@ -1,4 +1,4 @@
-"""What stands behind the rows of ROUTES for publishing, topics, channels and options: one method per endpoint.
+"""The handlers of ROUTES for publishing, topics, channels and options: one method per endpoint.
 
 The checks of every method come in the real daemon's order, because a client sees the first that fails (NSQD-COMPAT
 5.2); publishing therefore creates the topic before it looks at the messages.
@@ -41,7 +41,7 @@ _SURROGATE = regex("[\ud800-\udfff]")
 
 
 class API:
-    """The endpoints of one daemon. `status` and `debug` have those about the daemon itself."""
+    """The endpoints of one daemon. `status` and `debug` have those of the daemon itself."""
 
     def __init__(
         self,
@@ -201,10 +201,10 @@ class API:
         return self._peek(self._find_channel(request), request)
 
     def _peek(self, queue: Topic | Channel, request: Request) -> dict[str, object]:
-        """The first `limit` messages, without taking any: those that would come next from memory, then those from disk.
+        """The first `limit` messages, without consuming them: the next ones in memory, then those on disk.
 
-        Everything is bounded, so that nobody has to wait: the number of messages, their size together, and how much of
-        each body is shown. Router gives others their turns while it writes them out.
+        The number of messages, their total size, and the part of each body shown are limited, so that nothing is
+        blocked. Router yields while it writes them.
         """
         try:
             limit = parse_int(read_query(request, self._log).get("limit", str(DEFAULT_PEEK)))
@@ -221,7 +221,7 @@ class API:
     # Options
 
     def get_config(self, request: Request) -> str | JSON:
-        """Text as it is, everything else as JSON: durations in ns, levels and TLS settings as numbers."""
+        """Strings unchanged, everything else as JSON: durations in ns, levels and TLS settings as numbers."""
         value = getattr(self._options, _find_option(request).name)
         return value if isinstance(value, str) else JSON(value)
 
@@ -280,7 +280,7 @@ def _required(parameters: dict[str, str], name: str) -> str:
 
 
 def _message_row(message: Message, on_disk: bool) -> dict[str, object]:
-    """A message as peek shows it; the body is text in `body` if it can be, else in `body_base64`."""
+    """A message as peek shows it; the body is a string in `body` if it is UTF-8, else in `body_base64`."""
     shown = message.body[:MAX_SHOWN_BODY]
     text, encoded = None, None
     try:

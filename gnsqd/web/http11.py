@@ -1,16 +1,16 @@
 """HTTP/1.0 and 1.1 seen from the server, without any I/O: requests out of bytes, responses into bytes.
 
-`RequestReader` is fed with what arrives, in whatever pieces, and gives the requests that are complete. httptools finds
-their parts. As with Go's server, each route limits its body: a longer one is dropped while it arrives, and the request
-is answered as `too_big` when it has ended; one that is longer by more than DISCARD_LIMIT is answered at once and is the
+`RequestReader` is fed with what arrives, in whatever pieces, and returns complete requests. httptools finds their
+parts. As with Go's server, each route limits its body: a longer one is dropped while it arrives, and the request is
+answered as `too_big` when it has ended; one that is longer by more than DISCARD_LIMIT is answered at once and is the
 connection's last. Trailers, headers that follow a chunked body, are dropped.
 
 A client that keeps its connection mostly sends the same head again, so whole heads are looked up first in those that
 were read before, `heads`, and only new ones go through the parser. Heads with credentials are never kept there.
 
-What is not HTTP is answered with Go's words, as `refusal`, and ends the connection. httptools is stricter than Go where
-two servers could read a request differently (two lengths for one body, lines without a carriage return) and does not
-know methods that no standard names.
+Anything else is answered with Go's text, as `refusal`, and ends the connection. httptools is stricter than Go where two
+servers could read a request differently (two lengths for one body, lines without a carriage return) and does not know
+methods that no standard names.
 """
 
 from collections.abc import Callable
@@ -58,9 +58,8 @@ _SPECIAL = {b"authorization", b"expect", b"transfer-encoding", b"upgrade"}
 class Request:
     """One request. `headers` has lower-case names, the values of repeated ones joined by commas.
 
-    announced   the body's length was in the head
-    too_big     the body is longer than its route takes; `body` is its beginning
-    broken      the body ended or went wrong too early
+    announced   the body's length was in the head too_big     the body is longer than its route allows; `body` is its
+    beginning broken      the body ended or went wrong too early
     """
 
     __slots__ = (
@@ -111,7 +110,7 @@ class _Stop(Exception):
 
 
 class RequestReader:
-    """One connection's requests. `body_limit(request)` is asked when a head is in: how many bytes of body are wanted.
+    """One connection's requests. `body_limit(request)` is asked when a head is in: the maximum size of the body.
     `heads` is shared by the connections for which that is the same: requests by the bytes of their heads.
 
     After `done` nothing more is to be read: the connection closes once everything given so far is answered, with
@@ -176,7 +175,7 @@ class RequestReader:
         return data[start:]
 
     def feed_eof(self) -> list[Request]:
-        """The client sends no more: gives the request that was cut off inside its body, if any."""
+        """The client has closed its side: returns the request that was truncated in its body, if any."""
         if self._request is not None and not self.done:
             self._malformed()
         self.done = True
@@ -204,7 +203,7 @@ class RequestReader:
 
     @property
     def body_size(self) -> int:
-        """How many bytes of a body have arrived that is not complete."""
+        """The number of received bytes of an incomplete body."""
         return self._request.received if self._request is not None else 0
 
     def take_interim(self) -> bytes:
@@ -235,7 +234,7 @@ class RequestReader:
             self._answer_now(request)
 
     def _refuse(self, status: int, why: str = "", text: str = "") -> None:
-        """End the connection with one of the answers that Go's server gives by itself."""
+        """End the connection with one of Go's built-in answers."""
         line = f"{status} {REASONS[status]}{why}"
         self.refusal = (
             f"HTTP/1.1 {line}\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n{text or line}"

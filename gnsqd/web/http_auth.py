@@ -1,11 +1,11 @@
-"""Who may do what over HTTP: a token, or a client's certificate, gives a role, and every endpoint asks for one.
+"""HTTP authorization: a token or client certificate grants a role, and every endpoint requires one.
 
-A request names its token as RFC 6750 has it, `Authorization: Bearer TOKEN`. Tokens are in files, one a line. A request
-has a file that changed read again, at most once a second: replacing a token needs no restart. A file that cannot be
-read then changes nothing, and is logged. Only digests are kept, and all are compared, so that the time it takes reveals
-nothing about a token.
+A request sends its token as in RFC 6750, `Authorization: Bearer TOKEN`. Tokens are in files, one per line. Changed
+files are read again at the next request, at most once a second, so replacing a token needs no restart. If a file cannot
+be read, this is logged, and the tokens stay the same. Only digests are kept, and all are compared, so that timing
+reveals nothing about a token.
 
-The Guard stands before the Router, and only where it was asked for.
+The Guard wraps the Router, only if it is configured.
 """
 
 import os
@@ -30,7 +30,7 @@ _ROLES = {"read": Role.READ, "full": Role.FULL}
 
 
 class Guard:
-    """Lets through to `router` what the roles of a request's token and of its `peer` allow."""
+    """Passes requests to `router` if the roles of their token or `peer` permit it."""
 
     def __init__(self, router: Router, tokens: "Tokens", names: Mapping[str, Role], peer: Role = Role.ANYBODY) -> None:
         self._router = router
@@ -46,7 +46,7 @@ class Guard:
         return max(self._peer, self._tokens.role(request.headers.get(b"authorization", b"")))
 
     def body_limit(self, request: Request) -> int:
-        """As the router's, and nothing from who may not."""
+        """Like the router's; 0 for unauthorized requests."""
         return self._router.body_limit(request) if self._role(request) >= self._router.role(request) else 0
 
     def respond(self, request: Request, remote_address: str) -> bytes:
@@ -64,7 +64,7 @@ class Guard:
 
 
 class Tokens:
-    """The tokens of files, each told as `role:path`; StartError if one cannot be used."""
+    """The tokens of files, each given as `role:path`; StartError if one cannot be used."""
 
     def __init__(self, sources: Sequence[str], log: Logger) -> None:
         self._log = log
@@ -77,7 +77,7 @@ class Tokens:
                 raise StartError(f"failed to read HTTP tokens - {file.path}: {_reason(error)}") from error
 
     def role(self, authorization: bytes) -> Role:
-        """What a header gives, which may be empty."""
+        """The token in a header, which may be empty."""
         scheme, _, token = authorization.partition(b" ")
         if scheme.lower() != b"bearer":
             return Role.ANYBODY
@@ -105,7 +105,7 @@ class Tokens:
 
 
 class _TokenFile:
-    """The tokens of one role; `complaint` is what was last told of it."""
+    """The tokens of one role; `complaint` is the last error logged for it."""
 
     def __init__(self, role: Role, path: str) -> None:
         self.role = role
@@ -115,12 +115,12 @@ class _TokenFile:
         self._signature: tuple[int, ...] = ()
 
     def changed(self) -> bool:
-        """Whether it is to be read again: a pipe can be read but once. OSError."""
+        """Whether it must be read again: a pipe can be read only once. OSError."""
         found = os.stat(self.path)
         return stat.S_ISREG(found.st_mode) and _signature(found) != self._signature
 
     def read(self) -> None:
-        """Take the tokens; OSError, ValueError."""
+        """Read the tokens; OSError, ValueError."""
         with open(self.path, "rb") as file:
             signature = _signature(os.fstat(file.fileno()))
             data = file.read(MAX_FILE + 1)
@@ -153,7 +153,7 @@ def _reason(error: Exception) -> str:
 
 
 def build_guard(options: Options, router: Router, log: Logger) -> Guard | None:
-    """The guard that the options ask for, if they do; StartError."""
+    """The guard that the options configure, if any; StartError."""
     flag = "--http-auth-common-name"
     names: dict[str, Role] = {}
     for text in options.http_auth_common_names:

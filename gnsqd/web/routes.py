@@ -1,8 +1,8 @@
 """The table of endpoints, and the way from a request to its row and back to a response.
 
-ROUTES says what there is; `Router` finds the row of a request, calls the method of the API that it names and renders
-what that returns or raises, by the row's style (NSQD-COMPAT 5.1). What no row matches is answered here too: redirects
-for a slash too many or the wrong case, OPTIONS, 405 and 404.
+ROUTES lists the endpoints; `Router` finds the row of a request, calls the method of the API that it names and renders
+what that returns or raises, by the row's style (NSQD-COMPAT 5.1). Requests that match no row are also answered here:
+redirects for a slash too many or the wrong case, OPTIONS, 405 and 404.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,27 +38,27 @@ class HTTPError(NSQError):
 
 
 class Content(NamedTuple):
-    """An answer that brings its own Content-Type."""
+    """An answer with its own Content-Type."""
 
     body: bytes
     content_type: str
 
 
 class JSON(NamedTuple):
-    """An answer that is JSON whatever it holds, text and None too."""
+    """An answer that is always JSON, even strings and None."""
 
     value: object
 
 
 class Style(Enum):
-    """How an answer is dressed. PLAIN: as it is. V1: with X-Nsq-Content-Type, errors as `{"message":"CODE"}`."""
+    """How an answer is formatted. PLAIN: unchanged. V1: with X-Nsq-Content-Type, errors as `{"message":"CODE"}`."""
 
     PLAIN = 0
     V1 = 1
 
 
 class Role(IntEnum):
-    """Who may use an endpoint where a Guard asks: everybody, who may look at figures, or who may do everything."""
+    """The role that an endpoint requires with a Guard: none, read, or full."""
 
     ANYBODY = 0
     READ = 1
@@ -133,7 +133,7 @@ _V1_JSON = _V1 + _JSON
 
 
 class Router:
-    """Owns the way to the methods of one `api`. `respond` never raises for what a handler does."""
+    """Dispatches requests to the methods of one `api`. `respond` never raises for errors of handlers."""
 
     def __init__(self, api: object, options: Options, log: Logger, routes: tuple[Route, ...] = ROUTES) -> None:
         self._options = options
@@ -155,7 +155,7 @@ class Router:
         return f"{head}/:opt" if word and head + slash in self._open_ended else path
 
     def body_limit(self, request: Request) -> int:
-        """How many bytes of body the request's endpoint reads."""
+        """The maximum body size of the request's endpoint."""
         endpoint = self._find(request)
         if endpoint is None or not endpoint[0].body:
             return 0
@@ -163,7 +163,7 @@ class Router:
         return limit
 
     def role(self, request: Request) -> Role:
-        """Who may use the request's endpoint; what is no endpoint is for those who may look."""
+        """The role that the request's endpoint requires; read for unknown paths."""
         if request.path in _SECRET:
             return Role.FULL
         endpoint = self._find(request)
@@ -187,7 +187,7 @@ class Router:
         return _dress(request, status, result, route.style)
 
     def _refusal(self, request: Request, error: Exception) -> HTTPError:
-        """How a handler's error is answered; what has no code of its own is logged."""
+        """The answer to a handler's error; errors without a code are logged."""
         match error:
             case HTTPError():
                 # Not `error` itself: with its traceback, which leads back here, it would keep the request and its body
@@ -219,7 +219,7 @@ class Router:
         return self.refuse(request, remote_address, error, allowed)
 
     def refuse(self, request: Request, remote_address: str, error: HTTPError, headers: bytes) -> bytes:
-        """The response to a request that gets no further; `headers` are whole lines."""
+        """The response to a rejected request; `headers` are whole lines."""
         self._log_request(request, remote_address, error.status, monotonic_ns())
         return _dress(request, error.status, error, Style.V1, headers)
 
@@ -230,8 +230,8 @@ class Router:
 
 
 class TLSRequired:
-    """Stands in for the Router on plain HTTP when TLS is required: refuses every request, and tells the port to ask,
-    0 if there is none."""
+    """Replaces the Router on plain HTTP if TLS is required: refuses every request, and returns the HTTPS port, 0 if
+    there is none."""
 
     def __init__(self, https_port: int) -> None:
         self._body = f'{{"message": "TLS_REQUIRED", "https_port": {https_port}}}'.encode()
@@ -246,7 +246,7 @@ class TLSRequired:
 
 
 def _fold(path: str) -> str:
-    """What paths have in common that redirect to each other."""
+    """A common key of paths that redirect to each other."""
     return normpath("/" + path.lstrip("/")).lower()
 
 
@@ -331,7 +331,7 @@ def read_query(request: Request, log: Logger) -> dict[str, str]:
 
 
 def read_parameters(request: Request, log: Logger) -> dict[str, str]:
-    """As `read_query`, for endpoints that read a body and make nothing of it."""
+    """Like `read_query`, for endpoints that read a body and ignore it."""
     parameters = read_query(request, log)
     if request.broken:
         log.error("failed to parse request params - unexpected EOF")

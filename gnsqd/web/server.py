@@ -39,10 +39,10 @@ _NO_TLS = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HT
 
 
 class Responder(Protocol):
-    """What answers requests: a Router, or who stands in for it."""
+    """Answers requests: a Router, or its replacement."""
 
     def body_limit(self, request: Request) -> int:
-        """How many bytes of the request's body are wanted."""
+        """The maximum size of the request's body."""
 
     def respond(self, request: Request, remote_address: str) -> bytes:
         """The response to send. May yield."""

@@ -1,6 +1,6 @@
-"""The endpoints about the daemon itself: its health, its drain, its addresses and its statistics.
+"""The endpoints of the daemon itself: its health, its drain, its addresses and its statistics.
 
-The text form of /stats is the real daemon's to the byte (NSQD-COMPAT 5.3), out of the same rows as the JSON.
+The text form of /stats is the real daemon's to the byte (NSQD-COMPAT 5.3), from the same rows as the JSON.
 """
 
 import socket

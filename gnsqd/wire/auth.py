@@ -1,7 +1,7 @@
-"""AUTH and what it guards: a client's secret is exchanged for what the client may do (NSQD-COMPAT sections 2.4 and 8).
+"""AUTH and authorization: a client's secret is exchanged for its permissions (NSQD-COMPAT sections 2.4 and 8).
 
-What it may do is asked anew once it has expired, at the next command that is guarded. A client is never told why it was
-refused: that stands in the log.
+Expired permissions are queried again at the next protected command. A client never learns the reason for a refusal:
+only the log has it.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Authenticate = Callable[[str, bool, str, bytes], AuthState]
 
 
 class Gate:
-    """Stands where clients must authenticate. Both methods may yield, and raise ClientError."""
+    """Authorizes clients that must authenticate. Both methods may yield, and raise ClientError."""
 
     def __init__(self, authenticate: Authenticate, log: Logger) -> None:
         self._authenticate = authenticate
@@ -41,7 +41,7 @@ class Gate:
         return dumps(answer).encode()
 
     def check(self, client: ClientV2, name: str, topic_name: str, channel_name: str = "") -> None:
-        """Let the command `name` pass, or not."""
+        """Check that the command `name` is permitted."""
         state = client.auth_state
         if state is None:
             raise ClientError("E_AUTH_FIRST", f"AUTH required before {name}")

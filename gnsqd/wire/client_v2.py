@@ -27,7 +27,7 @@ _NS = 1e9
 
 
 class AuthState(Protocol):
-    """What an auth server said of a client: who it is, and what it may do until that has expired."""
+    """An auth server's answer: a client's identity, and its permissions until they expire."""
 
     identity: str
     identity_url: str
@@ -112,7 +112,7 @@ class ClientV2:
     # Settings
 
     def start_tickers(self) -> None:
-        """Heartbeats and buffer flushes tick from now on, at the intervals that are set."""
+        """Start the timers of heartbeats and buffer flushes, at the configured intervals."""
         self.stop_tickers()
         self.heartbeat_due = False
         if self.heartbeat_interval:
@@ -149,7 +149,7 @@ class ClientV2:
     # The RDY window
 
     def window(self) -> int:
-        """How many more messages it may be sent now."""
+        """The number of further messages it may be sent now."""
         channel = self.delivers_from
         if channel is None or channel.paused:
             return 0

@@ -60,7 +60,7 @@ _HAS_BODY = {name for name, tail in GRAMMAR.items() if tail is Tail.BODY}
 
 
 class CodecError(NSQError):
-    """Bytes that make no sense: `code` is the E_ code, `reason` the text that follows the command's name."""
+    """Invalid bytes: `code` is the E_ code, `reason` the text that follows the command's name."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(f"{code} {reason}")
@@ -120,7 +120,7 @@ class Decoder:
 
     @property
     def buffered(self) -> int:
-        """How many bytes are waiting to be decoded."""
+        """The number of bytes to be decoded."""
         return self._length - self._position + self._pieces_length
 
     def take_rest(self) -> bytes:
@@ -281,7 +281,7 @@ class Decoder:
         return self._has(4 + size)
 
     def messages_cut_off(self) -> CodecError:
-        """What to say when the stream ends where `messages` needed more."""
+        """The error if the stream ends where `messages` needs more."""
         if self._count < 0:
             return CodecError("E_BAD_BODY", "failed to read message count")
         if self.buffered < 4:

@@ -1,11 +1,11 @@
-"""How the protocol refuses."""
+"""Errors of the protocol."""
 
 from gnsqd.errors import NSQError
 
 
 class ClientError(NSQError):
-    """A command is refused: an error frame `code text`, and the end of the connection if `fatal`. What may come in
-    great numbers through no fault of the client's is `quiet` in the log."""
+    """A command is refused: an error frame `code text`, and the end of the connection if `fatal`. Frequent errors that
+    are not the client's fault are `quiet` in the log."""
 
     def __init__(
         self, code: str, text: str | bytes, cause: Exception | None = None, *, fatal: bool = True, quiet: bool = False

@@ -1,4 +1,4 @@
-"""IDENTIFY: what a client says of itself and asks for, and what it gets (NSQD-COMPAT section 2.4)."""
+"""IDENTIFY: a client's description and requested settings, and the answer (NSQD-COMPAT section 2.4)."""
 
 from dataclasses import dataclass, fields
 from typing import NamedTuple
@@ -52,7 +52,7 @@ def _label(name: str) -> str:
 
 
 class Upgrades(NamedTuple):
-    """Which compression the client gets; `deflate_level` is told even without deflate."""
+    """Which compression the client gets; `deflate_level` is reported even without deflate."""
 
     deflate: bool
     deflate_level: int

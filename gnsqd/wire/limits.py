@@ -1,6 +1,6 @@
-"""How many topics and channels clients may bring the daemon to, by their names alone: each costs memory, and files.
+"""Limits on the number of topics and channels that clients create, since each costs memory and files.
 
-Those that are there already, that nsqd.dat holds or that nsqlookupd knows of are not refused.
+Those that exist, are in nsqd.dat, or are listed by nsqlookupd are not refused.
 """
 
 from gnsqd.broker.registry import Registry
@@ -10,11 +10,11 @@ from gnsqd.options import Options
 
 
 class NoRoom(BrokerError):
-    """There are as many as may be."""
+    """The limit is reached."""
 
 
 class Room:
-    """Asked before a name is made use of."""
+    """Checked before a name is used."""
 
     def __init__(self, registry: Registry, options: Options) -> None:
         self._registry = registry

@@ -37,7 +37,7 @@ class ProtocolV2:
     # IOLoop
 
     def IOLoop(self, client: ClientV2) -> None:
-        """Serve `client` until its connection ends. Raises only what is a defect."""
+        """Serve `client` until its connection ends. Raises only on defects."""
         pump = self._spawn(f"messagePump:{client}", partial(self.messagePump, client))
         failure = ""
         try:

@@ -17,8 +17,8 @@ from gnsqd.wire.session import ProtocolV2
 
 
 class TCPServer:
-    """Owns the clients that came by one listener, by id. `spawn(name, body)` starts a greenlet for a client; `port` is
-    -1 on a unix socket."""
+    """Owns the clients of one listener, by id. `spawn(name, body)` starts a greenlet for a client; `port` is -1 on a
+    unix socket."""
 
     def __init__(self, listener: Listener, protocol: ProtocolV2, options: Options, log: Logger, spawn: Spawn) -> None:
         self.clients: dict[int, ClientV2] = {}

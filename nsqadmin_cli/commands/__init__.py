@@ -1,7 +1,7 @@
-"""The commands of gnsqadmin, one module for each or for a few that belong together.
+"""The commands of gnsqadmin, one module for each or for a few related ones.
 
-A row here makes a command known: its words, and the module and attribute that it is loaded from when it is wanted.
-Modules are loaded by name because a command must not wait for what the others need.
+Each row registers a command: its words, and the module and attribute that it is loaded from when it is used. Modules
+are loaded by name, so that a command does not import what only others need.
 """
 
 from typing import NamedTuple
@@ -76,20 +76,20 @@ SELF: tuple[Entry, ...] = (
 
 # In the order of help. A heading without commands is not shown.
 SECTIONS = {
-    "See": SEE,
-    "Act": ACT,
+    "Inspect": SEE,
+    "Manage": ACT,
     "Messages": MESSAGES,
-    "Judge": JUDGE,
+    "Diagnose": JUDGE,
     "Data directories": DATA,
     "gnsqadmin itself": SELF,
 }
 
 # The first words of commands that have two.
 GROUPS = {
-    "topic": "Look at one topic, or change it.",
-    "channel": "Look at one channel, or change it.",
-    "config": "Look at the options of running nodes, or change them.",
-    "drain": "Let consumers empty nodes of gnsqd, which then exit.",
-    "data": "Work on the data directory of an nsqd that does not run.",
-    "context": "Save where a cluster is under a name.",
+    "topic": "Show or change one topic.",
+    "channel": "Show or change one channel.",
+    "config": "Show or change the options of running nodes.",
+    "drain": "Let consumers empty gnsqd nodes, which then exit.",
+    "data": "Inspect and repair the data directory of a stopped nsqd.",
+    "context": "Save the addresses of a cluster under a name.",
 }

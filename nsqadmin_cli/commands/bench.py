@@ -1,4 +1,4 @@
-"""`gnsqadmin bench`: how many messages a second nodes take and deliver, and how long that takes."""
+"""`gnsqadmin bench`: messages per second that nodes accept and deliver, and latencies."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -32,26 +32,30 @@ _BUSY = 0.85  # of a core: then it is this program that is measured
         gnsqadmin bench --json | jq .delivery_latency.p99
     """,
     document="""
-        seconds           that were measured
+        seconds           duration of the measurement
         nodes             list of addresses
-        topic             that was made and deleted
+        topic             the topic that was created and deleted
         size, batch, publishers, consumers, window, rate
-                          as told; rate is null without --rate
+                          the options; rate is null without --rate
         published, received
-                          messages that nodes took, and that came back meanwhile
+                          messages accepted by nodes, and consumed meanwhile
         publish_rate, receive_rate
-                          the same a second
-        lost, redelivered messages that never came, and that came again
-        own_cpu           the part of a core that gnsqadmin itself used
-        publish_latency   of requests until their answer, in seconds: count, mean,
+                          the same per second
+        lost, redelivered messages that never arrived, and that arrived again
+        own_cpu           fraction of a core that gnsqadmin itself used
+        publish_latency   of requests, in seconds: count, mean,
                           p50, p90, p99, p999, max
-        delivery_latency  the same of messages, from publishing until they were here
+        delivery_latency  of messages, from publishing to receipt: the same keys
         histogram         of delivery_latency: list of least, most (seconds), count
-        errors            list of texts; it ends with the first one
+        errors            list of texts; the first one ends the run
     """,
 )
 @click.option(
-    "--duration", type=Duration(86400), default=5.0, metavar="DURATION", help="How long to measure. [default: 5]"
+    "--duration",
+    type=Duration(86400),
+    default=5.0,
+    metavar="DURATION",
+    help="Duration of the measurement. [default: 5]",
 )
 @click.option(
     "--size",
@@ -65,19 +69,19 @@ _BUSY = 0.85  # of a core: then it is this program that is measured
     "--batch",
     type=click.IntRange(1, 10_000),
     metavar="N",
-    help="Messages in one request. [default: 100, fewer with --rate so that they are spread over time]",
+    help="Messages per request. [default: 100; fewer with --rate, to spread them over time]",
 )
 @click.option(
     "--rate",
     type=click.FloatRange(0, min_open=True),
     metavar="N",
-    help="Messages to publish a second, all together. Without it, as many as can be.",
+    help="Messages to publish per second, in total. Without it, as many as possible.",
 )
 @click.option(
     "--publishers",
     type=click.IntRange(1, 256),
     metavar="N",
-    help="Connections that publish, over HTTP. [default: 2, and one for each node at least]",
+    help="Connections that publish, over HTTP. [default: 2, but at least one per node]",
 )
 @click.option(
     "--consumers",
@@ -85,7 +89,7 @@ _BUSY = 0.85  # of a core: then it is this program that is measured
     default=2,
     show_default=True,
     metavar="N",
-    help="Connections that consume, one for each node at least; 0: nobody does, and only publishing is measured.",
+    help="Connections that consume, at least one per node; 0: measure publishing only.",
 )
 @click.option(
     "--window",
@@ -93,11 +97,9 @@ _BUSY = 0.85  # of a core: then it is this program that is measured
     default=1000,
     show_default=True,
     metavar="N",
-    help="Messages that may be on their way at once. A node must be able to keep them: see its --mem-queue-size.",
+    help="Maximum of published messages not yet received. Nodes must be able to hold them: see --mem-queue-size.",
 )
-@click.option(
-    "--durable", is_flag=True, help="Use a topic and channel that are not ephemeral: what overflows goes to disk."
-)
+@click.option("--durable", is_flag=True, help="Use a topic and channel that are not ephemeral, which overflow to disk.")
 @auth_option
 @cluster_options
 @output_options
@@ -116,18 +118,18 @@ def bench(
     durable: bool,
     auth_secret: str,
 ) -> None:
-    """Measure how many messages a second nodes take and deliver, and how long that takes.
+    """Measure messages per second that nodes accept and deliver, and latencies.
 
-    Publishes to a topic of its own on every node, consumes it and deletes it at the end. Without --rate this is as much
-    load as it can make: think twice before you do that to nodes that others use. Publishing is measured by request,
-    delivery by message, from the moment before it was published until it was here; without --rate most of that is the
-    wait behind the --window messages before it.
+    Publishes to a temporary topic on every node, consumes it, and deletes it at the end. Without --rate it generates as
+    much load as it can: take care with nodes in production. Publishing latency is measured per request, delivery
+    latency per message, from just before publishing to receipt; without --rate, most of it is queueing behind the
+    --window messages before.
 
-    This program uses one core at most. When it does, the last line says so: the nodes can do more than it shows.
+    gnsqadmin uses at most one core. If that limits the result, the last line says so: the nodes can handle more.
     """
     nodes = cluster.nsqds()
     if not nodes:
-        raise AdminError("nsqlookupd knows of no node")
+        raise AdminError("nsqlookupd lists no nodes")
     publishers = publishers or max(2, len(nodes))
     if batch is None:
         batch = max(1, min(100, int(rate / publishers / 20))) if rate else 100
@@ -153,7 +155,7 @@ def bench(
         if durable:  # nsqlookupd keeps such a topic when its last node has deleted it
             left += errors_of(cluster.ask_lookupds(lambda lookupd: lookupd.topic("delete", plan.topic)))
         for error in left:
-            note(f"Warning: {error}; the topic {plan.topic} may be left there")
+            note(f"Warning: {error}; the topic {plan.topic} may still exist there")
     output.show(
         lambda: _document(measured, plan, [str(node) for node in nodes]),
         lambda: list(_blocks(measured, plan, len(nodes))),
@@ -174,7 +176,7 @@ def _rate(count: int, measured: Report) -> float:
 
 
 def _latencies(histogram: Histogram) -> dict[str, float | None]:
-    """Seconds; None where there is nothing to measure."""
+    """Seconds; None without measurements."""
     if not histogram.count:
         return dict.fromkeys(("mean", *_QUANTILES, "max"))
     found = {key: histogram.quantile(part) for key, part in _QUANTILES.items()}
@@ -230,26 +232,26 @@ def _table(measured: Report, plan: Plan) -> Table:
 
 def _blocks(measured: Report, plan: Plan, nodes: int) -> Iterator[Block]:
     consumers = plural(max(plan.consumers, nodes), "consumer") if plan.consumers else "no consumer"
-    pace = f"{units.rate(plan.rate)}/s" if plan.rate else "as fast as can be"
+    pace = f"{units.rate(plan.rate)}/s" if plan.rate else "as fast as possible"
     facts = (
         ("nodes", f"{plural(nodes, 'node')}, {plural(plan.publishers, 'publisher')}, {consumers}"),
-        ("messages", f"{units.size(plan.size)} each, {plan.batch:,} in a request, {pace}"),
+        ("messages", f"{units.size(plan.size)} each, {plan.batch:,} per request, {pace}"),
         ("measured", f"{measured.seconds:.1f} s"),
     )
     yield Grid([[Cell(name, Tone.FAINT), text] for name, text in facts])
     yield _table(measured, plan)
     if measured.delivery.count:
-        yield Line.of("How long messages took from publishing until they were here", Tone.STRONG)
+        yield Line.of("Latency from publishing to receipt", Tone.STRONG)
         yield _histogram(measured.delivery)
     if plan.consumers and measured.lost:
         where = "its --mem-queue-size is smaller than --window, or it failed" if not plan.durable else "a node failed"
         yield Paragraph(("", Tone.PLAIN), f"{plural(measured.lost, 'message')} lost: {where}.", Tone.BAD)
     if measured.twice:
-        text = f"{plural(measured.twice, 'message')} came again: they took longer than the node's --msg-timeout."
+        text = f"{plural(measured.twice, 'message')} delivered again, after the node's --msg-timeout."
         yield Paragraph(("", Tone.PLAIN), text, Tone.NOTE)
     busy = measured.cpu / measured.seconds if measured.seconds else 0.0
     if busy > _BUSY:
-        text = f"gnsqadmin itself was busy for {busy:.0%} of the time: the nodes can do more than this."
+        text = f"gnsqadmin itself was busy {busy:.0%} of the time: the nodes can handle more than this."
         yield Paragraph(("", Tone.PLAIN), text, Tone.NOTE)
 
 

@@ -40,9 +40,9 @@ from nsqadmin_cli.text import plural
 @output_options
 @click.pass_context
 def show(ctx: click.Context, cluster: Cluster, output: Output, topic: str, channel: str) -> None:
-    """Show one channel: how much waits, on which nodes, and who consumes it.
+    """Show one channel: its depth, nodes and consumers.
 
-    As CSV it is one row for each consumer.
+    CSV output has one row per consumer.
     """
     seen = look(cluster, topic=topic, channel=channel, clients=True)
     if (topic, channel) not in seen.channel_shares:
@@ -61,7 +61,7 @@ def _blocks(seen: Look, topic: str, channel: str) -> list[Block]:
     facts = Grid([[Cell("channel", Tone.FAINT), Cell(channel, Tone.STRONG)], [Cell("topic", Tone.FAINT), topic]])
     facts.rows += stat_tables.channel_facts(whole, shares)
     clients = stat_tables.client_table(seen, with_places=False)
-    clients.empty = "No consumers." if not whole.depth else "No consumers: nobody takes what waits."
+    clients.empty = "No consumers." if not whole.depth else "No consumers: its messages are not consumed."
     return [
         facts,
         stat_tables.share_table(seen, shares, whole),
@@ -100,8 +100,8 @@ def _document(seen: Look, topic: str, channel: str) -> dict[str, Any]:
 def create(ctx: click.Context, cluster: Cluster, output: Output, topic: str, channel: str, lookupd_only: bool) -> None:
     """Create a channel on every node that has the topic, and at nsqlookupds.
 
-    From then on the channel keeps what is published, though nobody consumes it yet. An nsqlookupd tells it to nodes
-    that get the topic later.
+    From then on, the channel queues what is published, even without consumers. Nodes that create the topic later get
+    the channel from nsqlookupd.
     """
     operate(ctx, cluster, output, Operation("create", topic, channel), lookupd_only=lookupd_only)
 
@@ -119,8 +119,8 @@ def create(ctx: click.Context, cluster: Cluster, output: Output, topic: str, cha
 def pause(ctx: click.Context, cluster: Cluster, output: Output, topic: str, channel: str) -> None:
     """Stop a channel from sending messages to its consumers.
 
-    Messages go on to gather in it, and consumers stay connected. What is in flight can be finished. It stays paused
-    when its nodes are restarted.
+    New messages are queued, consumers stay connected, and messages in flight can be finished. The channel stays paused
+    across restarts.
     """
     operate(ctx, cluster, output, Operation("pause", topic, channel))
 
@@ -156,10 +156,10 @@ def unpause(ctx: click.Context, cluster: Cluster, output: Output, topic: str, ch
 @output_options
 @click.pass_context
 def empty(ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> None:
-    """Throw away all messages of a channel.
+    """Discard all messages of a channel.
 
-    These are those that wait, those in flight and deferred ones. Other channels keep theirs, and consumers stay
-    connected; what they have in flight they cannot finish any more.
+    This includes messages in flight and deferred messages. Other channels keep theirs, and consumers stay connected,
+    but can no longer finish what they have in flight.
     """
     operate(ctx, cluster, output, Operation("empty", topic, channel), confirm)
 
@@ -182,7 +182,7 @@ def empty(ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm
 def delete(ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> None:
     """Delete a channel with all its messages.
 
-    It goes from all nodes and nsqlookupds, and its consumers are disconnected. A consumer that connects again creates
-    the channel anew: stop the consumers first.
+    It is deleted on all nodes and nsqlookupds, and its consumers are disconnected. A consumer that reconnects creates
+    the channel again: stop the consumers first.
     """
     operate(ctx, cluster, output, Operation("delete", topic, channel), confirm)

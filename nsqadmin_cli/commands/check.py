@@ -1,4 +1,4 @@
-"""`gnsqadmin check`: whether all is within limits, in the way of monitoring plugins."""
+"""`gnsqadmin check`: checks limits, as a plugin for monitoring systems."""
 
 import enum
 import math
@@ -21,7 +21,7 @@ from nsqadmin_cli.thresholds import METRICS, Limits, Measure, Metric, Scope, lim
 
 
 class Status(enum.StrEnum):
-    """What monitoring systems know, the worst first."""
+    """The states of monitoring plugins, the worst first."""
 
     CRITICAL = "CRITICAL"
     UNKNOWN = "UNKNOWN"
@@ -43,7 +43,7 @@ _SHOWN = 20  # problems in the text: monitoring systems take some kilobytes
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something beyond a limit, or that cannot be told. `metric` is empty where it is about no limit."""
+    """A value beyond a limit, or unknown. `metric` is empty if it is not about a limit."""
 
     status: Status
     text: str
@@ -67,7 +67,7 @@ class Problem:
 
 
 class CheckCommand(AdminCommand):
-    """Ends with UNKNOWN where other commands end with wrong usage or an error."""
+    """Exits with UNKNOWN where other commands report wrong usage or an error."""
 
     def make_context(self, *args: Any, **attributes: Any) -> click.Context:
         try:
@@ -102,14 +102,14 @@ def _unknown(error: click.ClickException) -> click.ClickException:
     document="""
         time      unix seconds
         status    OK, WARNING, CRITICAL or UNKNOWN
-        summary   what the first line says
-        problems  list, the worst first: status, metric (null where a node is the
-                  problem), topic, channel, node (null where it is about none), value
-                  (null: there is none, or a channel that never gets empty), warning,
-                  critical (the limits, null where there is none), text
+        summary   the text of the first line
+        problems  list, the worst first: status, metric (null if a node is the
+                  problem), topic, channel, node (null if not about one), value
+                  (null if there is none, or the channel never becomes empty),
+                  warning, critical (the limits, or null), text
         metrics   the worst value of each: depth, topic_depth, channel_depth,
                   backend_depth, in_flight, deferred, requeue_rate, timeout_rate,
-                  drain_time (seconds), clients, nodes; null where there is nothing to
+                  drain_time (seconds), clients, nodes; null if there is nothing to
                   measure, and for rates and times without --interval or a limit
     """,
 )
@@ -120,13 +120,13 @@ def _unknown(error: click.ClickException) -> click.ClickException:
     "--exclude",
     multiple=True,
     metavar="PATTERN",
-    help="Leave out topics, or channels as in topic/channel, of such names; * and ? stand for any text and character.",
+    help="Ignore topics, or channels as topic/channel, with names that match; * matches any text, ? any character.",
 )
 @click.option(
     "--interval",
     type=Duration(3600),
     metavar="DURATION",
-    help="How long to watch for rates and the time to drain. [default: 5 if there is a limit to one of them]",
+    help="Time over which rates and the drain time are measured. [default: 5 if one of them has a limit]",
 )
 @cluster_options
 @output_options
@@ -144,16 +144,15 @@ def check(
 ) -> None:
     """Check that all is within limits: exit code 0 OK, 1 warning, 2 critical, 3 unknown.
 
-    LIMITS are CRITICAL, or WARNING,CRITICAL, or WARNING, with a comma at its end: numbers, for --drain-time durations
-    such as 10m. What is beyond a limit counts, what is equal to it does not. Counts are summed over nodes.
+    LIMITS are CRITICAL, or WARNING,CRITICAL, or WARNING, with a trailing comma: numbers, or durations such as 10m for
+    --drain-time. A value equal to a limit is within it. Counts are summed over nodes.
 
-    A node that does not answer or is not healthy is critical without any limit; so are those that an nsqlookupd lists.
-    An nsqlookupd that does not answer is a warning as long as another one does. A topic or channel that --topic or
-    --channel name and that is nowhere is unknown; so is wrong usage.
+    A node that does not answer or is unhealthy is critical, also if it is only listed by nsqlookupd. An nsqlookupd that
+    does not answer is a warning as long as another one answers. A --topic or --channel that no node has is unknown; so
+    is wrong usage.
 
-    The first line is what monitoring systems show: the status, what is wrong, and after a | the worst values as
-    performance data. The first 20 problems have a line below each, if there are
-    several.
+    The first line is the one that monitoring systems show: the status, the worst problem, and after a | the worst
+    values as performance data. With several problems, the first 20 follow, one per line.
     """
     given = {metric: told for metric in METRICS if (told := limits[f"limits_{metric.key}"]) is not None}
     if interval is None and any(metric.moving for metric in given):
@@ -189,13 +188,13 @@ def check(
 
 
 def _look(cluster: Cluster, topic: str, channel: str, interval: float | None) -> Look:
-    """Look once, or twice to see what flows. AdminError if no nsqlookupd answers."""
+    """One snapshot, or two for rates. AdminError if no nsqlookupd answers."""
     seen = look(cluster, topic=topic, channel=channel)
     if interval is None or not seen.nodes:
         return seen
     from nsqadmin_cli.render.progress import wait  # what it needs loads slowly
 
-    wait(f"watching what moves, {interval:g} s", interval)
+    wait(f"measuring rates, {interval:g} s", interval)
     return look(cluster, topic=topic, channel=channel, before=seen)
 
 
@@ -208,11 +207,11 @@ def _of_nodes(seen: Look) -> Iterator[Problem]:
     for error in seen.lookupd_errors:
         yield Problem(Status.WARNING, str(error), node=str(error.address))
     if not seen.answers:
-        yield Problem(Status.UNKNOWN, "nsqlookupd knows of no node")
+        yield Problem(Status.UNKNOWN, "nsqlookupd lists no nodes")
 
 
 def _of_names(seen: Look, topic: str, channel: str) -> Iterator[Problem]:
-    """What was named and is nowhere. Its limits cannot be judged, and it would seem to be well."""
+    """The topic or channel that was named and does not exist: without this, it would pass the limits."""
     if not seen.nodes or (not topic and not channel):
         return
     if topic and not any(found.topic_name == topic for found in seen.totals.topics):
@@ -272,7 +271,7 @@ def _lines(status: Status, summary: str, problems: list[Problem], performance: s
 
 
 def _performance(worst: dict[Metric, Measure | None], given: dict[Metric, Limits]) -> str:
-    """label=value[s];warning;critical;least for each value, as the guidelines for plugins have it."""
+    """label=value[s];warning;critical;least for each value, as in the monitoring plugins' guidelines."""
     parts = []
     for metric, measure in worst.items():
         if measure is not None:

@@ -1,4 +1,4 @@
-"""`gnsqadmin completion`: the script with which a shell completes commands, options, topics and channels."""
+"""`gnsqadmin completion`: prints a script for completion in a shell."""
 
 import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
@@ -9,7 +9,7 @@ from nsqadmin_cli.command import command
 class _BashComplete(BashComplete):
     @staticmethod
     def _check_version() -> None:
-        """The script may be made on another machine than it is used on."""
+        """The script may be generated on another machine."""
 
 
 _SHELLS: dict[str, type[ShellComplete]] = {"bash": _BashComplete, "zsh": ZshComplete, "fish": FishComplete}
@@ -26,9 +26,9 @@ _SHELLS: dict[str, type[ShellComplete]] = {"bash": _BashComplete, "zsh": ZshComp
 @click.argument("shell", type=click.Choice(sorted(_SHELLS)))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script that makes a shell complete commands, options, saved contexts, topics and channels.
+    """Print a script that lets a shell complete commands, options, saved contexts, topics and channels.
 
-    Topics and channels are those that the nodes have at that moment; a shell waits a second for them at most.
+    Topics and channels are queried from the nodes, for at most a second.
     """
     root = ctx.find_root().command
     click.echo(_SHELLS[shell](root, {}, "gnsqadmin", "_GNSQADMIN_COMPLETE").source())

@@ -52,17 +52,17 @@ def _complete_changeable(ctx: click.Context, param: click.Parameter, incomplete:
     """,
     document="""
         nodes    list, in the order asked: address, error (null, or why it has no
-                 options), options (by key: their values as /config tells them,
-                 durations in ns; those that the node does not have are left out)
+                 options), options (by key: values as in /config, durations
+                 in ns; without options that the node does not have)
     """,
 )
 @click.argument("option", nargs=-1, type=_Key(), shell_complete=_complete)
-@click.option("--different", is_flag=True, help="Show only options whose values are not the same on all nodes.")
+@click.option("--different", is_flag=True, help="Show only options whose values differ between nodes.")
 @cluster_options
 @output_options
 @click.pass_context
 def get(ctx: click.Context, cluster: Cluster, output: Output, option: tuple[str, ...], different: bool) -> None:
-    """Show the options that nodes run with, all or those named.
+    """Show the options of running nodes, all or the given ones.
 
     Options are named by their keys in the config file (max_msg_size) or as flags (max-msg-size). Nodes with the same
     value share a row.
@@ -93,7 +93,7 @@ def get(ctx: click.Context, cluster: Cluster, output: Output, option: tuple[str,
     document="""
         option
         nodes    list, in the order asked: address, error (null, or why nothing was
-                 changed), before, after (the values as /config tells them)
+                 changed), before, after (values as in /config)
     """,
 )
 @click.argument("option", type=_Key(), shell_complete=_complete_changeable)
@@ -104,8 +104,8 @@ def get(ctx: click.Context, cluster: Cluster, output: Output, option: tuple[str,
 def set_option(ctx: click.Context, cluster: Cluster, output: Output, option: str, value: tuple[str, ...]) -> None:
     """Change an option of running nodes, until they are restarted.
 
-    nsqd lets two be changed: log_level (debug, info, warn, error, fatal), and nsqlookupd_tcp_addresses, which takes
-    several values or a JSON list of them. The config file stays as it is.
+    Two options can be changed: log_level (debug, info, warn, error, fatal), and nsqlookupd_tcp_addresses, with several
+    values or a JSON list. The config file is not changed.
     """
     text = _text(option, value)
     answers = cluster.ask(lambda node: _changed(node, option, text))
@@ -142,7 +142,7 @@ def _changed(node: Nsqd, key: str, text: str) -> tuple[object, object]:
             reason = f"{key} cannot be changed while nsqd runs, only {' and '.join(CHANGEABLE)} can"
         elif error.code == "INVALID_VALUE":
             expected = {"log_level": ", expected debug, info, warn, error or fatal"}.get(key, "")
-            reason = f"{printable(text, 100)!r} is no value for {key}{expected}"
+            reason = f"{printable(text, 100)!r} is not a value for {key}{expected}"
         else:
             raise
         raise NodeError(node.program, node.address, reason) from None
@@ -162,7 +162,7 @@ def _text(key: str, values: Sequence[str]) -> str:
         except ValueError:
             address = None
         if address is None or address.path or "://" in value:
-            raise click.UsageError(f"{printable(repr(value), 100)} is no host:port of an nsqlookupd.")
+            raise click.UsageError(f"{printable(repr(value), 100)} is not a host:port of an nsqlookupd.")
     return json.dumps(values)
 
 

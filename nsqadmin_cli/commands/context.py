@@ -1,4 +1,4 @@
-"""`gnsqadmin context`: where clusters are, saved under names."""
+"""`gnsqadmin context`: saved addresses of clusters."""
 
 import os
 from dataclasses import replace
@@ -22,9 +22,9 @@ _FILES = ("tls_ca", "tls_cert", "tls_key", "token_file")
     "list",
     examples="gnsqadmin context list\ngnsqadmin context list --json",
     document="""
-        file      the path of the file, which need not be there
-        contexts  list by name: name, current (whether it is used when nothing is
-                  said), and the settings that it has, named as their options
+        file      the path of the file, which may not exist
+        contexts  list by name: name, current (whether it is the default), and its
+                  settings, named like their options
     """,
 )
 @output_options
@@ -44,12 +44,12 @@ def list_contexts(output: Output) -> None:
 @click.argument("name", shell_complete=complete_contexts)
 @settings_options
 def set_context(settings: ClusterSettings, name: str) -> None:
-    """Save the given options under a name, or change them there; others are kept.
+    """Save the given options under a name; options saved there before are kept.
 
-    The first context that is saved becomes the current one. Variables such as GNSQADMIN_TIMEOUT are not saved.
+    The first context becomes the current one. Variables such as GNSQADMIN_TIMEOUT are not saved.
     """
     if not contexts.is_name(name):
-        raise click.UsageError("a context is named by 1 to 64 of a-z, A-Z, 0-9, '.', '_' and '-'.")
+        raise click.UsageError("a context name has 1 to 64 of a-z, A-Z, 0-9, '.', '_' and '-'.")
     saved = contexts.load()
     # A copy of the context that an option names.
     base = saved.get(settings.context_name) if settings.by_option else saved.contexts.get(name, Context())
@@ -60,11 +60,11 @@ def set_context(settings: ClusterSettings, name: str) -> None:
 
 @command("use", examples="gnsqadmin context use prod\ngnsqadmin context use --none")
 @click.argument("name", required=False, shell_complete=complete_contexts)
-@click.option("--none", "no_context", is_flag=True, help="Use no context when nothing is said.")
+@click.option("--none", "no_context", is_flag=True, help="Use no context by default.")
 def use(name: str | None, no_context: bool) -> None:
-    """Make a context the one that is used when nothing is said."""
+    """Make a context the current one, which is used by default."""
     if (name is None) != no_context:
-        raise click.UsageError("tell the name of a context, or --none.")
+        raise click.UsageError("give the name of a context, or --none.")
     saved = contexts.load()
     if name is not None:
         saved.get(name)
@@ -75,7 +75,7 @@ def use(name: str | None, no_context: bool) -> None:
 @command("remove", examples="gnsqadmin context remove old")
 @click.argument("name", shell_complete=complete_contexts)
 def remove(name: str) -> None:
-    """Forget a context."""
+    """Remove a context."""
     contexts.save(contexts.load().without(name))
     note(f"removed context {name}")
 

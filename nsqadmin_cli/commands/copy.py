@@ -1,4 +1,4 @@
-"""`gnsqadmin copy`: publish the messages of a topic to another one, here or in another cluster."""
+"""`gnsqadmin copy`: publishes the messages of a topic to another one, in this or another cluster."""
 
 import time
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ _TO = "Where to"
         gnsqadmin copy orders --channel move --create --to-context new_cluster
         gnsqadmin copy orders --channel billing --to-nsqd-http-address b.example:4151
     """,
-    document=f"{PUBLISHED}\n        source, channel\n                 the topic and channel that they were taken from",
+    document=f"{PUBLISHED}\n        source, channel\n                 the topic and channel they were consumed from",
 )
 @click.argument("topic", type=Name("topic"), shell_complete=complete_topics)
 @click.argument("destination", type=Name("topic"), default=None, required=False, shell_complete=complete_topics)
@@ -45,7 +45,7 @@ _TO = "Where to"
     multiple=True,
     type=AddressType(),
     metavar="ADDRESS",
-    help="HTTP address of an nsqd to publish to. Without this and the next two, it is where the messages come from.",
+    help="HTTP address of an nsqd to publish to. Without this and the next two options, publish to the source nodes.",
 )
 @click.option(
     "--to-lookupd-http-address",
@@ -55,7 +55,7 @@ _TO = "Where to"
     multiple=True,
     type=AddressType(),
     metavar="ADDRESS",
-    help="HTTP address of an nsqlookupd, to publish to all the nodes it knows of.",
+    help="HTTP address of an nsqlookupd, to publish to all nodes that it lists.",
 )
 @click.option(
     "--to-context",
@@ -84,16 +84,16 @@ def copy(
     rate: float,
     source: Source,
 ) -> None:
-    """Publish the messages of TOPIC to DESTINATION, which is a topic of the same name if it is left out.
+    """Publish the messages of TOPIC to DESTINATION, by default a topic of the same name.
 
-    With --channel, the messages of that channel are taken out of it until it is empty, so they are moved. Each is
-    finished only when a node of the destination has it. What is in hand when a run ends goes back and comes again the
-    next time, so there may be messages twice, but none is lost.
+    With --channel, the messages of that channel are moved until it is empty. Each is finished only after a node of the
+    destination has accepted it. Messages in flight when a run ends are requeued, so there may be duplicates, but none
+    is lost.
 
-    Without --channel, what is published from now on is copied, until Ctrl-C; nobody misses it in TOPIC. What comes
-    faster than it can be copied may be left out.
+    Without --channel, messages published from now on are copied, until Ctrl-C; other channels are not affected.
+    Messages that arrive faster than they can be copied may be lost to the copy.
 
-    A destination that cannot be reached is tried again for 20 seconds. Messages get a new id and time there.
+    A destination that cannot be reached is retried for 20 seconds. Messages get a new id and timestamp there.
     """
     target = cluster
     if to_nsqds or to_lookupds or to_context:
@@ -104,7 +104,7 @@ def copy(
     lookupd_errors = [] if target is cluster else target.lookupd_errors
     if name == topic and {node.address for node in nodes} & {node.address for node in cluster.nsqds()}:
         raise click.UsageError(
-            "The messages would come back: give another DESTINATION, or another cluster with --to-context or its like."
+            "source and destination are the same: give another DESTINATION, or another cluster, as with --to-context."
         )
     publisher = Publisher(nodes, patience=_PATIENCE, rate=rate)
     channel = source.wish.channel

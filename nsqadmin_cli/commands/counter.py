@@ -1,4 +1,4 @@
-"""`gnsqadmin counter`: how many messages went through, in one number."""
+"""`gnsqadmin counter`: the number of messages that all topics received."""
 
 import time
 
@@ -23,25 +23,25 @@ from nsqadmin_cli.table import ALWAYS, Column, Form, Table
     """,
     document="""
         time       unix seconds
-        published  messages that topics took since their nodes were started
-        delivered  messages that channels took: each message once for each channel
+        published  messages that topics received since their nodes started
+        delivered  messages that channels received: each message once per channel
         ingress_rate, egress_rate
-                   messages a second into topics, and finished by consumers; null
-                   but for --watch
+                   messages per second published to topics, and finished by
+                   consumers; null without --watch
     """,
 )
 @topic_option
-@click.option("--watch", type=Duration(), metavar="DURATION", help="Count again after so long, and show rates.")
-@click.option("--count", type=click.IntRange(1), metavar="N", help="End after N counts; without it, by Ctrl-C.")
+@click.option("--watch", type=Duration(), metavar="DURATION", help="Repeat at this interval, and show rates.")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N counts. Without it, Ctrl-C stops.")
 @cluster_options
 @output_options
 @click.pass_context
 def counter(
     ctx: click.Context, cluster: Cluster, output: Output, topic: str, watch: float | None, count: int | None
 ) -> None:
-    """Count the messages of all topics on all nodes, since these were started."""
+    """Count the messages of all topics on all nodes since they started."""
     if count is not None and watch is None:
-        raise click.UsageError("--count is for --watch.")
+        raise click.UsageError("--count requires --watch.")
     seen: Look | None = None
     code = ExitCode.OK
     for number in every(watch, count):

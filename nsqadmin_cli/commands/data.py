@@ -1,4 +1,4 @@
-"""`gnsqadmin data verify`, which only reads, and what the other commands for data directories share with it."""
+"""`gnsqadmin data verify`, which only reads, and the parts that commands for data directories share."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +33,7 @@ max_msg_size_option = click.option(
     default=DEFAULT_MAX_MSG_SIZE,
     show_default=True,
     metavar="BYTES",
-    help="The largest body, as nsqd was told: it takes what is larger for damage.",
+    help="The --max-msg-size of nsqd, which treats larger messages as damage.",
 )
 
 
@@ -58,17 +58,17 @@ def queue_options(function: Function) -> Function:
 
 
 def select(found: DataDirectory, topic: str, channel: str) -> list[Queue]:
-    """The queues that the options name; NotFound if they name none."""
+    """The queues that the options select; NotFound without any."""
     queues = found.select(topic, channel)
     if not queues and not (found.select_journals(topic) and not channel) and (topic or channel):
         what = f"the topic {topic}" if topic else f"the channel {channel}"
-        raise NotFound(f"{found.path} has nothing of {what}" + f" and its channel {channel}" * bool(topic and channel))
+        raise NotFound(f"{found.path} does not have {what}" + f" and its channel {channel}" * bool(topic and channel))
     return queues
 
 
 @contextmanager
 def reading(description: str, size: int, *, quiet: bool = False) -> Iterator[Advance]:
-    """Progress in bytes, of what may take a second."""
+    """Progress in bytes, of work that may take over a second."""
     if quiet or size < _QUICKLY_READ or not sys.stderr.isatty():
         yield lambda count: None
         return
@@ -79,7 +79,7 @@ def reading(description: str, size: int, *, quiet: bool = False) -> Iterator[Adv
 
 
 def head(found: DataDirectory, running: bool) -> list[Block]:
-    """Which directory that is, who has it, and what is wrong with nsqd.dat."""
+    """The directory, the process that uses it, and errors in nsqd.dat."""
     facts: list[Sequence[Cell | str]] = [[Cell("directory", Tone.FAINT), Cell(found.path, Tone.STRONG)]]
     if running:
         facts.append([Cell("in use by", Tone.FAINT), Cell(describe_holder(found.path), Tone.NODE)])
@@ -100,7 +100,7 @@ def head(found: DataDirectory, running: bool) -> list[Block]:
         running  whether an nsqd runs on it
         sound    whether there is no damage
         queues   list: queue, messages, bytes (of bodies), held (deferred messages
-                 that gnsqd keeps beside the queue), sound
+                 that gnsqd keeps outside the queue), sound
         journals list, of gnsqd with --durability: topic, messages, bytes, queues
                  (name and messages of each that has some), sound
         findings list: severity ("damage" or "note"), queue (null: the directory),
@@ -112,17 +112,17 @@ def head(found: DataDirectory, running: bool) -> list[Block]:
 @output_options
 @click.pass_context
 def verify(ctx: click.Context, output: Output, directory: str, topic: str, channel: str, max_msg_size: int) -> None:
-    """Read a data directory to its end: what is wrong, and what mends it.
+    """Read all files of a data directory, and report damage and how to repair it.
 
-    Damage is what nsqd has lost, would lose, or does not start with; a note is harmless, or mended by nsqd itself. The
+    Damage is what nsqd has lost, would lose, or cannot start with; a note is harmless, or corrected by nsqd itself. The
     exit code is 1 if there is damage.
 
-    While an nsqd runs on it, what the files do not agree about is no fault, and only damage in the files is told.
+    While an nsqd runs on the directory, files may disagree, so only damage within files is reported.
     """
     found = list_directory(directory)
     running = is_held(directory)
     if running:
-        note(f"Note: {directory} is in use by {describe_holder(directory)}; what it writes meanwhile is not looked at.")
+        note(f"Note: {directory} is in use by {describe_holder(directory)}; what it writes meanwhile is ignored.")
     queues = select(found, topic, channel)
     reports, findings = check(found, queues, running=running, max_msg_size=max_msg_size)
     with reading("reading", sum(journal.size for journal in found.select_journals(topic))) as advance:
@@ -160,7 +160,7 @@ def _in_order(findings: list[Finding]) -> list[Finding]:
 
 
 def saved_table(heading: str, rows: Sequence[Saved]) -> Table:
-    """A row for each queue of which messages were brought to safety."""
+    """A row for each queue with the messages that were saved from it."""
     columns = (
         Column("queue", heading),
         Column("messages", "messages", "msgs", Form.COUNT, ALWAYS),
@@ -250,7 +250,7 @@ def _verified_journals(journals: list[JournalReport]) -> list[Block]:
 
 
 def finding_blocks(findings: list[Finding]) -> Iterator[Block]:
-    """Each finding with its place, what it means and the command that mends it."""
+    """Each finding with its position, meaning and the command that repairs it."""
     for finding in findings:
         tone = Tone.BAD if finding.severity is Severity.DAMAGE else Tone.NOTE
         place = finding.file or finding.queue

@@ -24,7 +24,7 @@ from nsqadmin_cli.text import plural
     """,
     document="""
         directory
-        queues   list of those that had messages in a journal: queue, messages
+        queues   list of queues with messages in a journal: queue, messages
     """,
 )
 @directory_argument
@@ -33,8 +33,8 @@ from nsqadmin_cli.text import plural
 def convert(output: Output, directory: str, dry_run: bool) -> None:
     """Move the messages of journals to disk queues, which the real nsqd reads.
 
-    gnsqd keeps journals with --durability, also after a clean exit. A start of gnsqd without that option does the same
-    as this command. No nsqd may run meanwhile. After a kill, run it again: nothing is lost, and nothing comes twice.
+    gnsqd keeps journals with --durability, even after a clean exit. Starting gnsqd without that option does the same as
+    this command. nsqd must be stopped. If the command is killed, run it again: no message is lost or duplicated.
     """
     with locked(directory):
         journals = list_directory(directory).select_journals("")

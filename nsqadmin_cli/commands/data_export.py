@@ -1,4 +1,4 @@
-"""`gnsqadmin data export`: the messages of a data directory in a file of messages."""
+"""`gnsqadmin data export`: writes the messages of a data directory to a file."""
 
 from typing import Any
 
@@ -27,15 +27,15 @@ from nsqadmin_cli.text import plural
     """,
     document=f"""
         directory, file, messages
-        queues   list: queue, messages, lost_bytes (that hold no whole message)
+        queues   list: queue, messages, lost_bytes (unreadable)
         A line of the file itself is the JSON of a message:{DOCUMENT}
-        channel  where it waits; null: in the topic itself
-        due      ns since 1970, until which gnsqd would hold it back, or null
+        channel  whose queue has it; null: the topic's own queue
+        due      until when it is deferred, ns since 1970, or null
     """,
 )
 @directory_argument
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
-@click.option("--append", is_flag=True, help="Add to FILE if it is there.")
+@click.option("--append", is_flag=True, help="Append to FILE if it exists.")
 @queue_options
 @output_options
 @click.pass_context
@@ -51,18 +51,18 @@ def export(
 ) -> None:
     """Write the messages of a data directory to a file.
 
-    FILE gets a JSON document for each message, one a line, as gnsqadmin load publishes them; - is standard output, and
-    a name that ends in .gz makes a compressed file. Messages come in the order in which nsqd would deliver them, each
-    once for every channel where it waits; those behind damage are among them.
+    FILE gets one JSON document per line and message, which gnsqadmin load can publish; - is standard output, and a name
+    that ends in .gz is compressed. Messages are in nsqd's order of delivery, once for every channel that has them;
+    messages behind damage are included.
 
-    Nothing is changed, and an nsqd may run: then what it has in memory is missing.
+    The directory is not changed. nsqd may be running, but its messages in memory are missing.
     """
     found = list_directory(directory)
     if is_held(directory):
-        note(f"Note: {directory} is in use by {describe_holder(directory)}; what it has in memory is not here.")
+        note(f"Note: {directory} is in use by {describe_holder(directory)}; its messages in memory are missing.")
     if journals := found.select_journals(topic):
         left_out = plural(len(journals), "journal")
-        note(f"Note: {left_out} left out; what they hold is in disk queues after a clean exit of gnsqd.")
+        note(f"Note: {left_out} left out; gnsqadmin data convert moves their messages to disk queues.")
     queues = select(found, topic, channel)
     size = sum(queue.size for queue in queues)
     with ArchiveWriter(file, append=append) as archive, reading("exporting", size, quiet=file == STDOUT) as advance:

@@ -1,4 +1,4 @@
-"""`gnsqadmin data ls`: the queues of a data directory. It only reads, whether an nsqd runs on it or not."""
+"""`gnsqadmin data ls`: lists the queues of a data directory. It only reads, so nsqd may be running."""
 
 import time
 from typing import Any
@@ -36,7 +36,7 @@ from nsqadmin_cli.text import plural
                  paused, messages (null without a usable meta file), journaled
                  (messages in the journal; null if that cannot be read), bytes,
                  files, bad_files, oldest (unix seconds or null), due_times
-                 (deferred messages that gnsqd holds back), problem (null, or a text)
+                 (deferred messages), problem (null, or a text)
         journals list, of gnsqd with --durability: topic, files, bytes
     """,
 )
@@ -45,14 +45,14 @@ from nsqadmin_cli.text import plural
 @click.option("--channel", default="", metavar="NAME", help="Only channels of this name.")
 @output_options
 def ls(output: Output, directory: str, topic: str, channel: str) -> None:
-    """List the queues in a data directory: what waits there, and since when.
+    """List the queues in a data directory: their messages, and the age of the oldest.
 
-    DIRECTORY is what nsqd has as --data-path. Counts are those of the meta files, which takes no time; verify reads
-    everything. What a running nsqd has in memory is not here. The queue of a topic itself has what its channels have
-    not been given yet.
+    DIRECTORY is nsqd's --data-path. Counts are from the meta files, which is fast; data verify reads everything.
+    Messages in the memory of a running nsqd are missing. A topic's own queue has the messages that are not in its
+    channels yet.
 
-    Where gnsqd keeps a journal, what a queue has in it is in a column of its own, by what its newest file tells: with
-    all that is in flight or deferred. After an exit that was killed the files of the queue hold copies of that.
+    If gnsqd keeps a journal, a column shows each queue's messages in it, as the newest journal file lists them,
+    including messages in flight and deferred messages. If an exit was killed, the files of the queue hold copies.
     """
     found = list_directory(directory)
     running = is_held(directory)
@@ -76,8 +76,8 @@ def ls(output: Output, directory: str, topic: str, channel: str) -> None:
 
 
 def _count_journaled(found: DataDirectory, topic: str) -> tuple[dict[str, int], dict[str, str]]:
-    """The messages in journals by queue, and by topic why a journal does not tell. `found` gets the queues that only
-    journals know."""
+    """The messages in journals by queue, and by topic the errors of journals. Adds to `found` the queues that only
+    journals have."""
     counts: dict[str, int] = {}
     unreadable: dict[str, str] = {}
     for journal in found.select_journals(topic):

@@ -1,4 +1,4 @@
-"""`gnsqadmin data repair` and `recover-bad`: bring back what a data directory still has of its messages."""
+"""`gnsqadmin data repair` and `recover-bad`: recover the messages of a damaged data directory."""
 
 import os
 import shlex
@@ -44,20 +44,17 @@ from nsqadmin_cli.text import plural
     """,
     document="""
         directory
-        copy     where the repaired copy is; null: none was made
-        kept     with --replace, where the damaged directory is now, else null
-        queues   list of those that were mended: queue, messages, lost_bytes (that
-                 hold no whole message)
+        copy     path of the repaired copy; null: none was made
+        kept     with --replace, path of the damaged directory, else null
+        queues   list of repaired queues: queue, messages, lost_bytes (unreadable)
         adopted  queues that nsqd.dat lists again
-        left     list of what is not well in the copy, as the findings of verify
+        left     list of problems left in the copy, as the findings of verify
     """,
 )
 @directory_argument
-@click.option("--to", "target", type=click.Path(), metavar="PATH", help="Where to make the copy. [DIRECTORY.repaired]")
-@click.option(
-    "--replace", is_flag=True, help="Put the copy in the place of DIRECTORY, kept as DIRECTORY.before-repair."
-)
-@click.option("--adopt-orphans", is_flag=True, help="List topics and channels in nsqd.dat that it has forgotten.")
+@click.option("--to", "target", type=click.Path(), metavar="PATH", help="Path of the copy. [DIRECTORY.repaired]")
+@click.option("--replace", is_flag=True, help="Replace DIRECTORY by the copy, and keep it as DIRECTORY.before-repair.")
+@click.option("--adopt-orphans", is_flag=True, help="Add topics and channels to nsqd.dat that it does not list.")
 @confirm_options
 @max_msg_size_option
 @output_options
@@ -72,22 +69,24 @@ def repair(
     confirm: Confirm,
     max_msg_size: int,
 ) -> None:
-    """Make a copy of a data directory in which every queue is whole.
+    """Make a repaired copy of a data directory.
 
-    The directory itself is not changed. Messages behind damage come back; counts and positions are set right, and
-    without a usable nsqd.dat topics and channels are listed anew (none is paused then). No nsqd may run meanwhile.
-    What is in files set aside as .bad stays there, for recover-bad.
+    The directory itself is not changed. Messages behind damage are recovered, counts and positions corrected, and an
+    unusable nsqd.dat rebuilt (with nothing paused). nsqd must be stopped. Files set aside as .bad are left to data
+    recover-bad.
 
-    When the copy stands, its queues are read again. --replace then exchanges it for the directory.
+    The copy is read again to verify it. --replace then swaps it with the directory.
     """
     path = os.path.realpath(directory)
     copy = os.path.abspath(target or f"{path}.repaired")
     kept = f"{path}.before-repair"
     if os.path.commonpath([path, os.path.realpath(copy)]) == path:
-        raise click.UsageError(f"the copy cannot be inside of {path}")
+        raise click.UsageError(f"the copy cannot be inside {path}")
     for name in (copy, kept) if replace else (copy,):
         if os.path.lexists(name):
-            raise AdminError(f"{name} is there already; remove it first" + ", or name another by --to" * (name == copy))
+            raise AdminError(
+                f"{name} already exists; remove it first" + ", or specify another path by --to" * (name == copy)
+            )
     with locked(path):
         found = list_directory(path)
         reports, findings = check(found, select(found, "", ""), running=False, max_msg_size=max_msg_size)
@@ -102,7 +101,7 @@ def repair(
             return
         if replace:
             messages = plural(sum(each.messages for each in reports), "message")
-            warning = f"{path}, where {messages} can be read, becomes {kept}, and its repaired copy takes its place."
+            warning = f"{path}, with {messages} readable, is renamed to {kept}, and replaced by its repaired copy."
             confirm.ask(warning, [*finding_blocks(findings)], "Go on?")
         repaired = _run(work, copy)
         left = _check_copy(reports, copy, path if replace else copy, max_msg_size)
@@ -124,14 +123,16 @@ def _run(work: Repair, copy: str) -> list[Saved]:
 
 
 def _check_copy(reports: list[Report], copy: str, name: str, max_msg_size: int) -> list[Finding]:
-    """Read the copy, and be sure that it has every message; what is left to do there when it has this name."""
+    """Verify that the copy has every message. Returns the problems left in it, with commands for the final name."""
     found = list_directory(copy)
     found.path = name
     copied, findings = check(found, select(found, "", ""), running=False, max_msg_size=max_msg_size)
     there = {each.queue.name: each.messages + each.held for each in copied}
     for each in reports:
         if there.get(each.queue.name, 0) != each.messages + each.held:
-            raise AdminError(f"the copy {copy} is not what it should be: queue {each.queue.name}; is the disk sound?")
+            raise AdminError(
+                f"the copy {copy} differs from what was written, in queue {each.queue.name}; the disk may be faulty"
+            )
     return findings
 
 
@@ -156,9 +157,9 @@ def _outcome(found: DataDirectory, adopted: list[str], path: str, copy: str, kep
     if found.passed_over:
         blocks.append(Line.of(f"Not copied: {', '.join(sorted(found.passed_over))}.", Tone.NOTE))
     if kept:
-        blocks.append(Line.of(f"{path} is repaired; as it was before it is {kept}."))
+        blocks.append(Line.of(f"{path} is repaired; the original is {kept}."))
     else:
-        blocks.append(Line.of(f"The repaired copy is {copy}; {path} is as it was. To exchange them:"))
+        blocks.append(Line.of(f"The repaired copy is {copy}; {path} is unchanged. To swap them:"))
         blocks.append(Line.of(f"mv {shlex.quote(path)} {shlex.quote(kept or path + '.before-repair')}", Tone.NODE))
         blocks.append(Line.of(f"mv {shlex.quote(copy)} {shlex.quote(path)}", Tone.NODE))
     return blocks
@@ -189,8 +190,8 @@ def _document(
         file     the file of --to, or null
         messages
         files    list: file, queue, delivered (messages before the damage, which nsqd
-                 had read), recovered, lost_bytes (that hold no whole message),
-                 error (null, or why nothing was recovered)
+                 had read), recovered, lost_bytes (unreadable), error (null, or why
+                 nothing was recovered)
     """,
 )
 @directory_argument
@@ -199,11 +200,13 @@ def _document(
     "target",
     type=click.Path(dir_okay=False, allow_dash=True),
     metavar="FILE",
-    help="Write the messages to FILE, as export does, and change nothing. An nsqd may run meanwhile.",
+    help="Write the messages to FILE, as export does, and change nothing. nsqd may be running.",
 )
-@click.option("--append", "appending", is_flag=True, help="Add to FILE if it is there.")
-@click.option("--all", "everything", is_flag=True, help="Take what was before the damage, too: it comes twice, then.")
-@click.option("--dry-run", "-n", is_flag=True, help="Only say what would be recovered.")
+@click.option("--append", "appending", is_flag=True, help="Append to FILE if it exists.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Also recover messages before the damage, which are then delivered twice."
+)
+@click.option("--dry-run", "-n", is_flag=True, help="Only show what would be recovered.")
 @queue_options
 @output_options
 @click.pass_context
@@ -219,15 +222,15 @@ def recover_bad(
     channel: str,
     max_msg_size: int,
 ) -> None:
-    """Bring back the messages in files that nsqd set aside as .bad.
+    """Recover the messages in files that nsqd set aside as .bad.
 
-    A file is read from its beginning, and its rest set aside at the first damage: what stands before it was delivered,
-    what stands behind it was not, and is recovered. A file without damage was read to its end, unless the log of nsqd
-    says that it could not be opened: then --all brings it back.
+    nsqd sets a file aside at the first damage: the messages before it were delivered; those behind it were not, and
+    are recovered. A file without damage was read completely, unless the log of nsqd reports that it could not be
+    opened; in that case, recover it with --all.
 
-    The messages go to the end of the queue that they were in, and the file is renamed to .bad.recovered. No nsqd may
-    run meanwhile, and a queue that is damaged itself must be repaired first. With --to they go to a file instead, which
-    gnsqadmin load publishes.
+    The messages are added to the end of their queue, and the file is renamed to .bad.recovered. nsqd must be stopped,
+    and a damaged queue must be repaired first. --to writes the messages to a file instead, which gnsqadmin load can
+    publish.
     """
 
     def read(bad: BadFile, advance: Advance) -> None:

@@ -1,4 +1,4 @@
-"""`gnsqadmin doctor`: what is wrong, how that shows, and what mends it."""
+"""`gnsqadmin doctor`: finds problems, with evidence and remedies."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -36,13 +36,13 @@ _OF_A_KIND = 5  # findings that are shown without --all
     """,
     document="""
         time      unix seconds
-        seconds   between the two looks
-        nodes     list: address, error (null, or why it could not be looked at)
+        seconds   between the two snapshots
+        nodes     list: address, error (null, or why it was not examined)
         counts    how many findings are critical, warning and note
         findings  list, the worst first: severity (critical, warning or note),
-                  code, topic, channel, node (null where it is about none),
+                  code, topic, channel, node (null if not about one),
                   summary, evidence (list of texts), remedies (list of text,
-                  command (null, or what to type))
+                  command (null, or a command line))
         code      of queues: no-consumers, orphan-channel, unserved-node, no-channel,
                   paused-topic, paused-channel, rdy-zero, stuck, stuck-consumer,
                   stuck-topic, slow, growing, requeue-storm, timeouts;
@@ -60,7 +60,7 @@ _OF_A_KIND = 5  # findings that are shown without --all
     type=Duration(3600),
     default=3.0,
     metavar="DURATION",
-    help="How long to watch what moves. The longer, the surer it is that what does not move is stuck. [default: 3]",
+    help="Time between the two snapshots. More time makes findings such as stuck more certain. [default: 3]",
 )
 @click.option(
     "--deep",
@@ -68,15 +68,15 @@ _OF_A_KIND = 5  # findings that are shown without --all
     default=1000,
     show_default=True,
     metavar="N",
-    help="How many waiting messages make a queue a deep one.",
+    help="Depth from which a queue counts as deep.",
 )
 @click.option(
     "--data-path",
     type=click.Path(exists=True, file_okay=False),
     metavar="DIRECTORY",
-    help="Look at this data directory, too: its disk, files set aside as .bad, files that nobody will read.",
+    help="Also examine this data directory: its disk, files set aside as .bad, and orphaned files.",
 )
-@click.option("--all", "everything", is_flag=True, help="Show every finding, not just the first 5 of a kind.")
+@click.option("--all", "everything", is_flag=True, help="Show every finding, not only the first 5 of a kind.")
 @settings_options
 @output_options
 @click.pass_context
@@ -91,15 +91,15 @@ def doctor(
     data_path: str | None,
     everything: bool,
 ) -> None:
-    """Find out what is wrong with nodes, topics and channels, and what to do about it.
+    """Find problems of nodes, topics and channels, and suggest remedies.
 
-    Looks at everything twice, to see what moves. Each finding comes with its evidence and with what mends it; commands
-    are written for the nodes that were looked at. Nothing is changed.
+    Takes two snapshots to see what changes, and modifies nothing. Each finding has evidence and remedies, with commands
+    for the nodes that were examined.
 
-    Critical is what loses messages or leaves them to nobody, a warning what will, a note what may be meant to be so.
-    The exit code is 1 if there is anything but notes.
+    Critical: messages are lost or not consumed. Warning: they will be. Note: it may be intended. The exit code is 1 if
+    there are findings other than notes.
     """
-    here = list(examine_directory(data_path)) if data_path else []  # a mistake is told at once
+    here = list(examine_directory(data_path)) if data_path else []  # reports a wrong path at once
     cluster = settings.cluster()
     seen = examine(cluster, Commands(settings), topic=topic, channel=channel, interval=interval, deep=deep)
     require(cluster, seen.after, topic, channel)
@@ -143,7 +143,7 @@ def _table(findings: list[Finding]) -> Table:
 
 
 def _blocks(findings: list[Finding], of_a_kind: int | None) -> Iterator[Block]:
-    """The findings, of each kind and severity as many as said, and how many more there are."""
+    """The findings, limited for each kind and severity, and the number left out."""
     kinds: dict[tuple[Severity, str], list[Finding]] = {}
     for finding in findings:
         kinds.setdefault((finding.severity, finding.code), []).append(finding)
@@ -160,7 +160,7 @@ def _blocks(findings: list[Finding], of_a_kind: int | None) -> Iterator[Block]:
                     yield Line(((" " * (_MARGIN + 2), Tone.PLAIN), (remedy.command, Tone.NODE)))
             yield Line()
         if more := len(alike) - len(shown):
-            yield Paragraph(blank, f"and {more:,} more of the kind {code}: --all shows them", Tone.FAINT)
+            yield Paragraph(blank, f"and {more:,} more of kind {code}: --all shows them", Tone.FAINT)
             yield Line()
 
 
@@ -176,7 +176,7 @@ def _summary(seen: Examination, findings: list[Finding]) -> Iterator[Block]:
     )
     counts = _counts(findings)
     if not findings:
-        yield Paragraph(("All is well: ", Tone.GOOD), f"{looked}, watched for {seen.seconds:.1f} s.")
+        yield Paragraph(("No problems: ", Tone.GOOD), f"{looked}, watched for {seen.seconds:.1f} s.")
         return
     found = f"{counts['critical']:,} critical, {plural(counts['warning'], 'warning')}, {plural(counts['note'], 'note')}"
     label = f"{found}: ", _TONES[findings[0].severity]

@@ -1,7 +1,7 @@
-"""`gnsqadmin drain`: let consumers empty nodes of gnsqd, which then exit.
+"""`gnsqadmin drain`: lets consumers empty gnsqd nodes, which then exit.
 
-A drain ends with the exit of its node, so a node that refuses connections is one that has exited. Its last answer shows
-whether it was empty by then, or its time was up.
+A drain ends with the exit of its node, so a node that refuses connections has exited. Its last answer shows whether it
+was empty, or its time was up.
 """
 
 import sys
@@ -27,7 +27,7 @@ from nsqadmin_cli.table import ALWAYS, Cell, Column, Form, Table, Tone
 from nsqadmin_cli.text import plural
 
 POLL_SECONDS = 0.2
-_GONE = ("connection refused", "no such file or directory")  # a port or a unix socket where nobody listens
+_GONE = ("connection refused", "no such file or directory")  # a closed port or unix socket
 _TRIES = 3  # looks that may fail in a row: a daemon that exits may reset a connection before it refuses others
 
 Advance = Callable[[int], None]
@@ -35,7 +35,8 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A queue that is not empty; `channel` is "" for a topic's own, `remark` says why nobody takes its messages."""
+    """A queue that is not empty; `channel` is "" for a topic's own, `remark` is the reason if its messages are not
+    consumed."""
 
     topic: str
     channel: str
@@ -49,7 +50,8 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class DrainState:
-    """What a gnsqd says of its drain; `remaining` ns are left until it exits anyhow. `holding`: the fullest queues."""
+    """The state of a drain as gnsqd reports it; `remaining` ns are left until it exits in any case. `holding`: the
+    fullest queues."""
 
     draining: bool
     remaining: int
@@ -58,20 +60,20 @@ class DrainState:
 
     @classmethod
     def ask(cls, node: Nsqd, method: Literal["GET", "POST", "DELETE"]) -> "DrainState":
-        """Look at a drain, start or cancel it; NodeError."""
+        """Query, start or cancel a drain; NodeError."""
         try:
             answer = node.drain(method)
         except Refused as error:
             if error.status == 404:
-                reason = "cannot drain, gnsqd alone can"
+                reason = "cannot drain: only gnsqd can"
             elif error.code == "EXITING":
-                reason = "is exiting already"
+                reason = "is already exiting"
             else:
                 raise
             raise NodeError(node.program, node.address, reason) from None
         state = cls._of(answer)
         if state is None:
-            reason = "answered JSON that is not an nsqd's: it is no state of a drain"
+            reason = "answered JSON that is not an nsqd's: it is not a state of a drain"
             raise NodeError(node.program, node.address, reason)
         return state
 
@@ -91,7 +93,7 @@ _HOLDER: dict[str, type] = {"topic": str, "channel": str, "messages": int, "rema
 
 
 def _typed(value: Any, kind: type) -> Any:
-    """`value` if it is what it should be; TypeError."""
+    """`value` if its type is right; TypeError."""
     if type(value) is not kind or (isinstance(value, int) and not 0 <= value < 2**64):
         raise TypeError
     return value
@@ -113,7 +115,7 @@ class Watched:
         return bool(self.end) or self.error is not None
 
     def take(self, answer: DrainState | NodeError) -> None:
-        """What the next look brought."""
+        """Update from the next answer."""
         now = time.monotonic()
         if isinstance(answer, DrainState):
             self.failures = 0
@@ -131,7 +133,7 @@ class Watched:
 
 
 def watch_drains(cluster: Cluster, watched: Sequence[Watched], advance: Advance) -> None:
-    """Look again and again until all of `watched` are over. `advance` is told how many messages were taken."""
+    """Poll until all of `watched` have ended. Calls `advance` with the number of messages consumed."""
     while going_on := [one for one in watched if not one.is_over]:
         before = sum(one.state.messages for one in going_on)
         answers = cluster.ask(lambda node: DrainState.ask(node, "GET"), [one.node for one in going_on])
@@ -143,10 +145,11 @@ def watch_drains(cluster: Cluster, watched: Sequence[Watched], advance: Advance)
 
 
 _DOCUMENT = """
-    nodes    list, in the order asked: address, error (null, or why it cannot be said),
-             draining, remaining (ns until the node exits anyhow), messages (in all
-             queues), holding (null or a list of the fullest queues: topic, channel,
-             messages, remark), end (null, "exited", "timed out" or "cancelled")
+    nodes    list, in the order asked: address, error (null, or a text),
+             draining, remaining (ns until the node exits in any case), messages (in
+             all queues), holding (null or a list of the fullest queues: topic,
+             channel, messages, remark), end (null, "exited", "timed out" or
+             "cancelled")
     After an error draining, remaining, messages and holding are null.
 """
 _TIME_LIMIT = "drain_timeout"
@@ -162,17 +165,19 @@ _SHOWN = 3  # queues in a row
     """,
     document=_DOCUMENT,
 )
-@click.option("--watch", "is_watched", is_flag=True, help="Wait until the nodes have exited, as gnsqadmin drain watch.")
+@click.option(
+    "--watch", "is_watched", is_flag=True, help="Wait until the nodes have exited, like gnsqadmin drain watch."
+)
 @confirm_options
 @cluster_options
 @output_options
 @click.pass_context
 def start(ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm, is_watched: bool) -> None:
-    """Begin to drain nodes: they refuse publishers, and exit when consumers have emptied all their queues.
+    """Drain nodes: they refuse publishers, and exit when consumers have emptied all queues.
 
-    They exit, too, when their --drain-timeout is over; what is left is then kept on disk, but for ephemeral topics and
-    channels. Messages of a topic without channels, of what is paused or has no consumers are never taken, so that a
-    node waits its whole time for them. gnsqd alone can do it.
+    They also exit after their --drain-timeout; messages left are kept on disk, except those of ephemeral topics and
+    channels. Messages of a topic without channels, of paused topics and channels, and of channels without consumers are
+    never consumed, so the node waits until the timeout. Only gnsqd can drain.
     """
     nodes = cluster.nsqds()
     answers = cluster.ask(lambda node: DrainState.ask(node, "GET"), nodes)
@@ -200,7 +205,7 @@ def start(ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm
 @output_options
 @click.pass_context
 def status(ctx: click.Context, cluster: Cluster, output: Output) -> None:
-    """Show which nodes drain, how long they have, and what they still hold."""
+    """Show which nodes drain, the time left, and the messages left."""
     answers = cluster.ask(lambda node: DrainState.ask(node, "GET"))
     output.show(lambda: _document(answers), lambda: [_state_table(answers)])
     ctx.exit(report([*cluster.lookupd_errors, *errors_of(answers)]))
@@ -215,10 +220,10 @@ def status(ctx: click.Context, cluster: Cluster, output: Output) -> None:
 @output_options
 @click.pass_context
 def watch(ctx: click.Context, cluster: Cluster, output: Output) -> None:
-    """Wait until the nodes that drain have exited, and say whether they were empty.
+    """Wait until draining nodes have exited, and report whether they were empty.
 
-    The exit code is 1 if the time of a node was up before it was empty, or its drain was cancelled. Ctrl-C ends the
-    watching only.
+    The exit code is 1 if the time of a node was up before it was empty, or its drain was cancelled. Ctrl-C ends only
+    this command.
     """
     answers = cluster.ask(lambda node: DrainState.ask(node, "GET"))
     _watch(ctx, cluster, output, answers)
@@ -233,7 +238,7 @@ def watch(ctx: click.Context, cluster: Cluster, output: Output) -> None:
 @output_options
 @click.pass_context
 def cancel(ctx: click.Context, cluster: Cluster, output: Output) -> None:
-    """End drains: the nodes take new messages again and go on as before."""
+    """Cancel drains: the nodes accept messages again."""
     answers = cluster.ask(lambda node: DrainState.ask(node, "DELETE"))
     output.show(lambda: _document(answers), lambda: [_state_table(answers)])
     ctx.exit(report([*cluster.lookupd_errors, *errors_of(answers)]))
@@ -255,7 +260,7 @@ def _watch(ctx: click.Context, cluster: Cluster, output: Output, answers: Answer
         with _progress(list(watched.values())) as advance:
             watch_drains(cluster, list(watched.values()), advance)
     except KeyboardInterrupt:
-        note("the drain goes on; gnsqadmin drain cancel ends it")
+        note("the drain continues; gnsqadmin drain cancel cancels it")
         raise
     ended: Answers[DrainState] = {address: one.error or one.state for address, one in watched.items()}
     ends = {address: one.end for address, one in watched.items()}
@@ -266,7 +271,7 @@ def _watch(ctx: click.Context, cluster: Cluster, output: Output, answers: Answer
             text = f"exited because its time was up; about {plural(one.state.messages, 'message')} were left"
             errors.append(NodeError(one.node.program, one.node.address, text))
         elif one.end == "cancelled":
-            errors.append(NodeError(one.node.program, one.node.address, "does not drain any more: it was cancelled"))
+            errors.append(NodeError(one.node.program, one.node.address, "no longer drains: it was cancelled"))
     ctx.exit(report(errors))
 
 
@@ -289,7 +294,7 @@ def _warning(nodes: Sequence[Nsqd], limits: Sequence[str], everywhere: bool) -> 
     doing = (
         f"Draining {plural(len(nodes), 'node')} makes {_them(nodes)} refuse publishers, and exit when empty{latest}."
     )
-    return f"{doing} These are all nodes that there are." if everywhere else doing
+    return f"{doing} These are all nodes of the cluster." if everywhere else doing
 
 
 def _document(answers: Answers[DrainState], ends: dict[Address, str] | None = None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`gnsqadmin load`: publish what `gnsqadmin save` has saved."""
+"""`gnsqadmin load`: publishes messages saved by `gnsqadmin save`."""
 
 import itertools
 import time
@@ -33,18 +33,18 @@ _PATIENCE = 20.0  # seconds that all nodes may be away
         zcat *.gz | gnsqadmin load - --dry-run
     """,
     document="""
-        topics   list: topic, messages that were published to it, or would be
+        topics   list: topic, messages published to it (with --dry-run: to publish)
         messages, bytes, seconds
-                 what was published, and how long it took
-        nodes    list: address, messages that it took
+                 what was published, and the duration
+        nodes    list: address, messages that it accepted
     """,
 )
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @click.argument("topic", type=Name("topic"), default=None, required=False, shell_complete=complete_topics)
 @click.option(
-    "--from-line", "start", type=click.IntRange(1), default=1, metavar="N", help="Begin with line N of the file."
+    "--from-line", "start", type=click.IntRange(1), default=1, metavar="N", help="Start at line N of the file."
 )
-@click.option("--dry-run", is_flag=True, help="Only read the file, and say what would be published.")
+@click.option("--dry-run", is_flag=True, help="Only read the file, and show what would be published.")
 @rate_option
 @cluster_options
 @output_options
@@ -61,10 +61,10 @@ def load(
 ) -> None:
     """Publish the messages of a file that gnsqadmin save, tail --json or data export wrote.
 
-    They go to the topics that they came from, or to TOPIC. The file may be compressed with gzip; - is standard input.
+    They are published to their original topics, or to TOPIC. The file may be compressed with gzip; - is standard input.
 
     Each line is a JSON object with "body" or "body_base64", and "topic" unless TOPIC is given. Messages get a new id
-    and time. When a line is no message, or nodes take no more, it ends and says with which line to go on.
+    and timestamp. At an invalid line, or when nodes refuse a message, load stops and prints the line to continue from.
     """
     publisher = None if dry_run else Publisher(cluster.nsqds(), patience=_PATIENCE, rate=rate)
     run = _Run(publisher)
@@ -79,7 +79,7 @@ def load(
     except (AdminError, KeyboardInterrupt) as error:
         told = f"{plural(run.messages, 'message')} {'read' if dry_run else 'published'}"
         if run.last:
-            told += f", up to line {run.last}; go on with --from-line {run.last + 1}"
+            told += f", up to line {run.last}; continue with --from-line {run.last + 1}"
         if isinstance(error, KeyboardInterrupt):
             note(f"Interrupted: {told}")
             raise
@@ -89,7 +89,7 @@ def load(
 
 
 class _Run:
-    """What was done so far: messages by topic, their bytes, and `last`, the line up to which all are published."""
+    """Progress: messages by topic, their bytes, and `last`, the line up to which all are published."""
 
     def __init__(self, publisher: Publisher | None) -> None:
         self.publisher = publisher

@@ -1,4 +1,4 @@
-"""`gnsqadmin lookup`: what nsqlookupds tell consumers, and what they still list though no node has it."""
+"""`gnsqadmin lookup`: lists the topics of nsqlookupds, also those without a node."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +18,7 @@ from nsqadmin_cli.table import ALWAYS, Cell, Column, Form, Table, Tone
 
 @dataclass(slots=True)
 class Listed:
-    """A topic as the nsqlookupds know it; nodes are told as `{broadcast address}:{HTTP port}`."""
+    """A topic as the nsqlookupds list it; nodes are `{broadcast address}:{HTTP port}`."""
 
     nodes: set[str] = field(default_factory=set)
     tombstoned: set[str] = field(default_factory=set)
@@ -33,22 +33,22 @@ class Listed:
     """,
     document="""
         topics   list by name: topic_name, nodes (where consumers are sent),
-                 tombstoned (nodes that are hidden from them), channels (null but
-                 for topics of no node)
+                 tombstoned (nodes hidden from consumers), channels (null except
+                 for topics without a node)
     """,
 )
-@click.option("--orphans", is_flag=True, help="Show only topics that no node has.")
+@click.option("--orphans", is_flag=True, help="Show only topics without a node.")
 @cluster_options
 @output_options
 @click.pass_context
 def lookup(ctx: click.Context, cluster: Cluster, output: Output, orphans: bool) -> None:
-    """List the topics that nsqlookupds know, and which nodes they send consumers to.
+    """List the topics of nsqlookupds, and the nodes that consumers are sent to.
 
-    A topic that no node has is kept by nsqlookupd until it is deleted; its channels are shown, because a topic that is
-    made anew gets them.
+    nsqlookupd keeps a topic without a node until it is deleted; its channels are shown, because the topic gets them if
+    it is created again.
     """
     if not cluster.lookupds:
-        raise click.UsageError("tell an nsqlookupd by --lookupd-http-address or a saved context.")
+        raise click.UsageError("give an nsqlookupd by --lookupd-http-address or a saved context.")
     listed, errors = _listed(cluster)
     shown = {name: listed[name] for name in sorted(listed) if not (orphans and _has_node(listed[name]))}
     if len(errors) < len(cluster.lookupds):
@@ -61,7 +61,7 @@ def _has_node(topic: Listed) -> bool:
 
 
 def _listed(cluster: Cluster) -> tuple[dict[str, Listed], list[NodeError]]:
-    """All topics that any nsqlookupd knows; and the errors of those that could not be asked, one each."""
+    """All topics that any nsqlookupd lists; and one error for each that could not be queried."""
 
     def ask(lookupd: Lookupd) -> tuple[tuple[str, ...], tuple[Producer, ...]]:
         return lookupd.topics(), lookupd.nodes()

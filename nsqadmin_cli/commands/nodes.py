@@ -1,4 +1,4 @@
-"""`gnsqadmin nodes`: which nodes there are, and how they are."""
+"""`gnsqadmin nodes`: lists nodes and their state."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,7 @@ from nsqadmin_cli.totals import Totals
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a node is: `daemon` is "nsqd", or "gnsqd" and its version; None is unknown."""
+    """Properties of a node: `daemon` is "nsqd", or "gnsqd" and its version; None is unknown."""
 
     daemon: str | None = None
     draining: bool | None = None
@@ -34,7 +34,7 @@ def _kind(node: Nsqd) -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What the nsqlookupds say of one node."""
+    """What the nsqlookupds report of one node."""
 
     lookupds: tuple[str, ...]  # those that list it
     tombstones: tuple[str, ...]  # topics that it is hidden for on any of them
@@ -52,7 +52,7 @@ class Listing:
                  version, daemon ("nsqd", or "gnsqd" and its own version), draining,
                  health, start_time, topic_count, channel_count, depth,
                  backend_depth, in_flight_count, message_count, client_count (all
-                 null after an error), lookupds (those that list it),
+                 null after an error), lookupds (that list it),
                  tombstoned_topics
     """,
 )
@@ -60,10 +60,11 @@ class Listing:
 @output_options
 @click.pass_context
 def nodes(ctx: click.Context, cluster: Cluster, output: Output) -> None:
-    """List the nodes: version, health, how long they run, and what they hold.
+    """List the nodes: version, health, uptime, topics and messages.
 
-    "daemon" is gnsqd with its own version, or nsqd. A node that drains takes no new messages; it exits when empty.
-    With nsqlookupds, "listed" says how many of them know a node, and "tombstoned" how many topics it is hidden for.
+    "daemon" is gnsqd with its own version, or nsqd. A draining node accepts no new messages and exits when it is empty.
+    With nsqlookupds, "listed" is the number of them that list a node, and "tombstoned" the number of topics that it is
+    hidden for.
     """
     seen = look(cluster)
     kinds = values_of(cluster.ask(_kind, [Nsqd(address, cluster.http) for address in seen.nodes]))

@@ -1,4 +1,4 @@
-"""`gnsqadmin peek`: look at what waits in a queue, and leave it there."""
+"""`gnsqadmin peek`: shows the messages of a queue without consuming them."""
 
 import time
 from collections.abc import Iterator
@@ -36,10 +36,10 @@ from nsqadmin_cli.text import plural
         gnsqadmin peek orders billing --data-path /var/lib/nsqd
     """,
     document=f"""
-        nodes    list: address (or the data path), error (null, or why it shows
-                 nothing), depth, backend_depth (of them on disk; null after an error)
-        messages list, all nodes' after each other: node, on_disk, size (of the
-                 body, of which no more than 32 KiB are shown), and{DOCUMENT}
+        nodes    list: address (or the data path), error (null, or the reason),
+                 depth, backend_depth (of them on disk; null after an error)
+        messages list, node by node: node, on_disk, size (of the body, which is truncated to
+                 32 KiB), and{DOCUMENT}
     """,
 )
 @topic_argument
@@ -51,14 +51,14 @@ from nsqadmin_cli.text import plural
     default=10,
     show_default=True,
     metavar="N",
-    help="Show N messages of each node at most.",
+    help="Show at most N messages of each node.",
 )
-@click.option("--hex", "as_hex", is_flag=True, help="Show the bytes of bodies.")
+@click.option("--hex", "as_hex", is_flag=True, help="Show bodies as a hex dump.")
 @click.option(
     "--data-path",
     type=click.Path(exists=True, file_okay=False),
     metavar="DIRECTORY",
-    help="Look at the files of an nsqd, which need not run, in place of asking nodes.",
+    help="Read the files of an nsqd, running or not, instead of querying nodes.",
 )
 @cluster_options
 @output_options
@@ -73,13 +73,13 @@ def peek(
     as_hex: bool,
     data_path: str | None,
 ) -> None:
-    """Look at the messages that wait in a channel, and leave them there.
+    """Show the queued messages of a channel, without consuming them.
 
-    Without CHANNEL, those are shown that wait in the topic because it has no channel or is paused. First come those in
-    memory, then those on disk. Neither messages in flight nor deferred ones are shown.
+    Without CHANNEL, shows the messages in the topic's own queue, because it has no channel or is paused. Messages in
+    memory come first, then those on disk. Messages in flight and deferred messages are not shown.
 
-    Only gnsqd lets itself be asked for this. What the real nsqd has on disk can be seen with --data-path, of either,
-    while it runs, too. What an nsqd has in memory, in flight and deferred gets there when it exits.
+    Only gnsqd supports this over HTTP. --data-path reads the queues on disk of gnsqd or nsqd, also while it runs. All
+    other messages are written there when the daemon exits.
     """
     answers: dict[str, Found | NodeError | None]
     if data_path is not None:
@@ -102,11 +102,11 @@ def peek(
 
 
 def _look_at_files(path: str, topic: str, channel: str, count: int) -> Found:
-    """What the files of the queue hold that nobody has read yet."""
+    """The unread messages in the files of the queue."""
     found = list_directory(path).select(topic, channel)
     queue = next((queue for queue in found if queue.channel == channel), None)
     if queue is None:
-        raise NotFound(f"{path} has no {f'channel {channel} of {topic}' if channel else f'topic {topic}'}")
+        raise NotFound(f"{path} does not have the {f'channel {channel} of {topic}' if channel else f'topic {topic}'}")
     plan = make_plan(queue)
     messages = []
     for payload in islice(_payloads(queue, plan), count):

@@ -1,4 +1,4 @@
-"""`gnsqadmin pub`: publish messages that are typed, piped or in a file."""
+"""`gnsqadmin pub`: publishes messages from arguments, a file or standard input."""
 
 import os
 import re
@@ -63,12 +63,10 @@ class Delimiter(click.ParamType[bytes]):
     default=r"\n",
     show_default=True,
     metavar="BYTE",
-    help=r"What ends a message of a file or of standard input; also \0, \t, \x1e.",
+    help=r"Byte that ends a message in a file or in standard input; also \0, \t, \x1e.",
 )
 @click.option("--repeat", "times", type=click.IntRange(1), default=1, metavar="N", help="Publish each MESSAGE N times.")
-@click.option(
-    "--defer", type=Duration(30 * 86400), metavar="DURATION", help="Keep the messages from consumers for so long."
-)
+@click.option("--defer", type=Duration(30 * 86400), metavar="DURATION", help="Defer the messages for this time.")
 @rate_option
 @cluster_options
 @output_options
@@ -86,18 +84,18 @@ def pub(
     defer: float | None,
     rate: float,
 ) -> None:
-    """Publish messages: those given, each line of a file, or each line of standard input as it comes.
+    """Publish messages: the arguments, each line of a file, or each line of standard input.
 
-    Empty lines are left out, as NSQ takes no empty messages. A topic that is not there is made.
+    Empty lines are skipped, because NSQ does not accept empty messages. The topic is created if it does not exist.
 
-    Each message goes to one node. With several nodes, batches go to them by turns, and one that takes nothing is left
-    out. Should the answer of a node be lost, its batch is published again, so there may be messages twice; --timeout is
-    for each batch.
+    Each message goes to one node. With several nodes, batches go to them in turn, and a node that fails is skipped. If
+    the answer of a node is lost, its batch is published again, so there may be duplicates. --timeout applies to each
+    batch.
     """
     _check(messages, file, whole, times)
     path = file or STDIN
     if not messages and path == STDIN and is_terminal(sys.stdin):
-        note("Type messages, each on a line; Ctrl-D ends.")
+        note("Type one message per line; Ctrl-D ends.")
     publisher = Publisher(cluster.nsqds(), rate=rate)
     defer_ms = max(1, round(defer * 1000)) if defer else 0
     started = time.monotonic()
@@ -123,13 +121,13 @@ def _check(messages: tuple[str, ...], file: str | None, whole: bool, times: int)
     if messages and (file or whole):
         raise click.UsageError("Give messages or a file, not both.")
     if times > 1 and not messages:
-        raise click.UsageError("--repeat is for a MESSAGE.")
+        raise click.UsageError("--repeat requires a MESSAGE.")
     if "" in messages:
         raise click.UsageError("A message cannot be empty.")
 
 
 def _publish_file(publisher: Publisher, topic: str, path: str, delimiter: bytes | None, defer_ms: int) -> None:
-    """Publish what is between the delimiters as it comes, or everything as one."""
+    """Publish each part between delimiters as it arrives, or everything as one message."""
     with _progress(size_of(path), "bytes", shown=not (path == STDIN and is_terminal(sys.stdin))) as advance:
         splitter = Splitter(delimiter or b"\n", _LONGEST, path)
         for found, size in _parts(splitter, path) if delimiter else [_all(path)]:
@@ -141,7 +139,7 @@ def _publish_file(publisher: Publisher, topic: str, path: str, delimiter: bytes 
 
 
 def _parts(splitter: Splitter, path: str) -> Iterator[tuple[list[bytes], int]]:
-    """The messages of each piece of the file, and how many bytes that has."""
+    """The messages of each piece of the file, and its size in bytes."""
     for piece in read_pieces(path):
         yield splitter.feed(piece), len(piece)
     yield [splitter.rest()], 0
@@ -153,7 +151,7 @@ def _all(path: str) -> tuple[list[bytes], int]:
         pieces.append(piece)
         size += len(piece)
         if size > _LONGEST:
-            raise InputError(f"{path} is larger than {plural(_LONGEST, 'byte')}, which is too much for one message")
+            raise InputError(f"{path} is larger than {plural(_LONGEST, 'byte')}, the maximum for one message")
     return [b"".join(pieces)], size
 
 

@@ -1,4 +1,4 @@
-"""`gnsqadmin replay-dead`: publish dead letters again, as the messages that they were."""
+"""`gnsqadmin replay-dead`: publishes dead letters again, as the original messages."""
 
 import time
 from collections import Counter
@@ -33,7 +33,7 @@ _WINDOW = 1000  # messages on their way here
 
 
 class Shown(NamedTuple):
-    """A letter that a node has; `size` is that of the body which would be published."""
+    """A dead letter on a node; `size` is that of the original body."""
 
     node: str
     letter: Letter
@@ -50,15 +50,15 @@ class Shown(NamedTuple):
     """,
     document="""
         source, channel
-                 the dead-letter topic, and its channel that they are taken from
+                 the dead-letter topic, and its channel they are consumed from
         letters  list, filled with --dry-run: node that has it, topic, channel, id,
                  timestamp (ns since 1970, when it was published), attempts, reason
                  ("requeued" or "timed out"), died (ns), size (of its body)
-        topics   list: topic, messages that were published to it, or would be
+        topics   list: topic, messages published to it (with --dry-run: to publish)
         messages, bytes, seconds
-                 what was published, or would be, and how long it took
-        left     messages that are no dead letters, and were left
-        nodes    list: address, messages that it took
+                 what was or would be published, and the duration
+        left     messages left because they are not dead letters
+        nodes    list: address, messages that it accepted
     """,
 )
 @topic_argument
@@ -70,12 +70,10 @@ class Shown(NamedTuple):
     default=None,
     metavar="TOPIC",
     shell_complete=complete_topics,
-    help="Publish to this topic, in place of those that the messages come from.",
+    help="Publish to this topic, instead of the original topics.",
 )
-@click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="End after N messages.")
-@click.option(
-    "--dry-run", is_flag=True, help=f"Show the letters that wait, at most {MOST:,} of each node, and do nothing."
-)
+@click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Stop after N messages.")
+@click.option("--dry-run", is_flag=True, help=f"Show dead letters, at most {MOST:,} of each node, and do nothing.")
 @rate_option
 @auth_option
 @cluster_options
@@ -93,19 +91,19 @@ def replay_dead(
     rate: float,
     auth_secret: str,
 ) -> None:
-    """Publish dead letters again: those of a channel, or of a dead-letter topic that is named itself.
+    """Publish the dead letters of a channel, or of a dead-letter topic, again.
 
-    gnsqd moves messages that were delivered --max-attempts times and failed again to the topic TOPIC.CHANNEL.dead.
-    Their bodies are published as they were, with a new id and time, to the topic that each comes from. All channels of
-    that topic get them again, not only the one where they failed; --to another topic avoids that.
+    gnsqd moves messages that failed --max-attempts times to the topic TOPIC.CHANNEL.dead. Their original bodies are
+    published, with a new id and timestamp, to their original topic. All channels of that topic get them again, not only
+    the one where they failed; to avoid that, specify another topic by --to.
 
-    They are taken from a channel named replay, which is made the first time and stays. It gets what waits in the topic
-    when no other channel has it, and everything that comes later. Each letter is finished only when its message is
-    published. What is in hand when a run ends goes back and comes again the next time, so there may be messages twice,
-    but none is lost. What is no dead letter is left where it is, and the exit code is 1.
+    They are consumed from a channel named replay, which the first run creates and which remains. It gets the messages
+    in the topic's own queue, if there is no other channel, and all later ones. Each dead letter is finished only after
+    its message is published. Messages in flight when a run ends are requeued, so there may be duplicates, but none is
+    lost. A message that is not a dead letter is left in the channel, and the exit code is 1.
     """
     if channel is None and not is_dead_letter_topic(topic):
-        raise click.UsageError(f"{topic} is no dead-letter topic, which ends in .dead: give the CHANNEL, too.")
+        raise click.UsageError(f"{topic} is not a dead-letter topic, which ends in .dead: also give the CHANNEL.")
     source = topic if channel is None else dead_letter_topic(topic, channel)
     run = _Run(source, destination)
     if dry_run:
@@ -118,12 +116,12 @@ def replay_dead(
         raise KeyboardInterrupt
     if run.left:
         count = plural(len(run.left), "message")
-        run.errors.append(AdminError(f"{count} of {source} {CHANNEL} cannot be replayed, being no dead letters"))
+        run.errors.append(AdminError(f"{count} of {source} {CHANNEL} cannot be replayed: not dead letters"))
     ctx.exit(report(run.errors))
 
 
 class _Run:
-    """What was done, or would be: messages by topic, their bytes, and `left`, by node and id, what is no letter."""
+    """Progress: messages by topic, their bytes, and `left`, by node and id, what is not a dead letter."""
 
     def __init__(self, source: str, destination: str | None) -> None:
         self.publisher: Publisher | None = None
@@ -140,7 +138,7 @@ class _Run:
     # A dry run
 
     def look(self, cluster: Cluster, limit: int | None) -> None:
-        """Look at what waits; it stays."""
+        """Show the dead letters, without consuming them."""
         answers = cluster.ask(lambda node: self._peek(node, min(limit or MOST, MOST)))
         self.errors += [*cluster.lookupd_errors, *errors_of(answers)]
         found = [answer for answer in values_of(answers).values() if answer is not None]
@@ -160,7 +158,7 @@ class _Run:
             note(f"{shown:,} of {plural(waiting, 'message')} shown")
 
     def _peek(self, node: Nsqd, count: int) -> Found | None:
-        """What waits in the channel, or, where it is not made yet, in the topic."""
+        """The messages queued in the channel, or, if it does not exist yet, in the topic."""
         found = peek_at(node, self._source, CHANNEL, count)
         return peek_at(node, self._source, "", count) if found is None else found
 
@@ -188,7 +186,7 @@ class _Run:
         self.errors += [*cluster.lookupd_errors, *consumer.errors]
 
     def _deliver(self, messages: Sequence[Received]) -> list[Received]:
-        """Publish what they were, topic by topic; those that were published."""
+        """Publish the original messages, topic by topic; returns the published ones."""
         assert self.publisher is not None
         by_topic: dict[str, list[tuple[Received, Letter]]] = {}
         for message in messages:
@@ -206,7 +204,7 @@ class _Run:
             letter = Letter.parse(message.body)
         except ValueError:
             letter = None
-        if letter is None or not letter.body:  # nobody takes a message without a body
+        if letter is None or not letter.body:  # NSQ does not accept empty messages
             self.left.add((message.node, message.id))
             return None
         return letter

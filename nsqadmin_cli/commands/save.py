@@ -1,4 +1,4 @@
-"""`gnsqadmin save`: take messages out of a channel into a file."""
+"""`gnsqadmin save`: consumes messages and writes them to a file."""
 
 import sys
 import time
@@ -39,7 +39,7 @@ from nsqadmin_cli.transfer import look_at_rest, transfer
 )
 @topic_argument
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
-@click.option("--append", is_flag=True, help="Add to a file that is there already.")
+@click.option("--append", is_flag=True, help="Append to an existing file.")
 @source_options("save")
 @cluster_options
 @output_options
@@ -47,14 +47,16 @@ from nsqadmin_cli.transfer import look_at_rest, transfer
 def save(
     ctx: click.Context, cluster: Cluster, output: Output, topic: str, file: str, append: bool, source: Source
 ) -> None:
-    """Save messages to a file, a JSON document a line; compressed if its name ends in .gz, to standard output for -.
+    """Save messages to a file, one JSON document per line.
 
-    With --channel, the messages of that channel are taken out of it until it is empty: they are in the file then, and
-    no longer in the queue. Each is finished only when it is safe on disk. What is in hand when a run ends goes back and
-    comes again the next time, so there may be messages twice, but none is lost. gnsqadmin load publishes them again.
+    The file is compressed if its name ends in .gz; - is standard output. gnsqadmin load publishes the messages again.
 
-    Without --channel, what is published from now on is saved, until Ctrl-C. Nobody waits for it: what comes while no
-    save runs, or faster than it can be saved, is not in the file.
+    With --channel, the messages of that channel are moved to the file until the channel is empty. Each is finished only
+    after it is safely on disk. Messages in flight when a run ends are requeued, so there may be duplicates, but none is
+    lost.
+
+    Without --channel, messages published from now on are saved, until Ctrl-C. Messages that arrive while no save runs,
+    or faster than they can be saved, are not in the file.
     """
     channel = source.wish.channel
     started = time.monotonic()

@@ -1,4 +1,4 @@
-"""`gnsqadmin stats`: topics, channels, clients and nodes in numbers, once or again and again."""
+"""`gnsqadmin stats`: statistics of topics, channels, clients and nodes, once or at an interval."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -38,11 +38,11 @@ from nsqadmin_cli.table import Block, Line, Table
                  in_flight_count, deferred_count, message_count, requeue_count,
                  timeout_count, client_count, paused, e2e_processing_latency, clients
         clients  null without --by client and in totals, else as in /stats
-        flows    null, or since the last time with --watch: list of topic, channel
-                 (empty: the topic itself), ingress_rate, egress_rate
-        Keys mean what they mean in the /stats of nsqd. In totals, paused says "on
-        any node", and latencies are those of the slowest node.
-        With --watch there is one document on each line.
+        flows    null, or with --watch since the last document: list of topic,
+                 channel (empty: the topic itself), ingress_rate, egress_rate
+        Other keys are those of nsqd's /stats. In totals, paused means on any
+        node, and latencies are those of the slowest node.
+        With --watch there is one document per line.
     """,
 )
 @topic_option
@@ -52,10 +52,10 @@ from nsqadmin_cli.table import Block, Line, Table
     type=click.Choice(["tree", "topic", "channel", "client", "node"]),
     default="tree",
     show_default=True,
-    help="What has a row: topics with their channels and their shares of each node, or one of these alone.",
+    help="Rows: topics with their channels on each node, or only one of these.",
 )
-@click.option("--watch", type=Duration(), metavar="DURATION", help="Look again after so long, and show rates.")
-@click.option("--count", type=click.IntRange(1), metavar="N", help="End after N looks; without it, by Ctrl-C.")
+@click.option("--watch", type=Duration(), metavar="DURATION", help="Repeat at this interval, and show rates.")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N times. Without it, Ctrl-C stops.")
 @cluster_options
 @output_options
 @click.pass_context
@@ -69,22 +69,22 @@ def stats(
     watch: float | None,
     count: int | None,
 ) -> None:
-    """Show topics and channels: what waits, where, and who takes it.
+    """Show the depths, counts and clients of topics and channels.
 
-    A topic's depth is what its channels have not been given yet; a channel's depth is what its clients have not been
-    given yet, and counts neither messages in flight nor deferred ones. "In memory" and "on disk" are the two parts of
-    depth. When several nodes have a topic or channel, its line is the sum and a line for each node follows. The last
-    line sums up the depths of topics and channels; its messages are those published to topics.
+    A topic's depth counts messages that it has not passed to its channels yet; a channel's depth counts messages not
+    sent to clients yet, without messages in flight and deferred messages. "In memory" and "on disk" are the two parts
+    of depth. If several nodes have a topic or channel, its line is the sum, and a line for each node follows. The last
+    line is the sum of the depths of topics and channels, and of messages published to topics.
 
-    When watched, in/s is what was published, and out/s what is done with: finished by a channel's clients, or given
-    to all channels of a topic.
+    With --watch, in/s is the rate of published messages, and out/s that of messages finished by a channel's clients, or
+    passed to all channels of a topic.
 
-    On a narrow terminal the headings are those of nsq_stat and numbers are rounded down (12.3k).
+    On a narrow terminal, headings are those of nsq_stat and numbers are rounded down (12.3k).
 
-    A node that cannot be asked gives one line on standard error and exit code 1; the others are shown nevertheless.
+    A node that does not answer causes one line on standard error and exit code 1; the others are still shown.
     """
     if count is not None and watch is None:
-        raise click.UsageError("--count is for --watch.")
+        raise click.UsageError("--count requires --watch.")
     seen: Look | None = None
     code = ExitCode.OK
     for number in every(watch, count):
@@ -96,7 +96,7 @@ def stats(
 
 
 def _show(output: Output, seen: Look, by: str, number: int | None) -> ExitCode:
-    """Print one look; `number` counts those of a watch."""
+    """Print one snapshot; `number` counts those of a watch."""
     watched = number is not None
     tables: dict[str, Callable[[], Table]] = {
         "tree": lambda: stat_tables.tree_table(seen, watched=watched),

@@ -1,4 +1,4 @@
-"""`gnsqadmin tail`: look at messages as they are published."""
+"""`gnsqadmin tail`: shows messages as they are published."""
 
 import json
 import os
@@ -36,7 +36,7 @@ class Pattern(click.ParamType[re.Pattern[bytes]]):
         try:
             return re.compile(os.fsencode(str(value)))
         except (re.error, OverflowError, RecursionError) as error:
-            self.fail(f"{printable(repr(value), 100)} is no regular expression: {error}.", param, ctx)
+            self.fail(f"{printable(repr(value), 100)} is not a regular expression: {error}.", param, ctx)
 
 
 class Condition(click.ParamType[tuple[str, str]]):
@@ -47,7 +47,7 @@ class Condition(click.ParamType[tuple[str, str]]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
         path, equals, wanted = str(value).partition("=")
         if not path or not equals:
-            self.fail(f"{printable(repr(value), 100)} is no condition, expected KEY=VALUE.", param, ctx)
+            self.fail(f"{printable(repr(value), 100)} is not a condition, expected KEY=VALUE.", param, ctx)
         return path, wanted
 
 
@@ -62,22 +62,22 @@ class Condition(click.ParamType[tuple[str, str]]):
         gnsqadmin tail clicks --sample 1 --for 10s -o csv > clicks.csv
     """,
     document=f"""
-        A document on each line, for each message:
-        node     that had it{DOCUMENT}
+        One document per line, for each message:
+        node     address of the node that had it{DOCUMENT}
     """,
 )
 @click.argument(
     "topics", nargs=-1, required=True, type=Name("topic"), shell_complete=complete_topics, metavar="TOPIC..."
 )
 @count_option
-@click.option("--for", "seconds", type=Duration(), metavar="DURATION", help="End after so long.")
+@click.option("--for", "seconds", type=Duration(), metavar="DURATION", help="Stop after this time.")
 @click.option(
     "--grep",
     "patterns",
     type=Pattern(),
     multiple=True,
     metavar="REGEX",
-    help="Only bodies in which this is found. May be repeated: all must be.",
+    help="Show only bodies that match. May be repeated: all must match.",
 )
 @click.option(
     "--where",
@@ -85,19 +85,19 @@ class Condition(click.ParamType[tuple[str, str]]):
     type=Condition(),
     multiple=True,
     metavar="KEY=VALUE",
-    help="Only bodies that are JSON with this value, as in customer.country=DE. May be repeated: all must be.",
+    help="Show only JSON bodies with this value, as in customer.country=DE. May be repeated: all must match.",
 )
 @click.option(
     "--sample",
     type=click.IntRange(1, 99),
     default=None,
     metavar="PERCENT",
-    help="Only so many of a hundred messages, chosen by the nodes.",
+    help="Receive only this percentage of messages, chosen by the nodes.",
 )
-@click.option("--details", is_flag=True, help="Show when, where and how often each message was sent.")
-@click.option("--hex", "as_hex", is_flag=True, help="Show the bytes of bodies.")
+@click.option("--details", is_flag=True, help="Show the time, node and attempts of each message.")
+@click.option("--hex", "as_hex", is_flag=True, help="Show bodies as a hex dump.")
 @auth_option
-@click.option("--yes", is_flag=True, help="Take what waits in a topic that has no channel, and do not ask.")
+@click.option("--yes", is_flag=True, help="Consume messages queued in a topic without channels, without confirmation.")
 @cluster_options
 @output_options
 @click.pass_context
@@ -118,11 +118,11 @@ def tail(
 ) -> None:
     """Show messages as they are published, on all nodes that have the topic, until Ctrl-C.
 
-    It looks through a channel of its own, which is gone at the end, so no other consumer misses anything. But messages
-    that wait in a topic because it has no channel yet would be gone, too: it asks first, or needs --yes.
+    Uses a temporary channel, so other consumers are not affected. Messages queued in a topic that has no channel yet
+    would be lost with that channel: tail asks for confirmation, or needs --yes.
 
-    In a pipe each body is printed as it is, with a line feed behind it, and with several topics the name of its topic
-    in front. On a terminal what is no printable text is shown as escape sequences.
+    In a pipe, each body is printed unchanged, followed by a line feed; with several topics, the name of the topic comes
+    first. On a terminal, unprintable bytes are shown as escape sequences.
     """
     wish = Wish(ephemeral_channel("tail"), min(_WINDOW, count or _WINDOW), sample or 0, auth_secret)
     show = _printer(output, details=details, as_hex=as_hex, several=len(set(topics)) > 1)
@@ -151,7 +151,7 @@ def _fits(message: Message, patterns: Sequence[re.Pattern[bytes]], conditions: S
 
 
 def _has(body: bytes, path: str, wanted: str) -> bool:
-    """Whether the value at `path` is, or is written, `wanted`."""
+    """Whether the value at `path`, or its text form, is `wanted`."""
     try:
         found = field_of(body, path)
     except KeyError:

@@ -1,4 +1,4 @@
-"""`gnsqadmin top`: a full screen of the queues, anew each second."""
+"""`gnsqadmin top`: a full screen of the queues, updated each second."""
 
 import time
 
@@ -20,7 +20,7 @@ from nsqadmin_cli.watch import Watcher
     """,
 )
 @click.option(
-    "--interval", type=Duration(60), default=1.0, metavar="DURATION", help="How long between two looks. [default: 1]"
+    "--interval", type=Duration(60), default=1.0, metavar="DURATION", help="Interval between updates. [default: 1]"
 )
 @click.option(
     "--sort",
@@ -28,27 +28,27 @@ from nsqadmin_cli.watch import Watcher
     type=click.Choice([order.heading for order in ORDERS]),
     default=ORDERS[0].heading,
     show_default=True,
-    help="What to sort by at first.",
+    help="Initial sort column.",
 )
-@click.option("--filter", "needle", default="", metavar="TEXT", help="Show only what has this text in its name.")
+@click.option("--filter", "needle", default="", metavar="TEXT", help="Show only names that contain this text.")
 @click.option(
     "--show",
     "subject",
     type=click.Choice(SUBJECTS),
     default=SUBJECTS[0],
     show_default=True,
-    help="What has a row at first.",
+    help="Initial view.",
 )
 @cluster_options
 def top(cluster: Cluster, interval: float, order: str, needle: str, subject: str) -> None:
-    """Watch the queues on a full screen: rates, trends, when they will be empty, and what is wrong.
+    """Watch the queues on a full screen: rates, trends, drain times and problems.
 
-    Sorts and filters by a key; ? lists the keys, q leaves. Each node is asked on its own, so that one that hangs
-    delays no other; it is shown as failed.
+    Keys sort and filter; ? lists the keys, q quits. Nodes are queried separately, so a node that hangs does not delay
+    the others; it is shown as failed.
 
-    What is wrong stands at the end of a row: no clients (messages wait and nobody takes them; with a number, on so
-    many of the nodes), stuck (clients are there and finish nothing), paused, timeouts, requeues (more than are
-    finished), growing (more comes than goes).
+    The end of a row shows problems: no clients (queued messages are not consumed; with a number, on that many nodes),
+    stuck (clients are connected and finish nothing), paused, timeouts, requeues (more than are finished), growing (more
+    messages arrive than are finished).
     """
     from nsqadmin_cli.render.layout import lay_out, lay_out_line
     from nsqadmin_cli.render.screen import Screen

@@ -46,7 +46,7 @@ from nsqadmin_cli.text import plural, printable
         topic_name, depth, backend_depth, message_count, message_bytes, paused (on
         any node), e2e_processing_latency, channels: summed over nodes
         nodes    list: address, error (null, or why it has no numbers), found (whether
-                 an nsqlookupd sends consumers there; null where none was named),
+                 an nsqlookupd sends consumers there; null without nsqlookupds),
                  topic (the keys above, or null where the node does not have it)
     """,
 )
@@ -55,16 +55,16 @@ from nsqadmin_cli.text import plural, printable
 @output_options
 @click.pass_context
 def show(ctx: click.Context, cluster: Cluster, output: Output, topic: str) -> None:
-    """Show one topic: how much it holds and took, on which nodes, and its channels.
+    """Show one topic: its counts, nodes and channels.
 
-    With nsqlookupds, a node that these do not send consumers to, because the topic is tombstoned there or the node did
-    not register, is marked.
+    With nsqlookupds, a node is marked if they do not send consumers to it, because the topic is tombstoned there or the
+    node did not register.
     """
     seen = look(cluster, topic=topic)
     found, errors = _found(cluster, topic)
     if topic not in seen.topic_shares:
         known = found is not None and not errors and is_listed(cluster, topic)
-        more = ", but nsqlookupd still lists it: gnsqadmin topic delete takes it from there"
+        more = ", but nsqlookupd still lists it: gnsqadmin topic delete removes it there"
         if known:
             raise not_found(f"the topic {topic}{more}", seen.errors)
         raise no_such(cluster, [*seen.errors, *errors], topic)
@@ -77,7 +77,7 @@ def show(ctx: click.Context, cluster: Cluster, output: Output, topic: str) -> No
 
 
 def _found(cluster: Cluster, topic: str) -> tuple[set[str] | None, list[NodeError]]:
-    """The addresses that nsqlookupds send consumers of the topic to, None where there is none; and their errors."""
+    """The addresses that nsqlookupds send consumers of the topic to, None without nsqlookupds; and their errors."""
     if not cluster.lookupds:
         return None, []
     found: set[str] = set()
@@ -108,7 +108,7 @@ def _blocks(seen: Look, topic: str, found: set[str] | None) -> list[Block]:
         facts.rows.append([Cell("not found", Tone.FAINT), Cell(text, Tone.NOTE)])
     blocks: list[Block] = [facts, stat_tables.share_table(seen, shares, whole)]
     channels = stat_tables.channel_table(seen, with_topic=False)
-    channels.empty = "No channels: messages wait in the topic until there is one."
+    channels.empty = "No channels: messages are queued in the topic until there is one."
     return [*blocks, Line.of(plural(len(channels.rows), "channel"), Tone.STRONG), channels]
 
 
@@ -144,8 +144,7 @@ def _document(seen: Look, topic: str, found: set[str] | None) -> dict[str, Any]:
 def create(ctx: click.Context, cluster: Cluster, output: Output, topic: str, lookupd_only: bool) -> None:
     """Create a topic on all nodes and at nsqlookupds.
 
-    A topic comes into being by itself when something is published to it. To create it before is useful for its
-    channels, or for a topic that is to be paused from the beginning.
+    Publishing creates a topic automatically. Create it explicitly to add channels or pause it before the first message.
     """
     operate(ctx, cluster, output, Operation("create", topic), lookupd_only=lookupd_only)
 
@@ -156,10 +155,10 @@ def create(ctx: click.Context, cluster: Cluster, output: Output, topic: str, loo
 @output_options
 @click.pass_context
 def pause(ctx: click.Context, cluster: Cluster, output: Output, topic: str) -> None:
-    """Stop a topic from passing messages on to its channels.
+    """Stop a topic from passing messages to its channels.
 
-    Publishers are not held up: messages gather in the topic. Channels go on with what they have. It stays paused when
-    its nodes are restarted.
+    Publishers are not affected: messages are queued in the topic. Channels continue with the messages they have. The
+    topic stays paused across restarts.
     """
     operate(ctx, cluster, output, Operation("pause", topic))
 
@@ -170,7 +169,7 @@ def pause(ctx: click.Context, cluster: Cluster, output: Output, topic: str) -> N
 @output_options
 @click.pass_context
 def unpause(ctx: click.Context, cluster: Cluster, output: Output, topic: str) -> None:
-    """Let a paused topic pass messages on to its channels again."""
+    """Let a paused topic pass messages to its channels again."""
     operate(ctx, cluster, output, Operation("unpause", topic))
 
 
@@ -184,7 +183,7 @@ def unpause(ctx: click.Context, cluster: Cluster, output: Output, topic: str) ->
     document=DOCUMENT,
 )
 @topic_argument
-@click.option("--with-channels", is_flag=True, help="Empty all its channels, too.")
+@click.option("--with-channels", is_flag=True, help="Also empty all its channels.")
 @confirm_options
 @cluster_options
 @output_options
@@ -192,10 +191,10 @@ def unpause(ctx: click.Context, cluster: Cluster, output: Output, topic: str) ->
 def empty(
     ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm, topic: str, with_channels: bool
 ) -> None:
-    """Throw away the messages that wait in a topic itself.
+    """Discard the messages in a topic's own queue.
 
-    These are those of a topic that is paused or has no channel; what its channels were given already they keep. See
-    also gnsqadmin channel empty.
+    A topic has such messages if it is paused or has no channel. Its channels keep their messages; see also gnsqadmin
+    channel empty.
     """
     operate(ctx, cluster, output, Operation("empty", topic, with_channels=with_channels), confirm)
 
@@ -217,9 +216,8 @@ def empty(
 def delete(ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> None:
     """Delete a topic with its channels and all messages.
 
-    It goes from all nodes and nsqlookupds, and its consumers are disconnected. A publisher that goes on creates the
-    topic anew, and so does a consumer that connects to a node again: stop these first. To take it from one node alone,
-    see gnsqadmin topic tombstone.
+    It is deleted on all nodes and nsqlookupds, and its consumers are disconnected. Publishers, and consumers that
+    reconnect, create the topic again: stop them first. To delete it on one node only, see gnsqadmin topic tombstone.
     """
     operate(ctx, cluster, output, Operation("delete", topic), confirm)
 
@@ -235,7 +233,7 @@ def delete(ctx: click.Context, cluster: Cluster, output: Output, confirm: Confir
 @topic_argument
 @click.argument("node")
 @click.option(
-    "--delete", "with_delete", is_flag=True, help="Then delete the topic on the node, as nsqadmin's Tombstone does."
+    "--delete", "with_delete", is_flag=True, help="Also delete the topic on the node, as nsqadmin's Tombstone does."
 )
 @confirm_options
 @cluster_options
@@ -252,15 +250,15 @@ def tombstone(
 ) -> None:
     """Hide one node from the consumers of a topic.
 
-    nsqlookupds then send them there no more. Publishers have to stop first. With --delete the topic is then deleted on
-    the node with all that it holds there; without, consumers that are connected go on. A node is told as nsqlookupd
-    lists it, {broadcast address}:{HTTP port}.
+    nsqlookupds no longer send consumers there. Stop publishers first. With --delete, the topic is then deleted on the
+    node with all its messages; without it, connected consumers continue. NODE is {broadcast address}:{HTTP port}, as
+    nsqlookupd lists it.
 
-    After a while (--tombstone-lifetime of nsqlookupd, 45 seconds) nsqlookupd forgets that it has to hide the node; if
-    that still has the topic then, consumers are sent there again.
+    A tombstone expires (--tombstone-lifetime of nsqlookupd, 45 seconds); if the node still has the topic then,
+    consumers are sent there again.
     """
     if not cluster.lookupds:
-        raise click.UsageError("tombstones are kept by nsqlookupd: tell it by --lookupd-http-address.")
+        raise click.UsageError("tombstones are kept by nsqlookupd: give it by --lookupd-http-address.")
     found = _find(cluster.producers(), node, topic)
     name = f"{found.broadcast_address}:{found.http_port}"
     operation = Operation("delete", topic)
@@ -278,11 +276,11 @@ def tombstone(
 
 
 def _find(producers: list[Producer], node: str, topic: str) -> Producer:
-    """The node that is meant, which has the topic; NotFound."""
+    """The node with this name, which must have the topic; NotFound."""
     matching = [producer for producer in producers if node in _names(producer)]
     if not matching:
         known = ", ".join(f"{one.broadcast_address}:{one.http_port}" for one in producers) or "none"
-        raise NotFound(f"nsqlookupd lists no node {printable(node)}; there: {printable(known, 1000)}")
+        raise NotFound(f"nsqlookupd does not list the node {printable(node)}; it lists: {printable(known, 1000)}")
     if topic not in matching[0].topics:
         raise NotFound(f"the node {printable(node)} has not registered the topic {topic} at nsqlookupd")
     return matching[0]
@@ -296,7 +294,7 @@ def _node(cluster: Cluster, producer: Producer) -> Nsqd:
 
 
 def _names(producer: Producer) -> set[str]:
-    """How a node may be told."""
+    """The names of a node."""
     names = {f"{producer.broadcast_address}:{producer.http_port}"}
     try:
         address: Address = producer_address(producer)

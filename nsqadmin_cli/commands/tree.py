@@ -37,9 +37,9 @@ from nsqadmin_cli.text import plural
 @output_options
 @click.pass_context
 def tree(ctx: click.Context, cluster: Cluster, output: Output, topic: str, channel: str) -> None:
-    """Show who consumes what: topics, their channels, and the consumers of these on all nodes.
+    """Show topics, their channels and the consumers of these, on all nodes.
 
-    As CSV it is one row for each consumer.
+    CSV output has one row per consumer.
     """
     seen = look(cluster, topic=topic, channel=channel, clients=True)
     require(cluster, seen, topic, channel)

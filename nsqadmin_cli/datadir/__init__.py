@@ -1,5 +1,5 @@
-"""Data directories of an nsqd, read and mended while it does not run: `gnsqadmin data`.
+"""Reads and repairs data directories of a stopped nsqd: `gnsqadmin data`.
 
-`directory` lists what is there, `records` reads one file and finds its way past damage, `queue` puts a queue together,
-`checking` says what is wrong, `repairing` and `recovering` mend it. contrib/docs/data-directory.md has the formats.
+`directory` lists a directory, `records` reads one file and continues behind damage, `queue` combines the files of a
+queue, `checking` finds damage, `repairing` and `recovering` correct it. contrib/docs/data-directory.md has the formats.
 """

@@ -1,4 +1,4 @@
-"""What is wrong in a data directory: each queue read to its end, and what nsqd would make of it."""
+"""Checks a data directory: reads each queue completely and reports how nsqd would handle it."""
 
 import enum
 import shlex
@@ -15,12 +15,12 @@ from nsqadmin_cli.text import plural
 
 class Severity(enum.StrEnum):
     DAMAGE = "damage"  # messages are lost, or nsqd would lose them or refuse to start
-    NOTE = "note"  # harmless, or mended by nsqd itself
+    NOTE = "note"  # harmless, or corrected by nsqd itself
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is not as it should be. `command` is what to do about it, if anything."""
+    """A problem. `command` corrects it, if one can."""
 
     severity: Severity
     queue: str  # empty: the directory
@@ -42,7 +42,7 @@ class Finding:
 
 @dataclass
 class Tally:
-    """What one file holds; behind the first flaw everything is lost to nsqd."""
+    """The content of one file; nsqd loses everything behind the first flaw."""
 
     messages: int = 0
     bytes: int = 0  # of bodies
@@ -73,7 +73,7 @@ class Tally:
 
 @dataclass
 class Report:
-    """How a queue is. `held` are deferred messages that only the side file of gnsqd has."""
+    """The state of a queue. `held` are deferred messages that only the side file of gnsqd has."""
 
     queue: Queue
     plan: Plan
@@ -91,7 +91,7 @@ class Report:
 
 
 class Checker:
-    """Looks at a directory. `running`: a daemon holds it, so that what meta says is older than the files."""
+    """Checks a directory. `running`: a daemon uses it, so meta files are older than data files."""
 
     def __init__(self, found: DataDirectory, *, running: bool, max_msg_size: int, advance: Advance | None) -> None:
         self._found = found
@@ -102,7 +102,7 @@ class Checker:
         self._recover = f"gnsqadmin data recover-bad {shlex.quote(found.path)}"
 
     def check_directory(self) -> Iterator[Finding]:
-        """What concerns no queue."""
+        """Problems that do not concern a queue."""
         found = self._found
         if found.listed is None:
             text = f"{found.metadata_error}: nsqd starts without topics"
@@ -110,7 +110,7 @@ class Checker:
                 text = f"{found.metadata_error}: nsqd does not start"
             yield Finding(Severity.DAMAGE, "", METADATA, None, text, self._repair)
         for name in found.others:
-            text = "this is no data file, though it is named like one"
+            text = "this is not a data file, though it is named like one"
             yield Finding(Severity.NOTE, "", name, None, text)
         if found.temporary and not self._running:
             text = f"{plural(len(found.temporary), 'file')} that a killed nsqd left unfinished; gnsqd removes them"
@@ -183,16 +183,16 @@ class Checker:
             text = "older than the data files, as after a kill; nsqd reads these to their end"
             self._add(report, Severity.NOTE, name, text)
         elif size < meta.write_pos and meta.write_file in queue.numbers:
-            text = f"tells of {plural(meta.write_pos - size, 'byte')} more than {queue.file_name(meta.write_file)} has"
+            text = f"specifies {plural(meta.write_pos - size, 'byte')} more than {queue.file_name(meta.write_file)} has"
             self._add(report, Severity.DAMAGE, name, text)
         elif later:
-            text = f"does not know of {queue.file_name(later[0])}: nsqd overwrites it, gnsqd reads it"
+            text = f"does not list {queue.file_name(later[0])}: nsqd overwrites it, gnsqd reads it"
             self._add(report, Severity.DAMAGE, name, text)
         elif meta.depth != report.messages and not plan.missing and not report.needs_repair:
-            text = f"says {meta.depth:,} messages, and there are {report.messages:,}; nsqd corrects it at the end"
+            text = f"specifies {meta.depth:,} messages, but there are {report.messages:,}; nsqd corrects it at the end"
             self._add(report, Severity.NOTE, name, text)
         if plan.read:
-            text = f"{plural(len(plan.read), 'file')} from before the read position, which nobody reads any more"
+            text = f"{plural(len(plan.read), 'file')} from before the read position, which is no longer read"
             self._add(report, Severity.NOTE, queue.file_name(plan.read[0]), text)
 
     def _judge_rest(self, report: Report) -> None:
@@ -200,13 +200,13 @@ class Checker:
         name = due_times_file_name(queue.name)
         if due_times.size > len(due_times.whole) and not self._running:
             lost = due_times.size - len(due_times.whole)
-            text = f"{plural(lost, 'byte')} cannot be read: deferred messages may come early or be missing"
+            text = f"{plural(lost, 'byte')} cannot be read: deferred messages may be delivered early or be missing"
             self._add(report, Severity.DAMAGE, name, text)
         if queue.bad_due_times:
-            text = "due times that were set aside: deferred messages may have come early or be missing"
+            text = "due times were set aside: deferred messages may have been delivered early or be missing"
             report.findings.append(Finding(Severity.NOTE, queue.name, f"{name}.bad", None, text))
         if not self._found.is_listed(queue) and report.messages:
-            text = f"not in {METADATA}: nobody reads its {plural(report.messages, 'message')} until it is created again"
+            text = f"not in {METADATA}: its {plural(report.messages, 'message')} are unread until it is created again"
             command = f"{self._repair} --adopt-orphans" if "#" not in queue.name else ""
             report.findings.append(Finding(Severity.NOTE, queue.name, "", None, text, command))
 
@@ -217,7 +217,7 @@ class Checker:
             tally.add(item)
         name = queue.file_name(number, bad=True)
         if not tally.flaw:
-            text = "set aside, but whole: nsqd had read all of it, or its log says that it could not open it"
+            text = "set aside, but whole: nsqd had read all of it, or could not open it, as its log reports"
             finding = Finding(Severity.NOTE, queue.name, name, None, text)
         else:
             text = f"set aside for {tally.flaw}; {plural(tally.behind, 'message')} behind that can be recovered"
@@ -227,6 +227,6 @@ class Checker:
         report.findings.append(finding)
 
     def _add(self, report: Report, severity: Severity, file: str, text: str) -> None:
-        """Something that a repair mends."""
+        """A problem that a repair corrects."""
         report.needs_repair = True
         report.findings.append(Finding(severity, report.queue.name, file, None, text, self._repair))

@@ -1,4 +1,4 @@
-"""Writing into a data directory: durably, and with the owner and mode that nsqd's own files have."""
+"""Writes into a data directory, durably, and with the owner and mode of nsqd's own files."""
 
 import os
 from contextlib import suppress
@@ -10,7 +10,7 @@ _CHUNK = 1 << 20
 
 
 class Writer:
-    """A new file, of the owner and mode of `like`; `with` makes it durable, or removes it when that fails."""
+    """A new file with the owner and mode of `like`; `with` makes it durable, or removes it on failure."""
 
     def __init__(self, path: str, like: str) -> None:
         self.path = path
@@ -44,7 +44,7 @@ class Writer:
 
 
 def copy_file(source: str, target: str, advance: Advance) -> None:
-    """A copy of the same owner and mode; OSError."""
+    """A copy with the same owner and mode; OSError."""
     with open(source, "rb") as file, Writer(target, source) as writer:
         while data := file.read(_CHUNK):
             writer.write(data)
@@ -52,7 +52,7 @@ def copy_file(source: str, target: str, advance: Advance) -> None:
 
 
 def replace_file(path: str, data: bytes, like: str) -> None:
-    """Put a file with this content in the place of `path`, or leave that as it is; OSError."""
+    """Replace `path` by a file with this content, or leave it unchanged; OSError."""
     temporary = f"{path}.{os.getpid()}.tmp"
     with suppress(FileNotFoundError):
         os.unlink(temporary)  # of a run that was killed
@@ -62,7 +62,7 @@ def replace_file(path: str, data: bytes, like: str) -> None:
 
 
 def take_over_owner(path: str, like: str, mode: int) -> None:
-    """Give `path` this mode and the owner of `like`, as far as that is allowed."""
+    """Give `path` this mode and the owner of `like`, as far as permitted."""
     os.chmod(path, mode)
     found = os.stat(like)
     with suppress(PermissionError):
@@ -70,7 +70,7 @@ def take_over_owner(path: str, like: str, mode: int) -> None:
 
 
 def sync_directory(path: str) -> None:
-    """Make new and changed names in it durable."""
+    """Make new and changed directory entries durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         with suppress(OSError):  # not every file system can sync a directory

@@ -1,4 +1,4 @@
-"""What is in a data directory: the files of each queue, nsqd.dat, and what belongs to nobody."""
+"""Lists a data directory: the files of each queue, nsqd.dat, and orphans."""
 
 import json
 import os
@@ -23,7 +23,7 @@ _TEMPORARY = re.compile(r".+\.dat\.[0-9]+\.tmp", re.DOTALL)
 
 @dataclass
 class Queue:
-    """The files of one queue as they were listed; sizes in bytes. `channel` is empty for the queue of a topic."""
+    """The files of one queue when they were listed; sizes in bytes. `channel` is empty for the queue of a topic."""
 
     directory: str
     name: str
@@ -60,7 +60,7 @@ class Queue:
         return os.path.join(self.directory, due_times_file_name(self.name))
 
     def read_meta(self) -> Meta:
-        """What the meta file says now; StorageError, with a text for people, if that is unusable."""
+        """The current content of the meta file; StorageError, with a readable text, if it is unusable."""
         try:
             text = read_file(self.meta_path, 200)
         except FileNotFoundError:
@@ -120,7 +120,7 @@ class DataDirectory:
     passed_over: list[str] = field(default_factory=list)  # directories and such
 
     def is_listed(self, queue: Queue) -> bool:
-        """True, too, where nsqd.dat cannot tell."""
+        """Also True if nsqd.dat cannot be read."""
         return self.listed is None or queue.name in self.listed
 
     def is_paused(self, queue: Queue) -> bool:
@@ -137,12 +137,12 @@ class DataDirectory:
         return sorted(found, key=lambda queue: (queue.topic, queue.channel))
 
     def select_journals(self, topic: str) -> list[Journal]:
-        """That of the topic, or all, sorted."""
+        """Those of the topic, or all, sorted."""
         return [self.journals[name] for name in sorted(self.journals) if not topic or name == topic]
 
 
 def list_directory(path: str) -> DataDirectory:
-    """AdminError if it cannot be listed, or is no data directory at all."""
+    """AdminError if it cannot be listed, or is not a data directory."""
     found = DataDirectory(path)
     try:
         with os.scandir(path) as entries:
@@ -155,7 +155,9 @@ def list_directory(path: str) -> DataDirectory:
     except (StorageError, OSError) as error:
         found.metadata_error = reason_of(error) if isinstance(error, OSError) else str(error)
         if not found.queues and not found.journals and isinstance(error, FileNotFoundError):
-            raise AdminError(f"{path} is no data directory: it has neither {METADATA} nor files of queues") from error
+            raise AdminError(
+                f"{path} is not a data directory: it has neither {METADATA} nor files of queues"
+            ) from error
     for listed in (found.listed or {}).values():
         found.queues.setdefault(listed.queue, Queue(path, listed.queue))
     found.temporary.sort()
@@ -199,7 +201,7 @@ def _sort_in(found: DataDirectory, entry: "os.DirEntry[str]") -> None:
 
 
 def _read_metadata(path: str) -> dict[str, Listed]:
-    """What nsqd.dat lists; OSError, or StorageError with a text for people."""
+    """The content of nsqd.dat; OSError, or StorageError with a readable text."""
     data = read_file(path, _LARGEST_METADATA)
     if not data.strip(b" \t\r\n\0"):
         raise StorageError("it is empty")
@@ -207,7 +209,7 @@ def _read_metadata(path: str) -> dict[str, Listed]:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
         place = f" at byte {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
-        raise StorageError(f"it is no JSON{place}") from error
+        raise StorageError(f"it is not JSON{place}") from error
     found: dict[str, Listed] = {}
     for topic in _entries(document, "topics"):
         entries = [("", topic), *((_name(channel), channel) for channel in _entries(topic, "channels"))]
@@ -219,16 +221,16 @@ def _read_metadata(path: str) -> dict[str, Listed]:
 
 
 def _get(value: Any, key: str) -> Any:
-    """As Go's decoder finds it: in any case, the last one."""
+    """Like Go's decoder: case-insensitive, the last one."""
     if not isinstance(value, dict):
-        raise StorageError(f"what should be an object is {type(value).__name__}")
+        raise StorageError(f"expected an object, found {type(value).__name__}")
     return next((found for name, found in reversed(value.items()) if name.lower() == key), None)
 
 
 def _entries(value: Any, key: str) -> list[Any]:
     found = _get(value, key)
     if found is not None and not isinstance(found, list):
-        raise StorageError(f'its "{key}" are no list')
+        raise StorageError(f'its "{key}" is not a list')
     return found or []
 
 
@@ -240,11 +242,11 @@ def _name(value: Any) -> str:
 
 
 def open_file(path: str) -> int:
-    """A descriptor to read a file with; OSError also for what is no file, such as a pipe that nobody writes to."""
+    """A descriptor to read a file; OSError also for anything but a regular file, such as a pipe."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(f"{path} is no file")
+        raise OSError(f"{path} is not a file")
     return descriptor
 
 

@@ -1,4 +1,4 @@
-"""The side file in which gnsqd notes when deferred messages are due, and keeps those that it held back in memory."""
+"""Reads gnsqd's side file with the due times of deferred messages, and with messages it had deferred in memory."""
 
 from struct import Struct
 from typing import NamedTuple
@@ -13,10 +13,10 @@ _LARGEST = 1 << 30  # bytes
 
 
 class DueTimes(NamedTuple):
-    """What the file of a queue says, by attempts and id as they stand in a payload.
+    """The file of a queue, by attempts and id as in a payload.
 
-    `due` has times in ns, of messages in the queue and of those held back; `held` the payloads of these, which the
-    queue may have too. `whole` is the part of the file that could be read.
+    `due` has times in ns, of messages in the queue and of deferred ones; `held` the payloads of the latter, which the
+    queue may also have. `whole` is the part of the file that could be read.
     """
 
     due: dict[bytes, int]
@@ -31,7 +31,7 @@ def key_of(payload: bytes) -> bytes:
 
 
 def read_due_times(queue: Queue) -> DueTimes:
-    """Of a queue, as far as the file is whole; nothing where there is none. AdminError if it cannot be read."""
+    """The due times of a queue, as far as the file is whole; empty without a file. AdminError if it cannot be read."""
     found = DueTimes({}, {})
     try:
         data = read_file(queue.due_times_path, _LARGEST)

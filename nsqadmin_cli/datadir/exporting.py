@@ -1,4 +1,4 @@
-"""Messages of a data directory written to a file of messages, as `gnsqadmin save` writes it and `load` reads it."""
+"""Writes messages of a data directory to a file in the format of `gnsqadmin save` and `load`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ _BATCH_MESSAGES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage(Message):
-    """A message where it waits: the queue of a channel, or of the topic for an empty one; `due` in ns, or None."""
+    """A message in the queue of a channel, or for an empty one of the topic; `due` in ns, or None."""
 
     channel: str = ""
     due: int | None = None
@@ -49,7 +49,7 @@ class MessageFile:
 
 
 def export_queue(queue: Queue, file: MessageFile, max_msg_size: int, advance: Advance) -> Saved:
-    """Write all messages of a queue, and those that gnsqd held back; AdminError."""
+    """Write all messages of a queue, including deferred ones of gnsqd; AdminError."""
     due_times = read_due_times(queue)
     held = dict(due_times.held)
     messages = lost = 0

@@ -1,4 +1,4 @@
-"""The journals of a data directory, which gnsqd has with --durability: what they hold, and what of it can be read."""
+"""Reads and checks the journals of a data directory, which gnsqd writes with --durability."""
 
 import io
 import os
@@ -20,7 +20,8 @@ _BEHIND_ALL = 1 << 62  # numbers of messages
 
 @dataclass
 class JournalReport:
-    """How a journal is. `queues` says how many messages each queue has in it, that of the topic by its own name."""
+    """The state of a journal. `queues` has the number of messages of each queue in it; the topic's own queue has its
+    name."""
 
     journal: Journal
     queues: dict[str, int] = field(default_factory=dict)
@@ -36,10 +37,10 @@ class JournalReport:
 
 
 def count_messages(journal: Journal) -> dict[str, int]:
-    """How many messages each queue has in it, that of the topic by its own name; AdminError.
+    """The number of messages of each queue in the journal; the topic's own queue has its name; AdminError.
 
-    The newest segment tells of all queues, so the others are read only where a kill has cut that short; what damage has
-    taken from them counts.
+    The newest segment lists all queues, so the others are read only if a kill truncated it; messages lost to damage
+    count.
     """
     numbers = sorted(journal.numbers)
     replay = _replay(journal, numbers[-1:], complete=False)
@@ -49,7 +50,7 @@ def count_messages(journal: Journal) -> dict[str, int]:
 def check_journals(
     found: DataDirectory, topic: str, channel: str, *, running: bool, advance: Advance
 ) -> list[JournalReport]:
-    """Read the journals of that topic, or of all; with a `channel`, what they have of channels of that name."""
+    """Read the journals of that topic, or of all; with a `channel`, only messages of channels of that name."""
     reports = []
     for journal in found.select_journals(topic):
         replay = _replay(journal, sorted(journal.numbers), advance)
@@ -64,7 +65,7 @@ def check_journals(
 def _replay(
     journal: Journal, numbers: list[int], advance: Advance = lambda size: None, *, complete: bool = True
 ) -> Replay:
-    """What these segments tell, which are all unless it is not `complete`; AdminError."""
+    """The content of these segments, which are all if `complete`; AdminError."""
     replay = Replay(journal.topic, Logger("", Level.FATAL, io.StringIO()), mends=False)
     if not complete:
         replay.present.add(1, _BEHIND_ALL)  # or what other segments have would pass for lost
@@ -88,19 +89,19 @@ def _judge(report: JournalReport, replay: Replay, running: bool) -> Iterator[Fin
     topic = report.journal.topic
     if not running:
         for damage in replay.damages:
-            text = f"{damage.reason}: messages there are lost, gnsqd goes on behind it; finished ones may come again"
+            text = f"{damage.reason}: messages are lost, gnsqd continues behind it; finished ones may come again"
             name = os.path.basename(damage.path)
             yield Finding(Severity.DAMAGE, topic, name, damage.begin, text)
         if replay.lost:
             yield Finding(Severity.DAMAGE, topic, "", None, replay.describe_lost())
         if replay.torn is not None:
             name = os.path.basename(replay.torn.path)
-            text = f"ends in {replay.torn.reason}; gnsqd cuts it off"
+            text = f"ends in {replay.torn.reason}; gnsqd truncates it"
             yield Finding(Severity.NOTE, topic, name, replay.torn.begin, text)
         name = segment_name(topic, max(report.journal.numbers))
         if replay.converting:
-            text = "the disk queues of the topic are a copy of it that an exit did not finish; gnsqd drops them"
+            text = "the disk queues of the topic are an unfinished copy of it, left by an exit; gnsqd drops them"
             yield Finding(Severity.NOTE, topic, name, None, text)
         if report.messages:
-            text = f"holds {plural(report.messages, 'message')}, with which gnsqd goes on when it starts; nsqd does not"
+            text = f"holds {plural(report.messages, 'message')}, which gnsqd loads when it starts; nsqd does not"
             yield Finding(Severity.NOTE, topic, name, None, text)

@@ -10,7 +10,7 @@ from nsqadmin_cli.errors import AdminError
 
 
 def is_held(path: str) -> bool:
-    """Whether a running nsqd, or who mends the directory, holds it. The lock is not kept: a daemon may start."""
+    """Whether a running nsqd, or a repair, holds it. The lock is not kept: a daemon may start."""
     descriptor = _open(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -23,7 +23,8 @@ def is_held(path: str) -> bool:
 
 @contextmanager
 def locked(path: str, instead: str = "") -> Iterator[None]:
-    """No nsqd can start on the directory inside `with`; AdminError if one runs, which says what to do `instead`."""
+    """Prevents nsqd from starting on the directory inside `with`; AdminError if one runs, with the alternative
+    `instead`."""
     descriptor = _open(path)
     try:
         try:
@@ -37,7 +38,7 @@ def locked(path: str, instead: str = "") -> Iterator[None]:
 
 
 def describe_holder(path: str) -> str:
-    """`a running nsqd (process 123)`, without the number where the system does not tell it."""
+    """`a running nsqd (process 123)`, without the number if it is unknown."""
     number = ""
     with suppress(OSError, ValueError):
         found = os.stat(path)

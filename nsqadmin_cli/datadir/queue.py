@@ -15,10 +15,10 @@ from nsqadmin_cli.errors import AdminError
 
 @dataclass
 class Plan:
-    """Which files of a queue hold messages that nobody read yet: `numbers`, the first of them from `position` on.
+    """The files of a queue with unread messages: `numbers`, the first of them from `position` on.
 
-    `meta` is None if it is unusable, as `meta_error` says; everything counts as unread then. `missing` says which files
-    there should be, empty if none is missing; `read` are files that are left from before the read position.
+    `meta` is None if it is unusable, as `meta_error` says; everything counts as unread then. `missing` names missing
+    files, empty if there are none; `read` are files left from before the read position.
     """
 
     meta: Meta | None = None
@@ -38,14 +38,14 @@ class Plan:
 
 
 class Found(NamedTuple):
-    """A record of a file, or what is in its place."""
+    """A record of a file, or damage in its place."""
 
     number: int
     item: Record | Gap
 
 
 class Saved(NamedTuple):
-    """What of a queue was brought to safety; `lost_bytes` hold no whole message. The fields are those of --json."""
+    """The messages of a queue that were saved; `lost_bytes` were unreadable. The fields are those of --json."""
 
     queue: str
     messages: int
@@ -53,7 +53,7 @@ class Saved(NamedTuple):
 
 
 def make_plan(queue: Queue) -> Plan:
-    """What the meta file and the list of files come to."""
+    """The plan that follows from the meta file and the list of files."""
     numbers = sorted(queue.numbers)
     try:
         meta = queue.read_meta()
@@ -74,14 +74,15 @@ def make_plan(queue: Queue) -> Plan:
 
 
 def read_queue(queue: Queue, plan: Plan, max_msg_size: int, advance: Advance | None = None) -> Iterator[Found]:
-    """All there is to read; a file that has gone meanwhile is passed over. AdminError if one cannot be read."""
+    """All unread records; a file that was deleted meanwhile is skipped. AdminError if one cannot be read."""
     for number in plan.numbers:
         for item in read_data_file(queue.path(number), plan.start(number), max_msg_size, advance):
             yield Found(number, item)
 
 
 def read_data_file(path: str, start: int, max_msg_size: int, advance: Advance | None = None) -> Iterator[Record | Gap]:
-    """One file from `start` on; nothing if there is none. AdminError if it cannot be read, but for a failing disk."""
+    """One file from `start` on; nothing if there is none. AdminError if it cannot be read, except for a failing
+    disk."""
     position = start
     try:
         with DataFile(path, max_msg_size, advance) as file:
@@ -92,7 +93,7 @@ def read_data_file(path: str, start: int, max_msg_size: int, advance: Advance | 
             except OSError as error:
                 if error.errno != errno.EIO:
                     raise
-                yield Gap(position, file.size, "a disk that fails to read")
+                yield Gap(position, file.size, "a read error of the disk")
     except FileNotFoundError:
         return
     except OSError as error:

@@ -1,9 +1,9 @@
-"""Reads one data file, and finds its way past damage.
+"""Reads one data file, and continues behind damage.
 
-nsqd gives up the rest of a file where a record's length cannot be right. Behind it there usually are whole messages:
-the bytes are searched for the next head of a message (a time of this century and 16 hexadecimal digits of id) behind a
-length that leads to another head or to the end. If what lies between is one message with an impossible length, that is
-taken, too. Files may be written to or deleted at the same time; what is read is never kept as a whole.
+nsqd abandons the rest of a file at an impossible record length. There usually are whole messages behind it: this module
+searches for the next header of a message (a time of this century and an id of 16 hexadecimal digits) behind a length
+that leads to another header or to the end. If the bytes between are one message with an impossible length, it is also
+read. Files may be written or deleted at the same time; a file is never kept in memory as a whole.
 """
 
 import os
@@ -16,7 +16,7 @@ from nsqadmin_cli.datadir.directory import open_file
 
 DEFAULT_MAX_MSG_SIZE = 1 << 20  # bytes of a body, as nsqd has it
 _CHUNK = 1 << 20  # bytes read at once
-_LARGEST = 64 << 20  # bytes of a payload: what is longer than this and the limit is no message
+_LARGEST = 64 << 20  # bytes of a payload: anything longer than this and the limit is not a message
 _HEAD = LENGTH.size + MIN_RECORD_SIZE
 _ID = re.compile(rb"[0-9a-f]{16}")
 # length below 2**27, time between 2000 and 2100 in ns, attempts, id
@@ -27,8 +27,8 @@ Advance = Callable[[int], None]
 
 
 class Record(NamedTuple):
-    """A message. `end` is behind it; `flaw` says why nsqd takes it for damage, if it does: `too_large`, or its length
-    was damaged."""
+    """A message. `end` is behind it; `flaw` is the reason if nsqd treats it as damage: `too_large`, or its length was
+    damaged."""
 
     position: int
     end: int
@@ -38,7 +38,7 @@ class Record(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Bytes that hold no whole message."""
+    """Bytes without a whole message."""
 
     position: int
     end: int
@@ -46,7 +46,8 @@ class Gap(NamedTuple):
 
 
 class DataFile:
-    """An open data file; `with` closes it. `advance` is told how many bytes were read. OSError if it is none."""
+    """An open data file; `with` closes it. Calls `advance` with the number of bytes read. OSError if it is not a
+    file."""
 
     def __init__(self, path: str, max_msg_size: int, advance: Advance | None = None) -> None:
         self._descriptor = open_file(path)
@@ -65,7 +66,7 @@ class DataFile:
         os.close(self._descriptor)
 
     def read(self, start: int = 0) -> Iterator[Record | Gap]:
-        """Everything from `start` on, in order, without holes; OSError."""
+        """Everything from `start` on, in order, without gaps; OSError."""
         position = self._told = min(start, self.size)
         while position < self.size:
             length = self._length(position)
@@ -82,11 +83,11 @@ class DataFile:
         self._tell(self.size)
 
     def _is_sound(self, position: int, end: int, payload: bytes) -> bool:
-        """Whether the record ends where its length says. When nothing sensible follows, that may be damaged instead."""
+        """Whether the record ends where its length indicates. If nothing valid follows, the length may be damaged."""
         return self._leads_on(end) or (bool(_ID.match(payload, 10)) and self._find(position + 1, end) >= end)
 
     def _pass(self, position: int, length: int) -> Iterator[Record | Gap]:
-        """What stands at `position` where nsqd finds damage, up to the next message or the end."""
+        """The content at `position`, where nsqd finds damage, up to the next message or the end."""
         if length > self._max_size and self._is_record(position):
             end = position + LENGTH.size + length
             flaw = f"a message of {length - MIN_RECORD_SIZE:,} bytes, more than --max-msg-size"
@@ -94,11 +95,11 @@ class DataFile:
             return
         rest = self.size - position
         if length < MIN_RECORD_SIZE or length > self._largest:
-            reason = f"a length of {length} bytes" if rest >= LENGTH.size else "an end in the middle of a message"
+            reason = f"a length of {length} bytes" if rest >= LENGTH.size else "a truncated message"
         elif length + LENGTH.size > rest:
-            reason = "an end in the middle of a message"
+            reason = "a truncated message"
         else:
-            reason = "bytes that are no message"
+            reason = "bytes that are not a message"
         following = self._find(position + 1)
         size = following - position - LENGTH.size
         # A length that is possible may be right, and bytes of the message lost: then it must not be delivered.
@@ -111,7 +112,7 @@ class DataFile:
         yield Gap(position, following, reason)
 
     def _find(self, position: int, limit: int | None = None) -> int:
-        """Where the next record begins at `position` or behind it, up to `limit`; the size of the file if none does."""
+        """The position of the next record from `position` to `limit`; the size of the file if there is none."""
         limit = self.size if limit is None else limit
         while position < limit:
             chunk = self._at(position, min(_CHUNK, limit - position + _HEAD))
@@ -124,7 +125,7 @@ class DataFile:
         return self.size
 
     def _is_record(self, position: int) -> bool:
-        """Whether a whole message of any size stands there, and something sensible or a torn message behind it."""
+        """Whether a whole message of any size is there, followed by something valid or a torn message."""
         head = self._peek(position)
         if len(head) < _HEAD or not _HEAD_PATTERN.match(head):
             return False
@@ -147,7 +148,7 @@ class DataFile:
         return length
 
     def _peek(self, position: int) -> bytes:
-        """What may be the head of a record, wherever that is."""
+        """Matches a possible header of a record at any position."""
         offset = position - self._start
         if 0 <= offset <= len(self._buffer) - _HEAD:
             return self._buffer[offset : offset + _HEAD]

@@ -1,11 +1,11 @@
-"""What is in the files that nsqd set aside, `.bad`, and how it comes back into the queues.
+"""Recovers messages from files that nsqd set aside as `.bad`.
 
-nsqd reads a file from its beginning and sets it aside where it finds damage, so the messages before that were
-delivered, and those behind it were not. It also sets whole files aside: those that it had read to the end, and those
-that it could not open when the system was short of file descriptors. Which of these, only its log can tell.
+nsqd reads a file from its beginning and sets it aside at damage, so the messages before the damage were delivered, and
+those behind it were not. It also sets whole files aside: those that it had read to the end, and those that it could not
+open when the system was short of file descriptors. Only its log shows which case applies.
 
-Recovered messages become new data files at the end of their queue, and the file they were in is renamed, so that they
-come back once.
+Recovered messages become new data files at the end of their queue, and their file is renamed, so that they are
+recovered only once.
 """
 
 import os
@@ -23,7 +23,7 @@ from nsqadmin_cli.errors import AdminError
 
 @dataclass
 class BadFile:
-    """One file that was set aside. `delivered` messages stand before the damage, `found` are the others."""
+    """One file that was set aside. `delivered` messages are before the damage, `found` are the others."""
 
     queue: Queue
     number: int
@@ -93,13 +93,15 @@ def put_back(bad: BadFile, found: DataDirectory, *, everything: bool, max_msg_si
             os.unlink(queue.path(meta.write_file))
         sync_directory(queue.directory)
     except OSError as error:
-        raise AdminError(f"its messages cannot be put back: {reason_of(error)}") from error
+        raise AdminError(f"its messages cannot be recovered: {reason_of(error)}") from error
 
 
 def _meta_to_append_to(found: DataDirectory, queue: Queue) -> Meta:
-    """Where the queue ends; AdminError if nothing should be put there."""
+    """The end of the queue; AdminError if nothing may be added there."""
     if found.listed is None or not found.is_listed(queue):
-        raise AdminError(f"{queue.name} is no topic or channel that nsqd.dat lists; --to writes the messages to a file")
+        raise AdminError(
+            f"nsqd.dat does not list the topic or channel {queue.name}; --to writes the messages to a file"
+        )
     try:
         meta = queue.read_meta()
     except StorageError as error:

@@ -1,8 +1,8 @@
 """Makes a copy of a data directory in which every queue is whole; the directory itself is only read.
 
-Queues that are well are copied as they are. Of the others every message that can be found is written, in order, to new
-files behind the old numbers, so that no name of a file that was set aside is used again. What was read already, and
-what a killed nsqd left unfinished, stays behind.
+Undamaged queues are copied unchanged. Of the others, every readable message is written, in order, to new files with
+numbers above the old ones, so that names of files set aside are not reused. Messages already read, and unfinished files
+of a killed nsqd, are not copied.
 """
 
 import json
@@ -27,9 +27,9 @@ _NAME = re.compile(r"[.a-zA-Z0-9_-]{1,64}(:[.a-zA-Z0-9_-]{1,64})?")  # of a queu
 
 
 class Repair:
-    """Copies the directory `found`, whose queues are as `reports` say, to `target`, which must not exist.
+    """Copies the directory `found`, with the state of its queues in `reports`, to `target`, which must not exist.
 
-    With `adopt`, topics and channels that nsqd.dat has forgotten are listed there again.
+    With `adopt`, adds topics and channels to nsqd.dat that it does not list.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Repair:
         return bad + sum(report.queue.size for report in self._reports)
 
     def run(self, advance: Advance) -> list[Saved]:
-        """Make the copy; AdminError, with nothing left of it, if that fails."""
+        """Make the copy; on failure, AdminError, and the copy is removed."""
         source, target = self._found.path, self._target
         with _made_directory(source, target, self.size) as unfinished:
             repaired = []
@@ -115,7 +115,7 @@ class Repair:
         return Saved(queue.name, messages, sum(tally.lost for tally in report.files.values()))
 
     def _messages(self, report: Report, advance: Advance) -> Iterator[tuple[int, bytes]]:
-        """Number of the file, and payload, of each message that can be found."""
+        """File number and payload of each readable message."""
         for number, item in read_queue(report.queue, report.plan, self._max_msg_size, advance):
             if isinstance(item, Record):
                 yield number, item.payload
@@ -167,7 +167,7 @@ def _bad_names(queue: Queue) -> list[str]:
 
 @contextmanager
 def _made_directory(source: str, target: str, needed: int) -> Iterator[str]:
-    """A directory to fill, which becomes `target` when `with` ends well and is removed otherwise."""
+    """A directory that becomes `target` when `with` succeeds, and is removed otherwise."""
     unfinished = f"{target}.unfinished"
     parent = os.path.dirname(os.path.abspath(target))
     try:
@@ -176,7 +176,7 @@ def _made_directory(source: str, target: str, needed: int) -> Iterator[str]:
             raise AdminError(f"a copy needs {size(needed)}, and only {size(free)} are free in {parent}")
         os.mkdir(unfinished, 0o700)
     except FileExistsError:
-        raise AdminError(f"{unfinished} is left of a run that was interrupted; remove it") from None
+        raise AdminError(f"{unfinished} is left from an interrupted run; remove it") from None
     except OSError as error:
         raise AdminError(f"cannot make {unfinished}: {reason_of(error)}") from error
     try:
@@ -193,7 +193,7 @@ def _made_directory(source: str, target: str, needed: int) -> Iterator[str]:
 
 
 def exchange(path: str, copy: str, kept: str) -> None:
-    """Put `copy` in the place of the directory `path`, which is `kept` from now on; AdminError if it cannot be."""
+    """Rename the directory `path` to `kept`, and `copy` to `path`; AdminError."""
     try:
         os.rename(path, kept)
     except OSError as error:
@@ -203,5 +203,5 @@ def exchange(path: str, copy: str, kept: str) -> None:
         os.rename(copy, path)
     except OSError as error:
         os.rename(kept, path)
-        raise AdminError(f"cannot rename {copy}: {reason_of(error)}; nothing was exchanged") from error
+        raise AdminError(f"cannot rename {copy}: {reason_of(error)}; nothing was replaced") from error
     sync_directory(os.path.dirname(os.path.abspath(path)))

@@ -1,2 +1,1 @@
-"""What `gnsqadmin doctor` knows: rules that look at what was seen of a cluster, each of which says what is wrong, how
-that shows, and what mends it."""
+"""The rules of `gnsqadmin doctor`, which examine snapshots of a cluster and return problems, evidence and remedies."""

@@ -1,7 +1,7 @@
-"""The rules about a data directory on this machine: is its disk full, and does it hold what nobody will read?
+"""The rules about a local data directory: a full disk, damaged and orphaned files.
 
-Only names, sizes and meta files are looked at, and nsqd.dat, so that a running daemon is not disturbed; `gnsqadmin data
-verify` reads the records.
+Only names, sizes, meta files and nsqd.dat are read, so that a running daemon is not disturbed; `gnsqadmin data verify`
+reads the records.
 """
 
 import os
@@ -20,7 +20,7 @@ _LOW, _VERY_LOW = 0.10, 0.03  # of the disk
 
 
 def examine_directory(path: str) -> Iterator[Finding]:
-    """Everything that is wrong with a data directory; AdminError if it cannot be looked at, or is none."""
+    """All problems of a data directory; AdminError if it cannot be read, or is not a data directory."""
     found = list_directory(path)
     yield from _disk(path)
     bad = {
@@ -30,9 +30,9 @@ def examine_directory(path: str) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             "bad-files",
-            f"{path} holds {plural(len(bad), 'damaged file')} set aside: nobody will read what is left in them",
+            f"{path} holds {plural(len(bad), 'damaged file')} set aside, which will not be read",
             (units.size(sum(bad.values())), some_of(sorted(bad))),
-            (Remedy("See what can be read of them, and give it back:", _data("recover-bad", path)),),
+            (Remedy("Show what can be recovered, then recover it:", _data("recover-bad", path)),),
         )
     yield from _journals(found)
     unread = [queue for queue in found.queues.values() if _holds_messages(queue)]
@@ -42,12 +42,12 @@ def examine_directory(path: str) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             "orphan-files",
-            f"{path} has messages of {plural(len(orphans), 'queue')} that {METADATA} does not list: nobody will read "
-            "them",
+            f"{path} has messages of {plural(len(orphans), 'queue')} that {METADATA} does not list, and which will "
+            "not be read",
             (units.size(sum(queue.size for queue in orphans)), _names(orphans)),
             (
                 Remedy(
-                    "A topic or channel that is created again under that name finds them. See what they hold:",
+                    "A topic or channel created with that name gets them. To show them:",
                     _data("ls", path),
                 ),
             ),
@@ -55,7 +55,7 @@ def examine_directory(path: str) -> Iterator[Finding]:
 
 
 def _journals(found: DataDirectory) -> Iterator[Finding]:
-    """What a gnsqd with --durability left, and only gnsqd reads."""
+    """Journals of a gnsqd with --durability, which only gnsqd reads."""
     path = found.path
     if found.journals and not is_held(path):
         size = sum(journal.size for journal in found.journals.values())
@@ -65,10 +65,8 @@ def _journals(found: DataDirectory) -> Iterator[Finding]:
             f"{path} has journals of {plural(len(found.journals), 'topic')}: only gnsqd reads them",
             (units.size(size), some_of(sorted(found.journals))),
             (
-                Remedy(
-                    "gnsqd continues with them when it starts. See how many messages they hold:", _data("verify", path)
-                ),
-                Remedy("For the real nsqd, move them to disk queues:", _data("convert", path)),
+                Remedy("gnsqd loads them when it starts. To count their messages:", _data("verify", path)),
+                Remedy("For the real nsqd, move the messages to disk queues:", _data("convert", path)),
             ),
         )
 
@@ -82,7 +80,7 @@ def _names(queues: Sequence[Queue]) -> str:
 
 
 def _holds_messages(queue: Queue) -> bool:
-    """Whether a daemon would find messages in its files: what was read to the end holds none."""
+    """Whether its files have unread messages."""
     if not queue.size:
         return False
     try:
@@ -96,7 +94,7 @@ def _disk(path: str) -> Iterator[Finding]:
     try:
         disk = os.statvfs(path)
     except OSError as error:
-        raise AdminError(f"cannot ask how full the disk of {path} is: {reason_of(error)}") from None
+        raise AdminError(f"cannot get the free space of the disk of {path}: {reason_of(error)}") from None
     rooms = (
         ("room", disk.f_bavail, disk.f_blocks, f"{units.size(disk.f_bavail * disk.f_frsize)} free"),
         ("inodes", disk.f_favail, disk.f_files, f"{disk.f_favail:,} free"),
@@ -108,12 +106,12 @@ def _disk(path: str) -> Iterator[Finding]:
                 "disk-full",
                 f"the disk of {path} has {free / whole:.1%} of its {what} left",
                 (text, "nsqd refuses messages that it cannot write"),
-                (Remedy("Make room, or let consumers catch up. What queues take of it:", _data("ls", path)),),
+                (Remedy("Free disk space, or let consumers catch up. To show the size of queues:", _data("ls", path)),),
             )
 
 
 def _no_metadata(found: DataDirectory, unread: list[Queue]) -> Iterator[Finding]:
-    """nsqd.dat is not there, or cannot be read."""
+    """nsqd.dat does not exist, or cannot be read."""
     file = os.path.join(found.path, METADATA)
     queues = f"{plural(len(unread), 'queue')} with messages: {_names(unread)}" if unread else "no messages on disk"
     if os.path.lexists(file):
@@ -130,5 +128,5 @@ def _no_metadata(found: DataDirectory, unread: list[Queue]) -> Iterator[Finding]
             "no-metadata",
             f"{found.path} has no {METADATA}: a daemon that starts there finds no topics",
             (queues,),
-            (Remedy("Restore it, or create the topics and channels again: they find what they left."),),
+            (Remedy("Restore it, or create the topics and channels again: they get their messages back."),),
         )

@@ -1,4 +1,5 @@
-"""What is seen of a cluster before it is judged: two looks some seconds apart, and what nodes and nsqlookupds say."""
+"""Collects the data of a cluster for the rules: two snapshots some seconds apart, and other answers of nodes and
+nsqlookupds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,9 +18,9 @@ from nsqadmin_cli.models import ClientStats, Producer
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What the rules look at; `after` has the flows since `before`, `seconds` ago. `deep` messages are many.
+    """The input of the rules; `after` has the flows since `before`, `seconds` ago. `deep`: depth of a deep queue.
 
-    `whole`: all topics and channels were asked for, so that what is not seen is not there.
+    `whole`: all topics and channels were queried, so that those not seen do not exist.
     """
 
     before: Look
@@ -35,7 +36,7 @@ class Examination:
     discovery: Sequence[AdminError] = ()  # why the nodes that nsqlookupds know of could not be found out
 
     def clients_before(self) -> "dict[tuple[Address, str, str, str, int], ClientStats]":
-        """The consumers of the first look, by what tells a connection from all others."""
+        """The consumers of the first snapshot, by the identity of their connection."""
         return {
             (address, topic.topic_name, channel.channel_name, client.remote_address, client.connect_ts): client
             for address, node in self.before.nodes.items()
@@ -48,7 +49,8 @@ class Examination:
 def examine(
     cluster: Cluster, commands: Commands, *, topic: str, channel: str, interval: float, deep: int
 ) -> Examination:
-    """Look at all nodes twice, `interval` seconds apart, and ask them and the nsqlookupds what else counts."""
+    """Take two snapshots of all nodes, `interval` seconds apart, and query nodes and nsqlookupds for everything
+    else."""
     discovery: list[AdminError] = []
     try:
         nodes = cluster.nsqds()
@@ -66,7 +68,7 @@ def examine(
     if there:
         from nsqadmin_cli.render.progress import wait  # what it needs loads slowly
 
-        wait(f"watching what moves, {interval:g} s", interval)
+        wait(f"measuring rates, {interval:g} s", interval)
     after = Look(before.answers | cluster.ask(question, there), [], before)
     # What is left of these are nodes at impossible addresses.
     discovery += [one for one in cluster.lookupd_errors if not isinstance(listed.get(one.address), NodeError)]

@@ -1,4 +1,4 @@
-"""What a rule found, and the commands that mend it, ready to be typed."""
+"""Findings of rules, and commands that correct them."""
 
 import enum
 import shlex
@@ -11,7 +11,7 @@ from nsqadmin_cli.settings import ClusterSettings, merged
 
 
 class Severity(enum.StrEnum):
-    """How bad it is, the worst first."""
+    """Severity, the worst first."""
 
     CRITICAL = "critical"  # messages are lost, or not taken, or a node is not there
     WARNING = "warning"  # it will be critical, or somebody forgot something
@@ -20,7 +20,7 @@ class Severity(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to do, in words; `command` does it, or helps to, where there is one."""
+    """What to do; `command`, if there is one, does it or helps."""
 
     text: str
     command: str = ""
@@ -28,7 +28,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong. `code` is the stable name of the rule; what it is about is empty where it is not."""
+    """One problem. `code` is the stable name of the rule; topic, channel and node are empty if it is not about one."""
 
     severity: Severity
     code: str
@@ -53,7 +53,7 @@ class Finding:
 
 
 class Commands:
-    """Writes gnsqadmin's own commands for the cluster that this one was told."""
+    """Formats gnsqadmin commands for the current cluster."""
 
     def __init__(self, settings: ClusterSettings) -> None:
         # Variables come after a context that an option names, and would as options come before it.
@@ -73,7 +73,7 @@ class Commands:
                 self._how.append(f"{flag}={value}")
 
     def on_all(self, words: str, *names: str) -> str:
-        """`gnsqadmin {words} {names}` on the nodes that were looked at."""
+        """`gnsqadmin {words} {names}` on the nodes that were examined."""
         return self._line(words, names, [*self._where, *self._how])
 
     def on(self, node: Address, words: str, *names: str) -> str:

@@ -1,4 +1,4 @@
-"""The rules about nodes and nsqlookupds: who does not answer, who is not well, who tells another time or version."""
+"""The rules about nodes and nsqlookupds: availability, health, clocks, versions and registrations."""
 
 from collections.abc import Iterator
 
@@ -14,15 +14,15 @@ _SKEW = 2.0  # seconds between clocks that are too many
 
 
 def examine_nodes(seen: Examination) -> Iterator[Finding]:
-    """Everything that is wrong with nodes and nsqlookupds."""
+    """All problems of nodes and nsqlookupds."""
     for error in seen.discovery:
         if isinstance(error, NodeError):
-            remedy = Remedy("Give that node a --broadcast-address that is a host name or an IP address.")
+            remedy = Remedy("Set --broadcast-address of that node to a host name or an IP address.")
             yield Finding(Severity.WARNING, "bad-listing", str(error), (), (remedy,))
     yield from _unreachable(seen)
     if not seen.after.answers:
         remedy = Remedy("Start nsqd with --lookupd-tcp-address, or name nodes with --nsqd-http-address.")
-        yield Finding(Severity.CRITICAL, "no-nodes", "there is no node to look at", (), (remedy,))
+        yield Finding(Severity.CRITICAL, "no-nodes", "there are no nodes to examine", (), (remedy,))
     yield from _health(seen)
     yield from _versions(seen)
     yield from _clocks(seen)
@@ -40,9 +40,9 @@ def _unreachable(seen: Examination) -> Iterator[Finding]:
         yield Finding(
             Severity.CRITICAL,
             "unreachable",
-            f"nsqd at {error.address} cannot be asked",
+            f"nsqd at {error.address} does not answer",
             tuple(filter(None, (error.reason, once, listed))),
-            (Remedy("Start it, or let this machine reach it; then:", commands.on(error.address, "nodes")),),
+            (Remedy("Start it, or make it reachable from this machine; then:", commands.on(error.address, "nodes")),),
             node=str(error.address),
         )
     for error in errors_of(seen.listed):
@@ -50,9 +50,9 @@ def _unreachable(seen: Examination) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING if some else Severity.CRITICAL,
             "lookupd-unreachable",
-            f"nsqlookupd at {error.address} cannot be asked",
-            (error.reason, "others answer" if some else "none answers: consumers find no nodes that are new to them"),
-            (Remedy("Start it, or let this machine reach it."),),
+            f"nsqlookupd at {error.address} does not answer",
+            (error.reason, "others answer" if some else "none answers: consumers cannot find new nodes"),
+            (Remedy("Start it, or make it reachable from this machine."),),
             node=str(error.address),
         )
 
@@ -63,9 +63,13 @@ def _health(seen: Examination) -> Iterator[Finding]:
             yield Finding(
                 Severity.CRITICAL,
                 "unhealthy",
-                f"nsqd at {address} is not well: its last write to disk failed",
+                f"nsqd at {address} is unhealthy: its last write to disk failed",
                 (node.health,),
-                (Remedy("Make room on its disk or mend it. nsqd is well again after the next write that succeeds."),),
+                (
+                    Remedy(
+                        "Free space on its disk, or repair it. nsqd is healthy again after the next successful write."
+                    ),
+                ),
                 node=str(address),
             )
     for address, state in values_of(seen.drains).items():
@@ -75,11 +79,11 @@ def _health(seen: Examination) -> Iterator[Finding]:
             yield Finding(
                 Severity.NOTE,
                 "draining",
-                f"nsqd at {address} drains: it takes no new messages and exits when it is empty",
+                f"nsqd at {address} is draining: it accepts no new messages and exits when it is empty",
                 evidence,
                 (
                     Remedy("Watch it:", seen.commands.on(address, "drain watch")),
-                    Remedy("Or let it go on as before:", seen.commands.on(address, "drain cancel")),
+                    Remedy("To cancel:", seen.commands.on(address, "drain cancel")),
                 ),
                 node=str(address),
             )
@@ -94,14 +98,14 @@ def _versions(seen: Examination) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             "version-mix",
-            f"nodes of {len(found)} versions work together",
+            f"nodes have {len(found)} different versions",
             tuple(evidence),
-            (Remedy("Bring all nodes to one version. See them:", seen.commands.on_all("nodes")),),
+            (Remedy("Update all nodes to one version. To list them:", seen.commands.on_all("nodes")),),
         )
 
 
 def _clocks(seen: Examination) -> Iterator[Finding]:
-    """Clocks that differ from this machine's; if all do alike, then it is this machine's that is wrong."""
+    """Clocks that differ from this machine's; if all differ alike, this machine's clock is wrong."""
     told = {address: span for address, span in values_of(seen.clocks).items() if span is not None}
     wrong = {address: span for address, span in told.items() if span[0] > _SKEW or span[1] < -_SKEW}
     if len(told) > 1 and len(wrong) == len(told):
@@ -112,7 +116,7 @@ def _clocks(seen: Examination) -> Iterator[Finding]:
                 "clock-skew",
                 f"the clock of this machine is {_ahead((-most, -least))} those of all nodes",
                 (f"{plural(len(told), 'node')} agree with each other",),
-                (Remedy("Let this machine keep time:", "timedatectl set-ntp true"),),
+                (Remedy("Synchronize this machine's clock:", "timedatectl set-ntp true"),),
             )
             return
     for address, span in wrong.items():
@@ -120,8 +124,8 @@ def _clocks(seen: Examination) -> Iterator[Finding]:
             Severity.WARNING,
             "clock-skew",
             f"the clock of nsqd at {address} is {_ahead(span)} this machine's",
-            ("message timestamps, latencies and delays kept on disk follow it",),
-            (Remedy("On that machine, let it keep time:", "timedatectl set-ntp true"),),
+            ("it determines message timestamps, latencies and delays kept on disk",),
+            (Remedy("Synchronize the clock on that machine:", "timedatectl set-ntp true"),),
             node=str(address),
         )
 
@@ -154,11 +158,14 @@ def _listings(seen: Examination) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             "not-registered",
-            f"nsqd at {address} is not known to nsqlookupd at {some_of(missing)}",
-            ("consumers that ask there do not find it", f"{len(listing) - len(missing)} of {len(listing)} list it"),
+            f"nsqd at {address} is not registered at nsqlookupd at {some_of(missing)}",
+            (
+                "consumers that use this nsqlookupd do not find it",
+                f"{len(listing) - len(missing)} of {len(listing)} list it",
+            ),
             (
                 Remedy(
-                    "Is that nsqlookupd's TCP address among those that the node was told?",
+                    "Check that the node has the TCP address of that nsqlookupd:",
                     seen.commands.on(address, "config get nsqlookupd_tcp_addresses"),
                 ),
             ),
@@ -169,7 +176,7 @@ def _listings(seen: Examination) -> Iterator[Finding]:
 
 
 def _is_known_by_another_name(seen: Examination, address: Address) -> bool:
-    """Whether a listed node has that port: one that was named by another name than its broadcast-address."""
+    """Whether a listed node has that port: it may have been given by another name than its broadcast-address."""
     return any(
         producer.http_port == address.port for producers in values_of(seen.listed).values() for producer in producers
     )
@@ -194,15 +201,15 @@ def _tombstones(seen: Examination) -> Iterator[Finding]:
             Severity.WARNING if waiting else Severity.NOTE,
             "tombstoned",
             f"topic {topic} is hidden at {address}: new consumers do not find it there",
-            (f"tombstoned at {some_of(lookupds)}, for 45 s by default", f"{plural(waiting, 'message')} wait there"),
-            (Remedy("If the node is to give up the topic:", seen.commands.on(address, "topic delete", topic)),),
+            (f"tombstoned at {some_of(lookupds)}, for 45 s by default", f"{plural(waiting, 'message')} queued there"),
+            (Remedy("To remove the topic from the node:", seen.commands.on(address, "topic delete", topic)),),
             topic=topic,
             node=str(address),
         )
 
 
 def _ghosts(seen: Examination) -> Iterator[Finding]:
-    """Topics that only nsqlookupd knows; nobody can say so while a node does not answer."""
+    """Topics that only nsqlookupd lists; unknown while a node does not answer."""
     if not seen.whole or errors_of(seen.after.answers) or seen.discovery:
         return
     known = {topic for topics in values_of(seen.known_topics).values() for topic in topics}
@@ -210,8 +217,8 @@ def _ghosts(seen: Examination) -> Iterator[Finding]:
         yield Finding(
             Severity.NOTE,
             "ghost-topic",
-            f"topic {topic} is listed by nsqlookupd and on no node",
+            f"topic {topic} is listed by nsqlookupd, but no node has it",
             (),
-            (Remedy("If nobody needs it any more:", seen.commands.on_all("topic delete", topic)),),
+            (Remedy("If it is no longer needed:", seen.commands.on_all("topic delete", topic)),),
             topic=topic,
         )

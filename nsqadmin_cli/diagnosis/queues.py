@@ -1,7 +1,7 @@
-"""The rules about topics and channels: who waits, who takes, and what comes back.
+"""The rules about topics and channels: depth, consumers, requeues and timeouts.
 
-A channel is judged by the first thing that explains its state: one that is paused, or that nobody takes from, is not
-called slow as well. What only time can show (does anything move?) is judged by the two looks, and says so.
+Only the first explanation of a channel's state is reported: a channel that is paused or has no consumers is not also
+reported as slow. Rates come from two snapshots, and the texts say so.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +24,7 @@ Shares = Mapping[Address, ChannelStats]
 
 
 def examine_queues(seen: Examination) -> Iterator[Finding]:
-    """Everything that is wrong with topics and channels, topic by topic."""
+    """All problems of topics and channels, topic by topic."""
     clients_before = seen.clients_before()
     for topic in seen.after.totals.topics:
         yield from _topic(seen, topic)
@@ -53,20 +53,20 @@ def _topic(seen: Examination, topic: TopicStats) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING if topic.depth else Severity.NOTE,
             "paused-topic",
-            f"topic {name} is paused{_some(paused, seen.after.topic_shares[name])}: its channels get nothing",
+            f"topic {name} is paused{_some(paused, seen.after.topic_shares[name])}: its channels get no messages",
             (depth, rates),
-            (Remedy("Let it go on:", commands.on_all("topic unpause", name)),),
+            (Remedy("To unpause it:", commands.on_all("topic unpause", name)),),
             topic=name,
         )
     elif topic.depth and not topic.channels and seen.whole:
         yield Finding(
             _by_depth(seen, topic.depth),
             "no-channel",
-            f"topic {name} has no channel: what is published waits in it",
+            f"topic {name} has no channel: published messages stay in it",
             (depth, rates),
             (
-                Remedy("Start a consumer, which makes its channel; or make one, to collect them:", create),
-                Remedy("If nobody needs the messages:", commands.on_all("topic empty", name)),
+                Remedy("Start a consumer, which creates its channel; or create a channel:", create),
+                Remedy("If the messages are not needed:", commands.on_all("topic empty", name)),
             ),
             topic=name,
         )
@@ -74,16 +74,16 @@ def _topic(seen: Examination, topic: TopicStats) -> Iterator[Finding]:
         yield Finding(
             Severity.CRITICAL,
             "stuck-topic",
-            f"topic {name} does not pass its messages on to its channels",
-            (depth, f"{rates}, none passed on in {seen.seconds:.1f} s"),
-            (Remedy("The node's log says why; often its disk refuses what a channel cannot keep in memory."),),
+            f"topic {name} does not pass messages to its channels",
+            (depth, f"{rates}, none passed to channels in {seen.seconds:.1f} s"),
+            (Remedy("The node's log has the reason; often it cannot write a channel's overflow to disk."),),
             topic=name,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """One connection at the second look, and at the first if it was there then."""
+    """One connection in the second snapshot, and in the first if it existed."""
 
     node: Address
     now: ClientStats
@@ -98,7 +98,7 @@ class Consumer:
 
     @property
     def moved(self) -> bool:
-        """Whether it finished or gave back anything between the looks; a new one may have."""
+        """Whether it finished or requeued a message between the snapshots; a new one may have."""
         then, now = self.then, self.now
         if then is None:
             return True
@@ -107,7 +107,7 @@ class Consumer:
 
 @dataclass(frozen=True, slots=True)
 class Patient:
-    """One channel, summed over nodes, with its share on each of them now and at the first look."""
+    """One channel, summed over nodes, with its share on each of them now and in the first snapshot."""
 
     seen: Examination
     topic: TopicStats
@@ -158,7 +158,7 @@ class Patient:
 
     def _depth(self) -> str:
         channel = self.channel
-        parts = [f"{plural(channel.depth, 'message')} waiting on {_nodes(self.shares)}"]
+        parts = [f"{plural(channel.depth, 'message')} queued on {_nodes(self.shares)}"]
         if channel.backend_depth:
             parts.append(f"{channel.backend_depth:,} of them on disk")
         if channel.in_flight_count:
@@ -169,7 +169,7 @@ class Patient:
 
     def _rates(self) -> str:
         flow = self.flow
-        return f"{units.rate(flow.ingress)}/s come in, {units.rate(flow.egress)}/s are finished"
+        return f"{units.rate(flow.ingress)}/s published, {units.rate(flow.egress)}/s finished"
 
     def _paused(self) -> Finding | None:
         paused = [address for address, share in self.shares.items() if share.paused]
@@ -178,9 +178,9 @@ class Patient:
         return self._finding(
             Severity.WARNING if self.channel.depth else Severity.NOTE,
             "paused-channel",
-            f"paused{_some(paused, self.shares)}: its consumers get nothing",
+            f"paused{_some(paused, self.shares)}: its consumers get no messages",
             [self._depth(), self._rates()],
-            Remedy("Let it go on:", self._on_all("channel unpause")),
+            Remedy("To unpause it:", self._on_all("channel unpause")),
         )
 
     def _no_consumers(self) -> Finding | None:
@@ -191,10 +191,10 @@ class Patient:
             return self._finding(
                 _by_depth(self.seen, owed),
                 "no-consumers",
-                f"{plural(owed, 'message')} and no consumer to take them",
+                f"{plural(owed, 'message')} and no consumer",
                 [self._depth(), self._rates()],
                 Remedy("Start its consumers, or find out why they cannot connect."),
-                Remedy("If nobody needs the channel any more:", self._on_all("channel delete")),
+                Remedy("If the channel is no longer needed:", self._on_all("channel delete")),
                 Remedy("If only these messages are not needed:", self._on_all("channel empty")),
             )
         if channel.channel_name.endswith("#ephemeral"):
@@ -202,34 +202,34 @@ class Patient:
         return self._finding(
             Severity.NOTE,
             "orphan-channel",
-            "no consumer; all that is published will pile up",
-            [f"empty now, {plural(channel.message_count, 'message')} taken so far, {self._rates()}"],
+            "no consumer; published messages will accumulate",
+            [f"empty now, {plural(channel.message_count, 'message')} received so far, {self._rates()}"],
             Remedy("If nobody needs it any more:", self._on_all("channel delete")),
         )
 
     def _wanting(self) -> set[Address]:
-        """Nodes with a consumer that wanted messages at one of the looks."""
+        """Nodes with a consumer that had RDY above 0 in one of the snapshots."""
         return {one.node for one in self.consumers if one.now.ready_count or one.then is None or one.then.ready_count}
 
     def _not_ready(self) -> Finding | None:
-        """No consumer wants any of the messages that wait for them, on no node."""
+        """Messages are queued, but all consumers on all nodes have RDY 0."""
         consumers = self.consumers
         if not consumers or self._wanting() or not any(self.shares[one.node].depth for one in consumers):
             return None
         return self._finding(
             Severity.CRITICAL,
             "rdy-zero",
-            f"messages wait, and {_all(len(consumers))} RDY 0: they want none",
+            f"messages are queued, but {_all(len(consumers))} RDY 0",
             [self._depth(), f"consumers: {some_of([one.name for one in consumers])}"],
             Remedy(
                 "They are in backoff after failures, are shutting down, or their max_in_flight is smaller than the "
-                "number of nodes: their logs tell."
+                "number of nodes; see their logs."
             ),
             Remedy("See them:", self._on_all("channel show")),
         )
 
     def _stuck(self) -> Finding | None:
-        """Consumers that hold messages and finish none, while others wait. It may be that a message takes them long."""
+        """Consumers with messages in flight that finish none, while others are queued; may be slow processing."""
         channel = self.channel
         if not self.consumers or any(one.moved for one in self.consumers) or self.flow.egress or self.flow.timeouts:
             return None
@@ -240,7 +240,7 @@ class Patient:
         idle = not any(one.now.finish_count for one in self.consumers)
         never = idle and longest >= _SETTLED and channel.timeout_count > 0  # else it may be their first message
         if not never and not channel.depth:
-            return None  # nobody waits for them to finish
+            return None  # no messages are queued behind them
         held = max(self.consumers, key=lambda one: one.now.in_flight_count)
         since = f"nothing since the first connected {units.duration(longest)} ago" if never else "nothing meanwhile"
         waiting = Severity.WARNING if channel.depth >= self.seen.deep else Severity.NOTE
@@ -251,11 +251,12 @@ class Patient:
             [
                 self._depth(),
                 f"{plural(len(self.consumers), 'consumer')} finished {since}",
-                f"{held.name} at {held.node} holds {held.now.in_flight_count:,} with RDY {held.now.ready_count:,}",
+                f"{held.name} at {held.node} has {held.now.in_flight_count:,} in flight, RDY {held.now.ready_count:,}",
             ],
             Remedy(
-                "If a message takes them longer than that, all is well: look again with a longer --interval. Else they "
-                "hang; messages come back after the node's msg-timeout, and at once when a consumer is restarted."
+                "If processing a message takes longer than that, use a longer --interval. Otherwise the consumers "
+                "hang; messages are delivered again after the node's msg-timeout, or at once if a consumer is "
+                "restarted."
             ),
             Remedy("See them:", self._on_all("channel show")),
         )
@@ -266,58 +267,58 @@ class Patient:
             return None
         seconds = flow.drain_seconds(channel.depth)
         if flow.ingress > flow.egress * 1.05 + 0.1:
-            code, how = "growing", "more come than are finished"
+            code, how = "growing", "more messages arrive than are finished"
         elif seconds is None:
-            code, how = "slow", "they do not get less"
+            code, how = "slow", "the depth does not decrease"
         elif seconds > _SLOW:
-            code, how = "slow", f"it takes {units.duration(seconds)} until it is empty"
+            code, how = "slow", f"it needs {units.duration(seconds)} to become empty"
         else:
             return None
         ready = sum(one.now.ready_count for one in self.consumers)
         return self._finding(
             Severity.WARNING,
             code,
-            f"{plural(channel.depth, 'message')} waiting, and {how}",
+            f"{plural(channel.depth, 'message')} queued, and {how}",
             [
                 self._depth(),
                 self._rates(),
                 f"{plural(channel.client_count, 'consumer')} with RDY {ready:,} together",
             ],
             Remedy(
-                "More consumers, or a larger max_in_flight if they have time left. Watch it:",
+                "Add consumers, or increase max_in_flight if they are not busy. To watch it:",
                 self.seen.commands.on_all("top --sort drain"),
             ),
         )
 
     def _requeues(self) -> Finding | None:
         return self._comes_back(
-            "requeue-storm", "requeued", self.flow.requeues, self.channel.requeue_count, "given back unfinished"
+            "requeue-storm", "requeued", self.flow.requeues, self.channel.requeue_count, "requeued by consumers"
         )
 
     def _timeouts(self) -> Finding | None:
         return self._comes_back(
-            "timeouts", "timed out", self.flow.timeouts, self.channel.timeout_count, "not answered within msg-timeout"
+            "timeouts", "timed out", self.flow.timeouts, self.channel.timeout_count, "not finished within msg-timeout"
         )
 
     def _comes_back(self, code: str, word: str, rate: float, count: int, meaning: str) -> Finding | None:
-        """Messages that are delivered again and again: now, or so far in a large part."""
+        """Messages that are delivered repeatedly: now, or a large part of all so far."""
         taken, finished = self.channel.message_count, self.flow.egress
-        summary = f"{units.rate(rate)} messages a second are {word}, {units.rate(finished)} finished"
+        summary = f"{units.rate(rate)} messages per second {word}, {units.rate(finished)} finished"
         if rate >= _STORM and rate > finished and code == "requeue-storm":
             severity = Severity.CRITICAL
         elif rate >= _STORM and rate > 0.1 * finished:
             severity = Severity.WARNING
         elif count >= _MANY and count > 0.5 * taken:
             severity = Severity.NOTE
-            summary = f"{count:,} times a message was {word}, of {taken:,} taken"
+            summary = f"{count:,} times a message was {word}, of {taken:,} received"
         else:
             return None
         evidence = [f"{count:,} since the start, {meaning}", self._depth()]
-        text = "Handling fails: the consumers' logs say why. Let them give up a message after some attempts. See them:"
+        text = "Processing fails; see the consumers' logs. Limit the number of attempts. To list the consumers:"
         if code == "timeouts":
             text = (
-                "Handling takes longer than the msg-timeout of the consumers or the node: let them TOUCH what takes "
-                "long, ask for a longer msg_timeout or take fewer messages at once. See them:"
+                "Processing takes longer than the msg-timeout of the consumers or the node. Consumers can TOUCH "
+                "messages, set a longer msg_timeout, or reduce max_in_flight. To list the consumers:"
             )
         elif self.consumers:
             worst = max(self.consumers, key=lambda one: one.now.requeue_count)
@@ -325,7 +326,7 @@ class Patient:
         return self._finding(severity, code, summary, evidence, Remedy(text, self._on_all("channel show")))
 
     def _idle_consumers(self) -> Iterator[Finding]:
-        """Consumers that hold messages and never finished one, while others do."""
+        """Consumers with messages in flight that never finished one, while others do."""
         clock = self.seen.after.clock
         for one in self.consumers:
             now = one.now
@@ -337,17 +338,17 @@ class Patient:
             yield self._finding(
                 Severity.WARNING,
                 "stuck-consumer",
-                f"consumer {one.name} holds {plural(now.in_flight_count, 'message')} and never finished one",
+                f"consumer {one.name} has {plural(now.in_flight_count, 'message')} in flight and never finished one",
                 [
                     f"at {one.node}, connected {units.duration(one.connected(clock))}, RDY {now.ready_count:,}, "
-                    f"{plural(now.message_count, 'message')} sent to it, {now.requeue_count:,} given back"
+                    f"{plural(now.message_count, 'message')} sent to it, {now.requeue_count:,} requeued"
                 ],
-                Remedy("It hangs or does not answer what it handles: its log tells; restart it."),
+                Remedy("It hangs or does not finish messages. See its log, then restart it."),
                 node=str(one.node),
             )
 
     def _unserved(self) -> Iterator[Finding]:
-        """Nodes with messages of the channel where none of its consumers is, or none that wants any."""
+        """Nodes with messages of the channel, but without a consumer, or only with RDY 0."""
         wanting = self._wanting()
         for address, share in self.shares.items():
             if not share.depth or address in wanting:
@@ -359,18 +360,18 @@ class Patient:
                     "rdy-zero",
                     f"{waiting}, and {_all(share.client_count)} RDY 0 there",
                     [f"{plural(self.channel.client_count, 'consumer')} on {_nodes(self.shares)}"],
-                    Remedy("Their max_in_flight has to be as large as the number of nodes, or they leave some out."),
+                    Remedy("Their max_in_flight must be at least the number of nodes, or they skip some."),
                     node=str(address),
                 )
                 continue
             yield self._finding(
                 _by_depth(self.seen, share.depth),
                 "unserved-node",
-                f"{waiting}, where none of its consumers is",
+                f"{waiting}, without a consumer there",
                 [f"{plural(self.channel.client_count, 'consumer')} at other nodes"],
                 Remedy(
-                    "Consumers find nodes by nsqlookupd: is this one registered there, not tombstoned, and its "
-                    "broadcast-address one that they reach?",
+                    "Consumers find nodes by nsqlookupd. Check that this node is registered and not tombstoned, and "
+                    "that they can reach its broadcast-address.",
                     self.seen.commands.on_all("topic show", self.topic.topic_name),
                 ),
                 node=str(address),
@@ -386,7 +387,7 @@ def _nodes(shares: Mapping[Address, object]) -> str:
 
 
 def _some(which: list[Address], shares: Mapping[Address, object]) -> str:
-    """Where, if it is not everywhere."""
+    """The nodes, unless it is all."""
     return "" if len(which) == len(shares) else f" on {some_of(list(map(str, which)))}"
 
 

@@ -1,5 +1,4 @@
-"""What gnsqadmin shows to people: blocks on standard output, with an empty line around each table. This package alone
-imports rich."""
+"""Prints blocks on standard output, with an empty line around each table. Only this package imports rich."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,12 +8,12 @@ from nsqadmin_cli.table import Block, Grid, Line, Paragraph, Table
 
 
 def show_blocks(blocks: Sequence[Block]) -> None:
-    """Print them below each other."""
+    """Print the blocks."""
     _print(blocks, standard_output())
 
 
 def show_aside(blocks: Sequence[Block]) -> None:
-    """Print them on standard error: they are no data."""
+    """Print the blocks on standard error."""
     _print(blocks, standard_error())
 
 
@@ -25,7 +24,7 @@ def _print(blocks: Sequence[Block], page: Page) -> None:
 
 
 def show_row(table: Table, number: int) -> None:
-    """Print the one row of a table that has `number` rows above it already; headings come again with every 25th."""
+    """Print the one row of a table after `number` rows; repeats the headings every 25 rows."""
     page = standard_output()
     lines = list(lay_out(table, page.width, least=7))
     for parts in lines if number % 25 == 0 else lines[2:]:

@@ -1,11 +1,10 @@
-"""From tables to lines: which columns, how short their numbers, how wide each is.
+"""Lays out tables as lines: chooses columns, number formats and widths.
 
-On a terminal a table is fitted to the width: with full headings and exact numbers where they fit, else with short
-headings, else with shortened numbers, then without the columns that matter least, at last by folding names. Elsewhere
-nothing is shortened.
+On a terminal, a table is fitted to the width: with full headings and exact numbers if they fit, else with short
+headings, then with shortened numbers, then without the least important columns, and finally with folded names.
+Elsewhere nothing is shortened.
 
-This is our own and not rich's table because that takes some 50 µs for every cell: here the ten thousand rows of a large
-cluster take a fraction of a second.
+rich's own table takes about 50 µs per cell; here, ten thousand rows of a large cluster take a fraction of a second.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +31,7 @@ _AT_LEFT = (Form.TEXT, Form.FLAG)
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A way to show a table: with which columns, how long, and the spaces between columns."""
+    """A layout of a table: columns, formats, and the spaces between columns."""
 
     columns: Sequence[int]
     short: bool
@@ -42,7 +41,7 @@ class Fit:
 
 
 def fits(columns: Sequence[Column]) -> Iterator[Fit]:
-    """All ways, from wide to narrow."""
+    """All layouts, from wide to narrow."""
     shown = list(range(len(columns)))
     yield Fit(shown, False, False, 3, 32)
     yield Fit(shown, True, False, 3, 32)
@@ -55,7 +54,7 @@ def fits(columns: Sequence[Column]) -> Iterator[Fit]:
 def lay_out(table: Table, width: int, *, least: int = 0, cut: bool = False) -> Iterator[Parts]:
     """The lines of `table` on `width` columns; all columns but the first have `least` columns or more.
 
-    With `cut`, long texts in the first column are cut off in place of being folded.
+    With `cut`, long texts in the first column are truncated instead of folded.
     """
     columns = table.columns
     rows = [*table.rows, table.total] if table.total is not None else table.rows
@@ -177,6 +176,6 @@ def _line(cells: Sequence[tuple[str, Tone]], widths: Sequence[int], right: Seque
 
 
 def _folded(name: str, room: int) -> list[str]:
-    """A name in lines of at most `room` columns; its "(paused)" makes a line of its own."""
+    """A name in lines of at most `room` columns; its "(paused)" gets its own line."""
     text, note, rest = name.partition(" (")
     return [*chop_cells(text, room), *([f"   {note}{rest}"] if note else [])]

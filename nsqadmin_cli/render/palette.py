@@ -1,6 +1,6 @@
-"""Tones as colours: a theme of the sixteen colours that terminals let their users choose, so dark and light ones work.
+"""Maps tones to colours: the sixteen configurable colours of terminals, for dark and light themes.
 
-What stands out is bold as well, and what is paused, failed or unwell is said in words: no meaning hangs on colour.
+Emphasis is also bold, and states such as paused or failed are also words: no meaning depends on colour.
 """
 
 import os
@@ -26,11 +26,11 @@ STYLES = {
 
 _ASCII = str.maketrans("─│├└▁▂▃▄▅▆▇█↑↓", "-||`_.:-=+*#^v", "") | {ord("…"): "..."}
 
-UNLIMITED = 1_000_000  # columns of what is no terminal: nothing is folded or shortened
+UNLIMITED = 1_000_000  # columns if it is not a terminal: nothing is folded or shortened
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console of rich that obeys NO_COLOR wholly: no bold and dim text either."""
+    """A rich console that obeys NO_COLOR completely: also without bold and dim text."""
     return Console(
         stderr=stderr, color_system=None if os.environ.get("NO_COLOR") else "auto", highlight=False, markup=False
     )
@@ -41,7 +41,7 @@ def width_of(console: Console) -> int:
 
 
 class Painter:
-    """Puts the codes of a tone around a text, or none where colours are not wanted."""
+    """Adds the codes of a tone to a text, or none if colours are off."""
 
     def __init__(self, console: Console) -> None:
         system = console.color_system
@@ -64,7 +64,7 @@ class Painter:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Standard output: `paint` is how to paint there, `width` its columns, `drawing` whether it has lines and bars."""
+    """Standard output: `paint` adds its colours, `width` is its columns, `drawing` whether it has lines and bars."""
 
     write: Callable[[str], object]
     flush: Callable[[], object]
@@ -81,17 +81,17 @@ class Page:
         self.write(self.plain(text) + "\n")
 
     def plain(self, text: str) -> str:
-        """`text`, with ASCII in place of lines and bars where the encoding lacks them."""
+        """`text`, with ASCII instead of lines and bars if the encoding lacks them."""
         return text if self.drawing or text.isascii() else text.translate(_ASCII)
 
 
 def standard_output() -> Page:
-    """The page that commands print on; one that leads nowhere if standard output is closed."""
+    """The page for standard output; a null one if that is closed."""
     return _page(make_console())
 
 
 def standard_error() -> Page:
-    """The page for what is told to people beside the data."""
+    """The page for standard error."""
     return _page(make_console(stderr=True))
 
 

@@ -1,4 +1,4 @@
-"""Progress of what takes its time: a bar, the rate and the time left, on standard error, if that is a terminal."""
+"""Progress of long operations: a bar, the rate and the time left, on standard error, if it is a terminal."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -37,9 +37,9 @@ class _CountColumn(ProgressColumn):
 
 @contextmanager
 def progress(description: str, total: int | None = None, unit: str = "messages") -> Iterator[Advance]:
-    """Show how far `with` is: it gets a function to call with each number of `unit` more that are done.
+    """Show the progress of `with`, which gets a function to call with the number of further `unit` done.
 
-    Nothing is shown where standard error is no terminal, and nothing is left of it at the end. `unit` "bytes" is shown
+    Nothing is shown if standard error is not a terminal, and the bar is removed at the end. `unit` "bytes" is shown
     in kB and MB. Without `total` there is a spinner and no bar.
     """
     console = make_console(stderr=True)
@@ -49,7 +49,7 @@ def progress(description: str, total: int | None = None, unit: str = "messages")
     columns = [SpinnerColumn(), TextColumn("{task.description}")]
     if total is not None:
         columns += [BarColumn(max(5, min(40, console.width - _BESIDE_BAR))), TimeRemainingColumn(compact=True)]
-    # Data on standard output is no business of the bar's: it may lead to a file.
+    # The bar must not affect data on standard output, which may be a file.
     bar = Progress(*columns, _CountColumn(unit), console=console, transient=True, redirect_stdout=False)
     task = bar.add_task(printable(description), total=total)
     with bar:
@@ -61,9 +61,9 @@ Say = Callable[[str], None]
 
 @contextmanager
 def countdown(description: str, seconds: float) -> Iterator[Say]:
-    """Show how much of `seconds` is over: `with` gets a function to call now and then, with a remark or nothing.
+    """Show how much of `seconds` has elapsed: `with` gets a function to call at times, with an optional remark.
 
-    Nothing is shown where standard error is no terminal, and nothing is left of it at the end.
+    Nothing is shown if standard error is not a terminal, and the bar is removed at the end.
     """
     console = make_console(stderr=True)
     if not console.is_terminal:
@@ -78,7 +78,7 @@ def countdown(description: str, seconds: float) -> Iterator[Say]:
 
 
 def wait(description: str, seconds: float) -> None:
-    """Sleep so long, with a countdown where that takes more than a second."""
+    """Sleep, with a countdown if it takes more than a second."""
     with countdown(description, seconds) as say:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:

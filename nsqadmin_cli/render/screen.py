@@ -1,4 +1,4 @@
-"""A full screen that is drawn anew and listens to keys; the terminal is left as it was, whatever happens."""
+"""A full-screen view with key input; the terminal is always restored."""
 
 import os
 import re
@@ -43,12 +43,12 @@ _KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
 class Screen:
     """Owns the terminal inside `with`. A change of its size ends the wait for a key.
 
-    Raises AdminError where standard input and output are no terminal.
+    Raises AdminError if standard input or output is not a terminal.
     """
 
     def __init__(self) -> None:
         if not (sys.stdin and sys.stdout and sys.stdin.isatty() and sys.stdout.isatty()):
-            raise AdminError("a full screen wants a terminal; elsewhere use gnsqadmin stats --watch")
+            raise AdminError("a full screen requires a terminal; elsewhere use gnsqadmin stats --watch")
         self._page: Page = standard_output()
         self._fd = sys.stdin.fileno()
         self._wakeup, self._bell = os.pipe()
@@ -63,7 +63,7 @@ class Screen:
         return os.get_terminal_size(sys.stdout.fileno())
 
     def draw(self, lines: Iterable[Parts]) -> None:
-        """Show these lines and nothing else; what does not fit is cut off. The last column stays empty."""
+        """Show these lines and nothing else, truncated to fit. The last column stays empty."""
         _, height = self.size()
         paint = self._page.paint
         drawn = [self._page.plain("".join([paint(text, tone) for text, tone in parts])) for parts in lines][:height]
@@ -123,7 +123,7 @@ class Screen:
         raise SystemExit(128 + number)
 
     def _suspend(self, number: int, frame: FrameType | None) -> None:
-        """Ctrl-Z: the shell gets its terminal back, and after `fg` all is drawn again."""
+        """Ctrl-Z: restores the terminal for the shell, and redraws after `fg`."""
         self._give_back()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)

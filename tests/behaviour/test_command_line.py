@@ -84,7 +84,7 @@ def test_usage_text_is_that_of_nsqd_and_then_our_own_flags(tmp_path: Path, peer_
     flags = FLAG.findall(alone)
     assert "sigterm" in flags
     assert flags == sorted(set(flags) - set(FLAG.findall(real.stderr)))
-    assert "  -drain-timeout duration\n    \thow long to drain at most" in alone
+    assert "  -drain-timeout duration\n    \tmaximum duration of a drain" in alone
 
 
 @pytest.mark.parametrize("flag", ["-h", "-help", "--help", "--help=x"])

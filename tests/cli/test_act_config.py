@@ -109,8 +109,8 @@ def test_set_changes_all_nodes_and_shows_before_and_after(nsqd_factory: DaemonFa
 
 def test_what_a_node_refuses_is_said_and_changes_nothing(nsqd: Daemon) -> None:
     for option, value, reason in (
-        ("log_level", "loud", "'loud' is no value for log_level, expected debug, info, warn, error or fatal"),
-        ("nsqlookupd_tcp_addresses", "[1]", "'[1]' is no value for nsqlookupd_tcp_addresses"),
+        ("log_level", "loud", "'loud' is not a value for log_level, expected debug, info, warn, error or fatal"),
+        ("nsqlookupd_tcp_addresses", "[1]", "'[1]' is not a value for nsqlookupd_tcp_addresses"),
         (
             "max_msg_size",
             "5",
@@ -127,10 +127,10 @@ def test_what_a_node_refuses_is_said_and_changes_nothing(nsqd: Daemon) -> None:
     ("words", "complaint"),
     [
         (["log_level", "info", "warn"], "log_level takes one value."),
-        (["nsqlookupd_tcp_addresses", "a:1", "b"], "'b' is no host:port of an nsqlookupd."),
-        (["nsqlookupd_tcp_addresses", "unix:/x"], "'unix:/x' is no host:port of an nsqlookupd."),
-        (["../stats", "1"], "Invalid value for 'OPTION': '../stats' is no name of an option."),
-        (["\x1b[2J", "1"], r"Invalid value for 'OPTION': '\x1b[2J' is no name of an option."),
+        (["nsqlookupd_tcp_addresses", "a:1", "b"], "'b' is not a host:port of an nsqlookupd."),
+        (["nsqlookupd_tcp_addresses", "unix:/x"], "'unix:/x' is not a host:port of an nsqlookupd."),
+        (["../stats", "1"], "Invalid value for 'OPTION': '../stats' is not a valid option name."),
+        (["\x1b[2J", "1"], r"Invalid value for 'OPTION': '\x1b[2J' is not a valid option name."),
         (["log_level"], "Missing argument 'VALUE...'."),
     ],
 )

@@ -29,7 +29,7 @@ def test_without_a_terminal_and_yes_nothing_is_lost(filled: Daemon) -> None:
     for words in DESTRUCTIVE:
         code, out, err = gnsqadmin(*words.split(), *at(filled), stdin="y\n")
         assert (code, out) == (5, "")
-        assert "on 1 node loses 3 messages. Nothing was done: say --yes to do it, or --dry-run to see more\n" in err
+        assert "on 1 node loses 3 messages. Nothing was done: use --yes to do it, or --dry-run to see more\n" in err
         assert len(err.splitlines()) == 1
     assert depth(filled) == 3
 

@@ -124,7 +124,7 @@ def test_watch_tells_when_a_drain_is_cancelled(gnsqd_factory: DaemonFactory) -> 
         out, err = process.communicate(timeout=DEADLINE)
     assert (process.returncode, err.decode()) == (
         1,
-        f"Error: nsqd at {address(gnsqd)}: does not drain any more: it was cancelled\n",
+        f"Error: nsqd at {address(gnsqd)}: no longer drains: it was cancelled\n",
     )
     assert json.loads(out)["nodes"][0]["end"] == "cancelled"
 
@@ -137,7 +137,7 @@ def test_ctrl_c_ends_the_watching_and_not_the_drain(gnsqd_factory: DaemonFactory
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=DEADLINE)
     assert (process.returncode, out) == (130, b"")
-    assert err.decode().strip() == "the drain goes on; gnsqadmin drain cancel ends it"
+    assert err.decode().strip() == "the drain continues; gnsqadmin drain cancel cancels it"
     assert is_draining(gnsqd)
 
 
@@ -190,7 +190,7 @@ def test_a_state_that_is_none_is_an_error(answer: bytes) -> None:
         there = Address.parse(node.address)
         with pytest.raises(NodeError) as error:
             DrainState.ask(Nsqd(there, HTTPClient(DEADLINE)), "GET")
-    assert error.value.reason == "answered JSON that is not an nsqd's: it is no state of a drain"
+    assert error.value.reason == "answered JSON that is not an nsqd's: it is not a state of a drain"
 
 
 def test_a_node_that_hangs_in_its_drain_ends_the_watching() -> None:

@@ -48,7 +48,7 @@ def test_create_makes_a_topic_on_all_nodes_and_says_where_it_was(nsqd_factory: D
     create(b, "t")
     assert lines(gnsqadmin("topic", "create", "t", *at(a, b))) == [
         [address(a), "created"],
-        [address(b), "was", "there", "already"],
+        [address(b), "already", "existed"],
     ]
     assert list(topics(a)) == list(topics(b)) == ["t"]
 
@@ -236,7 +236,7 @@ def test_an_order_that_is_not_answered_in_time_may_be_done(gnsqd: Daemon) -> Non
             "topic", "delete", "t", "-y", "--timeout=300ms", f"--nsqd-http-address={node.address}", "--json"
         )
         assert time.monotonic() - started < 10
-    reason = "no complete answer within 0.3 s; it may be done nevertheless"
+    reason = "no complete answer within 0.3 s; it may still have been done"
     assert (result.code, result.err) == (1, f"Error: nsqd at {node.address}: {reason}\n")
     [said] = json.loads(result.out)["nodes"]
     assert (said["result"], said["error"]) == ("failed", reason)
@@ -287,14 +287,14 @@ def test_what_nsqlookupd_alone_knows_can_be_made_and_deleted(cluster: Cluster) -
 def test_lookupd_only_needs_one(gnsqd: Daemon) -> None:
     result = gnsqadmin("topic", "create", "t", "--lookupd-only", *at(gnsqd))
     assert (result.code, result.out) == (2, "")
-    assert result.err.endswith("Error: --lookupd-only needs an nsqlookupd: tell it by --lookupd-http-address.\n")
+    assert result.err.endswith("Error: --lookupd-only requires an nsqlookupd: give it by --lookupd-http-address.\n")
     assert topics(gnsqd) == {}
 
 
 def test_bad_names_are_told_before_anything_is_asked() -> None:
     result = gnsqadmin("channel", "delete", "t", "c\x1b[2J", "--yes")
     assert (result.code, result.out) == (2, "")
-    assert "is no name of a channel, which has 1 to 64 of" in result.err
+    assert "is not a valid channel name: expected 1 to 64 of" in result.err
     assert "\x1b" not in result.err
 
 
@@ -341,4 +341,4 @@ def test_tombstone_with_delete_takes_the_topic_from_that_node(cluster: Cluster) 
 def test_tombstone_needs_nsqlookupd(gnsqd: Daemon) -> None:
     result = gnsqadmin("topic", "tombstone", "t", "x:1", *at(gnsqd))
     assert (result.code, result.out) == (2, "")
-    assert result.err.endswith("Error: tombstones are kept by nsqlookupd: tell it by --lookupd-http-address.\n")
+    assert result.err.endswith("Error: tombstones are kept by nsqlookupd: give it by --lookupd-http-address.\n")

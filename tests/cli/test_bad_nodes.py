@@ -55,7 +55,7 @@ BAD_ANSWERS = {
     ),
     "many headers": (
         b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200,
-        "does not answer in proper HTTP (HTTPException)",
+        "does not answer in valid HTTP (HTTPException)",
     ),
     "HTML": (http_answer(b"<html>\x1b[31m</html>"), NOT_JSON),
     "bytes": (http_answer(b"\xff\xfe\xfd"), NOT_JSON),
@@ -80,12 +80,12 @@ BAD_ANSWERS = {
         http_answer(b"<html>", "301 Moved Permanently", "text/html"),
         "answered HTTP 301 (Moved Permanently)",
     ),
-    "list": (as_json([]), f"{NOT_NSQD} the document is no JSON object"),
+    "list": (as_json([]), f"{NOT_NSQD} the document is not a JSON object"),
     "other JSON": (as_json({"status_code": 200}), f'{NOT_NSQD} the document has no "version"'),
     "no topics": (as_json(without("topics", node())), f'{NOT_NSQD} the document has no "topics"'),
-    "topics": (as_json(node(topics={})), f'{NOT_NSQD} "topics" of the document is no list'),
-    "depth": (as_json(node(topics=[topic(depth=True)])), f'{NOT_NSQD} "depth" of a topic is no count'),
-    "huge depth": (as_json(node(topics=[topic(depth=10**4000)])), f'{NOT_NSQD} "depth" of a topic is no count'),
+    "topics": (as_json(node(topics={})), f'{NOT_NSQD} "topics" of the document is not a list'),
+    "depth": (as_json(node(topics=[topic(depth=True)])), f'{NOT_NSQD} "depth" of a topic is not a count'),
+    "huge depth": (as_json(node(topics=[topic(depth=10**4000)])), f'{NOT_NSQD} "depth" of a topic is not a count'),
     "channel": (
         as_json(node(topics=[topic(channels=[{}])])),
         f"{NOT_NSQD} a channel of topic 't' has no \"channel_name\"",
@@ -272,8 +272,8 @@ def test_a_closed_standard_output_is_no_failure() -> None:
     ("words", "code", "said"),
     [
         ("pub t", 1, "Error: cannot read standard input: it is closed; 0 messages were published\n"),
-        ("tail t", 5, "Nothing was done: say --yes to do it\n"),
-        ("topic delete t", 5, "Nothing was done: say --yes to do it, or --dry-run to see more\n"),
+        ("tail t", 5, "Nothing was done: use --yes to do it\n"),
+        ("topic delete t", 5, "Nothing was done: use --yes to do it, or --dry-run to see more\n"),
     ],
 )
 def test_a_closed_standard_input_is_one_line_of_error(words: str, code: int, said: str) -> None:

@@ -123,7 +123,7 @@ def test_export_tells_everything_of_a_message(tmp_path: Path) -> None:
     ]
     again = gnsqadmin("data", *arguments)
     assert (again.code, again.out) == (1, "")
-    assert "is there already" in again.err
+    assert "already exists" in again.err
     assert gnsqadmin("data", *arguments, "--append").code == 0
     assert len(gzip.decompress(target.read_bytes()).splitlines()) == 6
 
@@ -401,7 +401,7 @@ def test_what_is_no_data_directory_is_one_line(tmp_path: Path) -> None:
     for command in ("ls", "verify", "convert", "repair", "recover-bad"):
         code, out, err = gnsqadmin("data", command, str(tmp_path))
         assert (code, out) == (1, "")
-        assert err == f"Error: {tmp_path} is no data directory: it has neither nsqd.dat nor files of queues\n"
+        assert err == f"Error: {tmp_path} is not a data directory: it has neither nsqd.dat nor files of queues\n"
         code, _, err = gnsqadmin("data", command, str(tmp_path / "none"))
         assert code == 2
         assert "does not exist" in err
@@ -411,7 +411,7 @@ def test_a_topic_that_is_not_there_is_not_found() -> None:
     directory = str(GOLDEN / "basic" / "data")
     for command in (["ls", directory], ["verify", directory], ["export", directory, "-"]):
         code, out, err = gnsqadmin("data", *command, "--topic=nope")
-        assert (code, out, err) == (4, "", f"Error: {directory} has nothing of the topic nope\n")
+        assert (code, out, err) == (4, "", f"Error: {directory} does not have the topic nope\n")
 
 
 def test_hostile_names_and_files_do_no_harm(tmp_path: Path) -> None:

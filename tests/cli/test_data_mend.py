@@ -80,7 +80,7 @@ def test_a_repair_replaces_the_directory_when_it_is_told_to(nsqd_factory: Daemon
     before = contents(directory)
     refused = gnsqadmin("data", "repair", str(directory), "--replace")
     assert (refused.code, refused.out) == (5, "")
-    assert "say --yes" in refused.err
+    assert "use --yes" in refused.err
     assert contents(directory) == before
     found = document("repair", str(directory), "--replace", "--yes")
     assert (found["copy"], found["kept"]) == (str(directory), f"{directory}.before-repair")
@@ -171,7 +171,7 @@ def test_a_copy_that_cannot_be_finished_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "data.repaired").mkdir()
     code, out, err = gnsqadmin("data", "repair", str(directory))
     assert (code, out) == (1, "")
-    assert "is there already" in err
+    assert "already exists" in err
     assert {path.name for path in tmp_path.iterdir()} == {"data", "file", "data.repaired"}
 
 
@@ -246,7 +246,7 @@ def test_what_cannot_be_put_back_stays_set_aside_and_is_told(tmp_path: Path) -> 
     assert result.code == 1
     found: Any = json.loads(result.out)
     errors = {each["queue"]: each["error"] for each in found["files"]}
-    assert "no topic or channel that nsqd.dat lists" in errors["o"]
+    assert "nsqd.dat does not list the topic or channel" in errors["o"]
     assert "must be repaired first" in errors["t"]
     assert result.err.count("Error: ") == 2
     assert contents(directory) == before

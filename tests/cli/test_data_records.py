@@ -132,7 +132,7 @@ def test_a_message_that_was_cut_off_is_not_delivered_in_part(path: Path, cut: in
     assert isinstance(whole, Record)
     assert whole.payload == payloads[0]
     assert isinstance(torn, Gap)
-    assert torn.reason == "an end in the middle of a message"
+    assert torn.reason == "a truncated message"
 
 
 def test_zeros_behind_a_crash_hide_nothing(path: Path) -> None:

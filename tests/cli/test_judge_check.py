@@ -151,7 +151,7 @@ def test_rates_and_the_time_to_drain_take_two_looks() -> None:
     with FakeNsqd(looks[0]) as nsqd:
         code, first, _ = checked("--drain-time=10m", "--interval=0.1", nsqd.flag)
     assert code == CRITICAL
-    assert first == "NSQ CRITICAL - channel t/slow: it does not get empty, and should within 10m 0s"
+    assert first == "NSQ CRITICAL - channel t/slow: it does not become empty, but should within 10m 0s"
 
 
 def test_patterns_leave_out_topics_and_channels() -> None:
@@ -196,7 +196,7 @@ def test_nsqlookupds_that_do_not_answer_are_a_warning_or_leave_all_unknown() -> 
         code, first, _ = checked(lookupd.flag, f"--lookupd-http-address={down}")
         assert (code, first) == (WARNING, f"NSQ WARNING - nsqlookupd at {down}: connection refused")
     with FakeLookupd() as lookupd:
-        assert checked(lookupd.flag)[:2] == (UNKNOWN, "NSQ UNKNOWN - nsqlookupd knows of no node")
+        assert checked(lookupd.flag)[:2] == (UNKNOWN, "NSQ UNKNOWN - nsqlookupd lists no nodes")
     code, first, rest = checked(f"--lookupd-http-address={down}", "--nodes-min=1")
     assert (code, first, rest) == (UNKNOWN, f"NSQ UNKNOWN - nsqlookupd at {down}: connection refused", [])
 
@@ -204,15 +204,15 @@ def test_nsqlookupds_that_do_not_answer_are_a_warning_or_leave_all_unknown() -> 
 @pytest.mark.parametrize(
     "args, text",
     [
-        (["--depth=x"], "'x' is no whole number, expected CRITICAL, WARNING,CRITICAL or WARNING, as in 1000,5000"),
-        (["--depth=-1"], "'-1' is no whole number"),
-        (["--depth=1.5"], "'1.5' is no whole number"),
-        (["--depth="], "'' has no limit"),
-        (["--depth=,"], "',' has no limit"),
+        (["--depth=x"], "'x' is not a whole number, expected CRITICAL, WARNING,CRITICAL or WARNING, as in 1000,5000"),
+        (["--depth=-1"], "'-1' is not a whole number"),
+        (["--depth=1.5"], "'1.5' is not a whole number"),
+        (["--depth="], "'' does not contain a limit"),
+        (["--depth=,"], "',' does not contain a limit"),
         (["--depth=10,5"], "the warning limit of '10,5' is more than the critical one"),
         (["--clients-min=1,2"], "the warning limit of '1,2' is less than the critical one"),
-        (["--requeue-rate=1e3"], "'1e3' is no number"),
-        (["--drain-time=1x"], "'1x' is no duration"),
+        (["--requeue-rate=1e3"], "'1e3' is not a number"),
+        (["--drain-time=1x"], "'1x' is not a duration"),
         (["--nonsense"], "No such option"),
     ],
 )
@@ -224,7 +224,7 @@ def test_wrong_usage_is_unknown(args: list[str], text: str) -> None:
 
 
 def test_a_monitoring_system_is_told_unknown_whatever_was_wrong() -> None:
-    for args, text in ((["--depth=x"], "'x' is no whole number"), (["--context=nowhere"], "no context 'nowhere'")):
+    for args, text in ((["--depth=x"], "'x' is not a whole number"), (["--context=nowhere"], "no context 'nowhere'")):
         code, out, err = gnsqadmin("check", *args)
         assert (code, out) == (UNKNOWN, "")
         assert text in err

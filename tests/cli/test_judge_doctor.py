@@ -26,7 +26,7 @@ def test_well_nodes_have_no_findings(nsqd_factory: DaemonFactory) -> None:
         assert examined(*at(a, b), code=0) == []
         code, out, err = gnsqadmin("doctor", SHORT, *at(a, b))
     assert (code, err) == (0, "")
-    assert re.fullmatch(r"All is well: 2 nodes, 1 topic, 1 channel, 2 consumers, watched for \d\.\d s\.\n", out)
+    assert re.fullmatch(r"No problems: 2 nodes, 1 topic, 1 channel, 2 consumers, watched for \d\.\d s\.\n", out)
 
 
 def test_topic_and_channel_limit_what_is_judged(nsqd: Daemon) -> None:
@@ -46,7 +46,7 @@ def test_many_alike_are_cut_short_but_for_all_and_programs() -> None:
         full = gnsqadmin("doctor", SHORT, nsqd.flag, "--all")
         rows = gnsqadmin("doctor", SHORT, nsqd.flag, "-o", "csv")
     assert short.out.count("NOTE ") == 5
-    assert "and 7 more of the kind orphan-channel: --all shows them\n" in short.out
+    assert "and 7 more of kind orphan-channel: --all shows them\n" in short.out
     assert short.out.splitlines()[-1].startswith("0 critical, 0 warnings, 12 notes: 1 node, 1 topic, 12 channels")
     assert full.out.count("NOTE ") == 12
     table = list(csv.DictReader(io.StringIO(rows.out)))

@@ -36,7 +36,7 @@ def test_nodes_and_nsqlookupds_that_are_down_are_findings_and_no_errors(nsqd: Da
     down = f"127.0.0.1:{free_port()}"
     code, out, err = gnsqadmin("doctor", SHORT, *at(nsqd), f"--nsqd-http-address={down}")
     assert (code, err) == (1, "")
-    assert out.splitlines()[:2] == [f"CRITICAL  nsqd at {down} cannot be asked", "          connection refused"]
+    assert out.splitlines()[:2] == [f"CRITICAL  nsqd at {down} does not answer", "          connection refused"]
     assert f"gnsqadmin nodes --nsqd-http-address={down}" in out
     found = examined(f"--lookupd-http-address={down}")
     assert brief(found) == [("critical", "lookupd-unreachable"), ("critical", "no-nodes")]
@@ -91,7 +91,7 @@ def test_nsqlookupds_that_know_different_nodes_are_found() -> None:
         with FakeLookupd(both, topics=["t"]) as one, FakeLookupd(topics=["t", "gone"]) as two:
             found = examined(one.flag, two.flag)
     assert brief(found) == [("warning", "not-registered"), ("note", "ghost-topic")]
-    assert found[0]["summary"] == f"nsqd at {nsqd.address} is not known to nsqlookupd at {two.address}"
+    assert found[0]["summary"] == f"nsqd at {nsqd.address} is not registered at nsqlookupd at {two.address}"
 
 
 def test_a_node_at_an_impossible_address_is_found_and_the_others_are_judged() -> None:
@@ -194,6 +194,6 @@ def test_a_disk_that_is_nearly_full_is_found(
 def test_a_directory_that_is_none_is_one_line_of_error(tmp_path: Path) -> None:
     code, out, err = gnsqadmin("doctor", f"--data-path={tmp_path}")
     assert (code, out, err.count("\n")) == (1, "", 1)
-    assert err.startswith(f"Error: {tmp_path} is no data directory")
+    assert err.startswith(f"Error: {tmp_path} is not a data directory")
     code, out, err = gnsqadmin("doctor", f"--data-path={tmp_path / 'nothing'}")
     assert (code, out) == (2, "")

@@ -31,8 +31,8 @@ def test_messages_that_nobody_takes_are_found(nsqd_factory: DaemonFactory) -> No
         ("warning", "no-consumers", "t", "shallow"),
         ("warning", "no-channel", "u", None),
     ]
-    assert found[0]["summary"] == "channel t/deep: 61 messages and no consumer to take them"
-    assert found[0]["evidence"][0] == "61 messages waiting on 2 nodes"
+    assert found[0]["summary"] == "channel t/deep: 61 messages and no consumer"
+    assert found[0]["evidence"][0] == "61 messages queued on 2 nodes"
     assert commands(found[0])[0] == shlex.join(["gnsqadmin", "channel", "delete", "t", "deep", *at(a, b)])
     assert found[2]["evidence"][0] == "4 messages in the topic on 2 nodes"
 
@@ -60,7 +60,7 @@ def test_what_is_paused_is_a_warning_while_messages_wait(nsqd_factory: DaemonFac
     paused = only(found, "paused-channel")
     assert (paused["severity"], paused["summary"]) == (
         "warning",
-        f"channel t/c: paused on {address(a)}: its consumers get nothing",
+        f"channel t/c: paused on {address(a)}: its consumers get no messages",
     )
     assert only(found, "paused-topic")["severity"] == "warning"
     assert commands(only(found, "paused-topic")) == [shlex.join(["gnsqadmin", "topic", "unpause", "u", *at(a, b)])]
@@ -100,7 +100,7 @@ def test_messages_that_are_in_flight_and_never_finished_are_found(nsqd: Daemon) 
     assert brief(found) == [("warning", "stuck")]
     assert re.match(r"channel t/c: 4 messages in flight and none finished in \d\.\d s", found[0]["summary"])
     assert "holder (" in found[0]["evidence"][2]
-    assert found[0]["evidence"][2].endswith(f"at {address(nsqd)} holds 4 with RDY 4")
+    assert found[0]["evidence"][2].endswith(f"at {address(nsqd)} has 4 in flight, RDY 4")
 
 
 def test_a_requeue_storm_is_found(nsqd: Daemon) -> None:
@@ -128,7 +128,7 @@ def test_a_requeue_storm_is_found(nsqd: Daemon) -> None:
     [storm_found] = found
     assert storm_found["code"] == "requeue-storm"
     assert storm_found["severity"] == "critical"
-    assert storm_found["summary"].endswith("messages a second are requeued, 0 finished")
+    assert storm_found["summary"].endswith("messages per second requeued, 0 finished")
     assert storm_found["evidence"][-1].startswith("most by thrower (")
 
 
@@ -172,7 +172,7 @@ def test_a_consumer_that_never_finished_anything_is_critical_or_singled_out() ->
     with FakeNsqd(*looks) as nsqd:
         found = examined(nsqd.flag)
     assert brief(found) == [("warning", "stuck-consumer")]
-    assert found[0]["summary"] == "channel t/c: consumer dead (dead:1) holds 10 messages and never finished one"
+    assert found[0]["summary"] == "channel t/c: consumer dead (dead:1) has 10 messages in flight and never finished one"
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_a_consumer_that_never_finished_anything_is_critical_or_singled_out() ->
             "growing",
             "6,000 messages",
         ),
-        ({"depth": 90_000, "message_count": 90_000}, {"depth": 89_999, "message_count": 90_000}, "slow", "it takes"),
+        ({"depth": 90_000, "message_count": 90_000}, {"depth": 89_999, "message_count": 90_000}, "slow", "it needs"),
         ({"depth": 5000, "message_count": 5000}, {"depth": 4000, "message_count": 5000}, "", ""),
     ],
     ids=["growing", "slow", "quick"],
@@ -210,10 +210,12 @@ def test_messages_that_time_out_are_found() -> None:
     with FakeNsqd(*looks) as nsqd:
         found = examined(nsqd.flag)
     assert brief(found) == [("warning", "timeouts")]
-    assert "messages a second are timed out" in found[0]["summary"]
+    assert "messages per second timed out" in found[0]["summary"]
     with FakeNsqd(looks[1]) as nsqd:
         found = examined(nsqd.flag, code=0)
-    assert [finding["summary"] for finding in found] == ["channel t/c: 400 times a message was timed out, of 500 taken"]
+    assert [finding["summary"] for finding in found] == [
+        "channel t/c: 400 times a message was timed out, of 500 received"
+    ]
 
 
 def test_a_topic_that_does_not_pass_its_messages_on_is_found() -> None:

@@ -73,7 +73,7 @@ def test_the_real_nsqd_says_how_it_can_be_looked_at(nsqd_factory: DaemonFactory,
     if "gnsqd" in " ".join(other.command):
         assert (code, err) == (0, "")
         return
-    reason = "only gnsqd shows what waits; what nsqd has on disk can be seen with gnsqadmin peek --data-path"
+    reason = "only gnsqd supports peek; for messages that nsqd has on disk, use gnsqadmin peek --data-path"
     assert (code, err) == (1, f"Error: nsqd at {address(other)}: {reason}\n")
     assert f"t c at {address(gnsqd)}: 1 message waiting\n" in out
 
@@ -94,13 +94,13 @@ def test_files_are_shown_while_the_daemon_runs_and_after_it(nsqd_factory: Daemon
     one = gnsqadmin("peek", "t", "c", "-n1", "--hex", "--data-path", str(nsqd.data_path))
     assert "00000000  3" in one.out
     missing = gnsqadmin("peek", "t", "x", "--data-path", str(nsqd.data_path))
-    assert missing == (4, "", f"Error: {nsqd.data_path} has no channel x of t\n")
+    assert missing == (4, "", f"Error: {nsqd.data_path} does not have the channel x of t\n")
 
 
 def test_a_directory_that_is_none_is_told(tmp_path: Path) -> None:
     code, out, err = gnsqadmin("peek", "t", "c", "--data-path", str(tmp_path))
     assert (code, out, err.count("\n")) == (1, "", 1)
-    assert f"{tmp_path} is no data directory" in err
+    assert f"{tmp_path} is not a data directory" in err
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_lying_node_is_one_line_of_error(answer: object) -> None:
     with FakeNode(http_answer(json.dumps(answer).encode())) as node:
         code, out, err = gnsqadmin("peek", "t", "c", f"--nsqd-http-address={node.address}")
     assert (code, out) == (1, "")
-    assert err == f"Error: nsqd at {node.address}: answered JSON that is not an nsqd's: it is no list of messages\n"
+    assert err == f"Error: nsqd at {node.address}: answered JSON that is not an nsqd's: it is not a list of messages\n"
 
 
 def test_hostile_messages_are_shown_harmlessly() -> None:

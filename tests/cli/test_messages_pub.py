@@ -141,7 +141,9 @@ def test_a_message_too_big_is_named_and_those_before_it_are_published(nsqd_facto
     lines = "\n".join(["small"] * 10 + ["x" * 101])
     code, out, err = gnsqadmin("pub", "t", *at(nsqd), stdin=lines)
     assert (code, out) == (1, "")
-    expected = f"Error: a message of 101 bytes is more than nsqd at {address(nsqd)} takes; 10 messages were published\n"
+    expected = (
+        f"Error: a message of 101 bytes is larger than nsqd at {address(nsqd)} accepts; 10 messages were published\n"
+    )
     assert err == expected
     assert topic_stats(nsqd, "t")["message_count"] == 10
 
@@ -157,11 +159,11 @@ def test_batches_that_a_node_finds_too_large_are_halved(nsqd_factory: DaemonFact
     [
         (["t", ""], "A message cannot be empty."),
         (["t", "x", "--file", "y"], "Give messages or a file, not both."),
-        (["t", "--repeat", "3"], "--repeat is for a MESSAGE."),
+        (["t", "--repeat", "3"], "--repeat requires a MESSAGE."),
         (["t", "--delimiter", "ab"], "is not a single byte"),
-        (["t:x", "x"], "is no name of a topic"),
+        (["t:x", "x"], "is not a valid topic name"),
         (["t", "x", "--rate", "0"], "0 is not in the range"),
-        (["t", "x", "--defer", "soon"], "is no duration"),
+        (["t", "x", "--defer", "soon"], "is not a duration"),
     ],
 )
 def test_wrong_usage_is_told(args: list[str], reason: str) -> None:
@@ -197,7 +199,7 @@ def test_a_node_that_refuses_with_hostile_text_is_shown_harmlessly() -> None:
 
 def test_a_terminal_is_typed_at_and_shows_progress_of_pipes(gnsqd: Daemon) -> None:
     with Terminal(80, 24, "pub", "t", *at(gnsqd)) as terminal:
-        terminal.wait_for("Type messages, each on a line; Ctrl-D ends.")
+        terminal.wait_for("Type one message per line; Ctrl-D ends.")
         terminal.type("hello\n")
         eventually(lambda: _count(gnsqd, "t") == 1, "published")
         terminal.type("\x04")

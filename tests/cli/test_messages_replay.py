@@ -125,7 +125,7 @@ def test_letters_of_all_nodes_go_where_they_came_from_or_where_they_are_told_to(
 def test_what_is_no_letter_is_left_and_told(gnsqd: Daemon) -> None:
     bad = [b"no letter", b"{}\nbody", letter(b""), letter(b"body", topic="no name")]
     put(gnsqd, bad[0], letter(b"good"), *bad[1:])
-    text = f"Error: 4 messages of {DEAD} replay cannot be replayed, being no dead letters\n"
+    text = f"Error: 4 messages of {DEAD} replay cannot be replayed: not dead letters\n"
     planned = gnsqadmin("replay-dead", DEAD, "--dry-run", *at(gnsqd))
     assert (planned.code, planned.err) == (1, text)
     for expected in ("Published 1 message (4 B) to t", "Published 0 messages (0 B)"):
@@ -143,7 +143,7 @@ def test_what_cannot_be_published_stays_a_letter(gnsqd_factory: DaemonFactory) -
     nsqd.restart("--max-msg-size=999")
     result = gnsqadmin("replay-dead", DEAD, *at(nsqd))
     assert (result.code, result.out) == (1, "")
-    assert "a message of 1,000 bytes is more than nsqd" in result.err
+    assert "a message of 1,000 bytes is larger than nsqd" in result.err
     assert result.err.endswith("; 0 messages replayed\n")
     assert left(nsqd) == 1
 
@@ -151,7 +151,7 @@ def test_what_cannot_be_published_stays_a_letter(gnsqd_factory: DaemonFactory) -
 def test_topics_without_letters_are_told(gnsqd: Daemon) -> None:
     create(gnsqd, "t", "c")
     for words, code, error in (
-        (["t"], 2, "Error: t is no dead-letter topic, which ends in .dead: give the CHANNEL, too.\n"),
+        (["t"], 2, "Error: t is not a dead-letter topic, which ends in .dead: also give the CHANNEL.\n"),
         (["t", "c"], 4, f"Error: no node has the topic {DEAD}\n"),
         (["t", "c", "--dry-run"], 4, f"Error: no node has the topic {DEAD}\n"),
         (["t#ephemeral", "c"], 4, f"Error: no node has the topic {DEAD}#ephemeral\n"),

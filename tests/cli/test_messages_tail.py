@@ -120,8 +120,8 @@ def test_messages_that_would_be_lost_with_its_channel_are_not_taken_unasked(nsqd
     create(nsqd, "t")
     publish(nsqd, "t", 2)
     code, out, err = gnsqadmin("tail", "t", *at(nsqd))
-    warning = "2 messages in t would be lost at the end with the channel of this command: there is no other."
-    assert (code, out, err) == (5, "", f"Error: {warning} Nothing was done: say --yes to do it\n")
+    warning = "2 messages in t would be lost with the temporary channel of this command: there is no other."
+    assert (code, out, err) == (5, "", f"Error: {warning} Nothing was done: use --yes to do it\n")
     (topic,) = nsqd.stats("t")["topics"]
     assert (topic["depth"], topic["channels"]) == (2, [])
     with Terminal(120, 24, "tail", "t", *at(nsqd)) as terminal:
@@ -167,7 +167,7 @@ def test_an_unknown_topic_is_not_made(nsqd: Daemon) -> None:
     "args, reason",
     [
         ([], "Missing argument 'TOPIC...'"),
-        (["t", "--grep", "("], "is no regular expression"),
+        (["t", "--grep", "("], "is not a regular expression"),
         (["t", "--where", "x"], "expected KEY=VALUE"),
         (["t", "--sample", "100"], "100 is not in the range"),
         (["t", "-n", "0"], "0 is not in the range"),
@@ -246,8 +246,8 @@ def agree(connection: socket.socket) -> None:
         (b"", "no complete answer within 0.5 s"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak NSQ's protocol"),
         (struct.pack(">ii", -1, 0), "does not speak NSQ's protocol"),
-        (frame(0, b"OK"), "does not answer as nsqd does"),
-        (frame(0, b"[" * 100_000), "does not answer as nsqd does"),
+        (frame(0, b"OK"), "does not answer like nsqd"),
+        (frame(0, b"[" * 100_000), "does not answer like nsqd"),
         (AGREED + frame(1, b"E_BAD_TOPIC \x1b[31m"), r"refused: E_BAD_TOPIC \x1b[31m"),
         (frame(0, b'{"max_rdy_count": 1, "auth_required": true}'), "give --auth-secret"),
     ],

@@ -106,7 +106,7 @@ def test_no_more_are_taken_than_were_asked_for(nsqd: Daemon, tmp_path: Path) -> 
     # What was on its way is in the queue again at once, without waiting for a time-out.
     assert counts(nsqd, "t", "c") == (43, 0, 0)
     refused = gnsqadmin("save", "t", str(file), "--channel=c", *at(nsqd))
-    assert refused == (1, "", f"Error: {file} is there already; --append adds to it\n")
+    assert refused == (1, "", f"Error: {file} already exists; --append adds to it\n")
     assert gnsqadmin("save", "t", str(file), "--channel=c", "--append", *at(nsqd)).code == 0
     assert sorted(int(line["body"]) for line in lines_of(file)) == list(range(50))
     assert counts(nsqd, "t", "c") == (0, 0, 0)
@@ -133,7 +133,7 @@ def test_what_is_added_to_a_file_can_be_read_after_what_was_there(gnsqd: Daemon,
     file.write_bytes(b"\x1f\x8bx" if name == "saved" else b"plain\n")
     code, out, err = gnsqadmin(*save)
     assert (code, out) == (1, "")
-    expected = f"{file} is {'' if name == 'saved' else 'not '}compressed, which its name does not say"
+    expected = f"{file} is {'' if name == 'saved' else 'not '}compressed, which contradicts its name"
     assert err == f"Error: {expected}\n"
 
 
@@ -242,7 +242,7 @@ def test_a_channel_is_moved_to_another_cluster(nsqd_factory: DaemonFactory) -> N
     assert counts(source, "t", "c") == (0, 0, 0)
     assert sorted(map(int, finish_all(target, "t", "c", 2500))) == list(range(2500))
     code, _, err = gnsqadmin("copy", "t", *at(source), f"--to-nsqd-http-address={address(source)}")
-    assert (code, "The messages would come back" in err) == (2, True)
+    assert (code, "source and destination are the same" in err) == (2, True)
 
 
 @pytest.mark.peer
@@ -263,7 +263,7 @@ def test_a_destination_that_refuses_leaves_the_messages_where_they_are(nsqd_fact
     post(source, "/pub?topic=t", b"x" * 11)
     wait_for_depth(source, "t", "c", 1)
     result = gnsqadmin("copy", "t", "--channel=c", f"--to-nsqd-http-address={address(target)}", *at(source))
-    reason = f"a message of 11 bytes is more than nsqd at {address(target)} takes"
+    reason = f"a message of 11 bytes is larger than nsqd at {address(target)} accepts"
     assert result == (1, "", f"Error: {reason}; 0 messages copied to t\n")
     assert counts(source, "t", "c") == (1, 0, 0)
 
@@ -288,7 +288,7 @@ def test_what_cannot_come_is_told(nsqd: Daemon, tmp_path: Path) -> None:
     wait_for_depth(nsqd, "t", "c", 2)
     file = tmp_path / "saved"
     code, out, err = gnsqadmin("save", "t", str(file), "--channel=c", *at(nsqd))
-    reason = f"2 messages cannot come: the channel c is paused at {address(nsqd)}"
+    reason = f"2 messages cannot be delivered: the channel c is paused at {address(nsqd)}"
     assert (code, out, err) == (1, "", f"Error: {reason}; 0 messages saved to {file}\n")
     assert not file.exists()
     post(nsqd, "/channel/unpause?topic=t&channel=c")
@@ -304,7 +304,7 @@ def test_an_unknown_topic_or_channel_is_not_made_by_mistake(nsqd: Daemon, tmp_pa
     file = str(tmp_path / "saved")
     assert gnsqadmin("save", "unknown", file, *at(nsqd)) == (4, "", "Error: no node has the topic unknown\n")
     unknown = gnsqadmin("save", "t", file, "--channel=c", *at(nsqd))
-    assert unknown == (4, "", "Error: no node has the channel c of t; --create makes it\n")
+    assert unknown == (4, "", "Error: no node has the channel c of t; --create creates it\n")
     (topic,) = nsqd.stats()["topics"]
     assert (topic["topic_name"], topic["channels"]) == ("t", [])
     publish(nsqd, "t", 2)
@@ -318,13 +318,13 @@ FIRST = b'{"body": "x", "topic": "t"}\n'
 @pytest.mark.parametrize(
     "content, reason",
     [
-        (FIRST + b'{"body"\n', "line 2 of {file} is no JSON"),
-        (FIRST + b"[]\n", "line 2 of {file} is no JSON object"),
-        (FIRST + b'{"body": ""}', "line 2 of {file}: its body is empty, which NSQ does not take"),
-        (FIRST + b'{"x": 1}', 'line 2 of {file}: expected one text, "body" or "body_base64"'),
-        (FIRST + b'{"body_base64": "="}', 'line 2 of {file}: "body_base64" is no base64'),
-        (FIRST + b'{"body": "x", "topic": "a b"}', 'line 2 of {file}: "topic" is no name of a topic'),
-        (gzip.compress(FIRST * 2, mtime=0)[:-12], "{file} ends in the middle: it was cut off"),
+        (FIRST + b'{"body"\n', "line 2 of {file} is not JSON"),
+        (FIRST + b"[]\n", "line 2 of {file} is not a JSON object"),
+        (FIRST + b'{"body": ""}', "line 2 of {file}: its body is empty, which NSQ does not accept"),
+        (FIRST + b'{"x": 1}', 'line 2 of {file}: expected one string, "body" or "body_base64"'),
+        (FIRST + b'{"body_base64": "="}', 'line 2 of {file}: "body_base64" is not base64'),
+        (FIRST + b'{"body": "x", "topic": "a b"}', 'line 2 of {file}: "topic" is not a valid topic name'),
+        (gzip.compress(FIRST * 2, mtime=0)[:-12], "{file} is truncated"),
     ],
 )
 def test_a_bad_line_is_named_after_those_before_it(tmp_path: Path, content: bytes, reason: str) -> None:
@@ -342,7 +342,7 @@ def test_a_load_goes_on_where_it_ended(gnsqd: Daemon, tmp_path: Path) -> None:
     file = tmp_path / "saved"
     file.write_text('{"body": "1"}\n{"body": "2"}\nbad\n{"body": "4"}\n')
     code, out, err = gnsqadmin("load", str(file), "t", *at(gnsqd))
-    told = f"line 3 of {file} is no JSON; 2 messages published, up to line 2; go on with --from-line 3"
+    told = f"line 3 of {file} is not JSON; 2 messages published, up to line 2; continue with --from-line 3"
     assert (code, out, err) == (1, "", f"Error: {told}\n")
     assert gnsqadmin("load", str(file), "t", "--from-line=4", *at(gnsqd)).code == 0
     assert sorted(finish_all(gnsqd, "t", "c", 3)) == [b"1", b"2", b"4"]
@@ -370,7 +370,7 @@ def test_consumers_use_tls_and_authenticate_where_nodes_want_it(nsqd_factory: Da
     assert gnsqadmin("save", "t", str(file), "--channel=c", *where).code == 0
     assert sorted(int(line["body"]) for line in lines_of(file)) == list(range(2000))
     untrusted = gnsqadmin("save", "t", str(file), "--append", "--channel=c", where[0])
-    assert "its certificate is not to be trusted" in untrusted.err
+    assert "its certificate is not trusted" in untrusted.err
 
 
 def test_progress_is_shown_on_a_terminal(gnsqd: Daemon, tmp_path: Path) -> None:

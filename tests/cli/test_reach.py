@@ -55,7 +55,7 @@ def test_a_node_is_asked_over_tls(https: tuple[Daemon, str, str]) -> None:
     option = f"--nsqd-http-address=https://{at}"
     assert topics(gnsqadmin("stats", "--json", option, f"--tls-ca={ca}")) == ["t"]
     assert topics(gnsqadmin("stats", "--json", option, "--tls-insecure")) == ["t"]
-    assert error(gnsqadmin("stats", option)).startswith("its certificate is not to be trusted: ")
+    assert error(gnsqadmin("stats", option)).startswith("its certificate is not trusted: ")
 
 
 def test_a_node_that_wants_tls_is_asked_where_it_says(
@@ -68,7 +68,7 @@ def test_a_node_that_wants_tls_is_asked_where_it_says(
     )
     option = f"--nsqd-http-address={address(node)}"
     assert topics(gnsqadmin("stats", "--json", option, f"--tls-ca={tmp_path / 'ca.pem'}")) == []
-    assert error(gnsqadmin("stats", option)).startswith("its certificate is not to be trusted: ")
+    assert error(gnsqadmin("stats", option)).startswith("its certificate is not trusted: ")
 
 
 def test_a_client_certificate_is_shown(authority: Identity, tmp_path: Path) -> None:
@@ -284,4 +284,4 @@ def test_a_bad_token_file_is_one_line_of_error(tmp_path: Path, content: bytes | 
     code, out, err = gnsqadmin("stats", "--nsqd-http-address=127.0.0.1:1", f"--token-file={file}")
     reason = f"cannot read the token in {file}: no such file or directory"
     assert (code, out) == (1, "")
-    assert err == f"Error: {reason if content is None else f'the first line of {file} is no token'}\n"
+    assert err == f"Error: {reason if content is None else f'the first line of {file} is not a token'}\n"

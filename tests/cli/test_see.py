@@ -245,7 +245,7 @@ def test_what_no_node_has_is_not_found(nsqd: Daemon, command: list[str]) -> None
         ("channel show orders biling", "the channel biling in the topic orders; did you mean billing?"),
         ("channel delete oders billing", "the channel billing in the topic oders; did you mean orders?"),
         ("tail oders", "the topic oders; did you mean orders?"),
-        ("save orders - --channel=biling", "the channel biling of orders; --create makes it; did you mean billing?"),
+        ("save orders - --channel=biling", "the channel biling of orders; --create creates it; did you mean billing?"),
     ],
 )
 def test_the_nearest_name_is_suggested(nsqd: Daemon, words: str, what: str) -> None:
@@ -257,7 +257,7 @@ def test_the_nearest_name_is_suggested(nsqd: Daemon, words: str, what: str) -> N
 def test_a_bad_name_is_a_usage_error(name: str) -> None:
     code, out, err = gnsqadmin("topic", "show", name)
     assert (code, out) == (2, "")
-    assert "is no name of a topic" in err
+    assert "is not a valid topic name" in err
 
 
 def test_latencies_are_shown_and_summed_up_as_the_worst() -> None:

@@ -234,7 +234,7 @@ def test_top_shows_a_running_node_and_obeys_keys(nsqd: Daemon) -> None:
         terminal.wait_for("2 nodes", "failed: connection refused")
         terminal.resize(60, 10)
         terminal.type("?")
-        terminal.wait_for("any key goes back")
+        terminal.wait_for("any key returns")
         terminal.type("x")
         terminal.type("q")
         assert terminal.end() == 0
@@ -264,4 +264,4 @@ def test_a_node_that_hangs_delays_no_other() -> None:
 def test_top_wants_a_terminal() -> None:
     code, out, err = gnsqadmin("top")
     assert (code, out) == (1, "")
-    assert err == "Error: a full screen wants a terminal; elsewhere use gnsqadmin stats --watch\n"
+    assert err == "Error: a full screen requires a terminal; elsewhere use gnsqadmin stats --watch\n"

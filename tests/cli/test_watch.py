@@ -166,4 +166,4 @@ def test_counter_counts_on(nsqd: Daemon) -> None:
 def test_a_count_is_for_watching(command: str) -> None:
     code, out, err = gnsqadmin(command, "--count=2")
     assert (code, out) == (2, "")
-    assert err.endswith("Error: --count is for --watch.\n")
+    assert err.endswith("Error: --count requires --watch.\n")

@@ -1,4 +1,4 @@
-"""The documents keep to the words of CONTRIBUTING, "Style". Code, generated parts and NSQD-COMPAT.md are exempt."""
+"""The documents and the help texts keep to the words of CONTRIBUTING, "Style". Code and NSQD-COMPAT.md are exempt."""
 
 import re
 from collections.abc import Iterator
@@ -8,6 +8,8 @@ import pytest
 from markdown_it.token import Token
 
 from documentation.markdown import DOCS, PAGES, parse, tokens
+from documentation.writers import load_writer
+from gnsqd.options import OPTIONS
 
 # What is not to be written, and what to write instead.
 PATTERNS = {
@@ -44,24 +46,37 @@ def by_hand(all_tokens: list[Token]) -> Iterator[Token]:
             yield token
 
 
+def uses(text: str) -> list[str]:
+    """Each use of such a word in running text."""
+    found = ((use[0], better) for pattern, better in PATTERNS.items() for use in re.finditer(pattern, text, re.I))
+    return [f"{use!r}, write: {better}" for use, better in found]
+
+
 def findings(all_tokens: list[Token]) -> list[str]:
-    """Each use of such a word with its line, which in a table is that of the row before at worst."""
+    """Each use of such a word with its line, which in a table is at worst that of the row before."""
     found = []
     line = 1
-    for token in by_hand(all_tokens):
+    for token in all_tokens:
         line = token.map[0] + 1 if token.map else line
         text = "".join(
             {"text": child.content, "softbreak": " ", "code_inline": "`"}.get(child.type, "")
             for child in token.children or ()
         )
-        for pattern, better in PATTERNS.items():
-            found += [f"{line}: {use[0]!r}, write: {better}" for use in re.finditer(pattern, text, re.IGNORECASE)]
+        found += [f"{line}: {use}" for use in uses(text)]
     return found
 
 
 @each_page
 def test_page_uses_plain_words(page: Path) -> None:
     assert findings(tokens(page)) == []
+
+
+def test_help_uses_plain_words() -> None:
+    texts = {f"gnsqd --{option.flag}": option.help for option in OPTIONS if option.ours}
+    for words, command in load_writer("write_gnsqadmin").all_commands().items():
+        texts[words] = f"{command.help}\n{command.document}"
+        texts |= {f"{words} {param.name}": getattr(param, "help", None) or "" for param in command.params}
+    assert {where: found for where, text in texts.items() if (found := uses(text))} == {}
 
 
 @pytest.mark.parametrize(
@@ -77,8 +92,7 @@ def test_page_uses_plain_words(page: Path) -> None:
         ("It is no longer needed. There is no limit. They are no more than two.", 0),
         ("Use it if you want a [daemon](wants.md).", 0),
         ("The word is `told`.\n\n    it tells\n\n```text\nwants\n```\n", 0),
-        ("<!-- errors -->\n| a |\n|---|\n| it is told |\n<!-- end of errors -->\n\nIt tells.", 1),
-        ("<!-- faults -->\n\nIt is told.\n\n<!-- /faults -->\n", 0),
+        ("<!-- errors -->\n| a |\n|---|\n| it is told |\n<!-- end of errors -->\n\nIt tells.", 2),
     ],
 )
 def test_the_checker_finds_such_words(text: str, count: int) -> None:

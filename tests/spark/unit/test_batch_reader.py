@@ -243,14 +243,18 @@ def test_sockets_are_muted_when_their_other_end_is_closed() -> None:
         assert other.recv(10) == b"there"
 
 
+def counts(nsqd: Daemon) -> tuple[int, int]:
+    stats = nsqd.channel_stats("t", "c")
+    return stats["depth"], stats["in_flight_count"]
+
+
 def test_peek_leaves_everything_where_it_is(nsqd: Daemon) -> None:
     publish(nsqd, "t", *numbered(50))
     for attempts in (1, 2):
         found = read(nsqd, peek="true", minPartitions="4")
         assert sorted(row["value"] for row in found) == sorted(numbered(50))  # type: ignore[type-var]
         assert {row["attempts"] for row in found} == {attempts}
-    stats = nsqd.channel_stats("t", "c")
-    assert (stats["depth"], stats["in_flight_count"]) == (50, 0)
+        eventually(lambda: counts(nsqd) == (50, 0))
     assert len(read(nsqd, peek="true", maxInFlight="7")) == 7
 
 
