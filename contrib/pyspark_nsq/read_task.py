@@ -257,6 +257,7 @@ def finish(client: Client, held: _Held) -> None:
 def release(client: Client, held: _Held) -> None:
     """Give back what nsqd would keep for us until it has timed out."""
     try:
+        client.ready(0)  # otherwise nsqd could send us the same messages again
         client.requeue(held.messages)
         client.finish_confirmed(())
     except NsqSourceError as error:
