@@ -165,7 +165,7 @@ def test_the_real_nsqd_cannot_drain_which_is_said(
     gnsqd = gnsqd_factory(LONG)
     hold(gnsqd, 1)
     with Daemon([str(peer_binary("nsqd"))], tmp_path / "real").start() as real:
-        told = f"Error: nsqd at {address(real)}: cannot drain, gnsqd alone can\n"
+        told = f"Error: nsqd at {address(real)}: cannot drain: only gnsqd can\n"
         for words in (["start", "--yes"], ["start", "--dry-run"]):
             assert gnsqadmin("drain", *words, *at(real)) == (1, "", f"{told}Error: no node can be drained\n")
         code, out, err = gnsqadmin("drain", "start", "--yes", "--json", *at(gnsqd, real))

@@ -317,7 +317,7 @@ def test_tombstone_hides_a_node_from_consumers_of_one_topic(cluster: Cluster) ->
     assert err == f"Error: the node {address(a)} has not registered the topic u at nsqlookupd\n"
     code, out, err = gnsqadmin("topic", "tombstone", "t", "nowhere:1", cluster.flag)
     known = ", ".join(sorted((address(a), address(b)), key=lambda text: int(text.rpartition(":")[2])))
-    assert (code, out, err) == (4, "", f"Error: nsqlookupd lists no node nowhere:1; there: {known}\n")
+    assert (code, out, err) == (4, "", f"Error: nsqlookupd does not list the node nowhere:1; it lists: {known}\n")
 
 
 @pytest.mark.peer
