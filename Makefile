@@ -46,7 +46,7 @@ test-plain: ## what may differ where no module is compiled
 
 test-spark: ## the Spark side, with Spark installed; needs Java 17 or 21
 	@CC=/bin/false .ci/install .venv-plain dev,spark
-	@$(call PYTEST,.venv-plain) -n 2 --dist=loadfile tests/spark $(TESTS)
+	@$(call PYTEST,.venv-plain) -n 3 --dist=loadfile tests/spark $(TESTS)
 
 peers: $(PEERS) ## the programs of the real NSQ, for tests and benchmarks; needs Go
 
