@@ -89,6 +89,22 @@ def write_file(path: str, pieces: Iterable[bytes]) -> None:
     sync_directory(directory)
 
 
+def _create(path: str, pieces: Iterable[bytes]) -> bool:
+    """Make a whole file, durably and at once, unless there is one; whether there was none. SpoolError."""
+    directory = os.path.dirname(path)
+    temporary = os.path.join(directory, _TEMPORARY + uuid.uuid4().hex)
+    try:
+        try:
+            write_temporary(temporary, pieces)
+            won = link(temporary, path)
+        finally:
+            _unlink(temporary)
+        sync_directory(directory)
+    except OSError as error:
+        raise _trouble("write", directory, error) from None
+    return won
+
+
 def _unlink(path: str) -> None:
     try:
         os.unlink(path)
@@ -183,16 +199,7 @@ class Chain:
 
         SpoolError if it can't be written. When this returns True the entry is durable.
         """
-        temporary = os.path.join(self.directory, _TEMPORARY + uuid.uuid4().hex)
-        try:
-            try:
-                write_temporary(temporary, pieces)
-                won = link(temporary, self._path(len(self.entries)))
-            finally:
-                _unlink(temporary)
-            sync_directory(self.directory)
-        except OSError as error:
-            raise _trouble("write", self.directory, error) from None
+        won = _create(self._path(len(self.entries)), pieces)
         self.refresh()
         return won
 
@@ -298,16 +305,7 @@ class Spool:
 
     def settle_plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         """Settle what a batch read reads, once for all of its scans: the plan of whoever was first."""
-        temporary = self._file(_TEMPORARY + uuid.uuid4().hex)
-        try:
-            try:
-                write_temporary(temporary, [json.dumps(plan).encode()])
-                link(temporary, self._file("plan"))
-            finally:
-                _unlink(temporary)
-            sync_directory(self.directory)
-        except OSError as error:
-            raise _trouble("write", self.directory, error) from None
+        _create(self._file("plan"), [json.dumps(plan).encode()])
         settled = self.plan()
         assert settled is not None
         return settled
