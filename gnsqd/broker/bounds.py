@@ -52,7 +52,7 @@ class Bounds:
             self._reject(count, self._queue, f"less than {self._disk.minimum} bytes of disk are free (--min-free-disk)")
         if self._drops:
             return
-        # Ephemeral channels have their own bound, mem-queue-size, and drop the rest, as ever.
+        # Ephemeral channels have their own bound, mem-queue-size, and drop the rest.
         channels = [channel for channel in self._channels.values() if not channel.ephemeral and not channel.exiting]
         if self._max_depth:
             self._admit_depth(count, channels)

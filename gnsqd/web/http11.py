@@ -58,8 +58,9 @@ _SPECIAL = {b"authorization", b"expect", b"transfer-encoding", b"upgrade"}
 class Request:
     """One request. `headers` has lower-case names, the values of repeated ones joined by commas.
 
-    announced   the body's length was in the head too_big     the body is longer than its route allows; `body` is its
-    beginning broken      the body ended or went wrong too early
+    announced   the body's length was in the head
+    too_big     the body is longer than its route allows; `body` is its beginning
+    broken      the body ended or went wrong too early
     """
 
     __slots__ = (

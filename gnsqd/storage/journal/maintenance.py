@@ -135,7 +135,7 @@ class Journals:
             self._note_old(journal)
 
     def are_left(self) -> bool:
-        """Whether there are files of any journal; after a clean exit there are none."""
+        """Whether there are files of any journal."""
         data_path = self._options.data_path
         with suppress(StorageError):
             return bool(find_journals(data_path, list_names(data_path)))
