@@ -6,24 +6,14 @@ from gnsqd.queues.message cimport Message
 from gnsqd.queues.queue cimport Queue
 
 cdef class Channel:
-    cdef public str topic_name
-    cdef public str name
-    cdef public bint ephemeral
+    cdef public str topic_name, name
+    cdef public bint ephemeral, paused, exiting
     cdef public dict clients
-    cdef public bint paused
-    cdef public bint exiting
-    cdef public long long message_count
-    cdef public long long requeue_count
-    cdef public long long timeout_count
-    cdef public long long dead_letter_count
-    cdef public object latencies
+    cdef public long long message_count, requeue_count, timeout_count, dead_letter_count
+    cdef public object latencies, aside
     cdef public Queue queue
-    cdef object _environment
-    cdef object _log
-    cdef object _options
-    cdef object _on_last_client
+    cdef object _environment, _log, _options, _on_last_client
     cdef InFlight _in_flight
-    cdef public object aside
     cdef WaitingConsumers _waiting
 
     cpdef put_messages(self, list messages)

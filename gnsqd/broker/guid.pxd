@@ -5,9 +5,7 @@ cdef long long _SEQUENCE_END
 cdef list _SUFFIXES
 
 cdef class GuidFactory:
-    cdef long long _node_id
-    cdef long long _tick
-    cdef long long _sequence
+    cdef long long _node_id, _tick, _sequence
     cdef bytes _prefix
 
     @cython.locals(tick=cython.longlong, ids=list, suffixes=list, prefix=bytes, suffix=bytes)

@@ -6,10 +6,8 @@ cdef Py_ssize_t ID_AT
 cdef Py_ssize_t BODY_AT
 
 cdef class InFlight:
-    cdef dict _by_timeout
-    cdef dict _touched
-    cdef list _heap
-    cdef list _where
+    cdef dict _by_timeout, _touched
+    cdef list _heap, _where
 
     @cython.locals(by_id=dict, message=Message, data="const unsigned char *", before=Py_ssize_t)
     cpdef list push(self, list messages, long long client_id, long long now, long long timeout)

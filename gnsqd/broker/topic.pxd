@@ -10,23 +10,15 @@ cdef Py_ssize_t BODY_AT
 
 cdef class Topic:
     cdef public str name
-    cdef public bint ephemeral
+    cdef public bint ephemeral, paused, exiting, draining
     cdef public dict channels
-    cdef public bint paused
-    cdef public bint exiting
-    cdef public bint draining
-    cdef public long long message_count
-    cdef public long long message_bytes
+    cdef public long long message_count, message_bytes
     cdef public Queue queue
     cdef public object bounds
-    cdef object _environment
-    cdef object _log
+    cdef object _environment, _log, _on_last_channel, _store, _pump
     cdef GuidFactory _ids
-    cdef object _on_last_channel
-    cdef object _store
     cdef bint _started
     cdef Doorbell _doorbell
-    cdef object _pump
 
     @cython.locals(now=cython.longlong)
     cpdef list new_messages(self, list bodies, long long deferred=*)

@@ -1,6 +1,5 @@
 cdef class Doorbell:
-    cdef object _hub
-    cdef object _waiter
+    cdef object _hub, _waiter
     cdef bint _rung
 
     cpdef ring(self)

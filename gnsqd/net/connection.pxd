@@ -5,20 +5,12 @@ cdef class Connection:
     cdef public str remote_address
     cdef public double read_deadline
     cdef public object write_timeout
-    cdef object _stream
-    cdef bint _upgraded
+    cdef object _stream, _socket, _hub, _readable, _reader, _timer, _sending
+    cdef bint _upgraded, _armed, _expired
     cdef bytes _unread
-    cdef object _socket
     cdef str _local_address
-    cdef object _hub
     cdef Polling _polling
-    cdef object _readable
-    cdef bint _armed
-    cdef object _reader
-    cdef object _timer
     cdef double _timer_at
-    cdef bint _expired
-    cdef object _sending
 
     cpdef bytes receive(self)
     cdef _decode(self, bytes data)

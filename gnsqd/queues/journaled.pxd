@@ -4,22 +4,14 @@ from gnsqd.queues.message cimport Message
 from gnsqd.queues.queue cimport Queue
 
 cdef class JournaledQueue(Queue):
-    cdef public object journal
+    cdef public object journal, finished
     cdef public long long index
-    cdef public object finished
-    cdef long long _longest
-    cdef long long _depth
+    cdef long long _longest, _depth, _frames_at, _frames_due
     cdef object _runs
-    cdef list _held
-    cdef dict _attempts
-    cdef list _frames
-    cdef long long _frames_at
-    cdef long long _frames_due
+    cdef list _held, _frames, _finished_notes, _taken_notes
+    cdef dict _attempts, _held_notes
     cdef tuple _seen
     cdef bint _noted
-    cdef list _finished_notes
-    cdef list _taken_notes
-    cdef dict _held_notes
 
     cpdef Py_ssize_t stored(self) except -1
     @cython.locals(message=Message, bounds=list, at=Py_ssize_t)

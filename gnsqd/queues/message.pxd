@@ -2,12 +2,7 @@ cimport cython
 
 cdef class Message:
     cdef public bytes frame
-    cdef public long long attempts
-    cdef public long long deferred
-    cdef public long long number
-    cdef public long long client_id
-    cdef public long long delivered_at
-    cdef public long long deadline
+    cdef public long long attempts, deferred, number, client_id, delivered_at, deadline
 
     @cython.locals(message=Message)
     cpdef Message copy(self)

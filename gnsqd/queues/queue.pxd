@@ -12,22 +12,12 @@ cdef class Deferred:
     cpdef list pop_due(self, long long now, Py_ssize_t limit)
 
 cdef class Queue:
-    cdef public str name
-    cdef public str label
-    cdef public object memory
+    cdef public str name, label
+    cdef public object memory, log, outside, on_refused, on_more
     cdef public Deferred deferred
-    cdef public bint blocked
-    cdef public bint closed
-    cdef public Py_ssize_t unsettled
-    cdef public long long dropped
-    cdef public long long expired
-    cdef public long long rejected
-    cdef public long long ttl
-    cdef public Py_ssize_t capacity
-    cdef public object log
-    cdef public object outside
-    cdef public object on_refused
-    cdef public object on_more
+    cdef public bint blocked, closed
+    cdef public Py_ssize_t unsettled, capacity
+    cdef public long long dropped, expired, rejected, ttl
     cdef bint _store_first
 
     cpdef Py_ssize_t count(self) except -1

@@ -8,48 +8,23 @@ from gnsqd.wire.codec cimport Decoder
 from gnsqd.net.connection cimport Connection
 
 cdef class ClientV2:
-    cdef public long long id
+    cdef public long long id, heartbeat_interval, output_buffer_timeout, sample_rate, msg_timeout, ready_count
+    cdef public long long in_flight_count, message_count, finish_count, requeue_count, delivery_msg_timeout
+    cdef public long long delivery_sample_rate
     cdef public Connection connection
-    cdef public str remote_address
+    cdef public str remote_address, last_topic_name
     cdef public Decoder decoder
     cdef public int state
-    cdef public bint exiting
-    cdef public object connect_time
-    cdef public object remote_ip
-    cdef public object client_id
-    cdef public object hostname
-    cdef public object user_agent
-    cdef public long long heartbeat_interval
+    cdef public bint exiting, deflate, snappy, identified, heartbeat_due
+    cdef public object connect_time, remote_ip, client_id, hostname, user_agent, tls, auth_state
     cdef public Py_ssize_t output_buffer_size
-    cdef public long long output_buffer_timeout
-    cdef public long long sample_rate
-    cdef public long long msg_timeout
-    cdef public object tls
-    cdef public bint deflate
-    cdef public bint snappy
-    cdef public bytes auth_secret
-    cdef public object auth_state
-    cdef public Channel channel
-    cdef public long long ready_count
-    cdef public long long in_flight_count
-    cdef public long long message_count
-    cdef public long long finish_count
-    cdef public long long requeue_count
-    cdef public dict pub_counts
-    cdef public dict uncommitted
-    cdef public str last_topic_name
-    cdef public bytes last_topic_word
-    cdef public bint identified
-    cdef public Channel delivers_from
-    cdef public long long delivery_msg_timeout
-    cdef public long long delivery_sample_rate
-    cdef public bint heartbeat_due
+    cdef public bytes auth_secret, last_topic_word
+    cdef public Channel channel, delivers_from
+    cdef public dict pub_counts, uncommitted
     cdef object _heartbeat_timer
-    cdef double _flush_interval
-    cdef double _next_flush
+    cdef double _flush_interval, _next_flush
     cdef public Doorbell doorbell
-    cdef list _replies
-    cdef list _output
+    cdef list _replies, _output
     cdef Py_ssize_t _output_size
 
     cpdef long long window(self) except? -1

@@ -15,13 +15,8 @@ cdef long long _int32(bytes buffer, Py_ssize_t at)
 
 cdef class Decoder:
     cdef bytes _buffer
-    cdef Py_ssize_t _position
-    cdef Py_ssize_t _length
-    cdef list _pieces
-    cdef Py_ssize_t _pieces_length
-    cdef Py_ssize_t _count
-    cdef list _bodies
-    cdef Py_ssize_t _total
+    cdef Py_ssize_t _position, _length, _pieces_length, _count, _total
+    cdef list _pieces, _bodies
 
     cpdef feed(self, bytes data)
     cdef _join(self)

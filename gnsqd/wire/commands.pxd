@@ -6,13 +6,8 @@ from gnsqd.wire.client_v2 cimport ClientV2
 from gnsqd.wire.codec cimport Command, Decoder
 
 cdef class Commands:
-    cdef object _registry
+    cdef object _registry, _options, _log, _room, _new_tls, _gate
     cdef dict _topics
-    cdef object _options
-    cdef object _log
-    cdef object _room
-    cdef object _new_tls
-    cdef object _gate
     cdef bint _tls_required
 
     cpdef execute(self, ClientV2 client, Command command)

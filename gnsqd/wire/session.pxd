@@ -7,8 +7,7 @@ from gnsqd.wire.commands cimport Commands
 
 cdef class ProtocolV2:
     cdef Commands _commands
-    cdef object _log
-    cdef object _spawn
+    cdef object _log, _spawn
 
     @cython.locals(decoder=Decoder, command=Command, channel=Channel, done=Py_ssize_t, executed=Py_ssize_t, turn_end=double, data=bytes)
     cpdef _serve(self, ClientV2 client)

@@ -7,37 +7,16 @@ cdef class DiskQueue:
     cdef public str name
     cdef public long long sync_timeout
     cdef public object due_times
-    cdef object _files
-    cdef object _data_files
-    cdef long long _max_bytes_per_file
-    cdef long long _sync_every
-    cdef long long _sync_at
-    cdef long long _tell_every
-    cdef object _log
-    cdef object _syncer
-    cdef object _opening
-    cdef long long _depth
-    cdef long long _read_file
-    cdef long long _read_pos
-    cdef long long _write_file
-    cdef long long _write_pos
-    cdef long long _safe_write_pos
+    cdef object _files, _data_files, _log, _syncer, _opening, _syncs
+    cdef long long _max_bytes_per_file, _sync_every, _sync_at, _tell_every, _depth, _read_file, _read_pos, _write_file
+    cdef long long _write_pos, _safe_write_pos, _finished_size, _read_end, _operations, _synced_operations, _told_pos
+    cdef long long _told_operations, _reads_untold, _meta_changes
     cdef dict _finished
-    cdef long long _finished_size
     cdef RecordReader _reader
-    cdef long long _read_end
     cdef list _peeked_ends
     cdef int _write_descriptor
     cdef set _unsynced_files
-    cdef long long _operations
-    cdef long long _synced_operations
-    cdef long long _told_pos
-    cdef long long _told_operations
-    cdef long long _reads_untold
-    cdef bint _telling
-    cdef long long _meta_changes
-    cdef object _syncs
-    cdef bint _closed
+    cdef bint _telling, _closed
 
     cdef bint _readable(self)
     @cython.locals(size=Py_ssize_t, min_size=Py_ssize_t, max_size=Py_ssize_t, first=Py_ssize_t, i=Py_ssize_t, pos=cython.longlong)

@@ -1,8 +1,7 @@
 cimport cython
 
 cdef class RecordReader:
-    cdef Py_ssize_t _min_size
-    cdef Py_ssize_t _max_size
+    cdef Py_ssize_t _min_size, _max_size
     cdef int _descriptor
     cdef bytes _buffer
     cdef long long _start
