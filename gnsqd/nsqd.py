@@ -115,7 +115,7 @@ class NSQD:
         protocol = ProtocolV2(commands, log, spawn_for_client)
         self._tcp_server = TCPServer(tcp_listener, protocol, options, log, spawn_for_client)
         exiting = self._exit_requested.is_set
-        status = Status(options, self._registry, log, self._drain, self._debug, self._tcp_server, http_port, exiting)
+        status = Status(options, self._registry, self._drain, self._debug, self._tcp_server, http_port, exiting)
         api = API(options, self._registry, log, self._metadata_file, self._lookup, status, self._debug)
         router = Router(api, options, log)
         guard = build_guard(options, router, log)

@@ -16,7 +16,7 @@ from gevent import Greenlet, Timeout
 
 from gnsqd.broker.environment import Spawn
 from gnsqd.errors import NSQError
-from gnsqd.gotext import Kind, Struct, decode_object, dumps, quote
+from gnsqd.gotext import Struct, decode_object, dumps, quote
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.net.dial import DialError, Socket, dial_address, reason
@@ -31,7 +31,7 @@ _SIZE = struct.Struct(">i")
 _MAX_ANSWER = 16 * 1024  # bytes; it is a few words, or IDENTIFY's small JSON, and large JSON takes long to parse
 _SHOWN = 200  # bytes of an answer that makes no sense
 _INFO = Struct(
-    "peerInfo", {"tcp_port": Kind.INT64, "http_port": Kind.INT64, "version": Kind.STR, "broadcast_address": Kind.STR}
+    "nsqd.peerInfo", {"tcp_port": "int", "http_port": "int", "version": "string", "broadcast_address": "string"}
 )
 
 Registrations = Callable[[], list[tuple[str, list[str]]]]  # topic names, each with the names of its channels

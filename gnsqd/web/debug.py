@@ -30,7 +30,7 @@ from gnsqd.gotext import NumberError, parse_int
 from gnsqd.hub.cooperative import Turns
 from gnsqd.observe.stats import MemoryStats
 from gnsqd.web.http11 import Request
-from gnsqd.web.routes import Content, HTTPError, parse_query
+from gnsqd.web.routes import BadQuery, Content, HTTPError, parse_query
 
 SAMPLES_PER_SECOND = 100
 DEFAULT_SECONDS = 30
@@ -244,7 +244,7 @@ def _parameter(request: Request, name: str) -> str:
         sources.insert(0, request.body.decode("utf-8", "replace"))
     for source in sources:
         for part in source.split("&"):
-            with suppress(ValueError):
+            with suppress(BadQuery):
                 parameters = parse_query(part)
                 if name in parameters:
                     return parameters[name]

@@ -14,7 +14,6 @@ from gnsqd.broker.drain import Drain
 from gnsqd.broker.registry import Registry
 from gnsqd.gotext import format_duration
 from gnsqd.hub.cooperative import Turns
-from gnsqd.log import Logger
 from gnsqd.observe.stats import Row, Snapshot, snapshot
 from gnsqd.options import Options
 from gnsqd.version import NSQD_VERSION, version_string
@@ -47,7 +46,6 @@ class Status:
         self,
         options: Options,
         registry: Registry,
-        log: Logger,
         drain: Drain,
         debug: Debug,
         tcp_server: TCPServer,
@@ -56,7 +54,6 @@ class Status:
     ) -> None:
         self._options = options
         self._registry = registry
-        self._log = log
         self._drain = drain
         self._debug = debug
         self._tcp_server = tcp_server
@@ -113,7 +110,7 @@ class Status:
         }
 
     def stats(self, request: Request) -> str | dict[str, object]:
-        parameters = read_parameters(request, self._log)
+        parameters = read_parameters(request)
         include_clients = BOOLS.get(parameters.get("include_clients", ""), True)
         stats = snapshot(
             self._registry,

@@ -6,7 +6,7 @@ from gnsqd.wire.client_v2 cimport ClientV2
 from gnsqd.wire.codec cimport Command, Decoder
 
 cdef class Commands:
-    cdef object _registry, _options, _log, _room, _new_tls, _gate
+    cdef object _registry, _options, _log, _new_tls, _authenticate
     cdef dict _topics
     cdef bint _tls_required
 
@@ -23,6 +23,7 @@ cdef class Commands:
     cdef bytes _publish(self, ClientV2 client, str topic_name, list bodies, long long deferred, str name)
     @cython.locals(topic=Topic)
     cdef Topic _get_topic(self, ClientV2 client, str topic_name, str name)
+    cdef _authorize(self, ClientV2 client, str name, str topic_name, str channel_name=*)
     @cython.locals(topic_name=str, body=bytes)
     cpdef PUB(self, ClientV2 client, Command command)
     @cython.locals(topic_name=str, size=cython.longlong)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
-from gnsqd.gotext import Kind, Struct, decode_object, dumps, format_value
+from gnsqd.gotext import GoType, Struct, decode_object, dumps, format_value
 from gnsqd.options import MILLISECOND, Options
 from gnsqd.version import NSQD_VERSION
 from gnsqd.wire.client_v2 import ClientV2
-from gnsqd.wire.errors import ClientError
+from gnsqd.wire.codec import ClientError
 
 DEFAULT_DEFLATE_LEVEL = 6
 
@@ -39,10 +39,10 @@ class Identify:
         return f"{{{' '.join(shown)}}}"
 
 
-_KINDS = {str: Kind.STR, bool: Kind.BOOL, int: Kind.INT64}
+_TYPES: dict[type, GoType] = {str: "string", bool: "bool", int: "int"}
 _STRUCT = Struct(
-    "identifyDataV2",
-    {field.name: _KINDS[type(field.default)] for field in fields(Identify)} | {"sample_rate": Kind.INT32},
+    "nsqd.identifyDataV2",
+    {field.name: _TYPES[type(field.default)] for field in fields(Identify)} | {"sample_rate": "int32"},
 )
 _LABELS = {"client_id": "ClientID", "tls_v1": "TLSv1"}
 
