@@ -31,7 +31,7 @@ _MAX_REQUESTS = 10  # in a chain of redirects
 _REDIRECTS = (301, 302, 303, 307, 308)
 _TLS_HANDSHAKE_SECONDS = 10.0
 _SHOWN = 200  # bytes of an answer that is an error
-_FORBIDDEN = Struct("struct", {"https_port": "int"})
+_FORBIDDEN = Struct("", {"https_port": "int"})
 _UNKNOWN_AUTHORITY = (18, 19, 20, 21)  # self-signed, or no issuer found: X509_V_ERR_* of OpenSSL
 
 
