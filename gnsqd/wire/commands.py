@@ -21,7 +21,7 @@ from gnsqd.net.stream import TLS, DeflateLayer, Layer, SnappyLayer, StreamError
 from gnsqd.options import MILLISECOND, TLS_NOT_REQUIRED, Options
 from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_INIT, STATE_SUBSCRIBED, AuthState, ClientV2
 from gnsqd.wire.codec import FRAME_TYPE_RESPONSE, MESSAGE_ID_LENGTH, ClientError, CodecError, Command, CutOff, frame
-from gnsqd.wire.identify import apply_settings, negotiate, negotiated, parse_identify
+from gnsqd.wire.identify import apply_settings, negotiate, parse_identify
 
 TLS_HANDSHAKE_SECONDS = 5.0
 EPHEMERAL_RETRY_SECONDS = 0.1
@@ -80,17 +80,24 @@ class Commands:
             raise CutOff("unexpected EOF" if client.decoder.buffered else "EOF")
         client.decoder.feed(data)
 
-    def _size(self, client: ClientV2, command: Command, code: str, what: str) -> int:
+    def _size(self, client: ClientV2, command: Command, code: str, name: str, limit: int) -> int:
+        """The size of the body, or of MPUB's bodies, from 1 to `limit`."""
         try:
             while command.size is None:
                 command.size = client.decoder.size()
                 if command.size is None:
                     self._more(client)
         except CutOff as error:
-            raise ClientError(code, f"{what} failed to read {_noun(code)} size", error) from error
-        return command.size
+            raise ClientError(code, f"{name} failed to read {_noun(code)} size", error) from error
+        size = command.size
+        if size <= 0:
+            raise ClientError(code, f"{name} invalid {_noun(code)} size {size}")
+        if size > limit:
+            raise ClientError(code, f"{name} {_noun(code).removesuffix(' body')} too big {size} > {limit}")
+        return size
 
-    def _body(self, client: ClientV2, command: Command, size: int, code: str, what: str) -> bytes:
+    def _body(self, client: ClientV2, command: Command, code: str, name: str, limit: int) -> bytes:
+        size = self._size(client, command, code, name, limit)
         body = command.body
         try:
             while body is None:
@@ -98,36 +105,15 @@ class Commands:
                 if body is None:
                     self._more(client)
         except CutOff as error:
-            raise ClientError(code, f"{what} failed to read {_noun(code)}", error) from error
+            raise ClientError(code, f"{name} failed to read {_noun(code)}", error) from error
         return body
-
-    def _command_body(self, client: ClientV2, command: Command, name: str) -> bytes:
-        """The body of IDENTIFY and AUTH."""
-        size = self._size(client, command, "E_BAD_BODY", name)
-        limit = self._options.max_body_size
-        if name == "IDENTIFY" and size <= limit:
-            limit = min(limit, MAX_IDENTIFY)
-        if size > limit:
-            raise ClientError("E_BAD_BODY", f"{name} body too big {size} > {limit}")
-        if size <= 0:
-            raise ClientError("E_BAD_BODY", f"{name} invalid body size {size}")
-        return self._body(client, command, size, "E_BAD_BODY", name)
-
-    def _message_body(self, client: ClientV2, command: Command, name: str) -> bytes:
-        """The body of PUB and DPUB."""
-        size = self._size(client, command, "E_BAD_MESSAGE", name)
-        if size <= 0:
-            raise ClientError("E_BAD_MESSAGE", f"{name} invalid message body size {size}")
-        limit = self._options.max_msg_size
-        if size > limit:
-            raise ClientError("E_BAD_MESSAGE", f"{name} message too big {size} > {limit}")
-        return self._body(client, command, size, "E_BAD_MESSAGE", name)
 
     # IDENTIFY and AUTH
 
     def IDENTIFY(self, client: ClientV2, command: Command) -> bytes | None:
         _require_state(client, "IDENTIFY", STATE_INIT)
-        body = self._command_body(client, command, "IDENTIFY")
+        self._size(client, command, "E_BAD_BODY", "IDENTIFY", self._options.max_body_size)
+        body = self._body(client, command, "E_BAD_BODY", "IDENTIFY", MAX_IDENTIFY)
         identify = parse_identify(body)
         self._log.debug("PROTOCOL(V2): [%s] %s", client, identify)
         self._log.info("[%s] IDENTIFY: %s", client, identify)
@@ -136,10 +122,8 @@ class Commands:
         if not identify.feature_negotiation:
             return _OK
         tls = self._new_tls() if self._new_tls is not None and identify.tls_v1 else None
-        upgrades = negotiate(identify, self._options)
-        answer = frame(FRAME_TYPE_RESPONSE, negotiated(client, upgrades, tls is not None, self._options))
-        compressed = upgrades.deflate or upgrades.snappy
-        if tls is None and not compressed:
+        answer = frame(FRAME_TYPE_RESPONSE, negotiate(client, identify, tls is not None, self._options))
+        if tls is None and not (identify.deflate or identify.snappy):
             return answer
         if client.deflate or client.snappy or (tls is not None and client.tls is not None):
             # The real daemon's stream breaks here; one layer on the other would cost memory without end.
@@ -148,12 +132,12 @@ class Commands:
         client.send_replies()
         if tls is not None:
             self._upgrade_tls(client, tls)
-        if upgrades.snappy:
+        if identify.snappy:
             self._log.info("PROTOCOL(V2): [%s] upgrading connection to snappy", client)
             self._upgrade(client, SnappyLayer())
             client.snappy = True
-        elif upgrades.deflate:
-            level = upgrades.deflate_level
+        elif identify.deflate:
+            level = identify.deflate_level
             self._log.info("PROTOCOL(V2): [%s] upgrading connection to deflate (level %d)", client, level)
             self._upgrade(client, DeflateLayer(level))
             client.deflate = True
@@ -182,7 +166,7 @@ class Commands:
         _require_state(client, "AUTH", STATE_INIT)
         if len(command.params) != 1:
             raise ClientError("E_INVALID", "AUTH invalid number of parameters")
-        secret = self._command_body(client, command, "AUTH")
+        secret = self._body(client, command, "E_BAD_BODY", "AUTH", self._options.max_body_size)
         if client.auth_state is not None:
             raise ClientError("E_INVALID", "AUTH already set")
         if self._authenticate is None:
@@ -329,7 +313,7 @@ class Commands:
 
     def PUB(self, client: ClientV2, command: Command) -> bytes | None:
         topic_name = _publish_topic(client, command, "PUB", 2)
-        body = self._message_body(client, command, "PUB")
+        body = self._body(client, command, "E_BAD_MESSAGE", "PUB", self._options.max_msg_size)
         self._authorize(client, "PUB", topic_name)
         return self._publish(client, topic_name, [body], 0, "PUB")
 
@@ -339,7 +323,7 @@ class Commands:
         longest = self._options.max_req_timeout // MILLISECOND
         if delay > longest:
             raise ClientError("E_INVALID", f"DPUB timeout {delay} out of range 0-{longest}")
-        body = self._message_body(client, command, "DPUB")
+        body = self._body(client, command, "E_BAD_MESSAGE", "DPUB", self._options.max_msg_size)
         self._authorize(client, "DPUB", topic_name)
         return self._publish(client, topic_name, [body], delay * MILLISECOND, "DPUB")
 
@@ -347,12 +331,7 @@ class Commands:
         topic_name = _publish_topic(client, command, "MPUB", 2)
         self._authorize(client, "MPUB", topic_name)
         self._get_topic(client, topic_name, "MPUB")
-        size = self._size(client, command, "E_BAD_BODY", "MPUB")
-        limit = self._options.max_body_size
-        if size <= 0:
-            raise ClientError("E_BAD_BODY", f"MPUB invalid body size {size}")
-        if size > limit:
-            raise ClientError("E_BAD_BODY", f"MPUB body too big {size} > {limit}")
+        self._size(client, command, "E_BAD_BODY", "MPUB", self._options.max_body_size)
         bodies = self._bodies(client)
         return self._publish(client, topic_name, bodies, 0, "MPUB")
 
