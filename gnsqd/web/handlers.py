@@ -99,7 +99,7 @@ class API:
     def _split_binary(self, request: Request) -> list[bytes]:
         decoder = Decoder()
         try:
-            for piece in _pieces(request.body):
+            for piece in _pieces(request.body, of_lines=False):
                 decoder.feed(piece)
                 bodies = decoder.messages(self._options.max_body_size, self._options.max_msg_size)
                 if bodies is not None:
@@ -111,7 +111,7 @@ class API:
     def _split_lines(self, request: Request) -> list[bytes]:
         bodies: list[bytes] = []
         rest = b""
-        for piece in _line_pieces(request.body):
+        for piece in _pieces(request.body, of_lines=True):
             *lines, rest = piece.split(b"\n")
             if max(map(len, lines), default=0) > self._options.max_msg_size:
                 raise HTTPError(413, "MSG_TOO_BIG")
@@ -297,20 +297,15 @@ def _find_option(request: Request) -> Option:
     return _BY_KEY[key]
 
 
-def _line_pieces(body: bytes) -> Iterator[bytes]:
-    """As `_pieces`, but each ends with a line, and is longer where that line is. Linear, whatever the lines."""
+def _pieces(body: bytes, of_lines: bool) -> Iterator[bytes]:
+    """A body bit by bit, with a turn for everybody else in between: it may hold a million messages. A piece `of_lines`
+    ends with a line, and is longer where that line is. Linear, whatever the lines."""
     first = 0
     while first < len(body):
         if first:
             give_way()
-        end = body.rfind(b"\n", first, first + _PIECE) + 1 or body.find(b"\n", first + _PIECE) + 1 or len(body)
+        end = first + _PIECE
+        if of_lines:
+            end = body.rfind(b"\n", first, end) + 1 or body.find(b"\n", end) + 1 or len(body)
         yield body[first:end]
         first = end
-
-
-def _pieces(body: bytes) -> Iterator[bytes]:
-    """A body bit by bit, with a turn for everybody else in between: it may hold a million messages."""
-    for first in range(0, len(body), _PIECE):
-        if first:
-            give_way()
-        yield body[first : first + _PIECE]

@@ -125,17 +125,14 @@ class Status:
             uptime = time.monotonic_ns() - self._started
             lines = stats_page(stats, memory, registry.health, registry.start_time, uptime)
             return "".join(f"{line}\n" for line in Turns().over(lines))
-        answer = {
+        return {
             "version": NSQD_VERSION,
             "health": registry.health,
             "start_time": registry.start_time,
             "topics": stats.topics,
-            "memory": memory,
+            **({} if memory is None else {"memory": memory}),
             "producers": stats.producers,
         }
-        if memory is None:
-            del answer["memory"]
-        return answer
 
     def metrics(self, request: Request) -> Content:
         if self._metrics is None:
