@@ -10,7 +10,6 @@ import errno
 import os
 import re
 import socket
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -22,7 +21,7 @@ from gevent import Greenlet, joinall, sleep
 from gnsqd.errors import NSQError, StartError
 from gnsqd.hub.cooperative import give_way
 from gnsqd.log import Logger
-from gnsqd.net.addresses import HIGHEST_PORT, format_address, split_host_port
+from gnsqd.net.addresses import HIGHEST_PORT, format_address, split_host_port, unix_name
 
 _BACKLOG = 4096
 _KEEPALIVE_SECONDS = 15
@@ -115,7 +114,7 @@ def _listen(address: str, tcp_only: bool) -> gevent.socket.socket:
     except ValueError as error:
         if tcp_only:
             raise StartError(f"listen tcp: address {address}: {error}") from error
-        family, bind_address, shown = int(socket.AF_UNIX), _unix_name(address), f"unix {address}"
+        family, bind_address, shown = int(socket.AF_UNIX), unix_name(address), f"unix {address}"
     else:
         family, bind_address, shown = _resolve(host, _port_number(port))
     try:
@@ -132,11 +131,6 @@ def _listen(address: str, tcp_only: bool) -> gevent.socket.socket:
         listener.close()
         raise StartError(f"listen {shown}: bind: {_reason(error)}") from error
     return listener
-
-
-def _unix_name(path: str) -> bytes:
-    name = os.fsencode(path)
-    return b"\0" + name[1:] if name.startswith(b"@") and sys.platform == "linux" else name
 
 
 def _resolve(host: str, port: int) -> tuple[int, Any, str]:
