@@ -11,7 +11,7 @@ from base64 import b64encode
 from contextlib import closing
 from functools import cached_property
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 import gevent.ssl
@@ -66,26 +66,27 @@ class HTTPClient:
 
         nsqd requests HTTPS by a 403 with an https_port.
         """
-        answer = self._fetch(url)
+        answer, body = self._fetch(url)
         if answer.status == 403 and not url.startswith("https"):
-            answer = self._fetch(_https_url(url, answer.body))
+            answer, body = self._fetch(_https_url(url, body))
         if answer.status != 200:
-            status = f"{answer.status} {answer.phrase}"
+            status = f"{answer.status} {answer.reason}"
             shown = status if status.isprintable() else quote(status)
-            raise HTTPClientError(f"got response {shown} {quote(answer.body[:_SHOWN])}")
-        return answer.body
+            raise HTTPClientError(f"got response {shown} {quote(body[:_SHOWN])}")
+        return body
 
-    def _fetch(self, url: str) -> "_Answer":
+    def _fetch(self, url: str) -> tuple[http.client.HTTPResponse, bytes]:
         deadline = monotonic() + self._request_timeout
         for _ in range(_MAX_REQUESTS):
-            answer = self._ask(url, deadline)
-            if answer.status not in _REDIRECTS or not answer.location:
-                return answer
-            url = _resolve(url, answer.location)
-        raise HTTPClientError(f"Get {quote(answer.location)}: stopped after {_MAX_REQUESTS} redirects")
+            answer, body = self._ask(url, deadline)
+            location = answer.getheader("Location", "")
+            if answer.status not in _REDIRECTS or not location:
+                return answer, body
+            url = _resolve(url, location)
+        raise HTTPClientError(f"Get {quote(location)}: stopped after {_MAX_REQUESTS} redirects")
 
-    def _ask(self, url: str, deadline: float) -> "_Answer":
-        """One request; HTTPClientError."""
+    def _ask(self, url: str, deadline: float) -> tuple[http.client.HTTPResponse, bytes]:
+        """One request: the answer's head, and its body; HTTPClientError."""
         where = f"Get {quote(url)}: "
         late = "exceeded while awaiting headers"
         try:
@@ -93,8 +94,7 @@ class HTTPClient:
                 connection.send_get()
                 response = connection.getresponse()
                 where, late = "", "or context cancellation while reading body"
-                body = _read(response, self._max_body_size)
-                return _Answer(response.status, response.reason, response.getheader("Location", ""), body)
+                return response, _read(response, self._max_body_size)
         except (OSError, http.client.HTTPException, ValueError, zlib.error) as error:
             raise HTTPClientError(f"{where}{_reason(error)}") from error
         raise HTTPClientError(f"{where}context deadline exceeded (Client.Timeout {late})")
@@ -118,13 +118,6 @@ class HTTPClient:
         else:
             context.load_default_certs()
         return context
-
-
-class _Answer(NamedTuple):
-    status: int
-    phrase: str
-    location: str
-    body: bytes
 
 
 class _TLSSocket(gevent.ssl.SSLSocket):  # type: ignore[misc]
