@@ -1,7 +1,7 @@
 """The one table of options: every flag of nsqd, its config key, default and help text.
 
-The table is the body of `Options`: a field is a row, `OPTIONS` lists them in order of declaration. The parser and
-the usage text (`flags`), the config file (`config_file`) and `/config/:opt` read it and define nothing themselves.
+The table is the body of `Options`: a field is a row, `OPTIONS` lists them in order of declaration. The parsers
+of the command line and the config file (`configuration`) and `/config/:opt` read it and define nothing themselves.
 Facts: NSQD-COMPAT 1.2 to 1.4.
 """
 
@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from gnsqd.errors import StartError
-from gnsqd.gotext import format_float, quote
+from gnsqd.gotext import format_float, parse_bool, quote
 from gnsqd.log import Level
 
 MILLISECOND = 1_000_000
@@ -314,6 +314,20 @@ def _option(field: "dataclasses.Field[Any]") -> Option:
 
 
 OPTIONS: tuple[Option, ...] = tuple(_option(field) for field in dataclasses.fields(Options))
+
+
+def parse_tls_required(text: str) -> int:
+    """`tcp-https` or a bool, in any case; ValueError otherwise."""
+    if text.lower() == "tcp-https":
+        return TLS_REQUIRED_EXCEPT_HTTP
+    return TLS_REQUIRED if parse_bool(text.lower()) else TLS_NOT_REQUIRED
+
+
+def parse_tls_version(text: str) -> int:
+    """The number of a version's name in any case; ValueError otherwise (`ssl3.0` included, which the help names)."""
+    if text.lower() not in TLS_VERSIONS:
+        raise ValueError(f"unknown tlsVersionOption {quote(text.lower())}")
+    return TLS_VERSIONS[text.lower()]
 
 
 def validate(options: Options) -> None:
