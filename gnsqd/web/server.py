@@ -132,7 +132,6 @@ class HTTPServer:
             return
         finally:
             self._receiving.discard(connection)
-        connection.read_deadline = 0.0
         router = self._router if self._for_peer is None else self._for_peer(layer.peer_common_name)
         self._converse(connection, router)
         layer.end()
