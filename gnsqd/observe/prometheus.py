@@ -16,6 +16,7 @@ formats have no type for them: their type is unknown.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from platform import python_version
 from time import perf_counter
@@ -63,6 +64,7 @@ class _Thing(NamedTuple):
     latency: Result | None = None
 
 
+@dataclass(eq=False)
 class Metrics(Collector):
     """Collects the figures of one daemon, beside prometheus-client's own collectors.
 
@@ -71,21 +73,14 @@ class Metrics(Collector):
     crashes       how many died of a defect, by kind
     """
 
-    def __init__(
-        self,
-        registry: Registry,
-        options: Options,
-        memory: MemoryStats,
-        clients: Callable[[], Collection[Client]],
-        greenlets: Callable[[], int],
-        crashes: Mapping[str, int],
-    ) -> None:
-        self._registry = registry
-        self._options = options
-        self._memory = memory
-        self._clients = clients
-        self._greenlets = greenlets
-        self._crashes = crashes
+    registry: Registry
+    options: Options
+    memory: MemoryStats
+    clients: Callable[[], Collection[Client]]
+    greenlets: Callable[[], int]
+    crashes: Mapping[str, int]
+
+    def __post_init__(self) -> None:
         self._collectors = CollectorRegistry()
         self._collectors.register(self)
         ProcessCollector(registry=self._collectors)
@@ -118,19 +113,19 @@ class Metrics(Collector):
         family = Metric(name, help, "summary", "seconds")
         for percent in (95, 99, 100):
             labels = {"quantile": str(percent / 100)}
-            family.add_sample(name, labels, self._memory.gc_pause(percent) / SECOND)
-        family.add_sample(f"{name}_count", {}, self._memory.pause_count)
-        family.add_sample(f"{name}_sum", {}, self._memory.pause_total / SECOND)
+            family.add_sample(name, labels, self.memory.gc_pause(percent) / SECOND)
+        family.add_sample(f"{name}_count", {}, self.memory.pause_count)
+        family.add_sample(f"{name}_sum", {}, self.memory.pause_total / SECOND)
         return family
 
     def _daemon_families(self) -> Iterator[Family]:
         """The daemon as a program: its build, its greenlets and its hub."""
         labels = {"version": VERSION, "nsqd_version": NSQD_VERSION, "lane": lane(), "python": python_version()}
         yield "gnsqd_build", "info", "The gnsqd that runs, and the nsqd release it stands in for.", [(labels, 1)]
-        yield _gauge("gnsqd_clients", "TCP clients connected.", len(self._clients()))
-        yield _gauge("gnsqd_greenlets", "Greenlets that exist.", self._greenlets())
+        yield _gauge("gnsqd_clients", "TCP clients connected.", len(self.clients()))
+        yield _gauge("gnsqd_greenlets", "Greenlets that exist.", self.greenlets())
         # IOLoop from the start, so that there is a series to look at before something happens.
-        crashes = [({"greenlet": kind}, count) for kind, count in {"IOLoop": 0, **self._crashes}.items()]
+        crashes = [({"greenlet": kind}, count) for kind, count in {"IOLoop": 0, **self.crashes}.items()]
         yield "gnsqd_greenlet_crashes", "counter", "Greenlets that died of a defect, by kind.", crashes
         yield _gauge("gnsqd_hub_watchers", "Sockets and timers that the hub looks after.", get_hub().loop.activecnt)
         started = perf_counter()
@@ -140,18 +135,18 @@ class Metrics(Collector):
 
     def _broker_families(self, turns: Turns) -> Iterator[Family]:
         """The state at the beginning of a scrape: topics, channels and, if asked for, clients."""
-        healthy = self._registry.healthy
+        healthy = self.registry.healthy
         yield _gauge("gnsqd_healthy", "Whether the last write to disk succeeded (1) or not (0).", healthy)
         help = "Whether publishers are refused until all queues are empty (1) or not (0)."
-        yield _gauge("gnsqd_draining", help, self._registry.draining)
-        if self._options.min_free_disk:
+        yield _gauge("gnsqd_draining", help, self.registry.draining)
+        if self.options.min_free_disk:
             help = "Whether publishers are refused because less is free than --min-free-disk (1) or not (0)."
-            yield _gauge("gnsqd_low_on_disk", help, self._registry.low_on_disk)
-        percentiles = self._options.e2e_processing_latency_percentiles
-        topics = [topic for topic in self._registry.topics.values() if self._shows(topic.ephemeral)]
+            yield _gauge("gnsqd_low_on_disk", help, self.registry.low_on_disk)
+        percentiles = self.options.e2e_processing_latency_percentiles
+        topics = [topic for topic in self.registry.topics.values() if self._shows(topic.ephemeral)]
         channels = [it for topic in topics for it in topic.channels.values() if self._shows(it.ephemeral)]
         clients: list[_Thing] = []
-        if self._options.metrics_clients:
+        if self.options.metrics_clients:
             clients += self._consumers(channels, turns)
             producers = self._producers(turns)
         things = {
@@ -163,27 +158,27 @@ class Metrics(Collector):
                 yield _family(f"gnsqd_{level}_{field.metric}", field, things[level])
             if percentiles:
                 yield _latencies(f"gnsqd_{level}_{_LATENCY}_seconds", things[level])
-            if self._options.bounded:
+            if self.options.bounded:
                 for field in BOUND_FIELDS[level]:
                     yield _family(f"gnsqd_{level}_{field.metric}", field, things[level])
-        if self._options.max_attempts:
+        if self.options.max_attempts:
             help = "Messages moved to the dead-letter topic of the channel."
             points = ((thing.labels, thing.it.dead_letter_count) for thing in things["channel"])
             yield "gnsqd_channel_dead_letters", "counter", help, points
-        if self._options.metrics_clients:
+        if self.options.metrics_clients:
             for field in CLIENT_FIELDS:
                 yield _family(f"gnsqd_client_{field.metric}", field, clients)
             yield "gnsqd_producer_messages", "counter", "Messages published by the client.", producers
-        if self._options.metrics_compat:
-            yield from _memory_of_mixin(self._memory)
+        if self.options.metrics_compat:
+            yield from _memory_of_mixin(self.memory)
             yield from _channels_of_mixin(things["channel"])
             yield from _latencies_of_mixin(things, percentiles)
             yield from _topics_and_channels_of_exporter(things, percentiles, turns)
-            if self._options.metrics_clients:
+            if self.options.metrics_clients:
                 yield from _clients_of_exporter(clients, turns)
 
     def _shows(self, ephemeral: bool) -> bool:
-        return not (ephemeral and self._options.metrics_exclude_ephemeral)
+        return not (ephemeral and self.options.metrics_exclude_ephemeral)
 
     def _consumers(self, channels: list[Channel], turns: Turns) -> Iterator[_Thing]:
         subscribed = [(channel, client) for channel in channels for client in channel.clients.values()]
@@ -193,7 +188,7 @@ class Metrics(Collector):
 
     def _producers(self, turns: Turns) -> list[tuple[Labels, float]]:
         points: list[tuple[Labels, float]] = []
-        for client in turns.over(list(self._clients())):
+        for client in turns.over(list(self.clients())):
             if client.pub_counts:
                 labels = _client_labels(client.id, client.stats())
                 for topic_name, count in client.pub_counts.items():

@@ -6,6 +6,7 @@ The checks of every method come in the real daemon's order, because a client see
 
 from base64 import b64encode
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from gnsqd.broker.bounds import OutOfBounds
 from gnsqd.broker.channel import Channel
@@ -36,26 +37,17 @@ _PIECE = 65536
 _BY_KEY = {option.cfg: option for option in OPTIONS if option.cfg}
 
 
+@dataclass(eq=False)
 class API:
     """The endpoints of one daemon. `status` and `debug` have those of the daemon itself."""
 
-    def __init__(
-        self,
-        options: Options,
-        registry: Registry,
-        log: Logger,
-        metadata_file: MetadataFile,
-        lookup: Lookup,
-        status: Status,
-        debug: Debug,
-    ) -> None:
-        self.status = status
-        self.debug = debug
-        self._options = options
-        self._registry = registry
-        self._log = log
-        self._metadata_file = metadata_file
-        self._lookup = lookup
+    _options: Options
+    _registry: Registry
+    _log: Logger
+    _metadata_file: MetadataFile
+    _lookup: Lookup
+    status: Status
+    debug: Debug
 
     # Publishing
 

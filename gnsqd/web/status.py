@@ -6,6 +6,7 @@ The text form of /stats is the real daemon's to the byte (NSQD-COMPAT 5.3), from
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gevent import get_hub
@@ -38,27 +39,20 @@ _CONSUMER = (
 )
 
 
+@dataclass(eq=False)
 class Status:
     """The endpoints about one daemon. `http_port` is where it listens, -1 on a unix socket; `exiting()` is whether its
     exit has begun."""
 
-    def __init__(
-        self,
-        options: Options,
-        registry: Registry,
-        drain: Drain,
-        debug: Debug,
-        tcp_server: TCPServer,
-        http_port: int,
-        exiting: Callable[[], bool],
-    ) -> None:
-        self._options = options
-        self._registry = registry
-        self._drain = drain
-        self._debug = debug
-        self._tcp_server = tcp_server
-        self._http_port = http_port
-        self._exiting = exiting
+    _options: Options
+    _registry: Registry
+    _drain: Drain
+    _debug: Debug
+    _tcp_server: TCPServer
+    _http_port: int
+    _exiting: Callable[[], bool]
+
+    def __post_init__(self) -> None:
         self._metrics: Metrics | None = None
         self._started = time.monotonic_ns()
 
