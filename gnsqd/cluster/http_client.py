@@ -9,6 +9,7 @@ import ssl
 import zlib
 from base64 import b64encode
 from contextlib import closing
+from dataclasses import dataclass
 from functools import cached_property
 from time import monotonic
 from typing import Any
@@ -39,6 +40,7 @@ class HTTPClientError(NSQError):
     """No answer, or none with status 200."""
 
 
+@dataclass(eq=False)
 class HTTPClient:
     """`connect_timeout` and `request_timeout` are ns, 0 is no limit; the latter includes redirects.
 
@@ -47,19 +49,11 @@ class HTTPClient:
     bytes.
     """
 
-    def __init__(
-        self,
-        connect_timeout: int,
-        request_timeout: int,
-        roots: bytes = b"",
-        tls_min_version: int = ssl.TLSVersion.TLSv1_2,
-        max_body_size: int = MAX_BODY_SIZE,
-    ) -> None:
-        self._connect_timeout = connect_timeout / 1e9 or None
-        self._request_timeout = request_timeout / 1e9 if request_timeout > 0 else float("inf")
-        self._max_body_size = max_body_size
-        self._roots = roots
-        self._tls_min_version = tls_min_version
+    connect_timeout: int
+    request_timeout: int
+    roots: bytes = b""
+    tls_min_version: int = ssl.TLSVersion.TLSv1_2
+    max_body_size: int = MAX_BODY_SIZE
 
     def get(self, url: str) -> bytes:
         """The body of the answer; HTTPClientError. Yields.
@@ -76,7 +70,7 @@ class HTTPClient:
         return body
 
     def _fetch(self, url: str) -> tuple[http.client.HTTPResponse, bytes]:
-        deadline = monotonic() + self._request_timeout
+        deadline = monotonic() + (self.request_timeout / 1e9 if self.request_timeout > 0 else float("inf"))
         for _ in range(_MAX_REQUESTS):
             answer, body = self._ask(url, deadline)
             location = answer.getheader("Location", "")
@@ -94,7 +88,7 @@ class HTTPClient:
                 connection.send_get()
                 response = connection.getresponse()
                 where, late = "", "or context cancellation while reading body"
-                return response, _read(response, self._max_body_size)
+                return response, _read(response, self.max_body_size)
         except (OSError, http.client.HTTPException, ValueError, zlib.error) as error:
             raise HTTPClientError(f"{where}{_reason(error)}") from error
         raise HTTPClientError(f"{where}context deadline exceeded (Client.Timeout {late})")
@@ -104,17 +98,19 @@ class HTTPClient:
             raise ValueError(f"unsupported protocol scheme {quote(url.scheme)}")
         if not url.hostname:
             raise ValueError("http: no Host in request URL")
-        return _Connection(url, self._connect_timeout, self._tls_context if url.scheme == "https" else None)
+        return _Connection(
+            url, self.connect_timeout / 1e9 or None, self._tls_context if url.scheme == "https" else None
+        )
 
     @cached_property
     def _tls_context(self) -> Any:
         context = _TLSContext(ssl.PROTOCOL_TLS_CLIENT)
         # Older ones would need OpenSSL's security level 0, which lets pass certificates that anyone can forge.
-        context.minimum_version = ssl.TLSVersion(max(self._tls_min_version, ssl.TLSVersion.TLSv1_2))
+        context.minimum_version = ssl.TLSVersion(max(self.tls_min_version, ssl.TLSVersion.TLSv1_2))
         context.hostname_checks_common_name = False  # nor does Go
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as in Go, an intermediate among the roots is trusted
-        if self._roots:
-            context.load_verify_locations(cadata=self._roots)
+        if self.roots:
+            context.load_verify_locations(cadata=self.roots)
         else:
             context.load_default_certs()
         return context

@@ -10,6 +10,7 @@ end. A request without TLS to a server with TLS is answered without TLS.
 import socket
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Protocol
@@ -48,30 +49,23 @@ class Responder(Protocol):
         """The response to send. May yield."""
 
 
+@dataclass(eq=False)
 class HTTPServer:
     """Owns the listener and the connections that came by it. `spawn(name, body)` starts a greenlet; with
     `new_tls`, which makes a layer for one connection, it is HTTPS. `for_peer`, if there is one, gives the responder for
     clients whose certificate has that common name."""
 
-    def __init__(
-        self,
-        listener: Listener,
-        router: Responder,
-        options: Options,
-        log: Logger,
-        spawn: Spawn,
-        new_tls: Callable[[], TLS] | None = None,
-        for_peer: Callable[[str], Responder] | None = None,
-    ) -> None:
-        self._listener = listener
-        self._router = router
-        self._log = log
-        self._spawn = spawn
-        self._new_tls = new_tls
-        self._for_peer = for_peer
-        self._max_connections = options.max_http_connections
-        self._idle_timeout = options.http_idle_timeout / SECOND
-        self._kind = "HTTP" if new_tls is None else "HTTPS"
+    _listener: Listener
+    _router: Responder
+    _options: Options
+    _log: Logger
+    _spawn: Spawn
+    _new_tls: Callable[[], TLS] | None = None
+    _for_peer: Callable[[str], Responder] | None = None
+
+    def __post_init__(self) -> None:
+        self._idle_timeout = self._options.http_idle_timeout / SECOND
+        self._kind = "HTTP" if self._new_tls is None else "HTTPS"
         self._closed = False
         self._connections: set[Connection] = set()
         self._receiving: set[Connection] = set()
@@ -79,7 +73,7 @@ class HTTPServer:
 
     def serve(self) -> None:
         """Accept connections until `close`. ListenerBroken if the listener breaks."""
-        self._listener.serve(self._kind, self._log, self._spawn_connection, self._max_connections)
+        self._listener.serve(self._kind, self._log, self._spawn_connection, self._options.max_http_connections)
 
     def _spawn_connection(self, sock: socket.socket, remote_address: str) -> "Greenlet[..., None]":
         connection = Connection(sock, remote_address)
