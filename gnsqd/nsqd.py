@@ -108,14 +108,16 @@ class NSQD:
         # /config shows what is registered with nsqlookupd
         options.broadcast_tcp_port = options.broadcast_tcp_port or max(tcp_listener.port, 0)
         options.broadcast_http_port = options.broadcast_http_port or max(http_port, 0)
-        self._auth = self._build_auth(client_roots)
+        timeouts = (options.http_client_connect_timeout, options.http_client_request_timeout)
+        http_client = HTTPClient(*timeouts, client_roots, options.tls_min_version, MAX_ANSWER_SIZE)
+        self._auth = Auth(options.auth_http_addresses, http_client)
         authenticate = self._auth.query if options.auth_http_addresses else None
         spawn_for_client = self._supervisor.spawn_for_client
         commands = Commands(self._registry, options, log, new_tls, authenticate)
         protocol = ProtocolV2(commands, log, spawn_for_client)
         self._tcp_server = TCPServer(tcp_listener, protocol, options, log, spawn_for_client)
         exiting = self._exit_requested.is_set
-        status = Status(options, self._registry, log, self._drain, self._debug, self._tcp_server, http_port, exiting)
+        status = Status(options, self._registry, self._drain, self._debug, self._tcp_server, http_port, exiting)
         api = API(options, self._registry, log, self._metadata_file, self._lookup, status, self._debug)
         router = Router(api, options, log)
         guard = build_guard(options, router, log)
@@ -158,11 +160,6 @@ class NSQD:
 
         context = tls.build_context(options)
         return None if context is None else partial(tls.TLSLayer, context), tls.read_client_roots(options)
-
-    def _build_auth(self, roots: bytes) -> Auth:
-        options = self._options
-        timeouts = (options.http_client_connect_timeout, options.http_client_request_timeout)
-        return Auth(options.auth_http_addresses, HTTPClient(*timeouts, roots, options.tls_min_version, MAX_ANSWER_SIZE))
 
     def _environment(self) -> Environment:
         return Environment(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from gevent.event import Event
 
 from gnsqd.errors import StorageError
-from gnsqd.gotext import Kind, Struct, decode_object
+from gnsqd.gotext import Struct, decode_object
 from gnsqd.log import Logger
 from gnsqd.storage.files import failing_as_go, path_error, rename_file, sync_directory, temporary_path, write_file
 from gnsqd.storage.syncer import Syncer
@@ -35,9 +35,9 @@ class TopicMetadata(NamedTuple):
     channels: Sequence[ChannelMetadata] = ()
 
 
-_CHANNEL = Struct("ChannelMetadata", {"name": Kind.STR, "paused": Kind.BOOL})
-_TOPIC = Struct("TopicMetadata", {"name": Kind.STR, "paused": Kind.BOOL, "channels": _CHANNEL})
-_METADATA = Struct("Metadata", {"topics": _TOPIC, "version": Kind.STR})
+_CHANNEL = Struct("nsqd.ChannelMetadata", {"name": "string", "paused": "bool"})
+_TOPIC = Struct("nsqd.TopicMetadata", {"name": "string", "paused": "bool", "channels": _CHANNEL})
+_METADATA = Struct("nsqd.Metadata", {"topics": _TOPIC, "version": "string"})
 
 
 def load(path: str) -> list[TopicMetadata]:
