@@ -26,12 +26,10 @@ from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.storage.files import failing_as_go, sync_directory, sync_files, sync_path
 from gnsqd.storage.journal import records
-from gnsqd.storage.journal.batch import Batch, Mark
 from gnsqd.storage.journal.compaction import Rewriting, plan
 from gnsqd.storage.journal.open_files import AppendedFile, OpenFiles
 from gnsqd.storage.journal.replay import Replay
-from gnsqd.storage.journal.segment import Segment
-from gnsqd.storage.journal.segment_list import Segments
+from gnsqd.storage.journal.segment import Segment, Segments
 from gnsqd.storage.journal.snapshot import Queue, Snapshot
 from gnsqd.storage.journal.spans import Spans
 from gnsqd.storage.syncer import GroupCommit, Syncer
@@ -84,7 +82,7 @@ class Journal:
         self._put_count = self.replay.put_count
         self._put_size = self.replay.put_size
 
-        self._batch = Batch(self._encoder)
+        self._batch = records.Batch(self._encoder)
         self._noted: dict[Queue, None] = {}
 
         self._current: Segment | None = None  # the last segment, once one was begun
@@ -100,7 +98,7 @@ class Journal:
         self._unmarked: list[Segment] = []  # do not yet say that another follows
         self._finished_floor = 0  # no message before this one is wanted, by what is written
         self._unsynced: list[AppendedFile] = []  # of segments that are no longer written
-        self._unconfirmed: list[tuple[int, list[bytes], list[Mark]]] = []  # what an fsync must confirm
+        self._unconfirmed: list[tuple[int, list[bytes], list[records.Mark]]] = []  # what an fsync must confirm
         self._new_files = False
         self._commits = GroupCommit(f"sync:{topic}.journal", self._sync)
         self._compaction: Greenlet[[], bool] | None = None
@@ -281,7 +279,7 @@ class Journal:
         for queue in self._noted:
             queue.forget_notes()
         self._noted.clear()
-        self._batch.clear()
+        self._batch = records.Batch(self._encoder)
 
     def _begin_snapshot(self) -> Snapshot:
         self._drop_snapshot()
@@ -322,7 +320,7 @@ class Journal:
         self._new_files = True
         if len(self._segments) and self._segments.all[-1] not in self._unmarked:
             self._unmarked.append(self._segments.all[-1])
-        self._segments.append(segment)
+        self._segments.all.append(segment)
         self._roll_at = segment.size + max(MIN_ROLL, 4 * self._snapshot_size)
         self._forget_written()
         self._segments.delete(self._abandoned)
@@ -491,7 +489,8 @@ class Journal:
             for group in groups:
                 if not self._may_compact(group):
                     return False  # meanwhile everything in some of them was finished
-                rewriting = Rewriting(group, self.wanted, self._encoder, self._open_files)
+                sources = self._segments.reader(group)
+                rewriting = Rewriting(group, sources, self.wanted, self._encoder, self._open_files)
                 rewriting.run(self._syncer)
                 with suppress(StorageError):  # on a full disk, room may be in messages that no queue needs
                     self.commit()  # what is finished is written before its segments go
@@ -543,7 +542,7 @@ class Journal:
             return
         segments = self._segments.all
         self._noted.clear()
-        self._batch.drop()
+        self._batch = records.Batch(self._encoder)
         if segments and (at_once or len(segments) > 1):
             self._batch.lasts.append(self._encoder.record(records.VOID))
             try:

@@ -19,7 +19,7 @@ from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.maintenance import find_journals
 from gnsqd.storage.journal.open_files import OpenFiles
 from gnsqd.storage.journal.records import FINISHED, TAKEN, Encoder
-from gnsqd.storage.journal.segment_list import Segments
+from gnsqd.storage.journal.segment import Segments
 from gnsqd.storage.journal.snapshot import Held
 from gnsqd.storage.journal.spans import Spans
 from gnsqd.storage.syncer import Syncer
