@@ -256,10 +256,6 @@ class Channel:
 
     # From operators
 
-    def peek(self, limit: int, max_bytes: int) -> list[tuple[Message, bool]]:
-        """Some of the queued messages; see `Queue.look`."""
-        return self.queue.look(limit, max_bytes)
-
     def pause(self, paused: bool = True) -> None:
         self.paused = paused
         for client in self.clients.values():

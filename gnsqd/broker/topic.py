@@ -244,10 +244,6 @@ class Topic:
 
     # From operators
 
-    def peek(self, limit: int, max_bytes: int) -> list[tuple[Message, bool]]:
-        """Some of the messages that no channel has yet; see `Queue.look`."""
-        return self.queue.look(limit, max_bytes)
-
     def pause(self) -> None:
         self.paused = True
 

@@ -3,7 +3,7 @@
 The records of a disk queue do not say how long a message is to be held back. Its `storage.disk.due_times` do.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from sys import maxsize
 from time import time_ns
 
@@ -113,8 +113,8 @@ class DiskBackedQueue(Queue):
 
     # Observers and the end
 
-    def look_at_store(self, limit: int, max_bytes: int) -> list[Message]:
-        return [message_from_payload(payload) for payload in self.backend.look(limit, max_bytes)]
+    def stored_messages(self) -> Iterator[Message]:
+        return (message_from_payload(payload) for payloads in self.backend.read_all() for payload in payloads)
 
     def wait_synced(self) -> None:
         self.backend.wait_synced()

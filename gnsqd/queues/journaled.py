@@ -7,7 +7,6 @@ journal what its owner does with messages: taken, held back, finished (for a top
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from itertools import chain, islice, starmap
 from sys import maxsize
@@ -147,15 +146,8 @@ class JournaledQueue(Queue):
             self._runs.popleft()
         self._depth -= end - start
 
-    def look_at_store(self, limit: int, max_bytes: int) -> list[Message]:
-        found: list[Message] = []
-        with suppress(StorageError):
-            for message in self._in_journal(self._runs):
-                max_bytes -= len(message.frame)
-                if found and (len(found) >= limit or max_bytes < 0):
-                    break
-                found.append(message)
-        return found
+    def stored_messages(self) -> Iterator[Message]:
+        return self._in_journal(self._runs)
 
     def _in_journal(self, spans: Iterable[tuple[int, int]]) -> Iterator[Message]:
         """The messages with these numbers that can be read; StorageError."""

@@ -9,7 +9,9 @@ Only `wait_synced` and `close` may yield.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from heapq import heappop, heappush
+from itertools import chain, islice, repeat
 from sys import maxsize
 from time import monotonic_ns, time_ns
 from typing import NamedTuple
@@ -322,13 +324,13 @@ class Queue:
         """The messages that would come next from memory, then those of the store, each with whether it is there: at
         most `limit`, together at most `max_bytes` but for a single larger one. All of them stay where they are."""
         found: list[tuple[Message, bool]] = []
-        for message in self.memory:
-            max_bytes -= len(message.frame)
-            if found and (len(found) == limit or max_bytes < 0):
-                return found
-            found.append((message, False))
-        if len(found) < limit and max_bytes > 0:
-            found += [(message, True) for message in self.look_at_store(limit - len(found), max_bytes)]
+        messages = chain(zip(self.memory, repeat(False)), zip(self.stored_messages(), repeat(True)))
+        with suppress(StorageError):
+            for message, is_stored in islice(messages, limit):
+                max_bytes -= len(message.frame)
+                if found and max_bytes < 0:
+                    break
+                found.append((message, is_stored))
         return found
 
     # The end
@@ -366,8 +368,9 @@ class Queue:
         """As `next`, of the store."""
         return []
 
-    def look_at_store(self, limit: int, max_bytes: int) -> list[Message]:
-        return []
+    def stored_messages(self) -> Iterator[Message]:
+        """All that the store has, as far as they can be read; StorageError. It keeps them."""
+        return iter(())
 
     def order(self, message: Message) -> int:
         """What the messages of memory and store are compared by: the smaller is the older."""

@@ -18,7 +18,7 @@ operations, to the byte, with a change of file numbers, and by time-out. Records
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import accumulate, chain
+from itertools import accumulate
 
 from gevent.event import AsyncResult
 
@@ -109,7 +109,7 @@ class DiskQueue:
     def _put_back(self, held_back: dict[bytes, bytes]) -> None:
         """Put the messages back that a killed daemon held back, except those that are also in the queue. What can't be
         written stays in the side file until the next start."""
-        for payloads in self._read_all():
+        for payloads in self.read_all():
             self.due_times.returned(payloads)
             for payload in payloads:
                 held_back.pop(payload_key(payload), None)
@@ -248,17 +248,7 @@ class DiskQueue:
             self._check_tail()
         return []
 
-    def look(self, limit: int, max_bytes: int) -> list[bytes]:
-        found: list[bytes] = []
-        with suppress(StorageError):
-            for payload in chain.from_iterable(self._read_all()):
-                max_bytes -= len(payload)
-                if found and (len(found) == limit or max_bytes < 0):
-                    break
-                found.append(payload)
-        return found
-
-    def _read_all(self) -> Iterator[list[bytes]]:
+    def read_all(self) -> Iterator[list[bytes]]:
         """All payloads of the queue, which keeps them, batch by batch, as far as they can be read; StorageError."""
         for number in self._files.existing_between(self._read_file, self._write_file):
             yield from self._files.read_all(number, self._read_pos if number == self._read_file else 0)
@@ -498,10 +488,7 @@ class DiskQueue:
             pass
         self._syncs.close()
         self._ensure_meta()
-        if not self.depth:
-            self.due_times.clear_hints()
-        self.due_times.stop()
-        saved = not self.due_times.in_use or self._syncer.run(self.due_times.save)
+        saved = self.due_times.close(is_empty=not self.depth)
         self._close_reader()
         self._close_write_file()
         self._syncer.forget(self)
