@@ -32,8 +32,7 @@ from gnsqd.observe.statsd import Statsd
 from gnsqd.options import TLS_REQUIRED, Options, validate, validate_after_tls
 from gnsqd.queues.data_path import DataPath
 from gnsqd.storage import metadata
-from gnsqd.storage.dirlock import DirLock
-from gnsqd.storage.free_disk import FreeDisk
+from gnsqd.storage.directory import DirLock, FreeDisk
 from gnsqd.storage.syncer import Syncer
 from gnsqd.supervisor import Supervisor
 from gnsqd.systemd import ServiceManager

@@ -10,7 +10,7 @@ from gnsqd.broker.guid import GuidFactory
 from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.queues.store import Store
-from gnsqd.storage.free_disk import FreeDisk
+from gnsqd.storage.directory import FreeDisk
 
 Spawn = Callable[[str, Callable[[], None]], "Greenlet[..., None]"]
 

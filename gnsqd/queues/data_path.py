@@ -11,7 +11,7 @@ from gnsqd.names import is_ephemeral, is_valid_name
 from gnsqd.options import Options
 from gnsqd.queues.journal_store import JournalStore
 from gnsqd.queues.store import Context, Store
-from gnsqd.storage.cleanup import clean_up
+from gnsqd.storage.directory import clean_up
 from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.files import list_names
 from gnsqd.storage.journal.maintenance import Journals

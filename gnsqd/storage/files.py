@@ -108,7 +108,7 @@ def write_at(descriptor: int, parts: list[bytes], position: int) -> int:
 
 
 def temporary_path(path: str) -> str:
-    """A name for the file that is to replace `path`; `cleanup` removes what a kill leaves of it."""
+    """A name for the file that is to replace `path`; `clean_up` removes what a kill leaves of it."""
     return f"{path}.{random.getrandbits(63)}.tmp"
 
 

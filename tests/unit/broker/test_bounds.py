@@ -15,7 +15,7 @@ from gnsqd.broker.channel import MAX_TAKE, Channel
 from gnsqd.broker.topic import MAX_PUT, Topic
 from gnsqd.queues.message import new_messages
 from gnsqd.queues.queue import WeighedMemory
-from gnsqd.storage.free_disk import FreeDisk
+from gnsqd.storage.directory import FreeDisk
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes, bodies_of, eventually, settle
 from unit.queues.test_journaled import Daemon
