@@ -3,7 +3,7 @@
 What waits is in memory or on disk, in a topic for its channels or in a channel for its consumers; what is in flight or
 deferred is not counted, and what comes back from there is never refused. Who publishes asks `Bounds.admit` first; with
 the policy drop-oldest `Bounds.trim` makes room afterwards. What is too old is dropped where a consumer would get it
-(`Queue.fresh`), and where nobody does by `BoundsLoop`, which also trims what came back.
+(`Queue.fresh`), and where nobody does by `bounds_loop`, which also trims what came back.
 
 Every method but the loop is one step, of a bounded number of messages, and does not yield.
 """
@@ -130,23 +130,12 @@ class Bounds:
             queue.wait_synced()
 
 
-class BoundsLoop:
-    """Owns the loop. `bounds()` gives those of all topics."""
-
-    def __init__(self, bounds: Callable[[], Iterable[Bounds]], disk: FreeDisk | None) -> None:
-        self._bounds = bounds
-        self._disk = disk
-        self._exit = Event()
-
-    def stop(self) -> None:
-        self._exit.set()
-
-    def run(self) -> None:
-        """Look at the disk and at all queues every second, until `stop`."""
-        while not self._exit.wait(LOOP_SECONDS):
-            if self._disk is not None:
-                self._disk.look()
-            for bounds in Turns().over(list(self._bounds())):
-                while not self._exit.is_set() and bounds.tidy():
-                    bounds.wait_synced()
-                    give_way()
+def bounds_loop(bounds: Callable[[], Iterable[Bounds]], disk: FreeDisk | None, exit: Event) -> None:
+    """Look at the disk and at the queues of all topics, whose `bounds()` those are, every second until `exit`."""
+    while not exit.wait(LOOP_SECONDS):
+        if disk is not None:
+            disk.look()
+        for one in Turns().over(list(bounds())):
+            while not exit.is_set() and one.tidy():
+                one.wait_synced()
+                give_way()
