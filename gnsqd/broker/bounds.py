@@ -61,10 +61,10 @@ class Bounds:
             self._reject(count, self._queue, reason)
 
     def _admit_depth(self, count: int, channels: list[Channel]) -> None:
-        depth = self._queue.depth + count  # the channels will get these, too
+        depth = self._queue.count() + count  # the channels will get these, too
         limit = f"would hold more than {self._max_depth} messages (--max-channel-depth)"
         for channel in channels:
-            if depth + channel.queue.depth > self._max_depth:
+            if depth + channel.queue.count() > self._max_depth:
                 self._reject(count, channel.queue, f"channel {self._topic}:{channel.name} {limit}")
         if not channels and depth > self._max_depth:
             self._reject(count, self._queue, f"topic {self._topic} {limit}")
@@ -90,7 +90,7 @@ class Bounds:
         if self._max_depth:
             dropped += self._trim_depth(self._queue, self._max_depth, step)
             for queue in queues:
-                dropped += self._trim_depth(queue, max(self._max_depth - self._queue.depth, 0), step)
+                dropped += self._trim_depth(queue, max(self._max_depth - self._queue.count(), 0), step)
         if self._max_bytes:
             dropped += self._trim_bytes(queues)
         return dropped > 0
@@ -99,8 +99,8 @@ class Bounds:
         return [channel.queue for channel in self._channels.values() if not channel.exiting]
 
     def _trim_depth(self, queue: Queue, limit: int, step: int) -> int:
-        excess = queue.depth - limit
-        return queue.drop_oldest(min(excess, step))[0] if excess > 0 else 0
+        excess = queue.count() - limit
+        return queue.drop_oldest(min(excess, step)) if excess > 0 else 0
 
     def _trim_bytes(self, queues: list[Queue]) -> int:
         """From the largest queue first, MAX_STEP messages together: one large message may displace many small ones."""
@@ -111,7 +111,7 @@ class Bounds:
             for other in queues:
                 if other.size > queue.size * weight:
                     queue, weight = other, 1
-            number, _ = queue.drop_oldest(MAX_STEP - dropped, -(-excess // weight))
+            number = queue.drop_oldest(MAX_STEP - dropped, -(-excess // weight))
             if not number:
                 break
             dropped += number

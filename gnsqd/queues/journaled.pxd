@@ -26,6 +26,7 @@ cdef class JournaledQueue(Queue):
     @cython.locals(message=Message, again=cython.bint)
     cpdef taken(self, list messages, list given)
     cpdef note_held(self, Message message, long long due)
+    cdef _note(self)
 
 @cython.locals(bounds=list, message=Message, number=cython.longlong, start=cython.longlong, end=cython.longlong)
 cdef list _bounds(list messages)

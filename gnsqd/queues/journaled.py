@@ -273,8 +273,7 @@ class JournaledQueue(Queue):
         else:
             notes.append(start)
             notes.append(end)
-        if not self._noted:
-            self._note()
+        self._note()
 
     def taken(self, messages: list[Message], given: list[Message]) -> None:
         if len(given) < len(messages):
@@ -289,18 +288,17 @@ class JournaledQueue(Queue):
         if again:
             given = [message for message in given if not message.attempts]
         self._taken_notes += _bounds(given)
-        if not self._noted:
-            self._note()
+        self._note()
 
     def note_held(self, message: Message, due: int) -> None:
         """It is held back until `due`, wall clock in ns."""
         self._held_notes[message.number] = (message.attempts, due)
-        if not self._noted:
-            self._note()
+        self._note()
 
     def _note(self) -> None:
-        self._noted = True
-        self.journal.note(self)
+        if not self._noted:
+            self._noted = True
+            self.journal.note(self)
 
     def notes(self, encoder: Encoder, total: bool) -> list[bytes]:
         records = []

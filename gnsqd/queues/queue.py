@@ -130,13 +130,8 @@ class Queue:
         self.on_more: Callable[[int], None] = lambda count: None
         self._store_first = False
 
-    @property
-    def depth(self) -> int:
-        """Queued messages, in memory and in the store; not those that are held back."""
-        return self.count()
-
     def count(self) -> int:
-        """The depth, without the cost of a property."""
+        """Queued messages, in memory and in the store; not those that are held back."""
         return len(self.memory) + self.stored()
 
     @property
@@ -269,8 +264,8 @@ class Queue:
 
     # Bounds
 
-    def drop_oldest(self, count: int, size: int = maxsize) -> tuple[int, int]:
-        """Drop the oldest messages: `count`, or fewer if these have `size` bytes; how many, and their bytes."""
+    def drop_oldest(self, count: int, size: int = maxsize) -> int:
+        """Drop the oldest messages: `count`, or fewer if these have `size` bytes; how many."""
         memory = self.memory
         gone: list[Message] = []
         dropped = freed = 0
@@ -293,7 +288,7 @@ class Queue:
                 front = self.front()
         self.lost(gone)
         self.dropped += dropped
-        return dropped, freed
+        return dropped
 
     def fresh(self, messages: list[Message]) -> list[Message]:
         """Those that are not too old; the others count as expired."""
@@ -381,7 +376,7 @@ class Queue:
         return maxsize
 
     def drop_stored(self, count: int, size: int, before: int) -> tuple[int, int]:
-        """As `drop_oldest`, of the store: only messages `before` in order."""
+        """As `drop_oldest`, of the store: only messages `before` in order; how many, and their bytes."""
         return 0, 0
 
     def drop_stored_before(self, horizon: int) -> int:

@@ -214,7 +214,7 @@ class API:
         if not 1 <= limit <= MAX_PEEK:
             raise HTTPError(400, "INVALID_LIMIT")
         return {
-            "depth": queue.depth,
+            "depth": queue.count(),
             "backend_depth": queue.stored(),
             "messages": [_message_row(message, on_disk) for message, on_disk in queue.look(limit, MAX_PEEK_BYTES)],
         }
