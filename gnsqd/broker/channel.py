@@ -138,16 +138,12 @@ class Channel:
     # From the topic
 
     def put_messages(self, messages: list[Message]) -> None:
-        """Queue messages of this channel's own; BrokerError("exiting") if it is going away."""
-        if self.exiting:
-            raise BrokerError("exiting")
+        """Queue messages of this channel's own. It must not be `exiting`."""
         self.message_count += len(messages)
         self._enqueue(messages)
 
     def put_messages_deferred(self, messages: list[Message], stored: bool = False) -> None:
-        """Hold each message back for the time it asks for; `stored` as for `Queue.defer`."""
-        if self.exiting:
-            raise BrokerError("exiting")
+        """As `put_messages`, but hold each back for the time it asks for; `stored` as for `Queue.defer`."""
         self.message_count += len(messages)
         self.queue.defer(messages, stored)
 

@@ -14,7 +14,7 @@ from gnsqd.queues.store import Context, Store
 from gnsqd.storage.directory import clean_up
 from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.files import list_names
-from gnsqd.storage.journal.maintenance import Journals
+from gnsqd.storage.journal.maintenance import Journals, find_journals
 from gnsqd.storage.metadata import FILE_NAME, ChannelMetadata, TopicMetadata, load, save
 from gnsqd.storage.syncer import Syncer
 
@@ -56,7 +56,8 @@ class DataPath:
         names = filter(is_valid_name, self.journals.topics)
         journaled = [known.get(name) or TopicMetadata(name, False) for name in names]
         known.update((topic.name, topic) for topic in Pool(CONVERTED_AT_ONCE).map(self._end_journal, journaled))
-        if self.journals.are_left():
+        data_path = self.context.options.data_path
+        if find_journals(data_path, list_names(data_path)):
             # Disk queues that are incomplete now would be taken for copies by the next gnsqd that has a journal.
             raise StartError("a journal could not be turned into disk queues")
         return list(known.values())
