@@ -15,9 +15,8 @@ from itertools import islice
 from random import random
 from time import monotonic_ns, time_ns
 
-from gnsqd.broker.consumer import Consumer
 from gnsqd.broker.envelope import REQUEUED, TIMED_OUT, is_dead_letter_topic
-from gnsqd.broker.environment import Environment
+from gnsqd.broker.environment import Consumer, Environment
 from gnsqd.broker.in_flight import InFlight, SetAside
 from gnsqd.errors import BrokerError
 from gnsqd.names import is_ephemeral

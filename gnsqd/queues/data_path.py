@@ -34,7 +34,6 @@ class DataPath:
         set_health: Callable[[Exception | None], None],
         check_exit: Callable[[], None] = lambda: None,
     ) -> None:
-        self._durability = options.durability
         names = list_names(options.data_path)
         data_files = DataFiles(options.data_path, names)
         clean_up(data_files, names, log)
@@ -43,14 +42,14 @@ class DataPath:
 
     def open_store(self, topic: str) -> Store:
         """StorageError."""
-        if self._durability == "none" or is_ephemeral(topic):
+        if self.context.options.durability == "none" or is_ephemeral(topic):
             return Store(topic, self.context)
         return JournalStore(topic, self.context, self.journals.open(topic))
 
     def end_journals(self, topics: list[TopicMetadata]) -> list[TopicMetadata]:
         """Without durability, convert all journals to disk queues; `topics`, and those that only journals know.
         StartError if one could not be converted, and StorageError. May yield."""
-        if self._durability != "none" or not self.journals.topics:
+        if self.context.options.durability != "none" or not self.journals.topics:
             return topics
         known = {topic.name: topic for topic in topics}
         names = filter(is_valid_name, self.journals.topics)

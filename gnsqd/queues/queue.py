@@ -394,8 +394,5 @@ class EphemeralQueue(Queue):
     """Of an ephemeral topic or channel: what memory has no room for is dropped."""
 
     def put(self, messages: list[Message], takers: int = 0) -> None:
-        room = max(self.capacity, takers) - len(self.memory)
-        if len(messages) <= room:
-            self.memory.extend(messages)
-        else:
-            self.memory.extend(messages[: max(room, 0)])
+        room = max(max(self.capacity, takers) - len(self.memory), 0)
+        self.memory.extend(messages[:room])

@@ -126,8 +126,7 @@ def rename_file(source: str, target: str) -> None:
     except OSError as error:
         with suppress(OSError):
             os.unlink(source)
-        text = (error.strerror or str(error)).lower()
-        raise StorageError(f"rename {source} {target}: {text}") from error
+        raise StorageError(path_error("rename", f"{source} {target}", error)) from error
 
 
 def sync_path(path: str) -> None:

@@ -76,7 +76,7 @@ class Rewriting:
         self._end = group[-1].end
         self._pieces = wanted(group[0].first, self._end)
         self._encoder = encoder
-        self._target = Segment(group[-1].path, group[-1].number, encoder.salt, group[0].first)
+        self._target = Segment(group[-1].path, encoder.salt, group[0].first)
         self._file = AppendedFile(self._target.path, files)
         self._parts = [records.first_line(encoder.salt)]  # not yet written
         self._parts_size = records.FIRST_LINE_SIZE

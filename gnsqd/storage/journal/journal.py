@@ -72,7 +72,7 @@ class Journal:
         self._encoder = records.Encoder(random.getrandbits(32))
 
         self.replay = Replay(topic, log)
-        self.replay.read(paths)
+        self.replay.read([path for _, path in paths])
         self.next_number = self.replay.next_number
         self._next_queue = self.replay.next_queue
         self._next_segment = max((number for number, _ in paths), default=-1) + 1
@@ -300,7 +300,7 @@ class Journal:
     def _roll(self, snapshot: Snapshot) -> None:
         """Go on in a new segment, which begins with a complete snapshot."""
         begin, next_number = self._written, min(self._batch.first, self.next_number)
-        segment = Segment(snapshot.path, self._next_segment, self._encoder.salt, next_number)
+        segment = Segment(snapshot.path, self._encoder.salt, next_number)
         file, end = snapshot.finish(next_number, self._next_queue)
         segment.size = snapshot.size
         head = end + self._converting

@@ -27,7 +27,7 @@ A frame is what consumers get: int32 size, and so many bytes.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from struct import Struct
 from sys import maxsize
@@ -116,9 +116,9 @@ class Encoder:
     def deleted(self, queue: int) -> bytes:
         return self.record(DELETED, _NUMBER.pack(queue))
 
-    def spans(self, type: int, queue: int, bounds: list[int]) -> bytes:
-        """FINISHED or TAKEN: `bounds` are start, end, start, end, in any order."""
-        return self.record(type, _NUMBER.pack(queue) + encode_bounds(bounds))
+    def spans(self, type: int, queue: int, spans: Iterable[tuple[int, int]]) -> bytes:
+        """FINISHED or TAKEN: start and end of each, in any order."""
+        return self.record(type, _NUMBER.pack(queue) + encode_bounds(chain.from_iterable(spans)))
 
     def held(self, queue: int, entries: Sequence[tuple[int, int, int]]) -> list[bytes]:
         """Entries are (number, attempts, due)."""

@@ -25,9 +25,8 @@ CHUNK = 64 * 1024  # bytes that are read at once, at least
 class Segment:
     """Knows the messages from `first` up to, not including, `end`. Owns a descriptor while it is read."""
 
-    def __init__(self, path: str, number: int, salt: int, first: int) -> None:
+    def __init__(self, path: str, salt: int, first: int) -> None:
         self.path = path
-        self.number = number
         self.salt = salt
         self._mark = records.mark_of(salt)
         self.first = self.end = first
