@@ -184,7 +184,7 @@ class Journal:
         the next segment, too, if there is one, by a step."""
         self._dirty = False
         if self.closed:
-            if self._batch.has_messages:
+            if self._batch.first < self.next_number:
                 raise StorageError("exiting")
             return
         try:
@@ -506,7 +506,8 @@ class Journal:
         return True
 
     def _may_compact(self, group: Sequence[Segment] = ()) -> bool:
-        return not self.closed and len(self.segments) > 0 and self._is_snapshot_safe() and self.segments.have(group)
+        segments = self.segments.all
+        return not self.closed and len(segments) > 0 and self._is_snapshot_safe() and set(group) <= set(segments)
 
     def _delete_replaced(self) -> None:
         """Delete the segments of which there are copies, once these survive what they are to survive; StorageError."""

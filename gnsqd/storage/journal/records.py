@@ -163,10 +163,6 @@ class Batch:
         self._frames_size = 0
 
     @property
-    def has_messages(self) -> bool:
-        return bool(self._frames or self.puts)
-
-    @property
     def first(self) -> int:
         """The number of the first message, behind all numbers if there is none."""
         if self.marks:

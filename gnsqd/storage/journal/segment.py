@@ -204,9 +204,6 @@ class Segments:
             self._reading.close()
             self._reading = None
 
-    def have(self, group: Sequence[Segment]) -> bool:
-        return all(segment in self.all for segment in group)
-
     def drop_below(self, floor: int) -> None:
         """Delete the oldest as far as they have no message from `floor` on, but for the last of all."""
         while len(self.all) > 1 and self.all[0].end <= floor:
