@@ -50,7 +50,6 @@ class DiskQueue:
     ) -> None:
         self.name = name
         self.sync_timeout = options.sync_timeout
-        self._data_files = data_files
         self._files = QueueFiles(name, data_files, min_size, options.max_msg_size + min_size)
         self._max_bytes_per_file = options.max_bytes_per_file
         self._sync_every = options.sync_every
@@ -65,7 +64,7 @@ class DiskQueue:
         self._safe_write_pos = self._write_pos  # how far meta may tell of the write file
         self._finished = self._files.sizes_between(self._read_file, self._write_file - 1)  # bytes of finished files
         self._finished_size = sum(self._finished.values())
-        self._data_files.note_opened(name)
+        self._files.data_files.note_opened(name)
         self._reader: RecordReader | None = None
         self._read_end = 0  # of the file being read, if it is finished
         self._peeked_ends: list[int] = []  # positions behind the records of the last peek_many
@@ -449,7 +448,7 @@ class DiskQueue:
             self._tell(self._read_pos)
             self._write_meta()  # what was read must not look lost should a kill come before all files are gone
         self._remove_files()
-        self._data_files.note_deleted(self.name)
+        self._files.data_files.note_deleted(self.name)
 
     def _remove_files(self) -> None:
         self._close_reader()
