@@ -83,6 +83,6 @@ def convert(data_path: str, log: Logger) -> None:
         listed = load(path)
         topics = DataPath(options, log, syncer, lambda error: None).end_journals(listed)
         if topics != listed:
-            save(path, [topic for topic in topics if is_valid_name(topic.name)], syncer)
+            save(path, [topic for topic in topics if is_valid_name(topic.name)])
     finally:
         syncer.stop()
