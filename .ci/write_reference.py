@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from gnsqd.broker.consumer import ClientStats
+from gnsqd.broker.environment import ClientStats
 from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, MemoryStats, StatField
 from gnsqd.web.routes import ROUTES, Route
 from gnsqd.wire.codec import GRAMMAR, Tail

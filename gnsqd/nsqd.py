@@ -12,7 +12,7 @@ from functools import partial
 
 from gevent.event import Event
 
-from gnsqd.broker.bounds import Bounds, BoundsLoop
+from gnsqd.broker.bounds import Bounds, bounds_loop
 from gnsqd.broker.dead_letters import DeadLetters
 from gnsqd.broker.drain import Drain
 from gnsqd.broker.environment import Environment
@@ -32,8 +32,7 @@ from gnsqd.observe.statsd import Statsd
 from gnsqd.options import TLS_REQUIRED, Options, validate, validate_after_tls
 from gnsqd.queues.data_path import DataPath
 from gnsqd.storage import metadata
-from gnsqd.storage.dirlock import DirLock
-from gnsqd.storage.free_disk import FreeDisk
+from gnsqd.storage.directory import DirLock, FreeDisk
 from gnsqd.storage.syncer import Syncer
 from gnsqd.supervisor import Supervisor
 from gnsqd.systemd import ServiceManager
@@ -67,7 +66,7 @@ class NSQD:
         self._metadata_file = metadata.MetadataFile(self._metadata_path, self._registry.metadata, self._syncer, log)
         self._drain = Drain(self._registry, options.drain_timeout, log, self._spawn, lambda: self.request_exit(0))
         self._free_disk = FreeDisk(options.data_path, options.min_free_disk, log) if options.min_free_disk else None
-        self._bounds_loop = BoundsLoop(self._bounds, self._free_disk)
+        self._bounds_exit = Event()
         self._dead_letters = DeadLetters(self._registry, log, self._spawn)
         self._terminating = False
         self._health = Health(self._registry, options.max_msg_size, self._metadata_path, self._syncer, log)
@@ -143,7 +142,7 @@ class NSQD:
         self._spawn("persistLoop", self._metadata_file.persist_loop)
         self._spawn("healthLoop", self._health.loop)
         if options.bounded:
-            self._spawn("boundsLoop", self._bounds_loop.run)
+            self._spawn("boundsLoop", lambda: bounds_loop(self._bounds, self._free_disk, self._bounds_exit))
         if options.max_attempts:
             self._dead_letters.start()
         self._lookup.start()
@@ -246,7 +245,7 @@ class NSQD:
             self._debug.stop,
             *(server.close for server in self._http_servers),
             self._drain.stop,
-            self._bounds_loop.stop,
+            self._bounds_exit.set,
             self._dead_letters.stop,
             self._lookup.stop,
             self._metadata_file.close,  # before the topics go one by one

@@ -30,7 +30,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.consumer import ClientStats
+from gnsqd.broker.environment import ClientStats
 from gnsqd.broker.registry import Registry
 from gnsqd.hub.cooperative import Turns, give_way
 from gnsqd.names import is_ephemeral

@@ -85,13 +85,10 @@ def _array(items: list[str]) -> str:
     return f"[{','.join(items)}]" if items else "null"
 
 
-def save(path: str, topics: Sequence[TopicMetadata], syncer: Syncer) -> None:
-    """Replace the file, durably; StorageError. Yields: of two calls at a time the older could win, so make one."""
-    syncer.run(_replace, path, temporary_path(path), topics)
-
-
-def _replace(path: str, temporary: str, topics: Sequence[TopicMetadata]) -> None:
-    # In a thread also because thousands of topics take milliseconds to encode.
+def save(path: str, topics: Sequence[TopicMetadata]) -> None:
+    """Replace the file, durably; StorageError. For a thread, as thousands of topics take milliseconds to encode; but of
+    two calls at a time the older could win."""
+    temporary = temporary_path(path)
     write_file(temporary, encode(topics), sync=True)
     rename_file(temporary, path)
     sync_directory(os.path.dirname(path))
@@ -143,7 +140,7 @@ class MetadataFile:
         self._begun += 1
         self._tried = self._changes
         try:
-            save(self.path, self._topics(), self._syncer)
+            self._syncer.run(save, self.path, self._topics())
             self._written = self._tried
         finally:
             self._ended += 1

@@ -20,6 +20,7 @@ from gnsqd.log import Level, Logger
 from gnsqd.names import check_limit, is_valid_name
 from gnsqd.options import MILLISECOND, OPTIONS, Kind, Option, Options
 from gnsqd.queues.message import Message
+from gnsqd.queues.queue import Queue
 from gnsqd.storage.metadata import MetadataFile
 from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import Request
@@ -155,7 +156,7 @@ class API:
         self._metadata_file.persist()
 
     def peek_topic(self, request: Request) -> dict[str, object]:
-        return self._peek(self._find_topic(request), request)
+        return self._peek(self._find_topic(request).queue, request)
 
     # Channels
 
@@ -182,9 +183,9 @@ class API:
         self._metadata_file.persist()
 
     def peek_channel(self, request: Request) -> dict[str, object]:
-        return self._peek(self._find_channel(request), request)
+        return self._peek(self._find_channel(request).queue, request)
 
-    def _peek(self, queue: Topic | Channel, request: Request) -> dict[str, object]:
+    def _peek(self, queue: Queue, request: Request) -> dict[str, object]:
         """The first `limit` messages, without consuming them: the next ones in memory, then those on disk.
 
         The number of messages, their total size, and the part of each body shown are limited, so that nothing is
@@ -197,9 +198,9 @@ class API:
         if not 1 <= limit <= MAX_PEEK:
             raise HTTPError(400, "INVALID_LIMIT")
         return {
-            "depth": queue.depth,
-            "backend_depth": queue.backend_depth,
-            "messages": [_message_row(message, on_disk) for message, on_disk in queue.peek(limit, MAX_PEEK_BYTES)],
+            "depth": queue.count(),
+            "backend_depth": queue.stored(),
+            "messages": [_message_row(message, on_disk) for message, on_disk in queue.look(limit, MAX_PEEK_BYTES)],
         }
 
     # Options

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from gevent import get_hub
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.consumer import ClientStats
+from gnsqd.broker.environment import ClientStats
 from gnsqd.broker.topic import Topic
 from gnsqd.errors import StorageError
 from gnsqd.hub.doorbell import Doorbell
