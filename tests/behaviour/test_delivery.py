@@ -234,9 +234,17 @@ def stuck_and_healthy(nsqd: Daemon, topic: str, count: int) -> tuple[list[Client
         publisher.publish(topic, *[b"%d" % number for number in range(count)])
     messages = [client.message() for client in stuck]
     for client in healthy:
-        client.command(b"RDY 1\nFIN 0123456789abcdef")  # the answer comes after RDY took effect
+        client.command(b"RDY 1\nFIN 0123456789abcdef")  # the answer comes after RDY was executed
         assert client.error().startswith(b"E_FIN_FAILED")
+    eventually(lambda: pumps_wait(nsqd))
     return stuck, messages, healthy
+
+
+def pumps_wait(nsqd: Daemon) -> bool:
+    """Whether each messagePump of the real nsqd waits: RDY takes effect there only when it has woken the pump."""
+    _, _, body = nsqd.http("GET", "/debug/pprof/goroutine?debug=2")
+    pumps = [stack for stack in body.split(b"\n\n") if b".(*protocolV2).messagePump(" in stack]
+    return all(b" [select" in pump.splitlines()[0] for pump in pumps)
 
 
 def second_delivery_of(messages: list[Message]) -> list[tuple[bytes, int]]:
