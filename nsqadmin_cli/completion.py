@@ -11,10 +11,10 @@ from click.core import ParameterSource
 
 from nsqadmin_cli import context as contexts
 from nsqadmin_cli.cluster import Cluster, values_of
-from nsqadmin_cli.command import MISSPELT
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.settings import CLUSTER_PARAMETERS, make_cluster, take_settings
 
+MISSPELT = "nsqadmin_cli.misspelt"  # in the meta of a context: a line to complete that the command would refuse
 _PATIENCE = 1.0  # seconds that a person waits for the answer to a Tab
 
 

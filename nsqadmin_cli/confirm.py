@@ -1,18 +1,14 @@
 """Confirmation of destructive operations: shows what will be lost, then asks, or requires `--yes`."""
 
-import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import click
 
-from nsqadmin_cli.command import AdminOption
 from nsqadmin_cli.errors import AdminError, ExitCode
+from nsqadmin_cli.output import is_terminal
 from nsqadmin_cli.table import Block, Line, Tone
-
-_SECTION = "Before anything is lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,37 +33,6 @@ class Confirm:
         show_aside([*blocks, Line.of(warning, Tone.STRONG_NOTE)])
         if not _agrees(question):
             raise AdminError("not confirmed, nothing was done", ExitCode.NOT_CONFIRMED)
-
-
-def confirm_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--yes` and `--dry-run`: parameter `confirm` (Confirm)."""
-
-    @functools.wraps(function)
-    def called(*args: Any, yes: bool, dry_run: bool, **values: Any) -> Any:
-        return function(*args, confirm=Confirm(yes, dry_run), **values)
-
-    dry_run_option = click.option(
-        "--dry-run",
-        "-n",
-        cls=AdminOption,
-        section=_SECTION,
-        is_flag=True,
-        help="Show what would be done and lost, and do nothing.",
-    )
-    yes_option = click.option(
-        "--yes",
-        "-y",
-        cls=AdminOption,
-        section=_SECTION,
-        is_flag=True,
-        help="Do not ask for confirmation. Required without a terminal.",
-    )
-    return yes_option(dry_run_option(called))
-
-
-def is_terminal(stream: Any) -> bool:
-    """Whether a standard stream is a terminal; it is None if it was closed before the start."""
-    return stream is not None and not stream.closed and stream.isatty()
 
 
 def _agrees(question: str) -> bool:

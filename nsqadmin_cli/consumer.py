@@ -18,12 +18,12 @@ from collections.abc import Iterable, Sequence
 from nsqadmin_cli.address import Address
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
-from nsqadmin_cli.confirm import Confirm, is_terminal
+from nsqadmin_cli.confirm import Confirm
 from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
 from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.look import no_such
 from nsqadmin_cli.models import NodeStats
-from nsqadmin_cli.output import note
+from nsqadmin_cli.output import is_terminal, note
+from nsqadmin_cli.snapshot import no_such
 from nsqadmin_cli.subscription import Received, Subscription, Wish
 from nsqadmin_cli.text import plural, suggestion
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
+from nsqadmin_cli.command import Name
 from nsqadmin_cli.completion import complete_channels
 from nsqadmin_cli.consumer import ephemeral_channel
-from nsqadmin_cli.options import Name
 from nsqadmin_cli.subscription import Wish
 
 Function = Callable[..., Any]

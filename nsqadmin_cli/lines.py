@@ -3,16 +3,15 @@
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.output import Advance
 from nsqadmin_cli.text import plural
 
 STDIN = "-"
 _PIECE = 1 << 20  # bytes read, or unpacked, at once
 _GZIP = b"\x1f\x8b"
-
-Advance = Callable[[int], None]
 
 
 class InputError(AdminError):

@@ -166,19 +166,6 @@ def strings(data: object, key: str, where: Where = ("the document", "")) -> tupl
     return tuple(found)
 
 
-def as_json(value: object) -> object:
-    """A model for json.dumps: its fields in order, recursively."""
-    if isinstance(value, tuple):
-        return [as_json(item) for item in value]
-    scalars = _SCALARS.get(type(value))
-    if scalars is None:
-        return value
-    document: dict[str, object] = {name: getattr(value, name) for name, _, _ in scalars}
-    for name in _NESTED[type(value)]:
-        document[name] = as_json(getattr(value, name))
-    return document
-
-
 def _topic(data: object) -> TopicStats:
     topic = _object(data, ("a topic", ""))
     scalars = _scalars(TopicStats, topic, ("a topic", ""))
@@ -261,7 +248,4 @@ _SCALARS: dict[type, tuple[tuple[str, Any, Any], ...]] = {
         if one.type in _SIMPLE and one.metadata.get("json", True)
     )
     for kind in _MODELS
-}
-_NESTED: dict[type, tuple[str, ...]] = {
-    kind: tuple(one.name for one in fields(kind) if one.type not in _SIMPLE) for kind in _MODELS
 }

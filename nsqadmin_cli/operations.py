@@ -6,9 +6,7 @@ the topic, and create it again.
 """
 
 import enum
-import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -20,9 +18,9 @@ from nsqadmin_cli.cluster import Answers, Cluster, ask_all, values_of
 from nsqadmin_cli.confirm import Confirm
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import NodeError, Refused, timed_out
-from nsqadmin_cli.look import no_such
 from nsqadmin_cli.models import ChannelStats, NodeStats, TopicStats
-from nsqadmin_cli.output import Output, report
+from nsqadmin_cli.output import Output, progress, report
+from nsqadmin_cli.snapshot import no_such
 from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Grid, Line, Row, Table, Tone
 from nsqadmin_cli.text import plural
 
@@ -191,7 +189,7 @@ def do_on_nodes(cluster: Cluster, operation: Operation, outcomes: Sequence[Outco
             for channel in share.channels:
                 _empty_channel(node, operation.topic, channel.channel_name)
 
-    with _progress(operation, len(outcomes)) as advance:
+    with progress(f"{_DOING[operation.action]} {operation}", len(outcomes), "nodes") as advance:
         do_planned(cluster, outcomes, done, advance)
 
 
@@ -237,14 +235,7 @@ def _perhaps_done(error: NodeError, timeout: float) -> NodeError:
     return NodeError(error.program, error.address, f"{error.reason}; it may still have been done")
 
 
-def _progress(operation: Operation, count: int) -> AbstractContextManager[Callable[[int], None]]:
-    if not sys.stderr.isatty():
-        return nullcontext(lambda done: None)
-    from nsqadmin_cli.render.progress import progress  # not before it is wanted: what it needs loads slowly
-
-    doing = {"create": "creating", "delete": "deleting", "empty": "emptying", "pause": "pausing"}
-    return progress(f"{doing.get(operation.action, 'unpausing')} {operation}", total=count, unit="nodes")
-
+_DOING = {"create": "creating", "delete": "deleting", "empty": "emptying", "pause": "pausing", "unpause": "unpausing"}
 
 DOCUMENT = """
     action    create, delete, empty, pause, unpause or tombstone
@@ -282,15 +273,14 @@ _LOSSES = {
 
 
 def operate(
-    ctx: click.Context,
     cluster: Cluster,
     output: Output,
     operation: Operation,
     confirm: Confirm | None = None,
     *,
     lookupd_only: bool = False,
-) -> None:
-    """Do `operation` on all nodes that have what it is about, and end the command; destructive ones need `confirm`."""
+) -> int:
+    """Do `operation` on all nodes that have its object, and return the exit code; destructive ones need `confirm`."""
     if lookupd_only and not cluster.lookupds:
         raise click.UsageError("--lookupd-only requires an nsqlookupd: give it by --lookupd-http-address.")
     nodes = [] if lookupd_only else cluster.nsqds()
@@ -305,7 +295,7 @@ def operate(
         do_at_lookupds(cluster, operation, lookupds)
         do_on_nodes(cluster, operation, outcomes)
     show_outcomes(output, operation, outcomes, lookupds, dry_run=dry_run)
-    ctx.exit(report([*errors, *failures(outcomes, lookupds, errors)]))
+    return report([*errors, *failures(outcomes, lookupds, errors)])
 
 
 def _require(
@@ -510,10 +500,8 @@ def _said(action: str, outcome: Outcome[Nsqd] | Outcome[Lookupd]) -> Cell:
             return Cell(f"to be {_DONE[action]}", Tone.NOTE)
 
 
-def lookupd_only_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--lookupd-only`: parameter `lookupd_only`."""
-    return click.option(
-        "--lookupd-only",
-        is_flag=True,
-        help="Create it only at nsqlookupds, as nsqadmin does with topics; nodes create it when it is used.",
-    )(function)
+lookupd_only_option = click.option(
+    "--lookupd-only",
+    is_flag=True,
+    help="Create it only at nsqlookupds, as nsqadmin does with topics; nodes create it when it is used.",
+)

@@ -1,9 +1,16 @@
-"""Tables as data: commands build them, and `render` draws them or writes CSV. Independent of the terminal."""
+"""Rows and tables as data: commands build them, `output` writes JSON and CSV, `render` draws tables.
 
+A row is a dataclass, declared once for all forms: each field is a key in JSON, and one made by `shown` also a column of
+tables and CSV. Independent of the terminal.
+"""
+
+import dataclasses
 import enum
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 
 class Tone(enum.Enum):
@@ -20,7 +27,7 @@ class Tone(enum.Enum):
 
 
 class Form(enum.Enum):
-    """How the values of a column are shown. All except TEXT and FLAG are aligned right."""
+    """How the values of a column are shown. All except TEXT, FLAG and TIME are aligned right."""
 
     TEXT = enum.auto()
     FLAG = enum.auto()  # bool: yes, or nothing
@@ -29,6 +36,7 @@ class Form(enum.Enum):
     BYTES = enum.auto()  # int
     DURATION = enum.auto()  # float, seconds
     LATENCY = enum.auto()  # float, seconds, usually short ones
+    TIME = enum.auto()  # float, unix seconds
 
 
 class Cell(NamedTuple):
@@ -68,6 +76,87 @@ class Table:
     rows: list[Row] = field(default_factory=list)
     total: Row | None = None
     empty: str = ""
+
+
+def shown(
+    heading: str,
+    short: str = "",
+    form: Form = Form.TEXT,
+    keep: int = 5,
+    tone: Tone = Tone.PLAIN,
+    *,
+    key: str = "",
+    json: bool | str = True,
+    help: str = "",
+    default: Any = None,
+) -> Any:
+    """A field of a row with a column. `key` is its name in CSV, `json` that in JSON (False: it has none), `help` what
+    the description of the document adds to the name."""
+    return field(
+        default=default, metadata={"column": (key, heading, short, form, keep, tone), "json": json, "help": help}
+    )
+
+
+def told(help: str = "", **default: Any) -> Any:
+    """A field of a row without a column."""
+    return field(**(default or {"default": None}), metadata={"help": help})
+
+
+@cache
+def columns_of(kind: type) -> dict[str, Column]:
+    """The columns of a kind of rows, by the name of the field."""
+    found = {}
+    for one in dataclasses.fields(kind):
+        if column := one.metadata.get("column"):
+            found[one.name] = Column(column[0] or one.name, *column[1:])
+    return found
+
+
+@cache
+def _keys_of(kind: type) -> tuple[tuple[str, str, str], ...]:
+    """Name, key in JSON and help of the fields that are in JSON."""
+    return tuple(
+        (one.name, one.name if key is True else key, one.metadata.get("help", ""))
+        for one in dataclasses.fields(kind)
+        if (key := one.metadata.get("json", True))
+    )
+
+
+def table_of(
+    kind: type, rows: Iterable[object], *, without: Collection[str] = (), total: object = None, empty: str = ""
+) -> Table:
+    """A table of rows of this kind, without some fields; `total` is another one."""
+    columns = {name: column for name, column in columns_of(kind).items() if name not in without}
+
+    def cells(row: object) -> Row:
+        return [getattr(row, name) for name in columns]
+
+    return Table(tuple(columns.values()), list(map(cells, rows)), cells(total) if total is not None else None, empty)
+
+
+def as_json(value: object) -> Any:
+    """A row or model, several of them, or one of their values, for json.dumps."""
+    if isinstance(value, _SIMPLE):
+        return value
+    if isinstance(value, Cell):
+        return as_json(value.value)
+    if isinstance(value, list | tuple | set):
+        return [as_json(one) for one in (sorted(value) if isinstance(value, set) else value)]
+    if isinstance(value, dict):
+        return {key: as_json(one) for key, one in value.items()}
+    kind: Any = type(value)
+    if dataclasses.is_dataclass(kind) and kind.__str__ is object.__str__:
+        return {key: as_json(getattr(value, name)) for name, key, _ in _keys_of(kind)}
+    return str(value)
+
+
+_SIMPLE = (str, int, float, type(None))
+
+
+def described(name: str, what: str, kind: type) -> str:
+    """`name` and its meaning, with the keys of a kind of rows, for the help of a command: lines of 80 columns."""
+    keys = ", ".join(f"{key} ({help})" if help else key for _, key, help in _keys_of(kind))
+    return textwrap.fill(f"{what}: {keys}", 78, initial_indent=name.ljust(9), subsequent_indent=" " * 9) + "\n"
 
 
 class Line(NamedTuple):

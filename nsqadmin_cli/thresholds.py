@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import click
 
 from nsqadmin_cli import units
-from nsqadmin_cli.look import Look
+from nsqadmin_cli.snapshot import Snapshot
 from nsqadmin_cli.totals import Flow
 
 
@@ -76,7 +76,7 @@ class Metric:
 class Scope:
     """The snapshot without `excluded`, patterns of `topic` or `topic/channel`."""
 
-    seen: Look
+    seen: Snapshot
     excluded: tuple[str, ...] = ()
 
     def has(self, topic: str, channel: str = "") -> bool:

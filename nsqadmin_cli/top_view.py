@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.cluster import Answers, errors_of, values_of
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.look import Look
 from nsqadmin_cli.models import ChannelStats, NodeStats, TopicStats
+from nsqadmin_cli.snapshot import Snapshot
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Form, Line, Table, Tone
 from nsqadmin_cli.text import plural
 from nsqadmin_cli.totals import Flow, Key, Totals
@@ -278,7 +278,7 @@ class TopView:
         return Line(((" · ".join(parts), Tone.STRONG if self.held or self.needle else Tone.PLAIN), (keys, Tone.FAINT)))
 
     def _node_table(self) -> Table:
-        return stat_tables.node_table(Look(self._answers, []))
+        return stat_tables.node_table(Snapshot(self._answers, []))
 
     def _row_table(self) -> Table:
         of_channels = self.subject == "channel"

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nsqadmin_cli.address import Address
-from nsqadmin_cli.models import ChannelStats, Latency, NodeStats, Percentile, TopicStats, as_json
+from nsqadmin_cli.models import ChannelStats, Latency, NodeStats, Percentile, TopicStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,6 @@ class Totals:
             client_count=sum(channel.client_count for channel in channels),
             topics=topics,
         )
-
-    def as_json(self) -> dict[str, Any]:
-        return {name: as_json(getattr(self, name)) for name in self.__slots__}
 
 
 def _topic(rows: Sequence[TopicStats]) -> TopicStats:

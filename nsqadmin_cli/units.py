@@ -1,6 +1,7 @@
 """Formats counts, rates, bytes and durations, exactly or in few characters; parses durations."""
 
 import re
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -79,6 +80,11 @@ def sparkline(values: Sequence[float]) -> str:
 def exact(value: float) -> str:
     """A number for programs, in full and without an exponent: 1795360000.25."""
     return str(value) if isinstance(value, int) else f"{value + 0.0:.9f}".rstrip("0").rstrip(".")
+
+
+def clock(seconds: float) -> str:
+    """A time of this day: 13:45:07."""
+    return time.strftime("%H:%M:%S", time.localtime(seconds))
 
 
 def iso_time(nanoseconds: int) -> str:

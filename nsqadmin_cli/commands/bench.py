@@ -8,11 +8,10 @@ import click
 from nsqadmin_cli import units
 from nsqadmin_cli.bench_load import SMALLEST, Histogram, Load, Plan, Report
 from nsqadmin_cli.cluster import Cluster, errors_of
-from nsqadmin_cli.command import command
+from nsqadmin_cli.command import Duration, command
 from nsqadmin_cli.consumer import ephemeral_channel
 from nsqadmin_cli.consuming import auth_option
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.options import Duration, cluster_options, output_options
 from nsqadmin_cli.output import Output, note, report
 from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Grid, Line, Paragraph, Table, Tone
 from nsqadmin_cli.text import plural
@@ -101,11 +100,7 @@ _BUSY = 0.85  # of a core: then it is this program that is measured
 )
 @click.option("--durable", is_flag=True, help="Use a topic and channel that are not ephemeral, which overflow to disk.")
 @auth_option
-@cluster_options
-@output_options
-@click.pass_context
 def bench(
-    ctx: click.Context,
     cluster: Cluster,
     output: Output,
     duration: float,
@@ -117,7 +112,7 @@ def bench(
     window: int,
     durable: bool,
     auth_secret: str,
-) -> None:
+) -> int:
     """Measure messages per second that nodes accept and deliver, and latencies.
 
     Publishes to a temporary topic on every node, consumes it, and deletes it at the end. Without --rate it generates as
@@ -161,7 +156,7 @@ def bench(
         lambda: list(_blocks(measured, plan, len(nodes))),
         lambda: _table(measured, plan),
     )
-    ctx.exit(report([*cluster.lookupd_errors, *measured.errors]))
+    return report([*cluster.lookupd_errors, *measured.errors])
 
 
 def _measure(load: Load, plan: Plan) -> Report:

@@ -10,11 +10,10 @@ import click
 
 from nsqadmin_cli import units
 from nsqadmin_cli.cluster import Cluster, errors_of
-from nsqadmin_cli.command import AdminCommand, command
+from nsqadmin_cli.command import AdminCommand, Duration, channel_option, command, topic_option
 from nsqadmin_cli.errors import AdminError, ExitCode
-from nsqadmin_cli.look import Look, look
-from nsqadmin_cli.options import Duration, channel_option, cluster_options, output_options, topic_option
 from nsqadmin_cli.output import Output
+from nsqadmin_cli.snapshot import Snapshot, take_snapshot
 from nsqadmin_cli.table import Block, Cell, Column, Line, Table, Tone
 from nsqadmin_cli.text import plural
 from nsqadmin_cli.thresholds import METRICS, Limits, Measure, Metric, Scope, limit_options
@@ -128,12 +127,7 @@ def _unknown(error: click.ClickException) -> click.ClickException:
     metavar="DURATION",
     help="Time over which rates and the drain time are measured. [default: 5 if one of them has a limit]",
 )
-@cluster_options
-@output_options
-@click.pass_context
 def check(
-    ctx: click.Context,
-    /,
     cluster: Cluster,
     output: Output,
     topic: str,
@@ -141,7 +135,7 @@ def check(
     exclude: tuple[str, ...],
     interval: float | None,
     **limits: Limits | None,
-) -> None:
+) -> int:
     """Check that all is within limits: exit code 0 OK, 1 warning, 2 critical, 3 unknown.
 
     LIMITS are CRITICAL, or WARNING,CRITICAL, or WARNING, with a trailing comma: numbers, or durations such as 10m for
@@ -161,7 +155,7 @@ def check(
         seen = _look(cluster, topic, channel, interval)
         found = [*_of_nodes(seen), *_of_names(seen, topic, channel)]
     except AdminError as error:  # no nsqlookupd answers
-        seen = Look({}, [])
+        seen = Snapshot({}, [])
         found = [Problem(Status.UNKNOWN, str(error))]
     scope = Scope(seen, exclude)
     measures = {
@@ -184,21 +178,21 @@ def check(
         lambda: list(_lines(status, summary, problems, _performance(worst, given))),
         lambda: _table(problems),
     )
-    ctx.exit(_CODES[status])
+    return _CODES[status]
 
 
-def _look(cluster: Cluster, topic: str, channel: str, interval: float | None) -> Look:
+def _look(cluster: Cluster, topic: str, channel: str, interval: float | None) -> Snapshot:
     """One snapshot, or two for rates. AdminError if no nsqlookupd answers."""
-    seen = look(cluster, topic=topic, channel=channel)
+    seen = take_snapshot(cluster, topic=topic, channel=channel)
     if interval is None or not seen.nodes:
         return seen
     from nsqadmin_cli.render.progress import wait  # what it needs loads slowly
 
     wait(f"measuring rates, {interval:g} s", interval)
-    return look(cluster, topic=topic, channel=channel, before=seen)
+    return take_snapshot(cluster, topic=topic, channel=channel, before=seen)
 
 
-def _of_nodes(seen: Look) -> Iterator[Problem]:
+def _of_nodes(seen: Snapshot) -> Iterator[Problem]:
     for error in errors_of(seen.answers):
         yield Problem(Status.CRITICAL, str(error), node=str(error.address))
     for address, node in seen.nodes.items():
@@ -210,7 +204,7 @@ def _of_nodes(seen: Look) -> Iterator[Problem]:
         yield Problem(Status.UNKNOWN, "nsqlookupd lists no nodes")
 
 
-def _of_names(seen: Look, topic: str, channel: str) -> Iterator[Problem]:
+def _of_names(seen: Snapshot, topic: str, channel: str) -> Iterator[Problem]:
     """The topic or channel that was named and does not exist: without this, it would pass the limits."""
     if not seen.nodes or (not topic and not channel):
         return

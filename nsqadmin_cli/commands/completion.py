@@ -24,11 +24,10 @@ _SHELLS: dict[str, type[ShellComplete]] = {"bash": _BashComplete, "zsh": ZshComp
     """,
 )
 @click.argument("shell", type=click.Choice(sorted(_SHELLS)))
-@click.pass_context
-def completion(ctx: click.Context, shell: str) -> None:
+def completion(shell: str) -> None:
     """Print a script that lets a shell complete commands, options, saved contexts, topics and channels.
 
     Topics and channels are queried from the nodes, for at most a second.
     """
-    root = ctx.find_root().command
+    root = click.get_current_context().find_root().command
     click.echo(_SHELLS[shell](root, {}, "gnsqadmin", "_GNSQADMIN_COMPLETE").source())

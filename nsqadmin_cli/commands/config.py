@@ -12,7 +12,6 @@ from nsqadmin_cli.cluster import Answers, Cluster, ask_all, errors_of, values_of
 from nsqadmin_cli.command import command
 from nsqadmin_cli.http_client import NodeError, Refused
 from nsqadmin_cli.node_options import CHANGEABLE, NODE_OPTIONS, key_of, parse, shown
-from nsqadmin_cli.options import cluster_options, output_options
 from nsqadmin_cli.output import Output, not_found, report
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Row, Table, Tone
 from nsqadmin_cli.text import plural, printable, suggestion
@@ -34,11 +33,11 @@ class _Key(click.ParamType[str]):
             self.fail(str(error), param, ctx)
 
 
-def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def _complete(param: click.Parameter, incomplete: str) -> list[str]:
     return [key for key in NODE_OPTIONS if key.startswith(incomplete)]
 
 
-def _complete_changeable(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def _complete_changeable(param: click.Parameter, incomplete: str) -> list[str]:
     return [key for key in CHANGEABLE if key.startswith(incomplete)]
 
 
@@ -58,10 +57,7 @@ def _complete_changeable(ctx: click.Context, param: click.Parameter, incomplete:
 )
 @click.argument("option", nargs=-1, type=_Key(), shell_complete=_complete)
 @click.option("--different", is_flag=True, help="Show only options whose values differ between nodes.")
-@cluster_options
-@output_options
-@click.pass_context
-def get(ctx: click.Context, cluster: Cluster, output: Output, option: tuple[str, ...], different: bool) -> None:
+def get(cluster: Cluster, output: Output, option: tuple[str, ...], different: bool) -> int:
     """Show the options of running nodes, all or the given ones.
 
     Options are named by their keys in the config file (max_msg_size) or as flags (max-msg-size). Nodes with the same
@@ -80,7 +76,7 @@ def get(ctx: click.Context, cluster: Cluster, output: Output, option: tuple[str,
         lambda: [_value_table(kept, found)],
         lambda: _flat_table(kept, found),
     )
-    ctx.exit(report(errors))
+    return report(errors)
 
 
 @command(
@@ -98,10 +94,7 @@ def get(ctx: click.Context, cluster: Cluster, output: Output, option: tuple[str,
 )
 @click.argument("option", type=_Key(), shell_complete=_complete_changeable)
 @click.argument("value", nargs=-1, required=True)
-@cluster_options
-@output_options
-@click.pass_context
-def set_option(ctx: click.Context, cluster: Cluster, output: Output, option: str, value: tuple[str, ...]) -> None:
+def set_option(cluster: Cluster, output: Output, option: str, value: tuple[str, ...]) -> int:
     """Change an option of running nodes, until they are restarted.
 
     Two options can be changed: log_level (debug, info, warn, error, fatal), and nsqlookupd_tcp_addresses, with several
@@ -117,7 +110,7 @@ def set_option(ctx: click.Context, cluster: Cluster, output: Output, option: str
     table = _change_table(option, answers)
     # Where nothing was changed, the errors say it all.
     output.show(lambda: _change_document(option, answers), lambda: [table] if found else [], lambda: table)
-    ctx.exit(report(errors))
+    return report(errors)
 
 
 def _options(node: Nsqd, keys: Sequence[str]) -> dict[str, object]:

@@ -10,7 +10,6 @@ from nsqadmin_cli import context as contexts
 from nsqadmin_cli.command import command
 from nsqadmin_cli.completion import complete_contexts
 from nsqadmin_cli.context import Context, Contexts
-from nsqadmin_cli.options import output_options, settings_options
 from nsqadmin_cli.output import Output, note
 from nsqadmin_cli.settings import ClusterSettings, merged
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Table, Tone
@@ -27,7 +26,6 @@ _FILES = ("tls_ca", "tls_cert", "tls_key", "token_file")
                   settings, named like their options
     """,
 )
-@output_options
 def list_contexts(output: Output) -> None:
     """List the saved contexts."""
     saved = contexts.load()
@@ -42,7 +40,6 @@ def list_contexts(output: Output) -> None:
     """,
 )
 @click.argument("name", shell_complete=complete_contexts)
-@settings_options
 def set_context(settings: ClusterSettings, name: str) -> None:
     """Save the given options under a name; options saved there before are kept.
 

@@ -7,16 +7,14 @@ import click
 
 from nsqadmin_cli.address import Address
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import AdminOption, command
+from nsqadmin_cli.command import AddressType, AdminOption, Name, command
 from nsqadmin_cli.completion import complete_contexts, complete_topics
 from nsqadmin_cli.consumer import Consumer
 from nsqadmin_cli.consuming import Source, source_options
 from nsqadmin_cli.context import Context
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.options import AddressType, Name, cluster_options, output_options
-from nsqadmin_cli.output import Output, report
+from nsqadmin_cli.output import Output, progress, report
 from nsqadmin_cli.publisher import PUBLISHED, Publisher, rate_option, show_published
-from nsqadmin_cli.render.progress import progress
 from nsqadmin_cli.settings import ClusterSettings
 from nsqadmin_cli.subscription import Received
 from nsqadmin_cli.text import plural
@@ -69,11 +67,7 @@ _TO = "Where to"
 )
 @rate_option
 @source_options("copy")
-@cluster_options
-@output_options
-@click.pass_context
 def copy(
-    ctx: click.Context,
     cluster: Cluster,
     output: Output,
     topic: str,
@@ -83,7 +77,7 @@ def copy(
     to_context: str,
     rate: float,
     source: Source,
-) -> None:
+) -> int:
     """Publish the messages of TOPIC to DESTINATION, by default a topic of the same name.
 
     With --channel, the messages of that channel are moved until it is empty. Each is finished only after a node of the
@@ -131,7 +125,7 @@ def copy(
     show_published(output, publisher, name, time.monotonic() - started, document)
     if interrupted:
         raise KeyboardInterrupt
-    ctx.exit(report([*cluster.lookupd_errors, *lookupd_errors, *consumer.errors]))
+    return report([*cluster.lookupd_errors, *lookupd_errors, *consumer.errors])
 
 
 def _texts(addresses: tuple[Address, ...]) -> tuple[str, ...]:

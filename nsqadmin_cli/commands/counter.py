@@ -1,17 +1,24 @@
 """`gnsqadmin counter`: the number of messages that all topics received."""
 
-import time
+from dataclasses import dataclass
 
-import click
-
-from nsqadmin_cli import units
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import command
+from nsqadmin_cli.command import Watch, command, topic_option
 from nsqadmin_cli.errors import ExitCode
-from nsqadmin_cli.look import Look, every, look, require
-from nsqadmin_cli.options import Duration, cluster_options, output_options, topic_option
-from nsqadmin_cli.output import Output, OutputFormat, report
-from nsqadmin_cli.table import ALWAYS, Column, Form, Table
+from nsqadmin_cli.output import Output, report
+from nsqadmin_cli.snapshot import Snapshot, every, require, take_snapshot
+from nsqadmin_cli.table import ALWAYS, Form, shown, table_of
+
+
+@dataclass(slots=True)
+class Count:
+    """One count of messages."""
+
+    time: float = shown("time", form=Form.TIME)
+    published: int = shown("published", form=Form.COUNT, keep=ALWAYS)
+    delivered: int = shown("delivered", form=Form.COUNT, keep=ALWAYS)
+    ingress_rate: float | None = shown("in/s", form=Form.RATE, keep=ALWAYS)
+    egress_rate: float | None = shown("out/s", form=Form.RATE, keep=ALWAYS)
 
 
 @command(
@@ -31,58 +38,25 @@ from nsqadmin_cli.table import ALWAYS, Column, Form, Table
     """,
 )
 @topic_option
-@click.option("--watch", type=Duration(), metavar="DURATION", help="Repeat at this interval, and show rates.")
-@click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N counts. Without it, Ctrl-C stops.")
-@cluster_options
-@output_options
-@click.pass_context
-def counter(
-    ctx: click.Context, cluster: Cluster, output: Output, topic: str, watch: float | None, count: int | None
-) -> None:
+def counter(cluster: Cluster, output: Output, topic: str, watch: Watch) -> int:
     """Count the messages of all topics on all nodes since they started."""
-    if count is not None and watch is None:
-        raise click.UsageError("--count requires --watch.")
-    seen: Look | None = None
+    seen: Snapshot | None = None
     code = ExitCode.OK
-    for number in every(watch, count):
-        seen = look(cluster, topic=topic, before=seen)
+    for number in every(*watch):
+        seen = take_snapshot(cluster, topic=topic, before=seen)
         if number == 0:
             require(cluster, seen, topic)
-        _show(output, seen, number if watch else None)
+        _show(output, seen, number if watch.interval else None)
         code = report(seen.errors)
-    ctx.exit(code)
+    return code
 
 
-def _show(output: Output, seen: Look, number: int | None) -> None:
+def _show(output: Output, seen: Snapshot, number: int | None) -> None:
     """Print one count, the `number`th of many."""
     delivered = sum(channel.message_count for topic in seen.totals.topics for channel in topic.channels)
-    ingress = egress = None
+    row = Count(seen.clock, seen.totals.message_count, delivered)
     if seen.flows is not None:
-        ingress = sum(flow.ingress for (_, channel), flow in seen.flows.items() if not channel)
-        egress = sum(flow.egress for (_, channel), flow in seen.flows.items() if channel)
-    document = {
-        "time": seen.clock,
-        "published": seen.totals.message_count,
-        "delivered": delivered,
-        "ingress_rate": ingress,
-        "egress_rate": egress,
-    }
-    columns = [
-        Column("time", "time"),
-        Column("published", "published", form=Form.COUNT, keep=ALWAYS),
-        Column("delivered", "delivered", form=Form.COUNT, keep=ALWAYS),
-    ]
-    row: list[object] = [units.iso_time(round(seen.clock * 1000) * 1_000_000), seen.totals.message_count, delivered]
-    if number is not None:
-        rates = ("ingress_rate", "in/s", ingress), ("egress_rate", "out/s", egress)
-        columns += [Column(key, heading, form=Form.RATE, keep=ALWAYS) for key, heading, _ in rates]
-        row += [value for _, _, value in rates]
-    if output.format is OutputFormat.TABLE:
-        row[0] = time.strftime("%H:%M:%S", time.localtime(seen.clock))
-    table = Table(columns, [row])
-    if number is None:
-        output.show(lambda: document, lambda: [table])
-    elif output.format is OutputFormat.TABLE:
-        output.show_row(table, number)
-    else:
-        output.show_next(lambda: document, lambda: [table])
+        row.ingress_rate = sum(flow.ingress for (_, channel), flow in seen.flows.items() if not channel)
+        row.egress_rate = sum(flow.egress for (_, channel), flow in seen.flows.items() if channel)
+    without = ("ingress_rate", "egress_rate") if number is None else ()
+    output.show(lambda: row, lambda: [table_of(Count, [row], without=without)], number=number)

@@ -1,8 +1,7 @@
 """`gnsqadmin data verify`, which only reads, and the parts that commands for data directories share."""
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import click
@@ -13,10 +12,9 @@ from nsqadmin_cli.datadir.directory import METADATA, DataDirectory, Queue, list_
 from nsqadmin_cli.datadir.journals import JournalReport, check_journals
 from nsqadmin_cli.datadir.lock import describe_holder, is_held
 from nsqadmin_cli.datadir.queue import Saved
-from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, Advance
+from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE
 from nsqadmin_cli.errors import ExitCode, NotFound
-from nsqadmin_cli.options import output_options
-from nsqadmin_cli.output import Output, note
+from nsqadmin_cli.output import Advance, Output, note, progress
 from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Grid, Line, Paragraph, Row, Table, Tone
 from nsqadmin_cli.text import plural
 
@@ -66,16 +64,9 @@ def select(found: DataDirectory, topic: str, channel: str) -> list[Queue]:
     return queues
 
 
-@contextmanager
-def reading(description: str, size: int, *, quiet: bool = False) -> Iterator[Advance]:
+def reading(description: str, size: int, *, quiet: bool = False) -> AbstractContextManager[Advance]:
     """Progress in bytes, of work that may take over a second."""
-    if quiet or size < _QUICKLY_READ or not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from nsqadmin_cli.render.progress import progress  # not before it is wanted: what it needs loads slowly
-
-    with progress(description, total=size, unit="bytes") as advance:
-        yield advance
+    return progress(description, size, "bytes", shown=not quiet and size >= _QUICKLY_READ)
 
 
 def head(found: DataDirectory, running: bool) -> list[Block]:
@@ -109,9 +100,7 @@ def head(found: DataDirectory, running: bool) -> list[Block]:
 )
 @directory_argument
 @queue_options
-@output_options
-@click.pass_context
-def verify(ctx: click.Context, output: Output, directory: str, topic: str, channel: str, max_msg_size: int) -> None:
+def verify(output: Output, directory: str, topic: str, channel: str, max_msg_size: int) -> int:
     """Read all files of a data directory, and report damage and how to repair it.
 
     Damage is what nsqd has lost, would lose, or cannot start with; a note is harmless, or corrected by nsqd itself. The
@@ -139,7 +128,7 @@ def verify(ctx: click.Context, output: Output, directory: str, topic: str, chann
         ],
         lambda: _finding_table(findings),
     )
-    ctx.exit(ExitCode.FAILED if _damage(findings) else ExitCode.OK)
+    return ExitCode.FAILED if _damage(findings) else ExitCode.OK
 
 
 def check(

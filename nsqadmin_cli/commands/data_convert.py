@@ -10,7 +10,6 @@ from nsqadmin_cli.datadir.directory import list_directory
 from nsqadmin_cli.datadir.journals import count_messages
 from nsqadmin_cli.datadir.lock import locked
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.options import output_options
 from nsqadmin_cli.output import Output
 from nsqadmin_cli.table import ALWAYS, Column, Form, Line, Table
 from nsqadmin_cli.text import plural
@@ -29,7 +28,6 @@ from nsqadmin_cli.text import plural
 )
 @directory_argument
 @click.option("--dry-run", "-n", is_flag=True, help="Only show what would be converted.")
-@output_options
 def convert(output: Output, directory: str, dry_run: bool) -> None:
     """Move the messages of journals to disk queues, which the real nsqd reads.
 

@@ -13,7 +13,6 @@ from nsqadmin_cli.datadir.lock import describe_holder, is_held
 from nsqadmin_cli.datadir.queue import Saved
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.message import DOCUMENT
-from nsqadmin_cli.options import output_options
 from nsqadmin_cli.output import Output, note, report
 from nsqadmin_cli.table import Line
 from nsqadmin_cli.text import plural
@@ -37,10 +36,7 @@ from nsqadmin_cli.text import plural
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @click.option("--append", is_flag=True, help="Append to FILE if it exists.")
 @queue_options
-@output_options
-@click.pass_context
 def export(
-    ctx: click.Context,
     output: Output,
     directory: str,
     file: str,
@@ -48,7 +44,7 @@ def export(
     topic: str,
     channel: str,
     max_msg_size: int,
-) -> None:
+) -> int:
     """Write the messages of a data directory to a file.
 
     FILE gets one JSON document per line and message, which gnsqadmin load can publish; - is standard output, and a name
@@ -82,7 +78,7 @@ def export(
         for each in exported
         if each.lost_bytes
     ]
-    ctx.exit(report(errors))
+    return report(errors)
 
 
 def _document(directory: str, file: str, messages: int, exported: list[Saved]) -> dict[str, Any]:

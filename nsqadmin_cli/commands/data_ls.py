@@ -13,7 +13,6 @@ from nsqadmin_cli.datadir.journals import count_messages
 from nsqadmin_cli.datadir.lock import is_held
 from nsqadmin_cli.datadir.queue import make_plan, oldest
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.options import output_options
 from nsqadmin_cli.output import Output
 from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Line, Table, Tone
 from nsqadmin_cli.text import plural
@@ -43,7 +42,6 @@ from nsqadmin_cli.text import plural
 @directory_argument
 @click.option("--topic", default="", metavar="NAME", help="Only this topic and its channels.")
 @click.option("--channel", default="", metavar="NAME", help="Only channels of this name.")
-@output_options
 def ls(output: Output, directory: str, topic: str, channel: str) -> None:
     """List the queues in a data directory: their messages, and the age of the oldest.
 

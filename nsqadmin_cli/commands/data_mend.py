@@ -19,7 +19,7 @@ from nsqadmin_cli.commands.data import (
     saved_table,
     select,
 )
-from nsqadmin_cli.confirm import Confirm, confirm_options
+from nsqadmin_cli.confirm import Confirm
 from nsqadmin_cli.datadir.checking import Finding, Report
 from nsqadmin_cli.datadir.directory import DataDirectory, list_directory
 from nsqadmin_cli.datadir.exporting import MessageFile
@@ -29,7 +29,6 @@ from nsqadmin_cli.datadir.records import Advance
 from nsqadmin_cli.datadir.recovering import BadFile, bad_files, put_back
 from nsqadmin_cli.datadir.repairing import Repair, exchange
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.options import output_options
 from nsqadmin_cli.output import Output, note, report
 from nsqadmin_cli.table import ALWAYS, Block, Column, Form, Line, Row, Table, Tone
 from nsqadmin_cli.text import plural
@@ -55,12 +54,8 @@ from nsqadmin_cli.text import plural
 @click.option("--to", "target", type=click.Path(), metavar="PATH", help="Path of the copy. [DIRECTORY.repaired]")
 @click.option("--replace", is_flag=True, help="Replace DIRECTORY by the copy, and keep it as DIRECTORY.before-repair.")
 @click.option("--adopt-orphans", is_flag=True, help="Add topics and channels to nsqd.dat that it does not list.")
-@confirm_options
 @max_msg_size_option
-@output_options
-@click.pass_context
 def repair(
-    ctx: click.Context,
     output: Output,
     directory: str,
     target: str | None,
@@ -208,10 +203,7 @@ def _document(
 )
 @click.option("--dry-run", "-n", is_flag=True, help="Only show what would be recovered.")
 @queue_options
-@output_options
-@click.pass_context
 def recover_bad(
-    ctx: click.Context,
     output: Output,
     directory: str,
     target: str | None,
@@ -221,7 +213,7 @@ def recover_bad(
     topic: str,
     channel: str,
     max_msg_size: int,
-) -> None:
+) -> int:
     """Recover the messages in files that nsqd set aside as .bad.
 
     nsqd sets a file aside at the first damage: the messages before it were delivered; those behind it were not, and
@@ -280,7 +272,7 @@ def recover_bad(
             },
             lambda: [_bad_table(files), *_bad_outcome(messages, target, dry_run=dry_run)],
         )
-    ctx.exit(report(errors))
+    return report(errors)
 
 
 def _bad_document(bad: BadFile) -> dict[str, Any]:

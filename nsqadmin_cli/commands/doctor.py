@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from nsqadmin_cli.command import command
+from nsqadmin_cli.command import Duration, channel_option, command, topic_option
 from nsqadmin_cli.diagnosis.directory import examine_directory
 from nsqadmin_cli.diagnosis.examination import Examination, examine
 from nsqadmin_cli.diagnosis.finding import Commands, Finding, Severity
@@ -13,10 +13,9 @@ from nsqadmin_cli.diagnosis.nodes import examine_nodes
 from nsqadmin_cli.diagnosis.queues import examine_queues
 from nsqadmin_cli.errors import ExitCode
 from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.look import require
-from nsqadmin_cli.options import Duration, channel_option, output_options, settings_options, topic_option
 from nsqadmin_cli.output import Output
 from nsqadmin_cli.settings import ClusterSettings
+from nsqadmin_cli.snapshot import require
 from nsqadmin_cli.table import Block, Column, Line, Paragraph, Table, Tone
 from nsqadmin_cli.text import plural
 
@@ -77,11 +76,7 @@ _OF_A_KIND = 5  # findings that are shown without --all
     help="Also examine this data directory: its disk, files set aside as .bad, and orphaned files.",
 )
 @click.option("--all", "everything", is_flag=True, help="Show every finding, not only the first 5 of a kind.")
-@settings_options
-@output_options
-@click.pass_context
 def doctor(
-    ctx: click.Context,
     settings: ClusterSettings,
     output: Output,
     topic: str,
@@ -90,7 +85,7 @@ def doctor(
     deep: int,
     data_path: str | None,
     everything: bool,
-) -> None:
+) -> int:
     """Find problems of nodes, topics and channels, and suggest remedies.
 
     Takes two snapshots to see what changes, and modifies nothing. Each finding has evidence and remedies, with commands
@@ -111,7 +106,7 @@ def doctor(
         lambda: [*_blocks(findings, None if everything else _OF_A_KIND), *_summary(seen, findings)],
         lambda: _table(findings),
     )
-    ctx.exit(ExitCode.FAILED if any(one.severity is not Severity.NOTE for one in findings) else ExitCode.OK)
+    return ExitCode.FAILED if any(one.severity is not Severity.NOTE for one in findings) else ExitCode.OK
 
 
 def _counts(findings: list[Finding]) -> dict[str, int]:

@@ -4,10 +4,8 @@ A drain ends with the exit of its node, so a node that refuses connections has e
 was empty, or its time was up.
 """
 
-import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -18,19 +16,16 @@ from nsqadmin_cli.address import Address
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
 from nsqadmin_cli.command import command
-from nsqadmin_cli.confirm import Confirm, confirm_options
+from nsqadmin_cli.confirm import Confirm
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import NodeError, Refused
-from nsqadmin_cli.options import cluster_options, output_options
-from nsqadmin_cli.output import Output, note, report
+from nsqadmin_cli.output import Advance, Output, note, progress, report
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Form, Table, Tone
 from nsqadmin_cli.text import plural
 
 POLL_SECONDS = 0.2
 _GONE = ("connection refused", "no such file or directory")  # a closed port or unix socket
 _TRIES = 3  # looks that may fail in a row: a daemon that exits may reset a connection before it refuses others
-
-Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +163,7 @@ _SHOWN = 3  # queues in a row
 @click.option(
     "--watch", "is_watched", is_flag=True, help="Wait until the nodes have exited, like gnsqadmin drain watch."
 )
-@confirm_options
-@cluster_options
-@output_options
-@click.pass_context
-def start(ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm, is_watched: bool) -> None:
+def start(cluster: Cluster, output: Output, confirm: Confirm, is_watched: bool) -> int:
     """Drain nodes: they refuse publishers, and exit when consumers have emptied all queues.
 
     They also exit after their --drain-timeout; messages left are kept on disk, except those of ephemeral topics and
@@ -191,9 +182,9 @@ def start(ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm
         confirm.ask(_warning(able, list(limits.values()), everywhere), [_state_table(answers)], f"Drain {_them(able)}?")
         answers |= cluster.ask(lambda node: DrainState.ask(node, "POST"), able)
     if is_watched and not confirm.dry_run:
-        _watch(ctx, cluster, output, answers)
+        return _watch(cluster, output, answers)
     output.show(lambda: _document(answers), lambda: [_state_table(answers)])
-    ctx.exit(report([*cluster.lookupd_errors, *errors_of(answers)]))
+    return report([*cluster.lookupd_errors, *errors_of(answers)])
 
 
 @command(
@@ -201,14 +192,11 @@ def start(ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm
     examples="gnsqadmin drain status\ngnsqadmin drain status --json | jq '.nodes[].messages'",
     document=_DOCUMENT,
 )
-@cluster_options
-@output_options
-@click.pass_context
-def status(ctx: click.Context, cluster: Cluster, output: Output) -> None:
+def status(cluster: Cluster, output: Output) -> int:
     """Show which nodes drain, the time left, and the messages left."""
     answers = cluster.ask(lambda node: DrainState.ask(node, "GET"))
     output.show(lambda: _document(answers), lambda: [_state_table(answers)])
-    ctx.exit(report([*cluster.lookupd_errors, *errors_of(answers)]))
+    return report([*cluster.lookupd_errors, *errors_of(answers)])
 
 
 @command(
@@ -216,17 +204,14 @@ def status(ctx: click.Context, cluster: Cluster, output: Output) -> None:
     examples="gnsqadmin drain watch --nsqd-http-address a.example:4151\ngnsqadmin drain watch --json",
     document=_DOCUMENT,
 )
-@cluster_options
-@output_options
-@click.pass_context
-def watch(ctx: click.Context, cluster: Cluster, output: Output) -> None:
+def watch(cluster: Cluster, output: Output) -> int:
     """Wait until draining nodes have exited, and report whether they were empty.
 
     The exit code is 1 if the time of a node was up before it was empty, or its drain was cancelled. Ctrl-C ends only
     this command.
     """
     answers = cluster.ask(lambda node: DrainState.ask(node, "GET"))
-    _watch(ctx, cluster, output, answers)
+    return _watch(cluster, output, answers)
 
 
 @command(
@@ -234,18 +219,15 @@ def watch(ctx: click.Context, cluster: Cluster, output: Output) -> None:
     examples="gnsqadmin drain cancel --nsqd-http-address a.example:4151\ngnsqadmin drain cancel --json",
     document=_DOCUMENT,
 )
-@cluster_options
-@output_options
-@click.pass_context
-def cancel(ctx: click.Context, cluster: Cluster, output: Output) -> None:
+def cancel(cluster: Cluster, output: Output) -> int:
     """Cancel drains: the nodes accept messages again."""
     answers = cluster.ask(lambda node: DrainState.ask(node, "DELETE"))
     output.show(lambda: _document(answers), lambda: [_state_table(answers)])
-    ctx.exit(report([*cluster.lookupd_errors, *errors_of(answers)]))
+    return report([*cluster.lookupd_errors, *errors_of(answers)])
 
 
-def _watch(ctx: click.Context, cluster: Cluster, output: Output, answers: Answers[DrainState]) -> None:
-    """Wait for the drains in `answers` and end the command."""
+def _watch(cluster: Cluster, output: Output, answers: Answers[DrainState]) -> int:
+    """Wait for the drains in `answers`; returns the exit code."""
     now = time.monotonic()
     watched = {
         address: Watched(Nsqd(address, cluster.http), state, now)
@@ -256,8 +238,9 @@ def _watch(ctx: click.Context, cluster: Cluster, output: Output, answers: Answer
     if not watched:
         report(errors)
         raise AdminError("no node is draining")
+    total = sum(one.state.messages for one in watched.values())
     try:
-        with _progress(list(watched.values())) as advance:
+        with progress(f"draining {plural(len(watched), 'node')}", total) as advance:
             watch_drains(cluster, list(watched.values()), advance)
     except KeyboardInterrupt:
         note("the drain continues; gnsqadmin drain cancel cancels it")
@@ -272,15 +255,7 @@ def _watch(ctx: click.Context, cluster: Cluster, output: Output, answers: Answer
             errors.append(NodeError(one.node.program, one.node.address, text))
         elif one.end == "cancelled":
             errors.append(NodeError(one.node.program, one.node.address, "no longer drains: it was cancelled"))
-    ctx.exit(report(errors))
-
-
-def _progress(watched: Sequence[Watched]) -> AbstractContextManager[Callable[[int], None]]:
-    if not sys.stderr.isatty():
-        return nullcontext(lambda done: None)
-    from nsqadmin_cli.render.progress import progress  # not before it is wanted: what it needs loads slowly
-
-    return progress(f"draining {plural(len(watched), 'node')}", total=sum(one.state.messages for one in watched))
+    return report(errors)
 
 
 def _them(nodes: Sequence[Nsqd]) -> str:

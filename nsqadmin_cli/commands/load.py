@@ -9,14 +9,12 @@ import click
 
 from nsqadmin_cli.archive import Line, read_archive
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import command
+from nsqadmin_cli.command import Name, command
 from nsqadmin_cli.completion import complete_topics
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.lines import Advance, InputError, name_of, size_of, spread
-from nsqadmin_cli.options import Name, cluster_options, output_options
-from nsqadmin_cli.output import Output, note, report
+from nsqadmin_cli.lines import InputError, name_of, size_of, spread
+from nsqadmin_cli.output import Advance, Output, note, progress, report
 from nsqadmin_cli.publisher import Publisher, amount, pace, rate_option
-from nsqadmin_cli.render.progress import progress
 from nsqadmin_cli.table import Column, Form, Table
 from nsqadmin_cli.table import Line as Text
 from nsqadmin_cli.text import plural
@@ -46,11 +44,7 @@ _PATIENCE = 20.0  # seconds that all nodes may be away
 )
 @click.option("--dry-run", is_flag=True, help="Only read the file, and show what would be published.")
 @rate_option
-@cluster_options
-@output_options
-@click.pass_context
 def load(
-    ctx: click.Context,
     cluster: Cluster,
     output: Output,
     file: str,
@@ -58,7 +52,7 @@ def load(
     start: int,
     dry_run: bool,
     rate: float,
-) -> None:
+) -> int:
     """Publish the messages of a file that gnsqadmin save, tail --json or data export wrote.
 
     They are published to their original topics, or to TOPIC. The file may be compressed with gzip; - is standard input.
@@ -85,7 +79,7 @@ def load(
             raise
         raise AdminError(f"{error}; {told}") from None
     _show(output, run, time.monotonic() - started)
-    ctx.exit(report(cluster.lookupd_errors))
+    return report(cluster.lookupd_errors)
 
 
 class _Run:

@@ -10,19 +10,18 @@ import click
 from gnsqd.storage.disk.record import decode_record
 from nsqadmin_cli import units
 from nsqadmin_cli.cluster import Cluster, errors_of
-from nsqadmin_cli.command import command
+from nsqadmin_cli.command import Name, command, topic_argument
 from nsqadmin_cli.completion import complete_channels
 from nsqadmin_cli.datadir.directory import Queue, list_directory
 from nsqadmin_cli.datadir.queue import Plan, make_plan, read_queue
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, Record
 from nsqadmin_cli.errors import NotFound
 from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.look import no_such
 from nsqadmin_cli.message import DOCUMENT, Message
 from nsqadmin_cli.message_view import message_blocks, message_table
-from nsqadmin_cli.options import Name, cluster_options, output_options, topic_argument
 from nsqadmin_cli.output import Output, report
 from nsqadmin_cli.peeking import MOST, Found, Peeked, peek_at
+from nsqadmin_cli.snapshot import no_such
 from nsqadmin_cli.table import Block, Line, Tone
 from nsqadmin_cli.text import plural
 
@@ -60,11 +59,7 @@ from nsqadmin_cli.text import plural
     metavar="DIRECTORY",
     help="Read the files of an nsqd, running or not, instead of querying nodes.",
 )
-@cluster_options
-@output_options
-@click.pass_context
 def peek(
-    ctx: click.Context,
     cluster: Cluster,
     output: Output,
     topic: str,
@@ -72,7 +67,7 @@ def peek(
     count: int,
     as_hex: bool,
     data_path: str | None,
-) -> None:
+) -> int:
     """Show the queued messages of a channel, without consuming them.
 
     Without CHANNEL, shows the messages in the topic's own queue, because it has no channel or is paused. Messages in
@@ -91,14 +86,14 @@ def peek(
     if not any(isinstance(answer, Found) for answer in answers.values()):
         if not errors or None in answers.values():
             raise no_such(cluster, errors, topic, channel or "")
-        ctx.exit(report(errors))
+        return report(errors)
     found = {address: answer for address, answer in answers.items() if isinstance(answer, Found)}
     output.show(
         lambda: _document(answers),
         lambda: list(_blocks(found, topic, channel, as_hex)),
         lambda: message_table([one.message for answer in found.values() for one in answer.messages]),
     )
-    ctx.exit(report(errors))
+    return report(errors)
 
 
 def _look_at_files(path: str, topic: str, channel: str, count: int) -> Found:

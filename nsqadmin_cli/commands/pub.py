@@ -5,18 +5,15 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, repeat
 
 import click
 
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import command
-from nsqadmin_cli.confirm import is_terminal
+from nsqadmin_cli.command import Duration, command, topic_argument
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.lines import STDIN, Advance, InputError, Splitter, read_pieces, size_of, spread
-from nsqadmin_cli.options import Duration, cluster_options, output_options, topic_argument
-from nsqadmin_cli.output import Output, note, report
+from nsqadmin_cli.lines import STDIN, InputError, Splitter, read_pieces, size_of, spread
+from nsqadmin_cli.output import Output, is_terminal, note, progress, report
 from nsqadmin_cli.publisher import PUBLISHED, Publisher, rate_option, show_published
 from nsqadmin_cli.text import plural
 
@@ -68,11 +65,7 @@ class Delimiter(click.ParamType[bytes]):
 @click.option("--repeat", "times", type=click.IntRange(1), default=1, metavar="N", help="Publish each MESSAGE N times.")
 @click.option("--defer", type=Duration(30 * 86400), metavar="DURATION", help="Defer the messages for this time.")
 @rate_option
-@cluster_options
-@output_options
-@click.pass_context
 def pub(
-    ctx: click.Context,
     cluster: Cluster,
     output: Output,
     topic: str,
@@ -83,7 +76,7 @@ def pub(
     times: int,
     defer: float | None,
     rate: float,
-) -> None:
+) -> int:
     """Publish messages: the arguments, each line of a file, or each line of standard input.
 
     Empty lines are skipped, because NSQ does not accept empty messages. The topic is created if it does not exist.
@@ -102,7 +95,7 @@ def pub(
     try:
         if messages:
             bodies = [os.fsencode(message) for message in messages]
-            with _progress(len(bodies) * times, "messages", shown=times > 1) as advance:
+            with progress("publishing", len(bodies) * times, shown=times > 1) as advance:
                 for count in publisher.publish(topic, chain.from_iterable(repeat(bodies, times)), defer_ms):
                     advance(count)
         else:
@@ -114,7 +107,7 @@ def pub(
             raise
         raise AdminError(f"{error}; {told}") from None
     show_published(output, publisher, topic, time.monotonic() - started)
-    ctx.exit(report(cluster.lookupd_errors))
+    return report(cluster.lookupd_errors)
 
 
 def _check(messages: tuple[str, ...], file: str | None, whole: bool, times: int) -> None:
@@ -128,7 +121,8 @@ def _check(messages: tuple[str, ...], file: str | None, whole: bool, times: int)
 
 def _publish_file(publisher: Publisher, topic: str, path: str, delimiter: bytes | None, defer_ms: int) -> None:
     """Publish each part between delimiters as it arrives, or everything as one message."""
-    with _progress(size_of(path), "bytes", shown=not (path == STDIN and is_terminal(sys.stdin))) as advance:
+    is_typed = path == STDIN and is_terminal(sys.stdin)
+    with progress("publishing", size_of(path), "bytes", shown=not is_typed) as advance:
         splitter = Splitter(delimiter or b"\n", _LONGEST, path)
         for found, size in _parts(splitter, path) if delimiter else [_all(path)]:
             bodies = [body for body in found if body]
@@ -153,11 +147,3 @@ def _all(path: str) -> tuple[list[bytes], int]:
         if size > _LONGEST:
             raise InputError(f"{path} is larger than {plural(_LONGEST, 'byte')}, the maximum for one message")
     return [b"".join(pieces)], size
-
-
-def _progress(total: int | None, unit: str, *, shown: bool) -> AbstractContextManager[Advance]:
-    if not shown:
-        return nullcontext(lambda count: None)
-    from nsqadmin_cli.render.progress import progress  # loads slowly, and one message needs none
-
-    return progress("publishing", total, unit)

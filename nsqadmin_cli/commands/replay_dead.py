@@ -10,18 +10,16 @@ import click
 from gnsqd.broker.envelope import Letter, dead_letter_topic, is_dead_letter_topic
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
-from nsqadmin_cli.command import command
+from nsqadmin_cli.command import Name, command, topic_argument
 from nsqadmin_cli.completion import complete_channels, complete_topics
 from nsqadmin_cli.consumer import Consumer
 from nsqadmin_cli.consuming import auth_option
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.look import no_such
 from nsqadmin_cli.message import Message, clock
-from nsqadmin_cli.options import Name, cluster_options, output_options, topic_argument
-from nsqadmin_cli.output import Output, note, report
+from nsqadmin_cli.output import Output, note, progress, report
 from nsqadmin_cli.peeking import MOST, Found, peek_at
 from nsqadmin_cli.publisher import Publisher, amount, pace, rate_option
-from nsqadmin_cli.render.progress import progress
+from nsqadmin_cli.snapshot import no_such
 from nsqadmin_cli.subscription import Received, Wish
 from nsqadmin_cli.table import Block, Column, Form, Line, Row, Table, Tone
 from nsqadmin_cli.text import plural
@@ -76,11 +74,7 @@ class Shown(NamedTuple):
 @click.option("--dry-run", is_flag=True, help=f"Show dead letters, at most {MOST:,} of each node, and do nothing.")
 @rate_option
 @auth_option
-@cluster_options
-@output_options
-@click.pass_context
 def replay_dead(
-    ctx: click.Context,
     cluster: Cluster,
     output: Output,
     topic: str,
@@ -90,7 +84,7 @@ def replay_dead(
     dry_run: bool,
     rate: float,
     auth_secret: str,
-) -> None:
+) -> int:
     """Publish the dead letters of a channel, or of a dead-letter topic, again.
 
     gnsqd moves messages that failed --max-attempts times to the topic TOPIC.CHANNEL.dead. Their original bodies are
@@ -107,7 +101,7 @@ def replay_dead(
     source = topic if channel is None else dead_letter_topic(topic, channel)
     run = _Run(source, destination)
     if dry_run:
-        run.look(cluster, limit)
+        run.show_letters(cluster, limit)
     else:
         run.publisher = Publisher(cluster.nsqds(), patience=_PATIENCE, rate=rate)
         run.replay(cluster, limit, Wish(CHANNEL, min(_WINDOW, limit or _WINDOW), auth_secret=auth_secret))
@@ -117,7 +111,7 @@ def replay_dead(
     if run.left:
         count = plural(len(run.left), "message")
         run.errors.append(AdminError(f"{count} of {source} {CHANNEL} cannot be replayed: not dead letters"))
-    ctx.exit(report(run.errors))
+    return report(run.errors)
 
 
 class _Run:
@@ -137,7 +131,7 @@ class _Run:
 
     # A dry run
 
-    def look(self, cluster: Cluster, limit: int | None) -> None:
+    def show_letters(self, cluster: Cluster, limit: int | None) -> None:
         """Show the dead letters, without consuming them."""
         answers = cluster.ask(lambda node: self._peek(node, min(limit or MOST, MOST)))
         self.errors += [*cluster.lookupd_errors, *errors_of(answers)]

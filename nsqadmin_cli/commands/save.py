@@ -3,22 +3,18 @@
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 import click
 
 from nsqadmin_cli import units
 from nsqadmin_cli.archive import STDOUT, ArchiveWriter
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import command
+from nsqadmin_cli.command import command, topic_argument
 from nsqadmin_cli.consumer import Consumer
 from nsqadmin_cli.consuming import Source, source_options
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.lines import Advance
 from nsqadmin_cli.message import DOCUMENT
-from nsqadmin_cli.options import cluster_options, output_options, topic_argument
-from nsqadmin_cli.output import Output, note, report
-from nsqadmin_cli.render.progress import progress
+from nsqadmin_cli.output import Output, is_terminal, note, progress, report
 from nsqadmin_cli.subscription import Received
 from nsqadmin_cli.table import Column, Form, Line, Table
 from nsqadmin_cli.text import plural
@@ -41,12 +37,7 @@ from nsqadmin_cli.transfer import look_at_rest, transfer
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @click.option("--append", is_flag=True, help="Append to an existing file.")
 @source_options("save")
-@cluster_options
-@output_options
-@click.pass_context
-def save(
-    ctx: click.Context, cluster: Cluster, output: Output, topic: str, file: str, append: bool, source: Source
-) -> None:
+def save(cluster: Cluster, output: Output, topic: str, file: str, append: bool, source: Source) -> int:
     """Save messages to a file, one JSON document per line.
 
     The file is compressed if its name ends in .gz; - is standard output. gnsqadmin load publishes the messages again.
@@ -72,7 +63,7 @@ def save(
     interrupted = False
     with ArchiveWriter(file, append=append) as writer, Consumer(cluster, [topic], source.wish) as consumer:
         consumer.start(create_channel=source.create, yes=source.yes)
-        with _progress(file, total) as advance:
+        with progress("saving", total, shown=not (file == STDOUT and is_terminal(sys.stdout))) as advance:
             try:
                 transfer(consumer, cluster, topic, channel, deliver, count=source.count, follow=source.follow)
             except KeyboardInterrupt:
@@ -92,10 +83,4 @@ def save(
     if interrupted:
         sys.stdout.flush()
         raise KeyboardInterrupt
-    ctx.exit(report([*cluster.lookupd_errors, *consumer.errors]))
-
-
-def _progress(file: str, total: int | None) -> AbstractContextManager[Advance]:
-    if file == STDOUT and sys.stdout.isatty():
-        return nullcontext(lambda count: None)
-    return progress("saving", total)
+    return report([*cluster.lookupd_errors, *consumer.errors])

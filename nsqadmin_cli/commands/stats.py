@@ -1,17 +1,15 @@
 """`gnsqadmin stats`: statistics of topics, channels, clients and nodes, once or at an interval."""
 
-import time
 from collections.abc import Callable, Sequence
 
 import click
 
-from nsqadmin_cli import stat_tables
+from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import command
+from nsqadmin_cli.command import Watch, channel_option, command, topic_option
 from nsqadmin_cli.errors import ExitCode
-from nsqadmin_cli.look import Look, every, look, require, stats_document
-from nsqadmin_cli.options import Duration, channel_option, cluster_options, output_options, topic_option
-from nsqadmin_cli.output import Output, OutputFormat, report
+from nsqadmin_cli.output import Output, report
+from nsqadmin_cli.snapshot import Snapshot, every, require, stats_document, take_snapshot
 from nsqadmin_cli.table import Block, Line, Table
 
 
@@ -54,21 +52,14 @@ from nsqadmin_cli.table import Block, Line, Table
     show_default=True,
     help="Rows: topics with their channels on each node, or only one of these.",
 )
-@click.option("--watch", type=Duration(), metavar="DURATION", help="Repeat at this interval, and show rates.")
-@click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N times. Without it, Ctrl-C stops.")
-@cluster_options
-@output_options
-@click.pass_context
 def stats(
-    ctx: click.Context,
     cluster: Cluster,
     output: Output,
     topic: str,
     channel: str,
     by: str,
-    watch: float | None,
-    count: int | None,
-) -> None:
+    watch: Watch,
+) -> int:
     """Show the depths, counts and clients of topics and channels.
 
     A topic's depth counts messages that it has not passed to its channels yet; a channel's depth counts messages not
@@ -83,19 +74,17 @@ def stats(
 
     A node that does not answer causes one line on standard error and exit code 1; the others are still shown.
     """
-    if count is not None and watch is None:
-        raise click.UsageError("--count requires --watch.")
-    seen: Look | None = None
+    seen: Snapshot | None = None
     code = ExitCode.OK
-    for number in every(watch, count):
-        seen = look(cluster, topic=topic, channel=channel, clients=by == "client", before=seen)
+    for number in every(*watch):
+        seen = take_snapshot(cluster, topic=topic, channel=channel, clients=by == "client", before=seen)
         if number == 0:
             require(cluster, seen, topic, channel)
-        code = _show(output, seen, by, number if watch else None)
-    ctx.exit(code)
+        code = _show(output, seen, by, number if watch.interval else None)
+    return code
 
 
-def _show(output: Output, seen: Look, by: str, number: int | None) -> ExitCode:
+def _show(output: Output, seen: Snapshot, by: str, number: int | None) -> ExitCode:
     """Print one snapshot; `number` counts those of a watch."""
     watched = number is not None
     tables: dict[str, Callable[[], Table]] = {
@@ -105,7 +94,6 @@ def _show(output: Output, seen: Look, by: str, number: int | None) -> ExitCode:
         "client": lambda: stat_tables.client_table(seen),
         "node": lambda: stat_tables.node_table(seen),
     }
-    flat = tables["channel" if by == "tree" else by]
 
     def blocks() -> Sequence[Block]:
         if not seen.nodes and by != "node":
@@ -113,13 +101,10 @@ def _show(output: Output, seen: Look, by: str, number: int | None) -> ExitCode:
         table = tables[by]()
         if not table.rows and not seen.totals.topics:
             table.empty = "No topics."
-        return [stat_tables.node_grid(seen.answers), table] if by == "tree" else [table]
+        if watched and by in ("topic", "channel") and len(table.rows) == 1:
+            return [table]
+        head = [Line(), Line.of(units.clock(seen.clock))] if watched else []
+        return [*head, *([stat_tables.node_grid(seen.answers)] if by == "tree" else []), table]
 
-    if number is None:
-        output.show(lambda: stats_document(seen), blocks, flat)
-    elif output.format is OutputFormat.TABLE and by in ("topic", "channel") and len((table := flat()).rows) == 1:
-        output.show_row(table, number)
-    else:
-        stamp = Line.of(time.strftime("%H:%M:%S", time.localtime(seen.clock)))
-        output.show_next(lambda: stats_document(seen), lambda: [Line(), stamp, *blocks()], flat)
+    output.show(lambda: stats_document(seen), blocks, tables["channel" if by == "tree" else by], number=number)
     return report(seen.errors)

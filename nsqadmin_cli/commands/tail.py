@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 import click
 
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import command
+from nsqadmin_cli.command import Duration, Name, command
 from nsqadmin_cli.completion import complete_topics
 from nsqadmin_cli.consumer import Consumer, ephemeral_channel
 from nsqadmin_cli.consuming import auth_option, count_option
 from nsqadmin_cli.message import DOCUMENT, Message, field_of
 from nsqadmin_cli.message_view import message_blocks, message_table
-from nsqadmin_cli.options import Duration, Name, cluster_options, output_options
 from nsqadmin_cli.output import Output, OutputFormat, report
 from nsqadmin_cli.subscription import Received, Wish
 from nsqadmin_cli.table import Block, Tone
@@ -98,11 +97,7 @@ class Condition(click.ParamType[tuple[str, str]]):
 @click.option("--hex", "as_hex", is_flag=True, help="Show bodies as a hex dump.")
 @auth_option
 @click.option("--yes", is_flag=True, help="Consume messages queued in a topic without channels, without confirmation.")
-@cluster_options
-@output_options
-@click.pass_context
 def tail(
-    ctx: click.Context,
     cluster: Cluster,
     output: Output,
     topics: tuple[str, ...],
@@ -115,7 +110,7 @@ def tail(
     as_hex: bool,
     auth_secret: str,
     yes: bool,
-) -> None:
+) -> int:
     """Show messages as they are published, on all nodes that have the topic, until Ctrl-C.
 
     Uses a temporary channel, so other consumers are not affected. Messages queued in a topic that has no channel yet
@@ -141,7 +136,7 @@ def tail(
                 shown += len(chosen)
             consumer.finish(batch)
         errors = consumer.errors
-    ctx.exit(report(errors))
+    return report(errors)
 
 
 def _fits(message: Message, patterns: Sequence[re.Pattern[bytes]], conditions: Sequence[tuple[str, str]]) -> bool:
@@ -164,9 +159,9 @@ def _printer(output: Output, *, details: bool, as_hex: bool, several: bool) -> C
     if output.format is OutputFormat.JSON:
         return _print_documents
     if output.format is OutputFormat.CSV:
-        return lambda messages: output.show_next(dict, tuple, lambda: message_table(messages))
+        return lambda messages: output.show(dict, tuple, lambda: message_table(messages), number=0)
     if details or as_hex:
-        return lambda messages: output.show_next(dict, lambda: list(_blocks(messages, as_hex)))
+        return lambda messages: output.show(dict, lambda: list(_blocks(messages, as_hex)), number=0)
     return lambda messages: _print_bodies(messages, several)
 
 

@@ -5,8 +5,7 @@ import time
 import click
 
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import command
-from nsqadmin_cli.options import Duration, cluster_options
+from nsqadmin_cli.command import Duration, command
 from nsqadmin_cli.top_view import ORDERS, SUBJECTS, TopView
 from nsqadmin_cli.watch import Watcher
 
@@ -39,7 +38,6 @@ from nsqadmin_cli.watch import Watcher
     show_default=True,
     help="Initial view.",
 )
-@cluster_options
 def top(cluster: Cluster, interval: float, order: str, needle: str, subject: str) -> None:
     """Watch the queues on a full screen: rates, trends, drain times and problems.
 

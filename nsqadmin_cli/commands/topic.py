@@ -8,11 +8,10 @@ from nsqadmin_cli import stat_tables
 from nsqadmin_cli.address import Address
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Cluster, producer_address
-from nsqadmin_cli.command import command
-from nsqadmin_cli.confirm import Confirm, confirm_options
+from nsqadmin_cli.command import command, topic_argument
+from nsqadmin_cli.confirm import Confirm
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.http_client import NodeError, Refused
-from nsqadmin_cli.look import Look, look, model_document, no_such
 from nsqadmin_cli.models import Producer
 from nsqadmin_cli.operations import (
     DOCUMENT,
@@ -29,9 +28,9 @@ from nsqadmin_cli.operations import (
     plan_for_nodes,
     show_outcomes,
 )
-from nsqadmin_cli.options import cluster_options, output_options, topic_argument
 from nsqadmin_cli.output import Output, not_found, report
-from nsqadmin_cli.table import Block, Cell, Grid, Line, Tone
+from nsqadmin_cli.snapshot import Snapshot, no_such, take_snapshot
+from nsqadmin_cli.table import Block, Cell, Grid, Line, Tone, as_json
 from nsqadmin_cli.text import plural, printable
 
 
@@ -51,16 +50,13 @@ from nsqadmin_cli.text import plural, printable
     """,
 )
 @topic_argument
-@cluster_options
-@output_options
-@click.pass_context
-def show(ctx: click.Context, cluster: Cluster, output: Output, topic: str) -> None:
+def show(cluster: Cluster, output: Output, topic: str) -> int:
     """Show one topic: its counts, nodes and channels.
 
     With nsqlookupds, a node is marked if they do not send consumers to it, because the topic is tombstoned there or the
     node did not register.
     """
-    seen = look(cluster, topic=topic)
+    seen = take_snapshot(cluster, topic=topic)
     found, errors = _found(cluster, topic)
     if topic not in seen.topic_shares:
         known = found is not None and not errors and is_listed(cluster, topic)
@@ -73,7 +69,7 @@ def show(ctx: click.Context, cluster: Cluster, output: Output, topic: str) -> No
         lambda: _blocks(seen, topic, found),
         lambda: stat_tables.share_table(seen, seen.topic_shares[topic], seen.totals.topics[0]),
     )
-    ctx.exit(report([*seen.errors, *errors]))
+    return report([*seen.errors, *errors])
 
 
 def _found(cluster: Cluster, topic: str) -> tuple[set[str] | None, list[NodeError]]:
@@ -97,7 +93,7 @@ def _address(producer: Producer) -> str:
         return ""
 
 
-def _blocks(seen: Look, topic: str, found: set[str] | None) -> list[Block]:
+def _blocks(seen: Snapshot, topic: str, found: set[str] | None) -> list[Block]:
     whole = seen.totals.topics[0]
     shares = seen.topic_shares[topic]
     facts = Grid([[Cell("topic", Tone.FAINT), Cell(topic, Tone.STRONG)]])
@@ -112,7 +108,7 @@ def _blocks(seen: Look, topic: str, found: set[str] | None) -> list[Block]:
     return [*blocks, Line.of(plural(len(channels.rows), "channel"), Tone.STRONG), channels]
 
 
-def _document(seen: Look, topic: str, found: set[str] | None) -> dict[str, Any]:
+def _document(seen: Snapshot, topic: str, found: set[str] | None) -> dict[str, Any]:
     nodes = []
     for address, answer in seen.answers.items():
         share = seen.topic_shares[topic].get(address)
@@ -121,10 +117,10 @@ def _document(seen: Look, topic: str, found: set[str] | None) -> dict[str, Any]:
                 "address": str(address),
                 "error": answer.reason if isinstance(answer, NodeError) else None,
                 "found": None if found is None else str(address) in found,
-                "topic": share and model_document(share),
+                "topic": as_json(share),
             }
         )
-    return model_document(seen.totals.topics[0]) | {"nodes": nodes}
+    return {**as_json(seen.totals.topics[0]), "nodes": nodes}
 
 
 @command(
@@ -138,39 +134,30 @@ def _document(seen: Look, topic: str, found: set[str] | None) -> dict[str, Any]:
 )
 @topic_argument
 @lookupd_only_option
-@cluster_options
-@output_options
-@click.pass_context
-def create(ctx: click.Context, cluster: Cluster, output: Output, topic: str, lookupd_only: bool) -> None:
+def create(cluster: Cluster, output: Output, topic: str, lookupd_only: bool) -> int:
     """Create a topic on all nodes and at nsqlookupds.
 
     Publishing creates a topic automatically. Create it explicitly to add channels or pause it before the first message.
     """
-    operate(ctx, cluster, output, Operation("create", topic), lookupd_only=lookupd_only)
+    return operate(cluster, output, Operation("create", topic), lookupd_only=lookupd_only)
 
 
 @command("pause", examples="gnsqadmin topic pause orders\ngnsqadmin topic pause orders --json", document=DOCUMENT)
 @topic_argument
-@cluster_options
-@output_options
-@click.pass_context
-def pause(ctx: click.Context, cluster: Cluster, output: Output, topic: str) -> None:
+def pause(cluster: Cluster, output: Output, topic: str) -> int:
     """Stop a topic from passing messages to its channels.
 
     Publishers are not affected: messages are queued in the topic. Channels continue with the messages they have. The
     topic stays paused across restarts.
     """
-    operate(ctx, cluster, output, Operation("pause", topic))
+    return operate(cluster, output, Operation("pause", topic))
 
 
 @command("unpause", examples="gnsqadmin topic unpause orders\ngnsqadmin topic unpause orders --json", document=DOCUMENT)
 @topic_argument
-@cluster_options
-@output_options
-@click.pass_context
-def unpause(ctx: click.Context, cluster: Cluster, output: Output, topic: str) -> None:
+def unpause(cluster: Cluster, output: Output, topic: str) -> int:
     """Let a paused topic pass messages to its channels again."""
-    operate(ctx, cluster, output, Operation("unpause", topic))
+    return operate(cluster, output, Operation("unpause", topic))
 
 
 @command(
@@ -184,19 +171,13 @@ def unpause(ctx: click.Context, cluster: Cluster, output: Output, topic: str) ->
 )
 @topic_argument
 @click.option("--with-channels", is_flag=True, help="Also empty all its channels.")
-@confirm_options
-@cluster_options
-@output_options
-@click.pass_context
-def empty(
-    ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm, topic: str, with_channels: bool
-) -> None:
+def empty(cluster: Cluster, output: Output, confirm: Confirm, topic: str, with_channels: bool) -> int:
     """Discard the messages in a topic's own queue.
 
     A topic has such messages if it is paused or has no channel. Its channels keep their messages; see also gnsqadmin
     channel empty.
     """
-    operate(ctx, cluster, output, Operation("empty", topic, with_channels=with_channels), confirm)
+    return operate(cluster, output, Operation("empty", topic, with_channels=with_channels), confirm)
 
 
 @command(
@@ -209,17 +190,13 @@ def empty(
     document=DOCUMENT,
 )
 @topic_argument
-@confirm_options
-@cluster_options
-@output_options
-@click.pass_context
-def delete(ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> None:
+def delete(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> int:
     """Delete a topic with its channels and all messages.
 
     It is deleted on all nodes and nsqlookupds, and its consumers are disconnected. Publishers, and consumers that
     reconnect, create the topic again: stop them first. To delete it on one node only, see gnsqadmin topic tombstone.
     """
-    operate(ctx, cluster, output, Operation("delete", topic), confirm)
+    return operate(cluster, output, Operation("delete", topic), confirm)
 
 
 @command(
@@ -235,19 +212,14 @@ def delete(ctx: click.Context, cluster: Cluster, output: Output, confirm: Confir
 @click.option(
     "--delete", "with_delete", is_flag=True, help="Also delete the topic on the node, as nsqadmin's Tombstone does."
 )
-@confirm_options
-@cluster_options
-@output_options
-@click.pass_context
 def tombstone(
-    ctx: click.Context,
     cluster: Cluster,
     output: Output,
     confirm: Confirm,
     topic: str,
     node: str,
     with_delete: bool,
-) -> None:
+) -> int:
     """Hide one node from the consumers of a topic.
 
     nsqlookupds no longer send consumers there. Stop publishers first. With --delete, the topic is then deleted on the
@@ -272,7 +244,7 @@ def tombstone(
         do_planned(cluster, hidden, lambda lookupd: lookupd.tombstone(topic, name))
         do_on_nodes(cluster, operation, outcomes)
     show_outcomes(output, operation, outcomes, hidden, dry_run=confirm.dry_run, lookupd_action="tombstone")
-    ctx.exit(report([*errors, *failures(outcomes, hidden, errors)]))
+    return report([*errors, *failures(outcomes, hidden, errors)])
 
 
 def _find(producers: list[Producer], node: str, topic: str) -> Producer:

@@ -2,16 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 
-import click
-
 from nsqadmin_cli import stat_tables
 from nsqadmin_cli.address import Address
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import command
-from nsqadmin_cli.look import Look, client_document, look, require
+from nsqadmin_cli.command import channel_option, command, topic_option
 from nsqadmin_cli.models import ChannelStats, ClientStats
-from nsqadmin_cli.options import channel_option, cluster_options, output_options, topic_option
 from nsqadmin_cli.output import Output, report
+from nsqadmin_cli.snapshot import Snapshot, client_document, require, take_snapshot
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Form, Row, Table, Tone
 from nsqadmin_cli.text import plural
 
@@ -33,20 +30,17 @@ from nsqadmin_cli.text import plural
 )
 @topic_option
 @channel_option
-@cluster_options
-@output_options
-@click.pass_context
-def tree(ctx: click.Context, cluster: Cluster, output: Output, topic: str, channel: str) -> None:
+def tree(cluster: Cluster, output: Output, topic: str, channel: str) -> int:
     """Show topics, their channels and the consumers of these, on all nodes.
 
     CSV output has one row per consumer.
     """
-    seen = look(cluster, topic=topic, channel=channel, clients=True)
+    seen = take_snapshot(cluster, topic=topic, channel=channel, clients=True)
     require(cluster, seen, topic, channel)
     output.show(
         lambda: {"topics": list(_document(seen))}, lambda: [_table(seen)], lambda: stat_tables.client_table(seen)
     )
-    ctx.exit(report(seen.errors))
+    return report(seen.errors)
 
 
 Places = Mapping[Address, ChannelStats]  # one channel on each node that has it
@@ -57,7 +51,7 @@ def _clients(places: Places) -> list[tuple[Address, ClientStats]]:
     return sorted(clients, key=lambda pair: (pair[1].client_id, pair[0], pair[1].remote_address))
 
 
-def _table(seen: Look) -> Table:
+def _table(seen: Snapshot) -> Table:
     table = Table(
         (
             Column("name", "topic / channel / consumer"),
@@ -102,7 +96,7 @@ def _place(nodes: Mapping[Address, object]) -> str:
     return str(next(iter(nodes))) if len(nodes) == 1 else plural(len(nodes), "node")
 
 
-def _document(seen: Look) -> Iterator[dict[str, object]]:
+def _document(seen: Snapshot) -> Iterator[dict[str, object]]:
     for topic in seen.totals.topics:
         channels = []
         for channel in topic.channels:

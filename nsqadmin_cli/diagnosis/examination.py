@@ -12,8 +12,8 @@ from nsqadmin_cli.cluster import Answers, Cluster, ask_all, values_of
 from nsqadmin_cli.diagnosis.finding import Commands
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.look import Look
 from nsqadmin_cli.models import ClientStats, Producer
+from nsqadmin_cli.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class Examination:
     `whole`: all topics and channels were queried, so that those not seen do not exist.
     """
 
-    before: Look
-    after: Look
+    before: Snapshot
+    after: Snapshot
     seconds: float
     commands: Commands
     deep: int
@@ -57,7 +57,7 @@ def examine(
     except AdminError as error:  # of all nsqlookupds: each of them has an error among the answers below
         nodes, discovery = [], [error]
     question = partial(Nsqd.stats, topic=topic, channel=channel, clients=True)
-    before = Look(cluster.ask(question, nodes), [])
+    before = Snapshot(cluster.ask(question, nodes), [])
     listed = cluster.ask_lookupds(Lookupd.nodes) if cluster.lookupds else {}
     # Who hangs is waited for once.
     there = [node for node in nodes if node.address in before.nodes]
@@ -69,7 +69,7 @@ def examine(
         from nsqadmin_cli.render.progress import wait  # what it needs loads slowly
 
         wait(f"measuring rates, {interval:g} s", interval)
-    after = Look(before.answers | cluster.ask(question, there), [], before)
+    after = Snapshot(before.answers | cluster.ask(question, there), [], before)
     # What is left of these are nodes at impossible addresses.
     discovery += [one for one in cluster.lookupd_errors if not isinstance(listed.get(one.address), NodeError)]
     return Examination(

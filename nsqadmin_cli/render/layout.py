@@ -24,9 +24,10 @@ _EXACT: dict[Form, Callable[..., str]] = {
     Form.BYTES: units.size,
     Form.DURATION: units.duration,
     Form.LATENCY: units.latency,
+    Form.TIME: units.clock,
 }
 _COMPACT = _EXACT | {Form.COUNT: units.compact, Form.RATE: units.compact_rate}
-_AT_LEFT = (Form.TEXT, Form.FLAG)
+_AT_LEFT = (Form.TEXT, Form.FLAG, Form.TIME)
 
 
 @dataclass(frozen=True, slots=True)

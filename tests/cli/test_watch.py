@@ -18,8 +18,8 @@ from cli.nodes import at, create
 from daemons import Daemon, eventually
 from nsqadmin_cli.address import Address
 from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.look import Look
 from nsqadmin_cli.models import ChannelStats, NodeStats, TopicStats
+from nsqadmin_cli.snapshot import Snapshot
 from nsqadmin_cli.totals import Flow, flows
 
 A, B = Address("a", 1), Address("b", 1)
@@ -62,10 +62,10 @@ def test_what_is_new_flows_with_the_next_look(before: dict[Address, NodeStats]) 
 
 
 def test_the_rate_after_an_error_counts_from_the_last_answer() -> None:
-    first = Look({A: NODE}, [])
-    failed = Look({A: NodeError("nsqd", A, "no complete answer within 5 s")}, [], first)
+    first = Snapshot({A: NODE}, [])
+    failed = Snapshot({A: NodeError("nsqd", A, "no complete answer within 5 s")}, [], first)
     assert failed.flows == {}
-    assert Look({A: node(40, 20.0)}, [], failed).flows == {("t", ""): Flow(2, 2), ("t", "c"): Flow()}
+    assert Snapshot({A: node(40, 20.0)}, [], failed).flows == {("t", ""): Flow(2, 2), ("t", "c"): Flow()}
 
 
 def published(finding: dict[str, Any]) -> float:

@@ -12,19 +12,20 @@ from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.models import ChannelStats, ClientStats, Latency, NodeStats, TopicStats, as_json
+from nsqadmin_cli.models import ChannelStats, ClientStats, NodeStats, TopicStats
 from nsqadmin_cli.output import not_found
+from nsqadmin_cli.table import as_json
 from nsqadmin_cli.text import suggestion
 from nsqadmin_cli.totals import Flow, Key, Totals, flows
 
 
 @dataclass
-class Look:
+class Snapshot:
     """One snapshot. `clock` is in unix seconds, `moment` monotonic; there are flows if there was a snapshot before."""
 
     answers: Answers[NodeStats]
     lookupd_errors: list[NodeError]
-    before: "Look | None" = None
+    before: "Snapshot | None" = None
     clock: float = field(default_factory=time.time)
     moment: float = field(default_factory=time.monotonic)
     flows: dict[Key, Flow] | None = None
@@ -87,7 +88,7 @@ def every(seconds: float | None, count: int | None = None) -> Iterator[int]:
         time.sleep(due - now)
 
 
-def require(cluster: Cluster, seen: Look, topic: str, channel: str = "") -> None:
+def require(cluster: Cluster, seen: Snapshot, topic: str, channel: str = "") -> None:
     """Raise unless a node has the topic or channel of the options (empty: none), or no node answered."""
     names = [name for name in seen.channel_shares if channel == name[1]] if channel else seen.topic_shares
     if seen.nodes and (topic or channel) and not names:
@@ -110,15 +111,15 @@ def no_such(cluster: Cluster, errors: Sequence[AdminError], topic: str, channel:
     return not_found(what + suggestion(channel, sorted(channels)), [])
 
 
-def look(
-    cluster: Cluster, *, topic: str = "", channel: str = "", clients: bool = False, before: Look | None = None
-) -> Look:
+def take_snapshot(
+    cluster: Cluster, *, topic: str = "", channel: str = "", clients: bool = False, before: Snapshot | None = None
+) -> Snapshot:
     """Query all nodes for statistics, of all topics and channels or the given ones."""
     answers = cluster.ask(partial(Nsqd.stats, topic=topic, channel=channel, clients=clients))
-    return Look(answers, cluster.lookupd_errors, before)
+    return Snapshot(answers, cluster.lookupd_errors, before)
 
 
-def stats_document(seen: Look) -> dict[str, Any]:
+def stats_document(seen: Snapshot) -> dict[str, Any]:
     """Nodes, sums and flows, as specified by `gnsqadmin stats --help`."""
     nodes = []
     unknown = dict.fromkeys(("version", "health", "start_time"), None) | {"topics": [], "producers": None}
@@ -126,21 +127,14 @@ def stats_document(seen: Look) -> dict[str, Any]:
         if isinstance(answer, NodeError):
             nodes.append({"address": str(address), "error": answer.reason} | unknown)
         else:
-            nodes.append({"address": str(address), "error": None} | model_document(answer))
+            nodes.append({"address": str(address), "error": None} | as_json(answer))
     flows = seen.flows and [
         {"topic": topic, "channel": channel, "ingress_rate": flow.ingress, "egress_rate": flow.egress}
         for (topic, channel), flow in seen.flows.items()
     ]
-    return {"time": seen.clock, "nodes": nodes, "totals": seen.totals.as_json(), "flows": flows}
-
-
-def model_document(model: NodeStats | TopicStats | ChannelStats | ClientStats | Latency) -> dict[str, Any]:
-    """The fields of a model."""
-    found = as_json(model)
-    assert isinstance(found, dict)
-    return found
+    return {"time": seen.clock, "nodes": nodes, "totals": as_json(seen.totals), "flows": flows}
 
 
 def client_document(client: ClientStats, address: Address) -> dict[str, Any]:
     """A client and its node."""
-    return {"node": str(address)} | model_document(client)
+    return {"node": str(address), **as_json(client)}
