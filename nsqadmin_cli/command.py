@@ -9,7 +9,7 @@ import functools
 import inspect
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import click
@@ -37,10 +37,10 @@ class AdminOption(click.Option):
 class AdminCommand(click.Command):
     """A command with examples. `document` describes what --json prints; both keep their lines."""
 
-    def __init__(self, *args: Any, examples: str = "", document: str = "", **attributes: Any) -> None:
+    def __init__(self, *args: Any, examples: str = "", document: Sequence[str] = (), **attributes: Any) -> None:
         super().__init__(*args, **attributes)
         self.examples = textwrap.dedent(examples).strip()
-        self.document = textwrap.dedent(document).strip()
+        self.document = "\n".join(textwrap.dedent(part).strip() for part in document)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if ctx.resilient_parsing:  # a shell completes, and click leaves out all that follows an unknown option
@@ -74,13 +74,14 @@ class AdminCommand(click.Command):
 
 
 def command(
-    name: str, *, examples: str, document: str = "", cls: type[AdminCommand] = AdminCommand
+    name: str, *, examples: str, document: str | Sequence[str] = (), cls: type[AdminCommand] = AdminCommand
 ) -> Callable[[Function], AdminCommand]:
     """A decorator instead of click.command: `name` is the last word of the command.
 
     A parameter of the function that is named like one of `_SHARED` gets its value, and the command gets its options.
     The function returns the exit code, or None for 0.
     """
+    parts = [document] if isinstance(document, str) else document
 
     def make(function: Function) -> AdminCommand:
         wanted = [shared for shared in _SHARED if shared in inspect.signature(function).parameters]
@@ -91,7 +92,7 @@ def command(
                 values[shared] = _SHARED[shared][0](values)
             return function(*args, **values)
 
-        made = click.command(name, cls=cls, examples=examples, document=document)(called)
+        made = click.command(name, cls=cls, examples=examples, document=parts)(called)
         made.params += [option for shared in wanted for option in _SHARED[shared][1]]
         return made
 

@@ -21,7 +21,7 @@ from nsqadmin_cli.http_client import NodeError, Refused, timed_out
 from nsqadmin_cli.models import ChannelStats, NodeStats, TopicStats
 from nsqadmin_cli.output import Output, progress, report
 from nsqadmin_cli.snapshot import no_such
-from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Grid, Line, Row, Table, Tone
+from nsqadmin_cli.table import ALWAYS, Block, Cell, Form, Grid, Line, Table, Tone, shown, table_of
 from nsqadmin_cli.text import plural
 
 Share = TopicStats | ChannelStats
@@ -263,13 +263,22 @@ _DONE = {
 _ALREADY = {"create": "already existed", "pause": "was already paused", "unpause": "was not paused"}
 _TAKING = {"delete": "Deleting", "empty": "Emptying"}
 
-_LOSSES = {
-    "channel_count": Column("channel_count", "channels", form=Form.COUNT, keep=6),
-    "depth": Column("depth", "depth", form=Form.COUNT, keep=ALWAYS),
-    "in_flight_count": Column("in_flight_count", "in flight", "inflt", Form.COUNT, keep=ALWAYS),
-    "deferred_count": Column("deferred_count", "deferred", "def", Form.COUNT, keep=6),
-    "client_count": Column("client_count", "clients", form=Form.COUNT, keep=ALWAYS),
-}
+
+@dataclass(slots=True)
+class OutcomeRow:
+    """The losses and the result at one target."""
+
+    address: object = shown("node", key="node", tone=Tone.NODE)
+    program: str = shown("program", default="nsqd")
+    channel_count: object = shown("channels", form=Form.COUNT, keep=6)
+    depth: object = shown("depth", form=Form.COUNT, keep=ALWAYS)
+    in_flight_count: object = shown("in flight", "inflt", Form.COUNT, keep=ALWAYS)
+    deferred_count: object = shown("deferred", "def", Form.COUNT, keep=6)
+    client_count: object = shown("clients", form=Form.COUNT, keep=ALWAYS)
+    result: Cell | None = shown("result", keep=ALWAYS)
+
+
+_LOSSES = ("channel_count", "depth", "in_flight_count", "deferred_count", "client_count")
 
 
 def operate(
@@ -381,7 +390,7 @@ def show_outcomes(
     output.show(
         lambda: document(operation, outcomes, lookupds, dry_run=dry_run, action=lookupd_action or operation.action),
         made,
-        lambda: _flat_table(operation, outcomes, lookupds, lookupd_action),
+        lambda: _table(operation, outcomes, lookupds, lookupd_action),
     )
 
 
@@ -439,49 +448,31 @@ def blocks(
     return found
 
 
-def _table(operation: Operation, outcomes: Sequence[Outcome[Nsqd]]) -> Table:
-    """One row for each node: what is lost there, and the result."""
-    keys = list(sum_of_losses(operation, outcomes))
-    if not keys and operation.is_destructive and outcomes:
-        keys = ["depth"]
-    table = Table(
-        (
-            Column("node", "node", tone=Tone.NODE),
-            *(_LOSSES[key] for key in keys),
-            Column("result", "result", keep=ALWAYS),
-        )
-    )
+def _table(
+    operation: Operation,
+    outcomes: Sequence[Outcome[Nsqd]],
+    lookupds: Sequence[Outcome[Lookupd]] | None = None,
+    lookupd_action: str = "",
+) -> Table:
+    """One row for each node: what is lost there, and the result; for CSV, also one for each of `lookupds`."""
+    rows = []
     done = 0
     for outcome in outcomes:
-        lost = losses_of(operation, outcome)
         done += outcome.result in (Result.PLANNED, Result.DONE)
-        table.rows.append(
-            [str(outcome.peer), *(_lost(lost.get(key)) for key in keys), _said(operation.action, outcome)]
-        )
-    if done > 1:
-        whole = sum_of_losses(operation, outcomes)
-        total: Row = [Cell(plural(done, "node"), Tone.STRONG), *(_lost(whole.get(key)) for key in keys), None]
-        table.total = total if keys else None
-    return table
+        lost = losses_of(operation, outcome)
+        rows.append(OutcomeRow(str(outcome.peer), result=_said(operation.action, outcome), **_marked(lost)))
+    for listed in lookupds or ():
+        said = _said(lookupd_action or operation.action, listed)
+        rows.append(OutcomeRow(str(listed.peer), "nsqlookupd", result=said))
+    whole = sum_of_losses(operation, outcomes)
+    kept = whole or (["depth"] if operation.is_destructive and outcomes else [])
+    without = [*(key for key in _LOSSES if key not in kept), *(["program"] if lookupds is None else [])]
+    total = OutcomeRow(Cell(plural(done, "node"), Tone.STRONG), **_marked(whole)) if done > 1 and whole else None
+    return table_of(OutcomeRow, rows, without=without, total=total)
 
 
-def _flat_table(
-    operation: Operation, outcomes: Sequence[Outcome[Nsqd]], lookupds: Sequence[Outcome[Lookupd]], lookupd_action: str
-) -> Table:
-    """One row for each node and nsqlookupd."""
-    table = _table(operation, outcomes)
-    first, *others = table.columns
-    table.columns = (first, Column("program", "program"), *others)
-    table.rows = [[row[0], "nsqd", *row[1:]] for row in table.rows]
-    blanks = [None] * (len(others) - 1)
-    for outcome in lookupds:
-        said = _said(lookupd_action or operation.action, outcome)
-        table.rows.append([str(outcome.peer), "nsqlookupd", *blanks, said])
-    return table
-
-
-def _lost(number: int | None) -> Cell | int | None:
-    return Cell(number, Tone.NOTE) if number else number
+def _marked(lost: dict[str, int]) -> dict[str, Any]:
+    return {key: Cell(number, Tone.NOTE) if number else number for key, number in lost.items()}
 
 
 def _said(action: str, outcome: Outcome[Nsqd] | Outcome[Lookupd]) -> Cell:

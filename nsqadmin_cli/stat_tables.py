@@ -287,7 +287,7 @@ def node_table(
     total = _sum_up(NodeRow(Cell(plural(len(seen.answers), "node"), Tone.STRONG)), seen.totals)
     rows = node_rows(seen) if rows is None else rows
     return table_of(
-        NodeRow, rows.values(), without=without, total=total if len(seen.nodes) > 1 else None, empty="No nodes."
+        NodeRow, [*rows.values()], without=without, total=total if len(seen.nodes) > 1 else None, empty="No nodes."
     )
 
 

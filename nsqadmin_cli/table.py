@@ -7,7 +7,7 @@ tables and CSV. Independent of the terminal.
 import dataclasses
 import enum
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -86,20 +86,22 @@ def shown(
     tone: Tone = Tone.PLAIN,
     *,
     key: str = "",
-    json: bool | str = True,
+    json: bool = True,
     help: str = "",
+    null: bool = False,
     default: Any = None,
 ) -> Any:
-    """A field of a row with a column. `key` is its name in CSV, `json` that in JSON (False: it has none), `help` what
-    the description of the document adds to the name."""
-    return field(
-        default=default, metadata={"column": (key, heading, short, form, keep, tone), "json": json, "help": help}
-    )
+    """A field of a row with a column, whose name in CSV is `key`, if it differs; without `json`, it is not in JSON.
+
+    `help` is what the description of the document adds to its name; with `null`, an empty text is null in JSON.
+    """
+    metadata = {"column": (key, heading, short, form, keep, tone), "json": json, "help": help, "null": null}
+    return field(default=default, metadata=metadata)
 
 
-def told(help: str = "", **default: Any) -> Any:
+def told(help: str = "", *, null: bool = False, **default: Any) -> Any:
     """A field of a row without a column."""
-    return field(**(default or {"default": None}), metadata={"help": help})
+    return field(**(default or {"default": None}), metadata={"help": help, "null": null})
 
 
 @cache
@@ -113,25 +115,30 @@ def columns_of(kind: type) -> dict[str, Column]:
 
 
 @cache
-def _keys_of(kind: type) -> tuple[tuple[str, str, str], ...]:
-    """Name, key in JSON and help of the fields that are in JSON."""
-    return tuple(
-        (one.name, one.name if key is True else key, one.metadata.get("help", ""))
-        for one in dataclasses.fields(kind)
-        if (key := one.metadata.get("json", True))
-    )
+def _keys_of(kind: type) -> "tuple[dataclasses.Field[Any], ...]":
+    """The fields that are in JSON."""
+    return tuple(one for one in dataclasses.fields(kind) if one.metadata.get("json", True))
 
 
 def table_of(
-    kind: type, rows: Iterable[object], *, without: Collection[str] = (), total: object = None, empty: str = ""
+    kind: type, rows: Sequence[object], *, without: Collection[str] = (), total: object = None, empty: str = ""
 ) -> Table:
-    """A table of rows of this kind, without some fields; `total` is another one."""
+    """A table of rows of this kind, without some fields. `total` is another row, or the name of the sums of several."""
     columns = {name: column for name, column in columns_of(kind).items() if name not in without}
+    cells = [[getattr(row, name) for name in columns] for row in rows]
+    last: Row | None = None
+    if isinstance(total, str):
+        if len(rows) > 1:
+            last = [total, *(_sum(column, index, cells) for index, column in enumerate(columns.values()) if index)]
+    elif total is not None:
+        last = [getattr(total, name) for name in columns]
+    return Table(tuple(columns.values()), [*cells], last, empty)
 
-    def cells(row: object) -> Row:
-        return [getattr(row, name) for name in columns]
 
-    return Table(tuple(columns.values()), list(map(cells, rows)), cells(total) if total is not None else None, empty)
+def _sum(column: Column, index: int, rows: Sequence[Row]) -> int | None:
+    if column.form not in (Form.COUNT, Form.BYTES):
+        return None
+    return sum(as_json(row[index]) or 0 for row in rows)
 
 
 def as_json(value: object) -> Any:
@@ -146,7 +153,8 @@ def as_json(value: object) -> Any:
         return {key: as_json(one) for key, one in value.items()}
     kind: Any = type(value)
     if dataclasses.is_dataclass(kind) and kind.__str__ is object.__str__:
-        return {key: as_json(getattr(value, name)) for name, key, _ in _keys_of(kind)}
+        found = ((one, getattr(value, one.name)) for one in _keys_of(kind))
+        return {one.name: None if was == "" and one.metadata.get("null") else as_json(was) for one, was in found}
     return str(value)
 
 
@@ -155,7 +163,7 @@ _SIMPLE = (str, int, float, type(None))
 
 def described(name: str, what: str, kind: type) -> str:
     """`name` and its meaning, with the keys of a kind of rows, for the help of a command: lines of 80 columns."""
-    keys = ", ".join(f"{key} ({help})" if help else key for _, key, help in _keys_of(kind))
+    keys = ", ".join(one.name + f" ({one.metadata['help']})" * bool(one.metadata.get("help")) for one in _keys_of(kind))
     return textwrap.fill(f"{what}: {keys}", 78, initial_indent=name.ljust(9), subsequent_indent=" " * 9) + "\n"
 
 

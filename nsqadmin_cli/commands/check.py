@@ -14,7 +14,7 @@ from nsqadmin_cli.command import AdminCommand, Duration, channel_option, command
 from nsqadmin_cli.errors import AdminError, ExitCode
 from nsqadmin_cli.output import Output
 from nsqadmin_cli.snapshot import Snapshot, take_snapshot
-from nsqadmin_cli.table import Block, Cell, Column, Line, Table, Tone
+from nsqadmin_cli.table import Block, Line, Tone, described, shown, table_of
 from nsqadmin_cli.text import plural
 from nsqadmin_cli.thresholds import METRICS, Limits, Measure, Metric, Scope, limit_options
 
@@ -44,25 +44,28 @@ _SHOWN = 20  # problems in the text: monitoring systems take some kilobytes
 class Problem:
     """A value beyond a limit, or unknown. `metric` is empty if it is not about a limit."""
 
-    status: Status
-    text: str
-    metric: str = ""
-    measure: Measure = Measure(math.nan)
-    limits: Limits = Limits()
-    node: str = ""
+    status: Status = shown("status")
+    metric: str = shown("metric", null=True, help="null if a node is the problem")
+    topic: str = shown("topic", null=True)
+    channel: str = shown("channel", null=True)
+    node: str = shown("node", null=True, help="null if not about one")
+    value: float | None = shown("value", help="null if there is none, or the channel never becomes empty")
+    warning: float | None = shown("warning")
+    critical: float | None = shown("critical", help="the limits, or null")
+    text: str = shown("text")
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "status": self.status.value,
-            "metric": self.metric or None,
-            "topic": self.measure.topic or None,
-            "channel": self.measure.channel or None,
-            "node": self.node or None,
-            "value": _number(self.measure.value),
-            "warning": self.limits.warning,
-            "critical": self.limits.critical,
-            "text": self.text,
-        }
+    @classmethod
+    def of(
+        cls,
+        status: Status,
+        text: str,
+        metric: str = "",
+        measure: Measure = Measure(math.nan),  # noqa: B008
+        limits: Limits = Limits(),  # noqa: B008
+        node: str = "",
+    ) -> "Problem":
+        value = _number(measure.value)
+        return cls(status, metric, measure.topic, measure.channel, node, value, limits.warning, limits.critical, text)
 
 
 class CheckCommand(AdminCommand):
@@ -98,19 +101,20 @@ def _unknown(error: click.ClickException) -> click.ClickException:
         gnsqadmin check --requeue-rate 1,10 --drain-time 10m,1h --interval 30
         gnsqadmin check --channel-depth 50000 --exclude 'audit/*' --exclude '*#ephemeral'
     """,
-    document="""
-        time      unix seconds
-        status    OK, WARNING, CRITICAL or UNKNOWN
-        summary   the text of the first line
-        problems  list, the worst first: status, metric (null if a node is the
-                  problem), topic, channel, node (null if not about one), value
-                  (null if there is none, or the channel never becomes empty),
-                  warning, critical (the limits, or null), text
-        metrics   the worst value of each: depth, topic_depth, channel_depth,
-                  backend_depth, in_flight, deferred, requeue_rate, timeout_rate,
-                  drain_time (seconds), clients, nodes; null if there is nothing to
-                  measure, and for rates and times without --interval or a limit
-    """,
+    document=(
+        """
+        time     unix seconds
+        status   OK, WARNING, CRITICAL or UNKNOWN
+        summary  the text of the first line
+        """,
+        described("problems", "list, the worst first", Problem),
+        """
+        metrics  the worst value of each: depth, topic_depth, channel_depth,
+                 backend_depth, in_flight, deferred, requeue_rate, timeout_rate,
+                 drain_time (seconds), clients, nodes; null if there is nothing to
+                 measure, and for rates and times without --interval or a limit
+        """,
+    ),
 )
 @limit_options
 @topic_option
@@ -156,7 +160,7 @@ def check(
         found = [*_of_nodes(seen), *_of_names(seen, topic, channel)]
     except AdminError as error:  # no nsqlookupd answers
         seen = Snapshot({}, [])
-        found = [Problem(Status.UNKNOWN, str(error))]
+        found = [Problem.of(Status.UNKNOWN, str(error))]
     scope = Scope(seen, exclude)
     measures = {
         metric: list(metric.measure(scope)) if interval is not None or not metric.moving else [] for metric in METRICS
@@ -172,11 +176,11 @@ def check(
             "time": seen.clock,
             "status": status.value,
             "summary": summary,
-            "problems": [problem.as_json() for problem in problems],
+            "problems": problems,
             "metrics": {metric.key: _number(measure.value) if measure else None for metric, measure in worst.items()},
         },
         lambda: list(_lines(status, summary, problems, _performance(worst, given))),
-        lambda: _table(problems),
+        lambda: table_of(Problem, problems),
     )
     return _CODES[status]
 
@@ -194,14 +198,14 @@ def _look(cluster: Cluster, topic: str, channel: str, interval: float | None) ->
 
 def _of_nodes(seen: Snapshot) -> Iterator[Problem]:
     for error in errors_of(seen.answers):
-        yield Problem(Status.CRITICAL, str(error), node=str(error.address))
+        yield Problem.of(Status.CRITICAL, str(error), node=str(error.address))
     for address, node in seen.nodes.items():
         if node.health != "OK":
-            yield Problem(Status.CRITICAL, f"nsqd at {address}: {node.health}", node=str(address))
+            yield Problem.of(Status.CRITICAL, f"nsqd at {address}: {node.health}", node=str(address))
     for error in seen.lookupd_errors:
-        yield Problem(Status.WARNING, str(error), node=str(error.address))
+        yield Problem.of(Status.WARNING, str(error), node=str(error.address))
     if not seen.answers:
-        yield Problem(Status.UNKNOWN, "nsqlookupd lists no nodes")
+        yield Problem.of(Status.UNKNOWN, "nsqlookupd lists no nodes")
 
 
 def _of_names(seen: Snapshot, topic: str, channel: str) -> Iterator[Problem]:
@@ -214,7 +218,7 @@ def _of_names(seen: Snapshot, topic: str, channel: str) -> Iterator[Problem]:
         what = f"channel {topic}/{channel}" if topic else f"channel {channel}"
     else:
         return
-    yield Problem(Status.UNKNOWN, f"no node has the {what}", measure=Measure(math.nan, topic, channel))
+    yield Problem.of(Status.UNKNOWN, f"no node has the {what}", measure=Measure(math.nan, topic, channel))
 
 
 def _of_limits(given: dict[Metric, Limits], measures: dict[Metric, list[Measure]]) -> Iterator[Problem]:
@@ -223,7 +227,7 @@ def _of_limits(given: dict[Metric, Limits], measures: dict[Metric, list[Measure]
             for status, limit in ((Status.CRITICAL, limits.critical), (Status.WARNING, limits.warning)):
                 if limit is not None and metric.beyond(measure.value, limit):
                     text = _place(measure) + metric.complaint(measure.value, limit)
-                    yield Problem(status, text, metric.key, measure, limits)
+                    yield Problem.of(status, text, metric.key, measure, limits)
                     break
 
 
@@ -283,12 +287,3 @@ def _limit(metric: Metric, limit: float | None) -> str:
 
 def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _table(problems: list[Problem]) -> Table:
-    columns = ("status", "metric", "topic", "channel", "node", "value", "warning", "critical", "text")
-    table = Table([Column(key, key) for key in columns])
-    for problem in problems:
-        row = problem.as_json()
-        table.rows.append([Cell(row[key]) for key in columns])
-    return table

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -11,11 +12,24 @@ from nsqadmin_cli.datadir.checking import Checker, Finding, Report, Severity
 from nsqadmin_cli.datadir.directory import METADATA, DataDirectory, Queue, list_directory
 from nsqadmin_cli.datadir.journals import JournalReport, check_journals
 from nsqadmin_cli.datadir.lock import describe_holder, is_held
-from nsqadmin_cli.datadir.queue import Saved
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE
 from nsqadmin_cli.errors import ExitCode, NotFound
 from nsqadmin_cli.output import Advance, Output, note, progress
-from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Grid, Line, Paragraph, Row, Table, Tone
+from nsqadmin_cli.table import (
+    ALWAYS,
+    Block,
+    Cell,
+    Form,
+    Grid,
+    Line,
+    Paragraph,
+    Tone,
+    as_json,
+    described,
+    shown,
+    table_of,
+    told,
+)
 from nsqadmin_cli.text import plural
 
 Function = Callable[..., Any]
@@ -79,6 +93,28 @@ def head(found: DataDirectory, running: bool) -> list[Block]:
     return [Grid(facts)]
 
 
+@dataclass(slots=True)
+class VerifiedQueue:
+    queue: Cell = shown("queue")
+    messages: int = shown("messages", "msgs", Form.COUNT, ALWAYS)
+    bytes: int = shown("bytes", form=Form.BYTES, keep=7, help="of bodies")
+    held: int = shown(
+        "deferred", "def", Form.COUNT, keep=5, help="deferred messages that gnsqd keeps outside the queue"
+    )
+    state: Cell = shown("state", keep=ALWAYS, json=False)
+    sound: bool = told()
+
+
+@dataclass(slots=True)
+class VerifiedJournal:
+    topic: Cell | str = shown("in a journal", key="queue")
+    messages: int = shown("messages", "msgs", Form.COUNT, ALWAYS)
+    bytes: int | None = shown("size", form=Form.BYTES, keep=7)
+    queues: list[dict[str, Any]] = told("name and messages of each that has some", default=())
+    state: Cell | None = shown("state", keep=ALWAYS, json=False)
+    sound: bool = told()
+
+
 @command(
     "verify",
     examples="""
@@ -86,17 +122,16 @@ def head(found: DataDirectory, running: bool) -> list[Block]:
         gnsqadmin data verify /var/lib/nsqd --topic orders --json | jq .findings
         gnsqadmin data verify /var/lib/nsqd && systemctl start gnsqd
     """,
-    document="""
+    document=(
+        """
         directory
         running  whether an nsqd runs on it
         sound    whether there is no damage
-        queues   list: queue, messages, bytes (of bodies), held (deferred messages
-                 that gnsqd keeps outside the queue), sound
-        journals list, of gnsqd with --durability: topic, messages, bytes, queues
-                 (name and messages of each that has some), sound
-        findings list: severity ("damage" or "note"), queue (null: the directory),
-                 file, position (bytes; null: the whole file), text, command (or null)
-    """,
+        """,
+        described("queues", "list", VerifiedQueue),
+        described("journals", "list, of gnsqd with --durability", VerifiedJournal),
+        described("findings", "list", Finding),
+    ),
 )
 @directory_argument
 @queue_options
@@ -117,16 +152,24 @@ def verify(output: Output, directory: str, topic: str, channel: str, max_msg_siz
     with reading("reading", sum(journal.size for journal in found.select_journals(topic))) as advance:
         journals = check_journals(found, topic, channel, running=running, advance=advance)
     findings = _in_order([*findings, *(finding for each in journals for finding in each.findings)])
+    checked, checked_journals = _verified_queues(reports), _verified_journals(journals)
     output.show(
-        lambda: _verify_document(found, running, reports, journals, findings),
+        lambda: {
+            "directory": found.path,
+            "running": running,
+            "sound": not _damage(findings),
+            "queues": checked,
+            "journals": checked_journals,
+            "findings": findings,
+        },
         lambda: [
             *head(found, running),
-            _verify_table(reports),
-            *_verified_journals(journals),
+            table_of(VerifiedQueue, checked, total=plural(len(checked), "queue"), empty="No queues."),
+            *_journal_blocks(checked_journals),
             *finding_blocks(findings),
             _verdict(reports, journals, findings),
         ],
-        lambda: _finding_table(findings),
+        lambda: table_of(Finding, findings),
     )
     return ExitCode.FAILED if _damage(findings) else ExitCode.OK
 
@@ -148,94 +191,38 @@ def _in_order(findings: list[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: finding.severity is not Severity.DAMAGE)
 
 
-def saved_table(heading: str, rows: Sequence[Saved]) -> Table:
-    """A row for each queue with the messages that were saved from it."""
-    columns = (
-        Column("queue", heading),
-        Column("messages", "messages", "msgs", Form.COUNT, ALWAYS),
-        Column("lost_bytes", "lost", form=Form.BYTES, keep=ALWAYS, tone=Tone.BAD),
-    )
-    return Table(columns, [*rows], empty="No queues.")
-
-
 def _damage(findings: list[Finding]) -> int:
     return sum(finding.severity is Severity.DAMAGE for finding in findings)
 
 
-def _verify_document(
-    found: DataDirectory,
-    running: bool,
-    reports: list[Report],
-    journals: list[JournalReport],
-    findings: list[Finding],
-) -> dict[str, Any]:
-    return {
-        "directory": found.path,
-        "running": running,
-        "sound": not _damage(findings),
-        "queues": [
-            {
-                "queue": each.queue.name,
-                "messages": each.messages,
-                "bytes": each.bytes,
-                "held": each.held,
-                "sound": not each.damaged,
-            }
-            for each in reports
-        ],
-        "journals": [
-            {
-                "topic": each.journal.topic,
-                "messages": each.messages,
-                "bytes": each.journal.size,
-                "queues": [{"queue": name, "messages": count} for name, count in each.queues.items() if count],
-                "sound": not each.damaged,
-            }
-            for each in journals
-        ],
-        "findings": [finding.as_json() for finding in findings],
-    }
-
-
-def _verify_table(reports: list[Report]) -> Table:
-    table = Table(
-        (
-            Column("queue", "queue"),
-            Column("messages", "messages", "msgs", Form.COUNT, ALWAYS),
-            Column("bytes", "bytes", form=Form.BYTES, keep=7),
-            Column("held", "deferred", "def", Form.COUNT, keep=5),
-            Column("state", "state", keep=ALWAYS),
-        ),
-        empty="No queues.",
-    )
+def _verified_queues(reports: list[Report]) -> list[VerifiedQueue]:
+    rows = []
     for each in reports:
-        state = Cell("damaged", Tone.BAD) if each.damaged else Cell("sound", Tone.GOOD)
         name = Cell(each.queue.name, None if each.queue.channel else Tone.STRONG)
-        table.rows.append([name, each.messages, each.bytes, each.held, state])
-    if len(reports) > 1:
-        sums = [sum(each.messages for each in reports), sum(each.bytes for each in reports)]
-        table.total = [plural(len(reports), "queue"), *sums, sum(each.held for each in reports), None]
-    return table
-
-
-def _verified_journals(journals: list[JournalReport]) -> list[Block]:
-    """A row for each queue that has messages in a journal."""
-    if not journals:
-        return []
-    columns = (
-        Column("queue", "in a journal"),
-        Column("messages", "messages", "msgs", Form.COUNT, ALWAYS),
-        Column("bytes", "size", form=Form.BYTES, keep=7),
-        Column("state", "state", keep=ALWAYS),
-    )
-    table = Table(columns)
-    for each in journals:
         state = Cell("damaged", Tone.BAD) if each.damaged else Cell("sound", Tone.GOOD)
-        table.rows.append([Cell(each.journal.topic, Tone.STRONG), each.messages, each.journal.size, state])
-        for name, count in each.queues.items():
-            if count and name != each.journal.topic:
-                table.rows.append([name, count, None, None])
-    return [Line(), table]
+        rows.append(VerifiedQueue(name, each.messages, each.bytes, each.held, state, not each.damaged))
+    return rows
+
+
+def _verified_journals(journals: list[JournalReport]) -> list[VerifiedJournal]:
+    rows = []
+    for each in journals:
+        topic, sound = Cell(each.journal.topic, Tone.STRONG), not each.damaged
+        queues = [{"queue": name, "messages": count} for name, count in each.queues.items() if count]
+        state = Cell("sound", Tone.GOOD) if sound else Cell("damaged", Tone.BAD)
+        rows.append(VerifiedJournal(topic, each.messages, each.journal.size, queues, state, sound))
+    return rows
+
+
+def _journal_blocks(rows: list[VerifiedJournal]) -> list[Block]:
+    """A row for each queue that has messages in a journal."""
+    shown_rows = []
+    for row in rows:
+        shown_rows.append(row)
+        for queue in row.queues:
+            if queue["queue"] != as_json(row.topic):
+                shown_rows.append(VerifiedJournal(queue["queue"], queue["messages"]))
+    return [Line(), table_of(VerifiedJournal, shown_rows)] if rows else []
 
 
 def finding_blocks(findings: list[Finding]) -> Iterator[Block]:
@@ -250,12 +237,6 @@ def finding_blocks(findings: list[Finding]) -> Iterator[Block]:
         if finding.command:
             yield Line(((" " * (_MARGIN - 2) + "→ ", Tone.GOOD), (finding.command, Tone.NODE)))
         yield Line()
-
-
-def _finding_table(findings: list[Finding]) -> Table:
-    columns = ("severity", "queue", "file", "position", "text", "command")
-    rows: list[Row] = [list(one.as_json().values()) for one in findings]
-    return Table([Column(key, key) for key in columns], rows)
 
 
 def _verdict(reports: list[Report], journals: list[JournalReport], findings: list[Finding]) -> Line:

@@ -6,7 +6,7 @@ import click
 
 from nsqadmin_cli.archive import STDOUT, ArchiveWriter
 from nsqadmin_cli.command import command
-from nsqadmin_cli.commands.data import directory_argument, queue_options, reading, saved_table, select
+from nsqadmin_cli.commands.data import directory_argument, queue_options, reading, select
 from nsqadmin_cli.datadir.directory import list_directory
 from nsqadmin_cli.datadir.exporting import MessageFile, export_queue
 from nsqadmin_cli.datadir.lock import describe_holder, is_held
@@ -14,7 +14,7 @@ from nsqadmin_cli.datadir.queue import Saved
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.message import DOCUMENT
 from nsqadmin_cli.output import Output, note, report
-from nsqadmin_cli.table import Line
+from nsqadmin_cli.table import Line, table_of
 from nsqadmin_cli.text import plural
 
 
@@ -71,7 +71,7 @@ def export(
     else:
         output.show(
             lambda: _document(directory, file, messages, exported),
-            lambda: [saved_table("queue", exported), Line.of(_outcome(messages, file))],
+            lambda: [table_of(Saved, exported, empty="No queues."), Line.of(_outcome(messages, file))],
         )
     errors = [
         AdminError(f"{each.queue}: {plural(each.lost_bytes, 'byte')} could not be read as messages")
@@ -82,8 +82,7 @@ def export(
 
 
 def _document(directory: str, file: str, messages: int, exported: list[Saved]) -> dict[str, Any]:
-    queues = [each._asdict() for each in exported]
-    return {"directory": directory, "file": file, "messages": messages, "queues": queues}
+    return {"directory": directory, "file": file, "messages": messages, "queues": exported}
 
 
 def _outcome(messages: int, file: str) -> str:

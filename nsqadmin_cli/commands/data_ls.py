@@ -1,7 +1,7 @@
 """`gnsqadmin data ls`: lists the queues of a data directory. It only reads, so nsqd may be running."""
 
 import time
-from typing import Any
+from dataclasses import dataclass
 
 import click
 
@@ -14,8 +14,38 @@ from nsqadmin_cli.datadir.lock import is_held
 from nsqadmin_cli.datadir.queue import make_plan, oldest
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.output import Output
-from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Line, Table, Tone
+from nsqadmin_cli.table import ALWAYS, Cell, Form, Line, Table, Tone, described, shown, table_of, told
 from nsqadmin_cli.text import plural
+
+
+@dataclass(slots=True)
+class QueueRow:
+    """A queue in the directory. `age` and `oldest` are those of its first unread message."""
+
+    queue: Cell = shown("queue")
+    topic: str = told()
+    channel: str = told("null: the queue of the topic itself", null=True)
+    listed: bool | None = told("whether nsqd.dat has it; null if that cannot be read")
+    paused: bool = told()
+    messages: int | None = shown("messages", "msgs", Form.COUNT, ALWAYS, help="null without a usable meta file")
+    journaled: int | None = shown(
+        "in journal", "jrnl", Form.COUNT, ALWAYS, help="messages in the journal; null if that cannot be read"
+    )
+    bytes: int = shown("size", form=Form.BYTES, keep=7)
+    files: int = shown("files", form=Form.COUNT, keep=4)
+    bad_files: int = shown("bad", form=Form.COUNT, keep=6, tone=Tone.NOTE)
+    age: float | None = shown("oldest", key="oldest", form=Form.DURATION, keep=6, json=False)
+    oldest: float | None = told("unix seconds or null")
+    due_times: int = shown("deferred", "def", Form.COUNT, keep=5, help="deferred messages")
+    state: Cell = shown("state", keep=ALWAYS, tone=Tone.NOTE, json=False)
+    problem: str = told("null, or a text", null=True)
+
+
+@dataclass(slots=True)
+class JournalRow:
+    topic: str = shown("journal of")
+    bytes: int = shown("size", form=Form.BYTES, keep=ALWAYS)
+    files: int = shown("files", form=Form.COUNT, keep=4)
 
 
 @command(
@@ -25,19 +55,16 @@ from nsqadmin_cli.text import plural
         gnsqadmin data ls . --topic orders
         gnsqadmin data ls /var/lib/nsqd --json | jq '.queues[] | select(.bad_files > 0)'
     """,
-    document="""
+    document=(
+        """
         directory
         running  whether an nsqd runs on it
         metadata_error
                  null, or why nsqd.dat cannot be read
-        queues   list: queue, topic, channel (null: the queue of the topic itself),
-                 listed (whether nsqd.dat has it; null if that cannot be read),
-                 paused, messages (null without a usable meta file), journaled
-                 (messages in the journal; null if that cannot be read), bytes,
-                 files, bad_files, oldest (unix seconds or null), due_times
-                 (deferred messages), problem (null, or a text)
-        journals list, of gnsqd with --durability: topic, files, bytes
-    """,
+        """,
+        described("queues", "list", QueueRow),
+        described("journals", "list, of gnsqd with --durability", JournalRow),
+    ),
 )
 @directory_argument
 @click.option("--topic", default="", metavar="NAME", help="Only this topic and its channels.")
@@ -55,11 +82,12 @@ def ls(output: Output, directory: str, topic: str, channel: str) -> None:
     found = list_directory(directory)
     running = is_held(directory)
     journaled, unreadable = _count_journaled(found, topic)
-    rows = [_facts(found, queue, journaled, unreadable) for queue in select(found, topic, channel)]
-    journals = [
-        {"topic": journal.topic, "files": len(journal.numbers), "bytes": journal.size}
-        for journal in found.select_journals(topic)
-    ]
+    rows = [_row(found, queue, journaled, unreadable) for queue in select(found, topic, channel)]
+    journals = [JournalRow(each.topic, each.size, len(each.numbers)) for each in found.select_journals(topic)]
+
+    def table(*without: str) -> Table:
+        return table_of(QueueRow, rows, without=without, total=plural(len(rows), "queue"), empty="No queues.")
+
     output.show(
         lambda: {
             "directory": directory,
@@ -68,8 +96,11 @@ def ls(output: Output, directory: str, topic: str, channel: str) -> None:
             "queues": rows,
             "journals": journals,
         },
-        lambda: [*head(found, running), _queue_table(rows, with_journal=bool(journals)), *_journal_table(journals)],
-        lambda: _queue_table(rows, with_journal=True),
+        lambda: [
+            *head(found, running),
+            *([table(), Line(), table_of(JournalRow, journals)] if journals else [table("journaled")]),
+        ],
+        table,
     )
 
 
@@ -88,64 +119,22 @@ def _count_journaled(found: DataDirectory, topic: str) -> tuple[dict[str, int], 
     return counts, unreadable
 
 
-def _facts(found: DataDirectory, queue: Queue, journaled: dict[str, int], unreadable: dict[str, str]) -> dict[str, Any]:
+def _row(found: DataDirectory, queue: Queue, journaled: dict[str, int], unreadable: dict[str, str]) -> QueueRow:
     plan = make_plan(queue)
     problem = unreadable.get(queue.name, "")
     if plan.meta is None and (queue.numbers or queue.has_meta):
         problem = plan.meta_error
     elif plan.missing:
         problem = plan.missing
-    return {
-        "queue": queue.name,
-        "topic": queue.topic,
-        "channel": queue.channel or None,
-        "listed": None if found.listed is None else queue.name in found.listed,
-        "paused": found.is_paused(queue),
-        "messages": plan.meta.depth if plan.meta else None if queue.numbers or queue.has_meta else 0,
-        "journaled": None if queue.topic in unreadable else journaled.get(queue.name, 0),
-        "bytes": queue.size,
-        "files": len(queue.numbers),
-        "bad_files": len(queue.bad),
-        "oldest": oldest(queue, plan),
-        "due_times": len(read_due_times(queue).due),
-        "problem": problem or None,
-    }
-
-
-def _queue_table(facts: list[dict[str, Any]], *, with_journal: bool) -> Table:
-    counts = ["messages", *["journaled"] * with_journal, "bytes", "files", "bad_files"]
-    columns = (
-        Column("queue", "queue"),
-        Column("messages", "messages", "msgs", Form.COUNT, ALWAYS),
-        *[Column("journaled", "in journal", "jrnl", Form.COUNT, ALWAYS)] * with_journal,
-        Column("bytes", "size", form=Form.BYTES, keep=7),
-        Column("files", "files", form=Form.COUNT, keep=4),
-        Column("bad_files", "bad", form=Form.COUNT, keep=6, tone=Tone.NOTE),
-        Column("oldest", "oldest", form=Form.DURATION, keep=6),
-        Column("due_times", "deferred", "def", Form.COUNT, keep=5),
-        Column("state", "state", keep=ALWAYS, tone=Tone.NOTE),
-    )
-    table = Table(columns, empty="No queues.")
-    now = time.time()
-    for row in facts:
-        age = None if row["oldest"] is None else max(0.0, now - row["oldest"])
-        state = ["paused"] * row["paused"] + [f"not in {METADATA}"] * (row["listed"] is False)
-        tone = Tone.BAD if row["problem"] else None
-        text = Cell(", ".join([*state, *([row["problem"]] if row["problem"] else [])]), tone)
-        name = Cell(row["queue"], None if row["channel"] else Tone.STRONG)
-        table.rows.append([name, *(row[key] for key in counts), age, row["due_times"], text])
-    if len(facts) > 1:
-        sums = [sum(row[key] or 0 for row in facts) for key in (*counts, "due_times")]
-        table.total = [plural(len(facts), "queue"), *sums[:-1], None, sums[-1], None]
-    return table
-
-
-def _journal_table(facts: list[dict[str, Any]]) -> list[Block]:
-    if not facts:
-        return []
-    columns = (
-        Column("topic", "journal of"),
-        Column("bytes", "size", form=Form.BYTES, keep=ALWAYS),
-        Column("files", "files", form=Form.COUNT, keep=4),
-    )
-    return [Line(), Table(columns, [[row["topic"], row["bytes"], row["files"]] for row in facts])]
+    first = oldest(queue, plan)
+    row = QueueRow(Cell(queue.name, None if queue.channel else Tone.STRONG), queue.topic, queue.channel)
+    row.listed = None if found.listed is None else queue.name in found.listed
+    row.paused = found.is_paused(queue)
+    row.messages = plan.meta.depth if plan.meta else None if queue.numbers or queue.has_meta else 0
+    row.journaled = None if queue.topic in unreadable else journaled.get(queue.name, 0)
+    row.bytes, row.files, row.bad_files = queue.size, len(queue.numbers), len(queue.bad)
+    row.age, row.oldest = None if first is None else max(0.0, time.time() - first), first
+    row.due_times = len(read_due_times(queue).due)
+    words = ["paused"] * row.paused + [f"not in {METADATA}"] * (row.listed is False) + [problem] * bool(problem)
+    row.state, row.problem = Cell(", ".join(words), Tone.BAD if problem else None), problem
+    return row

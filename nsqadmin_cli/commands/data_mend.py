@@ -3,6 +3,7 @@
 import os
 import shlex
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -16,7 +17,6 @@ from nsqadmin_cli.commands.data import (
     max_msg_size_option,
     queue_options,
     reading,
-    saved_table,
     select,
 )
 from nsqadmin_cli.confirm import Confirm
@@ -30,7 +30,7 @@ from nsqadmin_cli.datadir.recovering import BadFile, bad_files, put_back
 from nsqadmin_cli.datadir.repairing import Repair, exchange
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.output import Output, note, report
-from nsqadmin_cli.table import ALWAYS, Block, Column, Form, Line, Row, Table, Tone
+from nsqadmin_cli.table import ALWAYS, Block, Form, Line, Tone, described, shown, table_of, told
 from nsqadmin_cli.text import plural
 
 
@@ -91,7 +91,7 @@ def repair(
             output.show(
                 lambda: _document(path, None, None, _preview(damaged), work.adopted, findings),
                 lambda: [*finding_blocks(findings), *_plan(work, damaged, copy)],
-                lambda: saved_table("repaired queue", _preview(damaged)),
+                lambda: table_of(Saved, _preview(damaged), empty="No queues."),
             )
             return
         if replace:
@@ -105,7 +105,7 @@ def repair(
     output.show(
         lambda: _document(path, path if replace else copy, kept if replace else None, repaired, work.adopted, left),
         lambda: [
-            saved_table("repaired queue", repaired),
+            table_of(Saved, repaired, empty="No queues."),
             *finding_blocks(left),
             *_outcome(found, work.adopted, path, copy, kept if replace else ""),
         ],
@@ -139,7 +139,7 @@ def _plan(work: Repair, damaged: list[Report], copy: str) -> list[Block]:
     """What a repair would do."""
     if not work.is_needed:
         return [Line((("Nothing to repair", Tone.GOOD), (".", Tone.PLAIN)))]
-    blocks: list[Block] = [saved_table("repaired queue", _preview(damaged))]
+    blocks: list[Block] = [table_of(Saved, _preview(damaged), empty="No queues.")]
     if work.adopted:
         blocks.append(Line.of(f"nsqd.dat would list {', '.join(work.adopted)}."))
     return [*blocks, Line.of(f"The copy would be {copy}. Nothing was done.")]
@@ -167,10 +167,24 @@ def _document(
         "directory": path,
         "copy": copy,
         "kept": kept,
-        "queues": [each._asdict() for each in repaired],
+        "queues": repaired,
         "adopted": adopted,
-        "left": [finding.as_json() for finding in left],
+        "left": left,
     }
+
+
+@dataclass(slots=True)
+class BadRow:
+    """What was recovered of a file that was set aside."""
+
+    file: str = shown("file")
+    queue: str = told()
+    delivered: int = shown(
+        "delivered before", "before", Form.COUNT, keep=5, help="messages before the damage, which nsqd had read"
+    )
+    recovered: int = shown("recovered", "rec", Form.COUNT, ALWAYS)
+    lost_bytes: int = shown("lost", form=Form.BYTES, keep=ALWAYS, tone=Tone.BAD, help="unreadable")
+    error: str = shown("error", keep=6, tone=Tone.BAD, null=True, help="null, or why nothing was recovered")
 
 
 @command(
@@ -180,14 +194,7 @@ def _document(
         gnsqadmin data recover-bad /var/lib/nsqd
         gnsqadmin data recover-bad /var/lib/nsqd --topic orders --to lost.ndjson.gz
     """,
-    document="""
-        directory
-        file     the file of --to, or null
-        messages
-        files    list: file, queue, delivered (messages before the damage, which nsqd
-                 had read), recovered, lost_bytes (unreadable), error (null, or why
-                 nothing was recovered)
-    """,
+    document=("directory\nfile     the file of --to, or null\nmessages", described("files", "list", BadRow)),
 )
 @directory_argument
 @click.option(
@@ -260,6 +267,7 @@ def recover_bad(
         if lines is not None:
             lines.flush()
     messages = sum(bad.found for bad in files)
+    rows = [BadRow(bad.name, bad.queue.name, bad.delivered, bad.found, bad.lost_bytes, bad.error) for bad in files]
     if target == STDOUT and not dry_run:
         note(f"{plural(messages, 'message')} of {plural(len(files), 'file')}")
     else:
@@ -268,34 +276,14 @@ def recover_bad(
                 "directory": directory,
                 "file": None if dry_run else target,
                 "messages": messages,
-                "files": [_bad_document(bad) for bad in files],
+                "files": rows,
             },
-            lambda: [_bad_table(files), *_bad_outcome(messages, target, dry_run=dry_run)],
+            lambda: [
+                table_of(BadRow, rows, empty="No files were set aside."),
+                *_bad_outcome(messages, target, dry_run=dry_run),
+            ],
         )
     return report(errors)
-
-
-def _bad_document(bad: BadFile) -> dict[str, Any]:
-    return {
-        "file": bad.name,
-        "queue": bad.queue.name,
-        "delivered": bad.delivered,
-        "recovered": bad.found,
-        "lost_bytes": bad.lost_bytes,
-        "error": bad.error or None,
-    }
-
-
-def _bad_table(files: list[BadFile]) -> Table:
-    columns = (
-        Column("file", "file"),
-        Column("delivered", "delivered before", "before", Form.COUNT, keep=5),
-        Column("recovered", "recovered", "rec", Form.COUNT, ALWAYS),
-        Column("lost_bytes", "lost", form=Form.BYTES, keep=ALWAYS, tone=Tone.BAD),
-        Column("error", "error", keep=6, tone=Tone.BAD),
-    )
-    rows: list[Row] = [[bad.name, bad.delivered, bad.found, bad.lost_bytes, bad.error] for bad in files]
-    return Table(columns, rows, empty="No files were set aside.")
 
 
 def _bad_outcome(messages: int, target: str | None, *, dry_run: bool) -> list[Block]:

@@ -16,7 +16,7 @@ from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.output import Output
 from nsqadmin_cli.settings import ClusterSettings
 from nsqadmin_cli.snapshot import require
-from nsqadmin_cli.table import Block, Column, Line, Paragraph, Table, Tone
+from nsqadmin_cli.table import Block, Column, Line, Paragraph, Table, Tone, described
 from nsqadmin_cli.text import plural
 
 _TONES = {Severity.CRITICAL: Tone.BAD, Severity.WARNING: Tone.STRONG_NOTE, Severity.NOTE: Tone.FAINT}
@@ -33,24 +33,25 @@ _OF_A_KIND = 5  # findings that are shown without --all
         gnsqadmin doctor --data-path /var/lib/nsqd
         gnsqadmin doctor --json | jq -r '.findings[] | .remedies[].command | values'
     """,
-    document="""
-        time      unix seconds
-        seconds   between the two snapshots
-        nodes     list: address, error (null, or why it was not examined)
-        counts    how many findings are critical, warning and note
-        findings  list, the worst first: severity (critical, warning or note),
-                  code, topic, channel, node (null if not about one),
-                  summary, evidence (list of texts), remedies (list of text,
-                  command (null, or a command line))
-        code      of queues: no-consumers, orphan-channel, unserved-node, no-channel,
-                  paused-topic, paused-channel, rdy-zero, stuck, stuck-consumer,
-                  stuck-topic, slow, growing, requeue-storm, timeouts;
-                  of nodes: unreachable, unhealthy, draining, version-mix, clock-skew,
-                  no-nodes; of nsqlookupd: lookupd-unreachable, not-registered,
-                  tombstoned, ghost-topic, bad-listing; of the data directory:
-                  disk-full, bad-files, journals, orphan-files, no-metadata,
-                  bad-metadata
-    """,
+    document=(
+        """
+        time     unix seconds
+        seconds  between the two snapshots
+        nodes    list: address, error (null, or why it was not examined)
+        counts   how many findings are critical, warning and note
+        """,
+        described("findings", "list, the worst first", Finding),
+        """
+        code     of queues: no-consumers, orphan-channel, unserved-node, no-channel,
+                 paused-topic, paused-channel, rdy-zero, stuck, stuck-consumer,
+                 stuck-topic, slow, growing, requeue-storm, timeouts;
+                 of nodes: unreachable, unhealthy, draining, version-mix, clock-skew,
+                 no-nodes; of nsqlookupd: lookupd-unreachable, not-registered,
+                 tombstoned, ghost-topic, bad-listing; of the data directory:
+                 disk-full, bad-files, journals, orphan-files, no-metadata,
+                 bad-metadata
+        """,
+    ),
 )
 @topic_option
 @channel_option
@@ -122,7 +123,7 @@ def _document(seen: Examination, findings: list[Finding]) -> dict[str, Any]:
             for address, answer in seen.after.answers.items()
         ],
         "counts": _counts(findings),
-        "findings": [finding.as_json() for finding in findings],
+        "findings": findings,
     }
 
 

@@ -20,7 +20,7 @@ from nsqadmin_cli.confirm import Confirm
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import NodeError, Refused
 from nsqadmin_cli.output import Advance, Output, note, progress, report
-from nsqadmin_cli.table import ALWAYS, Cell, Column, Form, Table, Tone
+from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, described, shown, table_of, told
 from nsqadmin_cli.text import plural
 
 POLL_SECONDS = 0.2
@@ -139,14 +139,28 @@ def watch_drains(cluster: Cluster, watched: Sequence[Watched], advance: Advance)
         time.sleep(POLL_SECONDS)
 
 
-_DOCUMENT = """
-    nodes    list, in the order asked: address, error (null, or a text),
-             draining, remaining (ns until the node exits in any case), messages (in
-             all queues), holding (null or a list of the fullest queues: topic,
-             channel, messages, remark), end (null, "exited", "timed out" or
-             "cancelled")
-    After an error draining, remaining, messages and holding are null.
-"""
+@dataclass(slots=True)
+class DrainRow:
+    """The state of a node; None after an error."""
+
+    address: str = shown("node", key="node", tone=Tone.NODE)
+    error: str | None = told("null, or a text")
+    draining: bool | None = told()
+    remaining: int | None = told("ns until the node exits in any case")
+    remaining_seconds: float | None = shown("time left", "left", Form.DURATION, keep=6, json=False)
+    messages: int | None = shown("messages", "msgs", Form.COUNT, keep=ALWAYS, help="in all queues")
+    state: Cell | str = shown("state", keep=ALWAYS, json=False)
+    held_by: str | None = shown("held by", key="holding", keep=3, json=False)
+    holding: list[dict[str, Any]] | None = told(
+        "null or a list of the fullest queues: topic, channel, messages, remark"
+    )
+    end: str = told('null, "exited", "timed out" or "cancelled"', null=True, default="")
+
+
+_DOCUMENT = (
+    described("nodes", "list, in the order asked", DrainRow),
+    "After an error draining, remaining, messages and holding are null.",
+)
 _TIME_LIMIT = "drain_timeout"
 _SHOWN = 3  # queues in a row
 
@@ -179,11 +193,15 @@ def start(cluster: Cluster, output: Output, confirm: Confirm, is_watched: bool) 
     if not confirm.dry_run:
         limits = values_of(cluster.ask(lambda node: node.get_config(_TIME_LIMIT), able))
         everywhere = bool(cluster.lookupds) and len(able) == len(nodes)
-        confirm.ask(_warning(able, list(limits.values()), everywhere), [_state_table(answers)], f"Drain {_them(able)}?")
+        confirm.ask(
+            _warning(able, list(limits.values()), everywhere),
+            [table_of(DrainRow, [_row(*one) for one in answers.items()])],
+            f"Drain {_them(able)}?",
+        )
         answers |= cluster.ask(lambda node: DrainState.ask(node, "POST"), able)
     if is_watched and not confirm.dry_run:
         return _watch(cluster, output, answers)
-    output.show(lambda: _document(answers), lambda: [_state_table(answers)])
+    _show(output, answers)
     return report([*cluster.lookupd_errors, *errors_of(answers)])
 
 
@@ -195,7 +213,7 @@ def start(cluster: Cluster, output: Output, confirm: Confirm, is_watched: bool) 
 def status(cluster: Cluster, output: Output) -> int:
     """Show which nodes drain, the time left, and the messages left."""
     answers = cluster.ask(lambda node: DrainState.ask(node, "GET"))
-    output.show(lambda: _document(answers), lambda: [_state_table(answers)])
+    _show(output, answers)
     return report([*cluster.lookupd_errors, *errors_of(answers)])
 
 
@@ -222,7 +240,7 @@ def watch(cluster: Cluster, output: Output) -> int:
 def cancel(cluster: Cluster, output: Output) -> int:
     """Cancel drains: the nodes accept messages again."""
     answers = cluster.ask(lambda node: DrainState.ask(node, "DELETE"))
-    output.show(lambda: _document(answers), lambda: [_state_table(answers)])
+    _show(output, answers)
     return report([*cluster.lookupd_errors, *errors_of(answers)])
 
 
@@ -247,7 +265,7 @@ def _watch(cluster: Cluster, output: Output, answers: Answers[DrainState]) -> in
         raise
     ended: Answers[DrainState] = {address: one.error or one.state for address, one in watched.items()}
     ends = {address: one.end for address, one in watched.items()}
-    output.show(lambda: _document(ended, ends), lambda: [_state_table(ended, ends)])
+    _show(output, ended, ends)
     errors += errors_of(ended)
     for one in watched.values():
         if one.end == "timed out":
@@ -272,48 +290,19 @@ def _warning(nodes: Sequence[Nsqd], limits: Sequence[str], everywhere: bool) -> 
     return f"{doing} These are all nodes of the cluster." if everywhere else doing
 
 
-def _document(answers: Answers[DrainState], ends: dict[Address, str] | None = None) -> dict[str, Any]:
-    nodes = []
-    for address, answer in answers.items():
-        if isinstance(answer, NodeError):
-            unknown = dict.fromkeys(("draining", "remaining", "messages", "holding", "end"))
-            nodes.append({"address": str(address), "error": answer.reason} | unknown)
-            continue
-        nodes.append(
-            {
-                "address": str(address),
-                "error": None,
-                "draining": answer.draining,
-                "remaining": answer.remaining,
-                "messages": answer.messages,
-                "holding": [asdict(holder) for holder in answer.holding],
-                "end": (ends or {}).get(address) or None,
-            }
-        )
-    return {"nodes": nodes}
+def _show(output: Output, answers: Answers[DrainState], ends: dict[Address, str] | None = None) -> None:
+    rows = [_row(address, answer, (ends or {}).get(address, "")) for address, answer in answers.items()]
+    output.show(lambda: {"nodes": rows}, lambda: [table_of(DrainRow, rows, empty="No nodes.")])
 
 
-def _state_table(answers: Answers[DrainState], ends: dict[Address, str] | None = None) -> Table:
-    """One row for each node."""
-    table = Table(
-        (
-            Column("node", "node", tone=Tone.NODE),
-            Column("remaining_seconds", "time left", "left", Form.DURATION, keep=6),
-            Column("messages", "messages", "msgs", Form.COUNT, keep=ALWAYS),
-            Column("state", "state", keep=ALWAYS),
-            Column("holding", "held by", keep=3),
-        ),
-        empty="No nodes.",
-    )
-    for address, answer in answers.items():
-        if isinstance(answer, NodeError):
-            table.rows.append([str(address), None, None, Cell(f"failed: {answer.reason}", Tone.BAD), None])
-            continue
-        end = (ends or {}).get(address, "")
-        state = Cell(end, _TONES[end]) if end else Cell("draining", Tone.NOTE) if answer.draining else "not draining"
-        remaining = answer.remaining / 1e9 if answer.draining and not end else None
-        table.rows.append([str(address), remaining, answer.messages, state, _held_by(answer.holding)])
-    return table
+def _row(address: Address, answer: DrainState | NodeError, end: str = "") -> DrainRow:
+    if isinstance(answer, NodeError):
+        return DrainRow(str(address), answer.reason, state=Cell(f"failed: {answer.reason}", Tone.BAD))
+    state = Cell(end, _TONES[end]) if end else Cell("draining", Tone.NOTE) if answer.draining else "not draining"
+    left = answer.remaining / 1e9 if answer.draining and not end else None
+    row = DrainRow(str(address), None, answer.draining, answer.remaining, left, answer.messages, state)
+    row.held_by, row.holding, row.end = _held_by(answer.holding), [*map(asdict, answer.holding)], end
+    return row
 
 
 _TONES = {"exited": Tone.GOOD, "timed out": Tone.BAD, "cancelled": Tone.NOTE}

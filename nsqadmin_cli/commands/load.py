@@ -14,9 +14,7 @@ from nsqadmin_cli.completion import complete_topics
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.lines import InputError, name_of, size_of, spread
 from nsqadmin_cli.output import Advance, Output, note, progress, report
-from nsqadmin_cli.publisher import Publisher, amount, pace, rate_option
-from nsqadmin_cli.table import Column, Form, Table
-from nsqadmin_cli.table import Line as Text
+from nsqadmin_cli.publisher import Publisher, rate_option, show_by_topic
 from nsqadmin_cli.text import plural
 
 _PATIENCE = 20.0  # seconds that all nodes may be away
@@ -78,7 +76,7 @@ def load(
             note(f"Interrupted: {told}")
             raise
         raise AdminError(f"{error}; {told}") from None
-    _show(output, run, time.monotonic() - started)
+    show_by_topic(output, run.topics, run.bytes, time.monotonic() - started, publisher)
     return report(cluster.lookupd_errors)
 
 
@@ -107,22 +105,3 @@ class _Run:
             self.topics[topic] += count
             self.last = lines[done - 1].number
             published(count)
-
-
-def _show(output: Output, run: _Run, seconds: float) -> None:
-    topics = sorted(run.topics.items())
-    nodes = sorted(run.publisher.sent.items()) if run.publisher else []
-    document = {
-        "topics": [{"topic": name, "messages": count} for name, count in topics],
-        "messages": run.messages,
-        "bytes": run.bytes,
-        "seconds": round(seconds, 3),
-        "nodes": [{"address": str(address), "messages": count} for address, count in nodes],
-    }
-    columns = [Column("topic", "topic"), Column("messages", "messages", form=Form.COUNT)]
-    table = Table(columns, [[name, count] for name, count in topics])
-    where = f" to {topics[0][0]}" if len(topics) == 1 else ""
-    told = f"{'Published' if run.publisher else 'Would publish'} {amount(run.messages, run.bytes)}{where}"
-    if run.publisher:
-        told += pace(run.messages, seconds)
-    output.show(lambda: document, lambda: [Text.of(told), *([table] if len(topics) > 1 else [])], lambda: table)

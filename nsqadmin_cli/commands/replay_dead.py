@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import click
 
@@ -18,10 +18,10 @@ from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.message import Message, clock
 from nsqadmin_cli.output import Output, note, progress, report
 from nsqadmin_cli.peeking import MOST, Found, peek_at
-from nsqadmin_cli.publisher import Publisher, amount, pace, rate_option
+from nsqadmin_cli.publisher import NodeCount, Publisher, TopicCount, rate_option, show_by_topic
 from nsqadmin_cli.snapshot import no_such
 from nsqadmin_cli.subscription import Received, Wish
-from nsqadmin_cli.table import Block, Column, Form, Line, Row, Table, Tone
+from nsqadmin_cli.table import Form, Tone, described, shown, table_of, told
 from nsqadmin_cli.text import plural
 from nsqadmin_cli.transfer import look_at_rest, transfer
 
@@ -30,12 +30,27 @@ _PATIENCE = 20.0  # seconds that all nodes may be away; a message in flight time
 _WINDOW = 1000  # messages on their way here
 
 
-class Shown(NamedTuple):
+@dataclass(slots=True)
+class LetterRow:
     """A dead letter on a node; `size` is that of the original body."""
 
-    node: str
-    letter: Letter
-    size: int
+    id: str = shown("id", keep=9)
+    topic: str = shown("topic")
+    channel: str = shown("channel")
+    node: str = shown("node", keep=2, tone=Tone.NODE, help="that has it")
+    published: str = shown("published", keep=6, json=False)
+    died_at: str = shown("died", key="died", keep=7, json=False)
+    attempts: int = shown("attempts", form=Form.COUNT, keep=6)
+    reason: str = shown("reason", keep=8, help='"requeued" or "timed out"')
+    size: int = shown("size", form=Form.BYTES, keep=3, help="of its body")
+    timestamp: int = told("ns since 1970, when it was published")
+    died: int = told("ns")
+
+    @classmethod
+    def of(cls, node: str, letter: Letter, size: int) -> "LetterRow":
+        times = clock(letter.timestamp), clock(letter.died)
+        place = letter.id, letter.topic, letter.channel, node
+        return cls(*place, *times, letter.attempts, letter.reason, size, letter.timestamp, letter.died)
 
 
 @command(
@@ -46,18 +61,20 @@ class Shown(NamedTuple):
         gnsqadmin replay-dead orders.billing.dead --limit 100 --to orders_retry
         gnsqadmin replay-dead orders billing --dry-run --json | jq '.letters[].reason'
     """,
-    document="""
+    document=(
+        """
         source, channel
                  the dead-letter topic, and its channel they are consumed from
-        letters  list, filled with --dry-run: node that has it, topic, channel, id,
-                 timestamp (ns since 1970, when it was published), attempts, reason
-                 ("requeued" or "timed out"), died (ns), size (of its body)
-        topics   list: topic, messages published to it (with --dry-run: to publish)
+        """,
+        described("letters", "list, filled with --dry-run", LetterRow),
+        described("topics", "list", TopicCount),
+        """
         messages, bytes, seconds
                  what was or would be published, and the duration
         left     messages left because they are not dead letters
-        nodes    list: address, messages that it accepted
-    """,
+        """,
+        described("nodes", "list", NodeCount),
+    ),
 )
 @topic_argument
 @click.argument("channel", type=Name("channel"), default=None, required=False, shell_complete=complete_channels)
@@ -121,7 +138,7 @@ class _Run:
         self.publisher: Publisher | None = None
         self.topics: Counter[str] = Counter()
         self.bytes = 0
-        self.letters: list[Shown] = []
+        self.letters: list[LetterRow] = []
         self.left: set[tuple[str, bytes]] = set()
         self.errors: list[AdminError] = []
         self.interrupted = False
@@ -143,7 +160,7 @@ class _Run:
             if letter is not None:
                 # The node may show no more than the beginning of it.
                 size = peeked.size - (len(peeked.message.body) - len(letter.body))
-                self.letters.append(Shown(peeked.message.node, letter, size))
+                self.letters.append(LetterRow.of(peeked.message.node, letter, size))
                 self.topics[self._destination or letter.topic] += 1
                 self.bytes += size
         waiting = sum(answer.depth for answer in found)
@@ -206,66 +223,7 @@ class _Run:
     # The end
 
     def show(self, output: Output) -> None:
+        more = {"source": self._source, "channel": CHANNEL, "letters": self.letters, "left": len(self.left)}
+        detail = None if self.publisher else table_of(LetterRow, self.letters)
         seconds = time.monotonic() - self._started
-        topics = sorted(self.topics.items())
-        nodes = sorted(self.publisher.sent.items()) if self.publisher else []
-        document = {
-            "source": self._source,
-            "channel": CHANNEL,
-            "letters": [_document(shown) for shown in self.letters],
-            "topics": [{"topic": name, "messages": count} for name, count in topics],
-            "messages": self.topics.total(),
-            "bytes": self.bytes,
-            "seconds": round(seconds, 3),
-            "left": len(self.left),
-            "nodes": [{"address": str(address), "messages": count} for address, count in nodes],
-        }
-        by_topic = Table(
-            [Column("topic", "topic"), Column("messages", "messages", form=Form.COUNT)],
-            [[name, count] for name, count in topics],
-        )
-        table = by_topic if self.publisher else _table(self.letters)
-        where = f" to {topics[0][0]}" if len(topics) == 1 else ""
-        told = f"{'Published' if self.publisher else 'Would publish'} {amount(self.topics.total(), self.bytes)}{where}"
-        if self.publisher:
-            told += pace(self.topics.total(), seconds)
-        blocks: list[Block] = [table] if self.letters else []
-        if len(topics) > 1:
-            blocks.append(by_topic)
-        output.show(lambda: document, lambda: [*blocks, Line.of(told)], lambda: table)
-
-
-def _document(shown: Shown) -> dict[str, object]:
-    letter = shown.letter
-    return {
-        "node": shown.node,
-        "topic": letter.topic,
-        "channel": letter.channel,
-        "id": letter.id,
-        "timestamp": letter.timestamp,
-        "attempts": letter.attempts,
-        "reason": letter.reason,
-        "died": letter.died,
-        "size": shown.size,
-    }
-
-
-def _table(letters: Sequence[Shown]) -> Table:
-    columns = [
-        Column("id", "id", keep=9),
-        Column("topic", "topic"),
-        Column("channel", "channel"),
-        Column("node", "node", keep=2, tone=Tone.NODE),
-        Column("published", "published", keep=6),
-        Column("died", "died", keep=7),
-        Column("attempts", "attempts", form=Form.COUNT, keep=6),
-        Column("reason", "reason", keep=8),
-        Column("size", "size", form=Form.BYTES, keep=3),
-    ]
-    rows: list[Row] = []
-    for node, letter, size in letters:
-        published, died = clock(letter.timestamp), clock(letter.died)
-        rows.append(
-            [letter.id, letter.topic, letter.channel, node, published, died, letter.attempts, letter.reason, size]
-        )
-    return Table(columns, rows)
+        show_by_topic(output, self.topics, self.bytes, seconds, self.publisher, more, detail)

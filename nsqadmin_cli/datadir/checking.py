@@ -10,6 +10,7 @@ from nsqadmin_cli.datadir.directory import METADATA, DataDirectory, Queue
 from nsqadmin_cli.datadir.due_times import DueTimes, key_of, read_due_times
 from nsqadmin_cli.datadir.queue import Plan, make_plan, read_data_file, read_queue
 from nsqadmin_cli.datadir.records import Advance, Gap, Record
+from nsqadmin_cli.table import shown
 from nsqadmin_cli.text import plural
 
 
@@ -18,26 +19,16 @@ class Severity(enum.StrEnum):
     NOTE = "note"  # harmless, or corrected by nsqd itself
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """A problem. `command` corrects it, if one can."""
 
-    severity: Severity
-    queue: str  # empty: the directory
-    file: str
-    position: int | None
-    text: str
-    command: str = ""
-
-    def as_json(self) -> dict[str, str | int | None]:
-        return {
-            "severity": self.severity.value,
-            "queue": self.queue or None,
-            "file": self.file or None,
-            "position": self.position,
-            "text": self.text,
-            "command": self.command or None,
-        }
+    severity: Severity = shown("severity", help='"damage" or "note"')
+    queue: str = shown("queue", null=True, help="null: the directory")
+    file: str = shown("file", null=True)
+    position: int | None = shown("position", help="bytes; null: the whole file")
+    text: str = shown("text")
+    command: str = shown("command", null=True, help="or null", default="")
 
 
 @dataclass

@@ -11,6 +11,7 @@ from gnsqd.storage.disk.record import Meta
 from nsqadmin_cli.datadir.directory import Queue, open_file, reason_of
 from nsqadmin_cli.datadir.records import Advance, DataFile, Gap, Record
 from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.table import ALWAYS, Form, Tone, shown
 
 
 @dataclass
@@ -44,12 +45,13 @@ class Found(NamedTuple):
     item: Record | Gap
 
 
-class Saved(NamedTuple):
-    """The messages of a queue that were saved; `lost_bytes` were unreadable. The fields are those of --json."""
+@dataclass(slots=True)
+class Saved:
+    """The messages of a queue that were saved; `lost_bytes` were unreadable."""
 
-    queue: str
-    messages: int
-    lost_bytes: int
+    queue: str = shown("queue")
+    messages: int = shown("messages", "msgs", Form.COUNT, ALWAYS)
+    lost_bytes: int = shown("lost", form=Form.BYTES, keep=ALWAYS, tone=Tone.BAD, help="unreadable")
 
 
 def make_plan(queue: Queue) -> Plan:

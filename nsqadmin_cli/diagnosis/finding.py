@@ -4,10 +4,10 @@ import enum
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from nsqadmin_cli.address import Address
 from nsqadmin_cli.settings import ClusterSettings, merged
+from nsqadmin_cli.table import shown, told
 
 
 class Severity(enum.StrEnum):
@@ -23,33 +23,21 @@ class Remedy:
     """What to do; `command`, if there is one, does it or helps."""
 
     text: str
-    command: str = ""
+    command: str = told(null=True, default="")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One problem. `code` is the stable name of the rule; topic, channel and node are empty if it is not about one."""
 
-    severity: Severity
-    code: str
-    summary: str
-    evidence: tuple[str, ...] = ()
-    remedies: tuple[Remedy, ...] = ()
-    topic: str = ""
-    channel: str = ""
-    node: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "severity": self.severity.value,
-            "code": self.code,
-            "topic": self.topic or None,
-            "channel": self.channel or None,
-            "node": self.node or None,
-            "summary": self.summary,
-            "evidence": list(self.evidence),
-            "remedies": [{"text": remedy.text, "command": remedy.command or None} for remedy in self.remedies],
-        }
+    severity: Severity = shown("severity", help="critical, warning or note")
+    code: str = shown("code")
+    summary: str = shown("summary")
+    evidence: tuple[str, ...] = shown("evidence", help="list of texts", default=())
+    remedies: tuple[Remedy, ...] = told("list of text, command (null, or a command line)", default=())
+    topic: str = shown("topic", null=True, default="")
+    channel: str = shown("channel", null=True, default="")
+    node: str = shown("node", null=True, help="null if not about one", default="")
 
 
 class Commands:

@@ -65,6 +65,7 @@ PYSPARK_MODULES = {"batch_reader", "data_source", "stream_reader", "writer"}
 SHARED = (
     "gnsqd.errors",
     "gnsqd.log",
+    "gnsqd.options",
     "gnsqd.version",
     "gnsqd.wire.codec",
     "gnsqd.broker.envelope",
