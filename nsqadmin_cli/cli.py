@@ -16,7 +16,7 @@ from gnsqd.version import VERSION
 from nsqadmin_cli.commands import GROUPS, SECTIONS, Entry
 from nsqadmin_cli.errors import AdminError, ExitCode
 from nsqadmin_cli.output import report
-from nsqadmin_cli.text import printable, suggestion
+from nsqadmin_cli.units import printable, suggestion
 
 
 class LazyGroup(click.Group):

@@ -14,14 +14,12 @@ from typing import Any, NamedTuple
 
 import click
 
-from nsqadmin_cli.address import Address
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.completion import MISSPELT, complete_channels, complete_contexts, complete_topics
-from nsqadmin_cli.confirm import Confirm
-from nsqadmin_cli.output import Output, OutputFormat, progress
-from nsqadmin_cli.settings import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ClusterSettings, take_settings
-from nsqadmin_cli.text import printable
-from nsqadmin_cli.units import parse_duration
+from nsqadmin_cli.context import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ClusterSettings, take_settings
+from nsqadmin_cli.http_client import Address
+from nsqadmin_cli.output import Confirm, Output, OutputFormat, progress
+from nsqadmin_cli.units import parse_duration, printable
 
 Function = Callable[..., Any]
 

@@ -13,16 +13,14 @@ from typing import Any, Generic, TypeVar
 
 import click
 
-from nsqadmin_cli.api import Action, Lookupd, Nsqd, Peer
+from nsqadmin_cli.api import Action, ChannelStats, Lookupd, NodeStats, Nsqd, Peer, TopicStats
 from nsqadmin_cli.cluster import Answers, Cluster, ask_all, values_of
-from nsqadmin_cli.confirm import Confirm
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import NodeError, Refused, timed_out
-from nsqadmin_cli.models import ChannelStats, NodeStats, TopicStats
-from nsqadmin_cli.output import Output, progress, report
+from nsqadmin_cli.output import Confirm, Output, progress, report
 from nsqadmin_cli.snapshot import no_such
 from nsqadmin_cli.table import ALWAYS, Block, Cell, Form, Grid, Line, Table, Tone, shown, table_of
-from nsqadmin_cli.text import plural
+from nsqadmin_cli.units import plural
 
 Share = TopicStats | ChannelStats
 P = TypeVar("P", bound=Peer)

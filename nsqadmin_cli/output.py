@@ -7,14 +7,15 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from nsqadmin_cli import units
 from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
-from nsqadmin_cli.table import Block, Cell, Column, Form, Table, as_json
-from nsqadmin_cli.text import printable
+from nsqadmin_cli.table import Block, Cell, Column, Form, Line, Table, Tone, as_json
+from nsqadmin_cli.units import printable
 
 Advance = Callable[[int], None]
 
@@ -126,3 +127,39 @@ def not_found(what: str, errors: Sequence[AdminError]) -> AdminError:
     if errors:
         return AdminError(f"no node that answered has {what}")
     return NotFound(f"no node has {what}")
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """The options of confirmation."""
+
+    yes: bool
+    dry_run: bool
+
+    def ask(self, warning: str, blocks: Sequence[Block], question: str) -> None:
+        """Return if confirmed, else raise AdminError with NOT_CONFIRMED.
+
+        `warning` is a sentence about what will be lost; `blocks` show details before `question` is asked.
+        """
+        if self.yes:
+            return
+        if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+            text = f"{warning} Nothing was done: use --yes to do it, or --dry-run to see more"
+            raise AdminError(text, ExitCode.NOT_CONFIRMED)
+        from nsqadmin_cli.render import show_aside  # not before it is wanted: what it needs loads slowly
+
+        show_aside([*blocks, Line.of(warning, Tone.STRONG_NOTE)])
+        if not _agrees(question):
+            raise AdminError("not confirmed, nothing was done", ExitCode.NOT_CONFIRMED)
+
+
+def _agrees(question: str) -> bool:
+    """Whether the answer is y or yes. click's own prompt would write to standard output."""
+    click.echo(f"{question} [y/N] ", nl=False, err=True)
+    try:
+        answer = sys.stdin.readline()
+    except UnicodeDecodeError:
+        return False
+    if not answer.endswith("\n"):
+        click.echo(err=True)
+    return answer.strip().lower() in ("y", "yes")

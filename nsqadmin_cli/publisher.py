@@ -14,14 +14,13 @@ from typing import Any
 import click
 
 from nsqadmin_cli import units
-from nsqadmin_cli.address import Address
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import ask_all
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.http_client import NodeError, Refused
+from nsqadmin_cli.http_client import Address, NodeError, Refused
 from nsqadmin_cli.output import Output, note
 from nsqadmin_cli.table import Block, Form, Line, Table, shown, table_of
-from nsqadmin_cli.text import plural
+from nsqadmin_cli.units import plural
 
 MOST_MESSAGES = 2000  # in one request
 MOST_BYTES = 1024 * 1024

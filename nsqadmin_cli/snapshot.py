@@ -1,22 +1,194 @@
-"""A snapshot of all nodes' statistics, and the changes since the previous one."""
+"""A snapshot of all nodes' statistics: sums over nodes, and their rates of change since the previous one."""
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from nsqadmin_cli.address import Address
-from nsqadmin_cli.api import Nsqd
+from nsqadmin_cli.api import ChannelStats, ClientStats, Latency, NodeStats, Nsqd, Percentile, TopicStats
 from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.models import ChannelStats, ClientStats, NodeStats, TopicStats
+from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.output import not_found
 from nsqadmin_cli.table import as_json
-from nsqadmin_cli.text import suggestion
-from nsqadmin_cli.totals import Flow, Key, Totals, flows
+from nsqadmin_cli.units import suggestion
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over all nodes. A topic or channel on several nodes counts once.
+
+    `depth` and `backend_depth` are of topics and channels together, `message_count` and `message_bytes` of topics
+    (each message once, as published), the other counts of channels.
+    """
+
+    topic_count: int
+    channel_count: int
+    depth: int
+    backend_depth: int
+    in_flight_count: int
+    deferred_count: int
+    message_count: int
+    message_bytes: int
+    requeue_count: int
+    timeout_count: int
+    client_count: int
+    topics: tuple[TopicStats, ...]
+
+    @classmethod
+    def over(cls, nodes: Iterable[NodeStats]) -> "Totals":
+        """Sum up `nodes`; a topic or channel counts as paused if it is paused on any of them."""
+        same: dict[str, list[TopicStats]] = {}
+        for node in nodes:
+            for topic in node.topics:
+                same.setdefault(topic.topic_name, []).append(topic)
+        topics = tuple(_topic(same[name]) for name in sorted(same))
+        channels = [channel for topic in topics for channel in topic.channels]
+        return cls(
+            topic_count=len(topics),
+            channel_count=len(channels),
+            depth=sum(topic.depth for topic in topics) + sum(channel.depth for channel in channels),
+            backend_depth=sum(row.backend_depth for row in topics) + sum(row.backend_depth for row in channels),
+            in_flight_count=sum(channel.in_flight_count for channel in channels),
+            deferred_count=sum(channel.deferred_count for channel in channels),
+            message_count=sum(topic.message_count for topic in topics),
+            message_bytes=sum(topic.message_bytes for topic in topics),
+            requeue_count=sum(channel.requeue_count for channel in channels),
+            timeout_count=sum(channel.timeout_count for channel in channels),
+            client_count=sum(channel.client_count for channel in channels),
+            topics=topics,
+        )
+
+
+def _topic(rows: Sequence[TopicStats]) -> TopicStats:
+    same: dict[str, list[ChannelStats]] = {}
+    for row in rows:
+        for channel in row.channels:
+            same.setdefault(channel.channel_name, []).append(channel)
+    return TopicStats(
+        rows[0].topic_name,
+        sum(row.depth for row in rows),
+        sum(row.backend_depth for row in rows),
+        sum(row.message_count for row in rows),
+        sum(row.message_bytes for row in rows),
+        any(row.paused for row in rows),
+        _latency(rows),
+        tuple(_channel(same[name]) for name in sorted(same)),
+    )
+
+
+def _channel(rows: Sequence[ChannelStats]) -> ChannelStats:
+    if len(rows) == 1 and rows[0].clients is None:
+        return rows[0]
+    return ChannelStats(
+        rows[0].channel_name,
+        sum(row.depth for row in rows),
+        sum(row.backend_depth for row in rows),
+        sum(row.in_flight_count for row in rows),
+        sum(row.deferred_count for row in rows),
+        sum(row.message_count for row in rows),
+        sum(row.requeue_count for row in rows),
+        sum(row.timeout_count for row in rows),
+        sum(row.client_count for row in rows),
+        any(row.paused for row in rows),
+        _latency(rows),
+    )
+
+
+def _latency(rows: Sequence[TopicStats] | Sequence[ChannelStats]) -> Latency:
+    """Each quantile is that of the slowest node: quantiles cannot be added, and this is an upper bound."""
+    latencies = [row.e2e_processing_latency for row in rows]
+    worst: dict[float, float] = {}
+    for latency in latencies:
+        for quantile, value in ((one.quantile, one.value) for one in latency.percentiles):
+            worst[quantile] = max(value, worst.get(quantile, value))
+    percentiles = tuple(Percentile(quantile, value) for quantile, value in worst.items())
+    return Latency(sum(latency.count for latency in latencies), percentiles)
+
+
+class Flow(NamedTuple):
+    """Messages per second into a topic or channel, and out of it: finished, or for a topic passed to channels.
+
+    `requeues` and `timeouts` per second are of channels.
+    """
+
+    ingress: float = 0.0
+    egress: float = 0.0
+    requeues: float = 0.0
+    timeouts: float = 0.0
+
+    def __add__(self, other: "Flow") -> "Flow":  # type: ignore[override]  # not those of tuples
+        return Flow(*map(sum, zip(self, other, strict=True)))
+
+    def drain_seconds(self, depth: int) -> float | None:
+        """Time until a queue of `depth` messages is empty at the current rates; None: it does not shrink.
+
+        One message, or as many as leave in a second, are considered in transit, whatever the ingress.
+        """
+        if not depth:
+            return 0.0
+        if self.egress - self.ingress > 1e-9:
+            return depth / (self.egress - self.ingress)
+        return depth / self.egress if self.egress and depth <= max(1.0, self.egress) else None
+
+
+Key = tuple[str, str]  # topic, and channel or nothing
+
+
+def backlog(row: TopicStats | ChannelStats) -> int:
+    """Undelivered and unfinished messages of a topic or channel, including in-flight and deferred ones."""
+    if isinstance(row, ChannelStats):
+        return row.depth + row.in_flight_count + row.deferred_count
+    return row.depth
+
+
+def flows_between(before: Mapping[Address, NodeStats], after: Mapping[Address, NodeStats]) -> dict[Key, Flow]:
+    """The flows of everything in `after`, summed over nodes. New topics and channels have none.
+
+    The rates of each node use the times of its own two answers, because slow nodes answer later than others.
+    """
+    found: dict[Key, Flow] = {}
+    for address, node in after.items():
+        for key, flow in node_flows(before.get(address), node).items():
+            found[key] = found[key] + flow if key in found else flow
+    return found
+
+
+def node_flows(before: NodeStats | None, after: NodeStats) -> dict[Key, Flow]:
+    """The flows of everything that one node has; none if it was restarted, or a topic created again, in between."""
+    found: dict[Key, Flow] = {}
+    known = _by_key(before) if before and before.start_time == after.start_time else {}
+    seconds = max(1e-3, after.moment - before.moment) if before else 1.0
+    for key, row in _by_key(after).items():
+        then = known.get(key)
+        if then is None or row.message_count < then.message_count:
+            found[key] = _STILL
+            continue
+        arrived = row.message_count - then.message_count
+        gone = max(0, arrived - (backlog(row) - backlog(then)))
+        requeued = timed_out = 0
+        if isinstance(row, ChannelStats) and isinstance(then, ChannelStats):
+            requeued = max(0, row.requeue_count - then.requeue_count)
+            timed_out = max(0, row.timeout_count - then.timeout_count)
+        if arrived or gone or requeued or timed_out:
+            found[key] = Flow(arrived / seconds, gone / seconds, requeued / seconds, timed_out / seconds)
+        else:
+            found[key] = _STILL
+    return found
+
+
+_STILL = Flow()
+
+
+def _by_key(node: NodeStats) -> dict[Key, TopicStats | ChannelStats]:
+    found: dict[Key, TopicStats | ChannelStats] = {}
+    for topic in node.topics:
+        found[topic.topic_name, ""] = topic
+        for channel in topic.channels:
+            found[topic.topic_name, channel.channel_name] = channel
+    return found
 
 
 @dataclass
@@ -36,7 +208,7 @@ class Snapshot:
     def __post_init__(self) -> None:
         self.latest = self.nodes
         if self.before is not None:
-            self.flows = flows(self.before.latest, self.nodes)
+            self.flows = flows_between(self.before.latest, self.nodes)
             self.latest = self.before.latest | self.nodes
             self.before = None  # or each snapshot would keep all previous ones
 

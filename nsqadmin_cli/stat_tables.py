@@ -7,14 +7,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from nsqadmin_cli import units
-from nsqadmin_cli.address import Address
+from nsqadmin_cli.api import ChannelStats, ClientStats, NodeStats, TopicStats
 from nsqadmin_cli.cluster import Answers
-from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.models import ChannelStats, ClientStats, NodeStats, TopicStats
-from nsqadmin_cli.snapshot import Snapshot
+from nsqadmin_cli.http_client import Address, NodeError
+from nsqadmin_cli.snapshot import Flow, Snapshot, Totals
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Grid, Table, Tone, shown, table_of, told
-from nsqadmin_cli.text import plural
-from nsqadmin_cli.totals import Flow, Totals
+from nsqadmin_cli.units import plural
 
 Value = Any  # of a column, or a Cell with it; None is a blank
 Shares = Mapping[Address, TopicStats] | Mapping[Address, ChannelStats]

@@ -21,7 +21,7 @@ from gnsqd.wire.codec import FRAME_TYPE_ERROR, FRAME_TYPE_RESPONSE, MAGIC_V2
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.http_client import TLS, NodeError, timed_out
 from nsqadmin_cli.message import Message
-from nsqadmin_cli.text import printable
+from nsqadmin_cli.units import printable
 
 _FRAME_TYPE_MESSAGE = 2
 _HEAD = Struct(">iI")  # of a frame: its type counts as part of its size

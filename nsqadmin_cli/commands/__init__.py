@@ -18,10 +18,10 @@ class Entry(NamedTuple):
 SEE = (
     Entry("stats", "stats", "stats"),
     Entry("top", "top", "top"),
-    Entry("tree", "tree", "tree"),
+    Entry("tree", "stats", "tree"),
     Entry("nodes", "nodes", "nodes"),
-    Entry("lookup", "lookup", "lookup"),
-    Entry("counter", "counter", "counter"),
+    Entry("lookup", "nodes", "lookup"),
+    Entry("counter", "stats", "counter"),
     Entry("topic show", "topic", "show"),
     Entry("channel show", "channel", "show"),
 )
@@ -47,10 +47,10 @@ ACT = (
 MESSAGES = (
     Entry("pub", "pub", "pub"),
     Entry("tail", "tail", "tail"),
-    Entry("peek", "peek", "peek"),
+    Entry("peek", "tail", "peek"),
     Entry("copy", "copy", "copy"),
-    Entry("save", "save", "save"),
-    Entry("load", "load", "load"),
+    Entry("save", "copy", "save"),
+    Entry("load", "copy", "load"),
     Entry("replay-dead", "replay_dead", "replay_dead"),
 )
 JUDGE: tuple[Entry, ...] = (
@@ -59,19 +59,19 @@ JUDGE: tuple[Entry, ...] = (
     Entry("bench", "bench", "bench"),
 )
 DATA = (
-    Entry("data ls", "data_ls", "ls"),
+    Entry("data ls", "data", "ls"),
     Entry("data verify", "data", "verify"),
-    Entry("data export", "data_export", "export"),
-    Entry("data convert", "data_convert", "convert"),
-    Entry("data repair", "data_mend", "repair"),
-    Entry("data recover-bad", "data_mend", "recover_bad"),
+    Entry("data export", "data_write", "export"),
+    Entry("data convert", "data_write", "convert"),
+    Entry("data repair", "data_write", "repair"),
+    Entry("data recover-bad", "data_write", "recover_bad"),
 )
 SELF: tuple[Entry, ...] = (
     Entry("context list", "context", "list_contexts"),
     Entry("context set", "context", "set_context"),
     Entry("context use", "context", "use"),
     Entry("context remove", "context", "remove"),
-    Entry("completion", "completion", "completion"),
+    Entry("completion", "context", "completion"),
 )
 
 # In the order of help. A heading without commands is not shown.

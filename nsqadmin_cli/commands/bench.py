@@ -9,12 +9,11 @@ from nsqadmin_cli import units
 from nsqadmin_cli.bench_load import SMALLEST, Histogram, Load, Plan, Report
 from nsqadmin_cli.cluster import Cluster, errors_of
 from nsqadmin_cli.command import Duration, command
-from nsqadmin_cli.consumer import ephemeral_channel
-from nsqadmin_cli.consuming import auth_option
+from nsqadmin_cli.consumer import auth_option, ephemeral_channel
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.output import Output, note, report
 from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Grid, Line, Paragraph, Table, Tone
-from nsqadmin_cli.text import plural
+from nsqadmin_cli.units import plural
 
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 _BAR = 36  # columns of the longest one

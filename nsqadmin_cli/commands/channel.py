@@ -5,13 +5,12 @@ from typing import Any
 from nsqadmin_cli import stat_tables
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import channel_argument, command, topic_argument
-from nsqadmin_cli.confirm import Confirm
 from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.operations import DOCUMENT, Operation, lookupd_only_option, operate
-from nsqadmin_cli.output import Output, report
+from nsqadmin_cli.output import Confirm, Output, report
 from nsqadmin_cli.snapshot import Snapshot, client_document, no_such, take_snapshot
 from nsqadmin_cli.table import Block, Cell, Grid, Line, Tone, as_json
-from nsqadmin_cli.text import plural
+from nsqadmin_cli.units import plural
 
 
 @command(

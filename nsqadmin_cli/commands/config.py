@@ -10,14 +10,13 @@ import click
 from gnsqd.log import Level
 from gnsqd.options import OPTIONS, TLS_VERSIONS, Kind
 from nsqadmin_cli import units
-from nsqadmin_cli.address import Address
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Answers, Cluster, ask_all, errors_of, values_of
 from nsqadmin_cli.command import command
-from nsqadmin_cli.http_client import NodeError, Refused
+from nsqadmin_cli.http_client import Address, NodeError, Refused
 from nsqadmin_cli.output import Output, not_found, report
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Row, Table, Tone
-from nsqadmin_cli.text import plural, printable, suggestion
+from nsqadmin_cli.units import plural, printable, suggestion
 
 _UNKNOWN = "INVALID_OPTION"
 _SHOWN = 3  # nodes in a row

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from nsqadmin_cli.command import Duration, channel_option, command, topic_option
+from nsqadmin_cli.context import ClusterSettings
 from nsqadmin_cli.diagnosis.directory import examine_directory
 from nsqadmin_cli.diagnosis.examination import Examination, examine
 from nsqadmin_cli.diagnosis.finding import Commands, Finding, Severity
@@ -14,10 +15,9 @@ from nsqadmin_cli.diagnosis.queues import examine_queues
 from nsqadmin_cli.errors import ExitCode
 from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.output import Output
-from nsqadmin_cli.settings import ClusterSettings
 from nsqadmin_cli.snapshot import require
 from nsqadmin_cli.table import Block, Column, Line, Paragraph, Table, Tone, described
-from nsqadmin_cli.text import plural
+from nsqadmin_cli.units import plural
 
 _TONES = {Severity.CRITICAL: Tone.BAD, Severity.WARNING: Tone.STRONG_NOTE, Severity.NOTE: Tone.FAINT}
 _MARGIN = 10  # columns; the longest severity and two blanks

@@ -12,16 +12,14 @@ from typing import Any, Literal
 import click
 
 from nsqadmin_cli import units
-from nsqadmin_cli.address import Address
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
 from nsqadmin_cli.command import command
-from nsqadmin_cli.confirm import Confirm
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.http_client import NodeError, Refused
-from nsqadmin_cli.output import Advance, Output, note, progress, report
+from nsqadmin_cli.http_client import Address, NodeError, Refused
+from nsqadmin_cli.output import Advance, Confirm, Output, note, progress, report
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, described, shown, table_of, told
-from nsqadmin_cli.text import plural
+from nsqadmin_cli.units import plural
 
 POLL_SECONDS = 0.2
 _GONE = ("connection refused", "no such file or directory")  # a closed port or unix socket

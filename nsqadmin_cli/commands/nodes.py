@@ -1,13 +1,18 @@
-"""`gnsqadmin nodes`: lists nodes and their state."""
+"""`gnsqadmin nodes` and `lookup`: list nodes with their state, and the topics of nsqlookupds, also without nodes."""
 
-from nsqadmin_cli.address import Address
-from nsqadmin_cli.api import Nsqd
-from nsqadmin_cli.cluster import Cluster, producer_address, values_of
+from dataclasses import dataclass
+from functools import partial
+
+import click
+
+from nsqadmin_cli.api import Lookupd, Nsqd, Producer
+from nsqadmin_cli.cluster import Cluster, errors_of, producer_address, values_of
 from nsqadmin_cli.command import command
+from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.output import Output, report
 from nsqadmin_cli.snapshot import take_snapshot
 from nsqadmin_cli.stat_tables import LISTING, NodeRow, node_rows, node_table
-from nsqadmin_cli.table import Cell, Tone, as_json, described
+from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, as_json, described, shown, table_of, told
 
 
 @command(
@@ -61,3 +66,83 @@ def _add_listings(cluster: Cluster, rows: dict[Address, NodeRow]) -> None:
         everywhere = len(row.lookupds) == len(cluster.lookupds)
         row.listed = Cell(f"{len(row.lookupds)}/{len(cluster.lookupds)}", None if everywhere else Tone.NOTE)
         row.tombstoned = len(row.tombstoned_topics)
+
+
+@dataclass(slots=True)
+class Listed:
+    """A topic as the nsqlookupds list it; nodes are `{broadcast address}:{HTTP port}`."""
+
+    topic_name: str = shown("topic", key="topic")
+    nodes: set[str] = told("where consumers are sent", default_factory=set)
+    tombstoned: set[str] = told("nodes hidden from consumers", default_factory=set)
+    channels: set[str] | None = told("null except for topics without a node", default_factory=set)
+    node_count: int = shown("nodes", form=Form.COUNT, keep=ALWAYS, json=False)
+    tombstoned_count: int = shown("tombstoned", "tomb", Form.COUNT, keep=6, json=False)
+    state: Cell | None = shown("", keep=ALWAYS, json=False)
+
+    @property
+    def has_node(self) -> bool:
+        return bool(self.nodes or self.tombstoned)
+
+    def complete(self) -> None:
+        """Derive the rest when all nodes and channels are known."""
+        self.node_count, self.tombstoned_count = len(self.nodes), len(self.tombstoned)
+        if not self.nodes:
+            channels = f", channels {', '.join(sorted(self.channels))}" if self.channels else ""
+            self.state = Cell("all tombstoned" if self.tombstoned else f"no node{channels}", Tone.NOTE)
+        if self.has_node:
+            self.channels = None
+
+
+@command(
+    "lookup",
+    examples="""
+        gnsqadmin lookup --lookupd-http-address lookup.example:4161
+        gnsqadmin lookup --orphans --json | jq -r '.topics[].topic_name'
+    """,
+    document=described("topics", "list by name", Listed),
+)
+@click.option("--orphans", is_flag=True, help="Show only topics without a node.")
+def lookup(cluster: Cluster, output: Output, orphans: bool) -> int:
+    """List the topics of nsqlookupds, and the nodes that consumers are sent to.
+
+    nsqlookupd keeps a topic without a node until it is deleted; its channels are shown, because the topic gets them if
+    it is created again.
+    """
+    if not cluster.lookupds:
+        raise click.UsageError("give an nsqlookupd by --lookupd-http-address or a saved context.")
+    listed, errors = _listed(cluster)
+    rows = [listed[name] for name in sorted(listed) if not (orphans and listed[name].has_node)]
+    if len(errors) < len(cluster.lookupds):
+        output.show(lambda: {"topics": as_json(rows)}, lambda: [table_of(Listed, rows, empty="No topics.")])
+    return report(errors)
+
+
+def _listed(cluster: Cluster) -> tuple[dict[str, Listed], list[NodeError]]:
+    """All topics that any nsqlookupd lists; and one error for each that could not be queried."""
+
+    def ask(lookupd: Lookupd) -> tuple[tuple[str, ...], tuple[Producer, ...]]:
+        return lookupd.topics(), lookupd.nodes()
+
+    answers = cluster.ask_lookupds(ask)
+    found: dict[str, Listed] = {}
+    for topics, producers in values_of(answers).values():
+        for name in topics:
+            found.setdefault(name, Listed(name))
+        for producer in producers:
+            at = f"{producer.broadcast_address}:{producer.http_port}"
+            for name, hidden in zip(producer.topics, producer.tombstones, strict=False):
+                topic = found.setdefault(name, Listed(name))
+                (topic.tombstoned if hidden else topic.nodes).add(at)
+    orphans = [name for name, topic in found.items() if not topic.has_node]
+    if orphans:
+        for channels in values_of(cluster.ask_lookupds(partial(_channels, topics=orphans))).values():
+            for name, known in channels.items():
+                found[name].channels |= known  # type: ignore[operator]
+    for topic in found.values():
+        topic.complete()
+    return found, errors_of(answers)
+
+
+def _channels(lookupd: Lookupd, topics: list[str]) -> dict[str, set[str]]:
+    return {topic: set(lookupd.channels(topic)) for topic in topics}

@@ -9,13 +9,13 @@ from itertools import chain, repeat
 
 import click
 
+from nsqadmin_cli.archive import STDIN, InputError, Splitter, read_pieces, size_of, spread
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import Duration, command, topic_argument
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.lines import STDIN, InputError, Splitter, read_pieces, size_of, spread
 from nsqadmin_cli.output import Output, is_terminal, note, progress, report
 from nsqadmin_cli.publisher import PUBLISHED, Publisher, rate_option, show_published
-from nsqadmin_cli.text import plural
+from nsqadmin_cli.units import plural
 
 _LONGEST = 64 * 1024 * 1024  # bytes of one message
 _ESCAPES = {r"\n": b"\n", r"\t": b"\t", r"\0": b"\0", r"\r": b"\r"}

@@ -12,18 +12,15 @@ from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
 from nsqadmin_cli.command import Name, command, topic_argument
 from nsqadmin_cli.completion import complete_channels, complete_topics
-from nsqadmin_cli.consumer import Consumer
-from nsqadmin_cli.consuming import auth_option
+from nsqadmin_cli.consumer import Consumer, auth_option, look_at_rest, transfer
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.message import Message, clock
+from nsqadmin_cli.message import MOST, Found, Message, clock, peek_at
 from nsqadmin_cli.output import Output, note, progress, report
-from nsqadmin_cli.peeking import MOST, Found, peek_at
 from nsqadmin_cli.publisher import NodeCount, Publisher, TopicCount, rate_option, show_by_topic
 from nsqadmin_cli.snapshot import no_such
 from nsqadmin_cli.subscription import Received, Wish
 from nsqadmin_cli.table import Form, Tone, described, shown, table_of, told
-from nsqadmin_cli.text import plural
-from nsqadmin_cli.transfer import look_at_rest, transfer
+from nsqadmin_cli.units import plural
 
 CHANNEL = "replay"  # of the dead-letter topic, to take letters from
 _PATIENCE = 20.0  # seconds that all nodes may be away; a message in flight times out after 60

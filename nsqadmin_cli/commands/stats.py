@@ -1,16 +1,20 @@
-"""`gnsqadmin stats`: statistics of topics, channels, clients and nodes, once or at an interval."""
+"""`gnsqadmin stats`, `tree` and `counter`: statistics of topics, channels, clients and nodes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import click
 
 from nsqadmin_cli import stat_tables, units
+from nsqadmin_cli.api import ChannelStats, ClientStats
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import Watch, channel_option, command, topic_option
 from nsqadmin_cli.errors import ExitCode
+from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.output import Output, report
-from nsqadmin_cli.snapshot import Snapshot, every, require, stats_document, take_snapshot
-from nsqadmin_cli.table import Block, Line, Table
+from nsqadmin_cli.snapshot import Snapshot, client_document, every, require, stats_document, take_snapshot
+from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Line, Row, Table, Tone, shown, table_of
+from nsqadmin_cli.units import plural
 
 
 @command(
@@ -80,11 +84,11 @@ def stats(
         seen = take_snapshot(cluster, topic=topic, channel=channel, clients=by == "client", before=seen)
         if number == 0:
             require(cluster, seen, topic, channel)
-        code = _show(output, seen, by, number if watch.interval else None)
+        code = _show_stats(output, seen, by, number if watch.interval else None)
     return code
 
 
-def _show(output: Output, seen: Snapshot, by: str, number: int | None) -> ExitCode:
+def _show_stats(output: Output, seen: Snapshot, by: str, number: int | None) -> ExitCode:
     """Print one snapshot; `number` counts those of a watch."""
     watched = number is not None
     tables: dict[str, Callable[[], Table]] = {
@@ -108,3 +112,163 @@ def _show(output: Output, seen: Snapshot, by: str, number: int | None) -> ExitCo
 
     output.show(lambda: stats_document(seen), blocks, tables["channel" if by == "tree" else by], number=number)
     return report(seen.errors)
+
+
+@command(
+    "tree",
+    examples="""
+        gnsqadmin tree
+        gnsqadmin tree --topic orders
+        gnsqadmin tree --lookupd-http-address lookup.example:4161 --json | jq '.topics[].channels[].channel_name'
+    """,
+    document="""
+        topics   list by name: topic_name, nodes (addresses that have it), depth,
+                 paused, channels
+        channels list by name: channel_name, nodes, depth, in_flight_count,
+                 deferred_count, paused, clients
+        clients  list: node, and the keys of a client in the /stats of nsqd
+    """,
+)
+@topic_option
+@channel_option
+def tree(cluster: Cluster, output: Output, topic: str, channel: str) -> int:
+    """Show topics, their channels and the consumers of these, on all nodes.
+
+    CSV output has one row per consumer.
+    """
+    seen = take_snapshot(cluster, topic=topic, channel=channel, clients=True)
+    require(cluster, seen, topic, channel)
+    output.show(
+        lambda: {"topics": list(_tree_document(seen))}, lambda: [_tree(seen)], lambda: stat_tables.client_table(seen)
+    )
+    return report(seen.errors)
+
+
+Places = Mapping[Address, ChannelStats]  # one channel on each node that has it
+
+
+def _clients(places: Places) -> list[tuple[Address, ClientStats]]:
+    clients = [(address, client) for address, channel in places.items() for client in channel.clients or ()]
+    return sorted(clients, key=lambda pair: (pair[1].client_id, pair[0], pair[1].remote_address))
+
+
+def _tree(seen: Snapshot) -> Table:
+    table = Table(
+        (
+            Column("name", "topic / channel / consumer"),
+            Column("node", "node", keep=6, tone=Tone.NODE),
+            Column("depth", "depth", form=Form.COUNT, keep=ALWAYS),
+            Column("in_flight_count", "in flight", "inflt", Form.COUNT, keep=ALWAYS),
+            Column("deferred_count", "deferred", "def", Form.COUNT, keep=5),
+            Column("ready_count", "RDY", form=Form.COUNT, keep=7),
+            Column("remote_address", "address", keep=4, tone=Tone.FAINT),
+            Column("user_agent", "user agent", keep=3, tone=Tone.FAINT),
+        ),
+        empty="No topics.",
+    )
+    for topic in seen.totals.topics:
+        name = topic.topic_name
+        title = Cell(name + " (paused)" * topic.paused, Tone.STRONG_NOTE if topic.paused else Tone.STRONG)
+        table.rows.append([title, _place(seen.topic_shares[name]), topic.depth, *[None] * 5])
+        for index, channel in enumerate(topic.channels):
+            places = seen.channel_shares[name, channel.channel_name]
+            table.rows += _branch(channel, places, last=index == len(topic.channels) - 1)
+    return table
+
+
+def _branch(channel: ChannelStats, places: Places, *, last: bool) -> Iterator[Row]:
+    """The row of one channel, and those of its consumers."""
+    clients = _clients(places)
+    lonely = channel.depth > 0 and not clients
+    note = " (paused)" * channel.paused + " (no consumers)" * lonely
+    tone = Tone.BAD if lonely else Tone.NOTE if channel.paused else None
+    branch = "└─ " if last else "├─ "
+    counts = [channel.depth, channel.in_flight_count, channel.deferred_count]
+    yield [Cell(f"{branch}{channel.channel_name}{note}", tone), _place(places), *counts, None, None, None]
+    for index, (address, client) in enumerate(clients):
+        twig = ("   " if last else "│  ") + ("└─ " if index == len(clients) - 1 else "├─ ")
+        name = client.client_id or client.hostname
+        ready = Cell(0, Tone.BAD) if channel.depth and not client.ready_count else client.ready_count
+        numbers = [None, client.in_flight_count, None, ready]
+        yield [twig + name, str(address), *numbers, client.remote_address, client.user_agent]
+
+
+def _place(nodes: Mapping[Address, object]) -> str:
+    return str(next(iter(nodes))) if len(nodes) == 1 else plural(len(nodes), "node")
+
+
+def _tree_document(seen: Snapshot) -> Iterator[dict[str, object]]:
+    for topic in seen.totals.topics:
+        channels = []
+        for channel in topic.channels:
+            places = seen.channel_shares[topic.topic_name, channel.channel_name]
+            channels.append(
+                {
+                    "channel_name": channel.channel_name,
+                    "nodes": [str(address) for address in places],
+                    "depth": channel.depth,
+                    "in_flight_count": channel.in_flight_count,
+                    "deferred_count": channel.deferred_count,
+                    "paused": channel.paused,
+                    "clients": [client_document(client, address) for address, client in _clients(places)],
+                }
+            )
+        yield {
+            "topic_name": topic.topic_name,
+            "nodes": [str(address) for address in seen.topic_shares[topic.topic_name]],
+            "depth": topic.depth,
+            "paused": topic.paused,
+            "channels": channels,
+        }
+
+
+@dataclass(slots=True)
+class Count:
+    """One count of messages."""
+
+    time: float = shown("time", form=Form.TIME)
+    published: int = shown("published", form=Form.COUNT, keep=ALWAYS)
+    delivered: int = shown("delivered", form=Form.COUNT, keep=ALWAYS)
+    ingress_rate: float | None = shown("in/s", form=Form.RATE, keep=ALWAYS)
+    egress_rate: float | None = shown("out/s", form=Form.RATE, keep=ALWAYS)
+
+
+@command(
+    "counter",
+    examples="""
+        gnsqadmin counter
+        gnsqadmin counter --watch 1
+        gnsqadmin counter --topic orders --watch 10 -o csv >> orders.csv
+    """,
+    document="""
+        time       unix seconds
+        published  messages that topics received since their nodes started
+        delivered  messages that channels received: each message once per channel
+        ingress_rate, egress_rate
+                   messages per second published to topics, and finished by
+                   consumers; null without --watch
+    """,
+)
+@topic_option
+def counter(cluster: Cluster, output: Output, topic: str, watch: Watch) -> int:
+    """Count the messages of all topics on all nodes since they started."""
+    seen: Snapshot | None = None
+    code = ExitCode.OK
+    for number in every(*watch):
+        seen = take_snapshot(cluster, topic=topic, before=seen)
+        if number == 0:
+            require(cluster, seen, topic)
+        _show_count(output, seen, number if watch.interval else None)
+        code = report(seen.errors)
+    return code
+
+
+def _show_count(output: Output, seen: Snapshot, number: int | None) -> None:
+    """Print one count, the `number`th of many."""
+    delivered = sum(channel.message_count for topic in seen.totals.topics for channel in topic.channels)
+    row = Count(seen.clock, seen.totals.message_count, delivered)
+    if seen.flows is not None:
+        row.ingress_rate = sum(flow.ingress for (_, channel), flow in seen.flows.items() if not channel)
+        row.egress_rate = sum(flow.egress for (_, channel), flow in seen.flows.items() if channel)
+    without = ("ingress_rate", "egress_rate") if number is None else ()
+    output.show(lambda: row, lambda: [table_of(Count, [row], without=without)], number=number)

@@ -6,8 +6,7 @@ import click
 
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import Duration, command
-from nsqadmin_cli.top_view import ORDERS, SUBJECTS, TopView
-from nsqadmin_cli.watch import Watcher
+from nsqadmin_cli.top_view import ORDERS, SUBJECTS, TopView, Watcher
 
 
 @command(

@@ -5,14 +5,11 @@ from typing import Any
 import click
 
 from nsqadmin_cli import stat_tables
-from nsqadmin_cli.address import Address
-from nsqadmin_cli.api import Nsqd
+from nsqadmin_cli.api import Nsqd, Producer
 from nsqadmin_cli.cluster import Cluster, producer_address
 from nsqadmin_cli.command import command, topic_argument
-from nsqadmin_cli.confirm import Confirm
 from nsqadmin_cli.errors import AdminError, NotFound
-from nsqadmin_cli.http_client import NodeError, Refused
-from nsqadmin_cli.models import Producer
+from nsqadmin_cli.http_client import Address, NodeError, Refused
 from nsqadmin_cli.operations import (
     DOCUMENT,
     Operation,
@@ -28,10 +25,10 @@ from nsqadmin_cli.operations import (
     plan_for_nodes,
     show_outcomes,
 )
-from nsqadmin_cli.output import Output, not_found, report
+from nsqadmin_cli.output import Confirm, Output, not_found, report
 from nsqadmin_cli.snapshot import Snapshot, no_such, take_snapshot
 from nsqadmin_cli.table import Block, Cell, Grid, Line, Tone, as_json
-from nsqadmin_cli.text import plural, printable
+from nsqadmin_cli.units import plural, printable
 
 
 @command(

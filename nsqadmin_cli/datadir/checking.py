@@ -11,7 +11,7 @@ from nsqadmin_cli.datadir.due_times import DueTimes, key_of, read_due_times
 from nsqadmin_cli.datadir.queue import Plan, make_plan, read_data_file, read_queue
 from nsqadmin_cli.datadir.records import Advance, Gap, Record
 from nsqadmin_cli.table import shown
-from nsqadmin_cli.text import plural
+from nsqadmin_cli.units import plural
 
 
 class Severity(enum.StrEnum):

@@ -13,7 +13,7 @@ from nsqadmin_cli.datadir.checking import Finding, Severity
 from nsqadmin_cli.datadir.directory import DataDirectory, Journal
 from nsqadmin_cli.datadir.records import Advance
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.text import plural
+from nsqadmin_cli.units import plural
 
 _BEHIND_ALL = 1 << 62  # numbers of messages
 

@@ -14,7 +14,7 @@ from nsqadmin_cli.datadir.directory import METADATA, DataDirectory, Queue, list_
 from nsqadmin_cli.datadir.lock import is_held
 from nsqadmin_cli.diagnosis.finding import Finding, Remedy, Severity, some_of
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.text import plural
+from nsqadmin_cli.units import plural
 
 _LOW, _VERY_LOW = 0.10, 0.03  # of the disk
 

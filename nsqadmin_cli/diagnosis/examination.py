@@ -6,13 +6,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from nsqadmin_cli.address import Address
-from nsqadmin_cli.api import Lookupd, Nsqd
+from nsqadmin_cli.api import ClientStats, Lookupd, Nsqd, Producer
 from nsqadmin_cli.cluster import Answers, Cluster, ask_all, values_of
 from nsqadmin_cli.diagnosis.finding import Commands
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.models import ClientStats, Producer
+from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import Snapshot
 
 

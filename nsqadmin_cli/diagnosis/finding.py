@@ -5,8 +5,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nsqadmin_cli.address import Address
-from nsqadmin_cli.settings import ClusterSettings, merged
+from nsqadmin_cli.context import ClusterSettings, merged
+from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.table import shown, told
 
 

@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 
 from nsqadmin_cli import units
-from nsqadmin_cli.address import Address
 from nsqadmin_cli.cluster import errors_of, producer_address, values_of
 from nsqadmin_cli.diagnosis.examination import Examination
 from nsqadmin_cli.diagnosis.finding import Finding, Remedy, Severity, some_of
-from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.text import plural
+from nsqadmin_cli.http_client import Address, NodeError
+from nsqadmin_cli.units import plural
 
 _SKEW = 2.0  # seconds between clocks that are too many
 

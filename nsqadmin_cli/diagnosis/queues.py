@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from nsqadmin_cli import units
-from nsqadmin_cli.address import Address
+from nsqadmin_cli.api import ChannelStats, ClientStats, TopicStats
 from nsqadmin_cli.diagnosis.examination import Examination
 from nsqadmin_cli.diagnosis.finding import Finding, Remedy, Severity, some_of
-from nsqadmin_cli.models import ChannelStats, ClientStats, TopicStats
-from nsqadmin_cli.text import plural
-from nsqadmin_cli.totals import Flow, backlog
+from nsqadmin_cli.http_client import Address
+from nsqadmin_cli.snapshot import Flow, backlog
+from nsqadmin_cli.units import plural
 
 _SETTLED = 60.0  # seconds that a consumer is connected until it should have finished something
 _SLOW = 3600.0  # seconds to empty a deep queue that are too many

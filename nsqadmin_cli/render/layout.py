@@ -14,7 +14,7 @@ from rich.cells import cell_len, chop_cells
 
 from nsqadmin_cli import units
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Form, Grid, Line, Paragraph, Table, Tone
-from nsqadmin_cli.text import printable
+from nsqadmin_cli.units import printable
 
 Parts = list[tuple[str, Tone]]  # of one line
 

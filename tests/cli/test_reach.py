@@ -17,8 +17,7 @@ from cli.gnsqadmin import FakeNode, Result, gnsqadmin, http_answer
 from cli.nodes import Cluster, address, create
 from conftest import DaemonFactory
 from daemons import DEADLINE, Daemon, free_port
-from nsqadmin_cli.address import Address
-from nsqadmin_cli.http_client import HTTPClient
+from nsqadmin_cli.http_client import Address, HTTPClient
 
 
 def topics(result: Result) -> list[str]:

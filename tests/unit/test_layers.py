@@ -75,7 +75,7 @@ SHARED = (
 )
 
 # What a command imports only when it is called, and which needs gevent.
-LATE = {("nsqadmin_cli.commands.data_convert", "gnsqd.queues.data_path")}
+LATE = {("nsqadmin_cli.commands.data_write", "gnsqd.queues.data_path")}
 
 CIMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+)?cimport\s+([\w., ]+)", re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""`gnsqadmin data repair` and `recover-bad`: recover the messages of a damaged data directory."""
+"""`gnsqadmin data export`, `convert`, `repair` and `recover-bad`: write the messages of a data directory elsewhere."""
 
 import os
 import shlex
@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from gnsqd.errors import StartError, StorageError
+from gnsqd.log import Level, Logger
 from nsqadmin_cli.archive import STDOUT, ArchiveWriter
 from nsqadmin_cli.command import command
 from nsqadmin_cli.commands.data import (
@@ -19,19 +21,134 @@ from nsqadmin_cli.commands.data import (
     reading,
     select,
 )
-from nsqadmin_cli.confirm import Confirm
 from nsqadmin_cli.datadir.checking import Finding, Report
 from nsqadmin_cli.datadir.directory import DataDirectory, list_directory
-from nsqadmin_cli.datadir.exporting import MessageFile
-from nsqadmin_cli.datadir.lock import locked
+from nsqadmin_cli.datadir.exporting import MessageFile, export_queue
+from nsqadmin_cli.datadir.journals import count_messages
+from nsqadmin_cli.datadir.lock import describe_holder, is_held, locked
 from nsqadmin_cli.datadir.queue import Saved
 from nsqadmin_cli.datadir.records import Advance
 from nsqadmin_cli.datadir.recovering import BadFile, bad_files, put_back
 from nsqadmin_cli.datadir.repairing import Repair, exchange
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.output import Output, note, report
-from nsqadmin_cli.table import ALWAYS, Block, Form, Line, Tone, described, shown, table_of, told
-from nsqadmin_cli.text import plural
+from nsqadmin_cli.message import DOCUMENT
+from nsqadmin_cli.output import Confirm, Output, note, report
+from nsqadmin_cli.table import ALWAYS, Block, Column, Form, Line, Table, Tone, described, shown, table_of, told
+from nsqadmin_cli.units import plural
+
+
+@command(
+    "export",
+    examples="""
+        gnsqadmin data export /var/lib/nsqd orders.ndjson.gz --topic orders
+        gnsqadmin data export /var/lib/nsqd - --topic orders --channel billing | jq -r .body
+    """,
+    document=f"""
+        directory, file, messages
+        queues   list: queue, messages, lost_bytes (unreadable)
+        A line of the file itself is the JSON of a message:{DOCUMENT}
+        channel  whose queue has it; null: the topic's own queue
+        due      until when it is deferred, ns since 1970, or null
+    """,
+)
+@directory_argument
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@click.option("--append", is_flag=True, help="Append to FILE if it exists.")
+@queue_options
+def export(
+    output: Output,
+    directory: str,
+    file: str,
+    append: bool,
+    topic: str,
+    channel: str,
+    max_msg_size: int,
+) -> int:
+    """Write the messages of a data directory to a file.
+
+    FILE gets one JSON document per line and message, which gnsqadmin load can publish; - is standard output, and a name
+    that ends in .gz is compressed. Messages are in nsqd's order of delivery, once for every channel that has them;
+    messages behind damage are included.
+
+    The directory is not changed. nsqd may be running, but its messages in memory are missing.
+    """
+    found = list_directory(directory)
+    if is_held(directory):
+        note(f"Note: {directory} is in use by {describe_holder(directory)}; its messages in memory are missing.")
+    if journals := found.select_journals(topic):
+        left_out = plural(len(journals), "journal")
+        note(f"Note: {left_out} left out; gnsqadmin data convert moves their messages to disk queues.")
+    queues = select(found, topic, channel)
+    size = sum(queue.size for queue in queues)
+    with ArchiveWriter(file, append=append) as archive, reading("exporting", size, quiet=file == STDOUT) as advance:
+        lines = MessageFile(archive)
+        exported = [export_queue(queue, lines, max_msg_size, advance) for queue in queues]
+        lines.flush()
+    messages = sum(each.messages for each in exported)
+    if file == STDOUT:
+        note(f"{plural(messages, 'message')} of {plural(len(queues), 'queue')}")
+    else:
+        output.show(
+            lambda: _export_document(directory, file, messages, exported),
+            lambda: [table_of(Saved, exported, empty="No queues."), Line.of(_export_outcome(messages, file))],
+        )
+    errors = [
+        AdminError(f"{each.queue}: {plural(each.lost_bytes, 'byte')} could not be read as messages")
+        for each in exported
+        if each.lost_bytes
+    ]
+    return report(errors)
+
+
+def _export_document(directory: str, file: str, messages: int, exported: list[Saved]) -> dict[str, Any]:
+    return {"directory": directory, "file": file, "messages": messages, "queues": exported}
+
+
+def _export_outcome(messages: int, file: str) -> str:
+    return f"Wrote {plural(messages, 'message')} to {file}." if messages else f"No messages; {file} was not written."
+
+
+@command(
+    "convert",
+    examples="""
+        gnsqadmin data convert /var/lib/nsqd --dry-run
+        gnsqadmin data convert /var/lib/nsqd && nsqd --data-path=/var/lib/nsqd
+    """,
+    document="""
+        directory
+        queues   list of queues with messages in a journal: queue, messages
+    """,
+)
+@directory_argument
+@click.option("--dry-run", "-n", is_flag=True, help="Only show what would be converted.")
+def convert(output: Output, directory: str, dry_run: bool) -> None:
+    """Move the messages of journals to disk queues, which the real nsqd reads.
+
+    gnsqd keeps journals with --durability, even after a clean exit. Starting gnsqd without that option does the same as
+    this command. nsqd must be stopped. If the command is killed, run it again: no message is lost or duplicated.
+    """
+    with locked(directory):
+        journals = list_directory(directory).select_journals("")
+        counts = {name: count for journal in journals for name, count in count_messages(journal).items() if count}
+        if not dry_run:
+            from gnsqd.queues.data_path import convert as convert_journals  # slow to load: it needs gevent
+
+            try:
+                convert_journals(directory, Logger("", Level.WARN))
+            except (StartError, StorageError) as error:
+                raise AdminError(f"{error}; the journals still have all messages") from error
+    messages = plural(sum(counts.values()), "message")
+    verdict = f"{messages} would be converted. Nothing was done." if dry_run else f"{messages} converted."
+    columns = (Column("queue", "queue"), Column("messages", "messages", "msgs", Form.COUNT, ALWAYS))
+    table = Table(columns, [[name, count] for name, count in counts.items()], empty="No messages in journals.")
+    output.show(
+        lambda: {
+            "directory": directory,
+            "queues": [{"queue": name, "messages": count} for name, count in counts.items()],
+        },
+        lambda: [table, Line.of(verdict)] if counts else [table],
+        lambda: table,
+    )
 
 
 @command(
