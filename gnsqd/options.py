@@ -1,7 +1,7 @@
 """The one table of options: every flag of nsqd, its config key, default and help text.
 
-The table is the body of `Options`: a field is a row, `OPTIONS` lists them in order of declaration. The parser and
-the usage text (`flags`), the config file (`config_file`) and `/config/:opt` read it and define nothing themselves.
+The table is the body of `Options`: a field is a row, `OPTIONS` lists them in order of declaration. The parsers
+of the command line and the config file (`configuration`) and `/config/:opt` read it and define nothing themselves.
 Facts: NSQD-COMPAT 1.2 to 1.4.
 """
 

@@ -294,8 +294,9 @@ class Load:
             return 0
         count = 0
         report = self.report
-        for key, _ in self._selector.select(timeout):
-            subscription: Subscription = key.data
+        waiting = [one for one in self._subscriptions if one.has_messages]
+        ready = [key.data for key, _ in self._selector.select(0 if waiting else timeout)]
+        for subscription in dict.fromkeys([*waiting, *ready]):
             try:
                 messages = subscription.receive()
                 now = time.monotonic_ns()

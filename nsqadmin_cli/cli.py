@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
+from gnsqd.errors import StorageError
 from gnsqd.version import VERSION
 from nsqadmin_cli.commands import GROUPS, SECTIONS, Entry
 from nsqadmin_cli.errors import AdminError, ExitCode
@@ -99,9 +100,9 @@ def main() -> NoReturn:
     except click.ClickException as error:
         error.show()
         status = error.exit_code
-    except AdminError as error:
+    except (AdminError, StorageError) as error:
         report([error])
-        status = error.exit_code
+        status = error.exit_code if isinstance(error, AdminError) else ExitCode.FAILED
     except click.Abort:
         status = ExitCode.INTERRUPTED
     except OSError as error:  # of standard output, such as a full disk: those of nodes are NodeErrors

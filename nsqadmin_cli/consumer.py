@@ -175,8 +175,9 @@ class Consumer:
         """Messages from all nodes, received within `timeout` seconds."""
         self._welcome()
         received: list[Received] = []
-        for key, _ in self._selector.select(timeout):
-            subscription: Subscription = key.data
+        waiting = [one for one in self._subscriptions.values() if one.has_messages]
+        ready = [key.data for key, _ in self._selector.select(0 if waiting else timeout)]
+        for subscription in dict.fromkeys([*waiting, *ready]):
             try:
                 received += subscription.receive()
             except NodeError as error:

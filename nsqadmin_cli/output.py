@@ -112,7 +112,7 @@ def note(text: str) -> None:
     click.echo(printable(text, 2000), err=True)
 
 
-def report(errors: Iterable[AdminError]) -> ExitCode:
+def report(errors: Iterable[Exception]) -> ExitCode:
     """Print a line on standard error for each; returns the exit code."""
     code = ExitCode.OK
     for error in errors:

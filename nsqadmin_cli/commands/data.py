@@ -8,14 +8,26 @@ from typing import Any
 
 import click
 
+from gnsqd.storage.directory import (
+    METADATA,
+    DataDirectory,
+    Queue,
+    describe_holder,
+    is_held,
+    list_directory,
+    read_due_times,
+)
 from nsqadmin_cli.command import AdminOption, command
-from nsqadmin_cli.datadir.checking import Checker, Finding, Report, Severity
-from nsqadmin_cli.datadir.directory import METADATA, DataDirectory, Queue, list_directory
-from nsqadmin_cli.datadir.due_times import read_due_times
-from nsqadmin_cli.datadir.journals import JournalReport, check_journals, count_messages
-from nsqadmin_cli.datadir.lock import describe_holder, is_held
-from nsqadmin_cli.datadir.queue import make_plan, oldest
-from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE
+from nsqadmin_cli.datadir.checking import (
+    Checker,
+    Finding,
+    JournalReport,
+    Report,
+    Severity,
+    check_journals,
+    count_messages,
+)
+from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, make_plan, oldest
 from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
 from nsqadmin_cli.output import Advance, Output, note, progress
 from nsqadmin_cli.table import (
@@ -372,7 +384,7 @@ def _row(found: DataDirectory, queue: Queue, journaled: dict[str, int], unreadab
     row.journaled = None if queue.topic in unreadable else journaled.get(queue.name, 0)
     row.bytes, row.files, row.bad_files = queue.size, len(queue.numbers), len(queue.bad)
     row.age, row.oldest = None if first is None else max(0.0, time.time() - first), first
-    row.due_times = len(read_due_times(queue).due)
+    row.due_times = len(read_due_times(queue.due_times_path).due)
     words = ["paused"] * row.paused + [f"not in {METADATA}"] * (row.listed is False) + [problem] * bool(problem)
     row.state, row.problem = Cell(", ".join(words), Tone.BAD if problem else None), problem
     return row

@@ -10,6 +10,7 @@ import click
 
 from gnsqd.errors import StartError, StorageError
 from gnsqd.log import Level, Logger
+from gnsqd.storage.directory import DataDirectory, describe_holder, is_held, list_directory, locked
 from nsqadmin_cli.archive import STDOUT, ArchiveWriter
 from nsqadmin_cli.command import command
 from nsqadmin_cli.commands.data import (
@@ -21,14 +22,9 @@ from nsqadmin_cli.commands.data import (
     reading,
     select,
 )
-from nsqadmin_cli.datadir.checking import Finding, Report
-from nsqadmin_cli.datadir.directory import DataDirectory, list_directory
-from nsqadmin_cli.datadir.exporting import MessageFile, export_queue
-from nsqadmin_cli.datadir.journals import count_messages
-from nsqadmin_cli.datadir.lock import describe_holder, is_held, locked
-from nsqadmin_cli.datadir.queue import Saved
-from nsqadmin_cli.datadir.records import Advance
-from nsqadmin_cli.datadir.recovering import BadFile, bad_files, put_back
+from nsqadmin_cli.datadir.checking import Finding, Report, count_messages
+from nsqadmin_cli.datadir.records import Advance, Saved
+from nsqadmin_cli.datadir.recovering import BadFile, MessageFile, bad_files, export_queue, put_back
 from nsqadmin_cli.datadir.repairing import Repair, exchange
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.message import DOCUMENT

@@ -7,10 +7,8 @@ import click
 
 from nsqadmin_cli.command import Duration, channel_option, command, topic_option
 from nsqadmin_cli.context import ClusterSettings
-from nsqadmin_cli.diagnosis.directory import examine_directory
-from nsqadmin_cli.diagnosis.examination import Examination, examine
-from nsqadmin_cli.diagnosis.finding import Commands, Finding, Severity
-from nsqadmin_cli.diagnosis.nodes import examine_nodes
+from nsqadmin_cli.diagnosis.examination import Commands, Examination, Finding, Severity, examine
+from nsqadmin_cli.diagnosis.nodes import examine_directory, examine_nodes
 from nsqadmin_cli.diagnosis.queues import examine_queues
 from nsqadmin_cli.errors import ExitCode
 from nsqadmin_cli.http_client import NodeError

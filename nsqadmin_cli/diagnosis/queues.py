@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from nsqadmin_cli import units
 from nsqadmin_cli.api import ChannelStats, ClientStats, TopicStats
-from nsqadmin_cli.diagnosis.examination import Examination
-from nsqadmin_cli.diagnosis.finding import Finding, Remedy, Severity, some_of
+from nsqadmin_cli.diagnosis.examination import Examination, Finding, Remedy, Severity, some_of
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.snapshot import Flow, backlog
 from nsqadmin_cli.units import plural

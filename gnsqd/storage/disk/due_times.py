@@ -24,11 +24,11 @@ from gevent import Greenlet, spawn
 from gnsqd.errors import StorageError
 from gnsqd.hub.cooperative import give_way
 from gnsqd.log import Logger
+from gnsqd.storage.directory import DUE_TIMES_ENTRY as _ENTRY
+from gnsqd.storage.directory import DUE_TIMES_FIRST_LINE as _FIRST_LINE
 from gnsqd.storage.files import append_file, failing_as_go, rename_file, sync_path, temporary_path
 from gnsqd.storage.syncer import Syncer
 
-_FIRST_LINE = b"gnsqd due times 1\n"
-_ENTRY = Struct(">18sqi")
 _ATTEMPTS = Struct(">H")
 
 _MIN_HINTS = 1000  # before those whose time has come are looked for
