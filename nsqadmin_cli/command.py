@@ -28,8 +28,13 @@ class AdminOption(click.Option):
     """An option that help lists under `section`."""
 
     def __init__(self, *args: Any, section: str = "Options", **attributes: Any) -> None:
+        if "metavar" not in attributes:
+            attributes["metavar"] = _METAVARS.get(type(attributes.get("type")))
         super().__init__(*args, **attributes)
         self.section = section
+
+
+option = functools.partial(click.option, cls=AdminOption)
 
 
 class AdminCommand(click.Command):
@@ -143,6 +148,16 @@ class AddressType(click.ParamType[Address]):
             self.fail(str(error), param, ctx)
 
 
+# Of the types of options, unless they have their own.
+_METAVARS: dict[type, str] = {
+    Duration: "DURATION",
+    Name: "NAME",
+    AddressType: "ADDRESS",
+    click.IntRange: "N",
+    click.FloatRange: "N",
+}
+
+
 def _where(option: str, metavar: str | None, help: str, *names: str, **attributes: Any) -> AdminOption:
     """An option to select nodes or connect to them, with its variable."""
     variable = f"GNSQADMIN_{option.removeprefix('--').replace('-', '_').upper()}"
@@ -227,11 +242,10 @@ class Watch(NamedTuple):
 
 
 _WATCH = (
-    AdminOption(["--watch"], type=Duration(), metavar="DURATION", help="Repeat at this interval, and show rates."),
+    AdminOption(["--watch"], type=Duration(), help="Repeat at this interval, and show rates."),
     AdminOption(
         ["--count"],
         type=click.IntRange(1),
-        metavar="N",
         help="Stop after N times. Without it, Ctrl-C stops.",
     ),
 )
@@ -273,10 +287,10 @@ _SHARED: dict[str, tuple[Callable[[dict[str, Any]], Any], tuple[AdminOption, ...
 }
 
 # Empty if it is not given.
-topic_option = click.option(
+topic_option = option(
     "--topic", default="", metavar="NAME", shell_complete=complete_topics, help="Show only this topic."
 )
-channel_option = click.option(
+channel_option = option(
     "--channel",
     default="",
     metavar="NAME",

@@ -26,7 +26,7 @@ import click
 
 from nsqadmin_cli.api import NodeStats, Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
-from nsqadmin_cli.command import Name
+from nsqadmin_cli.command import Name, option
 from nsqadmin_cli.completion import complete_channels
 from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
 from nsqadmin_cli.http_client import Address, NodeError
@@ -261,8 +261,8 @@ class Source:
     yes: bool
 
 
-count_option = click.option("-n", "--count", type=click.IntRange(1), metavar="N", help="Stop after N messages.")
-auth_option = click.option(
+count_option = option("-n", "--count", type=click.IntRange(1), metavar="N", help="Stop after N messages.")
+auth_option = option(
     "--auth-secret",
     envvar="GNSQADMIN_AUTH_SECRET",
     default="",
@@ -270,7 +270,7 @@ auth_option = click.option(
     help="Secret for AUTH, if nodes require it of consumers.",
 )
 
-yes_option = click.option(
+yes_option = option(
     "--yes",
     is_flag=True,
     help="Without --channel: consume messages queued in a topic without channels, without confirmation.",
@@ -299,30 +299,28 @@ def source_options(purpose: str) -> Callable[[Function], Function]:
             wish = Wish(channel or ephemeral_channel(purpose), window, auth_secret=auth_secret)
             return function(*args, source=Source(wish, count, follow or not channel, create, yes), **values)
 
-        for option in (
+        for one in (
             yes_option,
             auth_option,
-            click.option(
+            option(
                 "--in-flight",
                 type=click.IntRange(1, 1_000_000),
                 default=1000,
                 show_default=True,
-                metavar="N",
                 help="Maximum number of messages in flight to this command, over all nodes.",
             ),
             count_option,
-            click.option("--follow", is_flag=True, help="Continue with new messages when --channel is empty."),
-            click.option("--create", is_flag=True, help="Create the channel if it does not exist."),
-            click.option(
+            option("--follow", is_flag=True, help="Continue with new messages when --channel is empty."),
+            option("--create", is_flag=True, help="Create the channel if it does not exist."),
+            option(
                 "--channel",
                 type=Name("channel"),
-                metavar="NAME",
                 shell_complete=complete_channels,
                 help="Consume this channel until it is empty. Without it, a temporary channel receives messages "
                 "published from now on.",
             ),
         ):
-            called = option(called)
+            called = one(called)
         return called
 
     return decorate

@@ -15,6 +15,7 @@ import click
 
 from nsqadmin_cli.api import Action, ChannelStats, Lookupd, NodeStats, Nsqd, Peer, TopicStats
 from nsqadmin_cli.cluster import Answers, Cluster, ask_all, values_of
+from nsqadmin_cli.command import option
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import NodeError, Refused, timed_out
 from nsqadmin_cli.output import Confirm, Output, progress, report
@@ -489,7 +490,7 @@ def _said(action: str, outcome: Outcome[Nsqd] | Outcome[Lookupd]) -> Cell:
             return Cell(f"to be {_DONE[action]}", Tone.NOTE)
 
 
-lookupd_only_option = click.option(
+lookupd_only_option = option(
     "--lookupd-only",
     is_flag=True,
     help="Create it only at nsqlookupds, as nsqadmin does with topics; nodes create it when it is used.",

@@ -16,6 +16,7 @@ import click
 from nsqadmin_cli import units
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import ask_all
+from nsqadmin_cli.command import option
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError, Refused
 from nsqadmin_cli.output import Output, note
@@ -160,7 +161,7 @@ PUBLISHED = """
 
 def rate_option(function: Function) -> Function:
     """`--rate`: parameter `rate`, 0 for no limit."""
-    return click.option(
+    return option(
         "--rate",
         type=click.FloatRange(0, min_open=True),
         default=None,

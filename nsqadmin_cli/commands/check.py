@@ -15,7 +15,7 @@ import click
 
 from nsqadmin_cli import units
 from nsqadmin_cli.cluster import Cluster, errors_of
-from nsqadmin_cli.command import AdminCommand, Duration, channel_option, command, topic_option
+from nsqadmin_cli.command import AdminCommand, Duration, channel_option, command, option, topic_option
 from nsqadmin_cli.errors import AdminError, ExitCode
 from nsqadmin_cli.output import Output
 from nsqadmin_cli.snapshot import Flow, Snapshot, take_snapshot
@@ -218,7 +218,7 @@ class LimitsType(click.ParamType[Limits]):
 def limit_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """An option for each of METRICS, with the parameter `limits_{key}`: Limits or None."""
     for metric in reversed(METRICS):
-        limits = click.option(
+        limits = option(
             metric.option, f"limits_{metric.key}", type=LimitsType(metric), metavar="LIMITS", help=metric.help
         )
         function = limits(function)
@@ -325,16 +325,15 @@ def _unknown(error: click.ClickException) -> click.ClickException:
 @limit_options
 @topic_option
 @channel_option
-@click.option(
+@option(
     "--exclude",
     multiple=True,
     metavar="PATTERN",
     help="Ignore topics, or channels as topic/channel, with names that match; * matches any text, ? any character.",
 )
-@click.option(
+@option(
     "--interval",
     type=Duration(3600),
-    metavar="DURATION",
     help="Time over which rates and the drain time are measured. [default: 5 if one of them has a limit]",
 )
 def check(

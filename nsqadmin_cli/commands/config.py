@@ -12,7 +12,7 @@ from gnsqd.options import OPTIONS, TLS_VERSIONS, Kind
 from nsqadmin_cli import units
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Answers, Cluster, ask_all, errors_of, values_of
-from nsqadmin_cli.command import command
+from nsqadmin_cli.command import command, option
 from nsqadmin_cli.http_client import Address, NodeError, Refused
 from nsqadmin_cli.output import Output, not_found, report
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Row, Table, Tone
@@ -66,7 +66,7 @@ def _complete_changeable(param: click.Parameter, incomplete: str) -> list[str]:
     """,
 )
 @click.argument("option", nargs=-1, type=_Key(), shell_complete=_complete)
-@click.option("--different", is_flag=True, help="Show only options whose values differ between nodes.")
+@option("--different", is_flag=True, help="Show only options whose values differ between nodes.")
 def get(cluster: Cluster, output: Output, option: tuple[str, ...], different: bool) -> int:
     """Show the options of running nodes, all or the given ones.
 

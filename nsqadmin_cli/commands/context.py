@@ -7,7 +7,7 @@ from typing import Any
 import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
-from nsqadmin_cli.command import command
+from nsqadmin_cli.command import command, option
 from nsqadmin_cli.completion import complete_contexts
 from nsqadmin_cli.context import (
     ClusterSettings,
@@ -65,7 +65,7 @@ def set_context(settings: ClusterSettings, name: str) -> None:
 
 @command("use", examples="gnsqadmin context use prod\ngnsqadmin context use --none")
 @click.argument("name", required=False, shell_complete=complete_contexts)
-@click.option("--none", "no_context", is_flag=True, help="Use no context by default.")
+@option("--none", "no_context", is_flag=True, help="Use no context by default.")
 def use(name: str | None, no_context: bool) -> None:
     """Make a context the current one, which is used by default."""
     if (name is None) != no_context:

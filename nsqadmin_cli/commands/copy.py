@@ -11,7 +11,7 @@ import click
 from nsqadmin_cli import units
 from nsqadmin_cli.archive import STDOUT, ArchivedLine, ArchiveWriter, InputError, name_of, read_archive, size_of, spread
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import AddressType, AdminOption, Name, command, topic_argument
+from nsqadmin_cli.command import AddressType, Name, command, option, topic_argument
 from nsqadmin_cli.completion import complete_contexts, complete_topics
 from nsqadmin_cli.consumer import Consumer, Source, look_at_rest, source_options, transfer
 from nsqadmin_cli.context import ClusterSettings, Context
@@ -39,30 +39,25 @@ _TO = "Where to"
 )
 @click.argument("topic", type=Name("topic"), shell_complete=complete_topics)
 @click.argument("destination", type=Name("topic"), default=None, required=False, shell_complete=complete_topics)
-@click.option(
+@option(
     "--to-nsqd-http-address",
     "to_nsqds",
-    cls=AdminOption,
     section=_TO,
     multiple=True,
     type=AddressType(),
-    metavar="ADDRESS",
     help="HTTP address of an nsqd to publish to. Without this and the next two options, publish to the source nodes.",
 )
-@click.option(
+@option(
     "--to-lookupd-http-address",
     "to_lookupds",
-    cls=AdminOption,
     section=_TO,
     multiple=True,
     type=AddressType(),
-    metavar="ADDRESS",
     help="HTTP address of an nsqlookupd, to publish to all nodes that it lists.",
 )
-@click.option(
+@option(
     "--to-context",
     "to_context",
-    cls=AdminOption,
     section=_TO,
     default="",
     metavar="NAME",
@@ -150,7 +145,7 @@ def _texts(addresses: tuple[Address, ...]) -> tuple[str, ...]:
 )
 @topic_argument
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
-@click.option("--append", is_flag=True, help="Append to an existing file.")
+@option("--append", is_flag=True, help="Append to an existing file.")
 @source_options("save")
 def save(cluster: Cluster, output: Output, topic: str, file: str, append: bool, source: Source) -> int:
     """Save messages to a file, one JSON document per line.
@@ -218,10 +213,8 @@ def save(cluster: Cluster, output: Output, topic: str, file: str, append: bool, 
 )
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @click.argument("topic", type=Name("topic"), default=None, required=False, shell_complete=complete_topics)
-@click.option(
-    "--from-line", "start", type=click.IntRange(1), default=1, metavar="N", help="Start at line N of the file."
-)
-@click.option("--dry-run", is_flag=True, help="Only read the file, and show what would be published.")
+@option("--from-line", "start", type=click.IntRange(1), default=1, help="Start at line N of the file.")
+@option("--dry-run", is_flag=True, help="Only read the file, and show what would be published.")
 @rate_option
 def load(
     cluster: Cluster,

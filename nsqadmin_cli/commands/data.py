@@ -17,7 +17,7 @@ from gnsqd.storage.directory import (
     list_directory,
     read_due_times,
 )
-from nsqadmin_cli.command import AdminOption, command
+from nsqadmin_cli.command import command, option
 from nsqadmin_cli.datadir.checking import (
     Checker,
     Finding,
@@ -55,7 +55,7 @@ _MARGIN = 8
 _QUICKLY_READ = 20_000_000  # bytes
 
 directory_argument = click.argument("directory", type=click.Path(exists=True, file_okay=False))
-max_msg_size_option = click.option(
+max_msg_size_option = option(
     "--max-msg-size",
     type=click.IntRange(1),
     default=DEFAULT_MAX_MSG_SIZE,
@@ -67,21 +67,18 @@ max_msg_size_option = click.option(
 
 def queue_options(function: Function) -> Function:
     """`--topic`, `--channel` and `--max-msg-size`: parameters of these names."""
-    for option in (
+    for one in (
         max_msg_size_option,
-        click.option(
-            "--channel", cls=AdminOption, section=_WHICH, default="", metavar="NAME", help="Only channels of this name."
-        ),
-        click.option(
+        option("--channel", section=_WHICH, default="", metavar="NAME", help="Only channels of this name."),
+        option(
             "--topic",
-            cls=AdminOption,
             section=_WHICH,
             default="",
             metavar="NAME",
             help="Only this topic and its channels.",
         ),
     ):
-        function = option(function)
+        function = one(function)
     return function
 
 
@@ -317,8 +314,8 @@ class JournalRow:
     ),
 )
 @directory_argument
-@click.option("--topic", default="", metavar="NAME", help="Only this topic and its channels.")
-@click.option("--channel", default="", metavar="NAME", help="Only channels of this name.")
+@option("--topic", default="", metavar="NAME", help="Only this topic and its channels.")
+@option("--channel", default="", metavar="NAME", help="Only channels of this name.")
 def ls(output: Output, directory: str, topic: str, channel: str) -> None:
     """List the queues in a data directory: their messages, and the age of the oldest.
 

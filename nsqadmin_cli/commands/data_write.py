@@ -12,7 +12,7 @@ from gnsqd.errors import StartError, StorageError
 from gnsqd.log import Level, Logger
 from gnsqd.storage.directory import DataDirectory, describe_holder, is_held, list_directory, locked
 from nsqadmin_cli.archive import STDOUT, ArchiveWriter
-from nsqadmin_cli.command import command
+from nsqadmin_cli.command import command, option
 from nsqadmin_cli.commands.data import (
     check,
     directory_argument,
@@ -49,7 +49,7 @@ from nsqadmin_cli.units import plural
 )
 @directory_argument
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
-@click.option("--append", is_flag=True, help="Append to FILE if it exists.")
+@option("--append", is_flag=True, help="Append to FILE if it exists.")
 @queue_options
 def export(
     output: Output,
@@ -116,7 +116,7 @@ def _export_outcome(messages: int, file: str) -> str:
     """,
 )
 @directory_argument
-@click.option("--dry-run", "-n", is_flag=True, help="Only show what would be converted.")
+@option("--dry-run", "-n", is_flag=True, help="Only show what would be converted.")
 def convert(output: Output, directory: str, dry_run: bool) -> None:
     """Move the messages of journals to disk queues, which the real nsqd reads.
 
@@ -164,9 +164,9 @@ def convert(output: Output, directory: str, dry_run: bool) -> None:
     """,
 )
 @directory_argument
-@click.option("--to", "target", type=click.Path(), metavar="PATH", help="Path of the copy. [DIRECTORY.repaired]")
-@click.option("--replace", is_flag=True, help="Replace DIRECTORY by the copy, and keep it as DIRECTORY.before-repair.")
-@click.option("--adopt-orphans", is_flag=True, help="Add topics and channels to nsqd.dat that it does not list.")
+@option("--to", "target", type=click.Path(), metavar="PATH", help="Path of the copy. [DIRECTORY.repaired]")
+@option("--replace", is_flag=True, help="Replace DIRECTORY by the copy, and keep it as DIRECTORY.before-repair.")
+@option("--adopt-orphans", is_flag=True, help="Add topics and channels to nsqd.dat that it does not list.")
 @max_msg_size_option
 def repair(
     output: Output,
@@ -310,18 +310,18 @@ class BadRow:
     document=("directory\nfile     the file of --to, or null\nmessages", described("files", "list", BadRow)),
 )
 @directory_argument
-@click.option(
+@option(
     "--to",
     "target",
     type=click.Path(dir_okay=False, allow_dash=True),
     metavar="FILE",
     help="Write the messages to FILE, as export does, and change nothing. nsqd may be running.",
 )
-@click.option("--append", "appending", is_flag=True, help="Append to FILE if it exists.")
-@click.option(
+@option("--append", "appending", is_flag=True, help="Append to FILE if it exists.")
+@option(
     "--all", "everything", is_flag=True, help="Also recover messages before the damage, which are then delivered twice."
 )
-@click.option("--dry-run", "-n", is_flag=True, help="Only show what would be recovered.")
+@option("--dry-run", "-n", is_flag=True, help="Only show what would be recovered.")
 @queue_options
 def recover_bad(
     output: Output,

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from nsqadmin_cli.command import Duration, channel_option, command, topic_option
+from nsqadmin_cli.command import Duration, channel_option, command, option, topic_option
 from nsqadmin_cli.context import ClusterSettings
 from nsqadmin_cli.diagnosis.examination import Commands, Examination, Finding, Severity, examine
 from nsqadmin_cli.diagnosis.nodes import examine_directory, examine_nodes
@@ -53,28 +53,26 @@ _OF_A_KIND = 5  # findings that are shown without --all
 )
 @topic_option
 @channel_option
-@click.option(
+@option(
     "--interval",
     type=Duration(3600),
     default=3.0,
-    metavar="DURATION",
     help="Time between the two snapshots. More time makes findings such as stuck more certain. [default: 3]",
 )
-@click.option(
+@option(
     "--deep",
     type=click.IntRange(1),
     default=1000,
     show_default=True,
-    metavar="N",
     help="Depth from which a queue counts as deep.",
 )
-@click.option(
+@option(
     "--data-path",
     type=click.Path(exists=True, file_okay=False),
     metavar="DIRECTORY",
     help="Also examine this data directory: its disk, files set aside as .bad, and orphaned files.",
 )
-@click.option("--all", "everything", is_flag=True, help="Show every finding, not only the first 5 of a kind.")
+@option("--all", "everything", is_flag=True, help="Show every finding, not only the first 5 of a kind.")
 def doctor(
     settings: ClusterSettings,
     output: Output,

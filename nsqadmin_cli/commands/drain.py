@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-import click
-
 from nsqadmin_cli import units
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
-from nsqadmin_cli.command import command
+from nsqadmin_cli.command import command, option
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError, Refused
 from nsqadmin_cli.output import Advance, Confirm, Output, note, progress, report
@@ -172,9 +170,7 @@ _SHOWN = 3  # queues in a row
     """,
     document=_DOCUMENT,
 )
-@click.option(
-    "--watch", "is_watched", is_flag=True, help="Wait until the nodes have exited, like gnsqadmin drain watch."
-)
+@option("--watch", "is_watched", is_flag=True, help="Wait until the nodes have exited, like gnsqadmin drain watch.")
 def start(cluster: Cluster, output: Output, confirm: Confirm, is_watched: bool) -> int:
     """Drain nodes: they refuse publishers, and exit when consumers have emptied all queues.
 

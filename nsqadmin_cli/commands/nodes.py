@@ -7,7 +7,7 @@ import click
 
 from nsqadmin_cli.api import Lookupd, Nsqd, Producer
 from nsqadmin_cli.cluster import Cluster, errors_of, producer_address, values_of
-from nsqadmin_cli.command import command
+from nsqadmin_cli.command import command, option
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.output import Output, report
 from nsqadmin_cli.snapshot import take_snapshot
@@ -102,7 +102,7 @@ class Listed:
     """,
     document=described("topics", "list by name", Listed),
 )
-@click.option("--orphans", is_flag=True, help="Show only topics without a node.")
+@option("--orphans", is_flag=True, help="Show only topics without a node.")
 def lookup(cluster: Cluster, output: Output, orphans: bool) -> int:
     """List the topics of nsqlookupds, and the nodes that consumers are sent to.
 

@@ -11,7 +11,7 @@ import click
 
 from nsqadmin_cli.archive import STDIN, InputError, Splitter, read_pieces, size_of, spread
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import Duration, command, topic_argument
+from nsqadmin_cli.command import Duration, command, option, topic_argument
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.output import Output, is_terminal, note, progress, report
 from nsqadmin_cli.publisher import PUBLISHED, Publisher, rate_option, show_published
@@ -52,9 +52,9 @@ class Delimiter(click.ParamType[bytes]):
 )
 @topic_argument
 @click.argument("messages", nargs=-1, metavar="[MESSAGE]...")
-@click.option("--file", type=click.Path(dir_okay=False), metavar="FILE", help="Publish each line of a file.")
-@click.option("--whole", is_flag=True, help="Publish the whole file, or standard input, as one message.")
-@click.option(
+@option("--file", type=click.Path(dir_okay=False), metavar="FILE", help="Publish each line of a file.")
+@option("--whole", is_flag=True, help="Publish the whole file, or standard input, as one message.")
+@option(
     "--delimiter",
     type=Delimiter(),
     default=r"\n",
@@ -62,8 +62,8 @@ class Delimiter(click.ParamType[bytes]):
     metavar="BYTE",
     help=r"Byte that ends a message in a file or in standard input; also \0, \t, \x1e.",
 )
-@click.option("--repeat", "times", type=click.IntRange(1), default=1, metavar="N", help="Publish each MESSAGE N times.")
-@click.option("--defer", type=Duration(30 * 86400), metavar="DURATION", help="Defer the messages for this time.")
+@option("--repeat", "times", type=click.IntRange(1), default=1, help="Publish each MESSAGE N times.")
+@option("--defer", type=Duration(30 * 86400), help="Defer the messages for this time.")
 @rate_option
 def pub(
     cluster: Cluster,

@@ -10,7 +10,7 @@ import click
 from gnsqd.broker.envelope import Letter, dead_letter_topic, is_dead_letter_topic
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
-from nsqadmin_cli.command import Name, command, topic_argument
+from nsqadmin_cli.command import Name, command, option, topic_argument
 from nsqadmin_cli.completion import complete_channels, complete_topics
 from nsqadmin_cli.consumer import Consumer, auth_option, look_at_rest, transfer
 from nsqadmin_cli.errors import AdminError
@@ -75,7 +75,7 @@ class LetterRow:
 )
 @topic_argument
 @click.argument("channel", type=Name("channel"), default=None, required=False, shell_complete=complete_channels)
-@click.option(
+@option(
     "--to",
     "destination",
     type=Name("topic"),
@@ -84,8 +84,8 @@ class LetterRow:
     shell_complete=complete_topics,
     help="Publish to this topic, instead of the original topics.",
 )
-@click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Stop after N messages.")
-@click.option("--dry-run", is_flag=True, help=f"Show dead letters, at most {MOST:,} of each node, and do nothing.")
+@option("-n", "--limit", type=click.IntRange(1), help="Stop after N messages.")
+@option("--dry-run", is_flag=True, help=f"Show dead letters, at most {MOST:,} of each node, and do nothing.")
 @rate_option
 @auth_option
 def replay_dead(

@@ -8,7 +8,7 @@ import click
 from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.api import ChannelStats, ClientStats
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import Watch, channel_option, command, topic_option
+from nsqadmin_cli.command import Watch, channel_option, command, option, topic_option
 from nsqadmin_cli.errors import ExitCode
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.output import Output, report
@@ -49,7 +49,7 @@ from nsqadmin_cli.units import plural
 )
 @topic_option
 @channel_option
-@click.option(
+@option(
     "--by",
     type=click.Choice(["tree", "topic", "channel", "client", "node"]),
     default="tree",

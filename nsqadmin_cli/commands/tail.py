@@ -15,7 +15,7 @@ from gnsqd.storage.directory import Queue, list_directory
 from gnsqd.storage.disk.record import decode_record
 from nsqadmin_cli import units
 from nsqadmin_cli.cluster import Cluster, errors_of
-from nsqadmin_cli.command import Duration, Name, command, topic_argument
+from nsqadmin_cli.command import Duration, Name, command, option, topic_argument
 from nsqadmin_cli.completion import complete_channels, complete_topics
 from nsqadmin_cli.consumer import Consumer, auth_option, count_option, ephemeral_channel
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, Plan, Record, make_plan, read_queue
@@ -86,8 +86,8 @@ class Condition(click.ParamType[tuple[str, str]]):
     "topics", nargs=-1, required=True, type=Name("topic"), shell_complete=complete_topics, metavar="TOPIC..."
 )
 @count_option
-@click.option("--for", "seconds", type=Duration(), metavar="DURATION", help="Stop after this time.")
-@click.option(
+@option("--for", "seconds", type=Duration(), help="Stop after this time.")
+@option(
     "--grep",
     "patterns",
     type=Pattern(),
@@ -95,7 +95,7 @@ class Condition(click.ParamType[tuple[str, str]]):
     metavar="REGEX",
     help="Show only bodies that match. May be repeated: all must match.",
 )
-@click.option(
+@option(
     "--where",
     "conditions",
     type=Condition(),
@@ -103,17 +103,17 @@ class Condition(click.ParamType[tuple[str, str]]):
     metavar="KEY=VALUE",
     help="Show only JSON bodies with this value, as in customer.country=DE. May be repeated: all must match.",
 )
-@click.option(
+@option(
     "--sample",
     type=click.IntRange(1, 99),
     default=None,
     metavar="PERCENT",
     help="Receive only this percentage of messages, chosen by the nodes.",
 )
-@click.option("--details", is_flag=True, help="Show the time, node and attempts of each message.")
-@click.option("--hex", "as_hex", is_flag=True, help="Show bodies as a hex dump.")
+@option("--details", is_flag=True, help="Show the time, node and attempts of each message.")
+@option("--hex", "as_hex", is_flag=True, help="Show bodies as a hex dump.")
 @auth_option
-@click.option("--yes", is_flag=True, help="Consume messages queued in a topic without channels, without confirmation.")
+@option("--yes", is_flag=True, help="Consume messages queued in a topic without channels, without confirmation.")
 def tail(
     cluster: Cluster,
     output: Output,
@@ -221,17 +221,16 @@ def _print_bodies(messages: Sequence[Received], several: bool) -> None:
 )
 @topic_argument
 @click.argument("channel", type=Name("channel"), default=None, required=False, shell_complete=complete_channels)
-@click.option(
+@option(
     "-n",
     "--count",
     type=click.IntRange(1, MOST),
     default=10,
     show_default=True,
-    metavar="N",
     help="Show at most N messages of each node.",
 )
-@click.option("--hex", "as_hex", is_flag=True, help="Show bodies as a hex dump.")
-@click.option(
+@option("--hex", "as_hex", is_flag=True, help="Show bodies as a hex dump.")
+@option(
     "--data-path",
     type=click.Path(exists=True, file_okay=False),
     metavar="DIRECTORY",

@@ -5,7 +5,7 @@ import time
 import click
 
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import Duration, command
+from nsqadmin_cli.command import Duration, command, option
 from nsqadmin_cli.top_view import ORDERS, SUBJECTS, TopView, Watcher
 
 
@@ -17,10 +17,8 @@ from nsqadmin_cli.top_view import ORDERS, SUBJECTS, TopView, Watcher
         gnsqadmin top --filter orders --interval 5
     """,
 )
-@click.option(
-    "--interval", type=Duration(60), default=1.0, metavar="DURATION", help="Interval between updates. [default: 1]"
-)
-@click.option(
+@option("--interval", type=Duration(60), default=1.0, help="Interval between updates. [default: 1]")
+@option(
     "--sort",
     "order",
     type=click.Choice([order.heading for order in ORDERS]),
@@ -28,8 +26,8 @@ from nsqadmin_cli.top_view import ORDERS, SUBJECTS, TopView, Watcher
     show_default=True,
     help="Initial sort column.",
 )
-@click.option("--filter", "needle", default="", metavar="TEXT", help="Show only names that contain this text.")
-@click.option(
+@option("--filter", "needle", default="", metavar="TEXT", help="Show only names that contain this text.")
+@option(
     "--show",
     "subject",
     type=click.Choice(SUBJECTS),

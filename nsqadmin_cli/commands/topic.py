@@ -7,7 +7,7 @@ import click
 from nsqadmin_cli import stat_tables
 from nsqadmin_cli.api import Nsqd, Producer
 from nsqadmin_cli.cluster import Cluster, producer_address
-from nsqadmin_cli.command import command, topic_argument
+from nsqadmin_cli.command import command, option, topic_argument
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.http_client import Address, NodeError, Refused
 from nsqadmin_cli.operations import (
@@ -167,7 +167,7 @@ def unpause(cluster: Cluster, output: Output, topic: str) -> int:
     document=DOCUMENT,
 )
 @topic_argument
-@click.option("--with-channels", is_flag=True, help="Also empty all its channels.")
+@option("--with-channels", is_flag=True, help="Also empty all its channels.")
 def empty(cluster: Cluster, output: Output, confirm: Confirm, topic: str, with_channels: bool) -> int:
     """Discard the messages in a topic's own queue.
 
@@ -206,7 +206,7 @@ def delete(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> in
 )
 @topic_argument
 @click.argument("node")
-@click.option(
+@option(
     "--delete", "with_delete", is_flag=True, help="Also delete the topic on the node, as nsqadmin's Tombstone does."
 )
 def tombstone(
