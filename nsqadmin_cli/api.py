@@ -123,19 +123,9 @@ class NodeStats:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """`/info` of one nsqd. Ports are -1 for unix sockets."""
+    """`/info` of one nsqd. The port is -1 for a unix socket."""
 
-    version: str
-    broadcast_address: str
-    hostname: str
-    http_port: int
     tcp_port: int
-    start_time: int  # unix seconds
-
-    @classmethod
-    def from_json(cls, data: object) -> "Info":
-        """ModelError if it is anything else."""
-        return cls(*_scalars(Info, _object(data, ("the document", "")), ("the document", "")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,19 +276,13 @@ class Peer:
         return self._http.timeout
 
     def request(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        *,
-        query: Mapping[str, str] | None = None,
-        timeout: float | None = None,
+        self, method: str, path: str, body: bytes | None = None, *, query: Mapping[str, str] | None = None
     ) -> bytes:
-        """The body of a 200 answer; `timeout` in seconds, if it differs from the default."""
+        """The body of a 200 answer."""
         # Names from a command line may be any bytes, which Python carries as surrogates.
         target = f"{path}?{urllib.parse.urlencode(query, errors='surrogateescape')}" if query else path
         try:
-            return self._http.request(self.address, method, target, body, program=self.program, timeout=timeout)
+            return self._http.answer(self.address, method, target, body, program=self.program)[1]
         except Refused as error:
             if error.code == "NOT_FOUND" and self._is_another():
                 raise NodeError(self.program, self.address, self._mistake) from None
@@ -306,7 +290,7 @@ class Peer:
 
     def _is_another(self) -> bool:
         try:
-            self._http.request(self.address, "GET", self._elsewhere, program=self.program)
+            self._http.answer(self.address, "GET", self._elsewhere, program=self.program)
         except NodeError:
             return False
         return True
@@ -324,10 +308,6 @@ class Peer:
         except (ValueError, RecursionError):
             reason = f"answered something that is not JSON; is this the HTTP address of an {self.program}?"
             raise NodeError(self.program, self.address, reason) from None
-
-    def ping(self) -> str:
-        """`OK`; an unhealthy daemon answers 500, which is a Refused."""
-        return self.request("GET", "/ping").decode("utf-8", "replace").strip()
 
     def clock_ahead(self) -> tuple[float, float] | None:
         """Lower and upper bound of how many seconds its clock is ahead of this machine's; None if unknown."""
@@ -348,12 +328,10 @@ class Nsqd(Peer):
     _elsewhere = "/nodes"
     _mistake = "it is an nsqlookupd; name it with --lookupd-http-address"
 
-    def info(self) -> Info:
-        return self.ask("/info", Info.from_json)
-
     def tcp_address(self) -> tuple[str, int]:
         """The TCP address of this node, on the host of its HTTP address, which this machine can reach."""
-        info = self.info()
+        where = ("the document", "")
+        info = self.ask("/info", lambda data: Info(*_scalars(Info, _object(data, where), where)))
         if info.tcp_port < 1:
             raise NodeError(self.program, self.address, "does not have a TCP port, only a unix socket")
         return self.address.host or "127.0.0.1", info.tcp_port

@@ -65,12 +65,18 @@ class LazyGroup(click.Group):
         for section, names in self._sections.items():
             records = []
             for name in names:
-                if name not in told and (found := self.get_command(ctx, name)) is not None:
+                if name not in told:
                     told.add(name)
-                    records.append((name, found.get_short_help_str(formatter.width)))
+                    records.append((name, self._summary(ctx, name, formatter.width)))
             if records:
                 with formatter.section(section):
                     formatter.write_dl(records)
+
+    def _summary(self, ctx: click.Context, name: str, width: int) -> str:
+        if summary := self._entries[name].summary:
+            return summary
+        found = self.get_command(ctx, name)
+        return found.get_short_help_str(width) if found is not None else ""
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

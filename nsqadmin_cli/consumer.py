@@ -30,7 +30,7 @@ from nsqadmin_cli.command import Name, option
 from nsqadmin_cli.completion import complete_channels
 from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
 from nsqadmin_cli.http_client import Address, NodeError
-from nsqadmin_cli.output import Confirm, is_terminal, note
+from nsqadmin_cli.output import Advance, Confirm, is_terminal, note, progress
 from nsqadmin_cli.snapshot import no_such
 from nsqadmin_cli.subscription import Received, Subscription, Wish
 from nsqadmin_cli.units import plural, suggestion
@@ -359,18 +359,45 @@ def look_at_rest(cluster: Cluster, topic: str, channel: str) -> Left:
 
 
 def transfer(
+    cluster: Cluster,
+    topic: str,
+    source: Source,
+    doing: str,
+    deliver: Callable[[Sequence[Received], Advance], Sequence[Received] | None],
+    done: Callable[[], str],
+    *,
+    shown: bool = True,
+) -> tuple[list[AdminError], bool]:
+    """Pass messages to `deliver`, and finish them when it returns, or only those that it returns: at most those of
+    `source`. AdminError, with the text of `done`, if they do not arrive.
+
+    Returns the errors of nodes, and whether Ctrl-C or SIGTERM ended it.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    channel = source.wish.channel
+    total = source.count or (None if source.follow else look_at_rest(cluster, topic, channel).waiting or None)
+    interrupted = False
+    with Consumer(cluster, [topic], source.wish) as consumer:
+        consumer.start(create_channel=source.create, yes=source.yes)
+        with progress(doing, total, shown=shown) as advance:
+            try:
+                _transfer(consumer, cluster, topic, source, lambda messages: deliver(messages, advance))
+            except KeyboardInterrupt:
+                interrupted = True
+            except AdminError as error:
+                raise AdminError(f"{error}; {done()}") from None
+    consumer.warn()
+    return [*cluster.lookupd_errors, *consumer.errors], interrupted
+
+
+def _transfer(
     consumer: Consumer,
     cluster: Cluster,
     topic: str,
-    channel: str,
+    source: Source,
     deliver: Callable[[Sequence[Received]], Sequence[Received] | None],
-    *,
-    count: int | None,
-    follow: bool,
 ) -> None:
-    """Pass messages to `deliver`, and finish them when it returns, or only those that it returns: at most `count`, and
-    without `follow` no more than there are. AdminError if those do not arrive; KeyboardInterrupt also at SIGTERM."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    count = source.count
     moved = 0
     kept: set[bytes] = set()  # ids of what is not finished, and goes back at the end
     last = time.monotonic()
@@ -383,7 +410,7 @@ def transfer(
             moved += len(batch)
             kept.update({message.id for message in batch} - {message.id for message in done})
             last = time.monotonic()
-        elif not follow and _is_over(cluster, topic, channel, time.monotonic() - last, len(kept)):
+        elif not source.follow and _is_over(cluster, topic, source.wish.channel, time.monotonic() - last, len(kept)):
             break
 
 

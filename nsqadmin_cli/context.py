@@ -32,10 +32,6 @@ from nsqadmin_cli.http_client import TLS, Address
 from nsqadmin_cli.units import printable
 
 
-class ContextError(AdminError):
-    """The file of contexts cannot be used."""
-
-
 @dataclass(frozen=True, slots=True)
 class Context:
     """The settings of a cluster. None or empty: the default."""
@@ -95,27 +91,27 @@ def is_name(text: str) -> bool:
 
 
 def load_contexts() -> Contexts:
-    """The contexts of the file, none if it does not exist; ContextError."""
+    """The contexts of the file, none if it does not exist; AdminError."""
     file = config_path()
     try:
         document = tomllib.loads(file.read_bytes().decode())
     except FileNotFoundError:
         return Contexts()
     except OSError as error:
-        raise ContextError(f"cannot read {file}: {(error.strerror or str(error)).lower()}") from None
+        raise AdminError(f"cannot read {file}: {(error.strerror or str(error)).lower()}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ContextError(f"{file} is not valid TOML: {printable(str(error))}") from None
+        raise AdminError(f"{file} is not valid TOML: {printable(str(error))}") from None
     tables = document.pop("contexts", {})
     current = document.pop("current", "")
     if document:
-        raise ContextError(f"{file}: unknown key {printable(repr(min(document)))}")
+        raise AdminError(f"{file}: unknown key {printable(repr(min(document)))}")
     if not isinstance(tables, dict) or not isinstance(current, str):
-        raise ContextError(f'{file}: "current" must be a string, and "contexts" tables')
+        raise AdminError(f'{file}: "current" must be a string, and "contexts" tables')
     return Contexts(current, {name: _context(name, table, file) for name, table in tables.items()})
 
 
 def save_contexts(contexts: Contexts) -> None:
-    """Write these contexts to the file; ContextError."""
+    """Write these contexts to the file; AdminError."""
     lines = [f"current = {json.dumps(contexts.current)}"] if contexts.current else []
     for name, context in sorted(contexts.contexts.items()):
         lines += ["", f"[contexts.{json.dumps(name)}]"]
@@ -127,10 +123,10 @@ def save_contexts(contexts: Contexts) -> None:
         written.write_text("\n".join(lines).lstrip("\n") + "\n", "utf-8")
         written.replace(file)
     except UnicodeEncodeError:
-        raise ContextError("a file name that is not UTF-8 cannot be saved in a context") from None
+        raise AdminError("a file name that is not UTF-8 cannot be saved in a context") from None
     except OSError as error:
         written.unlink(missing_ok=True)
-        raise ContextError(f"cannot write {file}: {(error.strerror or str(error)).lower()}") from None
+        raise AdminError(f"cannot write {file}: {(error.strerror or str(error)).lower()}") from None
 
 
 _KINDS: dict[str, tuple[type, ...]] = {
@@ -144,17 +140,17 @@ _KINDS: dict[str, tuple[type, ...]] = {
 def _context(name: str, table: object, file: Path) -> Context:
     where = f"{file}: context {printable(name)}"
     if not isinstance(table, dict):
-        raise ContextError(f"{where} must be a table")
+        raise AdminError(f"{where} must be a table")
     told: dict[str, Any] = {}
     for key, value in table.items():
         if key not in Context.__slots__:
-            raise ContextError(f"{where}: unknown key {printable(repr(key))}")
+            raise AdminError(f"{where}: unknown key {printable(repr(key))}")
         kinds = _KINDS.get(key, (str,))
         if type(value) not in kinds or (list in kinds and not all(isinstance(one, str) for one in value)):
             expected = {list: "a list of strings", int: "a number of seconds", bool: "true or false"}
-            raise ContextError(f"{where}: {key} must be {expected.get(kinds[0], 'a string')}")
+            raise AdminError(f"{where}: {key} must be {expected.get(kinds[0], 'a string')}")
         if key == "timeout" and not 0 < value <= 3600:
-            raise ContextError(f"{where}: timeout must be more than 0 and at most 3600 seconds")
+            raise AdminError(f"{where}: timeout must be more than 0 and at most 3600 seconds")
         told[key] = tuple(value) if list in kinds else value
     return Context(**told)
 
@@ -204,12 +200,12 @@ def merged(base: Context, told: Context) -> Context:
 
 
 def make_cluster(context: Context, name: str = "") -> Cluster:
-    """The cluster at the addresses of `context`, whose name is in error messages; ContextError."""
+    """The cluster at the addresses of `context`, whose name is in error messages; AdminError."""
     try:
         nsqds = [Address.parse(text) for text in context.nsqd_http_address]
         lookupds = [Address.parse(text) for text in context.lookupd_http_address]
     except ValueError as error:
-        raise ContextError(f"context {name}: {error}") from None
+        raise AdminError(f"context {name}: {error}") from None
     if not nsqds and not lookupds:
         nsqds = [Address.parse(DEFAULT_ADDRESS)]
     tls = TLS(context.tls_ca, context.tls_cert, context.tls_key, context.tls_insecure)

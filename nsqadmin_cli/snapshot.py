@@ -3,8 +3,9 @@
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from nsqadmin_cli.api import ChannelStats, ClientStats, Latency, NodeStats, Nsqd, Percentile, TopicStats
@@ -46,20 +47,14 @@ class Totals:
                 same.setdefault(topic.topic_name, []).append(topic)
         topics = tuple(_topic(same[name]) for name in sorted(same))
         channels = [channel for topic in topics for channel in topic.channels]
-        return cls(
-            topic_count=len(topics),
-            channel_count=len(channels),
-            depth=sum(topic.depth for topic in topics) + sum(channel.depth for channel in channels),
-            backend_depth=sum(row.backend_depth for row in topics) + sum(row.backend_depth for row in channels),
-            in_flight_count=sum(channel.in_flight_count for channel in channels),
-            deferred_count=sum(channel.deferred_count for channel in channels),
-            message_count=sum(topic.message_count for topic in topics),
-            message_bytes=sum(topic.message_bytes for topic in topics),
-            requeue_count=sum(channel.requeue_count for channel in channels),
-            timeout_count=sum(channel.timeout_count for channel in channels),
-            client_count=sum(channel.client_count for channel in channels),
-            topics=topics,
-        )
+        sums = {name: sum(map(attrgetter(name), channels)) for name in OF_CHANNELS}
+        sums |= {name: sum(map(attrgetter(name), topics)) for name in ("message_count", "message_bytes")}
+        sums |= {name: sum(map(attrgetter(name), [*topics, *channels])) for name in ("depth", "backend_depth")}
+        return cls(topic_count=len(topics), channel_count=len(channels), **sums, topics=topics)
+
+
+# Counts that topics do not have.
+OF_CHANNELS = ("in_flight_count", "deferred_count", "requeue_count", "timeout_count", "client_count")
 
 
 def _topic(rows: Sequence[TopicStats]) -> TopicStats:
@@ -67,34 +62,22 @@ def _topic(rows: Sequence[TopicStats]) -> TopicStats:
     for row in rows:
         for channel in row.channels:
             same.setdefault(channel.channel_name, []).append(channel)
-    return TopicStats(
-        rows[0].topic_name,
-        sum(row.depth for row in rows),
-        sum(row.backend_depth for row in rows),
-        sum(row.message_count for row in rows),
-        sum(row.message_bytes for row in rows),
-        any(row.paused for row in rows),
-        _latency(rows),
-        tuple(_channel(same[name]) for name in sorted(same)),
-    )
+    sums = _sums(rows, ("depth", "backend_depth", "message_count", "message_bytes"))
+    return replace(rows[0], **sums, channels=tuple(_channel(same[name]) for name in sorted(same)))
 
 
 def _channel(rows: Sequence[ChannelStats]) -> ChannelStats:
     if len(rows) == 1 and rows[0].clients is None:
         return rows[0]
-    return ChannelStats(
-        rows[0].channel_name,
-        sum(row.depth for row in rows),
-        sum(row.backend_depth for row in rows),
-        sum(row.in_flight_count for row in rows),
-        sum(row.deferred_count for row in rows),
-        sum(row.message_count for row in rows),
-        sum(row.requeue_count for row in rows),
-        sum(row.timeout_count for row in rows),
-        sum(row.client_count for row in rows),
-        any(row.paused for row in rows),
-        _latency(rows),
-    )
+    return replace(rows[0], **_sums(rows, ("depth", "backend_depth", "message_count", *OF_CHANNELS)), clients=None)
+
+
+def _sums(rows: Sequence[TopicStats] | Sequence[ChannelStats], names: Sequence[str]) -> dict[str, Any]:
+    """What the sum of `rows` has instead of the values of the first."""
+    if len(rows) == 1:
+        return {}
+    sums: dict[str, Any] = {name: sum(map(attrgetter(name), rows)) for name in names}
+    return sums | {"paused": any(row.paused for row in rows), "e2e_processing_latency": _latency(rows)}
 
 
 def _latency(rows: Sequence[TopicStats] | Sequence[ChannelStats]) -> Latency:

@@ -10,7 +10,7 @@ from nsqadmin_cli import units
 from nsqadmin_cli.api import ChannelStats, ClientStats, NodeStats, TopicStats
 from nsqadmin_cli.cluster import Answers
 from nsqadmin_cli.http_client import Address, NodeError
-from nsqadmin_cli.snapshot import Flow, Snapshot, Totals
+from nsqadmin_cli.snapshot import OF_CHANNELS, Flow, Snapshot, Totals
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Grid, Table, Tone, shown, table_of, told
 from nsqadmin_cli.units import plural
 
@@ -40,7 +40,6 @@ class Counts:
 
 
 _RATES = ("ingress_rate", "egress_rate")
-_OF_CHANNELS = ("in_flight_count", "deferred_count", "requeue_count", "timeout_count", "client_count")
 
 
 @dataclass(slots=True)
@@ -74,7 +73,7 @@ def counts(
     made = kind(name=name, depth=row.depth, memory_depth=row.depth - row.backend_depth, **more)
     made.backend_depth = Cell(row.backend_depth, Tone.NOTE) if row.backend_depth else 0
     made.message_count = row.message_count
-    for field in _OF_CHANNELS:
+    for field in OF_CHANNELS:
         setattr(made, field, getattr(row, field, None))
     if made.timeout_count:
         made.timeout_count = Cell(made.timeout_count, Tone.NOTE)
@@ -139,7 +138,7 @@ def topic_table(seen: Snapshot, *, watched: bool = False) -> Table:
         row = counts(TopicCounts, topic, topic.topic_name, flows.get((topic.topic_name, "")))
         row.message_bytes, row.channel_count, row.paused = topic.message_bytes, len(topic.channels), topic.paused
         rows.append(row)
-    without = ("place", *_OF_CHANNELS, *(() if watched else _RATES))
+    without = ("place", *OF_CHANNELS, *(() if watched else _RATES))
     return table_of(TopicCounts, rows, without=without, empty="No topics.")
 
 
@@ -167,7 +166,7 @@ def share_table(seen: Snapshot, shares: Shares, whole: TopicStats | ChannelStats
             rows.append(counts(NodeCounts, share, str(address), state=state))
     label = Cell(plural(len(shares), "node"), Tone.STRONG)
     total = counts(NodeCounts, whole, label) if len(rows) > 1 else None
-    without = ("place", *_RATES, *(() if isinstance(whole, ChannelStats) else _OF_CHANNELS))
+    without = ("place", *_RATES, *(() if isinstance(whole, ChannelStats) else OF_CHANNELS))
     return table_of(NodeCounts, rows, without=without, total=total)
 
 

@@ -5,6 +5,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import click
 
@@ -13,15 +14,23 @@ from nsqadmin_cli.archive import STDOUT, ArchivedLine, ArchiveWriter, InputError
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import AddressType, Name, command, option, topic_argument
 from nsqadmin_cli.completion import complete_contexts, complete_topics
-from nsqadmin_cli.consumer import Consumer, Source, look_at_rest, source_options, transfer
+from nsqadmin_cli.consumer import Source, source_options, transfer
 from nsqadmin_cli.context import ClusterSettings, Context
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.message import DOCUMENT
 from nsqadmin_cli.output import Advance, Output, is_terminal, note, progress, report
-from nsqadmin_cli.publisher import PUBLISHED, Publisher, rate_option, show_by_topic, show_published
+from nsqadmin_cli.publisher import (
+    PUBLISHED,
+    NodeCount,
+    Publisher,
+    TopicCount,
+    rate_option,
+    show_by_topic,
+    show_published,
+)
 from nsqadmin_cli.subscription import Received
-from nsqadmin_cli.table import Column, Form, Line, Table
+from nsqadmin_cli.table import Form, Line, described, shown, table_of
 from nsqadmin_cli.units import plural
 
 _PATIENCE = 20.0  # seconds that the destination may be away; a message in flight times out after 60
@@ -100,35 +109,37 @@ def copy(
             "source and destination are the same: give another DESTINATION, or another cluster, as with --to-context."
         )
     publisher = Publisher(nodes, patience=_PATIENCE, rate=rate)
-    channel = source.wish.channel
     started = time.monotonic()
 
-    def deliver(messages: Sequence[Received]) -> None:
+    def deliver(messages: Sequence[Received], advance: Advance) -> None:
         for count in publisher.publish(name, [message.body for message in messages]):
             advance(count)
 
-    total = source.count or (None if source.follow else look_at_rest(cluster, topic, channel).waiting or None)
-    interrupted = False
-    with Consumer(cluster, [topic], source.wish) as consumer:
-        consumer.start(create_channel=source.create, yes=source.yes)
-        with progress("copying", total) as advance:
-            try:
-                transfer(consumer, cluster, topic, channel, deliver, count=source.count, follow=source.follow)
-            except KeyboardInterrupt:
-                interrupted = True
-            except AdminError as error:
-                told_so_far = f"{plural(publisher.total, 'message')} copied to {name}"
-                raise AdminError(f"{error}; {told_so_far}") from None
-    consumer.warn()
-    document = {"source": topic, "channel": channel}
+    def done() -> str:
+        return f"{plural(publisher.total, 'message')} copied to {name}"
+
+    errors, interrupted = transfer(cluster, topic, source, "copying", deliver, done)
+    document = {"source": topic, "channel": source.wish.channel}
     show_published(output, publisher, name, time.monotonic() - started, document)
     if interrupted:
         raise KeyboardInterrupt
-    return report([*cluster.lookupd_errors, *lookupd_errors, *consumer.errors])
+    return report([*errors, *lookupd_errors])
 
 
 def _texts(addresses: tuple[Address, ...]) -> tuple[str, ...]:
     return tuple(map(str, addresses))
+
+
+@dataclass(slots=True)
+class SavedFile:
+    """Messages that were saved; `bytes` are those of their bodies."""
+
+    topic: str = shown("topic")
+    channel: str = shown("channel")
+    file: str = shown("file")
+    messages: int = shown("messages", form=Form.COUNT, default=0)
+    bytes: int = shown("bytes", form=Form.COUNT, default=0)
+    seconds: float = shown("seconds", default=0.0)
 
 
 @command(
@@ -159,41 +170,31 @@ def save(cluster: Cluster, output: Output, topic: str, file: str, append: bool, 
     Without --channel, messages published from now on are saved, until Ctrl-C. Messages that arrive while no save runs,
     or faster than they can be saved, are not in the file.
     """
-    channel = source.wish.channel
     started = time.monotonic()
-    size = 0
+    row = SavedFile(topic, source.wish.channel, file)
+    is_shown = not (file == STDOUT and is_terminal(sys.stdout))
 
-    def deliver(messages: Sequence[Received]) -> None:
-        nonlocal size
+    def deliver(messages: Sequence[Received], advance: Advance) -> None:
         writer.write(messages)
-        size += sum(len(message.body) for message in messages)
+        row.bytes += sum(len(message.body) for message in messages)
+        row.messages = writer.messages
         advance(len(messages))
 
-    total = source.count or (None if source.follow else look_at_rest(cluster, topic, channel).waiting or None)
-    interrupted = False
-    with ArchiveWriter(file, append=append) as writer, Consumer(cluster, [topic], source.wish) as consumer:
-        consumer.start(create_channel=source.create, yes=source.yes)
-        with progress("saving", total, shown=not (file == STDOUT and is_terminal(sys.stdout))) as advance:
-            try:
-                transfer(consumer, cluster, topic, channel, deliver, count=source.count, follow=source.follow)
-            except KeyboardInterrupt:
-                interrupted = True
-            except AdminError as error:
-                raise AdminError(f"{error}; {plural(writer.messages, 'message')} saved to {file}") from None
-    consumer.warn()
-    seconds = time.monotonic() - started
-    told = f"Saved {plural(writer.messages, 'message')} ({units.size(size)}) of {topic} to {file}"
-    row = [topic, channel, file, writer.messages, size, round(seconds, 3)]
-    keys = ("topic", "channel", "file", "messages", "bytes", "seconds")
+    def done() -> str:
+        return f"{plural(row.messages, 'message')} saved to {file}"
+
+    with ArchiveWriter(file, append=append) as writer:
+        errors, interrupted = transfer(cluster, topic, source, "saving", deliver, done, shown=is_shown)
+    row.seconds = round(time.monotonic() - started, 3)
+    told = f"Saved {plural(row.messages, 'message')} ({units.size(row.bytes)}) of {topic} to {file}"
     if file == STDOUT:
         note(told)
     else:
-        columns = [Column(key, key, form=Form.COUNT if key in ("messages", "bytes") else Form.TEXT) for key in keys]
-        output.show(lambda: dict(zip(keys, row, strict=True)), lambda: [Line.of(told)], lambda: Table(columns, [row]))
+        output.show(lambda: row, lambda: [Line.of(told)], lambda: table_of(SavedFile, [row]))
     if interrupted:
         sys.stdout.flush()
         raise KeyboardInterrupt
-    return report([*cluster.lookupd_errors, *consumer.errors])
+    return report(errors)
 
 
 @command(
@@ -204,12 +205,14 @@ def save(cluster: Cluster, output: Output, topic: str, file: str, append: bool, 
         gnsqadmin load orders.ndjson --from-line 40001
         zcat *.gz | gnsqadmin load - --dry-run
     """,
-    document="""
-        topics   list: topic, messages published to it (with --dry-run: to publish)
+    document=(
+        described("topics", "list", TopicCount),
+        """
         messages, bytes, seconds
                  what was published, and the duration
-        nodes    list: address, messages that it accepted
-    """,
+        """,
+        described("nodes", "list", NodeCount),
+    ),
 )
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @click.argument("topic", type=Name("topic"), default=None, required=False, shell_complete=complete_topics)

@@ -12,10 +12,10 @@ from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
 from nsqadmin_cli.command import Name, command, option, topic_argument
 from nsqadmin_cli.completion import complete_channels, complete_topics
-from nsqadmin_cli.consumer import Consumer, auth_option, look_at_rest, transfer
+from nsqadmin_cli.consumer import Source, auth_option, transfer
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.message import MOST, Found, Message, clock, peek_at
-from nsqadmin_cli.output import Output, note, progress, report
+from nsqadmin_cli.output import Advance, Output, note, report
 from nsqadmin_cli.publisher import NodeCount, Publisher, TopicCount, rate_option, show_by_topic
 from nsqadmin_cli.snapshot import no_such
 from nsqadmin_cli.subscription import Received, Wish
@@ -118,7 +118,8 @@ def replay_dead(
         run.show_letters(cluster, limit)
     else:
         run.publisher = Publisher(cluster.nsqds(), patience=_PATIENCE, rate=rate)
-        run.replay(cluster, limit, Wish(CHANNEL, min(_WINDOW, limit or _WINDOW), auth_secret=auth_secret))
+        wish = Wish(CHANNEL, min(_WINDOW, limit or _WINDOW), auth_secret=auth_secret)
+        run.replay(cluster, Source(wish, limit, follow=False, create=True, yes=False))
     run.show(output)
     if run.interrupted:
         raise KeyboardInterrupt
@@ -172,28 +173,14 @@ class _Run:
 
     # A replay
 
-    def replay(self, cluster: Cluster, limit: int | None, wish: Wish) -> None:
-        source = self._source
-        total = limit or look_at_rest(cluster, source, CHANNEL).waiting or None
-        with Consumer(cluster, [source], wish) as consumer:
-            consumer.start(create_channel=True)
-            with progress("replaying", total) as advance:
+    def replay(self, cluster: Cluster, source: Source) -> None:
+        def done() -> str:
+            return f"{plural(self.topics.total(), 'message')} replayed"
 
-                def deliver(messages: Sequence[Received]) -> Sequence[Received]:
-                    done = self._deliver(messages)
-                    advance(len(done))
-                    return done
+        errors, self.interrupted = transfer(cluster, self._source, source, "replaying", self._deliver, done)
+        self.errors += errors
 
-                try:
-                    transfer(consumer, cluster, source, CHANNEL, deliver, count=limit, follow=False)
-                except KeyboardInterrupt:
-                    self.interrupted = True
-                except AdminError as error:
-                    raise AdminError(f"{error}; {plural(self.topics.total(), 'message')} replayed") from None
-        consumer.warn()
-        self.errors += [*cluster.lookupd_errors, *consumer.errors]
-
-    def _deliver(self, messages: Sequence[Received]) -> list[Received]:
+    def _deliver(self, messages: Sequence[Received], advance: Advance) -> list[Received]:
         """Publish the original messages, topic by topic; returns the published ones."""
         assert self.publisher is not None
         by_topic: dict[str, list[tuple[Received, Letter]]] = {}
@@ -204,6 +191,7 @@ class _Run:
         for topic, found in by_topic.items():
             for count in self.publisher.publish(topic, [letter.body for _, letter in found]):
                 self.topics[topic] += count
+                advance(count)
         self.bytes = self.publisher.bytes
         return [message for found in by_topic.values() for message, _ in found]
 

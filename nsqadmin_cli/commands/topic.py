@@ -15,15 +15,13 @@ from nsqadmin_cli.operations import (
     Operation,
     Outcome,
     Result,
-    confirm_losses,
+    Work,
     do_on_nodes,
     do_planned,
-    failures,
     is_listed,
     lookupd_only_option,
     operate,
     plan_for_nodes,
-    show_outcomes,
 )
 from nsqadmin_cli.output import Confirm, Output, not_found, report
 from nsqadmin_cli.snapshot import Snapshot, no_such, take_snapshot
@@ -232,16 +230,16 @@ def tombstone(
     name = f"{found.broadcast_address}:{found.http_port}"
     operation = Operation("delete", topic)
     nodes = [_node(cluster, found)] if with_delete else []
-    outcomes = plan_for_nodes(cluster, operation, nodes)
     hidden = [Outcome(lookupd, Result.PLANNED) for lookupd in cluster.lookupds]
+    work = Work(operation, plan_for_nodes(cluster, operation, nodes), hidden, "tombstone")
     errors = cluster.lookupd_errors
     if not confirm.dry_run:
         if with_delete:
-            confirm_losses(confirm, operation, outcomes, [])
+            Work(operation, work.nodes, ()).confirm(confirm)
         do_planned(cluster, hidden, lambda lookupd: lookupd.tombstone(topic, name))
-        do_on_nodes(cluster, operation, outcomes)
-    show_outcomes(output, operation, outcomes, hidden, dry_run=confirm.dry_run, lookupd_action="tombstone")
-    return report([*errors, *failures(outcomes, hidden, errors)])
+        do_on_nodes(cluster, operation, work.nodes)
+    work.show(output, dry_run=confirm.dry_run)
+    return report([*errors, *work.failures(errors)])
 
 
 def _find(producers: list[Producer], node: str, topic: str) -> Producer:

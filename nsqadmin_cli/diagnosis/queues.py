@@ -37,7 +37,7 @@ def examine_queues(seen: Examination) -> Iterator[Finding]:
                 for address, share in shares.items()
                 for client in share.clients or ()
             ]
-            yield from Patient(seen, topic, channel, shares, then, flow, consumers).findings()
+            yield from ChannelCheck(seen, topic, channel, shares, then, flow, consumers).findings()
 
 
 def _topic(seen: Examination, topic: TopicStats) -> Iterator[Finding]:
@@ -105,7 +105,7 @@ class Consumer:
 
 
 @dataclass(frozen=True, slots=True)
-class Patient:
+class ChannelCheck:
     """One channel, summed over nodes, with its share on each of them now and in the first snapshot."""
 
     seen: Examination

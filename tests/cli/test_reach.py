@@ -222,7 +222,7 @@ def test_connections_are_kept_for_the_next_request(keeping: tuple[str, list[int]
     at, taken = keeping
     client = HTTPClient(DEADLINE)
     for _ in range(3):
-        assert client.request(Address.parse(at), "GET", "/ping") == b"OK"
+        assert client.answer(Address.parse(at), "GET", "/ping")[1] == b"OK"
     assert taken == [3]
 
 
