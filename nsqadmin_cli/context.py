@@ -17,7 +17,6 @@ replace those of both kinds.
 import json
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -94,11 +93,15 @@ def load_contexts() -> Contexts:
     """The contexts of the file, none if it does not exist; AdminError."""
     file = config_path()
     try:
-        document = tomllib.loads(file.read_bytes().decode())
+        content = file.read_bytes()
     except FileNotFoundError:
         return Contexts()
     except OSError as error:
         raise AdminError(f"cannot read {file}: {(error.strerror or str(error)).lower()}") from None
+    import tomllib  # most people have no such file
+
+    try:
+        document = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise AdminError(f"{file} is not valid TOML: {printable(str(error))}") from None
     tables = document.pop("contexts", {})

@@ -1,14 +1,12 @@
 """Output of commands: tables, JSON or CSV on standard output, everything else on standard error."""
 
-import csv
 import enum
 import io
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -63,6 +61,8 @@ class Output:
             sys.stdout.flush()
 
     def _csv(self, table: Table) -> None:
+        import csv  # not before it is wanted
+
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         header = [column.key for column in table.columns]
@@ -129,8 +129,7 @@ def not_found(what: str, errors: Sequence[AdminError]) -> AdminError:
     return NotFound(f"no node has {what}")
 
 
-@dataclass(frozen=True, slots=True)
-class Confirm:
+class Confirm(NamedTuple):
     """The options of confirmation."""
 
     yes: bool

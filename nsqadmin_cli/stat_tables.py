@@ -20,7 +20,7 @@ Shares = Mapping[Address, TopicStats] | Mapping[Address, ChannelStats]
 count = partial(shown, form=Form.COUNT)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, repr=False)
 class Counts:
     """What topics and channels count; None for what only channels do."""
 
@@ -42,7 +42,7 @@ class Counts:
 _RATES = ("ingress_rate", "egress_rate")
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, repr=False)
 class TopicCounts(Counts):
     name: Value = shown("topic", key="topic", tone=Tone.STRONG)
     message_bytes: Value = shown("published", "bytes", Form.BYTES, keep=4)
@@ -50,14 +50,14 @@ class TopicCounts(Counts):
     paused: Value = shown("paused", form=Form.FLAG, keep=6, tone=Tone.NOTE)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, repr=False)
 class ChannelCounts(Counts):
     name: Value = shown("channel", key="channel")
     place: Value = shown("topic", key="topic", keep=ALWAYS, tone=Tone.STRONG)
     paused: Value = shown("paused", form=Form.FLAG, keep=6, tone=Tone.NOTE)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, repr=False)
 class NodeCounts(Counts):
     name: Value = shown("node", key="node", tone=Tone.NODE)
     state: Value = shown("", keep=ALWAYS)
@@ -174,7 +174,7 @@ def failed(error: NodeError) -> Cell:
     return Cell(f"failed: {error.reason}", Tone.BAD)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, repr=False)
 class ClientRow:
     """One consumer, with its topic, channel and node."""
 
@@ -226,7 +226,7 @@ def _client(client: ClientStats, topic: str, channel: ChannelStats, address: Add
     )
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, repr=False)
 class NodeRow:
     """One node. What it counts is None if it did not answer."""
 

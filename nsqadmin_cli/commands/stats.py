@@ -222,7 +222,7 @@ def _tree_document(seen: Snapshot) -> Iterator[dict[str, object]]:
         }
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, repr=False)
 class Count:
     """One count of messages."""
 
