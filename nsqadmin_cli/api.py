@@ -14,6 +14,7 @@ import time
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 from nsqadmin_cli.http_client import Address, HTTPClient, NodeError, Refused
@@ -218,17 +219,28 @@ def _list(data: dict[str, Any], key: str, where: Where) -> list[Any] | None:
     return value
 
 
+def scalars(kind: type, data: object, where: Where = ("the document", "")) -> list[Any]:
+    """The values in `data` of the fields of `kind` that are text, numbers or booleans, in their order; ModelError."""
+    return _scalars(kind, _object(data, where), where)
+
+
 def _scalars(kind: type, data: dict[str, Any], where: Where) -> list[Any]:
-    """The values in `data` of the fields of `kind` that are text, numbers or booleans, in their order."""
-    scalars = []
-    for name, wanted, default in _SCALARS[kind]:
+    values = []
+    for name, wanted, default in _fields_of(kind):
         value = data.get(name, default)
         if type(value) is not wanted or (wanted is int and not -_LARGEST < value < _LARGEST):
             if value is MISSING:
                 raise ModelError(f'{_text(where)} has no "{name}"')
             raise ModelError(f'"{name}" of {_text(where)} is not {_NAMES[wanted]}')
-        scalars.append(value)
-    return scalars
+        values.append(value)
+    return values
+
+
+@cache
+def _fields_of(kind: type) -> tuple[tuple[str, Any, Any], ...]:
+    """Name, type and default of the fields that `_scalars` reads."""
+    found = (one for one in fields(kind) if one.type in (str, int, bool) and one.metadata.get("json", True))
+    return tuple((one.name, one.type, one.default) for one in found)
 
 
 _NAMES: dict[object, str] = {str: "a string", int: "a count", bool: "a boolean"}
@@ -237,18 +249,6 @@ _NAMES: dict[object, str] = {str: "a string", int: "a count", bool: "a boolean"}
 def _text(where: Where) -> str:
     what, name = where
     return f"{what} {name!r:.100}" if name else what
-
-
-_MODELS = (Percentile, Latency, ClientStats, ChannelStats, TopicStats, NodeStats, Info, Producer)
-_SIMPLE = (str, int, bool, float)
-_SCALARS: dict[type, tuple[tuple[str, Any, Any], ...]] = {
-    kind: tuple(
-        (one.name, one.type, one.default)
-        for one in fields(kind)
-        if one.type in _SIMPLE and one.metadata.get("json", True)
-    )
-    for kind in _MODELS
-}
 
 
 T = TypeVar("T")
@@ -330,8 +330,7 @@ class Nsqd(Peer):
 
     def tcp_address(self) -> tuple[str, int]:
         """The TCP address of this node, on the host of its HTTP address, which this machine can reach."""
-        where = ("the document", "")
-        info = self.ask("/info", lambda data: Info(*_scalars(Info, _object(data, where), where)))
+        info = self.ask("/info", lambda data: Info(*scalars(Info, data)))
         if info.tcp_port < 1:
             raise NodeError(self.program, self.address, "does not have a TCP port, only a unix socket")
         return self.address.host or "127.0.0.1", info.tcp_port

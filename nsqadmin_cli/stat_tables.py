@@ -1,7 +1,7 @@
 """Statistics as tables: of topics with their channels, of topics, channels, clients and nodes each on their own."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from nsqadmin_cli.api import ChannelStats, ClientStats, NodeStats, TopicStats
 from nsqadmin_cli.cluster import Answers
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import OF_CHANNELS, Flow, Snapshot, Totals
-from nsqadmin_cli.table import ALWAYS, Cell, Form, Grid, Table, Tone, shown, table_of, told
+from nsqadmin_cli.table import ALWAYS, Cell, Form, Grid, Table, Tone, as_json, shown, table_of, told
 from nsqadmin_cli.units import plural
 
 Value = Any  # of a column, or a Cell with it; None is a blank
@@ -310,3 +310,16 @@ def common_facts(whole: TopicStats | ChannelStats, shares: Shares) -> Facts:
         texts = [f"{one.quantile * 100:g}% {units.latency(one.value / 1e9)}" for one in latency.percentiles]
         facts.append([Cell("latency", Tone.FAINT), f"{'  '.join(texts)}  (of {plural(latency.count, 'message')})"])
     return facts
+
+
+def share_documents(seen: Snapshot, shares: Shares, key: str, **more: Callable[[Address], object]) -> list[object]:
+    """For each node: its address, error, what the functions `more` return for it, and its share under `key`."""
+    return [
+        {
+            "address": str(address),
+            "error": answer.reason if isinstance(answer, NodeError) else None,
+            **{name: value(address) for name, value in more.items()},
+            key: as_json(shares.get(address)),
+        }
+        for address, answer in seen.answers.items()
+    ]

@@ -5,7 +5,6 @@ from typing import Any
 from nsqadmin_cli import stat_tables
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import channel_argument, command, topic_argument
-from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.operations import DOCUMENT, Operation, lookupd_only_option, operate
 from nsqadmin_cli.output import Confirm, Output, report
 from nsqadmin_cli.snapshot import Snapshot, client_document, no_such, take_snapshot
@@ -66,11 +65,7 @@ def _blocks(seen: Snapshot, topic: str, channel: str) -> list[Block]:
 def _document(seen: Snapshot, topic: str, channel: str) -> dict[str, Any]:
     shares = seen.channel_shares[topic, channel]
     clients = [client_document(client, address) for address, share in shares.items() for client in share.clients or ()]
-    nodes = []
-    for address, answer in seen.answers.items():
-        share = shares.get(address)
-        error = answer.reason if isinstance(answer, NodeError) else None
-        nodes.append({"address": str(address), "error": error, "channel": as_json(share)})
+    nodes = stat_tables.share_documents(seen, shares, "channel")
     whole = as_json(seen.totals.topics[0].channels[0])
     return {"topic_name": topic, **whole, "clients": clients, "nodes": nodes}
 

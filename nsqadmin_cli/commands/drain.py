@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from nsqadmin_cli import units
-from nsqadmin_cli.api import Nsqd
+from nsqadmin_cli.api import ModelError, Nsqd, scalars
 from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
 from nsqadmin_cli.command import command, option
 from nsqadmin_cli.errors import AdminError
@@ -62,32 +62,15 @@ class DrainState:
             else:
                 raise
             raise NodeError(node.program, node.address, reason) from None
-        state = cls._of(answer)
-        if state is None:
-            reason = "answered JSON that is not an nsqd's: it is not a state of a drain"
-            raise NodeError(node.program, node.address, reason)
-        return state
-
-    @classmethod
-    def _of(cls, answer: dict[str, Any]) -> "DrainState | None":
         try:
-            holders = tuple(
-                Holder(*(_typed(item[key], kind) for key, kind in _HOLDER.items())) for item in answer["holding"]
-            )
-            remaining, messages = _typed(answer["remaining"], int), _typed(answer["messages"], int)
-        except (LookupError, TypeError):
-            return None
-        return cls(bool(answer["draining"]), remaining, messages, holders)
-
-
-_HOLDER: dict[str, type] = {"topic": str, "channel": str, "messages": int, "remark": str}
-
-
-def _typed(value: Any, kind: type) -> Any:
-    """`value` if its type is right; TypeError."""
-    if type(value) is not kind or (isinstance(value, int) and not 0 <= value < 2**64):
-        raise TypeError
-    return value
+            holding = tuple(Holder(*scalars(Holder, one)) for one in answer["holding"])
+            state = cls(*scalars(cls, answer), holding)  # type: ignore[call-arg]
+            if min(state.messages, state.remaining) >= 0:
+                return state
+        except (ModelError, LookupError, TypeError):
+            pass
+        reason = "answered JSON that is not an nsqd's: it is not a state of a drain"
+        raise NodeError(node.program, node.address, reason)
 
 
 @dataclass(slots=True)

@@ -104,17 +104,10 @@ def _blocks(seen: Snapshot, topic: str, found: set[str] | None) -> list[Block]:
 
 
 def _document(seen: Snapshot, topic: str, found: set[str] | None) -> dict[str, Any]:
-    nodes = []
-    for address, answer in seen.answers.items():
-        share = seen.topic_shares[topic].get(address)
-        nodes.append(
-            {
-                "address": str(address),
-                "error": answer.reason if isinstance(answer, NodeError) else None,
-                "found": None if found is None else str(address) in found,
-                "topic": as_json(share),
-            }
-        )
+    def is_found(address: Address) -> bool | None:
+        return None if found is None else str(address) in found
+
+    nodes = stat_tables.share_documents(seen, seen.topic_shares[topic], "topic", found=is_found)
     return {**as_json(seen.totals.topics[0]), "nodes": nodes}
 
 
