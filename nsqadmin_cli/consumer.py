@@ -32,7 +32,7 @@ from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.output import Advance, Confirm, is_terminal, note, progress
 from nsqadmin_cli.snapshot import no_such
-from nsqadmin_cli.subscription import Received, Subscription, Wish
+from nsqadmin_cli.subscription import ConsumerOptions, Received, Subscription
 from nsqadmin_cli.units import plural, suggestion
 
 _RETRY = 2.0  # seconds until a node is tried again
@@ -44,13 +44,13 @@ Key = tuple[Address, str]  # a node and a topic
 class Consumer:
     """Owns the connections."""
 
-    def __init__(self, cluster: Cluster, topics: Sequence[str], wish: Wish) -> None:
+    def __init__(self, cluster: Cluster, topics: Sequence[str], options: ConsumerOptions) -> None:
         self._errors: dict[Address, AdminError] = {}  # nodes that messages cannot come from at present
         self.unconfirmed = 0  # connections lost with messages finished, which the node may not know of
         self.too_late = 0  # messages that timed out before they were finished, and come again
         self._cluster = cluster
         self._topics = list(dict.fromkeys(topics))
-        self._wish = wish
+        self._options = options
         self._subscriptions: dict[Key, Subscription] = {}
         self._selector = selectors.DefaultSelector()
         self._arrivals: queue.SimpleQueue[Subscription] = queue.SimpleQueue()
@@ -72,7 +72,7 @@ class Consumer:
         found = self._cluster.ask(self._node_stats)
         errors = [*self._cluster.lookupd_errors, *errors_of(found)]
         self._require(values_of(found), errors, create_channel)
-        if self._wish.channel.endswith("#ephemeral") and not yes:
+        if self._options.channel.endswith("#ephemeral") and not yes:
             self._confirm(values_of(found).values())
         self._note_errors(found)
         self._join(found)
@@ -88,7 +88,7 @@ class Consumer:
         for node in nodes.values():
             for found in node.topics:
                 known.setdefault(found.topic_name, set()).update(one.channel_name for one in found.channels)
-        channel = self._wish.channel
+        channel = self._options.channel
         for topic in self._topics:
             if topic not in known:
                 raise no_such(self._cluster, errors, topic)
@@ -146,13 +146,13 @@ class Consumer:
             for topic in stats.topics
             if topic.topic_name in self._topics and (address, topic.topic_name) not in self._connected
         ]
-        share = max(1, self._wish.window // max(1, len(wanted) + len(self._connected)))
-        wish = Wish(self._wish.channel, share, self._wish.sample_rate, self._wish.auth_secret)
+        share = max(1, self._options.window // max(1, len(wanted) + len(self._connected)))
+        options = ConsumerOptions(self._options.channel, share, self._options.sample_rate, self._options.auth_secret)
         timeout, tls = self._cluster.timeout, self._cluster.http.tls
         for topic in self._topics:
             nodes = [Nsqd(address, self._cluster.http) for address, name in wanted if name == topic]
             answers = self._cluster.ask(
-                lambda node, topic=topic: Subscription(node, topic, wish, timeout=timeout, tls=tls),  # type: ignore[misc]
+                lambda node, topic=topic: Subscription(node, topic, options, timeout=timeout, tls=tls),  # type: ignore[misc]
                 nodes,
             )
             for address, answer in answers.items():
@@ -254,7 +254,7 @@ class Source:
     """What to consume from: without `follow`, it ends when the channel is empty; `create` and `yes` are for
     `Consumer.start`."""
 
-    wish: Wish
+    options: ConsumerOptions
     count: int | None
     follow: bool
     create: bool
@@ -296,8 +296,8 @@ def source_options(purpose: str) -> Callable[[Function], Function]:
             if create and not channel:
                 raise click.UsageError("--create requires --channel.")
             window = min(in_flight, count or in_flight)  # what is taken and given back counts as an attempt
-            wish = Wish(channel or ephemeral_channel(purpose), window, auth_secret=auth_secret)
-            return function(*args, source=Source(wish, count, follow or not channel, create, yes), **values)
+            options = ConsumerOptions(channel or ephemeral_channel(purpose), window, auth_secret=auth_secret)
+            return function(*args, source=Source(options, count, follow or not channel, create, yes), **values)
 
         for one in (
             yes_option,
@@ -374,10 +374,10 @@ def transfer(
     Returns the errors of nodes, and whether Ctrl-C or SIGTERM ended it.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    channel = source.wish.channel
+    channel = source.options.channel
     total = source.count or (None if source.follow else look_at_rest(cluster, topic, channel).waiting or None)
     interrupted = False
-    with Consumer(cluster, [topic], source.wish) as consumer:
+    with Consumer(cluster, [topic], source.options) as consumer:
         consumer.start(create_channel=source.create, yes=source.yes)
         with progress(doing, total, shown=shown) as advance:
             try:
@@ -410,7 +410,7 @@ def _transfer(
             moved += len(batch)
             kept.update({message.id for message in batch} - {message.id for message in done})
             last = time.monotonic()
-        elif not source.follow and _is_over(cluster, topic, source.wish.channel, time.monotonic() - last, len(kept)):
+        elif not source.follow and _is_over(cluster, topic, source.options.channel, time.monotonic() - last, len(kept)):
             break
 
 

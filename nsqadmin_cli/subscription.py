@@ -21,7 +21,7 @@ _GOODBYE = 2.0  # seconds that a node has to confirm what was finished
 
 
 @dataclass(frozen=True)
-class Wish:
+class ConsumerOptions:
     """Options of a subscription. `window` is the maximum number of messages in flight; `sample_rate` is 0 or the
     percentage of messages to receive."""
 
@@ -67,7 +67,7 @@ class _Client(Client):
 class Subscription:
     """Owns the connection; `in_flight` has the ids of messages received and not finished yet."""
 
-    def __init__(self, node: Nsqd, topic: str, wish: Wish, *, timeout: float, tls: TLS) -> None:
+    def __init__(self, node: Nsqd, topic: str, options: ConsumerOptions, *, timeout: float, tls: TLS) -> None:
         """Connects and subscribes within `timeout` seconds; NodeError."""
         self.node = node
         self.topic = topic
@@ -87,12 +87,12 @@ class Subscription:
         self._client = client = _Client(sock, node, where, timeout)
         has_tls = node.address.tls or tls != TLS()
         upgrade = Upgrade(tls.context, host, is_required=node.address.tls) if has_tls else None
-        identity = {"user_agent": f"gnsqadmin/{VERSION}", "sample_rate": wish.sample_rate}
+        identity = {"user_agent": f"gnsqadmin/{VERSION}", "sample_rate": options.sample_rate}
         try:
-            client.negotiate(identity, deadline, tls=upgrade, secret=wish.auth_secret)
-            client.subscribe(topic, wish.channel, deadline)
+            client.negotiate(identity, deadline, tls=upgrade, secret=options.auth_secret)
+            client.subscribe(topic, options.channel, deadline)
             client.is_subscribed = True
-            client.ready(max(1, min(wish.window, client.max_rdy_count)))
+            client.ready(max(1, min(options.window, client.max_rdy_count)))
         except BaseException:
             client.close()
             raise

@@ -119,7 +119,7 @@ def copy(
         return f"{plural(publisher.total, 'message')} copied to {name}"
 
     errors, interrupted = transfer(cluster, topic, source, "copying", deliver, done)
-    document = {"source": topic, "channel": source.wish.channel}
+    document = {"source": topic, "channel": source.options.channel}
     show_published(output, publisher, name, time.monotonic() - started, document)
     if interrupted:
         raise KeyboardInterrupt
@@ -171,7 +171,7 @@ def save(cluster: Cluster, output: Output, topic: str, file: str, append: bool, 
     or faster than they can be saved, are not in the file.
     """
     started = time.monotonic()
-    row = SavedFile(topic, source.wish.channel, file)
+    row = SavedFile(topic, source.options.channel, file)
     is_shown = not (file == STDOUT and is_terminal(sys.stdout))
 
     def deliver(messages: Sequence[Received], advance: Advance) -> None:

@@ -18,7 +18,7 @@ from nsqadmin_cli.message import MOST, Found, Message, clock, peek_at
 from nsqadmin_cli.output import Advance, Output, note, report
 from nsqadmin_cli.publisher import NodeCount, Publisher, TopicCount, rate_option, show_by_topic
 from nsqadmin_cli.snapshot import no_such
-from nsqadmin_cli.subscription import Received, Wish
+from nsqadmin_cli.subscription import ConsumerOptions, Received
 from nsqadmin_cli.table import Form, Tone, described, shown, table_of, told
 from nsqadmin_cli.units import plural
 
@@ -118,8 +118,8 @@ def replay_dead(
         run.show_letters(cluster, limit)
     else:
         run.publisher = Publisher(cluster.nsqds(), patience=_PATIENCE, rate=rate)
-        wish = Wish(CHANNEL, min(_WINDOW, limit or _WINDOW), auth_secret=auth_secret)
-        run.replay(cluster, Source(wish, limit, follow=False, create=True, yes=False))
+        options = ConsumerOptions(CHANNEL, min(_WINDOW, limit or _WINDOW), auth_secret=auth_secret)
+        run.replay(cluster, Source(options, limit, follow=False, create=True, yes=False))
     run.show(output)
     if run.interrupted:
         raise KeyboardInterrupt

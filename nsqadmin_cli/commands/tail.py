@@ -34,7 +34,7 @@ from nsqadmin_cli.message import (
 )
 from nsqadmin_cli.output import Output, OutputFormat, report
 from nsqadmin_cli.snapshot import no_such
-from nsqadmin_cli.subscription import Received, Wish
+from nsqadmin_cli.subscription import ConsumerOptions, Received
 from nsqadmin_cli.table import Block, Line, Tone
 from nsqadmin_cli.units import plural, printable
 
@@ -136,10 +136,10 @@ def tail(
     In a pipe, each body is printed unchanged, followed by a line feed; with several topics, the name of the topic comes
     first. On a terminal, unprintable bytes are shown as escape sequences.
     """
-    wish = Wish(ephemeral_channel("tail"), min(_WINDOW, count or _WINDOW), sample or 0, auth_secret)
+    options = ConsumerOptions(ephemeral_channel("tail"), min(_WINDOW, count or _WINDOW), sample or 0, auth_secret)
     show = _printer(output, details=details, as_hex=as_hex, several=len(set(topics)) > 1)
     shown = 0
-    with Consumer(cluster, topics, wish) as consumer:
+    with Consumer(cluster, topics, options) as consumer:
         consumer.start(yes=yes)
         deadline = None if seconds is None else time.monotonic() + seconds
         while (count is None or shown < count) and (deadline is None or time.monotonic() < deadline):
