@@ -229,13 +229,7 @@ def take_settings(ctx: click.Context, values: dict[str, Any]) -> ClusterSettings
 
 def _context_of(told: Mapping[str, Any]) -> Context:
     """A Context of parsed parameters."""
-    return Context(
-        tuple(str(address) for address in told.get("nsqd_http_address") or ()),
-        tuple(str(address) for address in told.get("lookupd_http_address") or ()),
-        told.get("timeout"),
-        told.get("tls_ca") or "",
-        told.get("tls_cert") or "",
-        told.get("tls_key") or "",
-        bool(told.get("tls_insecure")),
-        told.get("token_file") or "",
-    )
+    given = {name: value for name, value in told.items() if value and name in Context.__slots__}
+    for name in ("nsqd_http_address", "lookupd_http_address"):
+        given[name] = tuple(map(str, given.get(name, ())))
+    return Context(**given)

@@ -20,7 +20,7 @@ from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import NodeError, Refused, timed_out
 from nsqadmin_cli.output import Confirm, Output, progress, report
 from nsqadmin_cli.snapshot import no_such
-from nsqadmin_cli.table import ALWAYS, Block, Cell, Form, Grid, Line, Table, Tone, shown, table_of
+from nsqadmin_cli.table import ALWAYS, Block, Cell, Form, Grid, Line, Table, Tone, column, table_of
 from nsqadmin_cli.units import plural
 
 Share = TopicStats | ChannelStats
@@ -252,14 +252,14 @@ _TAKING = {"delete": "Deleting", "empty": "Emptying"}
 class OutcomeRow:
     """The losses and the result at one target."""
 
-    address: object = shown("node", key="node", tone=Tone.NODE)
-    program: str = shown("program", default="nsqd")
-    channel_count: object = shown("channels", form=Form.COUNT, keep=6)
-    depth: object = shown("depth", form=Form.COUNT, keep=ALWAYS)
-    in_flight_count: object = shown("in flight", "inflt", Form.COUNT, keep=ALWAYS)
-    deferred_count: object = shown("deferred", "def", Form.COUNT, keep=6)
-    client_count: object = shown("clients", form=Form.COUNT, keep=ALWAYS)
-    result: Cell | None = shown("result", keep=ALWAYS)
+    address: object = column("node", key="node", tone=Tone.NODE)
+    program: str = column("program", default="nsqd")
+    channel_count: object = column("channels", form=Form.COUNT, keep=6)
+    depth: object = column("depth", form=Form.COUNT, keep=ALWAYS)
+    in_flight_count: object = column("in flight", "inflt", Form.COUNT, keep=ALWAYS)
+    deferred_count: object = column("deferred", "def", Form.COUNT, keep=6)
+    client_count: object = column("clients", form=Form.COUNT, keep=ALWAYS)
+    result: Cell | None = column("result", keep=ALWAYS)
 
 
 _LOSSES = ("channel_count", "depth", "in_flight_count", "deferred_count", "client_count")

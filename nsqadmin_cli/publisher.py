@@ -20,7 +20,7 @@ from nsqadmin_cli.command import option
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError, Refused
 from nsqadmin_cli.output import Output, note
-from nsqadmin_cli.table import Block, Form, Line, Table, shown, table_of
+from nsqadmin_cli.table import Block, Form, Line, Table, column, table_of
 from nsqadmin_cli.units import plural
 
 MOST_MESSAGES = 2000  # in one request
@@ -34,14 +34,14 @@ _RESTING = 5.0  # seconds that a node which failed is left alone, if there is an
 
 @dataclass(slots=True)
 class NodeCount:
-    address: str = shown("node", key="node")
-    messages: int = shown("messages", form=Form.COUNT, help="that it accepted")
+    address: str = column("node", key="node")
+    messages: int = column("messages", form=Form.COUNT, help="that it accepted")
 
 
 @dataclass(slots=True)
 class TopicCount:
-    topic: str = shown("topic")
-    messages: int = shown("messages", form=Form.COUNT, help="published to it; with --dry-run: to publish")
+    topic: str = column("topic")
+    messages: int = column("messages", form=Form.COUNT, help="published to it; with --dry-run: to publish")
 
 
 class Publisher:

@@ -11,23 +11,23 @@ from nsqadmin_cli.api import ChannelStats, ClientStats, NodeStats, TopicStats
 from nsqadmin_cli.cluster import Answers
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import OF_CHANNELS, Flow, Snapshot, Totals
-from nsqadmin_cli.table import ALWAYS, Cell, Form, Grid, Table, Tone, as_json, shown, table_of, told
+from nsqadmin_cli.table import ALWAYS, Cell, Form, Grid, Table, Tone, as_json, column, json_only, table_of
 from nsqadmin_cli.units import plural
 
 Value = Any  # of a column, or a Cell with it; None is a blank
 Shares = Mapping[Address, TopicStats] | Mapping[Address, ChannelStats]
 
-count = partial(shown, form=Form.COUNT)
+count = partial(column, form=Form.COUNT)
 
 
 @dataclass(eq=False, repr=False)
 class Counts:
     """What topics and channels count; None for what only channels do."""
 
-    name: Value = shown("topic / channel")
-    place: Value = shown("node", key="node", keep=ALWAYS, tone=Tone.NODE)
-    ingress_rate: Value = shown("in/s", form=Form.RATE, keep=8)
-    egress_rate: Value = shown("out/s", form=Form.RATE, keep=8)
+    name: Value = column("topic / channel")
+    place: Value = column("node", key="node", keep=ALWAYS, tone=Tone.NODE)
+    ingress_rate: Value = column("in/s", form=Form.RATE, keep=8)
+    egress_rate: Value = column("out/s", form=Form.RATE, keep=8)
     depth: Value = count("depth", keep=ALWAYS)
     memory_depth: Value = count("in memory", "mem", keep=1)
     backend_depth: Value = count("on disk", "disk", keep=3)
@@ -44,23 +44,23 @@ _RATES = ("ingress_rate", "egress_rate")
 
 @dataclass(eq=False, repr=False)
 class TopicCounts(Counts):
-    name: Value = shown("topic", key="topic", tone=Tone.STRONG)
-    message_bytes: Value = shown("published", "bytes", Form.BYTES, keep=4)
+    name: Value = column("topic", key="topic", tone=Tone.STRONG)
+    message_bytes: Value = column("published", "bytes", Form.BYTES, keep=4)
     channel_count: Value = count("channels", keep=ALWAYS)
-    paused: Value = shown("paused", form=Form.FLAG, keep=6, tone=Tone.NOTE)
+    paused: Value = column("paused", form=Form.FLAG, keep=6, tone=Tone.NOTE)
 
 
 @dataclass(eq=False, repr=False)
 class ChannelCounts(Counts):
-    name: Value = shown("channel", key="channel")
-    place: Value = shown("topic", key="topic", keep=ALWAYS, tone=Tone.STRONG)
-    paused: Value = shown("paused", form=Form.FLAG, keep=6, tone=Tone.NOTE)
+    name: Value = column("channel", key="channel")
+    place: Value = column("topic", key="topic", keep=ALWAYS, tone=Tone.STRONG)
+    paused: Value = column("paused", form=Form.FLAG, keep=6, tone=Tone.NOTE)
 
 
 @dataclass(eq=False, repr=False)
 class NodeCounts(Counts):
-    name: Value = shown("node", key="node", tone=Tone.NODE)
-    state: Value = shown("", keep=ALWAYS)
+    name: Value = column("node", key="node", tone=Tone.NODE)
+    state: Value = column("", keep=ALWAYS)
 
 
 R = TypeVar("R", bound=Counts)
@@ -178,19 +178,19 @@ def failed(error: NodeError) -> Cell:
 class ClientRow:
     """One consumer, with its topic, channel and node."""
 
-    client: Value = shown("client")
-    topic: Value = shown("topic", keep=ALWAYS, tone=Tone.STRONG)
-    channel: Value = shown("channel", keep=ALWAYS)
-    node: Value = shown("node", keep=7, tone=Tone.NODE)
-    remote_address: Value = shown("address", keep=3)
+    client: Value = column("client")
+    topic: Value = column("topic", keep=ALWAYS, tone=Tone.STRONG)
+    channel: Value = column("channel", keep=ALWAYS)
+    node: Value = column("node", keep=7, tone=Tone.NODE)
+    remote_address: Value = column("address", keep=3)
     ready_count: Value = count("RDY", keep=ALWAYS)
     in_flight_count: Value = count("in flight", "inflt", keep=ALWAYS)
     finish_count: Value = count("finished", "fin", keep=6)
     requeue_count: Value = count("requeued", "req", keep=6)
     message_count: Value = count("messages", "msgs", keep=6)
-    connected_seconds: Value = shown("connected", "conn", Form.DURATION, keep=5)
-    security: Value = shown("security", "sec", keep=4)
-    user_agent: Value = shown("user agent", keep=2, tone=Tone.FAINT)
+    connected_seconds: Value = column("connected", "conn", Form.DURATION, keep=5)
+    security: Value = column("security", "sec", keep=4)
+    user_agent: Value = column("user agent", keep=2, tone=Tone.FAINT)
 
 
 def client_table(seen: Snapshot, *, with_places: bool = True) -> Table:
@@ -230,15 +230,15 @@ def _client(client: ClientStats, topic: str, channel: ChannelStats, address: Add
 class NodeRow:
     """One node. What it counts is None if it did not answer."""
 
-    address: Value = shown("node", key="node", tone=Tone.NODE)
-    error: Value = told("null, or why it has no numbers")
-    status: Value = shown("status", keep=ALWAYS, json=False)
-    daemon: Value = shown("daemon", keep=8, help='"nsqd", or "gnsqd" and its own version')
-    draining: Value = told()
-    version: Value = shown("version", keep=8)
-    health: Value = told()
-    start_time: Value = told()
-    uptime_seconds: Value = shown("up", form=Form.DURATION, keep=7, json=False)
+    address: Value = column("node", key="node", tone=Tone.NODE)
+    error: Value = json_only("null, or why it has no numbers")
+    status: Value = column("status", keep=ALWAYS, json=False)
+    daemon: Value = column("daemon", keep=8, help='"nsqd", or "gnsqd" and its own version')
+    draining: Value = json_only()
+    version: Value = column("version", keep=8)
+    health: Value = json_only()
+    start_time: Value = json_only()
+    uptime_seconds: Value = column("up", form=Form.DURATION, keep=7, json=False)
     topic_count: Value = count("topics", keep=6)
     channel_count: Value = count("channels", keep=6)
     depth: Value = count("depth", keep=ALWAYS)
@@ -246,10 +246,10 @@ class NodeRow:
     in_flight_count: Value = count("in flight", "inflt", keep=5)
     message_count: Value = count("messages", "msgs", keep=4)
     client_count: Value = count("clients", keep=ALWAYS, help="all null after an error")
-    listed: Value = shown("listed", keep=6, json=False)
+    listed: Value = column("listed", keep=6, json=False)
     tombstoned: Value = count("tombstoned", "tomb", keep=4, tone=Tone.NOTE, json=False)
-    lookupds: Value = told("that list it", default=())
-    tombstoned_topics: Value = told(default=())
+    lookupds: Value = json_only("that list it", default=())
+    tombstoned_topics: Value = json_only(default=())
 
 
 LISTING = ("listed", "tombstoned")

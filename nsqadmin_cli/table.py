@@ -1,7 +1,7 @@
 """Rows and tables as data: commands build them, `output` writes JSON and CSV, `render` draws tables.
 
-A row is a dataclass, declared once for all forms: each field is a key in JSON, and one made by `shown` also a column of
-tables and CSV. Independent of the terminal.
+A row is a dataclass, declared once for all forms: each field is a key in JSON, and one made by `column` also a column
+of tables and CSV. Independent of the terminal.
 """
 
 import dataclasses
@@ -78,7 +78,7 @@ class Table:
     empty: str = ""
 
 
-def shown(
+def column(
     heading: str,
     short: str = "",
     form: Form = Form.TEXT,
@@ -99,7 +99,7 @@ def shown(
     return field(default=default, metadata=metadata)
 
 
-def told(help: str = "", *, null: bool = False, **default: Any) -> Any:
+def json_only(help: str = "", *, null: bool = False, **default: Any) -> Any:
     """A field of a row without a column."""
     return field(**(default or {"default": None}), metadata={"help": help, "null": null})
 
@@ -109,8 +109,8 @@ def columns_of(kind: type) -> dict[str, Column]:
     """The columns of a kind of rows, by the name of the field."""
     found = {}
     for one in dataclasses.fields(kind):
-        if column := one.metadata.get("column"):
-            found[one.name] = Column(column[0] or one.name, *column[1:])
+        if declared := one.metadata.get("column"):
+            found[one.name] = Column(declared[0] or one.name, *declared[1:])
     return found
 
 

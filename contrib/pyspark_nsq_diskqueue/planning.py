@@ -14,18 +14,20 @@ import os
 import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 from gnsqd.errors import StorageError
 from gnsqd.storage.directory import (
     NotADataDirectory,
+    Plan,
     Queue,
     is_held,
     list_directory,
-    missing_files,
+    plan_of,
     reason_of,
 )
-from gnsqd.storage.disk.record import Meta, data_file_name, data_file_number, due_times_file_name, meta_file_name
+from gnsqd.storage.disk.record import Meta, data_file_number, due_times_file_name, meta_file_name
 from pyspark_nsq_diskqueue.errors import DataDirectoryError
 
 _BAD = ".bad"
@@ -182,32 +184,34 @@ def _plan_directory(directory: str, everything: bool) -> Iterator[FileTask]:
         metas = {name: _read_meta(Queue(directory, name)) for name in names}
         queues = _list_queues(directory)
         # It reads and deletes files, too; then meta soon says so.
-        if not any(
-            missing_files(meta, queues.get(name, Queue(directory, name)).numbers) for name, meta in metas.items()
-        ):
+        listed = {name: queues.get(name, Queue(directory, name)) for name in names}
+        plans = [(queue, plan_of(queue, metas[name])) for name, queue in listed.items()]
+        if not any(plan.missing for _, plan in plans):
             break
-    for name, meta in metas.items():
-        yield from _plan_queue(directory, name, meta, queues.get(name, Queue(directory, name)), everything)
+    for queue, plan in plans:
+        yield from _plan_queue(queue, plan, everything)
 
 
-def _plan_queue(directory: str, name: str, meta: Meta | None, queue: Queue, everything: bool) -> Iterator[FileTask]:
+def _plan_queue(queue: Queue, plan: Plan, everything: bool) -> Iterator[FileTask]:
+    make = partial(FileTask, queue.directory, queue.name)
     due_times = None
     if queue.due_times_size is not None:
-        side_file = FileTask(directory, name, due_times_file_name(name), end=queue.due_times_size, is_due_times=True)
+        side_file = make(due_times_file_name(queue.name), end=queue.due_times_size, is_due_times=True)
         due_times = side_file.path
         yield side_file
-    for number, count in missing_files(meta, queue.numbers):
-        yield FileTask(directory, name, data_file_name(name, number), missing=count)
+    for number, count in plan.missing:
+        yield make(queue.file_name(number), missing=count)
     for number, size in queue.bad.items():
-        yield FileTask(directory, name, queue.file_name(number, bad=True), end=size)
-    last = max(queue.numbers, default=0)
+        yield make(queue.file_name(number, bad=True), end=size)
+    last, meta = max(queue.numbers, default=0), plan.meta
     for number, size in queue.numbers.items():
-        task = FileTask(directory, name, data_file_name(name, number), end=size, due_times=due_times)
+        if number in plan.read and not everything:
+            continue
+        start = 0 if everything else plan.start(number)
+        task = make(queue.file_name(number), start, size, due_times=due_times)
         if meta is not None:
-            if number < meta.read_file and not everything:
-                continue
             if number == meta.read_file:
-                task = replace(task, start=0 if everything else meta.read_pos, promised=meta.read_pos)
+                task = replace(task, promised=meta.read_pos)
             if number == meta.write_file:
                 task = replace(task, promised=meta.write_pos)
             if number == last and number >= meta.write_file:

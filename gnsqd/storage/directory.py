@@ -9,7 +9,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -337,14 +337,67 @@ def read_held(path: str, due_times: DueTimes) -> Iterator[tuple[int, bytes]]:
         os.close(descriptor)
 
 
-def missing_files(meta: Meta | None, numbers: Collection[int]) -> list[tuple[int, int]]:
-    """Data files that have unread messages according to meta, and are not among `numbers`: as (first, count)."""
-    if meta is None or meta.read_position == meta.write_position:
-        return []
-    first, last = meta.read_file, meta.write_file if meta.write_pos else meta.write_file - 1
-    there = [number for number in sorted(numbers) if first <= number <= last]
-    borders = [first - 1, *there, last + 1]
-    return [(left + 1, right - left - 1) for left, right in pairwise(borders) if right > left + 1]
+@dataclass
+class Plan:
+    """The files of a queue with unread messages, as gnsqd reads them when it starts: `numbers`, the first of them from
+    `position` on.
+
+    `meta` is None if it is unusable, as `meta_error` says; everything counts as unread then. `missing` are files that
+    meta names and that are not there, as (first, count); `read` are files left from before the read position.
+    """
+
+    meta: Meta | None = None
+    meta_error: str = ""
+    numbers: list[int] = field(default_factory=list)
+    position: int = 0
+    missing: list[tuple[int, int]] = field(default_factory=list)
+    read: list[int] = field(default_factory=list)
+
+    def start(self, number: int) -> int:
+        """Where the unread messages of a file begin."""
+        return self.position if self.numbers[:1] == [number] else 0
+
+
+def make_plan(queue: Queue) -> Plan:
+    """The plan that follows from the present meta file and the list of files."""
+    try:
+        return plan_of(queue, queue.read_meta())
+    except StorageError as error:
+        return plan_of(queue, None, str(error))
+    except OSError as error:
+        return plan_of(queue, None, f"the meta file cannot be read: {reason_of(error)}")
+
+
+def plan_of(queue: Queue, meta: Meta | None, meta_error: str = "") -> Plan:
+    """The plan that follows from `meta` and the list of files."""
+    numbers = sorted(queue.numbers)
+    if meta is None:
+        return Plan(None, meta_error, numbers)
+    unread = [number for number in numbers if number >= meta.read_file]
+    plan = Plan(meta, "", unread, read=[number for number in numbers if number < meta.read_file])
+    plan.position = meta.read_pos if unread[:1] == [meta.read_file] else 0
+    if meta.read_position != meta.write_position:
+        first, last = meta.read_file, meta.write_file if meta.write_pos else meta.write_file - 1
+        borders = [first - 1, *(number for number in unread if number <= last), last + 1]
+        plan.missing = [(left + 1, right - left - 1) for left, right in pairwise(borders) if right > left + 1]
+    return plan
+
+
+def oldest(queue: Queue, plan: Plan) -> float | None:
+    """When the first unread message was published, in unix seconds; None without one."""
+    for number in plan.numbers:
+        start = plan.start(number)
+        if queue.numbers[number] >= start + 12:
+            try:
+                descriptor = open_file(queue.path(number))
+            except OSError:
+                return None
+            try:
+                stamp = int.from_bytes(os.pread(descriptor, 8, start + 4), "big")
+            finally:
+                os.close(descriptor)
+            return stamp / 1e9
+    return None
 
 
 def is_held(path: str) -> bool:

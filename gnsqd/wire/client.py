@@ -1,9 +1,9 @@
 """A client of one nsqd in protocol V2 (NSQD-COMPAT section 2), on a blocking thread, without gevent.
 
-gnsqadmin and the Spark side share it. Frames are taken apart in batches: `receive` reads once what is there and returns
-every message that is complete; `finish` tells of many in one send. Sending never waits without reading, so that a
-daemon that waits for us to read cannot block us for good. There is no thread for heartbeats: they are answered by
-whatever method is called, so one has to be called well within a minute.
+gnsqadmin and the Spark side share it. Frames are parsed in batches: `receive` reads once and returns every complete
+message; `finish` finishes many in one send. Sending never waits without reading, so a daemon that waits until its
+client reads cannot block the client for good. There is no thread for heartbeats: every method answers them, so one of
+them must be called well within a minute.
 """
 
 import json
@@ -39,7 +39,7 @@ class Message(NamedTuple):
 
 
 class Upgrade(NamedTuple):
-    """The TLS that a client asks for; `is_required`: it does not go on without."""
+    """The TLS that a client requests; `is_required`: without it, there is no connection."""
 
     context: Callable[[], ssl.SSLContext]
     server_name: str
@@ -50,7 +50,7 @@ class Client:
     """Owns the connection. Any method may fail by one of the last four, which subclasses define; then it is of no more
     use.
 
-    `max_rdy_count` is the most that `ready` may ask for; `unfinished` has the ids whose FIN was refused so far, since
+    `max_rdy_count` is the most that `ready` may ask for; `unfinished` has the ids whose FIN was refused because
     they had timed out: other consumers get them again.
     """
 
@@ -58,7 +58,7 @@ class Client:
     secret_option = ""  # where a missing secret for AUTH can be given
 
     def __init__(self, sock: socket.socket, name: str, read_timeout: float) -> None:
-        """Of a connected socket; `negotiate` comes first."""
+        """For a connected socket. Call `negotiate` first."""
         self.max_rdy_count = 2500
         self.unfinished: set[bytes] = set()
         self.name = name
@@ -141,11 +141,11 @@ class Client:
         self._expect(b"OK", deadline)
 
     def ready(self, count: int) -> None:
-        """How many messages may be in flight to us: RDY, of at most `max_rdy_count`."""
+        """RDY: how many messages may be in flight to this client, at most `max_rdy_count`."""
         self._send(b"RDY %d\n" % min(count, self.max_rdy_count))
 
     def receive(self, timeout: float) -> list[Message]:
-        """All messages that are here, after waiting up to `timeout` seconds for the first; [] if none came."""
+        """All messages received, after waiting up to `timeout` seconds for the first."""
         deadline = time.monotonic() + timeout
         if not self._messages:
             self._read()
@@ -160,7 +160,7 @@ class Client:
         return messages
 
     def poll(self) -> None:
-        """Answer heartbeats, without waiting; messages that have come are for the next `receive`."""
+        """Answer heartbeats, without waiting; received messages are kept for the next `receive`."""
         self._read()
 
     def finish(self, ids: Iterable[bytes]) -> None:
@@ -180,7 +180,7 @@ class Client:
     ) -> set[bytes]:
         """FIN all of them and close; on return the daemon has processed every FIN of this connection.
 
-        `requeue`, and what else is on its way to us, goes back to the queue at once. Returns `unfinished`. If this
+        `requeue`, and other messages on their way here, go back to the queue at once. Returns `unfinished`. If this
         raises, FINs may have been processed or not: after `within` seconds, by default those of every answer.
         """
         deadline = None if within is None else time.monotonic() + within
@@ -229,7 +229,7 @@ class Client:
         self._expect(b"OK")
 
     def close(self) -> None:
-        """Close at once; what is in flight goes to other consumers when it has timed out."""
+        """Close at once; messages in flight go to other consumers when they have timed out."""
         self._socket.close()
 
     def __enter__(self) -> Self:
@@ -260,13 +260,13 @@ class Client:
         return self._responses.popleft()
 
     def _read(self) -> bool:
-        """Receive and take apart what is here; False if nothing is."""
+        """Receive and parse available bytes; False if there are none."""
         came = self._fill()
         self._take_frames()
         return came
 
     def _fill(self) -> bool:
-        """Receive what is here, without waiting; False if nothing is."""
+        """Receive available bytes, without waiting; False if there are none."""
         size = 0
         try:
             while True:
@@ -282,7 +282,7 @@ class Client:
                 return False
         except OSError as error:
             if not size:
-                self._take_frames()  # the daemon may have said why
+                self._take_frames()  # the daemon may have sent the reason
                 if self._is_upgrading and isinstance(error, ssl.SSLError):
                     # With TLS 1.3 the first read shows that the daemon does not take our certificate.
                     self._not_agreed(f"TLS failed: {reason(error)}")
@@ -295,7 +295,7 @@ class Client:
         return True
 
     def _take_frames(self) -> None:
-        """All frames that are complete: messages and responses are kept, heartbeats answered, errors raised."""
+        """Handle all complete frames: messages and responses are kept, heartbeats answered, errors raised."""
         if self._missing > 0 or not self._pieces:
             return
         buffer = b"".join([self._buffer, *self._pieces])
@@ -339,7 +339,7 @@ class Client:
             self._send(b"NOP\n")
 
     def _error(self, data: bytes) -> None:
-        """Note the FIN that was refused; raise what is fatal."""
+        """Record a refused FIN; raise fatal errors."""
         code, _, reason = data.decode("utf-8", "replace").partition(" ")
         if code not in _NOT_FATAL:
             self._refused(code, reason)
@@ -349,7 +349,7 @@ class Client:
     # Bytes
 
     def _send(self, data: bytes) -> None:
-        """Send everything, reading meanwhile what comes."""
+        """Send everything, and read meanwhile."""
         try:
             sent = self._socket.send(data) if data else 0
         except _WOULD_BLOCK:
@@ -381,12 +381,12 @@ class Client:
         self._take_frames()
 
     def _explain(self, error: OSError) -> NoReturn:
-        """Sending failed; before it closed, the daemon may have said why."""
+        """Sending failed; before it closed, the daemon may have sent the reason."""
         while self._read():
             pass
         self._lost(f"went away: {reason(error)}")
 
-    # What is raised
+    # Errors, which subclasses define
 
     def _lost(self, what: str) -> NoReturn:
         """The connection is of no more use, because of `what`, a text such as "closed the connection"."""

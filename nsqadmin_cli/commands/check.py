@@ -19,7 +19,7 @@ from nsqadmin_cli.command import AdminCommand, Duration, channel_option, command
 from nsqadmin_cli.errors import AdminError, ExitCode
 from nsqadmin_cli.output import Output
 from nsqadmin_cli.snapshot import Flow, Snapshot, take_snapshot
-from nsqadmin_cli.table import Block, Line, Tone, described, shown, table_of
+from nsqadmin_cli.table import Block, Line, Tone, column, described, table_of
 from nsqadmin_cli.units import plural
 
 
@@ -250,15 +250,15 @@ _SHOWN = 20  # problems in the text: monitoring systems take some kilobytes
 class Problem:
     """A value beyond a limit, or unknown. `metric` is empty if it is not about a limit."""
 
-    status: Status = shown("status")
-    metric: str = shown("metric", null=True, help="null if a node is the problem")
-    topic: str = shown("topic", null=True)
-    channel: str = shown("channel", null=True)
-    node: str = shown("node", null=True, help="null if not about one")
-    value: float | None = shown("value", help="null if there is none, or the channel never becomes empty")
-    warning: float | None = shown("warning")
-    critical: float | None = shown("critical", help="the limits, or null")
-    text: str = shown("text")
+    status: Status = column("status")
+    metric: str = column("metric", null=True, help="null if a node is the problem")
+    topic: str = column("topic", null=True)
+    channel: str = column("channel", null=True)
+    node: str = column("node", null=True, help="null if not about one")
+    value: float | None = column("value", help="null if there is none, or the channel never becomes empty")
+    warning: float | None = column("warning")
+    critical: float | None = column("critical", help="the limits, or null")
+    text: str = column("text")
 
     @classmethod
     def of(

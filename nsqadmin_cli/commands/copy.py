@@ -30,7 +30,7 @@ from nsqadmin_cli.publisher import (
     show_published,
 )
 from nsqadmin_cli.subscription import Received
-from nsqadmin_cli.table import Form, Line, described, shown, table_of
+from nsqadmin_cli.table import Form, Line, column, described, table_of
 from nsqadmin_cli.units import plural
 
 _PATIENCE = 20.0  # seconds that the destination may be away; a message in flight times out after 60
@@ -134,12 +134,12 @@ def _texts(addresses: tuple[Address, ...]) -> tuple[str, ...]:
 class SavedFile:
     """Messages that were saved; `bytes` are those of their bodies."""
 
-    topic: str = shown("topic")
-    channel: str = shown("channel")
-    file: str = shown("file")
-    messages: int = shown("messages", form=Form.COUNT, default=0)
-    bytes: int = shown("bytes", form=Form.COUNT, default=0)
-    seconds: float = shown("seconds", default=0.0)
+    topic: str = column("topic")
+    channel: str = column("channel")
+    file: str = column("file")
+    messages: int = column("messages", form=Form.COUNT, default=0)
+    bytes: int = column("bytes", form=Form.COUNT, default=0)
+    seconds: float = column("seconds", default=0.0)
 
 
 @command(

@@ -15,6 +15,8 @@ from gnsqd.storage.directory import (
     describe_holder,
     is_held,
     list_directory,
+    make_plan,
+    oldest,
     read_due_times,
 )
 from nsqadmin_cli.command import command, option
@@ -27,7 +29,7 @@ from nsqadmin_cli.datadir.checking import (
     check_journals,
     count_messages,
 )
-from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, make_plan, oldest
+from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, describe_missing
 from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
 from nsqadmin_cli.output import Advance, Output, note, progress
 from nsqadmin_cli.table import (
@@ -41,10 +43,10 @@ from nsqadmin_cli.table import (
     Table,
     Tone,
     as_json,
+    column,
     described,
-    shown,
+    json_only,
     table_of,
-    told,
 )
 from nsqadmin_cli.units import plural
 
@@ -108,24 +110,24 @@ def head(found: DataDirectory, running: bool) -> list[Block]:
 
 @dataclass(slots=True)
 class VerifiedQueue:
-    queue: Cell = shown("queue")
-    messages: int = shown("messages", "msgs", Form.COUNT, ALWAYS)
-    bytes: int = shown("bytes", form=Form.BYTES, keep=7, help="of bodies")
-    held: int = shown(
+    queue: Cell = column("queue")
+    messages: int = column("messages", "msgs", Form.COUNT, ALWAYS)
+    bytes: int = column("bytes", form=Form.BYTES, keep=7, help="of bodies")
+    held: int = column(
         "deferred", "def", Form.COUNT, keep=5, help="deferred messages that gnsqd keeps outside the queue"
     )
-    state: Cell = shown("state", keep=ALWAYS, json=False)
-    sound: bool = told()
+    state: Cell = column("state", keep=ALWAYS, json=False)
+    sound: bool = json_only()
 
 
 @dataclass(slots=True)
 class VerifiedJournal:
-    topic: Cell | str = shown("in a journal", key="queue")
-    messages: int = shown("messages", "msgs", Form.COUNT, ALWAYS)
-    bytes: int | None = shown("size", form=Form.BYTES, keep=7)
-    queues: list[dict[str, Any]] = told("name and messages of each that has some", default=())
-    state: Cell | None = shown("state", keep=ALWAYS, json=False)
-    sound: bool = told()
+    topic: Cell | str = column("in a journal", key="queue")
+    messages: int = column("messages", "msgs", Form.COUNT, ALWAYS)
+    bytes: int | None = column("size", form=Form.BYTES, keep=7)
+    queues: list[dict[str, Any]] = json_only("name and messages of each that has some", default=())
+    state: Cell | None = column("state", keep=ALWAYS, json=False)
+    sound: bool = json_only()
 
 
 @command(
@@ -269,30 +271,30 @@ def _verdict(reports: list[Report], journals: list[JournalReport], findings: lis
 class QueueRow:
     """A queue in the directory. `age` and `oldest` are those of its first unread message."""
 
-    queue: Cell = shown("queue")
-    topic: str = told()
-    channel: str = told("null: the queue of the topic itself", null=True)
-    listed: bool | None = told("whether nsqd.dat has it; null if that cannot be read")
-    paused: bool = told()
-    messages: int | None = shown("messages", "msgs", Form.COUNT, ALWAYS, help="null without a usable meta file")
-    journaled: int | None = shown(
+    queue: Cell = column("queue")
+    topic: str = json_only()
+    channel: str = json_only("null: the queue of the topic itself", null=True)
+    listed: bool | None = json_only("whether nsqd.dat has it; null if that cannot be read")
+    paused: bool = json_only()
+    messages: int | None = column("messages", "msgs", Form.COUNT, ALWAYS, help="null without a usable meta file")
+    journaled: int | None = column(
         "in journal", "jrnl", Form.COUNT, ALWAYS, help="messages in the journal; null if that cannot be read"
     )
-    bytes: int = shown("size", form=Form.BYTES, keep=7)
-    files: int = shown("files", form=Form.COUNT, keep=4)
-    bad_files: int = shown("bad", form=Form.COUNT, keep=6, tone=Tone.NOTE)
-    age: float | None = shown("oldest", key="oldest", form=Form.DURATION, keep=6, json=False)
-    oldest: float | None = told("unix seconds or null")
-    due_times: int = shown("deferred", "def", Form.COUNT, keep=5, help="deferred messages")
-    state: Cell = shown("state", keep=ALWAYS, tone=Tone.NOTE, json=False)
-    problem: str = told("null, or a text", null=True)
+    bytes: int = column("size", form=Form.BYTES, keep=7)
+    files: int = column("files", form=Form.COUNT, keep=4)
+    bad_files: int = column("bad", form=Form.COUNT, keep=6, tone=Tone.NOTE)
+    age: float | None = column("oldest", key="oldest", form=Form.DURATION, keep=6, json=False)
+    oldest: float | None = json_only("unix seconds or null")
+    due_times: int = column("deferred", "def", Form.COUNT, keep=5, help="deferred messages")
+    state: Cell = column("state", keep=ALWAYS, tone=Tone.NOTE, json=False)
+    problem: str = json_only("null, or a text", null=True)
 
 
 @dataclass(slots=True)
 class JournalRow:
-    topic: str = shown("journal of")
-    bytes: int = shown("size", form=Form.BYTES, keep=ALWAYS)
-    files: int = shown("files", form=Form.COUNT, keep=4)
+    topic: str = column("journal of")
+    bytes: int = column("size", form=Form.BYTES, keep=ALWAYS)
+    files: int = column("files", form=Form.COUNT, keep=4)
 
 
 @command(
@@ -372,7 +374,7 @@ def _row(found: DataDirectory, queue: Queue, journaled: dict[str, int], unreadab
     if plan.meta is None and (queue.numbers or queue.has_meta):
         problem = plan.meta_error
     elif plan.missing:
-        problem = plan.missing
+        problem = describe_missing(queue, plan)
     first = oldest(queue, plan)
     row = QueueRow(Cell(queue.name, None if queue.channel else Tone.STRONG), queue.topic, queue.channel)
     row.listed = None if found.listed is None else queue.name in found.listed

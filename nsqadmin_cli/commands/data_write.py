@@ -29,7 +29,7 @@ from nsqadmin_cli.datadir.repairing import Repair, exchange
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.message import DOCUMENT
 from nsqadmin_cli.output import Confirm, Output, note, report
-from nsqadmin_cli.table import ALWAYS, Block, Column, Form, Line, Table, Tone, described, shown, table_of, told
+from nsqadmin_cli.table import ALWAYS, Block, Column, Form, Line, Table, Tone, column, described, json_only, table_of
 from nsqadmin_cli.units import plural
 
 
@@ -290,14 +290,14 @@ def _document(
 class BadRow:
     """What was recovered of a file that was set aside."""
 
-    file: str = shown("file")
-    queue: str = told()
-    delivered: int = shown(
+    file: str = column("file")
+    queue: str = json_only()
+    delivered: int = column(
         "delivered before", "before", Form.COUNT, keep=5, help="messages before the damage, which nsqd had read"
     )
-    recovered: int = shown("recovered", "rec", Form.COUNT, ALWAYS)
-    lost_bytes: int = shown("lost", form=Form.BYTES, keep=ALWAYS, tone=Tone.BAD, help="unreadable")
-    error: str = shown("error", keep=6, tone=Tone.BAD, null=True, help="null, or why nothing was recovered")
+    recovered: int = column("recovered", "rec", Form.COUNT, ALWAYS)
+    lost_bytes: int = column("lost", form=Form.BYTES, keep=ALWAYS, tone=Tone.BAD, help="unreadable")
+    error: str = column("error", keep=6, tone=Tone.BAD, null=True, help="null, or why nothing was recovered")
 
 
 @command(

@@ -16,7 +16,7 @@ from nsqadmin_cli.command import command, option
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError, Refused
 from nsqadmin_cli.output import Advance, Confirm, Output, note, progress, report
-from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, described, shown, table_of, told
+from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json_only, table_of
 from nsqadmin_cli.units import plural
 
 POLL_SECONDS = 0.2
@@ -122,18 +122,18 @@ def watch_drains(cluster: Cluster, watched: Sequence[Watched], advance: Advance)
 class DrainRow:
     """The state of a node; None after an error."""
 
-    address: str = shown("node", key="node", tone=Tone.NODE)
-    error: str | None = told("null, or a text")
-    draining: bool | None = told()
-    remaining: int | None = told("ns until the node exits in any case")
-    remaining_seconds: float | None = shown("time left", "left", Form.DURATION, keep=6, json=False)
-    messages: int | None = shown("messages", "msgs", Form.COUNT, keep=ALWAYS, help="in all queues")
-    state: Cell | str = shown("state", keep=ALWAYS, json=False)
-    held_by: str | None = shown("held by", key="holding", keep=3, json=False)
-    holding: list[dict[str, Any]] | None = told(
+    address: str = column("node", key="node", tone=Tone.NODE)
+    error: str | None = json_only("null, or a text")
+    draining: bool | None = json_only()
+    remaining: int | None = json_only("ns until the node exits in any case")
+    remaining_seconds: float | None = column("time left", "left", Form.DURATION, keep=6, json=False)
+    messages: int | None = column("messages", "msgs", Form.COUNT, keep=ALWAYS, help="in all queues")
+    state: Cell | str = column("state", keep=ALWAYS, json=False)
+    held_by: str | None = column("held by", key="holding", keep=3, json=False)
+    holding: list[dict[str, Any]] | None = json_only(
         "null or a list of the fullest queues: topic, channel, messages, remark"
     )
-    end: str = told('null, "exited", "timed out" or "cancelled"', null=True, default="")
+    end: str = json_only('null, "exited", "timed out" or "cancelled"', null=True, default="")
 
 
 _DOCUMENT = (

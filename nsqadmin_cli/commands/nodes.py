@@ -12,7 +12,7 @@ from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.output import Output, report
 from nsqadmin_cli.snapshot import take_snapshot
 from nsqadmin_cli.stat_tables import LISTING, NodeRow, node_rows, node_table
-from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, as_json, described, shown, table_of, told
+from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, as_json, column, described, json_only, table_of
 
 
 @command(
@@ -72,13 +72,13 @@ def _add_listings(cluster: Cluster, rows: dict[Address, NodeRow]) -> None:
 class Listed:
     """A topic as the nsqlookupds list it; nodes are `{broadcast address}:{HTTP port}`."""
 
-    topic_name: str = shown("topic", key="topic")
-    nodes: set[str] = told("where consumers are sent", default_factory=set)
-    tombstoned: set[str] = told("nodes hidden from consumers", default_factory=set)
-    channels: set[str] | None = told("null except for topics without a node", default_factory=set)
-    node_count: int = shown("nodes", form=Form.COUNT, keep=ALWAYS, json=False)
-    tombstoned_count: int = shown("tombstoned", "tomb", Form.COUNT, keep=6, json=False)
-    state: Cell | None = shown("", keep=ALWAYS, json=False)
+    topic_name: str = column("topic", key="topic")
+    nodes: set[str] = json_only("where consumers are sent", default_factory=set)
+    tombstoned: set[str] = json_only("nodes hidden from consumers", default_factory=set)
+    channels: set[str] | None = json_only("null except for topics without a node", default_factory=set)
+    node_count: int = column("nodes", form=Form.COUNT, keep=ALWAYS, json=False)
+    tombstoned_count: int = column("tombstoned", "tomb", Form.COUNT, keep=6, json=False)
+    state: Cell | None = column("", keep=ALWAYS, json=False)
 
     @property
     def has_node(self) -> bool:

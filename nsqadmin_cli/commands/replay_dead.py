@@ -19,7 +19,7 @@ from nsqadmin_cli.output import Advance, Output, note, report
 from nsqadmin_cli.publisher import NodeCount, Publisher, TopicCount, rate_option, show_by_topic
 from nsqadmin_cli.snapshot import no_such
 from nsqadmin_cli.subscription import ConsumerOptions, Received
-from nsqadmin_cli.table import Form, Tone, described, shown, table_of, told
+from nsqadmin_cli.table import Form, Tone, column, described, json_only, table_of
 from nsqadmin_cli.units import plural
 
 CHANNEL = "replay"  # of the dead-letter topic, to take letters from
@@ -31,17 +31,17 @@ _WINDOW = 1000  # messages on their way here
 class LetterRow:
     """A dead letter on a node; `size` is that of the original body."""
 
-    id: str = shown("id", keep=9)
-    topic: str = shown("topic")
-    channel: str = shown("channel")
-    node: str = shown("node", keep=2, tone=Tone.NODE, help="that has it")
-    published: str = shown("published", keep=6, json=False)
-    died_at: str = shown("died", key="died", keep=7, json=False)
-    attempts: int = shown("attempts", form=Form.COUNT, keep=6)
-    reason: str = shown("reason", keep=8, help='"requeued" or "timed out"')
-    size: int = shown("size", form=Form.BYTES, keep=3, help="of its body")
-    timestamp: int = told("ns since 1970, when it was published")
-    died: int = told("ns")
+    id: str = column("id", keep=9)
+    topic: str = column("topic")
+    channel: str = column("channel")
+    node: str = column("node", keep=2, tone=Tone.NODE, help="that has it")
+    published: str = column("published", keep=6, json=False)
+    died_at: str = column("died", key="died", keep=7, json=False)
+    attempts: int = column("attempts", form=Form.COUNT, keep=6)
+    reason: str = column("reason", keep=8, help='"requeued" or "timed out"')
+    size: int = column("size", form=Form.BYTES, keep=3, help="of its body")
+    timestamp: int = json_only("ns since 1970, when it was published")
+    died: int = json_only("ns")
 
     @classmethod
     def of(cls, node: str, letter: Letter, size: int) -> "LetterRow":

@@ -13,7 +13,7 @@ from nsqadmin_cli.errors import ExitCode
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.output import Output, report
 from nsqadmin_cli.snapshot import Snapshot, client_document, every, require, stats_document, take_snapshot
-from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Line, Row, Table, Tone, shown, table_of
+from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Line, Row, Table, Tone, column, table_of
 from nsqadmin_cli.units import plural
 
 
@@ -226,11 +226,11 @@ def _tree_document(seen: Snapshot) -> Iterator[dict[str, object]]:
 class Count:
     """One count of messages."""
 
-    time: float = shown("time", form=Form.TIME)
-    published: int = shown("published", form=Form.COUNT, keep=ALWAYS)
-    delivered: int = shown("delivered", form=Form.COUNT, keep=ALWAYS)
-    ingress_rate: float | None = shown("in/s", form=Form.RATE, keep=ALWAYS)
-    egress_rate: float | None = shown("out/s", form=Form.RATE, keep=ALWAYS)
+    time: float = column("time", form=Form.TIME)
+    published: int = column("published", form=Form.COUNT, keep=ALWAYS)
+    delivered: int = column("delivered", form=Form.COUNT, keep=ALWAYS)
+    ingress_rate: float | None = column("in/s", form=Form.RATE, keep=ALWAYS)
+    egress_rate: float | None = column("out/s", form=Form.RATE, keep=ALWAYS)
 
 
 @command(

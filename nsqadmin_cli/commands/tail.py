@@ -11,14 +11,14 @@ from typing import Any
 
 import click
 
-from gnsqd.storage.directory import Queue, list_directory
+from gnsqd.storage.directory import Plan, Queue, list_directory, make_plan
 from gnsqd.storage.disk.record import decode_record
 from nsqadmin_cli import units
 from nsqadmin_cli.cluster import Cluster, errors_of
 from nsqadmin_cli.command import Duration, Name, command, option, topic_argument
 from nsqadmin_cli.completion import complete_channels, complete_topics
 from nsqadmin_cli.consumer import Consumer, auth_option, count_option, ephemeral_channel
-from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, Plan, Record, make_plan, read_queue
+from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, Record, read_queue
 from nsqadmin_cli.errors import NotFound
 from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.message import (

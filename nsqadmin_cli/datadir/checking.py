@@ -12,13 +12,23 @@ from dataclasses import dataclass, field
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Level, Logger
-from gnsqd.storage.directory import METADATA, DataDirectory, DueTimes, Journal, Queue, key_of, read_due_times
+from gnsqd.storage.directory import (
+    METADATA,
+    DataDirectory,
+    DueTimes,
+    Journal,
+    Plan,
+    Queue,
+    key_of,
+    make_plan,
+    read_due_times,
+)
 from gnsqd.storage.disk.record import MIN_RECORD_SIZE, due_times_file_name, meta_file_name
 from gnsqd.storage.journal.records import segment_name
 from gnsqd.storage.journal.replay import Replay
-from nsqadmin_cli.datadir.records import Advance, Gap, Plan, Record, make_plan, read_data_file, read_queue
+from nsqadmin_cli.datadir.records import Advance, Gap, Record, describe_missing, read_data_file, read_queue
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.table import shown
+from nsqadmin_cli.table import column
 from nsqadmin_cli.units import plural
 
 
@@ -31,12 +41,12 @@ class Severity(enum.StrEnum):
 class Finding:
     """A problem. `command` corrects it, if one can."""
 
-    severity: Severity = shown("severity", help='"damage" or "note"')
-    queue: str = shown("queue", null=True, help="null: the directory")
-    file: str = shown("file", null=True)
-    position: int | None = shown("position", help="bytes; null: the whole file")
-    text: str = shown("text")
-    command: str = shown("command", null=True, help="or null", default="")
+    severity: Severity = column("severity", help='"damage" or "note"')
+    queue: str = column("queue", null=True, help="null: the directory")
+    file: str = column("file", null=True)
+    position: int | None = column("position", help="bytes; null: the whole file")
+    text: str = column("text")
+    command: str = column("command", null=True, help="or null", default="")
 
 
 @dataclass
@@ -175,7 +185,9 @@ class Checker:
                 self._add(report, Severity.NOTE, name, f"{plan.meta_error}; the queue is empty")
             return
         if plan.missing:
-            self._add(report, Severity.DAMAGE, name, f"{plan.missing}, and the messages in it are lost")
+            self._add(
+                report, Severity.DAMAGE, name, f"{describe_missing(queue, plan)}, and the messages in it are lost"
+            )
         size = queue.numbers.get(meta.write_file, 0)
         later = [number for number in plan.numbers if number > meta.write_file]
         if size > meta.write_pos:

@@ -10,14 +10,13 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from gnsqd.errors import StorageError
-from gnsqd.storage.directory import Queue, missing_files, open_file, reason_of
-from gnsqd.storage.disk.record import LENGTH, MIN_RECORD_SIZE, Meta
+from gnsqd.storage.directory import Plan, Queue, open_file, reason_of
+from gnsqd.storage.disk.record import LENGTH, MIN_RECORD_SIZE
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.table import ALWAYS, Form, Tone, shown
+from nsqadmin_cli.table import ALWAYS, Form, Tone, column
 
 DEFAULT_MAX_MSG_SIZE = 1 << 20  # bytes of a body, as nsqd has it
 _CHUNK = 1 << 20  # bytes read at once
@@ -174,30 +173,6 @@ class DataFile:
             self._told = position
 
 
-@dataclass
-class Plan:
-    """The files of a queue with unread messages: `numbers`, the first of them from `position` on.
-
-    `meta` is None if it is unusable, as `meta_error` says; everything counts as unread then. `missing` names missing
-    files, empty if there are none; `read` are files left from before the read position.
-    """
-
-    meta: Meta | None = None
-    meta_error: str = ""
-    numbers: list[int] = field(default_factory=list)
-    position: int = 0
-    missing: str = ""
-    read: list[int] = field(default_factory=list)
-
-    def start(self, number: int) -> int:
-        """Where the unread messages of a file begin."""
-        return self.position if self.numbers[:1] == [number] else 0
-
-    def size(self, queue: Queue) -> int:
-        """The bytes to read."""
-        return max(0, sum(queue.numbers[number] for number in self.numbers) - self.position)
-
-
 class Found(NamedTuple):
     """A record of a file, or damage in its place."""
 
@@ -209,27 +184,17 @@ class Found(NamedTuple):
 class Saved:
     """The messages of a queue that were saved; `lost_bytes` were unreadable."""
 
-    queue: str = shown("queue")
-    messages: int = shown("messages", "msgs", Form.COUNT, ALWAYS)
-    lost_bytes: int = shown("lost", form=Form.BYTES, keep=ALWAYS, tone=Tone.BAD, help="unreadable")
+    queue: str = column("queue")
+    messages: int = column("messages", "msgs", Form.COUNT, ALWAYS)
+    lost_bytes: int = column("lost", form=Form.BYTES, keep=ALWAYS, tone=Tone.BAD, help="unreadable")
 
 
-def make_plan(queue: Queue) -> Plan:
-    """The plan that follows from the meta file and the list of files."""
-    numbers = sorted(queue.numbers)
-    try:
-        meta = queue.read_meta()
-    except StorageError as error:
-        return Plan(None, str(error), numbers)
-    except OSError as error:
-        return Plan(None, f"the meta file cannot be read: {reason_of(error)}", numbers)
-    unread = [number for number in numbers if number >= meta.read_file]
-    position = meta.read_pos if unread[:1] == [meta.read_file] else 0
-    plan = Plan(meta, "", unread, position, read=[number for number in numbers if number < meta.read_file])
-    if missing := missing_files(meta, queue.numbers):
-        name, count = queue.file_name(missing[0][0]), sum(number for _, number in missing)
-        plan.missing = f"{name} is missing" if count == 1 else f"{name} and {count - 1:,} more files are missing"
-    return plan
+def describe_missing(queue: Queue, plan: Plan) -> str:
+    """Which files of a queue are missing; empty if none is."""
+    if not plan.missing:
+        return ""
+    name, count = queue.file_name(plan.missing[0][0]), sum(number for _, number in plan.missing)
+    return f"{name} is missing" if count == 1 else f"{name} and {count - 1:,} more files are missing"
 
 
 def read_queue(queue: Queue, plan: Plan, max_msg_size: int, advance: Advance | None = None) -> Iterator[Found]:
@@ -257,20 +222,3 @@ def read_data_file(path: str, start: int, max_msg_size: int, advance: Advance | 
         return
     except OSError as error:
         raise AdminError(f"cannot read {path}: {reason_of(error)}") from error
-
-
-def oldest(queue: Queue, plan: Plan) -> float | None:
-    """When the first unread message was published, in unix seconds; None without one."""
-    for number in plan.numbers:
-        start = plan.start(number)
-        if queue.numbers[number] >= start + 12:
-            try:
-                descriptor = open_file(queue.path(number))
-            except OSError:
-                return None
-            try:
-                stamp = int.from_bytes(os.pread(descriptor, 8, start + 4), "big")
-            finally:
-                os.close(descriptor)
-            return stamp / 1e9
-    return None

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnsqd.errors import StorageError
-from gnsqd.storage.directory import DataDirectory, Queue, key_of, read_due_times, read_held, reason_of
+from gnsqd.storage.directory import DataDirectory, Queue, key_of, make_plan, read_due_times, read_held, reason_of
 from gnsqd.storage.disk.record import Meta, decode_record
 from nsqadmin_cli.archive import ArchiveWriter
-from nsqadmin_cli.datadir.records import Advance, Gap, Saved, make_plan, read_data_file, read_queue
+from nsqadmin_cli.datadir.records import Advance, Gap, Saved, read_data_file, read_queue
 from nsqadmin_cli.datadir.repairing import Writer, replace_file, sync_directory
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.message import Message

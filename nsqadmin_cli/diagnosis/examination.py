@@ -15,7 +15,7 @@ from nsqadmin_cli.context import ClusterSettings, merged
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import Snapshot
-from nsqadmin_cli.table import shown, told
+from nsqadmin_cli.table import column, json_only
 
 
 class Severity(enum.StrEnum):
@@ -31,21 +31,21 @@ class Remedy:
     """What to do; `command`, if there is one, does it or helps."""
 
     text: str
-    command: str = told(null=True, default="")
+    command: str = json_only(null=True, default="")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One problem. `code` is the stable name of the rule; topic, channel and node are empty if it is not about one."""
 
-    severity: Severity = shown("severity", help="critical, warning or note")
-    code: str = shown("code")
-    summary: str = shown("summary")
-    evidence: tuple[str, ...] = shown("evidence", help="list of texts", default=())
-    remedies: tuple[Remedy, ...] = told("list of text, command (null, or a command line)", default=())
-    topic: str = shown("topic", null=True, default="")
-    channel: str = shown("channel", null=True, default="")
-    node: str = shown("node", null=True, help="null if not about one", default="")
+    severity: Severity = column("severity", help="critical, warning or note")
+    code: str = column("code")
+    summary: str = column("summary")
+    evidence: tuple[str, ...] = column("evidence", help="list of texts", default=())
+    remedies: tuple[Remedy, ...] = json_only("list of text, command (null, or a command line)", default=())
+    topic: str = column("topic", null=True, default="")
+    channel: str = column("channel", null=True, default="")
+    node: str = column("node", null=True, help="null if not about one", default="")
 
 
 class Commands:

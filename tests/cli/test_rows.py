@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 
 from nsqadmin_cli.http_client import Address
-from nsqadmin_cli.table import Cell, Form, Tone, as_json, described, shown, table_of, told
+from nsqadmin_cli.table import Cell, Form, Tone, as_json, column, described, json_only, table_of
 
 
 @dataclass
 class Row:
-    name: Cell = shown("queue", key="queue")
-    error: str = told("null, or why", null=True, default="")
-    depth: int | None = shown("depth", form=Form.COUNT)
-    state: str = shown("state", json=False, default="fine")
-    nodes: set[str] = told(default_factory=set)
+    name: Cell = column("queue", key="queue")
+    error: str = json_only("null, or why", null=True, default="")
+    depth: int | None = column("depth", form=Form.COUNT)
+    state: str = column("state", json=False, default="fine")
+    nodes: set[str] = json_only(default_factory=set)
 
 
 ROWS = [Row(Cell("a", Tone.BAD), "gone", nodes={"y", "x"}), Row(Cell("b"), depth=3), Row(Cell("c"), depth=4)]
