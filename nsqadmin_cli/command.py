@@ -81,13 +81,15 @@ def command(
 ) -> Callable[[Function], AdminCommand]:
     """A decorator instead of click.command: `name` is the last word of the command.
 
-    A parameter of the function that is named like one of `_SHARED` gets its value, and the command gets its options.
-    The function returns the exit code, or None for 0.
+    A parameter of the function that is named like one of `_SHARED` gets its value, and the command gets its options. A
+    topic or channel without an option or argument of its own is an argument, before others. The function returns the
+    exit code, or None for 0.
     """
     parts = [document] if isinstance(document, str) else document
 
     def make(function: Function) -> AdminCommand:
-        wanted = [shared for shared in _SHARED if shared in inspect.signature(function).parameters]
+        parameters = inspect.signature(function).parameters
+        wanted = [shared for shared in _SHARED if shared in parameters]
 
         @functools.wraps(function)
         def called(*args: Any, **values: Any) -> Any:
@@ -96,6 +98,9 @@ def command(
             return function(*args, **values)
 
         made = click.command(name, cls=cls, examples=examples, document=parts)(called)
+        own = [param.name for param in made.params]
+        names = [argument for argument in _NAMES if argument in parameters and argument not in own]
+        made.params[:0] = [click.Argument([argument], **_NAMES[argument]) for argument in names]
         made.params += [option for shared in wanted for option in _SHARED[shared][1]]
         return made
 
@@ -298,5 +303,7 @@ channel_option = option(
     help="Show only this channel and the topics that have it.",
 )
 # Valid names; the shell completes channels of the topic before them.
-topic_argument = click.argument("topic", type=Name("topic"), shell_complete=complete_topics)
-channel_argument = click.argument("channel", type=Name("channel"), shell_complete=complete_channels)
+_NAMES: dict[str, dict[str, Any]] = {
+    "topic": {"type": Name("topic"), "shell_complete": complete_topics},
+    "channel": {"type": Name("channel"), "shell_complete": complete_channels},
+}

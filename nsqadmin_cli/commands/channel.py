@@ -4,7 +4,7 @@ from typing import Any
 
 from nsqadmin_cli import stat_tables
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import channel_argument, command, topic_argument
+from nsqadmin_cli.command import command
 from nsqadmin_cli.operations import DOCUMENT, Operation, lookupd_only_option, operate
 from nsqadmin_cli.output import Confirm, Output, report
 from nsqadmin_cli.snapshot import Snapshot, client_document, no_such, take_snapshot
@@ -29,8 +29,6 @@ from nsqadmin_cli.units import plural
                  keys above, or null where the node does not have it)
     """,
 )
-@topic_argument
-@channel_argument
 def show(cluster: Cluster, output: Output, topic: str, channel: str) -> int:
     """Show one channel: its depth, nodes and consumers.
 
@@ -79,8 +77,6 @@ def _document(seen: Snapshot, topic: str, channel: str) -> dict[str, Any]:
     """,
     document=DOCUMENT,
 )
-@topic_argument
-@channel_argument
 @lookupd_only_option
 def create(cluster: Cluster, output: Output, topic: str, channel: str, lookupd_only: bool) -> int:
     """Create a channel on every node that has the topic, and at nsqlookupds.
@@ -96,8 +92,6 @@ def create(cluster: Cluster, output: Output, topic: str, channel: str, lookupd_o
     examples="gnsqadmin channel pause orders billing\ngnsqadmin channel pause orders billing --json",
     document=DOCUMENT,
 )
-@topic_argument
-@channel_argument
 def pause(cluster: Cluster, output: Output, topic: str, channel: str) -> int:
     """Stop a channel from sending messages to its consumers.
 
@@ -112,8 +106,6 @@ def pause(cluster: Cluster, output: Output, topic: str, channel: str) -> int:
     examples="gnsqadmin channel unpause orders billing\ngnsqadmin channel unpause orders billing --json",
     document=DOCUMENT,
 )
-@topic_argument
-@channel_argument
 def unpause(cluster: Cluster, output: Output, topic: str, channel: str) -> int:
     """Let a paused channel send messages again."""
     return operate(cluster, output, Operation("unpause", topic, channel))
@@ -128,8 +120,6 @@ def unpause(cluster: Cluster, output: Output, topic: str, channel: str) -> int:
     """,
     document=DOCUMENT,
 )
-@topic_argument
-@channel_argument
 def empty(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> int:
     """Discard all messages of a channel.
 
@@ -148,8 +138,6 @@ def empty(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channe
     """,
     document=DOCUMENT,
 )
-@topic_argument
-@channel_argument
 def delete(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> int:
     """Delete a channel with all its messages.
 

@@ -12,7 +12,7 @@ import click
 from nsqadmin_cli import units
 from nsqadmin_cli.archive import STDOUT, ArchivedLine, ArchiveWriter, InputError, name_of, read_archive, size_of, spread
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import AddressType, Name, command, option, topic_argument
+from nsqadmin_cli.command import AddressType, Name, command, option
 from nsqadmin_cli.completion import complete_contexts, complete_topics
 from nsqadmin_cli.consumer import Source, source_options, transfer
 from nsqadmin_cli.context import ClusterSettings, Context
@@ -154,7 +154,6 @@ class SavedFile:
         Each line of the file is a document:{DOCUMENT}
     """,
 )
-@topic_argument
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @option("--append", is_flag=True, help="Append to an existing file.")
 @source_options("save")

@@ -11,7 +11,7 @@ import click
 
 from nsqadmin_cli.archive import STDIN, InputError, Splitter, read_pieces, size_of, spread
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import Duration, command, option, topic_argument
+from nsqadmin_cli.command import Duration, command, option
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.output import Output, is_terminal, note, progress, report
 from nsqadmin_cli.publisher import PUBLISHED, Publisher, rate_option, show_published
@@ -50,7 +50,6 @@ class Delimiter(click.ParamType[bytes]):
     """,
     document=PUBLISHED,
 )
-@topic_argument
 @click.argument("messages", nargs=-1, metavar="[MESSAGE]...")
 @option("--file", type=click.Path(dir_okay=False), metavar="FILE", help="Publish each line of a file.")
 @option("--whole", is_flag=True, help="Publish the whole file, or standard input, as one message.")

@@ -10,7 +10,7 @@ import click
 from gnsqd.broker.envelope import Letter, dead_letter_topic, is_dead_letter_topic
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
-from nsqadmin_cli.command import Name, command, option, topic_argument
+from nsqadmin_cli.command import Name, command, option
 from nsqadmin_cli.completion import complete_channels, complete_topics
 from nsqadmin_cli.consumer import Source, auth_option, transfer
 from nsqadmin_cli.errors import AdminError
@@ -73,7 +73,6 @@ class LetterRow:
         described("nodes", "list", NodeCount),
     ),
 )
-@topic_argument
 @click.argument("channel", type=Name("channel"), default=None, required=False, shell_complete=complete_channels)
 @option(
     "--to",

@@ -15,7 +15,7 @@ from gnsqd.storage.directory import Plan, Queue, list_directory, make_plan
 from gnsqd.storage.disk.record import decode_record
 from nsqadmin_cli import units
 from nsqadmin_cli.cluster import Cluster, errors_of
-from nsqadmin_cli.command import Duration, Name, command, option, topic_argument
+from nsqadmin_cli.command import Duration, Name, command, option
 from nsqadmin_cli.completion import complete_channels, complete_topics
 from nsqadmin_cli.consumer import Consumer, auth_option, count_option, ephemeral_channel
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, Record, read_queue
@@ -219,7 +219,6 @@ def _print_bodies(messages: Sequence[Received], several: bool) -> None:
                  32 KiB), and{DOCUMENT}
     """,
 )
-@topic_argument
 @click.argument("channel", type=Name("channel"), default=None, required=False, shell_complete=complete_channels)
 @option(
     "-n",

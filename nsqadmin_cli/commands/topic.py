@@ -7,7 +7,7 @@ import click
 from nsqadmin_cli import stat_tables
 from nsqadmin_cli.api import Nsqd, Producer
 from nsqadmin_cli.cluster import Cluster, producer_address
-from nsqadmin_cli.command import command, option, topic_argument
+from nsqadmin_cli.command import command, option
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.http_client import Address, NodeError, Refused
 from nsqadmin_cli.operations import (
@@ -44,7 +44,6 @@ from nsqadmin_cli.units import plural, printable
                  topic (the keys above, or null where the node does not have it)
     """,
 )
-@topic_argument
 def show(cluster: Cluster, output: Output, topic: str) -> int:
     """Show one topic: its counts, nodes and channels.
 
@@ -120,7 +119,6 @@ def _document(seen: Snapshot, topic: str, found: set[str] | None) -> dict[str, A
     """,
     document=DOCUMENT,
 )
-@topic_argument
 @lookupd_only_option
 def create(cluster: Cluster, output: Output, topic: str, lookupd_only: bool) -> int:
     """Create a topic on all nodes and at nsqlookupds.
@@ -131,7 +129,6 @@ def create(cluster: Cluster, output: Output, topic: str, lookupd_only: bool) -> 
 
 
 @command("pause", examples="gnsqadmin topic pause orders\ngnsqadmin topic pause orders --json", document=DOCUMENT)
-@topic_argument
 def pause(cluster: Cluster, output: Output, topic: str) -> int:
     """Stop a topic from passing messages to its channels.
 
@@ -142,7 +139,6 @@ def pause(cluster: Cluster, output: Output, topic: str) -> int:
 
 
 @command("unpause", examples="gnsqadmin topic unpause orders\ngnsqadmin topic unpause orders --json", document=DOCUMENT)
-@topic_argument
 def unpause(cluster: Cluster, output: Output, topic: str) -> int:
     """Let a paused topic pass messages to its channels again."""
     return operate(cluster, output, Operation("unpause", topic))
@@ -157,7 +153,6 @@ def unpause(cluster: Cluster, output: Output, topic: str) -> int:
     """,
     document=DOCUMENT,
 )
-@topic_argument
 @option("--with-channels", is_flag=True, help="Also empty all its channels.")
 def empty(cluster: Cluster, output: Output, confirm: Confirm, topic: str, with_channels: bool) -> int:
     """Discard the messages in a topic's own queue.
@@ -177,7 +172,6 @@ def empty(cluster: Cluster, output: Output, confirm: Confirm, topic: str, with_c
     """,
     document=DOCUMENT,
 )
-@topic_argument
 def delete(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> int:
     """Delete a topic with its channels and all messages.
 
@@ -195,7 +189,6 @@ def delete(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> in
     """,
     document=DOCUMENT,
 )
-@topic_argument
 @click.argument("node")
 @option(
     "--delete", "with_delete", is_flag=True, help="Also delete the topic on the node, as nsqadmin's Tombstone does."
