@@ -46,7 +46,7 @@ class Output:
         """
         match self.format:
             case OutputFormat.JSON:
-                click.echo(json.dumps(as_json(document()), indent=2 if number is None else None))
+                click.echo(json.dumps(document(), default=as_json, indent=2 if number is None else None))
             case OutputFormat.CSV:
                 self._csv(rows() if rows else next(block for block in blocks() if isinstance(block, Table)))
             case OutputFormat.TABLE:

@@ -12,7 +12,7 @@ from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.output import Output, report
 from nsqadmin_cli.snapshot import take_snapshot
 from nsqadmin_cli.stat_tables import LISTING, NodeRow, node_rows, node_table
-from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, as_json, column, described, json_only, table_of
+from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json_only, table_of
 
 
 @command(
@@ -41,7 +41,7 @@ def nodes(cluster: Cluster, output: Output) -> int:
             row.status = Cell("draining", Tone.NOTE)
     _add_listings(cluster, rows)
     without = () if cluster.lookupds else LISTING
-    output.show(lambda: {"nodes": as_json(list(rows.values()))}, lambda: [node_table(seen, rows, without)])
+    output.show(lambda: {"nodes": list(rows.values())}, lambda: [node_table(seen, rows, without)])
     return report(seen.errors)
 
 
@@ -114,7 +114,7 @@ def lookup(cluster: Cluster, output: Output, orphans: bool) -> int:
     listed, errors = _listed(cluster)
     rows = [listed[name] for name in sorted(listed) if not (orphans and listed[name].has_node)]
     if len(errors) < len(cluster.lookupds):
-        output.show(lambda: {"topics": as_json(rows)}, lambda: [table_of(Listed, rows, empty="No topics.")])
+        output.show(lambda: {"topics": rows}, lambda: [table_of(Listed, rows, empty="No topics.")])
     return report(errors)
 
 
