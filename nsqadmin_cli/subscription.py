@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass
 from typing import NoReturn
 
+from gnsq_shared.client import Client, Upgrade, reason
 from gnsqd.version import VERSION
-from gnsqd.wire.client import Client, Upgrade, reason
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.http_client import TLS, NodeError, timed_out
 from nsqadmin_cli.message import Message

@@ -5,8 +5,8 @@ import time
 from functools import partial
 from typing import NoReturn, Self
 
-from gnsqd.wire.client import Client as WireClient
-from gnsqd.wire.client import Message, Upgrade, reason
+from gnsq_shared.client import Client as WireClient
+from gnsq_shared.client import Message, Upgrade, reason
 from pyspark_nsq.errors import ConnectionLost, NotAgreed, Refused
 from pyspark_nsq.settings import Address, ConnectionSettings
 from pyspark_nsq.tls import tls_context

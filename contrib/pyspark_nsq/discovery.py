@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from gnsqd.wire.client import reason
+from gnsq_shared.client import reason
 from pyspark_nsq.errors import DiscoveryError
 from pyspark_nsq.settings import Address, Settings
 from pyspark_nsq.tls import tls_context

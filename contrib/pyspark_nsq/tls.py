@@ -2,7 +2,7 @@
 
 import ssl
 
-from gnsqd.wire.client import reason
+from gnsq_shared.client import reason
 from pyspark_nsq.errors import NotAgreed
 from pyspark_nsq.settings import ConnectionSettings
 

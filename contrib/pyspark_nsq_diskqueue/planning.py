@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from gnsqd.errors import StorageError
-from gnsqd.storage.directory import (
+from gnsq_shared.directory import (
     NotADataDirectory,
     Plan,
     Queue,
@@ -27,6 +26,7 @@ from gnsqd.storage.directory import (
     plan_of,
     reason_of,
 )
+from gnsqd.errors import StorageError
 from gnsqd.storage.disk.record import Meta, data_file_number, due_times_file_name, meta_file_name
 from pyspark_nsq_diskqueue.errors import DataDirectoryError
 

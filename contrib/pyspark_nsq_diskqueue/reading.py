@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
+from gnsq_shared.directory import DueTimes, key_of, open_file, read_due_times, read_held, reason_of
 from gnsqd.errors import StorageError
-from gnsqd.storage.directory import DueTimes, key_of, open_file, read_due_times, read_held, reason_of
 from gnsqd.storage.disk.record import LENGTH, MIN_RECORD_SIZE, decode_record
 from pyspark_nsq_diskqueue.errors import CorruptionError, DataDirectoryError
 from pyspark_nsq_diskqueue.options import COLUMN, SKIP

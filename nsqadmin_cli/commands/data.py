@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gnsqd.storage.directory import (
+from gnsq_shared.directory import (
     METADATA,
     DataDirectory,
     Queue,

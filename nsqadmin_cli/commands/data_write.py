@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
+from gnsq_shared.directory import DataDirectory, describe_holder, is_held, list_directory, locked
 from gnsqd.errors import StartError, StorageError
 from gnsqd.log import Level, Logger
-from gnsqd.storage.directory import DataDirectory, describe_holder, is_held, list_directory, locked
 from nsqadmin_cli.archive import STDOUT, ArchiveWriter
 from nsqadmin_cli.command import command, option
 from nsqadmin_cli.commands.data import (

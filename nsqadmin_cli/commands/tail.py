@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from gnsqd.storage.directory import Plan, Queue, list_directory, make_plan
+from gnsq_shared.directory import Plan, Queue, list_directory, make_plan
 from gnsqd.storage.disk.record import decode_record
 from nsqadmin_cli import units
 from nsqadmin_cli.cluster import Cluster, errors_of

@@ -1,5 +1,5 @@
 """Reads and repairs data directories of a stopped nsqd: `gnsqadmin data`.
 
-`gnsqd.storage.directory` lists a directory, `records` reads the files of a queue and continues behind damage,
+`gnsq_shared.directory` lists a directory, `records` reads the files of a queue and continues behind damage,
 `checking` finds damage, `repairing` and `recovering` correct it. contrib/docs/data-directory.md has the formats.
 """

@@ -10,9 +10,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gnsqd.errors import StorageError
-from gnsqd.log import Level, Logger
-from gnsqd.storage.directory import (
+from gnsq_shared.directory import (
     METADATA,
     DataDirectory,
     DueTimes,
@@ -23,6 +21,8 @@ from gnsqd.storage.directory import (
     make_plan,
     read_due_times,
 )
+from gnsqd.errors import StorageError
+from gnsqd.log import Level, Logger
 from gnsqd.storage.disk.record import MIN_RECORD_SIZE, due_times_file_name, meta_file_name
 from gnsqd.storage.journal.records import segment_name
 from gnsqd.storage.journal.replay import Replay

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gnsqd.storage.directory import Plan, Queue, open_file, reason_of
+from gnsq_shared.directory import Plan, Queue, open_file, reason_of
 from gnsqd.storage.disk.record import LENGTH, MIN_RECORD_SIZE
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.table import ALWAYS, Form, Tone, column

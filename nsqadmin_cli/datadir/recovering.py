@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from gnsq_shared.directory import DataDirectory, Queue, key_of, make_plan, read_due_times, read_held, reason_of
 from gnsqd.errors import StorageError
-from gnsqd.storage.directory import DataDirectory, Queue, key_of, make_plan, read_due_times, read_held, reason_of
 from gnsqd.storage.disk.record import Meta, decode_record
 from nsqadmin_cli.archive import ArchiveWriter
 from nsqadmin_cli.datadir.records import Advance, Gap, Saved, read_data_file, read_queue

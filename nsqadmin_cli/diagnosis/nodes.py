@@ -8,8 +8,8 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 
+from gnsq_shared.directory import METADATA, DataDirectory, Queue, is_held, list_directory, reason_of
 from gnsqd.errors import StorageError
-from gnsqd.storage.directory import METADATA, DataDirectory, Queue, is_held, list_directory, reason_of
 from nsqadmin_cli import units
 from nsqadmin_cli.cluster import errors_of, producer_address, values_of
 from nsqadmin_cli.diagnosis.examination import Examination, Finding, Remedy, Severity, some_of

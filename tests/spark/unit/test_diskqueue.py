@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gnsqd.storage.directory import list_directory, make_plan
+from gnsq_shared.directory import list_directory, make_plan
 from gnsqd.storage.disk.record import (
     data_file_name,
     decode_record,

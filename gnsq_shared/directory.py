@@ -13,16 +13,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
-from struct import Struct
 from typing import Any
 
 from gnsqd.errors import StorageError
-from gnsqd.storage.disk.record import MIN_RECORD_SIZE, Meta, data_file_name, due_times_file_name, meta_file_name
+from gnsqd.storage.disk.record import (
+    DUE_TIMES_ENTRY,
+    DUE_TIMES_FIRST_LINE,
+    MIN_RECORD_SIZE,
+    Meta,
+    data_file_name,
+    due_times_file_name,
+    meta_file_name,
+)
 from gnsqd.storage.journal.records import parse_segment_name, segment_name
 
 METADATA = "nsqd.dat"
-DUE_TIMES_FIRST_LINE = b"gnsqd due times 1\n"
-DUE_TIMES_ENTRY = Struct(">18sqi")  # attempts and id, due time in ns, size of the payload that follows
 _LARGEST_METADATA = 64 << 20  # bytes; a cluster of thousands of topics has some 100 kB
 _BUFFER = 1 << 20  # bytes
 _OF_QUEUE = re.compile(
