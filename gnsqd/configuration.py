@@ -11,30 +11,10 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gnsqd import gotext
 from gnsqd.errors import NSQError, StartError
-from gnsqd.gotext import (
-    NumberError,
-    format_duration,
-    format_value,
-    parse_bool,
-    parse_duration,
-    parse_float,
-    parse_int,
-    parse_int_literal,
-    quote,
-    type_name,
-)
 from gnsqd.log import Level
-from gnsqd.options import (
-    OPTIONS,
-    TLS_NOT_REQUIRED,
-    TLS_REQUIRED,
-    TLS_REQUIRED_EXCEPT_HTTP,
-    TLS_VERSIONS,
-    Kind,
-    Option,
-    Options,
-)
+from gnsqd.options import OPTIONS, TLS_VERSIONS, Kind, Option, Options, parse_tls_required, parse_tls_version
 
 _BY_FLAG = {option.flag: option for option in OPTIONS if option.flag}
 _NEEDS_NO_VALUE = (Kind.BOOL, Kind.TLS_REQUIRED)
@@ -82,8 +62,8 @@ def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
             values[option.name] = _parse(option, text, values.get(option.name, option.default))
         except ValueError as error:
             if option.kind in _NEEDS_NO_VALUE:
-                raise FlagError(f"invalid boolean value {quote(text)} for -{name}: {error}") from None
-            raise FlagError(f"invalid value {quote(text)} for flag -{name}: {error}") from None
+                raise FlagError(f"invalid boolean value {gotext.quote(text)} for -{name}: {error}") from None
+            raise FlagError(f"invalid value {gotext.quote(text)} for flag -{name}: {error}") from None
     return values
 
 
@@ -92,12 +72,12 @@ def _parse(option: Option, text: str, before: Any) -> Any:
     match option.kind:
         case Kind.INT:
             try:
-                return parse_int_literal(text)
-            except NumberError as error:
+                return gotext.parse_int_literal(text)
+            except gotext.NumberError as error:
                 raise ValueError("parse error" if error.reason == "invalid syntax" else error.reason) from None
         case Kind.DURATION | Kind.BOOL:
             try:
-                return parse_bool(text) if option.kind is Kind.BOOL else parse_duration(text)
+                return gotext.parse_bool(text) if option.kind is Kind.BOOL else gotext.parse_duration(text)
             except ValueError:
                 raise ValueError("parse error") from None
         case Kind.STRINGS:
@@ -107,32 +87,18 @@ def _parse(option: Option, text: str, before: Any) -> Any:
         case Kind.LOG_LEVEL:
             return Level.parse(text)
         case Kind.TLS_REQUIRED:
-            return _parse_tls_required(text)
+            return parse_tls_required(text)
         case Kind.TLS_VERSION:
-            return _parse_tls_version(text) if text else before
+            return parse_tls_version(text) if text else before
         case _:
             return text
 
 
 def _percentile(text: str) -> float:
     try:
-        return parse_float(text)
+        return gotext.parse_float(text)
     except ValueError:
         raise BadValue(f"Could not parse: {text}") from None
-
-
-def _parse_tls_required(text: str) -> int:
-    """`tcp-https` or a bool, in any case; ValueError otherwise."""
-    if text.lower() == "tcp-https":
-        return TLS_REQUIRED_EXCEPT_HTTP
-    return TLS_REQUIRED if parse_bool(text.lower()) else TLS_NOT_REQUIRED
-
-
-def _parse_tls_version(text: str) -> int:
-    """The number of a version's name in any case; ValueError otherwise (`ssl3.0` included, which the help names)."""
-    if text.lower() not in TLS_VERSIONS:
-        raise ValueError(f"unknown tlsVersionOption {quote(text.lower())}")
-    return TLS_VERSIONS[text.lower()]
 
 
 def usage() -> str:
@@ -164,11 +130,11 @@ def _default_text(option: Option) -> str:
         case _ if not option.default:
             return ""
         case Kind.STRING:
-            return quote(option.default)
+            return gotext.quote(option.default)
         case Kind.DURATION:
-            return format_duration(option.default)
+            return gotext.format_duration(option.default)
         case _:
-            return format_value(option.default)
+            return gotext.format_value(option.default)
 
 
 # The config file
@@ -215,8 +181,8 @@ def resolve(flags: Mapping[str, Any], config: Mapping[str, Any]) -> Options:
 
 # These come first and are checked even where a flag overrides them.
 _SPECIAL: dict[str, Callable[[str], int]] = {
-    "tls_required": _parse_tls_required,
-    "tls_min_version": _parse_tls_version,
+    "tls_required": parse_tls_required,
+    "tls_min_version": parse_tls_version,
     "log_level": Level.parse,
 }
 
@@ -226,7 +192,7 @@ def _parse_special(config: Mapping[str, Any]) -> dict[str, Any]:
     for key, parse in _SPECIAL.items():
         if key not in config:
             continue
-        text = format_value(config[key])
+        text = gotext.format_value(config[key])
         if key == "tls_min_version" and not text:
             del parsed[key]
             continue
@@ -249,9 +215,9 @@ def _coerce(option: Option, value: object) -> Any:
         return _convert(option.kind, value)
     except ValueError as error:
         if option.kind in (Kind.STRINGS, Kind.FLOATS) and not isinstance(value, str):  # the real daemon panics
-            raise StartError(f"failed parsing {option.cfg} {format_value(value)} - {error}", prefix="") from None
-        default = format_duration(option.default) if option.kind is Kind.DURATION else format_value(option.default)
-        what = f"{format_value(value)} ({default}) for field {option.field}"
+            raise StartError(f"failed parsing {option.cfg} {gotext.format_value(value)} - {error}", prefix="") from None
+        shown = gotext.format_duration if option.kind is Kind.DURATION else gotext.format_value
+        what = f"{gotext.format_value(value)} ({shown(option.default)}) for field {option.field}"
         raise BadValue(f"ERROR: Resolve failed to coerce value {what} - {error}") from None
 
 
@@ -259,15 +225,15 @@ def _convert(kind: Kind, value: object) -> Any:
     """A value of the file as the option's; ValueError. Numbers and bools may be strings, lists strings with commas."""
     match kind, value:
         case Kind.INT, str() | int() if not isinstance(value, bool):
-            return parse_int(str(value))
+            return gotext.parse_int(str(value))
         case Kind.DURATION, str():
-            return parse_duration(value)
+            return gotext.parse_duration(value)
         case Kind.DURATION, int() if not isinstance(value, bool):
-            return parse_duration(f"{value}ms")
+            return gotext.parse_duration(f"{value}ms")
         case Kind.BOOL, bool():
             return value
         case Kind.BOOL, str() | int():
-            return parse_bool(str(value))
+            return gotext.parse_bool(str(value))
         case (Kind.STRING, str()) | (Kind.FRACTION, float()):
             return value
         case Kind.STRINGS, str():
@@ -275,7 +241,7 @@ def _convert(kind: Kind, value: object) -> Any:
         case Kind.STRINGS, list():
             return [_convert(Kind.STRING, element) for element in value]
         case Kind.FLOATS, str():
-            return [parse_float(part.strip()) for part in value.split(",")]
+            return [gotext.parse_float(part.strip()) for part in value.split(",")]
         case Kind.FLOATS, list():
             return [_convert(Kind.FRACTION, element) for element in value]
-    raise ValueError(f"invalid {_TARGETS[kind]} value type {type_name(value)}")
+    raise ValueError(f"invalid {_TARGETS[kind]} value type {gotext.type_name(value)}")

@@ -11,7 +11,16 @@ from benchmarks.harness import NEAR_LIMIT, RowResult, Spread
 from benchmarks.queues import BODY_SIZE
 from benchmarks.row import Load, Measurement
 
-HEADINGS = ("row", "unit", "daemon", "median (range)", "ratio (range)", "CPU s per million messages", "of the clients")
+HEADINGS = (
+    "row",
+    "unit",
+    "daemon",
+    "median (range)",
+    "ratio (range)",
+    "CPU s per million messages",
+    "ratio (range)",
+    "of the clients",
+)
 
 
 def text(results: Sequence[RowResult], load: Load) -> str:
@@ -41,6 +50,7 @@ def cells(results: Sequence[RowResult]) -> list[tuple[str, ...]]:
                     spread(result.figure(lane), unit.form) + marks(result, lane),
                     "1" if first else spread(result.ratio(lane), ".2f"),
                     seconds(result.cpu_per_million(lane)),
+                    "" if first or (cpu := result.cpu_ratio(lane)) is None else spread(cpu, ".2f"),
                     seconds(result.load_per_million(lane)),
                 )
             )
@@ -53,8 +63,8 @@ def limit_cells(result: RowResult, limit: Measurement) -> tuple[str, ...]:
     """The line of the sink, which had one run."""
     base = result.figure(next(iter(result.runs))).median
     unit = result.row.unit
-    cpu = (Spread.of_known([cpu]) for cpu in (limit.cpu_per_million, limit.load_per_million))
-    return ("", "", SINK, f"{limit.value:{unit.form}}", f"{unit.ratio(limit.value, base):.2f}", *map(seconds, cpu))
+    own, clients = (seconds(Spread.of_known([cpu])) for cpu in (limit.cpu_per_million, limit.load_per_million))
+    return ("", "", SINK, f"{limit.value:{unit.form}}", f"{unit.ratio(limit.value, base):.2f}", own, "", clients)
 
 
 def seconds(values: Spread | None) -> str:
@@ -134,6 +144,7 @@ def row_document(result: RowResult) -> dict[str, object]:
                 "figure": asdict(result.figure(lane)),
                 "ratio": asdict(result.ratio(lane)),
                 "cpu_seconds_per_million": asdict(cpu) if (cpu := result.cpu_per_million(lane)) else None,
+                "cpu_ratio": asdict(cpu) if (cpu := result.cpu_ratio(lane)) else None,
                 "load_cpu_seconds_per_million": asdict(cpu) if (cpu := result.load_per_million(lane)) else None,
                 "near_limit": result.near_limit(lane),
                 "runs": [asdict(run) for run in runs],
