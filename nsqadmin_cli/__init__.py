@@ -1,5 +1,4 @@
 """The `gnsqadmin` command: inspects and manages the nsqds and gnsqds of a cluster, and their data directories.
 
-It runs without gevent: of gnsqd it imports only `wire.codec`, `storage.record`, the journal reader, `log`, `errors` and
-`version`.
+It runs without gevent: of gnsqd it imports only the modules that need none (CONTRIBUTING.md, "Layers").
 """

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import ask_all, errors_of
 from nsqadmin_cli.http_client import TLS, NodeError, timed_out
-from nsqadmin_cli.subscription import Subscription, Wish
+from nsqadmin_cli.subscription import ConsumerOptions, Subscription
 
 _GROWTH = math.log(1.04)  # of buckets: a quantile is at most 2 % off
 _BOUNDS = [digit * 10**power for power in range(3, 14) for digit in (1, 2, 5)]  # ns; the last ones are hours
@@ -189,12 +189,12 @@ class Load:
     def _subscribe(self) -> None:
         plan = self._plan
         count = max(plan.consumers, len(self._nodes)) if plan.consumers else 0
-        wish = Wish(plan.channel, max(1, plan.window // max(1, count)), 0, plan.auth_secret)
+        options = ConsumerOptions(plan.channel, max(1, plan.window // max(1, count)), 0, plan.auth_secret)
         for node in islice(cycle(self._nodes), count):
             with self._request(node) as may:
                 if not may:
                     return
-                subscription = Subscription(node, plan.topic, wish, timeout=self._timeout, tls=self._tls)
+                subscription = Subscription(node, plan.topic, options, timeout=self._timeout, tls=self._tls)
                 self._subscriptions.append(subscription)
                 self._selector.register(subscription, selectors.EVENT_READ, subscription)
 
@@ -294,8 +294,9 @@ class Load:
             return 0
         count = 0
         report = self.report
-        for key, _ in self._selector.select(timeout):
-            subscription: Subscription = key.data
+        waiting = [one for one in self._subscriptions if one.has_messages]
+        ready = [key.data for key, _ in self._selector.select(0 if waiting else timeout)]
+        for subscription in dict.fromkeys([*waiting, *ready]):
             try:
                 messages = subscription.receive()
                 now = time.monotonic_ns()

@@ -12,11 +12,12 @@ from typing import Any, NoReturn
 
 import click
 
+from gnsqd.errors import StorageError
 from gnsqd.version import VERSION
 from nsqadmin_cli.commands import GROUPS, SECTIONS, Entry
 from nsqadmin_cli.errors import AdminError, ExitCode
 from nsqadmin_cli.output import report
-from nsqadmin_cli.text import printable, suggestion
+from nsqadmin_cli.units import printable, suggestion
 
 
 class LazyGroup(click.Group):
@@ -64,12 +65,18 @@ class LazyGroup(click.Group):
         for section, names in self._sections.items():
             records = []
             for name in names:
-                if name not in told and (found := self.get_command(ctx, name)) is not None:
+                if name not in told:
                     told.add(name)
-                    records.append((name, found.get_short_help_str(formatter.width)))
+                    records.append((name, self._summary(ctx, name, formatter.width)))
             if records:
                 with formatter.section(section):
                     formatter.write_dl(records)
+
+    def _summary(self, ctx: click.Context, name: str, width: int) -> str:
+        if summary := self._entries[name].summary:
+            return summary
+        found = self.get_command(ctx, name)
+        return found.get_short_help_str(width) if found is not None else ""
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -99,9 +106,9 @@ def main() -> NoReturn:
     except click.ClickException as error:
         error.show()
         status = error.exit_code
-    except AdminError as error:
+    except (AdminError, StorageError) as error:
         report([error])
-        status = error.exit_code
+        status = error.exit_code if isinstance(error, AdminError) else ExitCode.FAILED
     except click.Abort:
         status = ExitCode.INTERRUPTED
     except OSError as error:  # of standard output, such as a full disk: those of nodes are NodeErrors

@@ -11,11 +11,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
-from nsqadmin_cli.address import Address
-from nsqadmin_cli.api import Lookupd, Nsqd, Peer
+from nsqadmin_cli.api import Lookupd, Nsqd, Peer, Producer
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.http_client import TLS, HTTPClient, NodeError, timed_out
-from nsqadmin_cli.models import Producer
+from nsqadmin_cli.http_client import TLS, Address, HTTPClient, NodeError, timed_out
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Peer)

@@ -1,33 +1,49 @@
-"""Base of gnsqadmin's commands, and the layout of their help.
+"""Base of gnsqadmin's commands: their parameters, and the layout of their help.
 
-A command declares its options, `examples`, and, if it has one, the `document` of its --json; help shows them at its
-end, and the reference page is generated from them. Options that many commands share are listed under their own heading.
+A command declares its own options, `examples`, and, if it has one, the `document` of its --json; help shows them at its
+end, and the reference page is generated from them. Options that many commands share have their own headings; a
+function gets them by the name of a parameter.
 """
 
+import functools
+import inspect
+import re
 import textwrap
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import click
 
-MISSPELT = "nsqadmin_cli.misspelt"  # in the meta of a context: a line to complete that the command would refuse
+from nsqadmin_cli.cluster import Cluster
+from nsqadmin_cli.completion import MISSPELT, complete_channels, complete_contexts, complete_topics
+from nsqadmin_cli.context import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ClusterSettings, take_settings
+from nsqadmin_cli.http_client import Address
+from nsqadmin_cli.output import Confirm, Output, OutputFormat, progress
+from nsqadmin_cli.units import parse_duration, printable
+
+Function = Callable[..., Any]
 
 
 class AdminOption(click.Option):
     """An option that help lists under `section`."""
 
     def __init__(self, *args: Any, section: str = "Options", **attributes: Any) -> None:
+        if "metavar" not in attributes:
+            attributes["metavar"] = _METAVARS.get(type(attributes.get("type")))
         super().__init__(*args, **attributes)
         self.section = section
+
+
+option = functools.partial(click.option, cls=AdminOption)
 
 
 class AdminCommand(click.Command):
     """A command with examples. `document` describes what --json prints; both keep their lines."""
 
-    def __init__(self, *args: Any, examples: str = "", document: str = "", **attributes: Any) -> None:
+    def __init__(self, *args: Any, examples: str = "", document: Sequence[str] = (), **attributes: Any) -> None:
         super().__init__(*args, **attributes)
         self.examples = textwrap.dedent(examples).strip()
-        self.document = textwrap.dedent(document).strip()
+        self.document = "\n".join(textwrap.dedent(part).strip() for part in document)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if ctx.resilient_parsing:  # a shell completes, and click leaves out all that follows an unknown option
@@ -38,6 +54,10 @@ class AdminCommand(click.Command):
             except click.UsageError:
                 ctx.meta[MISSPELT] = True
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> None:
+        if (code := super().invoke(ctx)) is not None:
+            ctx.exit(code)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
@@ -57,13 +77,233 @@ class AdminCommand(click.Command):
 
 
 def command(
-    name: str, *, examples: str, document: str = "", cls: type[AdminCommand] = AdminCommand
-) -> Callable[[Callable[..., Any]], AdminCommand]:
-    """A decorator instead of click.command: `name` is the last word of the command."""
+    name: str, *, examples: str, document: str | Sequence[str] = (), cls: type[AdminCommand] = AdminCommand
+) -> Callable[[Function], AdminCommand]:
+    """A decorator instead of click.command: `name` is the last word of the command.
 
-    def make(function: Callable[..., Any]) -> AdminCommand:
-        made = click.command(name, cls=cls, examples=examples, document=document)(function)
-        assert isinstance(made, AdminCommand)
+    A parameter of the function that is named like one of `_SHARED` gets its value, and the command gets its options. A
+    topic or channel without an option or argument of its own is an argument, before others. The function returns the
+    exit code, or None for 0.
+    """
+    parts = [document] if isinstance(document, str) else document
+
+    def make(function: Function) -> AdminCommand:
+        parameters = inspect.signature(function).parameters
+        wanted = [shared for shared in _SHARED if shared in parameters]
+
+        @functools.wraps(function)
+        def called(*args: Any, **values: Any) -> Any:
+            for shared in wanted:
+                values[shared] = _SHARED[shared][0](values)
+            return function(*args, **values)
+
+        made = click.command(name, cls=cls, examples=examples, document=parts)(called)
+        own = [param.name for param in made.params]
+        names = [argument for argument in _NAMES if argument in parameters and argument not in own]
+        made.params[:0] = [click.Argument([argument], **_NAMES[argument]) for argument in names]
+        made.params += [option for shared in wanted for option in _SHARED[shared][1]]
         return made
 
     return make
+
+
+class Duration(click.ParamType[float]):
+    """A span of time in seconds, as a number or a text such as 250ms, 1h30m; more than 0 and at most `largest`."""
+
+    name = "duration"
+
+    def __init__(self, largest: float = 86400.0) -> None:
+        self.largest = largest
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            seconds = parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if not 0 < seconds <= self.largest:
+            self.fail(f"{value} must be more than 0 and at most {self.largest:g} seconds.", param, ctx)
+        return seconds
+
+
+class Name(click.ParamType[str]):
+    """A valid name of a topic or channel."""
+
+    name = "name"
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if len(text) > 64 or not re.fullmatch(r"[.a-zA-Z0-9_-]+(#ephemeral)?", text):
+            rule = "1 to 64 of a-z, A-Z, 0-9, '.', '_' and '-', optionally with #ephemeral at the end"
+            self.fail(f"{printable(repr(text), 100)} is not a valid {self.what} name: expected {rule}.", param, ctx)
+        return text
+
+
+class AddressType(click.ParamType[Address]):
+    name = "address"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Address:
+        try:
+            return value if isinstance(value, Address) else Address.parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+# Of the types of options, unless they have their own.
+_METAVARS: dict[type, str] = {
+    Duration: "DURATION",
+    Name: "NAME",
+    AddressType: "ADDRESS",
+    click.IntRange: "N",
+    click.FloatRange: "N",
+}
+
+
+def _where(option: str, metavar: str | None, help: str, *names: str, **attributes: Any) -> AdminOption:
+    """An option to select nodes or connect to them, with its variable."""
+    variable = f"GNSQADMIN_{option.removeprefix('--').replace('-', '_').upper()}"
+    if metavar == "FILE":
+        attributes["type"] = click.Path(dir_okay=False)
+    return AdminOption(
+        [option, *names], section="Which nodes", envvar=variable, metavar=metavar, help=help, **attributes
+    )
+
+
+_CLUSTER = (
+    _where(
+        "--nsqd-http-address",
+        "ADDRESS",
+        "HTTP address of an nsqd: host:port, [ipv6]:port, http://host:port, https://host:port or unix:/path. "
+        f"Repeat it for several nodes. Without any address, it is {DEFAULT_ADDRESS}.",
+        multiple=True,
+        type=AddressType(),
+    ),
+    _where(
+        "--lookupd-http-address",
+        "ADDRESS",
+        "HTTP address of an nsqlookupd, for all nodes that it lists. May be repeated.",
+        multiple=True,
+        type=AddressType(),
+    ),
+    _where(
+        "--context",
+        "NAME",
+        "A saved context with addresses and the options below. See gnsqadmin context --help.",
+        "context_name",
+        shell_complete=complete_contexts,
+    ),
+    _where(
+        "--timeout",
+        "DURATION",
+        f"Time limit for the whole answer of a node, as in 5 or 500ms. [default: {DEFAULT_TIMEOUT:g}]",
+        type=Duration(3600),
+    ),
+    _where("--tls-ca", "FILE", "CA certificates in PEM format to trust for https, instead of the system's."),
+    _where("--tls-cert", "FILE", "Client certificate in PEM format."),
+    _where("--tls-key", "FILE", "Its key, unless the certificate's file contains it."),
+    _where("--tls-insecure", None, "Accept any certificate for https.", is_flag=True),
+    _where(
+        "--token-file",
+        "FILE",
+        "File whose first line is the token for gnsqds that require one; nsqlookupds do not get it.",
+    ),
+)
+_OUTPUT = (
+    AdminOption(
+        ["-o", "--output", "output_format"],
+        section="Output",
+        type=click.Choice([form.value for form in OutputFormat]),
+        default=OutputFormat.TABLE.value,
+        show_default=True,
+        help="Output format.",
+    ),
+    AdminOption(["--json", "as_json"], section="Output", is_flag=True, help="Same as -o json."),
+)
+_CONFIRM = (
+    AdminOption(
+        ["--yes", "-y"],
+        section="Before anything is lost",
+        is_flag=True,
+        help="Do not ask for confirmation. Required without a terminal.",
+    ),
+    AdminOption(
+        ["--dry-run", "-n"],
+        section="Before anything is lost",
+        is_flag=True,
+        help="Show what would be done and lost, and do nothing.",
+    ),
+)
+
+
+class Watch(NamedTuple):
+    """The options of commands that repeat: seconds between answers, None for one answer, and their number."""
+
+    interval: float | None
+    times: int | None
+
+
+_WATCH = (
+    AdminOption(["--watch"], type=Duration(), help="Repeat at this interval, and show rates."),
+    AdminOption(
+        ["--count"],
+        type=click.IntRange(1),
+        help="Stop after N times. Without it, Ctrl-C stops.",
+    ),
+)
+
+
+def _watch(values: dict[str, Any]) -> Watch:
+    watch = Watch(values.pop("watch"), values.pop("count"))
+    if watch.times is not None and watch.interval is None:
+        raise click.UsageError("--count requires --watch.")
+    return watch
+
+
+def _settings(values: dict[str, Any]) -> ClusterSettings:
+    return take_settings(click.get_current_context(), values)
+
+
+def _cluster(values: dict[str, Any]) -> Cluster:
+    cluster = _settings(values).cluster()
+    cluster.waiting = lambda count: progress("waiting for answers", count, "nodes")
+    return cluster
+
+
+def _output(values: dict[str, Any]) -> Output:
+    form = OutputFormat(values.pop("output_format"))
+    return Output(OutputFormat.JSON if values.pop("as_json") else form)
+
+
+def _confirm(values: dict[str, Any]) -> Confirm:
+    return Confirm(values.pop("yes"), values.pop("dry_run"))
+
+
+# The parameters that commands share: how a value is made of the parsed options, which are removed, and these.
+_SHARED: dict[str, tuple[Callable[[dict[str, Any]], Any], tuple[AdminOption, ...]]] = {
+    "watch": (_watch, _WATCH),
+    "confirm": (_confirm, _CONFIRM),
+    "settings": (_settings, _CLUSTER),
+    "cluster": (_cluster, _CLUSTER),
+    "output": (_output, _OUTPUT),
+}
+
+# Empty if it is not given.
+topic_option = option(
+    "--topic", default="", metavar="NAME", shell_complete=complete_topics, help="Show only this topic."
+)
+channel_option = option(
+    "--channel",
+    default="",
+    metavar="NAME",
+    shell_complete=complete_channels,
+    help="Show only this channel and the topics that have it.",
+)
+# Valid names; the shell completes channels of the topic before them.
+_NAMES: dict[str, dict[str, Any]] = {
+    "topic": {"type": Name("topic"), "shell_complete": complete_topics},
+    "channel": {"type": Name("channel"), "shell_complete": complete_channels},
+}

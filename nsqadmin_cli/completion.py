@@ -9,12 +9,11 @@ from dataclasses import replace
 import click
 from click.core import ParameterSource
 
-from nsqadmin_cli import context as contexts
 from nsqadmin_cli.cluster import Cluster, values_of
-from nsqadmin_cli.command import MISSPELT
+from nsqadmin_cli.context import CLUSTER_PARAMETERS, load_contexts, make_cluster, take_settings
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.settings import CLUSTER_PARAMETERS, make_cluster, take_settings
 
+MISSPELT = "nsqadmin_cli.misspelt"  # in the meta of a context: a line to complete that the command would refuse
 _PATIENCE = 1.0  # seconds that a person waits for the answer to a Tab
 
 
@@ -32,7 +31,7 @@ def complete_channels(ctx: click.Context, param: click.Parameter, incomplete: st
 def complete_contexts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Names of saved contexts."""
     try:
-        return sorted(name for name in contexts.load().contexts if name.startswith(incomplete))
+        return sorted(name for name in load_contexts().contexts if name.startswith(incomplete))
     except AdminError:
         return []
 

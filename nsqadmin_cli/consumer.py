@@ -3,29 +3,37 @@
 A separate thread finds nodes and connects to them as long as the consumer exists, so new and returning nodes are
 joined. Messages are received and finished by the thread that owns the consumer. At its end, all unfinished messages are
 requeued at once.
+
+`transfer` moves messages to another place without loss: each is finished only after it has arrived. If a run ends in
+between, messages in flight are delivered again, so there may be duplicates.
 """
 
+import functools
 import os
 import queue
 import selectors
+import signal
 import socket
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from nsqadmin_cli.address import Address
-from nsqadmin_cli.api import Nsqd
+import click
+
+from nsqadmin_cli.api import NodeStats, Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
-from nsqadmin_cli.confirm import Confirm, is_terminal
+from nsqadmin_cli.command import Name, option
+from nsqadmin_cli.completion import complete_channels
 from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
-from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.look import no_such
-from nsqadmin_cli.models import NodeStats
-from nsqadmin_cli.output import note
-from nsqadmin_cli.subscription import Received, Subscription, Wish
-from nsqadmin_cli.text import plural, suggestion
+from nsqadmin_cli.http_client import Address, NodeError
+from nsqadmin_cli.output import Advance, Confirm, is_terminal, note, progress
+from nsqadmin_cli.snapshot import no_such
+from nsqadmin_cli.subscription import ConsumerOptions, Received, Subscription
+from nsqadmin_cli.units import plural, suggestion
 
 _RETRY = 2.0  # seconds until a node is tried again
 _DISCOVERY = 15.0  # seconds until nodes are looked for again
@@ -36,13 +44,13 @@ Key = tuple[Address, str]  # a node and a topic
 class Consumer:
     """Owns the connections."""
 
-    def __init__(self, cluster: Cluster, topics: Sequence[str], wish: Wish) -> None:
+    def __init__(self, cluster: Cluster, topics: Sequence[str], options: ConsumerOptions) -> None:
         self._errors: dict[Address, AdminError] = {}  # nodes that messages cannot come from at present
         self.unconfirmed = 0  # connections lost with messages finished, which the node may not know of
         self.too_late = 0  # messages that timed out before they were finished, and come again
         self._cluster = cluster
         self._topics = list(dict.fromkeys(topics))
-        self._wish = wish
+        self._options = options
         self._subscriptions: dict[Key, Subscription] = {}
         self._selector = selectors.DefaultSelector()
         self._arrivals: queue.SimpleQueue[Subscription] = queue.SimpleQueue()
@@ -64,7 +72,7 @@ class Consumer:
         found = self._cluster.ask(self._node_stats)
         errors = [*self._cluster.lookupd_errors, *errors_of(found)]
         self._require(values_of(found), errors, create_channel)
-        if self._wish.channel.endswith("#ephemeral") and not yes:
+        if self._options.channel.endswith("#ephemeral") and not yes:
             self._confirm(values_of(found).values())
         self._note_errors(found)
         self._join(found)
@@ -80,7 +88,7 @@ class Consumer:
         for node in nodes.values():
             for found in node.topics:
                 known.setdefault(found.topic_name, set()).update(one.channel_name for one in found.channels)
-        channel = self._wish.channel
+        channel = self._options.channel
         for topic in self._topics:
             if topic not in known:
                 raise no_such(self._cluster, errors, topic)
@@ -138,13 +146,13 @@ class Consumer:
             for topic in stats.topics
             if topic.topic_name in self._topics and (address, topic.topic_name) not in self._connected
         ]
-        share = max(1, self._wish.window // max(1, len(wanted) + len(self._connected)))
-        wish = Wish(self._wish.channel, share, self._wish.sample_rate, self._wish.auth_secret)
+        share = max(1, self._options.window // max(1, len(wanted) + len(self._connected)))
+        options = ConsumerOptions(self._options.channel, share, self._options.sample_rate, self._options.auth_secret)
         timeout, tls = self._cluster.timeout, self._cluster.http.tls
         for topic in self._topics:
             nodes = [Nsqd(address, self._cluster.http) for address, name in wanted if name == topic]
             answers = self._cluster.ask(
-                lambda node, topic=topic: Subscription(node, topic, wish, timeout=timeout, tls=tls),  # type: ignore[misc]
+                lambda node, topic=topic: Subscription(node, topic, options, timeout=timeout, tls=tls),  # type: ignore[misc]
                 nodes,
             )
             for address, answer in answers.items():
@@ -167,8 +175,9 @@ class Consumer:
         """Messages from all nodes, received within `timeout` seconds."""
         self._welcome()
         received: list[Received] = []
-        for key, _ in self._selector.select(timeout):
-            subscription: Subscription = key.data
+        waiting = [one for one in self._subscriptions.values() if one.has_messages]
+        ready = [key.data for key, _ in self._selector.select(0 if waiting else timeout)]
+        for subscription in dict.fromkeys([*waiting, *ready]):
             try:
                 received += subscription.receive()
             except NodeError as error:
@@ -235,3 +244,190 @@ def ephemeral_channel(purpose: str) -> str:
     )
     tail = f"-{os.getpid()}-{time.monotonic_ns() % 10_000:04}#ephemeral"
     return f"gnsqadmin-{purpose}-{host}"[: 64 - len(tail)] + tail
+
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What to consume from: without `follow`, it ends when the channel is empty; `create` and `yes` are for
+    `Consumer.start`."""
+
+    options: ConsumerOptions
+    count: int | None
+    follow: bool
+    create: bool
+    yes: bool
+
+
+count_option = option("-n", "--count", type=click.IntRange(1), metavar="N", help="Stop after N messages.")
+auth_option = option(
+    "--auth-secret",
+    envvar="GNSQADMIN_AUTH_SECRET",
+    default="",
+    metavar="TEXT",
+    help="Secret for AUTH, if nodes require it of consumers.",
+)
+
+yes_option = option(
+    "--yes",
+    is_flag=True,
+    help="Without --channel: consume messages queued in a topic without channels, without confirmation.",
+)
+
+
+def source_options(purpose: str) -> Callable[[Function], Function]:
+    """The options of a command that consumes a channel: parameter `source` (Source)."""
+
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def called(
+            *args: Any,
+            channel: str | None,
+            create: bool,
+            follow: bool,
+            count: int | None,
+            in_flight: int,
+            auth_secret: str,
+            yes: bool,
+            **values: Any,
+        ) -> Any:
+            if create and not channel:
+                raise click.UsageError("--create requires --channel.")
+            window = min(in_flight, count or in_flight)  # what is taken and given back counts as an attempt
+            options = ConsumerOptions(channel or ephemeral_channel(purpose), window, auth_secret=auth_secret)
+            return function(*args, source=Source(options, count, follow or not channel, create, yes), **values)
+
+        for one in (
+            yes_option,
+            auth_option,
+            option(
+                "--in-flight",
+                type=click.IntRange(1, 1_000_000),
+                default=1000,
+                show_default=True,
+                help="Maximum number of messages in flight to this command, over all nodes.",
+            ),
+            count_option,
+            option("--follow", is_flag=True, help="Continue with new messages when --channel is empty."),
+            option("--create", is_flag=True, help="Create the channel if it does not exist."),
+            option(
+                "--channel",
+                type=Name("channel"),
+                shell_complete=complete_channels,
+                help="Consume this channel until it is empty. Without it, a temporary channel receives messages "
+                "published from now on.",
+            ),
+        ):
+            called = one(called)
+        return called
+
+    return decorate
+
+
+_TICK = 0.2  # seconds
+_IN_TRANSIT = 1.0  # seconds after which a message in flight is not one that is on its way here
+_PATIENCE = 30.0  # seconds without a message where some wait
+
+
+@dataclass
+class Left:
+    """The messages of a topic that nodes have for a channel: `waiting` ones, which can be delivered, and others."""
+
+    waiting: int = 0
+    in_flight: int = 0
+    deferred: int = 0
+    paused: list[str] = field(default_factory=list)
+    errors: list[NodeError] = field(default_factory=list)
+
+
+def look_at_rest(cluster: Cluster, topic: str, channel: str) -> Left:
+    """Query all nodes."""
+    found = cluster.ask(lambda node: node.stats(topic=topic))
+    left = Left(errors=errors_of(found))
+    for address, node in values_of(found).items():
+        for one in node.topics:
+            channels = [entry for entry in one.channels if entry.channel_name == channel]
+            left.waiting += one.depth + sum(entry.depth for entry in channels)
+            left.in_flight += sum(entry.in_flight_count for entry in channels)
+            left.deferred += sum(entry.deferred_count for entry in channels)
+            if one.paused and one.depth:
+                left.paused.append(f"the topic {topic} is paused at {address}")
+            left.paused += [f"the channel {channel} is paused at {address}" for one in channels if one.paused]
+    return left
+
+
+def transfer(
+    cluster: Cluster,
+    topic: str,
+    source: Source,
+    doing: str,
+    deliver: Callable[[Sequence[Received], Advance], Sequence[Received] | None],
+    done: Callable[[], str],
+    *,
+    shown: bool = True,
+) -> tuple[list[AdminError], bool]:
+    """Pass messages to `deliver`, and finish them when it returns, or only those that it returns: at most those of
+    `source`. AdminError, with the text of `done`, if they do not arrive.
+
+    Returns the errors of nodes, and whether Ctrl-C or SIGTERM ended it.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    channel = source.options.channel
+    total = source.count or (None if source.follow else look_at_rest(cluster, topic, channel).waiting or None)
+    interrupted = False
+    with Consumer(cluster, [topic], source.options) as consumer:
+        consumer.start(create_channel=source.create, yes=source.yes)
+        with progress(doing, total, shown=shown) as advance:
+            try:
+                _transfer(consumer, cluster, topic, source, lambda messages: deliver(messages, advance))
+            except KeyboardInterrupt:
+                interrupted = True
+            except AdminError as error:
+                raise AdminError(f"{error}; {done()}") from None
+    consumer.warn()
+    return [*cluster.lookupd_errors, *consumer.errors], interrupted
+
+
+def _transfer(
+    consumer: Consumer,
+    cluster: Cluster,
+    topic: str,
+    source: Source,
+    deliver: Callable[[Sequence[Received]], Sequence[Received] | None],
+) -> None:
+    count = source.count
+    moved = 0
+    kept: set[bytes] = set()  # ids of what is not finished, and goes back at the end
+    last = time.monotonic()
+    while count is None or moved < count:
+        batch = consumer.receive(_TICK)[: None if count is None else count - moved]
+        if batch:
+            delivered = deliver(batch)
+            done = batch if delivered is None else delivered
+            consumer.finish(done)
+            moved += len(batch)
+            kept.update({message.id for message in batch} - {message.id for message in done})
+            last = time.monotonic()
+        elif not source.follow and _is_over(cluster, topic, source.options.channel, time.monotonic() - last, len(kept)):
+            break
+
+
+def _is_over(cluster: Cluster, topic: str, channel: str, idle: float, kept: int) -> bool:
+    """Whether no more messages will arrive, after none has for `idle` seconds, with `kept` in flight here."""
+    left = look_at_rest(cluster, topic, channel)
+    in_flight = max(0, left.in_flight - kept)
+    if left.errors:
+        raise AdminError("; ".join(map(str, left.errors)))
+    if left.waiting:
+        if left.paused:
+            raise AdminError(f"{plural(left.waiting, 'message')} cannot be delivered: {'; '.join(left.paused)}")
+        if idle > _PATIENCE:
+            raise AdminError(f"{plural(left.waiting, 'message')} not delivered: none arrived for {idle:.0f} s")
+        return False
+    if in_flight and idle < _IN_TRANSIT:
+        return False
+    if in_flight or left.deferred:
+        note(f"Left in {topic} {channel}: {in_flight:,} in flight to others, {left.deferred:,} deferred")
+    return True

@@ -8,23 +8,27 @@
     tls_ca = "/etc/nsq/ca.pem"
 
 The file is `$GNSQADMIN_CONFIG`, else `gnsqadmin/config.toml` in `$XDG_CONFIG_HOME` or `~/.config`.
+
+The cluster of a command comes from options, variables and contexts. Each replaces what follows it: options, the
+context of --context, variables, the context of GNSQADMIN_CONTEXT or else the current one. Addresses of either kind
+replace those of both kinds.
 """
 
 import json
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+import click
+from click.core import ParameterSource
+
+from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.errors import AdminError, NotFound
-from nsqadmin_cli.text import printable
-
-
-class ContextError(AdminError):
-    """The file of contexts cannot be used."""
+from nsqadmin_cli.http_client import TLS, Address
+from nsqadmin_cli.units import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ class Contexts:
             return self.contexts[name]
         except KeyError:
             known = ", ".join(sorted(self.contexts)) or "none"
-            text = f"there is no context {printable(repr(name))} in {path()}; there: {known}"
+            text = f"there is no context {printable(repr(name))} in {config_path()}; there: {known}"
             raise NotFound(text) from None
 
     def with_context(self, name: str, context: Context) -> "Contexts":
@@ -71,12 +75,12 @@ class Contexts:
         return Contexts("" if self.current == name else self.current, left)
 
 
-def path() -> Path:
-    """The path of the file, which may not exist."""
+def config_path() -> Path:
+    """The config_path of the file, which may not exist."""
     if told := os.environ.get("GNSQADMIN_CONFIG"):
         return Path(told)
     base = os.environ.get("XDG_CONFIG_HOME", "")
-    # A relative path is invalid there and has to be ignored (XDG Base Directory Specification).
+    # A relative config_path is invalid there and has to be ignored (XDG Base Directory Specification).
     return (Path(base) if os.path.isabs(base) else Path.home() / ".config") / "gnsqadmin" / "config.toml"
 
 
@@ -85,43 +89,47 @@ def is_name(text: str) -> bool:
     return re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", text) is not None
 
 
-def load() -> Contexts:
-    """The contexts of the file, none if it does not exist; ContextError."""
-    file = path()
+def load_contexts() -> Contexts:
+    """The contexts of the file, none if it does not exist; AdminError."""
+    file = config_path()
     try:
-        document = tomllib.loads(file.read_bytes().decode())
+        content = file.read_bytes()
     except FileNotFoundError:
         return Contexts()
     except OSError as error:
-        raise ContextError(f"cannot read {file}: {(error.strerror or str(error)).lower()}") from None
+        raise AdminError(f"cannot read {file}: {(error.strerror or str(error)).lower()}") from None
+    import tomllib  # most people have no such file
+
+    try:
+        document = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ContextError(f"{file} is not valid TOML: {printable(str(error))}") from None
+        raise AdminError(f"{file} is not valid TOML: {printable(str(error))}") from None
     tables = document.pop("contexts", {})
     current = document.pop("current", "")
     if document:
-        raise ContextError(f"{file}: unknown key {printable(repr(min(document)))}")
+        raise AdminError(f"{file}: unknown key {printable(repr(min(document)))}")
     if not isinstance(tables, dict) or not isinstance(current, str):
-        raise ContextError(f'{file}: "current" must be a string, and "contexts" tables')
+        raise AdminError(f'{file}: "current" must be a string, and "contexts" tables')
     return Contexts(current, {name: _context(name, table, file) for name, table in tables.items()})
 
 
-def save(contexts: Contexts) -> None:
-    """Write these contexts to the file; ContextError."""
+def save_contexts(contexts: Contexts) -> None:
+    """Write these contexts to the file; AdminError."""
     lines = [f"current = {json.dumps(contexts.current)}"] if contexts.current else []
     for name, context in sorted(contexts.contexts.items()):
         lines += ["", f"[contexts.{json.dumps(name)}]"]
         lines += [f"{key} = {_toml(value)}" for key, value in context.settings().items()]
-    file = path()
+    file = config_path()
     written = file.with_name(f"{file.name}.{os.getpid()}.new")
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         written.write_text("\n".join(lines).lstrip("\n") + "\n", "utf-8")
         written.replace(file)
     except UnicodeEncodeError:
-        raise ContextError("a file name that is not UTF-8 cannot be saved in a context") from None
+        raise AdminError("a file name that is not UTF-8 cannot be saved in a context") from None
     except OSError as error:
         written.unlink(missing_ok=True)
-        raise ContextError(f"cannot write {file}: {(error.strerror or str(error)).lower()}") from None
+        raise AdminError(f"cannot write {file}: {(error.strerror or str(error)).lower()}") from None
 
 
 _KINDS: dict[str, tuple[type, ...]] = {
@@ -135,17 +143,17 @@ _KINDS: dict[str, tuple[type, ...]] = {
 def _context(name: str, table: object, file: Path) -> Context:
     where = f"{file}: context {printable(name)}"
     if not isinstance(table, dict):
-        raise ContextError(f"{where} must be a table")
+        raise AdminError(f"{where} must be a table")
     told: dict[str, Any] = {}
     for key, value in table.items():
         if key not in Context.__slots__:
-            raise ContextError(f"{where}: unknown key {printable(repr(key))}")
+            raise AdminError(f"{where}: unknown key {printable(repr(key))}")
         kinds = _KINDS.get(key, (str,))
         if type(value) not in kinds or (list in kinds and not all(isinstance(one, str) for one in value)):
             expected = {list: "a list of strings", int: "a number of seconds", bool: "true or false"}
-            raise ContextError(f"{where}: {key} must be {expected.get(kinds[0], 'a string')}")
+            raise AdminError(f"{where}: {key} must be {expected.get(kinds[0], 'a string')}")
         if key == "timeout" and not 0 < value <= 3600:
-            raise ContextError(f"{where}: timeout must be more than 0 and at most 3600 seconds")
+            raise AdminError(f"{where}: timeout must be more than 0 and at most 3600 seconds")
         told[key] = tuple(value) if list in kinds else value
     return Context(**told)
 
@@ -153,3 +161,75 @@ def _context(name: str, table: object, file: Path) -> Context:
 def _toml(value: object) -> str:
     """A value in TOML, whose strings are JSON's except for DEL and the escapes of surrogates."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+DEFAULT_ADDRESS = "127.0.0.1:4151"
+DEFAULT_TIMEOUT = 5.0  # seconds
+
+CLUSTER_PARAMETERS = (*Context.__slots__, "context_name")
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """The cluster settings of a command; `by_option`: the context is named by an option."""
+
+    options: Context
+    variables: Context = Context()
+    context_name: str = ""
+    by_option: bool = False
+
+    def resolved(self) -> tuple[Context, str]:
+        """All settings combined, and the name of the saved context in use; AdminError if that cannot be used."""
+        saved = load_contexts()
+        name = self.context_name or saved.current
+        context = saved.get(name) if name else Context()
+        layers = (self.variables, context) if self.by_option else (context, self.variables)
+        return merged(merged(*layers), self.options), name
+
+    def cluster(self) -> Cluster:
+        """The cluster; AdminError if a saved context does not exist or is invalid."""
+        return make_cluster(*self.resolved())
+
+
+def merged(base: Context, told: Context) -> Context:
+    """`base` with all settings of `told`. Addresses of either kind replace those of both kinds."""
+    changes = told.settings()
+    if told.nsqd_http_address or told.lookupd_http_address:
+        base = replace(base, nsqd_http_address=(), lookupd_http_address=())
+    for name in ("nsqd_http_address", "lookupd_http_address"):
+        if name in changes:
+            changes[name] = tuple(changes[name])
+    return replace(base, **changes)
+
+
+def make_cluster(context: Context, name: str = "") -> Cluster:
+    """The cluster at the addresses of `context`, whose name is in error messages; AdminError."""
+    try:
+        nsqds = [Address.parse(text) for text in context.nsqd_http_address]
+        lookupds = [Address.parse(text) for text in context.lookupd_http_address]
+    except ValueError as error:
+        raise AdminError(f"context {name}: {error}") from None
+    if not nsqds and not lookupds:
+        nsqds = [Address.parse(DEFAULT_ADDRESS)]
+    tls = TLS(context.tls_ca, context.tls_cert, context.tls_key, context.tls_insecure)
+    return Cluster(nsqds, lookupds, context.timeout or DEFAULT_TIMEOUT, tls, context.token_file)
+
+
+def take_settings(ctx: click.Context, values: dict[str, Any]) -> ClusterSettings:
+    """Remove the cluster's settings from the parameters `values` of a command."""
+    given = {name: values.pop(name, None) for name in CLUSTER_PARAMETERS}
+    sources = {name: ctx.get_parameter_source(name) for name in given}
+    options, variables = (
+        {name: value for name, value in given.items() if sources[name] is source}
+        for source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+    )
+    name = given["context_name"] or ""
+    return ClusterSettings(_context_of(options), _context_of(variables), name, bool(options.get("context_name")))
+
+
+def _context_of(told: Mapping[str, Any]) -> Context:
+    """A Context of parsed parameters."""
+    given = {name: value for name, value in told.items() if value and name in Context.__slots__}
+    for name in ("nsqd_http_address", "lookupd_http_address"):
+        given[name] = tuple(map(str, given.get(name, ())))
+    return Context(**given)

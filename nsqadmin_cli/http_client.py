@@ -5,6 +5,7 @@ timeouts restart with every byte of headers from a slow peer; `cluster.ask_all` 
 """
 
 import http.client
+import ipaddress
 import json
 import re
 import socket
@@ -21,16 +22,66 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from gnsqd.version import VERSION
-from nsqadmin_cli.address import Address
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.text import printable
+from nsqadmin_cli.units import printable
+
+_FORMS = "expected host:port, [ipv6]:port, http://host:port, https://host:port or unix:/path"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Address:
+    """A port of a host, or with `path` a unix socket. `str()` is valid for `parse`, if possible `host:port`."""
+
+    host: str
+    port: int
+    tls: bool = False
+    path: str = ""
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"unix:{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https://' * self.tls}{host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Address":
+        """Parse one of the usual forms; ValueError with a readable text."""
+        if text.startswith("/") or text.lower().startswith("unix:"):
+            return cls("", 0, path=_socket_path(text))
+        scheme, slashes, rest = text.partition("://")
+        if slashes and scheme.lower() not in ("http", "https"):
+            raise ValueError(f"{text!r}: {_FORMS}")
+        bare = rest.removesuffix("/") if slashes else text
+        match = re.fullmatch(r"(?:\[([^\[\]]+)\]|([^\x00-\x20\s:/?#@\[\]]+)):([0-9]{1,5})", bare)
+        if not match:
+            raise ValueError(f"{text!r}: {_FORMS}")
+        ipv6, name, port = match.groups()
+        if not 0 < int(port) < 65536:
+            raise ValueError(f"{text!r}: port {port} is not in 1..65535")
+        try:
+            host = str(ipaddress.IPv6Address(ipv6)) if ipv6 else name.encode("idna").decode("ascii")
+        except (ipaddress.AddressValueError, UnicodeError):
+            raise ValueError(f"{text!r}: {ipv6 or name!r} is not a valid host") from None
+        return cls(host, int(port), tls=scheme.lower() == "https" and bool(slashes))
+
+
+def _socket_path(text: str) -> str:
+    path = text.partition(":")[2] if text.lower().startswith("unix:") else text
+    if path.startswith("//"):  # unix:///run/nsqd.sock
+        path = path[2:]
+    if not path.startswith("/") or "\0" in path:
+        raise ValueError(f"{text!r}: a unix socket needs an absolute path, as in unix:/run/nsqd.sock")
+    if len(path.encode("utf-8", "surrogateescape")) > 107:
+        raise ValueError(f"{text!r}: the path of a unix socket has at most 107 bytes")
+    return path
+
 
 _LONGEST_TOKEN = 8192
 _ADVICE = {
     401: ": it requires the token of a --token-file, or the certificate of a --tls-cert",
     403: ": the token of --token-file, or the certificate of --tls-cert, does not permit it",
 }
-LARGEST_ANSWER = 64 * 1024 * 1024  # bytes; some hundred thousand channels
+_LARGEST_ANSWER = 64 * 1024 * 1024  # bytes; some hundred thousand channels
 
 
 class NodeError(AdminError):
@@ -54,14 +105,6 @@ class Refused(NodeError):
         self.code = code
 
 
-class TLSError(AdminError):
-    """A file for TLS cannot be used."""
-
-
-class TokenError(AdminError):
-    """The file of the token cannot be used."""
-
-
 @dataclass(frozen=True, slots=True)
 class TLS:
     """TLS settings; each string is the path of a PEM file or empty. Without `ca`, the system's authorities are used."""
@@ -72,7 +115,7 @@ class TLS:
     insecure: bool = False
 
     def context(self) -> ssl.SSLContext:
-        """Raises TLSError."""
+        """Raises AdminError."""
         context = ssl.create_default_context()
         file = self.ca
         try:
@@ -85,9 +128,9 @@ class TLS:
             reason = (
                 "is not a certificate in PEM format" if not error.reason else error.reason.replace("_", " ").lower()
             )
-            raise TLSError(f"cannot use {file} for TLS: {reason}") from None
+            raise AdminError(f"cannot use {file} for TLS: {reason}") from None
         except OSError as error:
-            raise TLSError(
+            raise AdminError(
                 f"cannot use {error.filename or file} for TLS: {(error.strerror or str(error)).lower()}"
             ) from None
         if self.insecure:
@@ -100,7 +143,7 @@ class HTTPClient:
     """Owns the connections to all nodes and keeps them for the next request. Threads may share it."""
 
     def __init__(self, timeout: float, tls: TLS | None = None, token_file: str = "") -> None:
-        """`timeout`: seconds for a request, including its whole answer and any retry over TLS. TokenError if the token
+        """`timeout`: seconds for a request, including its whole answer and any retry over TLS. AdminError if the token
         file cannot be used."""
         self.timeout = timeout
         self.tls = tls or TLS()
@@ -108,7 +151,7 @@ class HTTPClient:
         self._nsqd_headers = dict(self._headers)
         if token_file:
             self._nsqd_headers["Authorization"] = f"Bearer {_read_token(token_file)}"
-        self._pools: dict[Address, _Pool | _TLSPool] = {}
+        self._pools: dict[Address, HTTPConnectionPool] = {}
         self._moved: dict[Address, Address] = {}  # nodes that require TLS -> their HTTPS address
         if self.tls.insecure:
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
@@ -117,51 +160,28 @@ class HTTPClient:
     def _context(self) -> ssl.SSLContext:
         return self.tls.context()
 
-    def request(
-        self,
-        address: Address,
-        method: str,
-        target: str,
-        body: bytes | None = None,
-        *,
-        program: str = "nsqd",
-        timeout: float | None = None,
-        largest: int = LARGEST_ANSWER,
-    ) -> bytes:
-        """The body of a 200 answer. Raises Refused for other answers, NodeError for all other failures.
+    def answer(
+        self, address: Address, method: str, target: str, body: bytes | None = None, *, program: str = "nsqd"
+    ) -> tuple[Mapping[str, str], bytes]:
+        """Headers and body of a 200 answer. Raises Refused for other answers, NodeError for all other failures.
 
         A node that requires HTTPS and reports its port is queried there, as by NSQ's own tools.
         """
-        return self.answer(address, method, target, body, program=program, timeout=timeout, largest=largest)[1]
-
-    def answer(
-        self,
-        address: Address,
-        method: str,
-        target: str,
-        body: bytes | None = None,
-        *,
-        program: str = "nsqd",
-        timeout: float | None = None,
-        largest: int = LARGEST_ANSWER,
-    ) -> tuple[Mapping[str, str], bytes]:
-        """The same with the headers."""
-        timeout = timeout or self.timeout
         asked = self._moved.get(address, address)
-        status, reason, headers, answer = self._exchange(program, asked, method, target, body, largest, timeout)
+        status, reason, headers, answer = self._exchange(program, asked, method, target, body)
         if status == 403 and not (asked.tls or asked.path) and (port := _https_port(answer)):
             self._moved[address] = asked = Address(address.host, port, tls=True)
-            status, reason, headers, answer = self._exchange(program, asked, method, target, body, largest, timeout)
+            status, reason, headers, answer = self._exchange(program, asked, method, target, body)
         if status != 200:
             code, explanation = _explanation(reason, headers, answer)
             raise Refused(program, address, status, code, explanation)
         return headers, answer
 
     def _exchange(
-        self, program: str, address: Address, method: str, target: str, body: bytes | None, largest: int, timeout: float
+        self, program: str, address: Address, method: str, target: str, body: bytes | None
     ) -> tuple[int, str, Mapping[str, str], bytes]:
         """Status, reason, headers and body of any answer."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + self.timeout
         try:
             response = self._pool(address).urlopen(
                 method,
@@ -170,7 +190,7 @@ class HTTPClient:
                 headers=self._nsqd_headers if program == "nsqd" else self._headers,
                 retries=False,
                 redirect=False,
-                timeout=urllib3.Timeout(total=timeout),
+                timeout=urllib3.Timeout(total=self.timeout),
                 preload_content=False,
                 decode_content=False,
             )
@@ -178,8 +198,8 @@ class HTTPClient:
                 answer = bytearray()
                 while part := response.read1(1 << 20):  # more at once would take a short answer for a whole one
                     answer += part
-                    if len(answer) > largest:
-                        raise NodeError(program, address, f"answered more than {largest >> 20} MiB")
+                    if len(answer) > _LARGEST_ANSWER:
+                        raise NodeError(program, address, f"answered more than {_LARGEST_ANSWER >> 20} MiB")
                     if time.monotonic() > deadline:
                         raise TimeoutError
             except BaseException:
@@ -188,32 +208,32 @@ class HTTPClient:
             response.release_conn()
             return response.status, response.reason or "", response.headers, bytes(answer)
         except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
-            raise NodeError(program, address, _reason(error, program, timeout)) from None
+            raise NodeError(program, address, _reason(error, program, self.timeout)) from None
 
-    def _pool(self, address: Address) -> "_Pool | _TLSPool":
+    def _pool(self, address: Address) -> HTTPConnectionPool:
         pool = self._pools.get(address)
         if pool is None:
             host = address.host.partition("%")[0] or "localhost"  # urllib3 knows no scope of an IPv6 address
             if address.tls:
-                pool = _TLSPool(host, address.port, ssl_context=self._context)
+                pool = HTTPSConnectionPool(host, address.port, ssl_context=self._context, address=address)
             else:
-                pool = _Pool(host, address.port)
-            pool.address = address
+                pool = HTTPConnectionPool(host, address.port, address=address)
+            pool.ConnectionCls = _TLSConnection if address.tls else _Connection
             self._pools[address] = pool
         return pool
 
 
 def _read_token(path: str) -> str:
-    """The first line of the file; TokenError."""
+    """The first line of the file; AdminError."""
     try:
         with open(path, encoding="ascii") as file:
             token = file.readline(_LONGEST_TOKEN).strip()
     except OSError as error:
-        raise TokenError(f"cannot read the token in {path}: {(error.strerror or str(error)).lower()}") from None
+        raise AdminError(f"cannot read the token in {path}: {(error.strerror or str(error)).lower()}") from None
     except ValueError:
         token = ""
     if not re.fullmatch(r"[A-Za-z0-9._~+/-]+=*", token):
-        raise TokenError(f"the first line of {path} is not a token")
+        raise AdminError(f"the first line of {path} is not a token")
     return token
 
 
@@ -238,38 +258,25 @@ def _connected(address: Address, timeout: float | None) -> socket.socket:
     return sock
 
 
-class _Connection(HTTPConnection):
-    address: Address
+class _Connected:
+    """A connection of urllib3 to an address, which may be a unix socket."""
+
+    timeout: float | None
+
+    def __init__(self, *args: Any, address: Address, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self._address = address
 
     def _new_conn(self) -> socket.socket:
-        return _connected(self.address, self.timeout)
+        return _connected(self._address, self.timeout)
 
 
-class _TLSConnection(HTTPSConnection):
-    address: Address
-
-    def _new_conn(self) -> socket.socket:
-        return _connected(self.address, self.timeout)
+class _Connection(_Connected, HTTPConnection):
+    pass
 
 
-class _Pool(HTTPConnectionPool):
-    ConnectionCls = _Connection
-    address: Address
-
-    def _new_conn(self) -> Any:
-        connection = super()._new_conn()
-        connection.address = self.address  # type: ignore[attr-defined]
-        return connection
-
-
-class _TLSPool(HTTPSConnectionPool):
-    ConnectionCls = _TLSConnection
-    address: Address
-
-    def _new_conn(self) -> Any:
-        connection = super()._new_conn()
-        connection.address = self.address  # type: ignore[attr-defined]
-        return connection
+class _TLSConnection(_Connected, HTTPSConnection):
+    pass
 
 
 def _reason(error: BaseException, program: str, timeout: float) -> str:

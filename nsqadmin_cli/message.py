@@ -6,9 +6,14 @@ A body can be any bytes. In JSON, it is the string `body` if it is UTF-8, else `
 import base64
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+from nsqadmin_cli import units
+from nsqadmin_cli.api import ModelError, Nsqd
+from nsqadmin_cli.http_client import NodeError, Refused
+from nsqadmin_cli.table import Block, Column, Form, Line, Paragraph, Table, Tone
 
 # What --json says of a message, for the help of commands.
 DOCUMENT = """
@@ -109,3 +114,97 @@ def hex_lines(body: bytes) -> list[str]:
         text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
         lines.append(f"{start:08x}  {digits}  |{text}|")
     return lines
+
+
+Part = tuple[str, Tone]
+
+_MOST_HEX = 4096  # bytes of a body
+
+
+def message_blocks(message: Message, facts: Sequence[Part], *, as_hex: bool = False) -> Iterator[Block]:
+    """A line with the time of publishing, `facts` and other metadata, and the body below."""
+    parts: list[Part] = [(_clock_today(message), Tone.FAINT), *facts]
+    parts += [(message.id_text, Tone.FAINT), (units.size(len(message.body)), Tone.FAINT)]
+    if message.attempts > 1:
+        parts.append((f"attempt {message.attempts}", Tone.NOTE))
+    gap = ("  ", Tone.PLAIN)
+    yield Line(tuple(one for part in parts for one in (part, gap))[:-1])
+    if not as_hex:
+        yield Paragraph(gap, message.body_text)
+        return
+    for line in hex_lines(message.body[:_MOST_HEX]):
+        yield Line((gap, (line, Tone.PLAIN)))
+    if len(message.body) > _MOST_HEX:
+        yield Line((gap, (f"and {len(message.body) - _MOST_HEX:,} bytes more", Tone.FAINT)))
+
+
+def _clock_today(message: Message) -> str:
+    """The time of publishing, with the day if that is not today."""
+    day, _, clock = message.clock.partition(" ")
+    return clock if day == time.strftime("%Y-%m-%d") else message.clock
+
+
+def message_table(messages: Sequence[Message]) -> Table:
+    """A row for each; bodies are made printable, and are whole in JSON only."""
+    columns = [
+        Column("time", "published"),
+        Column("topic", "topic"),
+        Column("node", "node", tone=Tone.NODE),
+        Column("id", "id"),
+        Column("attempts", "attempts", form=Form.COUNT),
+        Column("size", "size", form=Form.BYTES),
+        Column("body", "body"),
+    ]
+    rows = [
+        [units.iso_time(one.timestamp), one.topic, one.node, one.id_text, one.attempts, len(one.body), one.body_text]
+        for one in messages
+    ]
+    return Table(columns, list(rows))
+
+
+MOST = 1000  # messages that a node shows at once
+
+
+class Peeked(NamedTuple):
+    """A message in its queue. `size` is that of its body, which the node may truncate."""
+
+    message: Message
+    on_disk: bool
+    size: int
+
+
+class Found(NamedTuple):
+    """The messages that a node or directory shows of a queue with `depth` messages, `on_disk` of them on disk."""
+
+    depth: int
+    backend_depth: int
+    messages: list[Peeked]
+
+
+def peek_at(node: Nsqd, topic: str, channel: str, count: int) -> Found | None:
+    """The queued messages of a channel, or, if that is "", of the topic. None if it does not exist; NodeError."""
+
+    def read(data: object) -> Found:
+        try:
+            assert isinstance(data, dict)
+            rows = [_peeked(row, topic, str(node.address)) for row in data["messages"]]
+            return Found(int(data["depth"]), int(data["backend_depth"]), rows)
+        except (AssertionError, LookupError, TypeError, ValueError, AttributeError, OverflowError):
+            raise ModelError("it is not a list of messages") from None
+
+    query = {"topic": topic, "limit": str(count)} | ({"channel": channel} if channel else {})
+    try:
+        return node.ask("/channel/peek" if channel else "/topic/peek", read, query)
+    except Refused as error:
+        if error.code in ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"):
+            return None
+        if error.status != 404:
+            raise
+        reason = "only gnsqd supports peek; for messages that nsqd has on disk, use gnsqadmin peek --data-path"
+        raise NodeError(node.program, node.address, reason) from None
+
+
+def _peeked(row: dict[str, Any], topic: str, node: str) -> Peeked:
+    id = str(row["id"]).encode("utf-8", "surrogatepass")
+    message = Message(topic, int(row["timestamp"]), int(row["attempts"]), id, body_of(row), node)
+    return Peeked(message, bool(row["on_disk"]), int(row["size"]))

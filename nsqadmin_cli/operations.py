@@ -6,25 +6,22 @@ the topic, and create it again.
 """
 
 import enum
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 import click
 
-from nsqadmin_cli.api import Action, Lookupd, Nsqd, Peer
+from nsqadmin_cli.api import Action, ChannelStats, Lookupd, NodeStats, Nsqd, Peer, TopicStats
 from nsqadmin_cli.cluster import Answers, Cluster, ask_all, values_of
-from nsqadmin_cli.confirm import Confirm
+from nsqadmin_cli.command import option
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import NodeError, Refused, timed_out
-from nsqadmin_cli.look import no_such
-from nsqadmin_cli.models import ChannelStats, NodeStats, TopicStats
-from nsqadmin_cli.output import Output, report
-from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Grid, Line, Row, Table, Tone
-from nsqadmin_cli.text import plural
+from nsqadmin_cli.output import Confirm, Output, progress, report
+from nsqadmin_cli.snapshot import no_such
+from nsqadmin_cli.table import ALWAYS, Block, Cell, Form, Grid, Line, Table, Tone, column, table_of
+from nsqadmin_cli.units import plural
 
 Share = TopicStats | ChannelStats
 P = TypeVar("P", bound=Peer)
@@ -93,21 +90,6 @@ class Operation:
             "deferred_count": sum(one.deferred_count for one in channels),
         }
         return lost | ({"client_count": sum(one.client_count for one in channels)} if self.action == "delete" else {})
-
-
-def losses_of(operation: Operation, outcome: Outcome[Nsqd]) -> dict[str, int]:
-    """What is lost on a node if the operation was or will be done there, else nothing."""
-    if outcome.share is None or outcome.result not in (Result.PLANNED, Result.DONE):
-        return {}
-    return operation.losses(outcome.share)
-
-
-def sum_of_losses(operation: Operation, outcomes: Iterable[Outcome[Nsqd]]) -> dict[str, int]:
-    lost: dict[str, int] = {}
-    for outcome in outcomes:
-        for key, number in losses_of(operation, outcome).items():
-            lost[key] = lost.get(key, 0) + number
-    return lost
 
 
 def plan_for_nodes(cluster: Cluster, operation: Operation, nodes: Sequence[Nsqd]) -> list[Outcome[Nsqd]]:
@@ -191,7 +173,7 @@ def do_on_nodes(cluster: Cluster, operation: Operation, outcomes: Sequence[Outco
             for channel in share.channels:
                 _empty_channel(node, operation.topic, channel.channel_name)
 
-    with _progress(operation, len(outcomes)) as advance:
+    with progress(f"{_DOING[operation.action]} {operation}", len(outcomes), "nodes") as advance:
         do_planned(cluster, outcomes, done, advance)
 
 
@@ -237,14 +219,7 @@ def _perhaps_done(error: NodeError, timeout: float) -> NodeError:
     return NodeError(error.program, error.address, f"{error.reason}; it may still have been done")
 
 
-def _progress(operation: Operation, count: int) -> AbstractContextManager[Callable[[int], None]]:
-    if not sys.stderr.isatty():
-        return nullcontext(lambda done: None)
-    from nsqadmin_cli.render.progress import progress  # not before it is wanted: what it needs loads slowly
-
-    doing = {"create": "creating", "delete": "deleting", "empty": "emptying", "pause": "pausing"}
-    return progress(f"{doing.get(operation.action, 'unpausing')} {operation}", total=count, unit="nodes")
-
+_DOING = {"create": "creating", "delete": "deleting", "empty": "emptying", "pause": "pausing", "unpause": "unpausing"}
 
 DOCUMENT = """
     action    create, delete, empty, pause, unpause or tombstone
@@ -272,226 +247,188 @@ _DONE = {
 _ALREADY = {"create": "already existed", "pause": "was already paused", "unpause": "was not paused"}
 _TAKING = {"delete": "Deleting", "empty": "Emptying"}
 
-_LOSSES = {
-    "channel_count": Column("channel_count", "channels", form=Form.COUNT, keep=6),
-    "depth": Column("depth", "depth", form=Form.COUNT, keep=ALWAYS),
-    "in_flight_count": Column("in_flight_count", "in flight", "inflt", Form.COUNT, keep=ALWAYS),
-    "deferred_count": Column("deferred_count", "deferred", "def", Form.COUNT, keep=6),
-    "client_count": Column("client_count", "clients", form=Form.COUNT, keep=ALWAYS),
-}
+
+@dataclass(slots=True)
+class OutcomeRow:
+    """The losses and the result at one target."""
+
+    address: object = column("node", key="node", tone=Tone.NODE)
+    program: str = column("program", default="nsqd")
+    channel_count: object = column("channels", form=Form.COUNT, keep=6)
+    depth: object = column("depth", form=Form.COUNT, keep=ALWAYS)
+    in_flight_count: object = column("in flight", "inflt", Form.COUNT, keep=ALWAYS)
+    deferred_count: object = column("deferred", "def", Form.COUNT, keep=6)
+    client_count: object = column("clients", form=Form.COUNT, keep=ALWAYS)
+    result: Cell | None = column("result", keep=ALWAYS)
+
+
+_LOSSES = ("channel_count", "depth", "in_flight_count", "deferred_count", "client_count")
+
+
+@dataclass(slots=True)
+class Work:
+    """An operation and its outcomes at all targets. `lookupd_action` is the action at nsqlookupds, if it differs."""
+
+    operation: Operation
+    nodes: Sequence[Outcome[Nsqd]]
+    lookupds: Sequence[Outcome[Lookupd]]
+    lookupd_action: str = ""
+
+    @property
+    def at_lookupds(self) -> str:
+        return self.lookupd_action or self.operation.action
+
+    def losses_of(self, outcome: Outcome[Nsqd]) -> dict[str, int]:
+        """What is lost on a node if the operation was or will be done there, else nothing."""
+        if outcome.share is None or outcome.result not in (Result.PLANNED, Result.DONE):
+            return {}
+        return self.operation.losses(outcome.share)
+
+    def losses(self) -> dict[str, int]:
+        """The sums over all nodes."""
+        lost: dict[str, int] = {}
+        for outcome in self.nodes:
+            for key, number in self.losses_of(outcome).items():
+                lost[key] = lost.get(key, 0) + number
+        return lost
+
+    def failures(self, known: Sequence[AdminError]) -> list[AdminError]:
+        """The errors, except those in `known`."""
+        texts = {str(error) for error in known}
+        errors = [outcome.error for outcome in self.lookupds] + [outcome.error for outcome in self.nodes]
+        return [error for error in errors if error is not None and str(error) not in texts]
+
+    def confirm(self, confirm: Confirm) -> None:
+        """Return if confirmed; AdminError."""
+        question = "Empty it?" if self.operation.action == "empty" else "Delete it?"
+        confirm.ask(f"{self._warning()}.", self._blocks(), question)
+
+    def _warning(self) -> str:
+        """Deleting the topic x on 2 nodes loses 7 messages and disconnects 3 clients"""
+        count = sum(outcome.result in (Result.PLANNED, Result.DONE) for outcome in self.nodes)
+        lost = self.losses()
+        messages = sum(lost.get(key, 0) for key in ("depth", "in_flight_count", "deferred_count"))
+        where = f"on {plural(count, 'node')}" if count else "at nsqlookupd"
+        lost_messages = plural(messages, "message") if messages else "no messages"
+        text = f"{_TAKING[self.operation.action]} {self.operation} {where} loses {lost_messages}"
+        clients = lost.get("client_count", 0)
+        return f"{text} and disconnects {plural(clients, 'client')}" if clients else text
+
+    def show(self, output: Output, *, dry_run: bool = False) -> None:
+        """Print the results."""
+        end = ""
+        if dry_run:
+            warned = self.nodes or not self.lookupd_action
+            end = f"{f'{self._warning()}. ' if warned else ''}Nothing was done."
+        output.show(
+            lambda: self._document(dry_run), lambda: self._blocks(end), lambda: self._table(self.nodes, self.lookupds)
+        )
+
+    def _document(self, dry_run: bool) -> dict[str, Any]:
+        def outcomes(found: Sequence[Outcome[Any]]) -> list[dict[str, Any]]:
+            reasons = [outcome.error.reason if outcome.error else None for outcome in found]
+            return [
+                {"address": str(outcome.peer.address), "result": outcome.result, "error": reason}
+                for outcome, reason in zip(found, reasons, strict=True)
+            ]
+
+        lost = [{"lost": self.losses_of(outcome) or None} for outcome in self.nodes]
+        return {
+            "action": self.at_lookupds,
+            "topic": self.operation.topic,
+            "channel": self.operation.channel or None,
+            "dry_run": dry_run,
+            "nodes": [one | other for one, other in zip(outcomes(self.nodes), lost, strict=True)],
+            "lookupds": outcomes(self.lookupds),
+            "lost": self.losses() or None,
+        }
+
+    def _blocks(self, end: str = "") -> list[Block]:
+        """As text: nodes without the topic are only counted, if others have it."""
+        operation = self.operation
+        there = [outcome for outcome in self.nodes if outcome.result is not Result.ABSENT]
+        found: list[Block] = []
+        if not operation.is_destructive:
+            found.append(Grid([[Cell(str(one.peer), Tone.NODE), _said(operation.action, one)] for one in there]))
+        elif there:
+            found.append(self._table(there))
+        listed = [outcome for outcome in self.lookupds if outcome.result is not Result.ABSENT]
+        if listed:
+            rows: list[Sequence[Cell | str]] = [
+                [Cell(str(one.peer), Tone.NODE), "nsqlookupd", _said(self.at_lookupds, one)] for one in listed
+            ]
+            found.append(Grid(rows))
+        if absent := len(self.nodes) - len(there):
+            others = "other node" if there else "node"
+            verb = "does" if absent == 1 else "do"
+            what = f"the topic {operation.topic}" if operation.action == "create" else "it"
+            found.append(Line.of(f"{plural(absent, others)} {verb} not have {what}", Tone.FAINT))
+        return [*found, Line.of(end)] if end else found
+
+    def _table(self, outcomes: Sequence[Outcome[Nsqd]], lookupds: Sequence[Outcome[Lookupd]] | None = None) -> Table:
+        """One row for each node: what is lost there, and the result; for CSV, also one for each of `lookupds`."""
+        action = self.operation.action
+        rows = [
+            OutcomeRow(str(one.peer), result=_said(action, one), **_marked(self.losses_of(one))) for one in outcomes
+        ]
+        rows += [OutcomeRow(str(one.peer), "nsqlookupd", result=_said(self.at_lookupds, one)) for one in lookupds or ()]
+        done = sum(outcome.result in (Result.PLANNED, Result.DONE) for outcome in outcomes)
+        lost = self.losses()
+        kept = lost or (["depth"] if self.operation.is_destructive and outcomes else [])
+        without = [*(key for key in _LOSSES if key not in kept), *(["program"] if lookupds is None else [])]
+        total = OutcomeRow(Cell(plural(done, "node"), Tone.STRONG), **_marked(lost)) if done > 1 and lost else None
+        return table_of(OutcomeRow, rows, without=without, total=total)
+
+
+def _marked(lost: dict[str, int]) -> dict[str, Any]:
+    return {key: Cell(number, Tone.NOTE) if number else number for key, number in lost.items()}
 
 
 def operate(
-    ctx: click.Context,
     cluster: Cluster,
     output: Output,
     operation: Operation,
     confirm: Confirm | None = None,
     *,
     lookupd_only: bool = False,
-) -> None:
-    """Do `operation` on all nodes that have what it is about, and end the command; destructive ones need `confirm`."""
+) -> int:
+    """Do `operation` on all nodes that have its object, and return the exit code; destructive ones need `confirm`."""
     if lookupd_only and not cluster.lookupds:
         raise click.UsageError("--lookupd-only requires an nsqlookupd: give it by --lookupd-http-address.")
     nodes = [] if lookupd_only else cluster.nsqds()
-    outcomes = plan_for_nodes(cluster, operation, nodes)
-    lookupds = plan_for_lookupds(cluster, operation)
+    work = Work(operation, plan_for_nodes(cluster, operation, nodes), plan_for_lookupds(cluster, operation))
     errors = cluster.lookupd_errors
-    _require(cluster, operation, outcomes, lookupds, errors, lookupd_only=lookupd_only)
+    if not lookupd_only:
+        _require(cluster, work, errors)
     dry_run = confirm is not None and confirm.dry_run
     if not dry_run:
         if confirm is not None:
-            confirm_losses(confirm, operation, outcomes, lookupds)
-        do_at_lookupds(cluster, operation, lookupds)
-        do_on_nodes(cluster, operation, outcomes)
-    show_outcomes(output, operation, outcomes, lookupds, dry_run=dry_run)
-    ctx.exit(report([*errors, *failures(outcomes, lookupds, errors)]))
+            work.confirm(confirm)
+        do_at_lookupds(cluster, operation, work.lookupds)
+        do_on_nodes(cluster, operation, work.nodes)
+    work.show(output, dry_run=dry_run)
+    return report([*errors, *work.failures(errors)])
 
 
-def _require(
-    cluster: Cluster,
-    operation: Operation,
-    outcomes: Sequence[Outcome[Nsqd]],
-    lookupds: Sequence[Outcome[Lookupd]],
-    errors: Sequence[AdminError],
-    *,
-    lookupd_only: bool,
-) -> None:
+def _require(cluster: Cluster, work: Work, errors: Sequence[AdminError]) -> None:
     """Raise unless the topic or channel exists."""
-    if any(outcome.result in (Result.PLANNED, Result.ALREADY) for outcome in outcomes) or lookupd_only:
+    operation = work.operation
+    if any(outcome.result in (Result.PLANNED, Result.ALREADY) for outcome in work.nodes):
         return
-    if any(outcome.result is Result.PLANNED for outcome in lookupds) and (
+    if any(outcome.result is Result.PLANNED for outcome in work.lookupds) and (
         operation.action == "delete" or not operation.channel
     ):
         return  # a topic or channel that nsqlookupds alone remember, or a topic for nodes that will come
     if operation.action == "create" and operation.channel and is_listed(cluster, operation.topic):
         return
     channel = "" if operation.action == "create" else operation.channel
-    raise no_such(cluster, [*errors, *failures(outcomes, (), errors)], operation.topic, channel)
+    failed = Work(operation, work.nodes, ()).failures(errors)
+    raise no_such(cluster, [*errors, *failed], operation.topic, channel)
 
 
 def is_listed(cluster: Cluster, topic: str) -> bool:
     """Whether any nsqlookupd lists the topic."""
     return any(topic in topics for topics in values_of(cluster.ask_lookupds(Lookupd.topics)).values())
-
-
-def failures(
-    outcomes: Sequence[Outcome[Nsqd]], lookupds: Sequence[Outcome[Lookupd]], known: Sequence[AdminError]
-) -> list[AdminError]:
-    """The errors of `outcomes`, except those in `known`."""
-    told = {str(error) for error in known}
-    errors = [outcome.error for outcome in lookupds] + [outcome.error for outcome in outcomes]
-    return [error for error in errors if error is not None and str(error) not in told]
-
-
-def confirm_losses(
-    confirm: Confirm,
-    operation: Operation,
-    outcomes: Sequence[Outcome[Nsqd]],
-    lookupds: Sequence[Outcome[Lookupd]],
-) -> None:
-    """Return if confirmed; AdminError."""
-    confirm.ask(
-        f"{_warning(operation, outcomes)}.",
-        blocks(operation, outcomes, lookupds),
-        "Empty it?" if operation.action == "empty" else "Delete it?",
-    )
-
-
-def _warning(operation: Operation, outcomes: Sequence[Outcome[Nsqd]]) -> str:
-    """Deleting the topic x on 2 nodes loses 7 messages and disconnects 3 clients"""
-    count = sum(outcome.result in (Result.PLANNED, Result.DONE) for outcome in outcomes)
-    lost = sum_of_losses(operation, outcomes)
-    messages = sum(lost.get(key, 0) for key in ("depth", "in_flight_count", "deferred_count"))
-    where = f"on {plural(count, 'node')}" if count else "at nsqlookupd"
-    lost_messages = plural(messages, "message") if messages else "no messages"
-    text = f"{_TAKING[operation.action]} {operation} {where} loses {lost_messages}"
-    clients = lost.get("client_count", 0)
-    return f"{text} and disconnects {plural(clients, 'client')}" if clients else text
-
-
-def show_outcomes(
-    output: Output,
-    operation: Operation,
-    outcomes: Sequence[Outcome[Nsqd]],
-    lookupds: Sequence[Outcome[Lookupd]],
-    *,
-    dry_run: bool = False,
-    lookupd_action: str = "",
-) -> None:
-    """Print the results. `lookupd_action` is the action at nsqlookupds, if it differs."""
-
-    def made() -> list[Block]:
-        found = blocks(operation, outcomes, lookupds, lookupd_action)
-        if dry_run:
-            warning = f"{_warning(operation, outcomes)}. " if outcomes or not lookupd_action else ""
-            found.append(Line.of(f"{warning}Nothing was done."))
-        return found
-
-    output.show(
-        lambda: document(operation, outcomes, lookupds, dry_run=dry_run, action=lookupd_action or operation.action),
-        made,
-        lambda: _flat_table(operation, outcomes, lookupds, lookupd_action),
-    )
-
-
-def document(
-    operation: Operation,
-    outcomes: Sequence[Outcome[Nsqd]],
-    lookupds: Sequence[Outcome[Lookupd]],
-    *,
-    dry_run: bool = False,
-    action: str = "",
-) -> dict[str, Any]:
-    return {
-        "action": action or operation.action,
-        "topic": operation.topic,
-        "channel": operation.channel or None,
-        "dry_run": dry_run,
-        "nodes": [_outcome_document(outcome) | {"lost": losses_of(operation, outcome) or None} for outcome in outcomes],
-        "lookupds": [_outcome_document(outcome) for outcome in lookupds],
-        "lost": sum_of_losses(operation, outcomes) or None,
-    }
-
-
-def _outcome_document(outcome: Outcome[Nsqd] | Outcome[Lookupd]) -> dict[str, Any]:
-    error = outcome.error.reason if outcome.error is not None else None
-    return {"address": str(outcome.peer.address), "result": str(outcome.result), "error": error}
-
-
-def blocks(
-    operation: Operation,
-    outcomes: Sequence[Outcome[Nsqd]],
-    lookupds: Sequence[Outcome[Lookupd]],
-    lookupd_action: str = "",
-) -> list[Block]:
-    """As text: nodes without the topic are only counted, if others have it."""
-    shown = [outcome for outcome in outcomes if outcome.result is not Result.ABSENT]
-    found: list[Block] = []
-    if operation.is_destructive:
-        found += [_table(operation, shown)] if shown else []
-    else:
-        found.append(
-            Grid([[Cell(str(outcome.peer), Tone.NODE), _said(operation.action, outcome)] for outcome in shown])
-        )
-    action = lookupd_action or operation.action
-    told = [outcome for outcome in lookupds if outcome.result is not Result.ABSENT]
-    if told:
-        rows: list[Sequence[Cell | str]] = [
-            [Cell(str(outcome.peer), Tone.NODE), "nsqlookupd", _said(action, outcome)] for outcome in told
-        ]
-        found.append(Grid(rows))
-    if absent := len(outcomes) - len(shown):
-        others = "other node" if shown else "node"
-        verb = "does" if absent == 1 else "do"
-        what = f"the topic {operation.topic}" if operation.action == "create" else "it"
-        found.append(Line.of(f"{plural(absent, others)} {verb} not have {what}", Tone.FAINT))
-    return found
-
-
-def _table(operation: Operation, outcomes: Sequence[Outcome[Nsqd]]) -> Table:
-    """One row for each node: what is lost there, and the result."""
-    keys = list(sum_of_losses(operation, outcomes))
-    if not keys and operation.is_destructive and outcomes:
-        keys = ["depth"]
-    table = Table(
-        (
-            Column("node", "node", tone=Tone.NODE),
-            *(_LOSSES[key] for key in keys),
-            Column("result", "result", keep=ALWAYS),
-        )
-    )
-    done = 0
-    for outcome in outcomes:
-        lost = losses_of(operation, outcome)
-        done += outcome.result in (Result.PLANNED, Result.DONE)
-        table.rows.append(
-            [str(outcome.peer), *(_lost(lost.get(key)) for key in keys), _said(operation.action, outcome)]
-        )
-    if done > 1:
-        whole = sum_of_losses(operation, outcomes)
-        total: Row = [Cell(plural(done, "node"), Tone.STRONG), *(_lost(whole.get(key)) for key in keys), None]
-        table.total = total if keys else None
-    return table
-
-
-def _flat_table(
-    operation: Operation, outcomes: Sequence[Outcome[Nsqd]], lookupds: Sequence[Outcome[Lookupd]], lookupd_action: str
-) -> Table:
-    """One row for each node and nsqlookupd."""
-    table = _table(operation, outcomes)
-    first, *others = table.columns
-    table.columns = (first, Column("program", "program"), *others)
-    table.rows = [[row[0], "nsqd", *row[1:]] for row in table.rows]
-    blanks = [None] * (len(others) - 1)
-    for outcome in lookupds:
-        said = _said(lookupd_action or operation.action, outcome)
-        table.rows.append([str(outcome.peer), "nsqlookupd", *blanks, said])
-    return table
-
-
-def _lost(number: int | None) -> Cell | int | None:
-    return Cell(number, Tone.NOTE) if number else number
 
 
 def _said(action: str, outcome: Outcome[Nsqd] | Outcome[Lookupd]) -> Cell:
@@ -510,10 +447,8 @@ def _said(action: str, outcome: Outcome[Nsqd] | Outcome[Lookupd]) -> Cell:
             return Cell(f"to be {_DONE[action]}", Tone.NOTE)
 
 
-def lookupd_only_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--lookupd-only`: parameter `lookupd_only`."""
-    return click.option(
-        "--lookupd-only",
-        is_flag=True,
-        help="Create it only at nsqlookupds, as nsqadmin does with topics; nodes create it when it is used.",
-    )(function)
+lookupd_only_option = option(
+    "--lookupd-only",
+    is_flag=True,
+    help="Create it only at nsqlookupds, as nsqadmin does with topics; nodes create it when it is used.",
+)

@@ -7,19 +7,21 @@ is unknown whether the node has the batch: it also goes to the next one, so ther
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import click
 
 from nsqadmin_cli import units
-from nsqadmin_cli.address import Address
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import ask_all
+from nsqadmin_cli.command import option
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.http_client import NodeError, Refused
+from nsqadmin_cli.http_client import Address, NodeError, Refused
 from nsqadmin_cli.output import Output, note
-from nsqadmin_cli.table import Column, Form, Line, Table
-from nsqadmin_cli.text import plural
+from nsqadmin_cli.table import Block, Form, Line, Table, column, table_of
+from nsqadmin_cli.units import plural
 
 MOST_MESSAGES = 2000  # in one request
 MOST_BYTES = 1024 * 1024
@@ -28,6 +30,18 @@ MOST_BYTES = 1024 * 1024
 _TOO_BIG = {"MSG_TOO_BIG", "BODY_TOO_BIG", "BAD_MESSAGE", "BAD_BODY"}
 _WRONG = _TOO_BIG | {"MSG_EMPTY", "INVALID_TOPIC", "INVALID_DEFER"}
 _RESTING = 5.0  # seconds that a node which failed is left alone, if there is another
+
+
+@dataclass(slots=True)
+class NodeCount:
+    address: str = column("node", key="node")
+    messages: int = column("messages", form=Form.COUNT, help="that it accepted")
+
+
+@dataclass(slots=True)
+class TopicCount:
+    topic: str = column("topic")
+    messages: int = column("messages", form=Form.COUNT, help="published to it; with --dry-run: to publish")
 
 
 class Publisher:
@@ -48,6 +62,10 @@ class Publisher:
     @property
     def total(self) -> int:
         return self.sent.total()
+
+    def counts(self) -> "list[NodeCount]":
+        """Messages that each node accepted."""
+        return [NodeCount(str(address), number) for address, number in sorted(self.sent.items())]
 
     def publish(self, topic: str, bodies: Iterable[bytes], defer_ms: int = 0) -> Iterator[int]:
         """Publish all of `bodies`; yields the number of messages published by each request.
@@ -143,7 +161,7 @@ PUBLISHED = """
 
 def rate_option(function: Function) -> Function:
     """`--rate`: parameter `rate`, 0 for no limit."""
-    return click.option(
+    return option(
         "--rate",
         type=click.FloatRange(0, min_open=True),
         default=None,
@@ -157,27 +175,54 @@ def show_published(
     output: Output, publisher: Publisher, topic: str, seconds: float, source: Mapping[str, str] | None = None
 ) -> None:
     """Messages published per node, and their source."""
-    nodes = sorted(publisher.sent.items())
+    nodes = publisher.counts()
     document = {
         "topic": topic,
         "messages": publisher.total,
         "bytes": publisher.bytes,
         "seconds": round(seconds, 3),
-        "nodes": [{"address": str(address), "messages": count} for address, count in nodes],
+        "nodes": nodes,
     }
     document |= source or {}
-    columns = [Column("node", "node"), Column("messages", "messages", form=Form.COUNT)]
-    table = Table(columns, [[str(address), count] for address, count in nodes])
-    where = f" at {nodes[0][0]}" if len(nodes) == 1 else ""
-    told = f"Published {amount(publisher.total, publisher.bytes)} to {topic}{where}{pace(publisher.total, seconds)}"
+    table = table_of(NodeCount, nodes)
+    where = f" at {nodes[0].address}" if len(nodes) == 1 else ""
+    told = f"Published {_amount(publisher.total, publisher.bytes)} to {topic}{where}{_pace(publisher.total, seconds)}"
     output.show(lambda: document, lambda: [Line.of(told), *([table] if len(nodes) > 1 else [])], lambda: table)
 
 
-def amount(messages: int, size: int) -> str:
+def show_by_topic(
+    output: Output,
+    topics: Counter[str],
+    size: int,
+    seconds: float,
+    publisher: Publisher | None,
+    more: Mapping[str, object] = MappingProxyType({}),
+    detail: Table | None = None,
+) -> None:
+    """Messages published to several topics, or, without a publisher, to be published; `more` is added to the document,
+    and `detail` shown before, without a publisher."""
+    rows = [TopicCount(name, number) for name, number in sorted(topics.items())]
+    total = topics.total()
+    document = {**more, "topics": rows, "messages": total, "bytes": size, "seconds": round(seconds, 3)}
+    document["nodes"] = publisher.counts() if publisher else []
+    where = f" to {rows[0].topic}" if len(rows) == 1 else ""
+    told = f"{'Published' if publisher else 'Would publish'} {_amount(total, size)}{where}"
+    if publisher:
+        told += _pace(total, seconds)
+    table = table_of(TopicCount, rows)
+    blocks: list[Block] = [
+        *([detail] if detail and detail.rows else []),
+        *([table] if len(rows) > 1 else []),
+        Line.of(told),
+    ]
+    output.show(lambda: document, lambda: blocks, lambda: detail or table)
+
+
+def _amount(messages: int, size: int) -> str:
     """`1,234 messages (56 kB)`."""
     return f"{plural(messages, 'message')} ({units.size(size)})"
 
 
-def pace(messages: int, seconds: float) -> str:
+def _pace(messages: int, seconds: float) -> str:
     """` in 12s, 345/s`, if it took long enough."""
     return f" in {units.latency(seconds)}, {units.rate(messages / seconds)}/s" if seconds >= 1 else ""

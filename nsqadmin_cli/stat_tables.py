@@ -1,67 +1,87 @@
 """Statistics as tables: of topics with their channels, of topics, channels, clients and nodes each on their own."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
 from nsqadmin_cli import units
-from nsqadmin_cli.address import Address
+from nsqadmin_cli.api import ChannelStats, ClientStats, NodeStats, TopicStats
 from nsqadmin_cli.cluster import Answers
-from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.look import Look
-from nsqadmin_cli.models import ChannelStats, ClientStats, NodeStats, TopicStats
-from nsqadmin_cli.table import ALWAYS, Cell, Column, Form, Grid, Row, Table, Tone
-from nsqadmin_cli.text import plural
-from nsqadmin_cli.totals import Flow, Key, Totals
+from nsqadmin_cli.http_client import Address, NodeError
+from nsqadmin_cli.snapshot import OF_CHANNELS, Flow, Snapshot, Totals
+from nsqadmin_cli.table import ALWAYS, Cell, Form, Grid, Table, Tone, as_json, column, json_only, table_of
+from nsqadmin_cli.units import plural
 
-Counts = TopicStats | ChannelStats | Totals
+Value = Any  # of a column, or a Cell with it; None is a blank
+Shares = Mapping[Address, TopicStats] | Mapping[Address, ChannelStats]
 
-_COUNTS = (
-    Column("depth", "depth", keep=ALWAYS, form=Form.COUNT),
-    Column("memory_depth", "in memory", "mem", Form.COUNT, keep=1),
-    Column("backend_depth", "on disk", "disk", Form.COUNT, keep=3),
-    Column("in_flight_count", "in flight", "inflt", Form.COUNT, keep=ALWAYS),
-    Column("deferred_count", "deferred", "def", Form.COUNT, keep=3),
-    Column("requeue_count", "requeued", "req", Form.COUNT, keep=3),
-    Column("timeout_count", "timed out", "t-o", Form.COUNT, keep=3),
-    Column("message_count", "messages", "msgs", Form.COUNT, keep=3),
-    Column("client_count", "clients", form=Form.COUNT, keep=ALWAYS),
-)
-_RATES = (
-    Column("ingress_rate", "in/s", form=Form.RATE, keep=8),
-    Column("egress_rate", "out/s", form=Form.RATE, keep=8),
-)
+count = partial(column, form=Form.COUNT)
 
 
-def counts(row: Counts) -> list[object]:
-    """The cells of `_COUNTS`; blank for what topics do not count."""
-    waits = isinstance(row, ChannelStats) and row.depth > 0 and row.client_count == 0
-    backend = row.backend_depth
-    return [
-        row.depth,
-        row.depth - backend,
-        Cell(backend, Tone.NOTE) if backend else 0,
-        getattr(row, "in_flight_count", None),
-        getattr(row, "deferred_count", None),
-        getattr(row, "requeue_count", None),
-        Cell(timed_out, Tone.NOTE) if (timed_out := getattr(row, "timeout_count", None)) else timed_out,
-        row.message_count,
-        Cell(0, Tone.BAD) if waits else getattr(row, "client_count", None),  # queued messages, but no consumers
-    ]
+@dataclass(eq=False, repr=False)
+class Counts:
+    """What topics and channels count; None for what only channels do."""
+
+    name: Value = column("topic / channel")
+    place: Value = column("node", key="node", keep=ALWAYS, tone=Tone.NODE)
+    ingress_rate: Value = column("in/s", form=Form.RATE, keep=8)
+    egress_rate: Value = column("out/s", form=Form.RATE, keep=8)
+    depth: Value = count("depth", keep=ALWAYS)
+    memory_depth: Value = count("in memory", "mem", keep=1)
+    backend_depth: Value = count("on disk", "disk", keep=3)
+    in_flight_count: Value = count("in flight", "inflt", keep=ALWAYS)
+    deferred_count: Value = count("deferred", "def", keep=3)
+    requeue_count: Value = count("requeued", "req", keep=3)
+    timeout_count: Value = count("timed out", "t-o", keep=3)
+    message_count: Value = count("messages", "msgs", keep=3)
+    client_count: Value = count("clients", keep=ALWAYS)
 
 
-class Columns:
-    """The columns of counts, after those of rates, if there are any."""
+_RATES = ("ingress_rate", "egress_rate")
 
-    def __init__(self, flows: Mapping[Key, Flow] | None, *, watched: bool) -> None:
-        self._flows = flows or {}
-        self._watched = watched
-        self.columns = (*(_RATES if watched else ()), *_COUNTS)
 
-    def cells(self, row: Counts, key: Key | None = None) -> list[object]:
-        if not self._watched:
-            return counts(row)
-        flow = self._flows.get(key) if key else None
-        return [*(flow[:2] if flow else (None, None)), *counts(row)]
+@dataclass(eq=False, repr=False)
+class TopicCounts(Counts):
+    name: Value = column("topic", key="topic", tone=Tone.STRONG)
+    message_bytes: Value = column("published", "bytes", Form.BYTES, keep=4)
+    channel_count: Value = count("channels", keep=ALWAYS)
+    paused: Value = column("paused", form=Form.FLAG, keep=6, tone=Tone.NOTE)
+
+
+@dataclass(eq=False, repr=False)
+class ChannelCounts(Counts):
+    name: Value = column("channel", key="channel")
+    place: Value = column("topic", key="topic", keep=ALWAYS, tone=Tone.STRONG)
+    paused: Value = column("paused", form=Form.FLAG, keep=6, tone=Tone.NOTE)
+
+
+@dataclass(eq=False, repr=False)
+class NodeCounts(Counts):
+    name: Value = column("node", key="node", tone=Tone.NODE)
+    state: Value = column("", keep=ALWAYS)
+
+
+R = TypeVar("R", bound=Counts)
+
+
+def counts(
+    kind: type[R], row: TopicStats | ChannelStats | Totals, name: Value, flow: Flow | None = None, **more: Value
+) -> R:
+    """A row with the counts of a topic, a channel or all."""
+    made = kind(name=name, depth=row.depth, memory_depth=row.depth - row.backend_depth, **more)
+    made.backend_depth = Cell(row.backend_depth, Tone.NOTE) if row.backend_depth else 0
+    made.message_count = row.message_count
+    for field in OF_CHANNELS:
+        setattr(made, field, getattr(row, field, None))
+    if made.timeout_count:
+        made.timeout_count = Cell(made.timeout_count, Tone.NOTE)
+    if isinstance(row, ChannelStats) and row.depth > 0 and row.client_count == 0:
+        made.client_count = Cell(0, Tone.BAD)  # queued messages, but no consumers
+    if flow is not None:
+        made.ingress_rate, made.egress_rate = flow.ingress, flow.egress
+    return made
 
 
 def node_grid(answers: Answers[NodeStats]) -> Grid:
@@ -72,149 +92,127 @@ def node_grid(answers: Answers[NodeStats]) -> Grid:
 def _condition(answer: NodeStats | NodeError) -> list[Cell | str]:
     if isinstance(answer, NodeError):
         return ["", Cell("failed", Tone.BAD)]
-    health = Cell("healthy", Tone.GOOD) if answer.health == "OK" else Cell(answer.health, Tone.BAD)
     uptime = Cell(f"up {units.duration(time.time() - answer.start_time)}", Tone.FAINT)
-    return [f"nsqd {answer.version}", uptime, health]
+    return [f"nsqd {answer.version}", uptime, _health(answer)]
 
 
-def tree_table(look: Look, *, watched: bool = False) -> Table:
+def _health(node: NodeStats) -> Cell:
+    return Cell("healthy", Tone.GOOD) if node.health == "OK" else Cell(node.health, Tone.BAD)
+
+
+def tree_table(seen: Snapshot, *, watched: bool = False) -> Table:
     """Each topic followed by its channels, each with its share per node, if several have it."""
-    shown = Columns(look.flows, watched=watched)
-    totals = look.totals
-    several = len(look.answers) > 1
-    node = (Column("node", "node", tone=Tone.NODE, keep=ALWAYS),) if several else ()
-    table = Table((Column("name", "topic / channel"), *node, *shown.columns))
+    totals, flows = seen.totals, seen.flows or {}
+    rows: list[Counts] = []
     for topic in totals.topics:
         name = topic.topic_name
-        table.rows += _with_shares(name, topic, look.topic_shares[name], Tone.STRONG, shown, (name, ""), several)
+        rows += _with_shares(topic, name, seen.topic_shares[name], Tone.STRONG, flows.get((name, "")))
         for channel in topic.channels:
             key = name, channel.channel_name
-            title = f"  {channel.channel_name}"
-            table.rows += _with_shares(title, channel, look.channel_shares[key], Tone.PLAIN, shown, key, several)
-    if len(totals.topics) > 1:
-        table.total = _total(totals, shown, [None] if several else [])
-    return table
-
-
-def _total(totals: Totals, shown: Columns, blanks: list[None]) -> Row:
+            rows += _with_shares(channel, f"  {key[1]}", seen.channel_shares[key], Tone.PLAIN, flows.get(key))
+    several = len(seen.answers) > 1
     summary = f"{plural(totals.topic_count, 'topic')}, {plural(totals.channel_count, 'channel')}"
-    return [Cell(summary, Tone.STRONG), *blanks, *shown.cells(totals)]
+    total = counts(Counts, totals, Cell(summary, Tone.STRONG)) if len(totals.topics) > 1 else None
+    without = [*(() if watched else _RATES), *(() if several else ("place",))]
+    return table_of(Counts, rows, without=without, total=total)
 
 
 def _with_shares(
-    name: str,
-    total: TopicStats | ChannelStats,
-    shares: Mapping[Address, TopicStats] | Mapping[Address, ChannelStats],
-    tone: Tone,
-    shown: Columns,
-    key: Key,
-    several: bool,
-) -> Iterator[Row]:
+    whole: TopicStats | ChannelStats, name: str, shares: Shares, tone: Tone, flow: Flow | None
+) -> Iterator[Counts]:
     """The row of one topic or channel, and those of its shares."""
     paused = sum(share.paused for share in shares.values())
     if paused:
         name += " (paused)" if paused == len(shares) else f" (paused {paused}/{len(shares)})"
         tone = Tone.STRONG_NOTE if tone is Tone.STRONG else Tone.NOTE
-    if not several:
-        yield [Cell(name, tone), *shown.cells(total, key)]
-    elif len(shares) == 1:
-        yield [Cell(name, tone), str(next(iter(shares))), *shown.cells(total, key)]
-    else:
-        yield [Cell(name, tone), f"{len(shares)} nodes", *shown.cells(total, key)]
-        for address, share in shares.items():
-            yield [Cell("    (paused)" if share.paused else "", Tone.NOTE), str(address), *shown.cells(share)]
+    place = str(next(iter(shares))) if len(shares) == 1 else f"{len(shares)} nodes"
+    yield counts(Counts, whole, Cell(name, tone), flow, place=place)
+    for address, share in shares.items() if len(shares) > 1 else ():
+        yield counts(Counts, share, Cell("    (paused)" if share.paused else "", Tone.NOTE), place=str(address))
 
 
-def topic_table(look: Look, *, watched: bool = False) -> Table:
+def topic_table(seen: Snapshot, *, watched: bool = False) -> Table:
     """One row for each topic, summed over nodes."""
-    shown = Columns(look.flows, watched=watched)
-    only = [column for column in shown.columns if column.key not in _OF_CHANNELS]
-    kept = [index for index, column in enumerate(shown.columns) if column.key not in _OF_CHANNELS]
-    more = (
-        Column("message_bytes", "published", "bytes", Form.BYTES, keep=4),
-        Column("channel_count", "channels", form=Form.COUNT, keep=ALWAYS),
-        Column("paused", "paused", form=Form.FLAG, keep=6, tone=Tone.NOTE),
-    )
-    table = Table((Column("topic", "topic", tone=Tone.STRONG), *only, *more), empty="No topics.")
-    for topic in look.totals.topics:
-        cells = shown.cells(topic, (topic.topic_name, ""))
-        table.rows.append(
-            [
-                topic.topic_name,
-                *(cells[index] for index in kept),
-                topic.message_bytes,
-                len(topic.channels),
-                topic.paused,
-            ]
-        )
-    return table
+    rows, flows = [], seen.flows or {}
+    for topic in seen.totals.topics:
+        row = counts(TopicCounts, topic, topic.topic_name, flows.get((topic.topic_name, "")))
+        row.message_bytes, row.channel_count, row.paused = topic.message_bytes, len(topic.channels), topic.paused
+        rows.append(row)
+    without = ("place", *OF_CHANNELS, *(() if watched else _RATES))
+    return table_of(TopicCounts, rows, without=without, empty="No topics.")
 
 
-_OF_CHANNELS = ("in_flight_count", "deferred_count", "requeue_count", "timeout_count", "client_count")
-
-
-def channel_table(look: Look, *, watched: bool = False, with_topic: bool = True) -> Table:
+def channel_table(seen: Snapshot, *, watched: bool = False, with_topic: bool = True) -> Table:
     """One row for each channel, summed over nodes."""
-    shown = Columns(look.flows, watched=watched)
-    of_topic = (Column("topic", "topic", keep=ALWAYS, tone=Tone.STRONG),)
-    table = Table(
-        (
-            Column("channel", "channel"),
-            *(of_topic if with_topic else ()),
-            *shown.columns,
-            Column("paused", "paused", form=Form.FLAG, keep=6, tone=Tone.NOTE),
-        ),
-        empty="No channels.",
-    )
-    for topic in look.totals.topics:
+    rows, flows = [], seen.flows or {}
+    for topic in seen.totals.topics:
         for channel in topic.channels:
             key = topic.topic_name, channel.channel_name
-            place = [topic.topic_name] if with_topic else []
-            table.rows.append([channel.channel_name, *place, *shown.cells(channel, key), channel.paused])
-    return table
+            row = counts(ChannelCounts, channel, key[1], flows.get(key))
+            row.place, row.paused = key[0], channel.paused
+            rows.append(row)
+    without = [*(() if with_topic else ("place",)), *(() if watched else _RATES)]
+    return table_of(ChannelCounts, rows, without=without, empty="No channels.")
 
 
-def client_table(look: Look, *, with_places: bool = True) -> Table:
-    """One row for each consumer, with its topic, channel and node."""
-    places = (
-        Column("topic", "topic", keep=ALWAYS, tone=Tone.STRONG),
-        Column("channel", "channel", keep=ALWAYS),
-    )
-    table = Table(
-        (
-            Column("client", "client"),
-            *(places if with_places else ()),
-            Column("node", "node", keep=7, tone=Tone.NODE),
-            Column("remote_address", "address", keep=3),
-            Column("ready_count", "RDY", form=Form.COUNT, keep=ALWAYS),
-            Column("in_flight_count", "in flight", "inflt", Form.COUNT, keep=ALWAYS),
-            Column("finish_count", "finished", "fin", Form.COUNT, keep=6),
-            Column("requeue_count", "requeued", "req", Form.COUNT, keep=6),
-            Column("message_count", "messages", "msgs", Form.COUNT, keep=6),
-            Column("connected_seconds", "connected", "conn", Form.DURATION, keep=5),
-            Column("security", "security", "sec", keep=4),
-            Column("user_agent", "user agent", keep=2, tone=Tone.FAINT),
-        ),
-        empty="No clients.",
-    )
-    for address, node in look.nodes.items():
-        for topic in node.topics:
-            for channel in topic.channels:
-                at = [topic.topic_name, channel.channel_name] if with_places else []
-                waits = channel.depth > 0
-                table.rows += (_client(client, at, address, look.clock, waits) for client in channel.clients or ())
-    table.rows.sort(key=lambda row: [str(value) for value in (*row[1 : len(places) * with_places + 1], row[0])])
-    return table
+def share_table(seen: Snapshot, shares: Shares, whole: TopicStats | ChannelStats) -> Table:
+    """The share of each node of one topic or channel; nodes that did not answer have a row with the reason."""
+    rows: list[NodeCounts] = []
+    for address, answer in seen.answers.items():
+        if isinstance(answer, NodeError):
+            rows.append(NodeCounts(str(address), state=failed(answer)))
+        elif (share := shares.get(address)) is not None:
+            state = Cell("paused", Tone.NOTE) if share.paused else None
+            rows.append(counts(NodeCounts, share, str(address), state=state))
+    label = Cell(plural(len(shares), "node"), Tone.STRONG)
+    total = counts(NodeCounts, whole, label) if len(rows) > 1 else None
+    without = ("place", *_RATES, *(() if isinstance(whole, ChannelStats) else OF_CHANNELS))
+    return table_of(NodeCounts, rows, without=without, total=total)
 
 
-def _client(client: ClientStats, at: Sequence[str], address: Address, now: float, waits: bool) -> Row:
-    idle = waits and client.ready_count == 0
-    secured = (
-        ["TLS"] * client.tls + ["deflate"] * client.deflate + ["snappy"] * client.snappy + ["auth"] * client.authed
-    )
-    return [
+def failed(error: NodeError) -> Cell:
+    return Cell(f"failed: {error.reason}", Tone.BAD)
+
+
+@dataclass(eq=False, repr=False)
+class ClientRow:
+    """One consumer, with its topic, channel and node."""
+
+    client: Value = column("client")
+    topic: Value = column("topic", keep=ALWAYS, tone=Tone.STRONG)
+    channel: Value = column("channel", keep=ALWAYS)
+    node: Value = column("node", keep=7, tone=Tone.NODE)
+    remote_address: Value = column("address", keep=3)
+    ready_count: Value = count("RDY", keep=ALWAYS)
+    in_flight_count: Value = count("in flight", "inflt", keep=ALWAYS)
+    finish_count: Value = count("finished", "fin", keep=6)
+    requeue_count: Value = count("requeued", "req", keep=6)
+    message_count: Value = count("messages", "msgs", keep=6)
+    connected_seconds: Value = column("connected", "conn", Form.DURATION, keep=5)
+    security: Value = column("security", "sec", keep=4)
+    user_agent: Value = column("user agent", keep=2, tone=Tone.FAINT)
+
+
+def client_table(seen: Snapshot, *, with_places: bool = True) -> Table:
+    """One row for each consumer."""
+    rows = [
+        _client(client, topic.topic_name, channel, address, seen.clock)
+        for address, node in seen.nodes.items()
+        for topic in node.topics
+        for channel in topic.channels
+        for client in channel.clients or ()
+    ]
+    rows.sort(key=lambda row: (row.topic, row.channel, row.client) if with_places else row.client)
+    return table_of(ClientRow, rows, without=() if with_places else ("topic", "channel"), empty="No clients.")
+
+
+def _client(client: ClientStats, topic: str, channel: ChannelStats, address: Address, now: float) -> ClientRow:
+    idle = channel.depth > 0 and client.ready_count == 0
+    used = {"TLS": client.tls, "deflate": client.deflate, "snappy": client.snappy, "auth": client.authed}
+    return ClientRow(
         client.client_id or client.hostname,
-        *at,
+        topic,
+        channel.channel_name,
         str(address),
         client.remote_address,
         Cell(0, Tone.BAD) if idle else client.ready_count,  # queued messages, but RDY 0
@@ -223,85 +221,71 @@ def _client(client: ClientStats, at: Sequence[str], address: Address, now: float
         client.requeue_count,
         client.message_count,
         max(0.0, now - client.connect_ts),
-        " ".join(secured),
+        " ".join(name for name, is_used in used.items() if is_used),
         client.user_agent,
-    ]
-
-
-def node_table(look: Look) -> Table:
-    """One row for each node, also if it is down."""
-    table = Table(
-        (
-            Column("node", "node", tone=Tone.NODE),
-            Column("status", "status", keep=ALWAYS),
-            Column("version", "version", keep=8),
-            Column("uptime_seconds", "up", form=Form.DURATION, keep=7),
-            Column("topic_count", "topics", form=Form.COUNT, keep=6),
-            Column("channel_count", "channels", form=Form.COUNT, keep=6),
-            Column("depth", "depth", form=Form.COUNT, keep=ALWAYS),
-            Column("backend_depth", "on disk", "disk", Form.COUNT, keep=5),
-            Column("in_flight_count", "in flight", "inflt", Form.COUNT, keep=5),
-            Column("message_count", "messages", "msgs", Form.COUNT, keep=4),
-            Column("client_count", "clients", form=Form.COUNT, keep=ALWAYS),
-        ),
-        empty="No nodes.",
     )
-    for address, answer in look.answers.items():
+
+
+@dataclass(eq=False, repr=False)
+class NodeRow:
+    """One node. What it counts is None if it did not answer."""
+
+    address: Value = column("node", key="node", tone=Tone.NODE)
+    error: Value = json_only("null, or why it has no numbers")
+    status: Value = column("status", keep=ALWAYS, json=False)
+    daemon: Value = column("daemon", keep=8, help='"nsqd", or "gnsqd" and its own version')
+    draining: Value = json_only()
+    version: Value = column("version", keep=8)
+    health: Value = json_only()
+    start_time: Value = json_only()
+    uptime_seconds: Value = column("up", form=Form.DURATION, keep=7, json=False)
+    topic_count: Value = count("topics", keep=6)
+    channel_count: Value = count("channels", keep=6)
+    depth: Value = count("depth", keep=ALWAYS)
+    backend_depth: Value = count("on disk", "disk", keep=5)
+    in_flight_count: Value = count("in flight", "inflt", keep=5)
+    message_count: Value = count("messages", "msgs", keep=4)
+    client_count: Value = count("clients", keep=ALWAYS, help="all null after an error")
+    listed: Value = column("listed", keep=6, json=False)
+    tombstoned: Value = count("tombstoned", "tomb", keep=4, tone=Tone.NOTE, json=False)
+    lookupds: Value = json_only("that list it", default=())
+    tombstoned_topics: Value = json_only(default=())
+
+
+LISTING = ("listed", "tombstoned")
+_SUMS = ("topic_count", "channel_count", "depth", "backend_depth", "in_flight_count", "message_count", "client_count")
+
+
+def node_rows(seen: Snapshot) -> dict[Address, NodeRow]:
+    """The rows of all nodes, also of those that are down."""
+    rows = {}
+    for address, answer in seen.answers.items():
+        row = rows[address] = NodeRow(str(address))
         if isinstance(answer, NodeError):
-            table.rows.append([str(address), Cell(f"failed: {answer.reason}", Tone.BAD), *[None] * 9])
+            row.error, row.status = answer.reason, failed(answer)
             continue
-        sums = Totals.over([answer])
-        healthy = answer.health == "OK"
-        table.rows.append(
-            [
-                str(address),
-                Cell("healthy", Tone.GOOD) if healthy else Cell(answer.health, Tone.BAD),
-                answer.version,
-                max(0.0, look.clock - answer.start_time),
-                sums.topic_count,
-                sums.channel_count,
-                sums.depth,
-                sums.backend_depth,
-                sums.in_flight_count,
-                sums.message_count,
-                sums.client_count,
-            ]
-        )
-    if len(look.nodes) > 1:
-        whole = look.totals
-        table.total = [
-            Cell(plural(len(look.answers), "node"), Tone.STRONG),
-            *[None] * 3,
-            whole.topic_count,
-            whole.channel_count,
-            whole.depth,
-            whole.backend_depth,
-            whole.in_flight_count,
-            whole.message_count,
-            whole.client_count,
-        ]
-    return table
+        row.status, row.version = _health(answer), answer.version
+        row.health, row.start_time = answer.health, answer.start_time
+        row.uptime_seconds = max(0.0, seen.clock - answer.start_time)
+        _sum_up(row, Totals.over([answer]))
+    return rows
 
 
-def share_table(
-    look: Look, shares: Mapping[Address, TopicStats] | Mapping[Address, ChannelStats], whole: TopicStats | ChannelStats
+def _sum_up(row: NodeRow, sums: Totals) -> NodeRow:
+    for field in _SUMS:
+        setattr(row, field, getattr(sums, field))
+    return row
+
+
+def node_table(
+    seen: Snapshot, rows: Mapping[Address, NodeRow] | None = None, without: Sequence[str] = ("daemon", *LISTING)
 ) -> Table:
-    """The share of each node of one topic or channel; nodes that did not answer have a row with the reason."""
-    hidden = () if isinstance(whole, ChannelStats) else _OF_CHANNELS
-    kept = [index for index, column in enumerate(_COUNTS) if column.key not in hidden]
-    columns = [_COUNTS[index] for index in kept]
-    table = Table((Column("node", "node", tone=Tone.NODE), *columns, Column("state", "", keep=ALWAYS)))
-    for address, answer in look.answers.items():
-        if isinstance(answer, NodeError):
-            table.rows.append([str(address), *[None] * len(kept), Cell(f"failed: {answer.reason}", Tone.BAD)])
-        elif (share := shares.get(address)) is not None:
-            cells = counts(share)
-            state = Cell("paused", Tone.NOTE) if share.paused else None
-            table.rows.append([str(address), *(cells[index] for index in kept), state])
-    if len(table.rows) > 1:
-        cells = counts(whole)
-        table.total = [Cell(plural(len(shares), "node"), Tone.STRONG), *(cells[index] for index in kept), None]
-    return table
+    """One row for each node."""
+    total = _sum_up(NodeRow(Cell(plural(len(seen.answers), "node"), Tone.STRONG)), seen.totals)
+    rows = node_rows(seen) if rows is None else rows
+    return table_of(
+        NodeRow, [*rows.values()], without=without, total=total if len(seen.nodes) > 1 else None, empty="No nodes."
+    )
 
 
 Facts = list[Sequence[Cell | str]]
@@ -311,16 +295,11 @@ def topic_facts(whole: TopicStats, shares: Mapping[Address, TopicStats]) -> Fact
     """Properties of a topic other than counts."""
     mean = f", {units.size(whole.message_bytes // whole.message_count)} on average" if whole.message_count else ""
     facts: Facts = [[Cell("published", Tone.FAINT), f"{units.size(whole.message_bytes)}{mean}"]]
-    return facts + _common_facts(whole, shares)
+    return facts + common_facts(whole, shares)
 
 
-def channel_facts(whole: ChannelStats, shares: Mapping[Address, ChannelStats]) -> Facts:
-    return _common_facts(whole, shares)
-
-
-def _common_facts(
-    whole: TopicStats | ChannelStats, shares: Mapping[Address, TopicStats] | Mapping[Address, ChannelStats]
-) -> Facts:
+def common_facts(whole: TopicStats | ChannelStats, shares: Shares) -> Facts:
+    """Properties of a topic or channel other than counts."""
     facts: Facts = []
     paused = [str(address) for address, share in shares.items() if share.paused]
     if paused:
@@ -331,3 +310,16 @@ def _common_facts(
         texts = [f"{one.quantile * 100:g}% {units.latency(one.value / 1e9)}" for one in latency.percentiles]
         facts.append([Cell("latency", Tone.FAINT), f"{'  '.join(texts)}  (of {plural(latency.count, 'message')})"])
     return facts
+
+
+def share_documents(seen: Snapshot, shares: Shares, key: str, **more: Callable[[Address], object]) -> list[object]:
+    """For each node: its address, error, what the functions `more` return for it, and its share under `key`."""
+    return [
+        {
+            "address": str(address),
+            "error": answer.reason if isinstance(answer, NodeError) else None,
+            **{name: value(address) for name, value in more.items()},
+            key: as_json(shares.get(address)),
+        }
+        for address, answer in seen.answers.items()
+    ]

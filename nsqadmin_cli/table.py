@@ -1,9 +1,16 @@
-"""Tables as data: commands build them, and `render` draws them or writes CSV. Independent of the terminal."""
+"""Rows and tables as data: commands build them, `output` writes JSON and CSV, `render` draws tables.
 
+A row is a dataclass, declared once for all forms: each field is a key in JSON, and one made by `column` also a column
+of tables and CSV. Independent of the terminal.
+"""
+
+import dataclasses
 import enum
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 
 class Tone(enum.Enum):
@@ -20,7 +27,7 @@ class Tone(enum.Enum):
 
 
 class Form(enum.Enum):
-    """How the values of a column are shown. All except TEXT and FLAG are aligned right."""
+    """How the values of a column are shown. All except TEXT, FLAG and TIME are aligned right."""
 
     TEXT = enum.auto()
     FLAG = enum.auto()  # bool: yes, or nothing
@@ -29,6 +36,7 @@ class Form(enum.Enum):
     BYTES = enum.auto()  # int
     DURATION = enum.auto()  # float, seconds
     LATENCY = enum.auto()  # float, seconds, usually short ones
+    TIME = enum.auto()  # float, unix seconds
 
 
 class Cell(NamedTuple):
@@ -68,6 +76,95 @@ class Table:
     rows: list[Row] = field(default_factory=list)
     total: Row | None = None
     empty: str = ""
+
+
+def column(
+    heading: str,
+    short: str = "",
+    form: Form = Form.TEXT,
+    keep: int = 5,
+    tone: Tone = Tone.PLAIN,
+    *,
+    key: str = "",
+    json: bool = True,
+    help: str = "",
+    null: bool = False,
+    default: Any = None,
+) -> Any:
+    """A field of a row with a column, whose name in CSV is `key`, if it differs; without `json`, it is not in JSON.
+
+    `help` is what the description of the document adds to its name; with `null`, an empty text is null in JSON.
+    """
+    metadata = {"column": (key, heading, short, form, keep, tone), "json": json, "help": help, "null": null}
+    return field(default=default, metadata=metadata)
+
+
+def json_only(help: str = "", *, null: bool = False, **default: Any) -> Any:
+    """A field of a row without a column."""
+    return field(**(default or {"default": None}), metadata={"help": help, "null": null})
+
+
+@cache
+def columns_of(kind: type) -> dict[str, Column]:
+    """The columns of a kind of rows, by the name of the field."""
+    found = {}
+    for one in dataclasses.fields(kind):
+        if declared := one.metadata.get("column"):
+            found[one.name] = Column(declared[0] or one.name, *declared[1:])
+    return found
+
+
+@cache
+def _keys_of(kind: type) -> "tuple[dataclasses.Field[Any], ...]":
+    """The fields that are in JSON."""
+    return tuple(one for one in dataclasses.fields(kind) if one.metadata.get("json", True))
+
+
+def table_of(
+    kind: type, rows: Sequence[object], *, without: Collection[str] = (), total: object = None, empty: str = ""
+) -> Table:
+    """A table of rows of this kind, without some fields. `total` is another row, or the name of the sums of several."""
+    columns = {name: column for name, column in columns_of(kind).items() if name not in without}
+    cells = [[getattr(row, name) for name in columns] for row in rows]
+    last: Row | None = None
+    if isinstance(total, str):
+        if len(rows) > 1:
+            last = [total, *(_sum(column, index, cells) for index, column in enumerate(columns.values()) if index)]
+    elif total is not None:
+        last = [getattr(total, name) for name in columns]
+    return Table(tuple(columns.values()), [*cells], last, empty)
+
+
+def _sum(column: Column, index: int, rows: Sequence[Row]) -> int | None:
+    if column.form not in (Form.COUNT, Form.BYTES):
+        return None
+    return sum(as_json(row[index]) or 0 for row in rows)
+
+
+def as_json(value: object) -> Any:
+    """A row or model, several of them, or one of their values, for json.dumps."""
+    if isinstance(value, _SIMPLE):
+        return value
+    if isinstance(value, Cell):
+        return as_json(value.value)
+    if isinstance(value, list | tuple | set):
+        return [as_json(one) for one in (sorted(value) if isinstance(value, set) else value)]
+    if isinstance(value, dict):
+        return {key: as_json(one) for key, one in value.items()}
+    kind: Any = type(value)
+    if dataclasses.is_dataclass(kind) and kind.__str__ is object.__str__:
+        found = ((one, getattr(value, one.name)) for one in _keys_of(kind))
+        return {one.name: None if was == "" and one.metadata.get("null") else as_json(was) for one, was in found}
+    return str(value)
+
+
+_SIMPLE = (str, int, float, type(None))
+
+
+def described(name: str, what: str, kind: type) -> str:
+    """`name` and its meaning, with the keys of a kind of rows, for the help of a command: lines of 80 columns."""
+    keys = ", ".join(one.name + f" ({one.metadata['help']})" * bool(one.metadata.get("help")) for one in _keys_of(kind))
+    return textwrap.fill(f"{what}: {keys}", 78, initial_indent=name.ljust(9), subsequent_indent=" " * 9) + "\n"
 
 
 class Line(NamedTuple):

@@ -1,7 +1,8 @@
-"""Formats counts, rates, bytes and durations, exactly or in few characters; parses durations."""
+"""Formats counts, rates, bytes and durations, exactly or in few characters; parses durations; escapes text."""
 
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -81,6 +82,11 @@ def exact(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value + 0.0:.9f}".rstrip("0").rstrip(".")
 
 
+def clock(seconds: float) -> str:
+    """A time of this day: 13:45:07."""
+    return time.strftime("%H:%M:%S", time.localtime(seconds))
+
+
 def iso_time(nanoseconds: int) -> str:
     """A time in ns since 1970 in ISO 8601 and UTC: 2026-11-23T04:06:41.125Z; the number itself beyond the year 9999."""
     seconds, rest = divmod(nanoseconds, 1_000_000_000)
@@ -104,3 +110,31 @@ def parse_duration(text: str) -> float:
     if not text or end != len(text):
         raise ValueError(f"{text!r} is not a duration, expected seconds or a text such as 250ms, 1h30m, 2d")
     return seconds
+
+
+LONGEST = 300  # characters of one cell; names of NSQ have at most 64
+
+
+def printable(text: str, longest: int = LONGEST) -> str:
+    """`text` on one line, with control characters shown as escape sequences.
+
+    Text longer than `longest` characters is truncated, with an ellipsis.
+    """
+    if len(text) > longest:
+        text = f"{text[: longest - 1]}…"
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """`; did you mean orders?` with the name of `known` that is most similar to `name`; empty if none is similar."""
+    import difflib  # rarely needed
+
+    near = difflib.get_close_matches(name, [one for one in known if one != name], n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 topic`, `2,000 topics`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from gnsq_shared.client import reason
 from pyspark_nsq.errors import DiscoveryError
 from pyspark_nsq.settings import Address, Settings
-from pyspark_nsq.tls import reason, tls_context
+from pyspark_nsq.tls import tls_context
 
 _log = logging.getLogger(__name__)
 

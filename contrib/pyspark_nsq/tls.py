@@ -1,8 +1,8 @@
-"""TLS as the options want it, and what went wrong with a connection in words."""
+"""TLS as the options want it."""
 
-import socket
 import ssl
 
+from gnsq_shared.client import reason
 from pyspark_nsq.errors import NotAgreed
 from pyspark_nsq.settings import ConnectionSettings
 
@@ -24,19 +24,3 @@ def tls_context(settings: ConnectionSettings) -> ssl.SSLContext:
             files = " and ".join(repr(file) for file in (settings.tls_certificate, settings.tls_key) if file)
             raise NotAgreed(f"options 'nsq.tls.certificate' and 'nsq.tls.key', {files}: {reason(error)}") from None
     return context
-
-
-def reason(error: BaseException) -> str:
-    """Why a connection failed, in words."""
-    match error:
-        case TimeoutError():
-            return "timed out"
-        case socket.gaierror():
-            return f"cannot resolve the host name: {error.strerror}"
-        case ssl.SSLCertVerificationError():
-            return f"its certificate is not to be trusted: {error.verify_message}"
-        case ssl.SSLError():
-            return (error.reason or str(error)).replace("_", " ").lower()
-        case OSError():
-            return (error.strerror or str(error)).lower()
-    return str(error)

@@ -8,25 +8,29 @@ gives the same rows, whatever a daemon adds meanwhile.
 Nothing is opened but for reading, and no lock is kept; whether a daemon holds the directory's is tried, for a warning.
 """
 
-import fcntl
 import glob
 import logging
 import os
-import stat
 import time
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
+from gnsq_shared.directory import (
+    NotADataDirectory,
+    Plan,
+    Queue,
+    is_held,
+    list_directory,
+    plan_of,
+    reason_of,
+)
 from gnsqd.errors import StorageError
-from gnsqd.storage.disk.record import Meta, data_file_name, data_file_number, due_times_file_name, meta_file_name
+from gnsqd.storage.disk.record import Meta, data_file_number, due_times_file_name, meta_file_name
 from pyspark_nsq_diskqueue.errors import DataDirectoryError
-from pyspark_nsq_diskqueue.opening import open_file, reason_of
 
-METADATA = "nsqd.dat"
 _BAD = ".bad"
-_SIZE_OF_META = 200  # bytes; it has five numbers
 _ATTEMPTS = 5
 _log = logging.getLogger(__name__)
 _PAUSE = 0.05  # seconds; a daemon that deletes a file says so in meta right afterwards
@@ -68,17 +72,8 @@ class FileTask:
     def was_read_meanwhile(self) -> bool:
         """Whether a daemon has read the file to its end since, and deleted it."""
         number = data_file_number(self.queue, self.file)
-        meta = read_meta(self.directory, self.queue)
+        meta = _read_meta(Queue(self.directory, self.queue))
         return number is not None and meta is not None and meta.read_file > number
-
-
-@dataclass
-class _Queue:
-    """The files of a queue and their sizes: data files by number, those that were set aside by name."""
-
-    numbers: dict[int, int] = field(default_factory=dict)
-    bad: dict[str, int] = field(default_factory=dict)
-    due_times: int | None = None
 
 
 class _Place(NamedTuple):
@@ -140,7 +135,13 @@ def _expand(path: str) -> list[_Place]:
 
 
 def _is_data_directory(path: str) -> bool:
-    return os.path.lexists(os.path.join(path, METADATA)) or bool(_list_queues(path))
+    try:
+        _list_queues(path)
+    except DataDirectoryError as error:
+        if isinstance(error.__cause__, NotADataDirectory):
+            return False
+        raise
+    return True
 
 
 def _queue_of(name: str) -> str:
@@ -150,122 +151,70 @@ def _queue_of(name: str) -> str:
     return queue if is_of_queue or data_file_number(queue, name.removesuffix(_BAD)) is not None else ""
 
 
-def _list_queues(directory: str) -> dict[str, _Queue]:
+def _list_queues(directory: str) -> dict[str, Queue]:
     """What is there now; DataDirectoryError."""
-    queues: dict[str, _Queue] = {}
     try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                name = _queue_of(entry.name)
-                if name:
-                    _sort_in(queues.setdefault(name, _Queue()), name, entry)
-    except OSError as error:
-        raise DataDirectoryError(f"cannot list {directory}: {reason_of(error)}") from error
-    return queues
+        return list_directory(directory).queues
+    except StorageError as error:
+        raise DataDirectoryError(str(error)) from error
 
 
-def _sort_in(queue: _Queue, name: str, entry: "os.DirEntry[str]") -> None:
-    try:
-        status = entry.stat()
-    except OSError:
-        return  # it has gone meanwhile
-    number = data_file_number(name, entry.name)
-    if not stat.S_ISREG(status.st_mode):
-        return
-    if number is not None:
-        queue.numbers[number] = status.st_size
-    elif entry.name.endswith(_BAD):
-        queue.bad[entry.name] = status.st_size
-    elif entry.name == due_times_file_name(name):
-        queue.due_times = status.st_size
-
-
-def read_meta(directory: str, queue: str) -> Meta | None:
+def _read_meta(queue: Queue) -> Meta | None:
     """None if there is none that makes sense: then every message counts as unread. DataDirectoryError."""
-    path = os.path.join(directory, meta_file_name(queue))
     try:
-        with os.fdopen(open_file(path), "rb") as file:
-            meta = Meta.parse(file.read(_SIZE_OF_META))
-    except (FileNotFoundError, StorageError):
+        return queue.read_meta()
+    except StorageError:
         return None
     except OSError as error:
-        raise DataDirectoryError(f"cannot read {path}: {reason_of(error)}") from error
-    return meta if meta.read_position <= meta.write_position else None
+        raise DataDirectoryError(f"cannot read {queue.meta_path}: {reason_of(error)}") from error
 
 
 def _plan_directory(directory: str, everything: bool) -> Iterator[FileTask]:
-    if not _is_data_directory(directory):
-        raise DataDirectoryError(
-            f"{directory} is no data directory of an nsqd: it has neither {METADATA} nor files of queues"
-        )
-    if _is_in_use(directory):
+    names = list(_list_queues(directory))
+    if is_held(directory):
         _log.warning(
             "%s is the data directory of a running nsqd: what it has only in memory is not read, and what is read may "
             "be delivered meanwhile",
             directory,
         )
-    names = list(_list_queues(directory))
     for attempt in range(_ATTEMPTS):
         if attempt:
             time.sleep(_PAUSE)
         # In this order: a running daemon writes records first and then meta, so no file seems to be too short.
-        metas = {name: read_meta(directory, name) for name in names}
+        metas = {name: _read_meta(Queue(directory, name)) for name in names}
         queues = _list_queues(directory)
         # It reads and deletes files, too; then meta soon says so.
-        if not any(_missing(meta, queues.get(name, _Queue())) for name, meta in metas.items()):
+        listed = {name: queues.get(name, Queue(directory, name)) for name in names}
+        plans = [(queue, plan_of(queue, metas[name])) for name, queue in listed.items()]
+        if not any(plan.missing for _, plan in plans):
             break
-    for name, meta in metas.items():
-        yield from _plan_queue(directory, name, meta, queues.get(name, _Queue()), everything)
+    for queue, plan in plans:
+        yield from _plan_queue(queue, plan, everything)
 
 
-def _is_in_use(directory: str) -> bool:
-    """Whether a running nsqd has locked its data directory; False where that cannot be tried."""
-    try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks
-        return False
-    finally:
-        os.close(descriptor)
-    return False
-
-
-def _plan_queue(directory: str, name: str, meta: Meta | None, queue: _Queue, everything: bool) -> Iterator[FileTask]:
+def _plan_queue(queue: Queue, plan: Plan, everything: bool) -> Iterator[FileTask]:
+    make = partial(FileTask, queue.directory, queue.name)
     due_times = None
-    if queue.due_times is not None:
-        side_file = FileTask(directory, name, due_times_file_name(name), end=queue.due_times, is_due_times=True)
+    if queue.due_times_size is not None:
+        side_file = make(due_times_file_name(queue.name), end=queue.due_times_size, is_due_times=True)
         due_times = side_file.path
         yield side_file
-    for number, count in _missing(meta, queue):
-        yield FileTask(directory, name, data_file_name(name, number), missing=count)
-    for file, size in queue.bad.items():
-        yield FileTask(directory, name, file, end=size)
-    last = max(queue.numbers, default=0)
+    for number, count in plan.missing:
+        yield make(queue.file_name(number), missing=count)
+    for number, size in queue.bad.items():
+        yield make(queue.file_name(number, bad=True), end=size)
+    last, meta = max(queue.numbers, default=0), plan.meta
     for number, size in queue.numbers.items():
-        task = FileTask(directory, name, data_file_name(name, number), end=size, due_times=due_times)
+        if number in plan.read and not everything:
+            continue
+        start = 0 if everything else plan.start(number)
+        task = make(queue.file_name(number), start, size, due_times=due_times)
         if meta is not None:
-            if number < meta.read_file and not everything:
-                continue
             if number == meta.read_file:
-                task = replace(task, start=0 if everything else meta.read_pos, promised=meta.read_pos)
+                task = replace(task, promised=meta.read_pos)
             if number == meta.write_file:
                 task = replace(task, promised=meta.write_pos)
             if number == last and number >= meta.write_file:
                 task = replace(task, unfinished_from=task.promised)
         if task.start < size or size < task.promised:
             yield task
-
-
-def _missing(meta: Meta | None, queue: _Queue) -> list[tuple[int, int]]:
-    """Data files that hold unread messages according to meta, and are not there: rows of them, as (first, count)."""
-    if meta is None or meta.read_position == meta.write_position:
-        return []
-    first, last = meta.read_file, meta.write_file if meta.write_pos else meta.write_file - 1
-    there = [number for number in sorted(queue.numbers) if first <= number <= last]
-    borders = [first - 1, *there, last + 1]
-    return [(left + 1, right - left - 1) for left, right in pairwise(borders) if right > left + 1]

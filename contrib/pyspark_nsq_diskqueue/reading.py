@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
+from gnsq_shared.directory import DueTimes, key_of, open_file, read_due_times, read_held, reason_of
+from gnsqd.errors import StorageError
 from gnsqd.storage.disk.record import LENGTH, MIN_RECORD_SIZE, decode_record
-from pyspark_nsq_diskqueue.due_times import DueTimes, key_of, read_due_times, read_held
 from pyspark_nsq_diskqueue.errors import CorruptionError, DataDirectoryError
-from pyspark_nsq_diskqueue.opening import open_file, reason_of
 from pyspark_nsq_diskqueue.options import COLUMN, SKIP
 from pyspark_nsq_diskqueue.planning import FileTask
 from pyspark_nsq_diskqueue.rows import Damage, Rows
@@ -72,6 +72,8 @@ class _Reader:
                 self._report_missing()
         except OSError as error:
             raise DataDirectoryError(f"cannot read {task.path}: {reason_of(error)}") from error
+        except StorageError as error:
+            raise DataDirectoryError(str(error)) from error
 
     def _report_missing(self) -> None:
         others = self._task.missing - 1

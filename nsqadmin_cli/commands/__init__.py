@@ -8,20 +8,21 @@ from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """Where the command `words` is."""
+    """Where the command `words` is. Those of one word have a summary, so that help lists them without loading them."""
 
     words: str
     module: str
     attribute: str
+    summary: str = ""
 
 
 SEE = (
-    Entry("stats", "stats", "stats"),
-    Entry("top", "top", "top"),
-    Entry("tree", "tree", "tree"),
-    Entry("nodes", "nodes", "nodes"),
-    Entry("lookup", "lookup", "lookup"),
-    Entry("counter", "counter", "counter"),
+    Entry("stats", "stats", "stats", "Show the depths, counts and clients of topics and channels."),
+    Entry("top", "top", "top", "Watch the queues on a full screen: rates, trends, drain times and problems."),
+    Entry("tree", "stats", "tree", "Show topics, their channels and the consumers of these, on all nodes."),
+    Entry("nodes", "nodes", "nodes", "List the nodes: version, health, uptime, topics and messages."),
+    Entry("lookup", "nodes", "lookup", "List the topics of nsqlookupds, and the nodes that consumers are sent to."),
+    Entry("counter", "stats", "counter", "Count the messages of all topics on all nodes since they started."),
     Entry("topic show", "topic", "show"),
     Entry("channel show", "channel", "show"),
 )
@@ -45,33 +46,49 @@ ACT = (
     Entry("drain cancel", "drain", "cancel"),
 )
 MESSAGES = (
-    Entry("pub", "pub", "pub"),
-    Entry("tail", "tail", "tail"),
-    Entry("peek", "peek", "peek"),
-    Entry("copy", "copy", "copy"),
-    Entry("save", "save", "save"),
-    Entry("load", "load", "load"),
-    Entry("replay-dead", "replay_dead", "replay_dead"),
+    Entry("pub", "pub", "pub", "Publish messages: the arguments, each line of a file, or each line of standard input."),
+    Entry(
+        "tail", "tail", "tail", "Show messages as they are published, on all nodes that have the topic, until Ctrl-C."
+    ),
+    Entry("peek", "tail", "peek", "Show the queued messages of a channel, without consuming them."),
+    Entry("copy", "copy", "copy", "Publish the messages of TOPIC to DESTINATION, by default a topic of the same name."),
+    Entry("save", "copy", "save", "Save messages to a file, one JSON document per line."),
+    Entry(
+        "load", "copy", "load", "Publish the messages of a file that gnsqadmin save, tail --json or data export wrote."
+    ),
+    Entry(
+        "replay-dead",
+        "replay_dead",
+        "replay_dead",
+        "Publish the dead letters of a channel, or of a dead-letter topic, again.",
+    ),
 )
 JUDGE: tuple[Entry, ...] = (
-    Entry("doctor", "doctor", "doctor"),
-    Entry("check", "check", "check"),
-    Entry("bench", "bench", "bench"),
+    Entry("doctor", "doctor", "doctor", "Find problems of nodes, topics and channels, and suggest remedies."),
+    Entry(
+        "check", "check", "check", "Check that all is within limits: exit code 0 OK, 1 warning, 2 critical, 3 unknown."
+    ),
+    Entry("bench", "bench", "bench", "Measure messages per second that nodes accept and deliver, and latencies."),
 )
 DATA = (
-    Entry("data ls", "data_ls", "ls"),
+    Entry("data ls", "data", "ls"),
     Entry("data verify", "data", "verify"),
-    Entry("data export", "data_export", "export"),
-    Entry("data convert", "data_convert", "convert"),
-    Entry("data repair", "data_mend", "repair"),
-    Entry("data recover-bad", "data_mend", "recover_bad"),
+    Entry("data export", "data_write", "export"),
+    Entry("data convert", "data_write", "convert"),
+    Entry("data repair", "data_write", "repair"),
+    Entry("data recover-bad", "data_write", "recover_bad"),
 )
 SELF: tuple[Entry, ...] = (
     Entry("context list", "context", "list_contexts"),
     Entry("context set", "context", "set_context"),
     Entry("context use", "context", "use"),
     Entry("context remove", "context", "remove"),
-    Entry("completion", "completion", "completion"),
+    Entry(
+        "completion",
+        "context",
+        "completion",
+        "Print a script that lets a shell complete commands, options, saved contexts, topics and channels.",
+    ),
 )
 
 # In the order of help. A heading without commands is not shown.

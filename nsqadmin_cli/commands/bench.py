@@ -8,14 +8,12 @@ import click
 from nsqadmin_cli import units
 from nsqadmin_cli.bench_load import SMALLEST, Histogram, Load, Plan, Report
 from nsqadmin_cli.cluster import Cluster, errors_of
-from nsqadmin_cli.command import command
-from nsqadmin_cli.consumer import ephemeral_channel
-from nsqadmin_cli.consuming import auth_option
+from nsqadmin_cli.command import Duration, command, option
+from nsqadmin_cli.consumer import auth_option, ephemeral_channel
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.options import Duration, cluster_options, output_options
 from nsqadmin_cli.output import Output, note, report
 from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Grid, Line, Paragraph, Table, Tone
-from nsqadmin_cli.text import plural
+from nsqadmin_cli.units import plural
 
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 _BAR = 36  # columns of the longest one
@@ -50,14 +48,13 @@ _BUSY = 0.85  # of a core: then it is this program that is measured
         errors            list of texts; the first one ends the run
     """,
 )
-@click.option(
+@option(
     "--duration",
     type=Duration(86400),
     default=5.0,
-    metavar="DURATION",
     help="Duration of the measurement. [default: 5]",
 )
-@click.option(
+@option(
     "--size",
     type=click.IntRange(SMALLEST, 64 * 1024 * 1024),
     default=200,
@@ -65,47 +62,38 @@ _BUSY = 0.85  # of a core: then it is this program that is measured
     metavar="BYTES",
     help="Size of each message.",
 )
-@click.option(
+@option(
     "--batch",
     type=click.IntRange(1, 10_000),
-    metavar="N",
     help="Messages per request. [default: 100; fewer with --rate, to spread them over time]",
 )
-@click.option(
+@option(
     "--rate",
     type=click.FloatRange(0, min_open=True),
-    metavar="N",
     help="Messages to publish per second, in total. Without it, as many as possible.",
 )
-@click.option(
+@option(
     "--publishers",
     type=click.IntRange(1, 256),
-    metavar="N",
     help="Connections that publish, over HTTP. [default: 2, but at least one per node]",
 )
-@click.option(
+@option(
     "--consumers",
     type=click.IntRange(0, 256),
     default=2,
     show_default=True,
-    metavar="N",
     help="Connections that consume, at least one per node; 0: measure publishing only.",
 )
-@click.option(
+@option(
     "--window",
     type=click.IntRange(1, 1_000_000),
     default=1000,
     show_default=True,
-    metavar="N",
     help="Maximum of published messages not yet received. Nodes must be able to hold them: see --mem-queue-size.",
 )
-@click.option("--durable", is_flag=True, help="Use a topic and channel that are not ephemeral, which overflow to disk.")
+@option("--durable", is_flag=True, help="Use a topic and channel that are not ephemeral, which overflow to disk.")
 @auth_option
-@cluster_options
-@output_options
-@click.pass_context
 def bench(
-    ctx: click.Context,
     cluster: Cluster,
     output: Output,
     duration: float,
@@ -117,7 +105,7 @@ def bench(
     window: int,
     durable: bool,
     auth_secret: str,
-) -> None:
+) -> int:
     """Measure messages per second that nodes accept and deliver, and latencies.
 
     Publishes to a temporary topic on every node, consumes it, and deletes it at the end. Without --rate it generates as
@@ -161,7 +149,7 @@ def bench(
         lambda: list(_blocks(measured, plan, len(nodes))),
         lambda: _table(measured, plan),
     )
-    ctx.exit(report([*cluster.lookupd_errors, *measured.errors]))
+    return report([*cluster.lookupd_errors, *measured.errors])
 
 
 def _measure(load: Load, plan: Plan) -> Report:

@@ -2,19 +2,14 @@
 
 from typing import Any
 
-import click
-
 from nsqadmin_cli import stat_tables
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import command
-from nsqadmin_cli.confirm import Confirm, confirm_options
-from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.look import Look, client_document, look, model_document, no_such
 from nsqadmin_cli.operations import DOCUMENT, Operation, lookupd_only_option, operate
-from nsqadmin_cli.options import channel_argument, cluster_options, output_options, topic_argument
-from nsqadmin_cli.output import Output, report
-from nsqadmin_cli.table import Block, Cell, Grid, Line, Tone
-from nsqadmin_cli.text import plural
+from nsqadmin_cli.output import Confirm, Output, report
+from nsqadmin_cli.snapshot import Snapshot, client_document, no_such, take_snapshot
+from nsqadmin_cli.table import Block, Cell, Grid, Line, Tone, as_json
+from nsqadmin_cli.units import plural
 
 
 @command(
@@ -34,17 +29,12 @@ from nsqadmin_cli.text import plural
                  keys above, or null where the node does not have it)
     """,
 )
-@topic_argument
-@channel_argument
-@cluster_options
-@output_options
-@click.pass_context
-def show(ctx: click.Context, cluster: Cluster, output: Output, topic: str, channel: str) -> None:
+def show(cluster: Cluster, output: Output, topic: str, channel: str) -> int:
     """Show one channel: its depth, nodes and consumers.
 
     CSV output has one row per consumer.
     """
-    seen = look(cluster, topic=topic, channel=channel, clients=True)
+    seen = take_snapshot(cluster, topic=topic, channel=channel, clients=True)
     if (topic, channel) not in seen.channel_shares:
         raise no_such(cluster, seen.errors, topic, channel)
     output.show(
@@ -52,14 +42,14 @@ def show(ctx: click.Context, cluster: Cluster, output: Output, topic: str, chann
         lambda: _blocks(seen, topic, channel),
         lambda: stat_tables.client_table(seen),
     )
-    ctx.exit(report(seen.errors))
+    return report(seen.errors)
 
 
-def _blocks(seen: Look, topic: str, channel: str) -> list[Block]:
+def _blocks(seen: Snapshot, topic: str, channel: str) -> list[Block]:
     whole = seen.totals.topics[0].channels[0]
     shares = seen.channel_shares[topic, channel]
     facts = Grid([[Cell("channel", Tone.FAINT), Cell(channel, Tone.STRONG)], [Cell("topic", Tone.FAINT), topic]])
-    facts.rows += stat_tables.channel_facts(whole, shares)
+    facts.rows += stat_tables.common_facts(whole, shares)
     clients = stat_tables.client_table(seen, with_places=False)
     clients.empty = "No consumers." if not whole.depth else "No consumers: its messages are not consumed."
     return [
@@ -70,16 +60,12 @@ def _blocks(seen: Look, topic: str, channel: str) -> list[Block]:
     ]
 
 
-def _document(seen: Look, topic: str, channel: str) -> dict[str, Any]:
+def _document(seen: Snapshot, topic: str, channel: str) -> dict[str, Any]:
     shares = seen.channel_shares[topic, channel]
     clients = [client_document(client, address) for address, share in shares.items() for client in share.clients or ()]
-    nodes = []
-    for address, answer in seen.answers.items():
-        share = shares.get(address)
-        error = answer.reason if isinstance(answer, NodeError) else None
-        nodes.append({"address": str(address), "error": error, "channel": share and model_document(share)})
-    whole = model_document(seen.totals.topics[0].channels[0])
-    return {"topic_name": topic} | whole | {"clients": clients, "nodes": nodes}
+    nodes = stat_tables.share_documents(seen, shares, "channel")
+    whole = as_json(seen.totals.topics[0].channels[0])
+    return {"topic_name": topic, **whole, "clients": clients, "nodes": nodes}
 
 
 @command(
@@ -91,19 +77,14 @@ def _document(seen: Look, topic: str, channel: str) -> dict[str, Any]:
     """,
     document=DOCUMENT,
 )
-@topic_argument
-@channel_argument
 @lookupd_only_option
-@cluster_options
-@output_options
-@click.pass_context
-def create(ctx: click.Context, cluster: Cluster, output: Output, topic: str, channel: str, lookupd_only: bool) -> None:
+def create(cluster: Cluster, output: Output, topic: str, channel: str, lookupd_only: bool) -> int:
     """Create a channel on every node that has the topic, and at nsqlookupds.
 
     From then on, the channel queues what is published, even without consumers. Nodes that create the topic later get
     the channel from nsqlookupd.
     """
-    operate(ctx, cluster, output, Operation("create", topic, channel), lookupd_only=lookupd_only)
+    return operate(cluster, output, Operation("create", topic, channel), lookupd_only=lookupd_only)
 
 
 @command(
@@ -111,18 +92,13 @@ def create(ctx: click.Context, cluster: Cluster, output: Output, topic: str, cha
     examples="gnsqadmin channel pause orders billing\ngnsqadmin channel pause orders billing --json",
     document=DOCUMENT,
 )
-@topic_argument
-@channel_argument
-@cluster_options
-@output_options
-@click.pass_context
-def pause(ctx: click.Context, cluster: Cluster, output: Output, topic: str, channel: str) -> None:
+def pause(cluster: Cluster, output: Output, topic: str, channel: str) -> int:
     """Stop a channel from sending messages to its consumers.
 
     New messages are queued, consumers stay connected, and messages in flight can be finished. The channel stays paused
     across restarts.
     """
-    operate(ctx, cluster, output, Operation("pause", topic, channel))
+    return operate(cluster, output, Operation("pause", topic, channel))
 
 
 @command(
@@ -130,14 +106,9 @@ def pause(ctx: click.Context, cluster: Cluster, output: Output, topic: str, chan
     examples="gnsqadmin channel unpause orders billing\ngnsqadmin channel unpause orders billing --json",
     document=DOCUMENT,
 )
-@topic_argument
-@channel_argument
-@cluster_options
-@output_options
-@click.pass_context
-def unpause(ctx: click.Context, cluster: Cluster, output: Output, topic: str, channel: str) -> None:
+def unpause(cluster: Cluster, output: Output, topic: str, channel: str) -> int:
     """Let a paused channel send messages again."""
-    operate(ctx, cluster, output, Operation("unpause", topic, channel))
+    return operate(cluster, output, Operation("unpause", topic, channel))
 
 
 @command(
@@ -149,19 +120,13 @@ def unpause(ctx: click.Context, cluster: Cluster, output: Output, topic: str, ch
     """,
     document=DOCUMENT,
 )
-@topic_argument
-@channel_argument
-@confirm_options
-@cluster_options
-@output_options
-@click.pass_context
-def empty(ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> None:
+def empty(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> int:
     """Discard all messages of a channel.
 
     This includes messages in flight and deferred messages. Other channels keep theirs, and consumers stay connected,
     but can no longer finish what they have in flight.
     """
-    operate(ctx, cluster, output, Operation("empty", topic, channel), confirm)
+    return operate(cluster, output, Operation("empty", topic, channel), confirm)
 
 
 @command(
@@ -173,16 +138,10 @@ def empty(ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm
     """,
     document=DOCUMENT,
 )
-@topic_argument
-@channel_argument
-@confirm_options
-@cluster_options
-@output_options
-@click.pass_context
-def delete(ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> None:
+def delete(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> int:
     """Delete a channel with all its messages.
 
     It is deleted on all nodes and nsqlookupds, and its consumers are disconnected. A consumer that reconnects creates
     the channel again: stop the consumers first.
     """
-    operate(ctx, cluster, output, Operation("delete", topic, channel), confirm)
+    return operate(cluster, output, Operation("delete", topic, channel), confirm)

@@ -1,23 +1,228 @@
-"""`gnsqadmin check`: checks limits, as a plugin for monitoring systems."""
+"""`gnsqadmin check`: checks limits, as a plugin for monitoring systems.
+
+Each row of METRICS defines an option of `check`, a key of its JSON and a label of its performance data.
+"""
 
 import enum
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
 
 import click
 
 from nsqadmin_cli import units
 from nsqadmin_cli.cluster import Cluster, errors_of
-from nsqadmin_cli.command import AdminCommand, command
+from nsqadmin_cli.command import AdminCommand, Duration, channel_option, command, option, topic_option
 from nsqadmin_cli.errors import AdminError, ExitCode
-from nsqadmin_cli.look import Look, look
-from nsqadmin_cli.options import Duration, channel_option, cluster_options, output_options, topic_option
 from nsqadmin_cli.output import Output
-from nsqadmin_cli.table import Block, Cell, Column, Line, Table, Tone
-from nsqadmin_cli.text import plural
-from nsqadmin_cli.thresholds import METRICS, Limits, Measure, Metric, Scope, limit_options
+from nsqadmin_cli.snapshot import Flow, Snapshot, take_snapshot
+from nsqadmin_cli.table import Block, Line, Tone, column, described, table_of
+from nsqadmin_cli.units import plural
+
+
+class Measure(NamedTuple):
+    """One value of a topic, a channel, or (both empty) in total."""
+
+    value: float
+    topic: str = ""
+    channel: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits beyond which a value is a warning or critical; None: never."""
+
+    warning: float | None = None
+    critical: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric. `least`: its limits are lower limits. `moving`: it needs two snapshots."""
+
+    key: str
+    what: str
+    help: str
+    measure: Callable[["Scope"], Iterator[Measure]]
+    least: bool = False
+    moving: bool = False
+    duration: bool = False  # seconds; else a number
+    rate: bool = False
+
+    @property
+    def option(self) -> str:
+        return f"--{self.key.replace('_', '-')}{'-min' * self.least}"
+
+    def beyond(self, value: float, limit: float | None) -> bool:
+        if limit is None:
+            return False
+        return value < limit if self.least else value > limit
+
+    def complaint(self, value: float, limit: float) -> str:
+        """The text for a value beyond its limit."""
+        if value == math.inf:
+            return f"it does not become empty, but should within {self.text(limit)}"
+        return f"{self.what} {self.text(value)} is {'less' if self.least else 'more'} than {self.text(limit)}"
+
+    def worst(self, measures: list[Measure]) -> Measure | None:
+        choose = min if self.least else max
+        return choose(measures, key=lambda measure: measure.value) if measures else None
+
+    def text(self, value: float) -> str:
+        """A value as readable text."""
+        if self.duration:
+            return units.latency(value)
+        return units.rate(value) + "/s" if self.rate else units.count(int(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The snapshot without `excluded`, patterns of `topic` or `topic/channel`."""
+
+    seen: Snapshot
+    excluded: tuple[str, ...] = ()
+
+    def has(self, topic: str, channel: str = "") -> bool:
+        names = [topic, f"{topic}/{channel}"] if channel else [topic]
+        return not any(fnmatchcase(name, pattern) for name in names for pattern in self.excluded)
+
+    def topics(self) -> Iterator[Any]:
+        return (topic for topic in self.seen.totals.topics if self.has(topic.topic_name))
+
+    def channels(self) -> Iterator[tuple[str, Any, Flow]]:
+        """Topic, channel and its flows."""
+        flows = self.seen.flows or {}
+        for topic in self.topics():
+            for channel in topic.channels:
+                if self.has(topic.topic_name, channel.channel_name):
+                    yield topic.topic_name, channel, flows.get((topic.topic_name, channel.channel_name), Flow())
+
+
+def _depth(scope: Scope) -> Iterator[Measure]:
+    topics = sum(topic.depth for topic in scope.topics())
+    yield Measure(topics + sum(channel.depth for _, channel, _ in scope.channels()))
+
+
+def _topic_depth(scope: Scope) -> Iterator[Measure]:
+    return (Measure(topic.depth, topic.topic_name) for topic in scope.topics())
+
+
+def _of_channels(field: str) -> Callable[[Scope], Iterator[Measure]]:
+    def measure(scope: Scope) -> Iterator[Measure]:
+        for topic, channel, _ in scope.channels():
+            yield Measure(getattr(channel, field), topic, channel.channel_name)
+
+    return measure
+
+
+def _of_flows(field: str) -> Callable[[Scope], Iterator[Measure]]:
+    def measure(scope: Scope) -> Iterator[Measure]:
+        return (Measure(getattr(flow, field), topic, row.channel_name) for topic, row, flow in scope.channels())
+
+    return measure
+
+
+def _drain_time(scope: Scope) -> Iterator[Measure]:
+    for topic, channel, flow in scope.channels():
+        seconds = flow.drain_seconds(channel.depth)
+        yield Measure(math.inf if seconds is None else seconds, topic, channel.channel_name)
+
+
+def _nodes(scope: Scope) -> Iterator[Measure]:
+    yield Measure(sum(node.health == "OK" for node in scope.seen.nodes.values()))
+
+
+METRICS = (
+    Metric("depth", "depth", "Maximum depth of all topics and channels together.", _depth),
+    Metric("topic_depth", "depth", "Maximum depth of a topic.", _topic_depth),
+    Metric("channel_depth", "depth", "Maximum depth of a channel.", _of_channels("depth")),
+    Metric(
+        "backend_depth", "on disk", "Maximum number of messages of a channel on disk.", _of_channels("backend_depth")
+    ),
+    Metric(
+        "in_flight", "in flight", "Maximum number of messages of a channel in flight.", _of_channels("in_flight_count")
+    ),
+    Metric("deferred", "deferred", "Maximum number of deferred messages of a channel.", _of_channels("deferred_count")),
+    Metric(
+        "requeue_rate",
+        "requeued",
+        "Maximum number of requeued messages of a channel per second.",
+        _of_flows("requeues"),
+        moving=True,
+        rate=True,
+    ),
+    Metric(
+        "timeout_rate",
+        "timed out",
+        "Maximum number of timed out messages of a channel per second.",
+        _of_flows("timeouts"),
+        moving=True,
+        rate=True,
+    ),
+    Metric(
+        "drain_time",
+        "time to drain",
+        "Maximum time until a channel is empty at the current rates.",
+        _drain_time,
+        moving=True,
+        duration=True,
+    ),
+    Metric("clients", "clients", "Minimum number of consumers of a channel.", _of_channels("client_count"), least=True),
+    Metric("nodes", "healthy nodes", "Minimum number of nodes that answer and are healthy.", _nodes, least=True),
+)
+
+
+class LimitsType(click.ParamType[Limits]):
+    """`CRITICAL`, `WARNING,CRITICAL` or `WARNING,` as a Limits."""
+
+    name = "limits"
+
+    def __init__(self, metric: Metric) -> None:
+        self.metric = metric
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Limits:
+        if isinstance(value, Limits):
+            return value
+        warning, comma, critical = str(value).partition(",")
+        if not comma:
+            warning, critical = "", warning
+        try:
+            limits = Limits(*(self._number(text) if text else None for text in (warning, critical)))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if limits == Limits():
+            self.fail(
+                f"{value!r} does not contain a limit, expected CRITICAL, WARNING,CRITICAL or WARNING, as in 1000,5000",
+                param,
+                ctx,
+            )
+        if limits.warning is not None and self.metric.beyond(limits.warning, limits.critical):
+            order = "less" if self.metric.least else "more"
+            self.fail(f"the warning limit of {value!r} is {order} than the critical one.", param, ctx)
+        return limits
+
+    def _number(self, text: str) -> float:
+        if self.metric.duration:
+            return units.parse_duration(text)
+        if not re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,6})?" if self.metric.rate else r"[0-9]{1,18}", text):
+            kind = "number" if self.metric.rate else "whole number"
+            raise ValueError(
+                f"{text!r} is not a {kind}, expected CRITICAL, WARNING,CRITICAL or WARNING, as in 1000,5000"
+            )
+        return float(text) if self.metric.rate else int(text)
+
+
+def limit_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An option for each of METRICS, with the parameter `limits_{key}`: Limits or None."""
+    for metric in reversed(METRICS):
+        limits = option(
+            metric.option, f"limits_{metric.key}", type=LimitsType(metric), metavar="LIMITS", help=metric.help
+        )
+        function = limits(function)
+    return function
 
 
 class Status(enum.StrEnum):
@@ -45,25 +250,28 @@ _SHOWN = 20  # problems in the text: monitoring systems take some kilobytes
 class Problem:
     """A value beyond a limit, or unknown. `metric` is empty if it is not about a limit."""
 
-    status: Status
-    text: str
-    metric: str = ""
-    measure: Measure = Measure(math.nan)
-    limits: Limits = Limits()
-    node: str = ""
+    status: Status = column("status")
+    metric: str = column("metric", null=True, help="null if a node is the problem")
+    topic: str = column("topic", null=True)
+    channel: str = column("channel", null=True)
+    node: str = column("node", null=True, help="null if not about one")
+    value: float | None = column("value", help="null if there is none, or the channel never becomes empty")
+    warning: float | None = column("warning")
+    critical: float | None = column("critical", help="the limits, or null")
+    text: str = column("text")
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "status": self.status.value,
-            "metric": self.metric or None,
-            "topic": self.measure.topic or None,
-            "channel": self.measure.channel or None,
-            "node": self.node or None,
-            "value": _number(self.measure.value),
-            "warning": self.limits.warning,
-            "critical": self.limits.critical,
-            "text": self.text,
-        }
+    @classmethod
+    def of(
+        cls,
+        status: Status,
+        text: str,
+        metric: str = "",
+        measure: Measure = Measure(math.nan),  # noqa: B008
+        limits: Limits = Limits(),
+        node: str = "",
+    ) -> "Problem":
+        value = _number(measure.value)
+        return cls(status, metric, measure.topic, measure.channel, node, value, limits.warning, limits.critical, text)
 
 
 class CheckCommand(AdminCommand):
@@ -99,41 +307,36 @@ def _unknown(error: click.ClickException) -> click.ClickException:
         gnsqadmin check --requeue-rate 1,10 --drain-time 10m,1h --interval 30
         gnsqadmin check --channel-depth 50000 --exclude 'audit/*' --exclude '*#ephemeral'
     """,
-    document="""
-        time      unix seconds
-        status    OK, WARNING, CRITICAL or UNKNOWN
-        summary   the text of the first line
-        problems  list, the worst first: status, metric (null if a node is the
-                  problem), topic, channel, node (null if not about one), value
-                  (null if there is none, or the channel never becomes empty),
-                  warning, critical (the limits, or null), text
-        metrics   the worst value of each: depth, topic_depth, channel_depth,
-                  backend_depth, in_flight, deferred, requeue_rate, timeout_rate,
-                  drain_time (seconds), clients, nodes; null if there is nothing to
-                  measure, and for rates and times without --interval or a limit
-    """,
+    document=(
+        """
+        time     unix seconds
+        status   OK, WARNING, CRITICAL or UNKNOWN
+        summary  the text of the first line
+        """,
+        described("problems", "list, the worst first", Problem),
+        """
+        metrics  the worst value of each: depth, topic_depth, channel_depth,
+                 backend_depth, in_flight, deferred, requeue_rate, timeout_rate,
+                 drain_time (seconds), clients, nodes; null if there is nothing to
+                 measure, and for rates and times without --interval or a limit
+        """,
+    ),
 )
 @limit_options
 @topic_option
 @channel_option
-@click.option(
+@option(
     "--exclude",
     multiple=True,
     metavar="PATTERN",
     help="Ignore topics, or channels as topic/channel, with names that match; * matches any text, ? any character.",
 )
-@click.option(
+@option(
     "--interval",
     type=Duration(3600),
-    metavar="DURATION",
     help="Time over which rates and the drain time are measured. [default: 5 if one of them has a limit]",
 )
-@cluster_options
-@output_options
-@click.pass_context
 def check(
-    ctx: click.Context,
-    /,
     cluster: Cluster,
     output: Output,
     topic: str,
@@ -141,7 +344,7 @@ def check(
     exclude: tuple[str, ...],
     interval: float | None,
     **limits: Limits | None,
-) -> None:
+) -> int:
     """Check that all is within limits: exit code 0 OK, 1 warning, 2 critical, 3 unknown.
 
     LIMITS are CRITICAL, or WARNING,CRITICAL, or WARNING, with a trailing comma: numbers, or durations such as 10m for
@@ -161,8 +364,8 @@ def check(
         seen = _look(cluster, topic, channel, interval)
         found = [*_of_nodes(seen), *_of_names(seen, topic, channel)]
     except AdminError as error:  # no nsqlookupd answers
-        seen = Look({}, [])
-        found = [Problem(Status.UNKNOWN, str(error))]
+        seen = Snapshot({}, [])
+        found = [Problem.of(Status.UNKNOWN, str(error))]
     scope = Scope(seen, exclude)
     measures = {
         metric: list(metric.measure(scope)) if interval is not None or not metric.moving else [] for metric in METRICS
@@ -178,39 +381,39 @@ def check(
             "time": seen.clock,
             "status": status.value,
             "summary": summary,
-            "problems": [problem.as_json() for problem in problems],
+            "problems": problems,
             "metrics": {metric.key: _number(measure.value) if measure else None for metric, measure in worst.items()},
         },
         lambda: list(_lines(status, summary, problems, _performance(worst, given))),
-        lambda: _table(problems),
+        lambda: table_of(Problem, problems),
     )
-    ctx.exit(_CODES[status])
+    return _CODES[status]
 
 
-def _look(cluster: Cluster, topic: str, channel: str, interval: float | None) -> Look:
+def _look(cluster: Cluster, topic: str, channel: str, interval: float | None) -> Snapshot:
     """One snapshot, or two for rates. AdminError if no nsqlookupd answers."""
-    seen = look(cluster, topic=topic, channel=channel)
+    seen = take_snapshot(cluster, topic=topic, channel=channel)
     if interval is None or not seen.nodes:
         return seen
     from nsqadmin_cli.render.progress import wait  # what it needs loads slowly
 
     wait(f"measuring rates, {interval:g} s", interval)
-    return look(cluster, topic=topic, channel=channel, before=seen)
+    return take_snapshot(cluster, topic=topic, channel=channel, before=seen)
 
 
-def _of_nodes(seen: Look) -> Iterator[Problem]:
+def _of_nodes(seen: Snapshot) -> Iterator[Problem]:
     for error in errors_of(seen.answers):
-        yield Problem(Status.CRITICAL, str(error), node=str(error.address))
+        yield Problem.of(Status.CRITICAL, str(error), node=str(error.address))
     for address, node in seen.nodes.items():
         if node.health != "OK":
-            yield Problem(Status.CRITICAL, f"nsqd at {address}: {node.health}", node=str(address))
+            yield Problem.of(Status.CRITICAL, f"nsqd at {address}: {node.health}", node=str(address))
     for error in seen.lookupd_errors:
-        yield Problem(Status.WARNING, str(error), node=str(error.address))
+        yield Problem.of(Status.WARNING, str(error), node=str(error.address))
     if not seen.answers:
-        yield Problem(Status.UNKNOWN, "nsqlookupd lists no nodes")
+        yield Problem.of(Status.UNKNOWN, "nsqlookupd lists no nodes")
 
 
-def _of_names(seen: Look, topic: str, channel: str) -> Iterator[Problem]:
+def _of_names(seen: Snapshot, topic: str, channel: str) -> Iterator[Problem]:
     """The topic or channel that was named and does not exist: without this, it would pass the limits."""
     if not seen.nodes or (not topic and not channel):
         return
@@ -220,7 +423,7 @@ def _of_names(seen: Look, topic: str, channel: str) -> Iterator[Problem]:
         what = f"channel {topic}/{channel}" if topic else f"channel {channel}"
     else:
         return
-    yield Problem(Status.UNKNOWN, f"no node has the {what}", measure=Measure(math.nan, topic, channel))
+    yield Problem.of(Status.UNKNOWN, f"no node has the {what}", measure=Measure(math.nan, topic, channel))
 
 
 def _of_limits(given: dict[Metric, Limits], measures: dict[Metric, list[Measure]]) -> Iterator[Problem]:
@@ -229,7 +432,7 @@ def _of_limits(given: dict[Metric, Limits], measures: dict[Metric, list[Measure]
             for status, limit in ((Status.CRITICAL, limits.critical), (Status.WARNING, limits.warning)):
                 if limit is not None and metric.beyond(measure.value, limit):
                     text = _place(measure) + metric.complaint(measure.value, limit)
-                    yield Problem(status, text, metric.key, measure, limits)
+                    yield Problem.of(status, text, metric.key, measure, limits)
                     break
 
 
@@ -289,12 +492,3 @@ def _limit(metric: Metric, limit: float | None) -> str:
 
 def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _table(problems: list[Problem]) -> Table:
-    columns = ("status", "metric", "topic", "channel", "node", "value", "warning", "critical", "text")
-    table = Table([Column(key, key) for key in columns])
-    for problem in problems:
-        row = problem.as_json()
-        table.rows.append([Cell(row[key]) for key in columns])
-    return table

@@ -1,44 +1,53 @@
 """`gnsqadmin config get` and `config set`: options of running nodes."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 
-from nsqadmin_cli.address import Address
+from gnsqd.log import Level
+from gnsqd.options import OPTIONS, TLS_VERSIONS, Kind
+from nsqadmin_cli import units
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Answers, Cluster, ask_all, errors_of, values_of
-from nsqadmin_cli.command import command
-from nsqadmin_cli.http_client import NodeError, Refused
-from nsqadmin_cli.node_options import CHANGEABLE, NODE_OPTIONS, key_of, parse, shown
-from nsqadmin_cli.options import cluster_options, output_options
+from nsqadmin_cli.command import command, option
+from nsqadmin_cli.http_client import Address, NodeError, Refused
 from nsqadmin_cli.output import Output, not_found, report
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Row, Table, Tone
-from nsqadmin_cli.text import plural, printable, suggestion
+from nsqadmin_cli.units import plural, printable, suggestion
 
 _UNKNOWN = "INVALID_OPTION"
 _SHOWN = 3  # nodes in a row
 _PATIENCE = 4  # timeouts for all options of a node, each of which has one
 
 
+NODE_OPTIONS = {option.cfg: option.kind for option in OPTIONS if option.cfg}
+CHANGEABLE = [option.cfg for option in OPTIONS if option.reload]  # while it runs
+_NAMES: dict[Kind, dict[int, str]] = {
+    Kind.LOG_LEVEL: {level.value: level.name.lower() for level in Level},
+    Kind.TLS_REQUIRED: {0: "no", 1: "tcp-https", 2: "yes"},
+    Kind.TLS_VERSION: {number: name for name, number in TLS_VERSIONS.items()},
+}
+
+
 class _Key(click.ParamType[str]):
-    """The key of an option."""
+    """The key of an option, which may be given like its flag."""
 
     name = "option"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            return key_of(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", value):
+            self.fail(f"{printable(repr(value), 100)} is not a valid option name.", param, ctx)
+        return str(value).replace("-", "_")
 
 
-def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def _complete(param: click.Parameter, incomplete: str) -> list[str]:
     return [key for key in NODE_OPTIONS if key.startswith(incomplete)]
 
 
-def _complete_changeable(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def _complete_changeable(param: click.Parameter, incomplete: str) -> list[str]:
     return [key for key in CHANGEABLE if key.startswith(incomplete)]
 
 
@@ -57,11 +66,8 @@ def _complete_changeable(ctx: click.Context, param: click.Parameter, incomplete:
     """,
 )
 @click.argument("option", nargs=-1, type=_Key(), shell_complete=_complete)
-@click.option("--different", is_flag=True, help="Show only options whose values differ between nodes.")
-@cluster_options
-@output_options
-@click.pass_context
-def get(ctx: click.Context, cluster: Cluster, output: Output, option: tuple[str, ...], different: bool) -> None:
+@option("--different", is_flag=True, help="Show only options whose values differ between nodes.")
+def get(cluster: Cluster, output: Output, option: tuple[str, ...], different: bool) -> int:
     """Show the options of running nodes, all or the given ones.
 
     Options are named by their keys in the config file (max_msg_size) or as flags (max-msg-size). Nodes with the same
@@ -80,7 +86,7 @@ def get(ctx: click.Context, cluster: Cluster, output: Output, option: tuple[str,
         lambda: [_value_table(kept, found)],
         lambda: _flat_table(kept, found),
     )
-    ctx.exit(report(errors))
+    return report(errors)
 
 
 @command(
@@ -98,10 +104,7 @@ def get(ctx: click.Context, cluster: Cluster, output: Output, option: tuple[str,
 )
 @click.argument("option", type=_Key(), shell_complete=_complete_changeable)
 @click.argument("value", nargs=-1, required=True)
-@cluster_options
-@output_options
-@click.pass_context
-def set_option(ctx: click.Context, cluster: Cluster, output: Output, option: str, value: tuple[str, ...]) -> None:
+def set_option(cluster: Cluster, output: Output, option: str, value: tuple[str, ...]) -> int:
     """Change an option of running nodes, until they are restarted.
 
     Two options can be changed: log_level (debug, info, warn, error, fatal), and nsqlookupd_tcp_addresses, with several
@@ -117,7 +120,34 @@ def set_option(ctx: click.Context, cluster: Cluster, output: Output, option: str
     table = _change_table(option, answers)
     # Where nothing was changed, the errors say it all.
     output.show(lambda: _change_document(option, answers), lambda: [table] if found else [], lambda: table)
-    ctx.exit(report(errors))
+    return report(errors)
+
+
+def parse(key: str, text: str) -> object:
+    """The value in a node's answer: parsed JSON for options known not to be text, else the text itself."""
+    if NODE_OPTIONS.get(key, Kind.STRING) is Kind.STRING:
+        return text
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    # A node may send anything, but the value of an option is not nested.
+    parts = value if isinstance(value, list) else [value]
+    return text if any(isinstance(part, list | dict) for part in parts) else value
+
+
+def shown(key: str, value: object) -> str:
+    """A parsed value as readable text."""
+    kind = NODE_OPTIONS.get(key, Kind.STRING)
+    if kind is Kind.DURATION and type(value) is int and 0 <= value < 2**63:
+        return units.latency(value / 1e9)
+    if kind in _NAMES and type(value) is int:
+        return _NAMES[kind].get(value, str(value))
+    if kind in (Kind.STRINGS, Kind.FLOATS) and isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    if isinstance(value, str):
+        return value or "none"
+    return json.dumps(value)
 
 
 def _options(node: Nsqd, keys: Sequence[str]) -> dict[str, object]:

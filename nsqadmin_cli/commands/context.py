@@ -1,18 +1,25 @@
-"""`gnsqadmin context`: saved addresses of clusters."""
+"""`gnsqadmin context` and `completion`: saved addresses of clusters, and scripts for shells."""
 
 import os
 from dataclasses import replace
 from typing import Any
 
 import click
+from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
-from nsqadmin_cli import context as contexts
-from nsqadmin_cli.command import command
+from nsqadmin_cli.command import command, option
 from nsqadmin_cli.completion import complete_contexts
-from nsqadmin_cli.context import Context, Contexts
-from nsqadmin_cli.options import output_options, settings_options
+from nsqadmin_cli.context import (
+    ClusterSettings,
+    Context,
+    Contexts,
+    config_path,
+    is_name,
+    load_contexts,
+    merged,
+    save_contexts,
+)
 from nsqadmin_cli.output import Output, note
-from nsqadmin_cli.settings import ClusterSettings, merged
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Table, Tone
 
 _FILES = ("tls_ca", "tls_cert", "tls_key", "token_file")
@@ -27,10 +34,9 @@ _FILES = ("tls_ca", "tls_cert", "tls_key", "token_file")
                   settings, named like their options
     """,
 )
-@output_options
 def list_contexts(output: Output) -> None:
     """List the saved contexts."""
-    saved = contexts.load()
+    saved = load_contexts()
     output.show(lambda: _document(saved), lambda: [_table(saved)])
 
 
@@ -42,33 +48,32 @@ def list_contexts(output: Output) -> None:
     """,
 )
 @click.argument("name", shell_complete=complete_contexts)
-@settings_options
 def set_context(settings: ClusterSettings, name: str) -> None:
     """Save the given options under a name; options saved there before are kept.
 
     The first context becomes the current one. Variables such as GNSQADMIN_TIMEOUT are not saved.
     """
-    if not contexts.is_name(name):
+    if not is_name(name):
         raise click.UsageError("a context name has 1 to 64 of a-z, A-Z, 0-9, '.', '_' and '-'.")
-    saved = contexts.load()
+    saved = load_contexts()
     # A copy of the context that an option names.
     base = saved.get(settings.context_name) if settings.by_option else saved.contexts.get(name, Context())
     saved = saved.with_context(name, merged(base, _with_absolute_paths(settings.options)))
-    contexts.save(saved if saved.current else replace(saved, current=name))
-    note(f"saved context {name} in {contexts.path()}")
+    save_contexts(saved if saved.current else replace(saved, current=name))
+    note(f"saved context {name} in {config_path()}")
 
 
 @command("use", examples="gnsqadmin context use prod\ngnsqadmin context use --none")
 @click.argument("name", required=False, shell_complete=complete_contexts)
-@click.option("--none", "no_context", is_flag=True, help="Use no context by default.")
+@option("--none", "no_context", is_flag=True, help="Use no context by default.")
 def use(name: str | None, no_context: bool) -> None:
     """Make a context the current one, which is used by default."""
     if (name is None) != no_context:
         raise click.UsageError("give the name of a context, or --none.")
-    saved = contexts.load()
+    saved = load_contexts()
     if name is not None:
         saved.get(name)
-    contexts.save(replace(saved, current=name or ""))
+    save_contexts(replace(saved, current=name or ""))
     note(f"the current context is {name}" if name else "there is no current context")
 
 
@@ -76,7 +81,7 @@ def use(name: str | None, no_context: bool) -> None:
 @click.argument("name", shell_complete=complete_contexts)
 def remove(name: str) -> None:
     """Remove a context."""
-    contexts.save(contexts.load().without(name))
+    save_contexts(load_contexts().without(name))
     note(f"removed context {name}")
 
 
@@ -90,7 +95,7 @@ def _document(saved: Contexts) -> dict[str, Any]:
         {"name": name, "current": name == saved.current} | context.settings()
         for name, context in sorted(saved.contexts.items())
     ]
-    return {"file": str(contexts.path()), "contexts": found}
+    return {"file": str(config_path()), "contexts": found}
 
 
 def _table(saved: Contexts) -> Table:
@@ -100,7 +105,7 @@ def _table(saved: Contexts) -> Table:
             Column("current", "current", keep=ALWAYS),
             Column("settings", "settings", keep=ALWAYS),
         ),
-        empty=f"No contexts in {contexts.path()}.",
+        empty=f"No contexts in {config_path()}.",
     )
     for name, context in sorted(saved.contexts.items()):
         current = name == saved.current
@@ -117,3 +122,30 @@ def _words(key: str, value: object) -> list[str]:
         return [option]
     values = value if isinstance(value, list) else [f"{value:g}" if isinstance(value, float) else value]
     return [f"{option} {one}" for one in values]
+
+
+class _BashComplete(BashComplete):
+    @staticmethod
+    def _check_version() -> None:
+        """The script may be generated on another machine."""
+
+
+_SHELLS: dict[str, type[ShellComplete]] = {"bash": _BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+
+
+@command(
+    "completion",
+    examples="""
+        eval "$(gnsqadmin completion bash)"      # in ~/.bashrc
+        eval "$(gnsqadmin completion zsh)"       # in ~/.zshrc, after compinit
+        gnsqadmin completion fish > ~/.config/fish/completions/gnsqadmin.fish
+    """,
+)
+@click.argument("shell", type=click.Choice(sorted(_SHELLS)))
+def completion(shell: str) -> None:
+    """Print a script that lets a shell complete commands, options, saved contexts, topics and channels.
+
+    Topics and channels are queried from the nodes, for at most a second.
+    """
+    root = click.get_current_context().find_root().command
+    click.echo(_SHELLS[shell](root, {}, "gnsqadmin", "_GNSQADMIN_COMPLETE").source())

@@ -1,26 +1,37 @@
-"""`gnsqadmin copy`: publishes the messages of a topic to another one, in this or another cluster."""
+"""`gnsqadmin copy`, `save` and `load`: move messages to another topic or cluster, to a file, and back."""
 
+import itertools
+import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import click
 
-from nsqadmin_cli.address import Address
+from nsqadmin_cli import units
+from nsqadmin_cli.archive import STDOUT, ArchivedLine, ArchiveWriter, InputError, name_of, read_archive, size_of, spread
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import AdminOption, command
+from nsqadmin_cli.command import AddressType, Name, command, option
 from nsqadmin_cli.completion import complete_contexts, complete_topics
-from nsqadmin_cli.consumer import Consumer
-from nsqadmin_cli.consuming import Source, source_options
-from nsqadmin_cli.context import Context
+from nsqadmin_cli.consumer import Source, source_options, transfer
+from nsqadmin_cli.context import ClusterSettings, Context
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.options import AddressType, Name, cluster_options, output_options
-from nsqadmin_cli.output import Output, report
-from nsqadmin_cli.publisher import PUBLISHED, Publisher, rate_option, show_published
-from nsqadmin_cli.render.progress import progress
-from nsqadmin_cli.settings import ClusterSettings
+from nsqadmin_cli.http_client import Address
+from nsqadmin_cli.message import DOCUMENT
+from nsqadmin_cli.output import Advance, Output, is_terminal, note, progress, report
+from nsqadmin_cli.publisher import (
+    PUBLISHED,
+    NodeCount,
+    Publisher,
+    TopicCount,
+    rate_option,
+    show_by_topic,
+    show_published,
+)
 from nsqadmin_cli.subscription import Received
-from nsqadmin_cli.text import plural
-from nsqadmin_cli.transfer import look_at_rest, transfer
+from nsqadmin_cli.table import Form, Line, column, described, table_of
+from nsqadmin_cli.units import plural
 
 _PATIENCE = 20.0  # seconds that the destination may be away; a message in flight times out after 60
 _TO = "Where to"
@@ -37,30 +48,25 @@ _TO = "Where to"
 )
 @click.argument("topic", type=Name("topic"), shell_complete=complete_topics)
 @click.argument("destination", type=Name("topic"), default=None, required=False, shell_complete=complete_topics)
-@click.option(
+@option(
     "--to-nsqd-http-address",
     "to_nsqds",
-    cls=AdminOption,
     section=_TO,
     multiple=True,
     type=AddressType(),
-    metavar="ADDRESS",
     help="HTTP address of an nsqd to publish to. Without this and the next two options, publish to the source nodes.",
 )
-@click.option(
+@option(
     "--to-lookupd-http-address",
     "to_lookupds",
-    cls=AdminOption,
     section=_TO,
     multiple=True,
     type=AddressType(),
-    metavar="ADDRESS",
     help="HTTP address of an nsqlookupd, to publish to all nodes that it lists.",
 )
-@click.option(
+@option(
     "--to-context",
     "to_context",
-    cls=AdminOption,
     section=_TO,
     default="",
     metavar="NAME",
@@ -69,11 +75,7 @@ _TO = "Where to"
 )
 @rate_option
 @source_options("copy")
-@cluster_options
-@output_options
-@click.pass_context
 def copy(
-    ctx: click.Context,
     cluster: Cluster,
     output: Output,
     topic: str,
@@ -83,7 +85,7 @@ def copy(
     to_context: str,
     rate: float,
     source: Source,
-) -> None:
+) -> int:
     """Publish the messages of TOPIC to DESTINATION, by default a topic of the same name.
 
     With --channel, the messages of that channel are moved until it is empty. Each is finished only after a node of the
@@ -107,32 +109,175 @@ def copy(
             "source and destination are the same: give another DESTINATION, or another cluster, as with --to-context."
         )
     publisher = Publisher(nodes, patience=_PATIENCE, rate=rate)
-    channel = source.wish.channel
     started = time.monotonic()
 
-    def deliver(messages: Sequence[Received]) -> None:
+    def deliver(messages: Sequence[Received], advance: Advance) -> None:
         for count in publisher.publish(name, [message.body for message in messages]):
             advance(count)
 
-    total = source.count or (None if source.follow else look_at_rest(cluster, topic, channel).waiting or None)
-    interrupted = False
-    with Consumer(cluster, [topic], source.wish) as consumer:
-        consumer.start(create_channel=source.create, yes=source.yes)
-        with progress("copying", total) as advance:
-            try:
-                transfer(consumer, cluster, topic, channel, deliver, count=source.count, follow=source.follow)
-            except KeyboardInterrupt:
-                interrupted = True
-            except AdminError as error:
-                told_so_far = f"{plural(publisher.total, 'message')} copied to {name}"
-                raise AdminError(f"{error}; {told_so_far}") from None
-    consumer.warn()
-    document = {"source": topic, "channel": channel}
+    def done() -> str:
+        return f"{plural(publisher.total, 'message')} copied to {name}"
+
+    errors, interrupted = transfer(cluster, topic, source, "copying", deliver, done)
+    document = {"source": topic, "channel": source.options.channel}
     show_published(output, publisher, name, time.monotonic() - started, document)
     if interrupted:
         raise KeyboardInterrupt
-    ctx.exit(report([*cluster.lookupd_errors, *lookupd_errors, *consumer.errors]))
+    return report([*errors, *lookupd_errors])
 
 
 def _texts(addresses: tuple[Address, ...]) -> tuple[str, ...]:
     return tuple(map(str, addresses))
+
+
+@dataclass(slots=True)
+class SavedFile:
+    """Messages that were saved; `bytes` are those of their bodies."""
+
+    topic: str = column("topic")
+    channel: str = column("channel")
+    file: str = column("file")
+    messages: int = column("messages", form=Form.COUNT, default=0)
+    bytes: int = column("bytes", form=Form.COUNT, default=0)
+    seconds: float = column("seconds", default=0.0)
+
+
+@command(
+    "save",
+    examples="""
+        gnsqadmin save orders orders.ndjson.gz --channel archive
+        gnsqadmin save orders - -n 100 | jq .body
+        gnsqadmin save orders orders.ndjson --channel archive --create --follow
+    """,
+    document=f"""
+        topic, channel, file, messages, bytes (of their bodies), seconds
+        Each line of the file is a document:{DOCUMENT}
+    """,
+)
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@option("--append", is_flag=True, help="Append to an existing file.")
+@source_options("save")
+def save(cluster: Cluster, output: Output, topic: str, file: str, append: bool, source: Source) -> int:
+    """Save messages to a file, one JSON document per line.
+
+    The file is compressed if its name ends in .gz; - is standard output. gnsqadmin load publishes the messages again.
+
+    With --channel, the messages of that channel are moved to the file until the channel is empty. Each is finished only
+    after it is safely on disk. Messages in flight when a run ends are requeued, so there may be duplicates, but none is
+    lost.
+
+    Without --channel, messages published from now on are saved, until Ctrl-C. Messages that arrive while no save runs,
+    or faster than they can be saved, are not in the file.
+    """
+    started = time.monotonic()
+    row = SavedFile(topic, source.options.channel, file)
+    is_shown = not (file == STDOUT and is_terminal(sys.stdout))
+
+    def deliver(messages: Sequence[Received], advance: Advance) -> None:
+        writer.write(messages)
+        row.bytes += sum(len(message.body) for message in messages)
+        row.messages = writer.messages
+        advance(len(messages))
+
+    def done() -> str:
+        return f"{plural(row.messages, 'message')} saved to {file}"
+
+    with ArchiveWriter(file, append=append) as writer:
+        errors, interrupted = transfer(cluster, topic, source, "saving", deliver, done, shown=is_shown)
+    row.seconds = round(time.monotonic() - started, 3)
+    told = f"Saved {plural(row.messages, 'message')} ({units.size(row.bytes)}) of {topic} to {file}"
+    if file == STDOUT:
+        note(told)
+    else:
+        output.show(lambda: row, lambda: [Line.of(told)], lambda: table_of(SavedFile, [row]))
+    if interrupted:
+        sys.stdout.flush()
+        raise KeyboardInterrupt
+    return report(errors)
+
+
+@command(
+    "load",
+    examples="""
+        gnsqadmin load orders.ndjson.gz
+        gnsqadmin load orders.ndjson orders_test --rate 200
+        gnsqadmin load orders.ndjson --from-line 40001
+        zcat *.gz | gnsqadmin load - --dry-run
+    """,
+    document=(
+        described("topics", "list", TopicCount),
+        """
+        messages, bytes, seconds
+                 what was published, and the duration
+        """,
+        described("nodes", "list", NodeCount),
+    ),
+)
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@click.argument("topic", type=Name("topic"), default=None, required=False, shell_complete=complete_topics)
+@option("--from-line", "start", type=click.IntRange(1), default=1, help="Start at line N of the file.")
+@option("--dry-run", is_flag=True, help="Only read the file, and show what would be published.")
+@rate_option
+def load(
+    cluster: Cluster,
+    output: Output,
+    file: str,
+    topic: str | None,
+    start: int,
+    dry_run: bool,
+    rate: float,
+) -> int:
+    """Publish the messages of a file that gnsqadmin save, tail --json or data export wrote.
+
+    They are published to their original topics, or to TOPIC. The file may be compressed with gzip; - is standard input.
+
+    Each line is a JSON object with "body" or "body_base64", and "topic" unless TOPIC is given. Messages get a new id
+    and timestamp. At an invalid line, or when nodes refuse a message, load stops and prints the line to continue from.
+    """
+    publisher = None if dry_run else Publisher(cluster.nsqds(), patience=_PATIENCE, rate=rate)
+    run = _Run(publisher)
+    started = time.monotonic()
+    try:
+        with progress("reading" if dry_run else "publishing", size_of(file), "bytes") as advance:
+            for lines, size in read_archive(file, start=start):
+                published = spread(advance, size, len(lines) + 1)
+                for name, group in itertools.groupby(lines, lambda line: topic or line.topic):
+                    run.take(name, list(group), file, published)
+                published(1)  # for lines that are left out
+    except (AdminError, KeyboardInterrupt) as error:
+        told = f"{plural(run.messages, 'message')} {'read' if dry_run else 'published'}"
+        if run.last:
+            told += f", up to line {run.last}; continue with --from-line {run.last + 1}"
+        if isinstance(error, KeyboardInterrupt):
+            note(f"Interrupted: {told}")
+            raise
+        raise AdminError(f"{error}; {told}") from None
+    show_by_topic(output, run.topics, run.bytes, time.monotonic() - started, publisher)
+    return report(cluster.lookupd_errors)
+
+
+class _Run:
+    """Progress: messages by topic, their bytes, and `last`, the line up to which all are published."""
+
+    def __init__(self, publisher: Publisher | None) -> None:
+        self.publisher = publisher
+        self.topics: Counter[str] = Counter()
+        self.bytes = 0
+        self.last = 0
+
+    @property
+    def messages(self) -> int:
+        return self.topics.total()
+
+    def take(self, topic: str, lines: Sequence[ArchivedLine], file: str, published: Advance) -> None:
+        if not topic:
+            raise InputError(f"line {lines[0].number:,} of {name_of(file)} has no topic; give TOPIC")
+        bodies = [line.body for line in lines]
+        counts = [len(lines)] if self.publisher is None else self.publisher.publish(topic, bodies)
+        done = 0
+        for count in counts:
+            self.bytes += sum(map(len, bodies[done : done + count]))
+            done += count
+            self.topics[topic] += count
+            self.last = lines[done - 1].number
+            published(count)

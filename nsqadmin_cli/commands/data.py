@@ -1,24 +1,54 @@
-"""`gnsqadmin data verify`, which only reads, and the parts that commands for data directories share."""
+"""`gnsqadmin data verify` and `ls`, which only read, and the parts that commands for data directories share."""
 
-import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from nsqadmin_cli.command import AdminOption, command
-from nsqadmin_cli.datadir.checking import Checker, Finding, Report, Severity
-from nsqadmin_cli.datadir.directory import METADATA, DataDirectory, Queue, list_directory
-from nsqadmin_cli.datadir.journals import JournalReport, check_journals
-from nsqadmin_cli.datadir.lock import describe_holder, is_held
-from nsqadmin_cli.datadir.queue import Saved
-from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, Advance
-from nsqadmin_cli.errors import ExitCode, NotFound
-from nsqadmin_cli.options import output_options
-from nsqadmin_cli.output import Output, note
-from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Grid, Line, Paragraph, Row, Table, Tone
-from nsqadmin_cli.text import plural
+from gnsq_shared.directory import (
+    METADATA,
+    DataDirectory,
+    Queue,
+    describe_holder,
+    is_held,
+    list_directory,
+    make_plan,
+    oldest,
+    read_due_times,
+)
+from nsqadmin_cli.command import command, option
+from nsqadmin_cli.datadir.checking import (
+    Checker,
+    Finding,
+    JournalReport,
+    Report,
+    Severity,
+    check_journals,
+    count_messages,
+)
+from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, describe_missing
+from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
+from nsqadmin_cli.output import Advance, Output, note, progress
+from nsqadmin_cli.table import (
+    ALWAYS,
+    Block,
+    Cell,
+    Form,
+    Grid,
+    Line,
+    Paragraph,
+    Table,
+    Tone,
+    as_json,
+    column,
+    described,
+    json_only,
+    table_of,
+)
+from nsqadmin_cli.units import plural
 
 Function = Callable[..., Any]
 
@@ -27,7 +57,7 @@ _MARGIN = 8
 _QUICKLY_READ = 20_000_000  # bytes
 
 directory_argument = click.argument("directory", type=click.Path(exists=True, file_okay=False))
-max_msg_size_option = click.option(
+max_msg_size_option = option(
     "--max-msg-size",
     type=click.IntRange(1),
     default=DEFAULT_MAX_MSG_SIZE,
@@ -39,21 +69,18 @@ max_msg_size_option = click.option(
 
 def queue_options(function: Function) -> Function:
     """`--topic`, `--channel` and `--max-msg-size`: parameters of these names."""
-    for option in (
+    for one in (
         max_msg_size_option,
-        click.option(
-            "--channel", cls=AdminOption, section=_WHICH, default="", metavar="NAME", help="Only channels of this name."
-        ),
-        click.option(
+        option("--channel", section=_WHICH, default="", metavar="NAME", help="Only channels of this name."),
+        option(
             "--topic",
-            cls=AdminOption,
             section=_WHICH,
             default="",
             metavar="NAME",
             help="Only this topic and its channels.",
         ),
     ):
-        function = option(function)
+        function = one(function)
     return function
 
 
@@ -66,16 +93,9 @@ def select(found: DataDirectory, topic: str, channel: str) -> list[Queue]:
     return queues
 
 
-@contextmanager
-def reading(description: str, size: int, *, quiet: bool = False) -> Iterator[Advance]:
+def reading(description: str, size: int, *, quiet: bool = False) -> AbstractContextManager[Advance]:
     """Progress in bytes, of work that may take over a second."""
-    if quiet or size < _QUICKLY_READ or not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from nsqadmin_cli.render.progress import progress  # not before it is wanted: what it needs loads slowly
-
-    with progress(description, total=size, unit="bytes") as advance:
-        yield advance
+    return progress(description, size, "bytes", shown=not quiet and size >= _QUICKLY_READ)
 
 
 def head(found: DataDirectory, running: bool) -> list[Block]:
@@ -88,6 +108,28 @@ def head(found: DataDirectory, running: bool) -> list[Block]:
     return [Grid(facts)]
 
 
+@dataclass(slots=True)
+class VerifiedQueue:
+    queue: Cell = column("queue")
+    messages: int = column("messages", "msgs", Form.COUNT, ALWAYS)
+    bytes: int = column("bytes", form=Form.BYTES, keep=7, help="of bodies")
+    held: int = column(
+        "deferred", "def", Form.COUNT, keep=5, help="deferred messages that gnsqd keeps outside the queue"
+    )
+    state: Cell = column("state", keep=ALWAYS, json=False)
+    sound: bool = json_only()
+
+
+@dataclass(slots=True)
+class VerifiedJournal:
+    topic: Cell | str = column("in a journal", key="queue")
+    messages: int = column("messages", "msgs", Form.COUNT, ALWAYS)
+    bytes: int | None = column("size", form=Form.BYTES, keep=7)
+    queues: list[dict[str, Any]] = json_only("name and messages of each that has some", default=())
+    state: Cell | None = column("state", keep=ALWAYS, json=False)
+    sound: bool = json_only()
+
+
 @command(
     "verify",
     examples="""
@@ -95,23 +137,20 @@ def head(found: DataDirectory, running: bool) -> list[Block]:
         gnsqadmin data verify /var/lib/nsqd --topic orders --json | jq .findings
         gnsqadmin data verify /var/lib/nsqd && systemctl start gnsqd
     """,
-    document="""
+    document=(
+        """
         directory
         running  whether an nsqd runs on it
         sound    whether there is no damage
-        queues   list: queue, messages, bytes (of bodies), held (deferred messages
-                 that gnsqd keeps outside the queue), sound
-        journals list, of gnsqd with --durability: topic, messages, bytes, queues
-                 (name and messages of each that has some), sound
-        findings list: severity ("damage" or "note"), queue (null: the directory),
-                 file, position (bytes; null: the whole file), text, command (or null)
-    """,
+        """,
+        described("queues", "list", VerifiedQueue),
+        described("journals", "list, of gnsqd with --durability", VerifiedJournal),
+        described("findings", "list", Finding),
+    ),
 )
 @directory_argument
 @queue_options
-@output_options
-@click.pass_context
-def verify(ctx: click.Context, output: Output, directory: str, topic: str, channel: str, max_msg_size: int) -> None:
+def verify(output: Output, directory: str, topic: str, channel: str, max_msg_size: int) -> int:
     """Read all files of a data directory, and report damage and how to repair it.
 
     Damage is what nsqd has lost, would lose, or cannot start with; a note is harmless, or corrected by nsqd itself. The
@@ -128,18 +167,26 @@ def verify(ctx: click.Context, output: Output, directory: str, topic: str, chann
     with reading("reading", sum(journal.size for journal in found.select_journals(topic))) as advance:
         journals = check_journals(found, topic, channel, running=running, advance=advance)
     findings = _in_order([*findings, *(finding for each in journals for finding in each.findings)])
+    checked, checked_journals = _verified_queues(reports), _verified_journals(journals)
     output.show(
-        lambda: _verify_document(found, running, reports, journals, findings),
+        lambda: {
+            "directory": found.path,
+            "running": running,
+            "sound": not _damage(findings),
+            "queues": checked,
+            "journals": checked_journals,
+            "findings": findings,
+        },
         lambda: [
             *head(found, running),
-            _verify_table(reports),
-            *_verified_journals(journals),
+            table_of(VerifiedQueue, checked, total=plural(len(checked), "queue"), empty="No queues."),
+            *_journal_blocks(checked_journals),
             *finding_blocks(findings),
             _verdict(reports, journals, findings),
         ],
-        lambda: _finding_table(findings),
+        lambda: table_of(Finding, findings),
     )
-    ctx.exit(ExitCode.FAILED if _damage(findings) else ExitCode.OK)
+    return ExitCode.FAILED if _damage(findings) else ExitCode.OK
 
 
 def check(
@@ -159,94 +206,38 @@ def _in_order(findings: list[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: finding.severity is not Severity.DAMAGE)
 
 
-def saved_table(heading: str, rows: Sequence[Saved]) -> Table:
-    """A row for each queue with the messages that were saved from it."""
-    columns = (
-        Column("queue", heading),
-        Column("messages", "messages", "msgs", Form.COUNT, ALWAYS),
-        Column("lost_bytes", "lost", form=Form.BYTES, keep=ALWAYS, tone=Tone.BAD),
-    )
-    return Table(columns, [*rows], empty="No queues.")
-
-
 def _damage(findings: list[Finding]) -> int:
     return sum(finding.severity is Severity.DAMAGE for finding in findings)
 
 
-def _verify_document(
-    found: DataDirectory,
-    running: bool,
-    reports: list[Report],
-    journals: list[JournalReport],
-    findings: list[Finding],
-) -> dict[str, Any]:
-    return {
-        "directory": found.path,
-        "running": running,
-        "sound": not _damage(findings),
-        "queues": [
-            {
-                "queue": each.queue.name,
-                "messages": each.messages,
-                "bytes": each.bytes,
-                "held": each.held,
-                "sound": not each.damaged,
-            }
-            for each in reports
-        ],
-        "journals": [
-            {
-                "topic": each.journal.topic,
-                "messages": each.messages,
-                "bytes": each.journal.size,
-                "queues": [{"queue": name, "messages": count} for name, count in each.queues.items() if count],
-                "sound": not each.damaged,
-            }
-            for each in journals
-        ],
-        "findings": [finding.as_json() for finding in findings],
-    }
-
-
-def _verify_table(reports: list[Report]) -> Table:
-    table = Table(
-        (
-            Column("queue", "queue"),
-            Column("messages", "messages", "msgs", Form.COUNT, ALWAYS),
-            Column("bytes", "bytes", form=Form.BYTES, keep=7),
-            Column("held", "deferred", "def", Form.COUNT, keep=5),
-            Column("state", "state", keep=ALWAYS),
-        ),
-        empty="No queues.",
-    )
+def _verified_queues(reports: list[Report]) -> list[VerifiedQueue]:
+    rows = []
     for each in reports:
-        state = Cell("damaged", Tone.BAD) if each.damaged else Cell("sound", Tone.GOOD)
         name = Cell(each.queue.name, None if each.queue.channel else Tone.STRONG)
-        table.rows.append([name, each.messages, each.bytes, each.held, state])
-    if len(reports) > 1:
-        sums = [sum(each.messages for each in reports), sum(each.bytes for each in reports)]
-        table.total = [plural(len(reports), "queue"), *sums, sum(each.held for each in reports), None]
-    return table
-
-
-def _verified_journals(journals: list[JournalReport]) -> list[Block]:
-    """A row for each queue that has messages in a journal."""
-    if not journals:
-        return []
-    columns = (
-        Column("queue", "in a journal"),
-        Column("messages", "messages", "msgs", Form.COUNT, ALWAYS),
-        Column("bytes", "size", form=Form.BYTES, keep=7),
-        Column("state", "state", keep=ALWAYS),
-    )
-    table = Table(columns)
-    for each in journals:
         state = Cell("damaged", Tone.BAD) if each.damaged else Cell("sound", Tone.GOOD)
-        table.rows.append([Cell(each.journal.topic, Tone.STRONG), each.messages, each.journal.size, state])
-        for name, count in each.queues.items():
-            if count and name != each.journal.topic:
-                table.rows.append([name, count, None, None])
-    return [Line(), table]
+        rows.append(VerifiedQueue(name, each.messages, each.bytes, each.held, state, not each.damaged))
+    return rows
+
+
+def _verified_journals(journals: list[JournalReport]) -> list[VerifiedJournal]:
+    rows = []
+    for each in journals:
+        topic, sound = Cell(each.journal.topic, Tone.STRONG), not each.damaged
+        queues = [{"queue": name, "messages": count} for name, count in each.queues.items() if count]
+        state = Cell("sound", Tone.GOOD) if sound else Cell("damaged", Tone.BAD)
+        rows.append(VerifiedJournal(topic, each.messages, each.journal.size, queues, state, sound))
+    return rows
+
+
+def _journal_blocks(rows: list[VerifiedJournal]) -> list[Block]:
+    """A row for each queue that has messages in a journal."""
+    shown_rows = []
+    for row in rows:
+        shown_rows.append(row)
+        for queue in row.queues:
+            if queue["queue"] != as_json(row.topic):
+                shown_rows.append(VerifiedJournal(queue["queue"], queue["messages"]))
+    return [Line(), table_of(VerifiedJournal, shown_rows)] if rows else []
 
 
 def finding_blocks(findings: list[Finding]) -> Iterator[Block]:
@@ -263,12 +254,6 @@ def finding_blocks(findings: list[Finding]) -> Iterator[Block]:
         yield Line()
 
 
-def _finding_table(findings: list[Finding]) -> Table:
-    columns = ("severity", "queue", "file", "position", "text", "command")
-    rows: list[Row] = [list(one.as_json().values()) for one in findings]
-    return Table([Column(key, key) for key in columns], rows)
-
-
 def _verdict(reports: list[Report], journals: list[JournalReport], findings: list[Finding]) -> Line:
     messages = plural(sum(each.messages for each in reports), "message")
     if journals:
@@ -280,3 +265,125 @@ def _verdict(reports: list[Report], journals: list[JournalReport], findings: lis
     if broken := sum(each.damaged for each in journals):
         of = f": {broken:,} of {plural(len(journals), 'journal')}"
     return Line((("Damaged", Tone.BAD), (f"{of}; {messages} can be read.", Tone.PLAIN)))
+
+
+@dataclass(slots=True)
+class QueueRow:
+    """A queue in the directory. `age` and `oldest` are those of its first unread message."""
+
+    queue: Cell = column("queue")
+    topic: str = json_only()
+    channel: str = json_only("null: the queue of the topic itself", null=True)
+    listed: bool | None = json_only("whether nsqd.dat has it; null if that cannot be read")
+    paused: bool = json_only()
+    messages: int | None = column("messages", "msgs", Form.COUNT, ALWAYS, help="null without a usable meta file")
+    journaled: int | None = column(
+        "in journal", "jrnl", Form.COUNT, ALWAYS, help="messages in the journal; null if that cannot be read"
+    )
+    bytes: int = column("size", form=Form.BYTES, keep=7)
+    files: int = column("files", form=Form.COUNT, keep=4)
+    bad_files: int = column("bad", form=Form.COUNT, keep=6, tone=Tone.NOTE)
+    age: float | None = column("oldest", key="oldest", form=Form.DURATION, keep=6, json=False)
+    oldest: float | None = json_only("unix seconds or null")
+    due_times: int = column("deferred", "def", Form.COUNT, keep=5, help="deferred messages")
+    state: Cell = column("state", keep=ALWAYS, tone=Tone.NOTE, json=False)
+    problem: str = json_only("null, or a text", null=True)
+
+
+@dataclass(slots=True)
+class JournalRow:
+    topic: str = column("journal of")
+    bytes: int = column("size", form=Form.BYTES, keep=ALWAYS)
+    files: int = column("files", form=Form.COUNT, keep=4)
+
+
+@command(
+    "ls",
+    examples="""
+        gnsqadmin data ls /var/lib/nsqd
+        gnsqadmin data ls . --topic orders
+        gnsqadmin data ls /var/lib/nsqd --json | jq '.queues[] | select(.bad_files > 0)'
+    """,
+    document=(
+        """
+        directory
+        running  whether an nsqd runs on it
+        metadata_error
+                 null, or why nsqd.dat cannot be read
+        """,
+        described("queues", "list", QueueRow),
+        described("journals", "list, of gnsqd with --durability", JournalRow),
+    ),
+)
+@directory_argument
+@option("--topic", default="", metavar="NAME", help="Only this topic and its channels.")
+@option("--channel", default="", metavar="NAME", help="Only channels of this name.")
+def ls(output: Output, directory: str, topic: str, channel: str) -> None:
+    """List the queues in a data directory: their messages, and the age of the oldest.
+
+    DIRECTORY is nsqd's --data-path. Counts are from the meta files, which is fast; data verify reads everything.
+    Messages in the memory of a running nsqd are missing. A topic's own queue has the messages that are not in its
+    channels yet.
+
+    If gnsqd keeps a journal, a column shows each queue's messages in it, as the newest journal file lists them,
+    including messages in flight and deferred messages. If an exit was killed, the files of the queue hold copies.
+    """
+    found = list_directory(directory)
+    running = is_held(directory)
+    journaled, unreadable = _count_journaled(found, topic)
+    rows = [_row(found, queue, journaled, unreadable) for queue in select(found, topic, channel)]
+    journals = [JournalRow(each.topic, each.size, len(each.numbers)) for each in found.select_journals(topic)]
+
+    def table(*without: str) -> Table:
+        return table_of(QueueRow, rows, without=without, total=plural(len(rows), "queue"), empty="No queues.")
+
+    output.show(
+        lambda: {
+            "directory": directory,
+            "running": running,
+            "metadata_error": found.metadata_error or None,
+            "queues": rows,
+            "journals": journals,
+        },
+        lambda: [
+            *head(found, running),
+            *([table(), Line(), table_of(JournalRow, journals)] if journals else [table("journaled")]),
+        ],
+        table,
+    )
+
+
+def _count_journaled(found: DataDirectory, topic: str) -> tuple[dict[str, int], dict[str, str]]:
+    """The messages in journals by queue, and by topic the errors of journals. Adds to `found` the queues that only
+    journals have."""
+    counts: dict[str, int] = {}
+    unreadable: dict[str, str] = {}
+    for journal in found.select_journals(topic):
+        try:
+            counts |= count_messages(journal)
+        except AdminError as error:
+            unreadable[journal.topic] = str(error)
+    for name in [*counts, *unreadable]:
+        found.queues.setdefault(name, Queue(found.path, name))
+    return counts, unreadable
+
+
+def _row(found: DataDirectory, queue: Queue, journaled: dict[str, int], unreadable: dict[str, str]) -> QueueRow:
+    plan = make_plan(queue)
+    problem = unreadable.get(queue.name, "")
+    if plan.meta is None and (queue.numbers or queue.has_meta):
+        problem = plan.meta_error
+    elif plan.missing:
+        problem = describe_missing(queue, plan)
+    first = oldest(queue, plan)
+    row = QueueRow(Cell(queue.name, None if queue.channel else Tone.STRONG), queue.topic, queue.channel)
+    row.listed = None if found.listed is None else queue.name in found.listed
+    row.paused = found.is_paused(queue)
+    row.messages = plan.meta.depth if plan.meta else None if queue.numbers or queue.has_meta else 0
+    row.journaled = None if queue.topic in unreadable else journaled.get(queue.name, 0)
+    row.bytes, row.files, row.bad_files = queue.size, len(queue.numbers), len(queue.bad)
+    row.age, row.oldest = None if first is None else max(0.0, time.time() - first), first
+    row.due_times = len(read_due_times(queue.due_times_path).due)
+    words = ["paused"] * row.paused + [f"not in {METADATA}"] * (row.listed is False) + [problem] * bool(problem)
+    row.state, row.problem = Cell(", ".join(words), Tone.BAD if problem else None), problem
+    return row

@@ -5,20 +5,17 @@ from typing import Any
 
 import click
 
-from nsqadmin_cli.command import command
-from nsqadmin_cli.diagnosis.directory import examine_directory
-from nsqadmin_cli.diagnosis.examination import Examination, examine
-from nsqadmin_cli.diagnosis.finding import Commands, Finding, Severity
-from nsqadmin_cli.diagnosis.nodes import examine_nodes
+from nsqadmin_cli.command import Duration, channel_option, command, option, topic_option
+from nsqadmin_cli.context import ClusterSettings
+from nsqadmin_cli.diagnosis.examination import Commands, Examination, Finding, Severity, examine
+from nsqadmin_cli.diagnosis.nodes import examine_directory, examine_nodes
 from nsqadmin_cli.diagnosis.queues import examine_queues
 from nsqadmin_cli.errors import ExitCode
 from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.look import require
-from nsqadmin_cli.options import Duration, channel_option, output_options, settings_options, topic_option
 from nsqadmin_cli.output import Output
-from nsqadmin_cli.settings import ClusterSettings
-from nsqadmin_cli.table import Block, Column, Line, Paragraph, Table, Tone
-from nsqadmin_cli.text import plural
+from nsqadmin_cli.snapshot import require
+from nsqadmin_cli.table import Block, Column, Line, Paragraph, Table, Tone, described
+from nsqadmin_cli.units import plural
 
 _TONES = {Severity.CRITICAL: Tone.BAD, Severity.WARNING: Tone.STRONG_NOTE, Severity.NOTE: Tone.FAINT}
 _MARGIN = 10  # columns; the longest severity and two blanks
@@ -34,54 +31,49 @@ _OF_A_KIND = 5  # findings that are shown without --all
         gnsqadmin doctor --data-path /var/lib/nsqd
         gnsqadmin doctor --json | jq -r '.findings[] | .remedies[].command | values'
     """,
-    document="""
-        time      unix seconds
-        seconds   between the two snapshots
-        nodes     list: address, error (null, or why it was not examined)
-        counts    how many findings are critical, warning and note
-        findings  list, the worst first: severity (critical, warning or note),
-                  code, topic, channel, node (null if not about one),
-                  summary, evidence (list of texts), remedies (list of text,
-                  command (null, or a command line))
-        code      of queues: no-consumers, orphan-channel, unserved-node, no-channel,
-                  paused-topic, paused-channel, rdy-zero, stuck, stuck-consumer,
-                  stuck-topic, slow, growing, requeue-storm, timeouts;
-                  of nodes: unreachable, unhealthy, draining, version-mix, clock-skew,
-                  no-nodes; of nsqlookupd: lookupd-unreachable, not-registered,
-                  tombstoned, ghost-topic, bad-listing; of the data directory:
-                  disk-full, bad-files, journals, orphan-files, no-metadata,
-                  bad-metadata
-    """,
+    document=(
+        """
+        time     unix seconds
+        seconds  between the two snapshots
+        nodes    list: address, error (null, or why it was not examined)
+        counts   how many findings are critical, warning and note
+        """,
+        described("findings", "list, the worst first", Finding),
+        """
+        code     of queues: no-consumers, orphan-channel, unserved-node, no-channel,
+                 paused-topic, paused-channel, rdy-zero, stuck, stuck-consumer,
+                 stuck-topic, slow, growing, requeue-storm, timeouts;
+                 of nodes: unreachable, unhealthy, draining, version-mix, clock-skew,
+                 no-nodes; of nsqlookupd: lookupd-unreachable, not-registered,
+                 tombstoned, ghost-topic, bad-listing; of the data directory:
+                 disk-full, bad-files, journals, orphan-files, no-metadata,
+                 bad-metadata
+        """,
+    ),
 )
 @topic_option
 @channel_option
-@click.option(
+@option(
     "--interval",
     type=Duration(3600),
     default=3.0,
-    metavar="DURATION",
     help="Time between the two snapshots. More time makes findings such as stuck more certain. [default: 3]",
 )
-@click.option(
+@option(
     "--deep",
     type=click.IntRange(1),
     default=1000,
     show_default=True,
-    metavar="N",
     help="Depth from which a queue counts as deep.",
 )
-@click.option(
+@option(
     "--data-path",
     type=click.Path(exists=True, file_okay=False),
     metavar="DIRECTORY",
     help="Also examine this data directory: its disk, files set aside as .bad, and orphaned files.",
 )
-@click.option("--all", "everything", is_flag=True, help="Show every finding, not only the first 5 of a kind.")
-@settings_options
-@output_options
-@click.pass_context
+@option("--all", "everything", is_flag=True, help="Show every finding, not only the first 5 of a kind.")
 def doctor(
-    ctx: click.Context,
     settings: ClusterSettings,
     output: Output,
     topic: str,
@@ -90,7 +82,7 @@ def doctor(
     deep: int,
     data_path: str | None,
     everything: bool,
-) -> None:
+) -> int:
     """Find problems of nodes, topics and channels, and suggest remedies.
 
     Takes two snapshots to see what changes, and modifies nothing. Each finding has evidence and remedies, with commands
@@ -111,7 +103,7 @@ def doctor(
         lambda: [*_blocks(findings, None if everything else _OF_A_KIND), *_summary(seen, findings)],
         lambda: _table(findings),
     )
-    ctx.exit(ExitCode.FAILED if any(one.severity is not Severity.NOTE for one in findings) else ExitCode.OK)
+    return ExitCode.FAILED if any(one.severity is not Severity.NOTE for one in findings) else ExitCode.OK
 
 
 def _counts(findings: list[Finding]) -> dict[str, int]:
@@ -127,7 +119,7 @@ def _document(seen: Examination, findings: list[Finding]) -> dict[str, Any]:
             for address, answer in seen.after.answers.items()
         ],
         "counts": _counts(findings),
-        "findings": [finding.as_json() for finding in findings],
+        "findings": findings,
     }
 
 

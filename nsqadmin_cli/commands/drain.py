@@ -4,33 +4,24 @@ A drain ends with the exit of its node, so a node that refuses connections has e
 was empty, or its time was up.
 """
 
-import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-import click
-
 from nsqadmin_cli import units
-from nsqadmin_cli.address import Address
-from nsqadmin_cli.api import Nsqd
+from nsqadmin_cli.api import ModelError, Nsqd, scalars
 from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
-from nsqadmin_cli.command import command
-from nsqadmin_cli.confirm import Confirm, confirm_options
+from nsqadmin_cli.command import command, option
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.http_client import NodeError, Refused
-from nsqadmin_cli.options import cluster_options, output_options
-from nsqadmin_cli.output import Output, note, report
-from nsqadmin_cli.table import ALWAYS, Cell, Column, Form, Table, Tone
-from nsqadmin_cli.text import plural
+from nsqadmin_cli.http_client import Address, NodeError, Refused
+from nsqadmin_cli.output import Advance, Confirm, Output, note, progress, report
+from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json_only, table_of
+from nsqadmin_cli.units import plural
 
 POLL_SECONDS = 0.2
 _GONE = ("connection refused", "no such file or directory")  # a closed port or unix socket
 _TRIES = 3  # looks that may fail in a row: a daemon that exits may reset a connection before it refuses others
-
-Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,32 +62,15 @@ class DrainState:
             else:
                 raise
             raise NodeError(node.program, node.address, reason) from None
-        state = cls._of(answer)
-        if state is None:
-            reason = "answered JSON that is not an nsqd's: it is not a state of a drain"
-            raise NodeError(node.program, node.address, reason)
-        return state
-
-    @classmethod
-    def _of(cls, answer: dict[str, Any]) -> "DrainState | None":
         try:
-            holders = tuple(
-                Holder(*(_typed(item[key], kind) for key, kind in _HOLDER.items())) for item in answer["holding"]
-            )
-            remaining, messages = _typed(answer["remaining"], int), _typed(answer["messages"], int)
-        except (LookupError, TypeError):
-            return None
-        return cls(bool(answer["draining"]), remaining, messages, holders)
-
-
-_HOLDER: dict[str, type] = {"topic": str, "channel": str, "messages": int, "remark": str}
-
-
-def _typed(value: Any, kind: type) -> Any:
-    """`value` if its type is right; TypeError."""
-    if type(value) is not kind or (isinstance(value, int) and not 0 <= value < 2**64):
-        raise TypeError
-    return value
+            holding = tuple(Holder(*scalars(Holder, one)) for one in answer["holding"])
+            state = cls(*scalars(cls, answer), holding)  # type: ignore[call-arg]
+            if min(state.messages, state.remaining) >= 0:
+                return state
+        except (ModelError, LookupError, TypeError):
+            pass
+        reason = "answered JSON that is not an nsqd's: it is not a state of a drain"
+        raise NodeError(node.program, node.address, reason)
 
 
 @dataclass(slots=True)
@@ -144,14 +118,28 @@ def watch_drains(cluster: Cluster, watched: Sequence[Watched], advance: Advance)
         time.sleep(POLL_SECONDS)
 
 
-_DOCUMENT = """
-    nodes    list, in the order asked: address, error (null, or a text),
-             draining, remaining (ns until the node exits in any case), messages (in
-             all queues), holding (null or a list of the fullest queues: topic,
-             channel, messages, remark), end (null, "exited", "timed out" or
-             "cancelled")
-    After an error draining, remaining, messages and holding are null.
-"""
+@dataclass(slots=True)
+class DrainRow:
+    """The state of a node; None after an error."""
+
+    address: str = column("node", key="node", tone=Tone.NODE)
+    error: str | None = json_only("null, or a text")
+    draining: bool | None = json_only()
+    remaining: int | None = json_only("ns until the node exits in any case")
+    remaining_seconds: float | None = column("time left", "left", Form.DURATION, keep=6, json=False)
+    messages: int | None = column("messages", "msgs", Form.COUNT, keep=ALWAYS, help="in all queues")
+    state: Cell | str = column("state", keep=ALWAYS, json=False)
+    held_by: str | None = column("held by", key="holding", keep=3, json=False)
+    holding: list[dict[str, Any]] | None = json_only(
+        "null or a list of the fullest queues: topic, channel, messages, remark"
+    )
+    end: str = json_only('null, "exited", "timed out" or "cancelled"', null=True, default="")
+
+
+_DOCUMENT = (
+    described("nodes", "list, in the order asked", DrainRow),
+    "After an error draining, remaining, messages and holding are null.",
+)
 _TIME_LIMIT = "drain_timeout"
 _SHOWN = 3  # queues in a row
 
@@ -165,14 +153,8 @@ _SHOWN = 3  # queues in a row
     """,
     document=_DOCUMENT,
 )
-@click.option(
-    "--watch", "is_watched", is_flag=True, help="Wait until the nodes have exited, like gnsqadmin drain watch."
-)
-@confirm_options
-@cluster_options
-@output_options
-@click.pass_context
-def start(ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm, is_watched: bool) -> None:
+@option("--watch", "is_watched", is_flag=True, help="Wait until the nodes have exited, like gnsqadmin drain watch.")
+def start(cluster: Cluster, output: Output, confirm: Confirm, is_watched: bool) -> int:
     """Drain nodes: they refuse publishers, and exit when consumers have emptied all queues.
 
     They also exit after their --drain-timeout; messages left are kept on disk, except those of ephemeral topics and
@@ -188,12 +170,16 @@ def start(ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm
     if not confirm.dry_run:
         limits = values_of(cluster.ask(lambda node: node.get_config(_TIME_LIMIT), able))
         everywhere = bool(cluster.lookupds) and len(able) == len(nodes)
-        confirm.ask(_warning(able, list(limits.values()), everywhere), [_state_table(answers)], f"Drain {_them(able)}?")
+        confirm.ask(
+            _warning(able, list(limits.values()), everywhere),
+            [table_of(DrainRow, [_row(*one) for one in answers.items()])],
+            f"Drain {_them(able)}?",
+        )
         answers |= cluster.ask(lambda node: DrainState.ask(node, "POST"), able)
     if is_watched and not confirm.dry_run:
-        _watch(ctx, cluster, output, answers)
-    output.show(lambda: _document(answers), lambda: [_state_table(answers)])
-    ctx.exit(report([*cluster.lookupd_errors, *errors_of(answers)]))
+        return _watch(cluster, output, answers)
+    _show(output, answers)
+    return report([*cluster.lookupd_errors, *errors_of(answers)])
 
 
 @command(
@@ -201,14 +187,11 @@ def start(ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm
     examples="gnsqadmin drain status\ngnsqadmin drain status --json | jq '.nodes[].messages'",
     document=_DOCUMENT,
 )
-@cluster_options
-@output_options
-@click.pass_context
-def status(ctx: click.Context, cluster: Cluster, output: Output) -> None:
+def status(cluster: Cluster, output: Output) -> int:
     """Show which nodes drain, the time left, and the messages left."""
     answers = cluster.ask(lambda node: DrainState.ask(node, "GET"))
-    output.show(lambda: _document(answers), lambda: [_state_table(answers)])
-    ctx.exit(report([*cluster.lookupd_errors, *errors_of(answers)]))
+    _show(output, answers)
+    return report([*cluster.lookupd_errors, *errors_of(answers)])
 
 
 @command(
@@ -216,17 +199,14 @@ def status(ctx: click.Context, cluster: Cluster, output: Output) -> None:
     examples="gnsqadmin drain watch --nsqd-http-address a.example:4151\ngnsqadmin drain watch --json",
     document=_DOCUMENT,
 )
-@cluster_options
-@output_options
-@click.pass_context
-def watch(ctx: click.Context, cluster: Cluster, output: Output) -> None:
+def watch(cluster: Cluster, output: Output) -> int:
     """Wait until draining nodes have exited, and report whether they were empty.
 
     The exit code is 1 if the time of a node was up before it was empty, or its drain was cancelled. Ctrl-C ends only
     this command.
     """
     answers = cluster.ask(lambda node: DrainState.ask(node, "GET"))
-    _watch(ctx, cluster, output, answers)
+    return _watch(cluster, output, answers)
 
 
 @command(
@@ -234,18 +214,15 @@ def watch(ctx: click.Context, cluster: Cluster, output: Output) -> None:
     examples="gnsqadmin drain cancel --nsqd-http-address a.example:4151\ngnsqadmin drain cancel --json",
     document=_DOCUMENT,
 )
-@cluster_options
-@output_options
-@click.pass_context
-def cancel(ctx: click.Context, cluster: Cluster, output: Output) -> None:
+def cancel(cluster: Cluster, output: Output) -> int:
     """Cancel drains: the nodes accept messages again."""
     answers = cluster.ask(lambda node: DrainState.ask(node, "DELETE"))
-    output.show(lambda: _document(answers), lambda: [_state_table(answers)])
-    ctx.exit(report([*cluster.lookupd_errors, *errors_of(answers)]))
+    _show(output, answers)
+    return report([*cluster.lookupd_errors, *errors_of(answers)])
 
 
-def _watch(ctx: click.Context, cluster: Cluster, output: Output, answers: Answers[DrainState]) -> None:
-    """Wait for the drains in `answers` and end the command."""
+def _watch(cluster: Cluster, output: Output, answers: Answers[DrainState]) -> int:
+    """Wait for the drains in `answers`; returns the exit code."""
     now = time.monotonic()
     watched = {
         address: Watched(Nsqd(address, cluster.http), state, now)
@@ -256,15 +233,16 @@ def _watch(ctx: click.Context, cluster: Cluster, output: Output, answers: Answer
     if not watched:
         report(errors)
         raise AdminError("no node is draining")
+    total = sum(one.state.messages for one in watched.values())
     try:
-        with _progress(list(watched.values())) as advance:
+        with progress(f"draining {plural(len(watched), 'node')}", total) as advance:
             watch_drains(cluster, list(watched.values()), advance)
     except KeyboardInterrupt:
         note("the drain continues; gnsqadmin drain cancel cancels it")
         raise
     ended: Answers[DrainState] = {address: one.error or one.state for address, one in watched.items()}
     ends = {address: one.end for address, one in watched.items()}
-    output.show(lambda: _document(ended, ends), lambda: [_state_table(ended, ends)])
+    _show(output, ended, ends)
     errors += errors_of(ended)
     for one in watched.values():
         if one.end == "timed out":
@@ -272,15 +250,7 @@ def _watch(ctx: click.Context, cluster: Cluster, output: Output, answers: Answer
             errors.append(NodeError(one.node.program, one.node.address, text))
         elif one.end == "cancelled":
             errors.append(NodeError(one.node.program, one.node.address, "no longer drains: it was cancelled"))
-    ctx.exit(report(errors))
-
-
-def _progress(watched: Sequence[Watched]) -> AbstractContextManager[Callable[[int], None]]:
-    if not sys.stderr.isatty():
-        return nullcontext(lambda done: None)
-    from nsqadmin_cli.render.progress import progress  # not before it is wanted: what it needs loads slowly
-
-    return progress(f"draining {plural(len(watched), 'node')}", total=sum(one.state.messages for one in watched))
+    return report(errors)
 
 
 def _them(nodes: Sequence[Nsqd]) -> str:
@@ -297,48 +267,19 @@ def _warning(nodes: Sequence[Nsqd], limits: Sequence[str], everywhere: bool) -> 
     return f"{doing} These are all nodes of the cluster." if everywhere else doing
 
 
-def _document(answers: Answers[DrainState], ends: dict[Address, str] | None = None) -> dict[str, Any]:
-    nodes = []
-    for address, answer in answers.items():
-        if isinstance(answer, NodeError):
-            unknown = dict.fromkeys(("draining", "remaining", "messages", "holding", "end"))
-            nodes.append({"address": str(address), "error": answer.reason} | unknown)
-            continue
-        nodes.append(
-            {
-                "address": str(address),
-                "error": None,
-                "draining": answer.draining,
-                "remaining": answer.remaining,
-                "messages": answer.messages,
-                "holding": [asdict(holder) for holder in answer.holding],
-                "end": (ends or {}).get(address) or None,
-            }
-        )
-    return {"nodes": nodes}
+def _show(output: Output, answers: Answers[DrainState], ends: dict[Address, str] | None = None) -> None:
+    rows = [_row(address, answer, (ends or {}).get(address, "")) for address, answer in answers.items()]
+    output.show(lambda: {"nodes": rows}, lambda: [table_of(DrainRow, rows, empty="No nodes.")])
 
 
-def _state_table(answers: Answers[DrainState], ends: dict[Address, str] | None = None) -> Table:
-    """One row for each node."""
-    table = Table(
-        (
-            Column("node", "node", tone=Tone.NODE),
-            Column("remaining_seconds", "time left", "left", Form.DURATION, keep=6),
-            Column("messages", "messages", "msgs", Form.COUNT, keep=ALWAYS),
-            Column("state", "state", keep=ALWAYS),
-            Column("holding", "held by", keep=3),
-        ),
-        empty="No nodes.",
-    )
-    for address, answer in answers.items():
-        if isinstance(answer, NodeError):
-            table.rows.append([str(address), None, None, Cell(f"failed: {answer.reason}", Tone.BAD), None])
-            continue
-        end = (ends or {}).get(address, "")
-        state = Cell(end, _TONES[end]) if end else Cell("draining", Tone.NOTE) if answer.draining else "not draining"
-        remaining = answer.remaining / 1e9 if answer.draining and not end else None
-        table.rows.append([str(address), remaining, answer.messages, state, _held_by(answer.holding)])
-    return table
+def _row(address: Address, answer: DrainState | NodeError, end: str = "") -> DrainRow:
+    if isinstance(answer, NodeError):
+        return DrainRow(str(address), answer.reason, state=Cell(f"failed: {answer.reason}", Tone.BAD))
+    state = Cell(end, _TONES[end]) if end else Cell("draining", Tone.NOTE) if answer.draining else "not draining"
+    left = answer.remaining / 1e9 if answer.draining and not end else None
+    row = DrainRow(str(address), None, answer.draining, answer.remaining, left, answer.messages, state)
+    row.held_by, row.holding, row.end = _held_by(answer.holding), [*map(asdict, answer.holding)], end
+    return row
 
 
 _TONES = {"exited": Tone.GOOD, "timed out": Tone.BAD, "cancelled": Tone.NOTE}

@@ -1,43 +1,18 @@
-"""`gnsqadmin nodes`: lists nodes and their state."""
+"""`gnsqadmin nodes` and `lookup`: list nodes with their state, and the topics of nsqlookupds, also without nodes."""
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import click
 
-from nsqadmin_cli import stat_tables
-from nsqadmin_cli.address import Address
-from nsqadmin_cli.api import Nsqd
-from nsqadmin_cli.cluster import Cluster, producer_address, values_of
-from nsqadmin_cli.command import command
-from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.look import Look, look
-from nsqadmin_cli.models import NodeStats, Producer
-from nsqadmin_cli.options import cluster_options, output_options
+from nsqadmin_cli.api import Lookupd, Nsqd, Producer
+from nsqadmin_cli.cluster import Cluster, errors_of, producer_address, values_of
+from nsqadmin_cli.command import command, option
+from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.output import Output, report
-from nsqadmin_cli.table import Cell, Column, Form, Table, Tone
-from nsqadmin_cli.totals import Totals
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """Properties of a node: `daemon` is "nsqd", or "gnsqd" and its version; None is unknown."""
-
-    daemon: str | None = None
-    draining: bool | None = None
-
-
-def _kind(node: Nsqd) -> Kind:
-    daemon = node.daemon()
-    return Kind(daemon, daemon != "nsqd" and node.drain("GET")["draining"])
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """What the nsqlookupds report of one node."""
-
-    lookupds: tuple[str, ...]  # those that list it
-    tombstones: tuple[str, ...]  # topics that it is hidden for on any of them
+from nsqadmin_cli.snapshot import take_snapshot
+from nsqadmin_cli.stat_tables import LISTING, NodeRow, node_rows, node_table
+from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json_only, table_of
 
 
 @command(
@@ -47,101 +22,127 @@ class Listing:
         gnsqadmin nodes --lookupd-http-address lookup-1.example:4161 --lookupd-http-address lookup-2.example:4161
         gnsqadmin nodes --json | jq -r '.nodes[] | select(.error) | .address'
     """,
-    document="""
-        nodes    list by address: address, error (null, or why it has no numbers),
-                 version, daemon ("nsqd", or "gnsqd" and its own version), draining,
-                 health, start_time, topic_count, channel_count, depth,
-                 backend_depth, in_flight_count, message_count, client_count (all
-                 null after an error), lookupds (that list it),
-                 tombstoned_topics
-    """,
+    document=described("nodes", "list by address", NodeRow),
 )
-@cluster_options
-@output_options
-@click.pass_context
-def nodes(ctx: click.Context, cluster: Cluster, output: Output) -> None:
+def nodes(cluster: Cluster, output: Output) -> int:
     """List the nodes: version, health, uptime, topics and messages.
 
     "daemon" is gnsqd with its own version, or nsqd. A draining node accepts no new messages and exits when it is empty.
     With nsqlookupds, "listed" is the number of them that list a node, and "tombstoned" the number of topics that it is
     hidden for.
     """
-    seen = look(cluster)
-    kinds = values_of(cluster.ask(_kind, [Nsqd(address, cluster.http) for address in seen.nodes]))
-    listed = _listings(cluster.listed)
-    output.show(
-        lambda: {"nodes": [_document(seen, address, kinds.get(address, Kind()), listed) for address in seen.answers]},
-        lambda: [_table(seen, kinds, listed, len(cluster.lookupds))],
-    )
-    ctx.exit(report(seen.errors))
+    seen = take_snapshot(cluster)
+    rows = node_rows(seen)
+    kinds = cluster.ask(_kind, [Nsqd(address, cluster.http) for address in seen.nodes])
+    for address, (daemon, draining) in values_of(kinds).items():
+        row = rows[address]
+        row.daemon, row.draining = daemon, draining
+        if draining and row.health == "OK":
+            row.status = Cell("draining", Tone.NOTE)
+    _add_listings(cluster, rows)
+    without = () if cluster.lookupds else LISTING
+    output.show(lambda: {"nodes": list(rows.values())}, lambda: [node_table(seen, rows, without)])
+    return report(seen.errors)
 
 
-def _listings(known: dict[Address, tuple[Producer, ...]]) -> dict[Address, Listing]:
-    found: dict[Address, Listing] = {}
-    for lookupd, producers in known.items():
+def _kind(node: Nsqd) -> tuple[str, bool]:
+    """`nsqd`, or `gnsqd` and its version; and whether it drains."""
+    daemon = node.daemon()
+    return daemon, daemon != "nsqd" and node.drain("GET")["draining"]
+
+
+def _add_listings(cluster: Cluster, rows: dict[Address, NodeRow]) -> None:
+    """What the nsqlookupds report of each node: those that list it, and topics that it is hidden for on any of them."""
+    for lookupd, producers in cluster.listed.items():
         for producer in producers:
             try:
-                address = producer_address(producer)
-            except ValueError:
+                row = rows[producer_address(producer)]
+            except (ValueError, KeyError):
                 continue  # it has been reported by who asked for the nodes
             hidden = {topic for topic, dead in zip(producer.topics, producer.tombstones, strict=False) if dead}
-            before = found.get(address, Listing((), ()))
-            tombstones = tuple(sorted({*before.tombstones, *hidden}))
-            found[address] = Listing((*before.lookupds, str(lookupd)), tombstones)
-    return found
+            row.lookupds = (*row.lookupds, lookupd)
+            row.tombstoned_topics = tuple(sorted({*row.tombstoned_topics, *hidden}))
+    for row in rows.values():
+        everywhere = len(row.lookupds) == len(cluster.lookupds)
+        row.listed = Cell(f"{len(row.lookupds)}/{len(cluster.lookupds)}", None if everywhere else Tone.NOTE)
+        row.tombstoned = len(row.tombstoned_topics)
 
 
-_NONE = Listing((), ())
-_KIND = ("daemon", "draining")
-_SUMS = (
-    "topic_count",
-    "channel_count",
-    "depth",
-    "backend_depth",
-    "in_flight_count",
-    "message_count",
-    "client_count",
+@dataclass(slots=True)
+class Listed:
+    """A topic as the nsqlookupds list it; nodes are `{broadcast address}:{HTTP port}`."""
+
+    topic_name: str = column("topic", key="topic")
+    nodes: set[str] = json_only("where consumers are sent", default_factory=set)
+    tombstoned: set[str] = json_only("nodes hidden from consumers", default_factory=set)
+    channels: set[str] | None = json_only("null except for topics without a node", default_factory=set)
+    node_count: int = column("nodes", form=Form.COUNT, keep=ALWAYS, json=False)
+    tombstoned_count: int = column("tombstoned", "tomb", Form.COUNT, keep=6, json=False)
+    state: Cell | None = column("", keep=ALWAYS, json=False)
+
+    @property
+    def has_node(self) -> bool:
+        return bool(self.nodes or self.tombstoned)
+
+    def complete(self) -> None:
+        """Derive the rest when all nodes and channels are known."""
+        self.node_count, self.tombstoned_count = len(self.nodes), len(self.tombstoned)
+        if not self.nodes:
+            channels = f", channels {', '.join(sorted(self.channels))}" if self.channels else ""
+            self.state = Cell("all tombstoned" if self.tombstoned else f"no node{channels}", Tone.NOTE)
+        if self.has_node:
+            self.channels = None
+
+
+@command(
+    "lookup",
+    examples="""
+        gnsqadmin lookup --lookupd-http-address lookup.example:4161
+        gnsqadmin lookup --orphans --json | jq -r '.topics[].topic_name'
+    """,
+    document=described("topics", "list by name", Listed),
 )
+@option("--orphans", is_flag=True, help="Show only topics without a node.")
+def lookup(cluster: Cluster, output: Output, orphans: bool) -> int:
+    """List the topics of nsqlookupds, and the nodes that consumers are sent to.
+
+    nsqlookupd keeps a topic without a node until it is deleted; its channels are shown, because the topic gets them if
+    it is created again.
+    """
+    if not cluster.lookupds:
+        raise click.UsageError("give an nsqlookupd by --lookupd-http-address or a saved context.")
+    listed, errors = _listed(cluster)
+    rows = [listed[name] for name in sorted(listed) if not (orphans and listed[name].has_node)]
+    if len(errors) < len(cluster.lookupds):
+        output.show(lambda: {"topics": rows}, lambda: [table_of(Listed, rows, empty="No topics.")])
+    return report(errors)
 
 
-def _document(seen: Look, address: Address, kind: Kind, listed: dict[Address, Listing]) -> dict[str, Any]:
-    answer = seen.answers[address]
-    listing = listed.get(address, _NONE)
-    if isinstance(answer, NodeError):
-        told: dict[str, Any] = {"error": answer.reason} | dict.fromkeys(("version", *_KIND, "health", "start_time"))
-        told |= dict.fromkeys(_SUMS)
-    else:
-        told = {"error": None, "version": answer.version} | {name: getattr(kind, name) for name in _KIND}
-        told |= {"health": answer.health, "start_time": answer.start_time}
-        sums = Totals.over([answer])
-        told |= {name: getattr(sums, name) for name in _SUMS}
-    more = {"lookupds": list(listing.lookupds), "tombstoned_topics": list(listing.tombstones)}
-    return {"address": str(address)} | told | more
+def _listed(cluster: Cluster) -> tuple[dict[str, Listed], list[NodeError]]:
+    """All topics that any nsqlookupd lists; and one error for each that could not be queried."""
+
+    def ask(lookupd: Lookupd) -> tuple[tuple[str, ...], tuple[Producer, ...]]:
+        return lookupd.topics(), lookupd.nodes()
+
+    answers = cluster.ask_lookupds(ask)
+    found: dict[str, Listed] = {}
+    for topics, producers in values_of(answers).values():
+        for name in topics:
+            found.setdefault(name, Listed(name))
+        for producer in producers:
+            at = f"{producer.broadcast_address}:{producer.http_port}"
+            for name, hidden in zip(producer.topics, producer.tombstones, strict=False):
+                topic = found.setdefault(name, Listed(name))
+                (topic.tombstoned if hidden else topic.nodes).add(at)
+    orphans = [name for name, topic in found.items() if not topic.has_node]
+    if orphans:
+        for channels in values_of(cluster.ask_lookupds(partial(_channels, topics=orphans))).values():
+            for name, known in channels.items():
+                found[name].channels |= known  # type: ignore[operator]
+    for topic in found.values():
+        topic.complete()
+    return found, errors_of(answers)
 
 
-def _table(seen: Look, kinds: dict[Address, Kind], listed: dict[Address, Listing], lookupds: int) -> Table:
-    table = stat_tables.node_table(seen)
-    table.columns = (*table.columns[:2], Column("daemon", "daemon", keep=8), *table.columns[2:])
-    for row, (address, answer) in zip(table.rows, seen.answers.items(), strict=True):
-        kind = kinds.get(address, Kind())
-        assert isinstance(row, list)
-        row.insert(2, kind.daemon)
-        if kind.draining and isinstance(answer, NodeStats) and answer.health == "OK":
-            row[1] = Cell("draining", Tone.NOTE)
-    if table.total is not None:
-        table.total = [table.total[0], None, *table.total[1:]]
-    if not lookupds:
-        return table
-    table.columns = (
-        *table.columns,
-        Column("listed", "listed", keep=6),
-        Column("tombstoned", "tombstoned", "tomb", Form.COUNT, keep=4, tone=Tone.NOTE),
-    )
-    for index, address in enumerate(seen.answers):
-        listing = listed.get(address, _NONE)
-        count = f"{len(listing.lookupds)}/{lookupds}"
-        cell = Cell(count, None if len(listing.lookupds) == lookupds else Tone.NOTE)
-        table.rows[index] = [*table.rows[index], cell, len(listing.tombstones)]
-    if table.total is not None:
-        table.total = [*table.total, None, None]
-    return table
+def _channels(lookupd: Lookupd, topics: list[str]) -> dict[str, set[str]]:
+    return {topic: set(lookupd.channels(topic)) for topic in topics}

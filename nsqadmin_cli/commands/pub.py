@@ -5,20 +5,17 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, repeat
 
 import click
 
+from nsqadmin_cli.archive import STDIN, InputError, Splitter, read_pieces, size_of, spread
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import command
-from nsqadmin_cli.confirm import is_terminal
+from nsqadmin_cli.command import Duration, command, option
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.lines import STDIN, Advance, InputError, Splitter, read_pieces, size_of, spread
-from nsqadmin_cli.options import Duration, cluster_options, output_options, topic_argument
-from nsqadmin_cli.output import Output, note, report
+from nsqadmin_cli.output import Output, is_terminal, note, progress, report
 from nsqadmin_cli.publisher import PUBLISHED, Publisher, rate_option, show_published
-from nsqadmin_cli.text import plural
+from nsqadmin_cli.units import plural
 
 _LONGEST = 64 * 1024 * 1024  # bytes of one message
 _ESCAPES = {r"\n": b"\n", r"\t": b"\t", r"\0": b"\0", r"\r": b"\r"}
@@ -53,11 +50,10 @@ class Delimiter(click.ParamType[bytes]):
     """,
     document=PUBLISHED,
 )
-@topic_argument
 @click.argument("messages", nargs=-1, metavar="[MESSAGE]...")
-@click.option("--file", type=click.Path(dir_okay=False), metavar="FILE", help="Publish each line of a file.")
-@click.option("--whole", is_flag=True, help="Publish the whole file, or standard input, as one message.")
-@click.option(
+@option("--file", type=click.Path(dir_okay=False), metavar="FILE", help="Publish each line of a file.")
+@option("--whole", is_flag=True, help="Publish the whole file, or standard input, as one message.")
+@option(
     "--delimiter",
     type=Delimiter(),
     default=r"\n",
@@ -65,14 +61,10 @@ class Delimiter(click.ParamType[bytes]):
     metavar="BYTE",
     help=r"Byte that ends a message in a file or in standard input; also \0, \t, \x1e.",
 )
-@click.option("--repeat", "times", type=click.IntRange(1), default=1, metavar="N", help="Publish each MESSAGE N times.")
-@click.option("--defer", type=Duration(30 * 86400), metavar="DURATION", help="Defer the messages for this time.")
+@option("--repeat", "times", type=click.IntRange(1), default=1, help="Publish each MESSAGE N times.")
+@option("--defer", type=Duration(30 * 86400), help="Defer the messages for this time.")
 @rate_option
-@cluster_options
-@output_options
-@click.pass_context
 def pub(
-    ctx: click.Context,
     cluster: Cluster,
     output: Output,
     topic: str,
@@ -83,7 +75,7 @@ def pub(
     times: int,
     defer: float | None,
     rate: float,
-) -> None:
+) -> int:
     """Publish messages: the arguments, each line of a file, or each line of standard input.
 
     Empty lines are skipped, because NSQ does not accept empty messages. The topic is created if it does not exist.
@@ -102,7 +94,7 @@ def pub(
     try:
         if messages:
             bodies = [os.fsencode(message) for message in messages]
-            with _progress(len(bodies) * times, "messages", shown=times > 1) as advance:
+            with progress("publishing", len(bodies) * times, shown=times > 1) as advance:
                 for count in publisher.publish(topic, chain.from_iterable(repeat(bodies, times)), defer_ms):
                     advance(count)
         else:
@@ -114,7 +106,7 @@ def pub(
             raise
         raise AdminError(f"{error}; {told}") from None
     show_published(output, publisher, topic, time.monotonic() - started)
-    ctx.exit(report(cluster.lookupd_errors))
+    return report(cluster.lookupd_errors)
 
 
 def _check(messages: tuple[str, ...], file: str | None, whole: bool, times: int) -> None:
@@ -128,7 +120,8 @@ def _check(messages: tuple[str, ...], file: str | None, whole: bool, times: int)
 
 def _publish_file(publisher: Publisher, topic: str, path: str, delimiter: bytes | None, defer_ms: int) -> None:
     """Publish each part between delimiters as it arrives, or everything as one message."""
-    with _progress(size_of(path), "bytes", shown=not (path == STDIN and is_terminal(sys.stdin))) as advance:
+    is_typed = path == STDIN and is_terminal(sys.stdin)
+    with progress("publishing", size_of(path), "bytes", shown=not is_typed) as advance:
         splitter = Splitter(delimiter or b"\n", _LONGEST, path)
         for found, size in _parts(splitter, path) if delimiter else [_all(path)]:
             bodies = [body for body in found if body]
@@ -153,11 +146,3 @@ def _all(path: str) -> tuple[list[bytes], int]:
         if size > _LONGEST:
             raise InputError(f"{path} is larger than {plural(_LONGEST, 'byte')}, the maximum for one message")
     return [b"".join(pieces)], size
-
-
-def _progress(total: int | None, unit: str, *, shown: bool) -> AbstractContextManager[Advance]:
-    if not shown:
-        return nullcontext(lambda count: None)
-    from nsqadmin_cli.render.progress import progress  # loads slowly, and one message needs none
-
-    return progress("publishing", total, unit)

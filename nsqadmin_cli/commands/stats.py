@@ -1,18 +1,20 @@
-"""`gnsqadmin stats`: statistics of topics, channels, clients and nodes, once or at an interval."""
+"""`gnsqadmin stats`, `tree` and `counter`: statistics of topics, channels, clients and nodes."""
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import click
 
-from nsqadmin_cli import stat_tables
+from nsqadmin_cli import stat_tables, units
+from nsqadmin_cli.api import ChannelStats, ClientStats
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import command
+from nsqadmin_cli.command import Watch, channel_option, command, option, topic_option
 from nsqadmin_cli.errors import ExitCode
-from nsqadmin_cli.look import Look, every, look, require, stats_document
-from nsqadmin_cli.options import Duration, channel_option, cluster_options, output_options, topic_option
-from nsqadmin_cli.output import Output, OutputFormat, report
-from nsqadmin_cli.table import Block, Line, Table
+from nsqadmin_cli.http_client import Address
+from nsqadmin_cli.output import Output, report
+from nsqadmin_cli.snapshot import Snapshot, client_document, every, require, stats_document, take_snapshot
+from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Line, Row, Table, Tone, column, table_of
+from nsqadmin_cli.units import plural
 
 
 @command(
@@ -47,28 +49,21 @@ from nsqadmin_cli.table import Block, Line, Table
 )
 @topic_option
 @channel_option
-@click.option(
+@option(
     "--by",
     type=click.Choice(["tree", "topic", "channel", "client", "node"]),
     default="tree",
     show_default=True,
     help="Rows: topics with their channels on each node, or only one of these.",
 )
-@click.option("--watch", type=Duration(), metavar="DURATION", help="Repeat at this interval, and show rates.")
-@click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N times. Without it, Ctrl-C stops.")
-@cluster_options
-@output_options
-@click.pass_context
 def stats(
-    ctx: click.Context,
     cluster: Cluster,
     output: Output,
     topic: str,
     channel: str,
     by: str,
-    watch: float | None,
-    count: int | None,
-) -> None:
+    watch: Watch,
+) -> int:
     """Show the depths, counts and clients of topics and channels.
 
     A topic's depth counts messages that it has not passed to its channels yet; a channel's depth counts messages not
@@ -83,19 +78,17 @@ def stats(
 
     A node that does not answer causes one line on standard error and exit code 1; the others are still shown.
     """
-    if count is not None and watch is None:
-        raise click.UsageError("--count requires --watch.")
-    seen: Look | None = None
+    seen: Snapshot | None = None
     code = ExitCode.OK
-    for number in every(watch, count):
-        seen = look(cluster, topic=topic, channel=channel, clients=by == "client", before=seen)
+    for number in every(*watch):
+        seen = take_snapshot(cluster, topic=topic, channel=channel, clients=by == "client", before=seen)
         if number == 0:
             require(cluster, seen, topic, channel)
-        code = _show(output, seen, by, number if watch else None)
-    ctx.exit(code)
+        code = _show_stats(output, seen, by, number if watch.interval else None)
+    return code
 
 
-def _show(output: Output, seen: Look, by: str, number: int | None) -> ExitCode:
+def _show_stats(output: Output, seen: Snapshot, by: str, number: int | None) -> ExitCode:
     """Print one snapshot; `number` counts those of a watch."""
     watched = number is not None
     tables: dict[str, Callable[[], Table]] = {
@@ -105,7 +98,6 @@ def _show(output: Output, seen: Look, by: str, number: int | None) -> ExitCode:
         "client": lambda: stat_tables.client_table(seen),
         "node": lambda: stat_tables.node_table(seen),
     }
-    flat = tables["channel" if by == "tree" else by]
 
     def blocks() -> Sequence[Block]:
         if not seen.nodes and by != "node":
@@ -113,13 +105,170 @@ def _show(output: Output, seen: Look, by: str, number: int | None) -> ExitCode:
         table = tables[by]()
         if not table.rows and not seen.totals.topics:
             table.empty = "No topics."
-        return [stat_tables.node_grid(seen.answers), table] if by == "tree" else [table]
+        if watched and by in ("topic", "channel") and len(table.rows) == 1:
+            return [table]
+        head = [Line(), Line.of(units.clock(seen.clock))] if watched else []
+        return [*head, *([stat_tables.node_grid(seen.answers)] if by == "tree" else []), table]
 
-    if number is None:
-        output.show(lambda: stats_document(seen), blocks, flat)
-    elif output.format is OutputFormat.TABLE and by in ("topic", "channel") and len((table := flat()).rows) == 1:
-        output.show_row(table, number)
-    else:
-        stamp = Line.of(time.strftime("%H:%M:%S", time.localtime(seen.clock)))
-        output.show_next(lambda: stats_document(seen), lambda: [Line(), stamp, *blocks()], flat)
+    output.show(lambda: stats_document(seen), blocks, tables["channel" if by == "tree" else by], number=number)
     return report(seen.errors)
+
+
+@command(
+    "tree",
+    examples="""
+        gnsqadmin tree
+        gnsqadmin tree --topic orders
+        gnsqadmin tree --lookupd-http-address lookup.example:4161 --json | jq '.topics[].channels[].channel_name'
+    """,
+    document="""
+        topics   list by name: topic_name, nodes (addresses that have it), depth,
+                 paused, channels
+        channels list by name: channel_name, nodes, depth, in_flight_count,
+                 deferred_count, paused, clients
+        clients  list: node, and the keys of a client in the /stats of nsqd
+    """,
+)
+@topic_option
+@channel_option
+def tree(cluster: Cluster, output: Output, topic: str, channel: str) -> int:
+    """Show topics, their channels and the consumers of these, on all nodes.
+
+    CSV output has one row per consumer.
+    """
+    seen = take_snapshot(cluster, topic=topic, channel=channel, clients=True)
+    require(cluster, seen, topic, channel)
+    output.show(
+        lambda: {"topics": list(_tree_document(seen))}, lambda: [_tree(seen)], lambda: stat_tables.client_table(seen)
+    )
+    return report(seen.errors)
+
+
+Places = Mapping[Address, ChannelStats]  # one channel on each node that has it
+
+
+def _clients(places: Places) -> list[tuple[Address, ClientStats]]:
+    clients = [(address, client) for address, channel in places.items() for client in channel.clients or ()]
+    return sorted(clients, key=lambda pair: (pair[1].client_id, pair[0], pair[1].remote_address))
+
+
+def _tree(seen: Snapshot) -> Table:
+    table = Table(
+        (
+            Column("name", "topic / channel / consumer"),
+            Column("node", "node", keep=6, tone=Tone.NODE),
+            Column("depth", "depth", form=Form.COUNT, keep=ALWAYS),
+            Column("in_flight_count", "in flight", "inflt", Form.COUNT, keep=ALWAYS),
+            Column("deferred_count", "deferred", "def", Form.COUNT, keep=5),
+            Column("ready_count", "RDY", form=Form.COUNT, keep=7),
+            Column("remote_address", "address", keep=4, tone=Tone.FAINT),
+            Column("user_agent", "user agent", keep=3, tone=Tone.FAINT),
+        ),
+        empty="No topics.",
+    )
+    for topic in seen.totals.topics:
+        name = topic.topic_name
+        title = Cell(name + " (paused)" * topic.paused, Tone.STRONG_NOTE if topic.paused else Tone.STRONG)
+        table.rows.append([title, _place(seen.topic_shares[name]), topic.depth, *[None] * 5])
+        for index, channel in enumerate(topic.channels):
+            places = seen.channel_shares[name, channel.channel_name]
+            table.rows += _branch(channel, places, last=index == len(topic.channels) - 1)
+    return table
+
+
+def _branch(channel: ChannelStats, places: Places, *, last: bool) -> Iterator[Row]:
+    """The row of one channel, and those of its consumers."""
+    clients = _clients(places)
+    lonely = channel.depth > 0 and not clients
+    note = " (paused)" * channel.paused + " (no consumers)" * lonely
+    tone = Tone.BAD if lonely else Tone.NOTE if channel.paused else None
+    branch = "└─ " if last else "├─ "
+    counts = [channel.depth, channel.in_flight_count, channel.deferred_count]
+    yield [Cell(f"{branch}{channel.channel_name}{note}", tone), _place(places), *counts, None, None, None]
+    for index, (address, client) in enumerate(clients):
+        twig = ("   " if last else "│  ") + ("└─ " if index == len(clients) - 1 else "├─ ")
+        name = client.client_id or client.hostname
+        ready = Cell(0, Tone.BAD) if channel.depth and not client.ready_count else client.ready_count
+        numbers = [None, client.in_flight_count, None, ready]
+        yield [twig + name, str(address), *numbers, client.remote_address, client.user_agent]
+
+
+def _place(nodes: Mapping[Address, object]) -> str:
+    return str(next(iter(nodes))) if len(nodes) == 1 else plural(len(nodes), "node")
+
+
+def _tree_document(seen: Snapshot) -> Iterator[dict[str, object]]:
+    for topic in seen.totals.topics:
+        channels = []
+        for channel in topic.channels:
+            places = seen.channel_shares[topic.topic_name, channel.channel_name]
+            channels.append(
+                {
+                    "channel_name": channel.channel_name,
+                    "nodes": [str(address) for address in places],
+                    "depth": channel.depth,
+                    "in_flight_count": channel.in_flight_count,
+                    "deferred_count": channel.deferred_count,
+                    "paused": channel.paused,
+                    "clients": [client_document(client, address) for address, client in _clients(places)],
+                }
+            )
+        yield {
+            "topic_name": topic.topic_name,
+            "nodes": [str(address) for address in seen.topic_shares[topic.topic_name]],
+            "depth": topic.depth,
+            "paused": topic.paused,
+            "channels": channels,
+        }
+
+
+@dataclass(eq=False, repr=False)
+class Count:
+    """One count of messages."""
+
+    time: float = column("time", form=Form.TIME)
+    published: int = column("published", form=Form.COUNT, keep=ALWAYS)
+    delivered: int = column("delivered", form=Form.COUNT, keep=ALWAYS)
+    ingress_rate: float | None = column("in/s", form=Form.RATE, keep=ALWAYS)
+    egress_rate: float | None = column("out/s", form=Form.RATE, keep=ALWAYS)
+
+
+@command(
+    "counter",
+    examples="""
+        gnsqadmin counter
+        gnsqadmin counter --watch 1
+        gnsqadmin counter --topic orders --watch 10 -o csv >> orders.csv
+    """,
+    document="""
+        time       unix seconds
+        published  messages that topics received since their nodes started
+        delivered  messages that channels received: each message once per channel
+        ingress_rate, egress_rate
+                   messages per second published to topics, and finished by
+                   consumers; null without --watch
+    """,
+)
+@topic_option
+def counter(cluster: Cluster, output: Output, topic: str, watch: Watch) -> int:
+    """Count the messages of all topics on all nodes since they started."""
+    seen: Snapshot | None = None
+    code = ExitCode.OK
+    for number in every(*watch):
+        seen = take_snapshot(cluster, topic=topic, before=seen)
+        if number == 0:
+            require(cluster, seen, topic)
+        _show_count(output, seen, number if watch.interval else None)
+        code = report(seen.errors)
+    return code
+
+
+def _show_count(output: Output, seen: Snapshot, number: int | None) -> None:
+    """Print one count, the `number`th of many."""
+    delivered = sum(channel.message_count for topic in seen.totals.topics for channel in topic.channels)
+    row = Count(seen.clock, seen.totals.message_count, delivered)
+    if seen.flows is not None:
+        row.ingress_rate = sum(flow.ingress for (_, channel), flow in seen.flows.items() if not channel)
+        row.egress_rate = sum(flow.egress for (_, channel), flow in seen.flows.items() if channel)
+    without = ("ingress_rate", "egress_rate") if number is None else ()
+    output.show(lambda: row, lambda: [table_of(Count, [row], without=without)], number=number)

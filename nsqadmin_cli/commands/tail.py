@@ -1,4 +1,4 @@
-"""`gnsqadmin tail`: shows messages as they are published."""
+"""`gnsqadmin tail` and `peek`: show messages as they are published, and those of a queue without consuming them."""
 
 import json
 import os
@@ -6,21 +6,37 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any
 
 import click
 
-from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import command
-from nsqadmin_cli.completion import complete_topics
-from nsqadmin_cli.consumer import Consumer, ephemeral_channel
-from nsqadmin_cli.consuming import auth_option, count_option
-from nsqadmin_cli.message import DOCUMENT, Message, field_of
-from nsqadmin_cli.message_view import message_blocks, message_table
-from nsqadmin_cli.options import Duration, Name, cluster_options, output_options
+from gnsq_shared.directory import Plan, Queue, list_directory, make_plan
+from gnsqd.storage.disk.record import decode_record
+from nsqadmin_cli import units
+from nsqadmin_cli.cluster import Cluster, errors_of
+from nsqadmin_cli.command import Duration, Name, command, option
+from nsqadmin_cli.completion import complete_channels, complete_topics
+from nsqadmin_cli.consumer import Consumer, auth_option, count_option, ephemeral_channel
+from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, Record, read_queue
+from nsqadmin_cli.errors import NotFound
+from nsqadmin_cli.http_client import NodeError
+from nsqadmin_cli.message import (
+    DOCUMENT,
+    MOST,
+    Found,
+    Message,
+    Peeked,
+    field_of,
+    message_blocks,
+    message_table,
+    peek_at,
+)
 from nsqadmin_cli.output import Output, OutputFormat, report
-from nsqadmin_cli.subscription import Received, Wish
-from nsqadmin_cli.table import Block, Tone
-from nsqadmin_cli.text import printable
+from nsqadmin_cli.snapshot import no_such
+from nsqadmin_cli.subscription import ConsumerOptions, Received
+from nsqadmin_cli.table import Block, Line, Tone
+from nsqadmin_cli.units import plural, printable
 
 _TICK = 0.25  # seconds
 _WINDOW = 200  # messages
@@ -70,8 +86,8 @@ class Condition(click.ParamType[tuple[str, str]]):
     "topics", nargs=-1, required=True, type=Name("topic"), shell_complete=complete_topics, metavar="TOPIC..."
 )
 @count_option
-@click.option("--for", "seconds", type=Duration(), metavar="DURATION", help="Stop after this time.")
-@click.option(
+@option("--for", "seconds", type=Duration(), help="Stop after this time.")
+@option(
     "--grep",
     "patterns",
     type=Pattern(),
@@ -79,7 +95,7 @@ class Condition(click.ParamType[tuple[str, str]]):
     metavar="REGEX",
     help="Show only bodies that match. May be repeated: all must match.",
 )
-@click.option(
+@option(
     "--where",
     "conditions",
     type=Condition(),
@@ -87,22 +103,18 @@ class Condition(click.ParamType[tuple[str, str]]):
     metavar="KEY=VALUE",
     help="Show only JSON bodies with this value, as in customer.country=DE. May be repeated: all must match.",
 )
-@click.option(
+@option(
     "--sample",
     type=click.IntRange(1, 99),
     default=None,
     metavar="PERCENT",
     help="Receive only this percentage of messages, chosen by the nodes.",
 )
-@click.option("--details", is_flag=True, help="Show the time, node and attempts of each message.")
-@click.option("--hex", "as_hex", is_flag=True, help="Show bodies as a hex dump.")
+@option("--details", is_flag=True, help="Show the time, node and attempts of each message.")
+@option("--hex", "as_hex", is_flag=True, help="Show bodies as a hex dump.")
 @auth_option
-@click.option("--yes", is_flag=True, help="Consume messages queued in a topic without channels, without confirmation.")
-@cluster_options
-@output_options
-@click.pass_context
+@option("--yes", is_flag=True, help="Consume messages queued in a topic without channels, without confirmation.")
 def tail(
-    ctx: click.Context,
     cluster: Cluster,
     output: Output,
     topics: tuple[str, ...],
@@ -115,7 +127,7 @@ def tail(
     as_hex: bool,
     auth_secret: str,
     yes: bool,
-) -> None:
+) -> int:
     """Show messages as they are published, on all nodes that have the topic, until Ctrl-C.
 
     Uses a temporary channel, so other consumers are not affected. Messages queued in a topic that has no channel yet
@@ -124,10 +136,10 @@ def tail(
     In a pipe, each body is printed unchanged, followed by a line feed; with several topics, the name of the topic comes
     first. On a terminal, unprintable bytes are shown as escape sequences.
     """
-    wish = Wish(ephemeral_channel("tail"), min(_WINDOW, count or _WINDOW), sample or 0, auth_secret)
+    options = ConsumerOptions(ephemeral_channel("tail"), min(_WINDOW, count or _WINDOW), sample or 0, auth_secret)
     show = _printer(output, details=details, as_hex=as_hex, several=len(set(topics)) > 1)
     shown = 0
-    with Consumer(cluster, topics, wish) as consumer:
+    with Consumer(cluster, topics, options) as consumer:
         consumer.start(yes=yes)
         deadline = None if seconds is None else time.monotonic() + seconds
         while (count is None or shown < count) and (deadline is None or time.monotonic() < deadline):
@@ -141,7 +153,7 @@ def tail(
                 shown += len(chosen)
             consumer.finish(batch)
         errors = consumer.errors
-    ctx.exit(report(errors))
+    return report(errors)
 
 
 def _fits(message: Message, patterns: Sequence[re.Pattern[bytes]], conditions: Sequence[tuple[str, str]]) -> bool:
@@ -164,9 +176,9 @@ def _printer(output: Output, *, details: bool, as_hex: bool, several: bool) -> C
     if output.format is OutputFormat.JSON:
         return _print_documents
     if output.format is OutputFormat.CSV:
-        return lambda messages: output.show_next(dict, tuple, lambda: message_table(messages))
+        return lambda messages: output.show(dict, tuple, lambda: message_table(messages), number=0)
     if details or as_hex:
-        return lambda messages: output.show_next(dict, lambda: list(_blocks(messages, as_hex)))
+        return lambda messages: output.show(dict, lambda: list(_blocks(messages, as_hex)), number=0)
     return lambda messages: _print_bodies(messages, several)
 
 
@@ -190,3 +202,130 @@ def _print_bodies(messages: Sequence[Received], several: bool) -> None:
     else:
         heads = [one.topic.encode() + b" | " if several else b"" for one in messages]
         sys.stdout.buffer.write(b"".join([head + one.body + b"\n" for one, head in zip(messages, heads, strict=True)]))
+
+
+@command(
+    "peek",
+    examples="""
+        gnsqadmin peek orders billing
+        gnsqadmin peek orders billing -n 100 --json | jq -r '.messages[].body'
+        gnsqadmin peek orders --hex
+        gnsqadmin peek orders billing --data-path /var/lib/nsqd
+    """,
+    document=f"""
+        nodes    list: address (or the data path), error (null, or the reason),
+                 depth, backend_depth (of them on disk; null after an error)
+        messages list, node by node: node, on_disk, size (of the body, which is truncated to
+                 32 KiB), and{DOCUMENT}
+    """,
+)
+@click.argument("channel", type=Name("channel"), default=None, required=False, shell_complete=complete_channels)
+@option(
+    "-n",
+    "--count",
+    type=click.IntRange(1, MOST),
+    default=10,
+    show_default=True,
+    help="Show at most N messages of each node.",
+)
+@option("--hex", "as_hex", is_flag=True, help="Show bodies as a hex dump.")
+@option(
+    "--data-path",
+    type=click.Path(exists=True, file_okay=False),
+    metavar="DIRECTORY",
+    help="Read the files of an nsqd, running or not, instead of querying nodes.",
+)
+def peek(
+    cluster: Cluster,
+    output: Output,
+    topic: str,
+    channel: str | None,
+    count: int,
+    as_hex: bool,
+    data_path: str | None,
+) -> int:
+    """Show the queued messages of a channel, without consuming them.
+
+    Without CHANNEL, shows the messages in the topic's own queue, because it has no channel or is paused. Messages in
+    memory come first, then those on disk. Messages in flight and deferred messages are not shown.
+
+    Only gnsqd supports this over HTTP. --data-path reads the queues on disk of gnsqd or nsqd, also while it runs. All
+    other messages are written there when the daemon exits.
+    """
+    answers: dict[str, Found | NodeError | None]
+    if data_path is not None:
+        answers, errors = {data_path: _look_at_files(data_path, topic, channel or "", count)}, []
+    else:
+        asked = cluster.ask(lambda node: peek_at(node, topic, channel or "", count))
+        answers = {str(address): answer for address, answer in asked.items()}
+        errors = [*cluster.lookupd_errors, *errors_of(asked)]
+    if not any(isinstance(answer, Found) for answer in answers.values()):
+        if not errors or None in answers.values():
+            raise no_such(cluster, errors, topic, channel or "")
+        return report(errors)
+    found = {address: answer for address, answer in answers.items() if isinstance(answer, Found)}
+    output.show(
+        lambda: _peek_document(answers),
+        lambda: list(_peek_blocks(found, topic, channel, as_hex)),
+        lambda: message_table([one.message for answer in found.values() for one in answer.messages]),
+    )
+    return report(errors)
+
+
+def _look_at_files(path: str, topic: str, channel: str, count: int) -> Found:
+    """The unread messages in the files of the queue."""
+    found = list_directory(path).select(topic, channel)
+    queue = next((queue for queue in found if queue.channel == channel), None)
+    if queue is None:
+        raise NotFound(f"{path} does not have the {f'channel {channel} of {topic}' if channel else f'topic {topic}'}")
+    plan = make_plan(queue)
+    messages = []
+    for payload in islice(_payloads(queue, plan), count):
+        timestamp, attempts, id, body = decode_record(payload)
+        messages.append(Peeked(Message(topic, timestamp, attempts, id, body, path), True, len(body)))
+    depth = len(messages) if plan.meta is None else plan.meta.depth
+    return Found(depth, depth, messages)
+
+
+def _payloads(queue: Queue, plan: Plan) -> Iterator[bytes]:
+    for _, item in read_queue(queue, plan, DEFAULT_MAX_MSG_SIZE):
+        if isinstance(item, Record):
+            yield item.payload
+
+
+def _peek_blocks(found: dict[str, Found], topic: str, channel: str | None, as_hex: bool) -> Iterator[Block]:
+    for number, (address, answer) in enumerate(found.items()):
+        if number:
+            yield Line()
+        waiting = f"{plural(answer.depth, 'message')} waiting" if answer.depth else "nothing waits"
+        if len(answer.messages) < answer.depth:
+            waiting += f", {len(answer.messages):,} shown"
+        name = f"{topic} {channel}" if channel else topic
+        yield Line(((name, Tone.STRONG), (" at ", Tone.FAINT), (address, Tone.NODE), (f": {waiting}", Tone.PLAIN)))
+        for one in answer.messages:
+            yield from message_blocks(one.message, [(_age(one.message), Tone.FAINT), _place(one)], as_hex=as_hex)
+
+
+def _age(message: Message) -> str:
+    return f"{units.duration(max(0.0, time.time() - message.timestamp / 1e9))} ago"
+
+
+def _place(peeked: Peeked) -> tuple[str, Tone]:
+    if peeked.size > len(peeked.message.body):
+        return f"the beginning of {units.size(peeked.size)}", Tone.NOTE
+    return "on disk" if peeked.on_disk else "in memory", Tone.FAINT
+
+
+def _peek_document(answers: dict[str, Found | NodeError | None]) -> dict[str, Any]:
+    nodes, messages = [], []
+    for address, answer in answers.items():
+        match answer:
+            case Found(depth, backend_depth, peeked):
+                nodes.append({"address": address, "error": None, "depth": depth, "backend_depth": backend_depth})
+                messages += [
+                    {"node": address, "on_disk": one.on_disk, "size": one.size} | one.message.document()
+                    for one in peeked
+                ]
+            case NodeError(reason=reason):
+                nodes.append({"address": address, "error": reason, "depth": None, "backend_depth": None})
+    return {"nodes": nodes, "messages": messages}

@@ -5,10 +5,8 @@ import time
 import click
 
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import command
-from nsqadmin_cli.options import Duration, cluster_options
-from nsqadmin_cli.top_view import ORDERS, SUBJECTS, TopView
-from nsqadmin_cli.watch import Watcher
+from nsqadmin_cli.command import Duration, command, option
+from nsqadmin_cli.top_view import ORDERS, SUBJECTS, TopView, Watcher
 
 
 @command(
@@ -19,10 +17,8 @@ from nsqadmin_cli.watch import Watcher
         gnsqadmin top --filter orders --interval 5
     """,
 )
-@click.option(
-    "--interval", type=Duration(60), default=1.0, metavar="DURATION", help="Interval between updates. [default: 1]"
-)
-@click.option(
+@option("--interval", type=Duration(60), default=1.0, help="Interval between updates. [default: 1]")
+@option(
     "--sort",
     "order",
     type=click.Choice([order.heading for order in ORDERS]),
@@ -30,8 +26,8 @@ from nsqadmin_cli.watch import Watcher
     show_default=True,
     help="Initial sort column.",
 )
-@click.option("--filter", "needle", default="", metavar="TEXT", help="Show only names that contain this text.")
-@click.option(
+@option("--filter", "needle", default="", metavar="TEXT", help="Show only names that contain this text.")
+@option(
     "--show",
     "subject",
     type=click.Choice(SUBJECTS),
@@ -39,7 +35,6 @@ from nsqadmin_cli.watch import Watcher
     show_default=True,
     help="Initial view.",
 )
-@cluster_options
 def top(cluster: Cluster, interval: float, order: str, needle: str, subject: str) -> None:
     """Watch the queues on a full screen: rates, trends, drain times and problems.
 

@@ -5,34 +5,28 @@ from typing import Any
 import click
 
 from nsqadmin_cli import stat_tables
-from nsqadmin_cli.address import Address
-from nsqadmin_cli.api import Nsqd
+from nsqadmin_cli.api import Nsqd, Producer
 from nsqadmin_cli.cluster import Cluster, producer_address
-from nsqadmin_cli.command import command
-from nsqadmin_cli.confirm import Confirm, confirm_options
+from nsqadmin_cli.command import command, option
 from nsqadmin_cli.errors import AdminError, NotFound
-from nsqadmin_cli.http_client import NodeError, Refused
-from nsqadmin_cli.look import Look, look, model_document, no_such
-from nsqadmin_cli.models import Producer
+from nsqadmin_cli.http_client import Address, NodeError, Refused
 from nsqadmin_cli.operations import (
     DOCUMENT,
     Operation,
     Outcome,
     Result,
-    confirm_losses,
+    Work,
     do_on_nodes,
     do_planned,
-    failures,
     is_listed,
     lookupd_only_option,
     operate,
     plan_for_nodes,
-    show_outcomes,
 )
-from nsqadmin_cli.options import cluster_options, output_options, topic_argument
-from nsqadmin_cli.output import Output, not_found, report
-from nsqadmin_cli.table import Block, Cell, Grid, Line, Tone
-from nsqadmin_cli.text import plural, printable
+from nsqadmin_cli.output import Confirm, Output, not_found, report
+from nsqadmin_cli.snapshot import Snapshot, no_such, take_snapshot
+from nsqadmin_cli.table import Block, Cell, Grid, Line, Tone, as_json
+from nsqadmin_cli.units import plural, printable
 
 
 @command(
@@ -50,17 +44,13 @@ from nsqadmin_cli.text import plural, printable
                  topic (the keys above, or null where the node does not have it)
     """,
 )
-@topic_argument
-@cluster_options
-@output_options
-@click.pass_context
-def show(ctx: click.Context, cluster: Cluster, output: Output, topic: str) -> None:
+def show(cluster: Cluster, output: Output, topic: str) -> int:
     """Show one topic: its counts, nodes and channels.
 
     With nsqlookupds, a node is marked if they do not send consumers to it, because the topic is tombstoned there or the
     node did not register.
     """
-    seen = look(cluster, topic=topic)
+    seen = take_snapshot(cluster, topic=topic)
     found, errors = _found(cluster, topic)
     if topic not in seen.topic_shares:
         known = found is not None and not errors and is_listed(cluster, topic)
@@ -73,7 +63,7 @@ def show(ctx: click.Context, cluster: Cluster, output: Output, topic: str) -> No
         lambda: _blocks(seen, topic, found),
         lambda: stat_tables.share_table(seen, seen.topic_shares[topic], seen.totals.topics[0]),
     )
-    ctx.exit(report([*seen.errors, *errors]))
+    return report([*seen.errors, *errors])
 
 
 def _found(cluster: Cluster, topic: str) -> tuple[set[str] | None, list[NodeError]]:
@@ -97,7 +87,7 @@ def _address(producer: Producer) -> str:
         return ""
 
 
-def _blocks(seen: Look, topic: str, found: set[str] | None) -> list[Block]:
+def _blocks(seen: Snapshot, topic: str, found: set[str] | None) -> list[Block]:
     whole = seen.totals.topics[0]
     shares = seen.topic_shares[topic]
     facts = Grid([[Cell("topic", Tone.FAINT), Cell(topic, Tone.STRONG)]])
@@ -112,19 +102,12 @@ def _blocks(seen: Look, topic: str, found: set[str] | None) -> list[Block]:
     return [*blocks, Line.of(plural(len(channels.rows), "channel"), Tone.STRONG), channels]
 
 
-def _document(seen: Look, topic: str, found: set[str] | None) -> dict[str, Any]:
-    nodes = []
-    for address, answer in seen.answers.items():
-        share = seen.topic_shares[topic].get(address)
-        nodes.append(
-            {
-                "address": str(address),
-                "error": answer.reason if isinstance(answer, NodeError) else None,
-                "found": None if found is None else str(address) in found,
-                "topic": share and model_document(share),
-            }
-        )
-    return model_document(seen.totals.topics[0]) | {"nodes": nodes}
+def _document(seen: Snapshot, topic: str, found: set[str] | None) -> dict[str, Any]:
+    def is_found(address: Address) -> bool | None:
+        return None if found is None else str(address) in found
+
+    nodes = stat_tables.share_documents(seen, seen.topic_shares[topic], "topic", found=is_found)
+    return {**as_json(seen.totals.topics[0]), "nodes": nodes}
 
 
 @command(
@@ -136,41 +119,29 @@ def _document(seen: Look, topic: str, found: set[str] | None) -> dict[str, Any]:
     """,
     document=DOCUMENT,
 )
-@topic_argument
 @lookupd_only_option
-@cluster_options
-@output_options
-@click.pass_context
-def create(ctx: click.Context, cluster: Cluster, output: Output, topic: str, lookupd_only: bool) -> None:
+def create(cluster: Cluster, output: Output, topic: str, lookupd_only: bool) -> int:
     """Create a topic on all nodes and at nsqlookupds.
 
     Publishing creates a topic automatically. Create it explicitly to add channels or pause it before the first message.
     """
-    operate(ctx, cluster, output, Operation("create", topic), lookupd_only=lookupd_only)
+    return operate(cluster, output, Operation("create", topic), lookupd_only=lookupd_only)
 
 
 @command("pause", examples="gnsqadmin topic pause orders\ngnsqadmin topic pause orders --json", document=DOCUMENT)
-@topic_argument
-@cluster_options
-@output_options
-@click.pass_context
-def pause(ctx: click.Context, cluster: Cluster, output: Output, topic: str) -> None:
+def pause(cluster: Cluster, output: Output, topic: str) -> int:
     """Stop a topic from passing messages to its channels.
 
     Publishers are not affected: messages are queued in the topic. Channels continue with the messages they have. The
     topic stays paused across restarts.
     """
-    operate(ctx, cluster, output, Operation("pause", topic))
+    return operate(cluster, output, Operation("pause", topic))
 
 
 @command("unpause", examples="gnsqadmin topic unpause orders\ngnsqadmin topic unpause orders --json", document=DOCUMENT)
-@topic_argument
-@cluster_options
-@output_options
-@click.pass_context
-def unpause(ctx: click.Context, cluster: Cluster, output: Output, topic: str) -> None:
+def unpause(cluster: Cluster, output: Output, topic: str) -> int:
     """Let a paused topic pass messages to its channels again."""
-    operate(ctx, cluster, output, Operation("unpause", topic))
+    return operate(cluster, output, Operation("unpause", topic))
 
 
 @command(
@@ -182,21 +153,14 @@ def unpause(ctx: click.Context, cluster: Cluster, output: Output, topic: str) ->
     """,
     document=DOCUMENT,
 )
-@topic_argument
-@click.option("--with-channels", is_flag=True, help="Also empty all its channels.")
-@confirm_options
-@cluster_options
-@output_options
-@click.pass_context
-def empty(
-    ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm, topic: str, with_channels: bool
-) -> None:
+@option("--with-channels", is_flag=True, help="Also empty all its channels.")
+def empty(cluster: Cluster, output: Output, confirm: Confirm, topic: str, with_channels: bool) -> int:
     """Discard the messages in a topic's own queue.
 
     A topic has such messages if it is paused or has no channel. Its channels keep their messages; see also gnsqadmin
     channel empty.
     """
-    operate(ctx, cluster, output, Operation("empty", topic, with_channels=with_channels), confirm)
+    return operate(cluster, output, Operation("empty", topic, with_channels=with_channels), confirm)
 
 
 @command(
@@ -208,18 +172,13 @@ def empty(
     """,
     document=DOCUMENT,
 )
-@topic_argument
-@confirm_options
-@cluster_options
-@output_options
-@click.pass_context
-def delete(ctx: click.Context, cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> None:
+def delete(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> int:
     """Delete a topic with its channels and all messages.
 
     It is deleted on all nodes and nsqlookupds, and its consumers are disconnected. Publishers, and consumers that
     reconnect, create the topic again: stop them first. To delete it on one node only, see gnsqadmin topic tombstone.
     """
-    operate(ctx, cluster, output, Operation("delete", topic), confirm)
+    return operate(cluster, output, Operation("delete", topic), confirm)
 
 
 @command(
@@ -230,24 +189,18 @@ def delete(ctx: click.Context, cluster: Cluster, output: Output, confirm: Confir
     """,
     document=DOCUMENT,
 )
-@topic_argument
 @click.argument("node")
-@click.option(
+@option(
     "--delete", "with_delete", is_flag=True, help="Also delete the topic on the node, as nsqadmin's Tombstone does."
 )
-@confirm_options
-@cluster_options
-@output_options
-@click.pass_context
 def tombstone(
-    ctx: click.Context,
     cluster: Cluster,
     output: Output,
     confirm: Confirm,
     topic: str,
     node: str,
     with_delete: bool,
-) -> None:
+) -> int:
     """Hide one node from the consumers of a topic.
 
     nsqlookupds no longer send consumers there. Stop publishers first. With --delete, the topic is then deleted on the
@@ -263,16 +216,16 @@ def tombstone(
     name = f"{found.broadcast_address}:{found.http_port}"
     operation = Operation("delete", topic)
     nodes = [_node(cluster, found)] if with_delete else []
-    outcomes = plan_for_nodes(cluster, operation, nodes)
     hidden = [Outcome(lookupd, Result.PLANNED) for lookupd in cluster.lookupds]
+    work = Work(operation, plan_for_nodes(cluster, operation, nodes), hidden, "tombstone")
     errors = cluster.lookupd_errors
     if not confirm.dry_run:
         if with_delete:
-            confirm_losses(confirm, operation, outcomes, [])
+            Work(operation, work.nodes, ()).confirm(confirm)
         do_planned(cluster, hidden, lambda lookupd: lookupd.tombstone(topic, name))
-        do_on_nodes(cluster, operation, outcomes)
-    show_outcomes(output, operation, outcomes, hidden, dry_run=confirm.dry_run, lookupd_action="tombstone")
-    ctx.exit(report([*errors, *failures(outcomes, hidden, errors)]))
+        do_on_nodes(cluster, operation, work.nodes)
+    work.show(output, dry_run=confirm.dry_run)
+    return report([*errors, *work.failures(errors)])
 
 
 def _find(producers: list[Producer], node: str, topic: str) -> Producer:

@@ -1,5 +1,5 @@
 """Reads and repairs data directories of a stopped nsqd: `gnsqadmin data`.
 
-`directory` lists a directory, `records` reads one file and continues behind damage, `queue` combines the files of a
-queue, `checking` finds damage, `repairing` and `recovering` correct it. contrib/docs/data-directory.md has the formats.
+`gnsq_shared.directory` lists a directory, `records` reads the files of a queue and continues behind damage,
+`checking` finds damage, `repairing` and `recovering` correct it. contrib/docs/data-directory.md has the formats.
 """

@@ -1,16 +1,35 @@
-"""Checks a data directory: reads each queue completely and reports how nsqd would handle it."""
+"""Checks a data directory: reads each queue and journal completely and reports how nsqd would handle it.
+
+Only gnsqd writes journals, with --durability.
+"""
 
 import enum
+import io
+import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from gnsq_shared.directory import (
+    METADATA,
+    DataDirectory,
+    DueTimes,
+    Journal,
+    Plan,
+    Queue,
+    key_of,
+    make_plan,
+    read_due_times,
+)
+from gnsqd.errors import StorageError
+from gnsqd.log import Level, Logger
 from gnsqd.storage.disk.record import MIN_RECORD_SIZE, due_times_file_name, meta_file_name
-from nsqadmin_cli.datadir.directory import METADATA, DataDirectory, Queue
-from nsqadmin_cli.datadir.due_times import DueTimes, key_of, read_due_times
-from nsqadmin_cli.datadir.queue import Plan, make_plan, read_data_file, read_queue
-from nsqadmin_cli.datadir.records import Advance, Gap, Record
-from nsqadmin_cli.text import plural
+from gnsqd.storage.journal.records import segment_name
+from gnsqd.storage.journal.replay import Replay
+from nsqadmin_cli.datadir.records import Advance, Gap, Record, describe_missing, read_data_file, read_queue
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.table import column
+from nsqadmin_cli.units import plural
 
 
 class Severity(enum.StrEnum):
@@ -18,26 +37,16 @@ class Severity(enum.StrEnum):
     NOTE = "note"  # harmless, or corrected by nsqd itself
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """A problem. `command` corrects it, if one can."""
 
-    severity: Severity
-    queue: str  # empty: the directory
-    file: str
-    position: int | None
-    text: str
-    command: str = ""
-
-    def as_json(self) -> dict[str, str | int | None]:
-        return {
-            "severity": self.severity.value,
-            "queue": self.queue or None,
-            "file": self.file or None,
-            "position": self.position,
-            "text": self.text,
-            "command": self.command or None,
-        }
+    severity: Severity = column("severity", help='"damage" or "note"')
+    queue: str = column("queue", null=True, help="null: the directory")
+    file: str = column("file", null=True)
+    position: int | None = column("position", help="bytes; null: the whole file")
+    text: str = column("text")
+    command: str = column("command", null=True, help="or null", default="")
 
 
 @dataclass
@@ -119,7 +128,7 @@ class Checker:
     def check(self, queue: Queue) -> Report:
         """Read a queue. AdminError if a file cannot be read."""
         plan = make_plan(queue)
-        due_times = read_due_times(queue)
+        due_times = read_due_times(queue.due_times_path)
         report = Report(queue, plan, due_times)
         held = set(due_times.held)
         tallies = report.files
@@ -176,7 +185,9 @@ class Checker:
                 self._add(report, Severity.NOTE, name, f"{plan.meta_error}; the queue is empty")
             return
         if plan.missing:
-            self._add(report, Severity.DAMAGE, name, f"{plan.missing}, and the messages in it are lost")
+            self._add(
+                report, Severity.DAMAGE, name, f"{describe_missing(queue, plan)}, and the messages in it are lost"
+            )
         size = queue.numbers.get(meta.write_file, 0)
         later = [number for number in plan.numbers if number > meta.write_file]
         if size > meta.write_pos:
@@ -198,8 +209,8 @@ class Checker:
     def _judge_rest(self, report: Report) -> None:
         queue, due_times = report.queue, report.due_times
         name = due_times_file_name(queue.name)
-        if due_times.size > len(due_times.whole) and not self._running:
-            lost = due_times.size - len(due_times.whole)
+        if due_times.size > due_times.end and not self._running:
+            lost = due_times.size - due_times.end
             text = f"{plural(lost, 'byte')} cannot be read: deferred messages may be delivered early or be missing"
             self._add(report, Severity.DAMAGE, name, text)
         if queue.bad_due_times:
@@ -230,3 +241,95 @@ class Checker:
         """A problem that a repair corrects."""
         report.needs_repair = True
         report.findings.append(Finding(severity, report.queue.name, file, None, text, self._repair))
+
+
+_BEHIND_ALL = 1 << 62  # numbers of messages
+
+
+@dataclass
+class JournalReport:
+    """The state of a journal. `queues` has the number of messages of each queue in it; the topic's own queue has its
+    name."""
+
+    journal: Journal
+    queues: dict[str, int] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def messages(self) -> int:
+        return sum(self.queues.values())
+
+    @property
+    def damaged(self) -> bool:
+        return any(finding.severity is Severity.DAMAGE for finding in self.findings)
+
+
+def count_messages(journal: Journal) -> dict[str, int]:
+    """The number of messages of each queue in the journal; the topic's own queue has its name; AdminError.
+
+    The newest segment lists all queues, so the others are read only if a kill truncated it; messages lost to damage
+    count.
+    """
+    numbers = sorted(journal.numbers)
+    replay = _replay(journal, numbers[-1:], complete=False)
+    return _counts(journal, replay if replay.whole else _replay(journal, numbers))
+
+
+def check_journals(
+    found: DataDirectory, topic: str, channel: str, *, running: bool, advance: Advance
+) -> list[JournalReport]:
+    """Read the journals of that topic, or of all; with a `channel`, only messages of channels of that name."""
+    reports = []
+    for journal in found.select_journals(topic):
+        replay = _replay(journal, sorted(journal.numbers), advance)
+        report = JournalReport(journal, _counts(journal, replay))
+        report.findings += _judge(report, replay, running)
+        if channel:
+            report.queues = {name: count for name, count in report.queues.items() if name.endswith(f":{channel}")}
+        reports.append(report)
+    return reports
+
+
+def _replay(
+    journal: Journal, numbers: list[int], advance: Advance = lambda size: None, *, complete: bool = True
+) -> Replay:
+    """The content of these segments, which are all if `complete`; AdminError."""
+    replay = Replay(journal.topic, Logger("", Level.FATAL, io.StringIO()), mends=False)
+    if not complete:
+        replay.present.add(1, _BEHIND_ALL)  # or what other segments have would pass for lost
+    try:
+        replay.read([journal.path(number) for number in numbers], advance)
+    except StorageError as error:
+        raise AdminError(f"cannot read a journal: {error}") from error
+    return replay
+
+
+def _counts(journal: Journal, replay: Replay) -> dict[str, int]:
+    handed_over = replay.queues[0].finished
+    counts = {journal.topic: handed_over.gaps(0, replay.next_number).count()}
+    for index, state in replay.queues.items():
+        if index:
+            counts[state.name] = handed_over.without(state.finished).count()
+    return counts
+
+
+def _judge(report: JournalReport, replay: Replay, running: bool) -> Iterator[Finding]:
+    topic = report.journal.topic
+    if not running:
+        for damage in replay.damages:
+            text = f"{damage.reason}: messages are lost, gnsqd continues behind it; finished ones may come again"
+            name = os.path.basename(damage.path)
+            yield Finding(Severity.DAMAGE, topic, name, damage.begin, text)
+        if replay.lost:
+            yield Finding(Severity.DAMAGE, topic, "", None, replay.describe_lost())
+        if replay.torn is not None:
+            name = os.path.basename(replay.torn.path)
+            text = f"ends in {replay.torn.reason}; gnsqd truncates it"
+            yield Finding(Severity.NOTE, topic, name, replay.torn.begin, text)
+        name = segment_name(topic, max(report.journal.numbers))
+        if replay.converting:
+            text = "the disk queues of the topic are an unfinished copy of it, left by an exit; gnsqd drops them"
+            yield Finding(Severity.NOTE, topic, name, None, text)
+        if report.messages:
+            text = f"holds {plural(report.messages, 'message')}, which gnsqd loads when it starts; nsqd does not"
+            yield Finding(Severity.NOTE, topic, name, None, text)

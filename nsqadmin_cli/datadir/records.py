@@ -1,4 +1,4 @@
-"""Reads one data file, and continues behind damage.
+"""Reads the data files of a queue, in the order in which nsqd would deliver them, and continues behind damage.
 
 nsqd abandons the rest of a file at an impossible record length. There usually are whole messages behind it: this module
 searches for the next header of a message (a time of this century and an id of 16 hexadecimal digits) behind a length
@@ -6,13 +6,17 @@ that leads to another header or to the end. If the bytes between are one message
 read. Files may be written or deleted at the same time; a file is never kept in memory as a whole.
 """
 
+import errno
 import os
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from gnsq_shared.directory import Plan, Queue, open_file, reason_of
 from gnsqd.storage.disk.record import LENGTH, MIN_RECORD_SIZE
-from nsqadmin_cli.datadir.directory import open_file
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.table import ALWAYS, Form, Tone, column
 
 DEFAULT_MAX_MSG_SIZE = 1 << 20  # bytes of a body, as nsqd has it
 _CHUNK = 1 << 20  # bytes read at once
@@ -167,3 +171,54 @@ class DataFile:
         if self._advance is not None and position > self._told:
             self._advance(position - self._told)
             self._told = position
+
+
+class Found(NamedTuple):
+    """A record of a file, or damage in its place."""
+
+    number: int
+    item: Record | Gap
+
+
+@dataclass(slots=True)
+class Saved:
+    """The messages of a queue that were saved; `lost_bytes` were unreadable."""
+
+    queue: str = column("queue")
+    messages: int = column("messages", "msgs", Form.COUNT, ALWAYS)
+    lost_bytes: int = column("lost", form=Form.BYTES, keep=ALWAYS, tone=Tone.BAD, help="unreadable")
+
+
+def describe_missing(queue: Queue, plan: Plan) -> str:
+    """Which files of a queue are missing; empty if none is."""
+    if not plan.missing:
+        return ""
+    name, count = queue.file_name(plan.missing[0][0]), sum(number for _, number in plan.missing)
+    return f"{name} is missing" if count == 1 else f"{name} and {count - 1:,} more files are missing"
+
+
+def read_queue(queue: Queue, plan: Plan, max_msg_size: int, advance: Advance | None = None) -> Iterator[Found]:
+    """All unread records; a file that was deleted meanwhile is skipped. AdminError if one cannot be read."""
+    for number in plan.numbers:
+        for item in read_data_file(queue.path(number), plan.start(number), max_msg_size, advance):
+            yield Found(number, item)
+
+
+def read_data_file(path: str, start: int, max_msg_size: int, advance: Advance | None = None) -> Iterator[Record | Gap]:
+    """One file from `start` on; nothing if there is none. AdminError if it cannot be read, except for a failing
+    disk."""
+    position = start
+    try:
+        with DataFile(path, max_msg_size, advance) as file:
+            try:
+                for item in file.read(start):
+                    yield item
+                    position = item.end
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                yield Gap(position, file.size, "a read error of the disk")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise AdminError(f"cannot read {path}: {reason_of(error)}") from error

@@ -6,19 +6,23 @@ open when the system was short of file descriptors. Only its log shows which cas
 
 Recovered messages become new data files at the end of their queue, and their file is renamed, so that they are
 recovered only once.
+
+Exported messages are in the format of `gnsqadmin save` and `load`.
 """
 
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from gnsq_shared.directory import DataDirectory, Queue, key_of, make_plan, read_due_times, read_held, reason_of
 from gnsqd.errors import StorageError
-from gnsqd.storage.disk.record import Meta
-from nsqadmin_cli.datadir.copying import Writer, replace_file, sync_directory
-from nsqadmin_cli.datadir.directory import DataDirectory, Queue, reason_of
-from nsqadmin_cli.datadir.queue import read_data_file
-from nsqadmin_cli.datadir.records import Advance, Gap
+from gnsqd.storage.disk.record import Meta, decode_record
+from nsqadmin_cli.archive import ArchiveWriter
+from nsqadmin_cli.datadir.records import Advance, Gap, Saved, read_data_file, read_queue
+from nsqadmin_cli.datadir.repairing import Writer, replace_file, sync_directory
 from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.message import Message
 
 
 @dataclass
@@ -111,3 +115,59 @@ def _meta_to_append_to(found: DataDirectory, queue: Queue) -> Meta:
     if max(queue.numbers, default=-1) > meta.write_file or queue.numbers.get(meta.write_file, 0) != meta.write_pos:
         raise AdminError("the meta file and the data files do not agree; the queue must be repaired first")
     return meta
+
+
+_BATCH_BYTES = 4 << 20  # each batch is made safe on disk
+_BATCH_MESSAGES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage(Message):
+    """A message in the queue of a channel, or for an empty one of the topic; `due` in ns, or None."""
+
+    channel: str = ""
+    due: int | None = None
+
+    def document(self) -> dict[str, Any]:
+        return Message.document(self) | {"channel": self.channel or None, "due": self.due}
+
+
+class MessageFile:
+    """Collects messages for `archive`; call `flush` at the end."""
+
+    def __init__(self, archive: ArchiveWriter) -> None:
+        self._archive = archive
+        self._messages: list[StoredMessage] = []
+        self._bytes = 0
+
+    def add(self, queue: Queue, payload: bytes, due: int | None = None) -> None:
+        timestamp, attempts, id, body = decode_record(payload)
+        message = StoredMessage(queue.topic, timestamp, attempts, id, body, channel=queue.channel, due=due)
+        self._messages.append(message)
+        self._bytes += len(body)
+        if self._bytes > _BATCH_BYTES or len(self._messages) >= _BATCH_MESSAGES:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._messages:
+            self._archive.write(self._messages)
+            self._messages, self._bytes = [], 0
+
+
+def export_queue(queue: Queue, file: MessageFile, max_msg_size: int, advance: Advance) -> Saved:
+    """Write all messages of a queue, including deferred ones of gnsqd; AdminError."""
+    due_times = read_due_times(queue.due_times_path)
+    held = set(due_times.held)
+    messages = lost = 0
+    for _, item in read_queue(queue, make_plan(queue), max_msg_size, advance):
+        if isinstance(item, Gap):
+            lost += item.end - item.position
+            continue
+        messages += 1
+        key = key_of(item.payload)
+        held.discard(key)
+        file.add(queue, item.payload, due_times.due.get(key))
+    for _, payload in read_held(queue.due_times_path, due_times):
+        if (key := key_of(payload)) in held:
+            file.add(queue, payload, due_times.due.get(key))
+    return Saved(queue.name, messages + len(held), lost)

@@ -10,18 +10,89 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from gnsqd.storage.disk.record import Meta, data_file_name, due_times_file_name, meta_file_name
+from gnsq_shared.directory import METADATA, DataDirectory, Listed, Queue, read_file, reason_of
+from gnsqd.storage.disk.record import LENGTH, Meta, data_file_name, due_times_file_name, meta_file_name
 from gnsqd.storage.journal.records import segment_name
 from gnsqd.version import NSQD_VERSION
 from nsqadmin_cli.datadir.checking import Report
-from nsqadmin_cli.datadir.copying import Writer, copy_file, sync_directory, take_over_owner
-from nsqadmin_cli.datadir.directory import METADATA, DataDirectory, Listed, Queue, reason_of
-from nsqadmin_cli.datadir.queue import Saved, read_queue
-from nsqadmin_cli.datadir.records import Advance, Record
+from nsqadmin_cli.datadir.records import Advance, Record, Saved, read_queue
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.units import size
+
+_CHUNK = 1 << 20
+
+
+class Writer:
+    """A new file with the owner and mode of `like`; `with` makes it durable, or removes it on failure."""
+
+    def __init__(self, path: str, like: str) -> None:
+        self.path = path
+        self.size = 0
+        self._file = open(path, "xb")  # noqa: SIM115  closed by __exit__
+        take_over_owner(path, like, os.stat(like).st_mode & 0o666)
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+        self.size += len(data)
+
+    def write_record(self, payload: bytes) -> None:
+        self.write(LENGTH.pack(len(payload)) + payload)
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        try:
+            if kind is None:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+        except OSError:
+            kind = OSError
+            raise
+        finally:
+            with suppress(OSError):
+                self._file.close()
+            if kind is not None:
+                os.unlink(self.path)
+
+
+def copy_file(source: str, target: str, advance: Advance) -> None:
+    """A copy with the same owner and mode; OSError."""
+    with open(source, "rb") as file, Writer(target, source) as writer:
+        while data := file.read(_CHUNK):
+            writer.write(data)
+            advance(len(data))
+
+
+def replace_file(path: str, data: bytes, like: str) -> None:
+    """Replace `path` by a file with this content, or leave it unchanged; OSError."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    with suppress(FileNotFoundError):
+        os.unlink(temporary)  # of a run that was killed
+    with Writer(temporary, like) as writer:
+        writer.write(data)
+    os.rename(temporary, path)
+
+
+def take_over_owner(path: str, like: str, mode: int) -> None:
+    """Give `path` this mode and the owner of `like`, as far as permitted."""
+    os.chmod(path, mode)
+    found = os.stat(like)
+    with suppress(PermissionError):
+        os.chown(path, found.st_uid, found.st_gid)
+
+
+def sync_directory(path: str) -> None:
+    """Make new and changed directory entries durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # not every file system can sync a directory
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
 
 _NAME = re.compile(r"[.a-zA-Z0-9_-]{1,64}(:[.a-zA-Z0-9_-]{1,64})?")  # of a queue that nsqd.dat can list
 
@@ -108,9 +179,9 @@ class Repair:
                 position = writer.size
         with Writer(os.path.join(target, meta_file_name(queue.name)), like) as writer:
             writer.write(Meta(messages, first, 0, last, position).format())
-        if report.due_times.whole:
+        if report.due_times.end:
             with Writer(os.path.join(target, due_times_file_name(queue.name)), like) as writer:
-                writer.write(report.due_times.whole)
+                writer.write(read_file(queue.due_times_path, report.due_times.end))
         self._copy_names(_bad_names(queue), target, advance)
         return Saved(queue.name, messages, sum(tally.lost for tally in report.files.values()))
 

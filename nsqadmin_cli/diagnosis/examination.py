@@ -1,19 +1,91 @@
-"""Collects the data of a cluster for the rules: two snapshots some seconds apart, and other answers of nodes and
-nsqlookupds."""
+"""Findings of the rules of `gnsqadmin doctor`, and the data that they are found in: two snapshots of a cluster
+some seconds apart, and other answers of nodes and nsqlookupds.
+"""
 
+import enum
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from nsqadmin_cli.address import Address
-from nsqadmin_cli.api import Lookupd, Nsqd
+from nsqadmin_cli.api import ClientStats, Lookupd, Nsqd, Producer
 from nsqadmin_cli.cluster import Answers, Cluster, ask_all, values_of
-from nsqadmin_cli.diagnosis.finding import Commands
+from nsqadmin_cli.context import ClusterSettings, merged
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.look import Look
-from nsqadmin_cli.models import ClientStats, Producer
+from nsqadmin_cli.http_client import Address, NodeError
+from nsqadmin_cli.snapshot import Snapshot
+from nsqadmin_cli.table import column, json_only
+
+
+class Severity(enum.StrEnum):
+    """Severity, the worst first."""
+
+    CRITICAL = "critical"  # messages are lost, or not taken, or a node is not there
+    WARNING = "warning"  # it will be critical, or somebody forgot something
+    NOTE = "note"  # worth knowing, and perhaps meant to be so
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What to do; `command`, if there is one, does it or helps."""
+
+    text: str
+    command: str = json_only(null=True, default="")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One problem. `code` is the stable name of the rule; topic, channel and node are empty if it is not about one."""
+
+    severity: Severity = column("severity", help="critical, warning or note")
+    code: str = column("code")
+    summary: str = column("summary")
+    evidence: tuple[str, ...] = column("evidence", help="list of texts", default=())
+    remedies: tuple[Remedy, ...] = json_only("list of text, command (null, or a command line)", default=())
+    topic: str = column("topic", null=True, default="")
+    channel: str = column("channel", null=True, default="")
+    node: str = column("node", null=True, help="null if not about one", default="")
+
+
+class Commands:
+    """Formats gnsqadmin commands for the current cluster."""
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        # Variables come after a context that an option names, and would as options come before it.
+        given = settings.options if settings.by_option else merged(settings.variables, settings.options)
+        told = given.settings()
+        self._where: list[str] = []
+        self._how: list[str] = []
+        if settings.context_name:
+            self._how.append(f"--context={settings.context_name}")
+        for name, value in told.items():
+            flag = f"--{name.replace('_', '-')}"
+            if isinstance(value, list | tuple):
+                self._where += [f"{flag}={text}" for text in value]
+            elif value is True:
+                self._how.append(flag)
+            elif name != "timeout":
+                self._how.append(f"{flag}={value}")
+
+    def on_all(self, words: str, *names: str) -> str:
+        """`gnsqadmin {words} {names}` on the nodes that were examined."""
+        return self._line(words, names, [*self._where, *self._how])
+
+    def on(self, node: Address, words: str, *names: str) -> str:
+        """The same on one node."""
+        return self._line(words, names, [f"--nsqd-http-address={node}", *self._how])
+
+    def _line(self, words: str, names: Sequence[str], flags: list[str]) -> str:
+        if any(name.startswith("-") for name in names):
+            return shlex.join(["gnsqadmin", *words.split(), *flags, "--", *names])
+        return shlex.join(["gnsqadmin", *words.split(), *names, *flags])
+
+
+def some_of(names: Sequence[str], longest: int = 3) -> str:
+    """Names in a line: the first ones, and how many more there are."""
+    more = f" and {len(names) - longest:,} more" if len(names) > longest else ""
+    return ", ".join(names[:longest]) + more
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +95,8 @@ class Examination:
     `whole`: all topics and channels were queried, so that those not seen do not exist.
     """
 
-    before: Look
-    after: Look
+    before: Snapshot
+    after: Snapshot
     seconds: float
     commands: Commands
     deep: int
@@ -57,7 +129,7 @@ def examine(
     except AdminError as error:  # of all nsqlookupds: each of them has an error among the answers below
         nodes, discovery = [], [error]
     question = partial(Nsqd.stats, topic=topic, channel=channel, clients=True)
-    before = Look(cluster.ask(question, nodes), [])
+    before = Snapshot(cluster.ask(question, nodes), [])
     listed = cluster.ask_lookupds(Lookupd.nodes) if cluster.lookupds else {}
     # Who hangs is waited for once.
     there = [node for node in nodes if node.address in before.nodes]
@@ -69,7 +141,7 @@ def examine(
         from nsqadmin_cli.render.progress import wait  # what it needs loads slowly
 
         wait(f"measuring rates, {interval:g} s", interval)
-    after = Look(before.answers | cluster.ask(question, there), [], before)
+    after = Snapshot(before.answers | cluster.ask(question, there), [], before)
     # What is left of these are nodes at impossible addresses.
     discovery += [one for one in cluster.lookupd_errors if not isinstance(listed.get(one.address), NodeError)]
     return Examination(

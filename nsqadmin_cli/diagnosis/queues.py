@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from nsqadmin_cli import units
-from nsqadmin_cli.address import Address
-from nsqadmin_cli.diagnosis.examination import Examination
-from nsqadmin_cli.diagnosis.finding import Finding, Remedy, Severity, some_of
-from nsqadmin_cli.models import ChannelStats, ClientStats, TopicStats
-from nsqadmin_cli.text import plural
-from nsqadmin_cli.totals import Flow, backlog
+from nsqadmin_cli.api import ChannelStats, ClientStats, TopicStats
+from nsqadmin_cli.diagnosis.examination import Examination, Finding, Remedy, Severity, some_of
+from nsqadmin_cli.http_client import Address
+from nsqadmin_cli.snapshot import Flow, backlog
+from nsqadmin_cli.units import plural
 
 _SETTLED = 60.0  # seconds that a consumer is connected until it should have finished something
 _SLOW = 3600.0  # seconds to empty a deep queue that are too many
@@ -38,7 +37,7 @@ def examine_queues(seen: Examination) -> Iterator[Finding]:
                 for address, share in shares.items()
                 for client in share.clients or ()
             ]
-            yield from Patient(seen, topic, channel, shares, then, flow, consumers).findings()
+            yield from ChannelCheck(seen, topic, channel, shares, then, flow, consumers).findings()
 
 
 def _topic(seen: Examination, topic: TopicStats) -> Iterator[Finding]:
@@ -106,7 +105,7 @@ class Consumer:
 
 
 @dataclass(frozen=True, slots=True)
-class Patient:
+class ChannelCheck:
     """One channel, summed over nodes, with its share on each of them now and in the first snapshot."""
 
     seen: Examination

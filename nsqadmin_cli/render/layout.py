@@ -14,7 +14,7 @@ from rich.cells import cell_len, chop_cells
 
 from nsqadmin_cli import units
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Form, Grid, Line, Paragraph, Table, Tone
-from nsqadmin_cli.text import printable
+from nsqadmin_cli.units import printable
 
 Parts = list[tuple[str, Tone]]  # of one line
 
@@ -24,9 +24,10 @@ _EXACT: dict[Form, Callable[..., str]] = {
     Form.BYTES: units.size,
     Form.DURATION: units.duration,
     Form.LATENCY: units.latency,
+    Form.TIME: units.clock,
 }
 _COMPACT = _EXACT | {Form.COUNT: units.compact, Form.RATE: units.compact_rate}
-_AT_LEFT = (Form.TEXT, Form.FLAG)
+_AT_LEFT = (Form.TEXT, Form.FLAG, Form.TIME)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from nsqadmin_cli import units
 from nsqadmin_cli.render.palette import make_console
-from nsqadmin_cli.text import printable
+from nsqadmin_cli.units import printable
 
 Advance = Callable[[int], None]
 

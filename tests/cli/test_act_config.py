@@ -12,8 +12,7 @@ from cli.nodes import address, at
 from conftest import DaemonFactory
 from daemons import Daemon, free_port
 from gnsqd.options import OPTIONS
-from gnsqd.options import Kind as OptionKind
-from nsqadmin_cli.node_options import CHANGEABLE, NODE_OPTIONS, Kind, parse, shown
+from nsqadmin_cli.commands.config import NODE_OPTIONS, parse, shown
 
 
 def options(*args: str) -> list[dict[str, Any]]:
@@ -27,22 +26,6 @@ def asked(nsqd: Daemon, key: str) -> str:
     status, _, body = nsqd.http("GET", f"/config/{key}")
     assert status == 200
     return body.decode()
-
-
-def test_the_known_options_are_those_of_gnsqd() -> None:
-    kinds = {
-        OptionKind.STRING: Kind.TEXT,
-        OptionKind.INT: Kind.NUMBER,
-        OptionKind.BOOL: Kind.SWITCH,
-        OptionKind.STRINGS: Kind.LIST,
-        OptionKind.FLOATS: Kind.LIST,
-        OptionKind.DURATION: Kind.DURATION,
-        OptionKind.LOG_LEVEL: Kind.LOG_LEVEL,
-        OptionKind.TLS_REQUIRED: Kind.TLS_REQUIRED,
-        OptionKind.TLS_VERSION: Kind.TLS_VERSION,
-    }
-    assert {option.cfg: kinds[option.kind] for option in OPTIONS if option.cfg} == NODE_OPTIONS
-    assert tuple(option.cfg for option in OPTIONS if option.reload) == CHANGEABLE
 
 
 def test_get_shows_all_options_as_the_node_tells_them(nsqd: Daemon) -> None:

@@ -15,10 +15,9 @@ from cli.nodes import address, at, create, publish, wait_for_depth
 from conftest import DaemonFactory
 from daemons import DEADLINE, Daemon, eventually
 from nsq_client import Client
-from nsqadmin_cli.address import Address
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.commands.drain import DrainState
-from nsqadmin_cli.http_client import HTTPClient, NodeError
+from nsqadmin_cli.http_client import Address, HTTPClient, NodeError
 
 LONG = "--drain-timeout=1h"
 

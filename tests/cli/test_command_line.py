@@ -4,7 +4,7 @@ import pytest
 
 from cli.gnsqadmin import gnsqadmin
 from gnsqd.version import VERSION
-from nsqadmin_cli.address import Address
+from nsqadmin_cli.http_client import Address
 
 
 @pytest.mark.parametrize(

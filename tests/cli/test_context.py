@@ -13,7 +13,8 @@ from cli.gnsqadmin import Result, gnsqadmin
 from cli.nodes import address
 from conftest import DaemonFactory
 from daemons import free_port
-from nsqadmin_cli import completion, settings
+from nsqadmin_cli import completion
+from nsqadmin_cli import context as contexts
 from nsqadmin_cli.cli import cli
 from nsqadmin_cli.context import Context
 from nsqadmin_cli.errors import AdminError
@@ -85,7 +86,7 @@ def test_options_replace_variables_and_variables_replace_contexts(
         found.append(context.settings())
         raise AdminError(name)
 
-    monkeypatch.setattr(settings, "make_cluster", take)
+    monkeypatch.setattr(contexts, "make_cluster", take)
     monkeypatch.setattr(completion, "make_cluster", take)
     with pytest.raises(AdminError):
         cli.main(["topic", "show", "t", *words.split()], standalone_mode=False)

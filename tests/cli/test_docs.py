@@ -9,6 +9,7 @@ import pytest
 from cli.gnsqadmin import gnsqadmin
 from documentation.writers import load_writer
 from nsqadmin_cli.command import AdminCommand
+from nsqadmin_cli.commands import SECTIONS
 from nsqadmin_cli.errors import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,6 +78,12 @@ def test_help_has_sections_and_examples(words: str) -> None:
     text = COMMANDS[words].get_help(ctx)
     assert "Examples:" in text
     assert all(f"  {line}" in text for line in COMMANDS[words].examples.splitlines() if line)
+
+
+def test_summaries_are_the_first_sentences_of_help() -> None:
+    entries = [entry for entries in SECTIONS.values() for entry in entries if " " not in entry.words]
+    told = {entry.words: " ".join((COMMANDS[entry.words].help or "").partition("\n\n")[0].split()) for entry in entries}
+    assert {entry.words: entry.summary for entry in entries} == told
 
 
 def test_help_of_all_lists_every_command_and_exit_code() -> None:

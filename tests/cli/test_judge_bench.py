@@ -16,10 +16,9 @@ from cli.gnsqadmin import COMMAND, FakeNode, Terminal, environment, gnsqadmin
 from cli.nodes import Cluster, address, at, create, post
 from conftest import DaemonFactory
 from daemons import DEADLINE, Daemon, eventually, free_port
-from nsqadmin_cli.address import Address
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.bench_load import Histogram, Load, Plan, Report
-from nsqadmin_cli.http_client import TLS
+from nsqadmin_cli.http_client import TLS, Address
 
 
 def measured(*args: str) -> dict[str, Any]:

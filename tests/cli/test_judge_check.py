@@ -14,7 +14,7 @@ from conftest import DaemonFactory
 from daemons import Daemon, eventually, free_port
 from nsq_client import Client
 from nsqadmin_cli.cli import cli
-from nsqadmin_cli.thresholds import METRICS, LimitsType
+from nsqadmin_cli.commands.check import METRICS, LimitsType
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 

@@ -13,7 +13,7 @@ from cli.gnsqadmin import FakeNode, gnsqadmin
 from cli.nodes import Cluster, address, at, create, post, publish, wait_for_depth
 from conftest import DaemonFactory
 from daemons import Daemon, eventually, free_port
-from nsqadmin_cli.diagnosis.directory import examine_directory
+from nsqadmin_cli.diagnosis.nodes import examine_directory
 
 
 @pytest.mark.peer

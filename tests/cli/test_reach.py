@@ -17,8 +17,7 @@ from cli.gnsqadmin import FakeNode, Result, gnsqadmin, http_answer
 from cli.nodes import Cluster, address, create
 from conftest import DaemonFactory
 from daemons import DEADLINE, Daemon, free_port
-from nsqadmin_cli.address import Address
-from nsqadmin_cli.http_client import HTTPClient
+from nsqadmin_cli.http_client import Address, HTTPClient
 
 
 def topics(result: Result) -> list[str]:
@@ -223,7 +222,7 @@ def test_connections_are_kept_for_the_next_request(keeping: tuple[str, list[int]
     at, taken = keeping
     client = HTTPClient(DEADLINE)
     for _ in range(3):
-        assert client.request(Address.parse(at), "GET", "/ping") == b"OK"
+        assert client.answer(Address.parse(at), "GET", "/ping")[1] == b"OK"
     assert taken == [3]
 
 

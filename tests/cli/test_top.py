@@ -11,13 +11,12 @@ import pytest
 from cli.gnsqadmin import FakeNode, Terminal, gnsqadmin, http_answer
 from cli.nodes import address, create, publish
 from daemons import Daemon, free_port
-from nsqadmin_cli.address import Address
+from nsqadmin_cli.api import ChannelStats, NodeStats, TopicStats
 from nsqadmin_cli.cluster import Answers
-from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.models import ChannelStats, NodeStats, TopicStats
+from nsqadmin_cli.http_client import Address, NodeError
+from nsqadmin_cli.snapshot import Flow, Key
 from nsqadmin_cli.table import Cell, Tone
 from nsqadmin_cli.top_view import TopView
-from nsqadmin_cli.totals import Flow, Key
 
 NODE = Address("a", 1)
 BUSY = Flow(10, 10)

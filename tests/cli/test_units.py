@@ -3,7 +3,7 @@
 import pytest
 
 from nsqadmin_cli import units
-from nsqadmin_cli.text import LONGEST, printable
+from nsqadmin_cli.units import LONGEST, printable
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,9 @@ from cli import fake_nsqd as fake
 from cli.gnsqadmin import gnsqadmin
 from cli.nodes import at, create
 from daemons import Daemon, eventually
-from nsqadmin_cli.address import Address
-from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.look import Look
-from nsqadmin_cli.models import ChannelStats, NodeStats, TopicStats
-from nsqadmin_cli.totals import Flow, flows
+from nsqadmin_cli.api import ChannelStats, NodeStats, TopicStats
+from nsqadmin_cli.http_client import Address, NodeError
+from nsqadmin_cli.snapshot import Flow, Snapshot, flows_between
 
 A, B = Address("a", 1), Address("b", 1)
 CHANNEL = ChannelStats("c", 100, 0, 5, 5, 1000, 10, 0, 1, False)
@@ -37,12 +35,12 @@ def node(topic: int = 0, seconds: float = 1.0, **changes: int) -> NodeStats:
 
 def test_flows_are_what_came_and_what_is_done_with_each_second() -> None:
     changes = {"in_flight_count": 5, "deferred_count": -3, "requeue_count": 6, "timeout_count": 2}
-    found = flows({A: NODE}, {A: node(40, 2.0, message_count=40, depth=10, **changes)})
+    found = flows_between({A: NODE}, {A: node(40, 2.0, message_count=40, depth=10, **changes)})
     assert found == {("t", ""): Flow(20, 20), ("t", "c"): Flow(20, 14, 3, 1)}
 
 
 def test_flows_of_several_nodes_add_up() -> None:
-    found = flows({A: NODE, B: NODE}, {A: node(10, message_count=10), B: node(20, 4.0)})
+    found = flows_between({A: NODE, B: NODE}, {A: node(10, message_count=10), B: node(20, 4.0)})
     assert found["t", ""].ingress == 15
     assert found["t", "c"] == Flow(10, 10)
 
@@ -58,14 +56,14 @@ def test_flows_of_several_nodes_add_up() -> None:
     ids=["new node", "restarted", "made anew", "new topic"],
 )
 def test_what_is_new_flows_with_the_next_look(before: dict[Address, NodeStats]) -> None:
-    assert flows(before, {A: NODE}) == {("t", ""): Flow(), ("t", "c"): Flow()}
+    assert flows_between(before, {A: NODE}) == {("t", ""): Flow(), ("t", "c"): Flow()}
 
 
 def test_the_rate_after_an_error_counts_from_the_last_answer() -> None:
-    first = Look({A: NODE}, [])
-    failed = Look({A: NodeError("nsqd", A, "no complete answer within 5 s")}, [], first)
+    first = Snapshot({A: NODE}, [])
+    failed = Snapshot({A: NodeError("nsqd", A, "no complete answer within 5 s")}, [], first)
     assert failed.flows == {}
-    assert Look({A: node(40, 20.0)}, [], failed).flows == {("t", ""): Flow(2, 2), ("t", "c"): Flow()}
+    assert Snapshot({A: node(40, 20.0)}, [], failed).flows == {("t", ""): Flow(2, 2), ("t", "c"): Flow()}
 
 
 def published(finding: dict[str, Any]) -> float:

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("gnsqd", "nsqadmin_cli", "pyspark_nsq", "pyspark_nsq_diskqueue", "gnsq_pipeline")
+PACKAGES = ("gnsqd", "gnsq_shared", "nsqadmin_cli", "pyspark_nsq", "pyspark_nsq_diskqueue", "gnsq_pipeline")
 LIBRARIES = ("_distutils_hack", "py4j", "pyarrow", "pyspark", "setuptools")
 
 
@@ -79,7 +79,7 @@ def install_editable(python: Path, directory: Path, *config: str) -> None:
 def py_files(path: Path) -> Path:
     """A zip for `--py-files`: what executors import of gnsqd, and the data sources; made at `path`."""
     with zipfile.ZipFile(path, "w") as archive:
-        for package in ("gnsqd", "pyspark_nsq", "pyspark_nsq_diskqueue", "gnsq_pipeline"):
+        for package in ("gnsqd", "gnsq_shared", "pyspark_nsq", "pyspark_nsq_diskqueue", "gnsq_pipeline"):
             parent = _parent(package)
             for file in sorted((parent / package).rglob("*.py")):
                 archive.write(file, file.relative_to(parent))

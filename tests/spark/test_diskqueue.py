@@ -135,7 +135,7 @@ def test_columns_that_a_schema_leaves_out_are_not_made(spark: "SparkSession") ->
     [
         (None, {}, "option 'path' is required"),
         ("missing", {}, "there is no such directory"),
-        (".", {}, "is no data directory of an nsqd"),
+        (".", {}, "is not a data directory"),
         (".", {"corrupted": "skip"}, "unknown option 'corrupted': did you mean 'corruption'?"),
         (".", {"schema": "body BINARY"}, "there is no column body binary"),
     ],

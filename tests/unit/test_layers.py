@@ -54,7 +54,7 @@ ROOTS = ("contrib",)
 
 # What the executors of Spark import beside the standard library: nothing that a wheel of gnsqd without its dependencies
 # has not got.
-ON_EXECUTORS = ("pyspark_nsq", "pyspark_nsq_diskqueue")
+ON_EXECUTORS = ("gnsq_shared", "pyspark_nsq", "pyspark_nsq_diskqueue")
 EXECUTOR_LIBRARIES = {"pyarrow", "pyspark"}
 
 # The modules that define what Spark calls. All others are imported without pyspark.
@@ -64,6 +64,7 @@ PYSPARK_MODULES = {"batch_reader", "data_source", "stream_reader", "writer"}
 SHARED = (
     "gnsqd.errors",
     "gnsqd.log",
+    "gnsqd.options",
     "gnsqd.version",
     "gnsqd.wire.codec",
     "gnsqd.broker.envelope",
@@ -73,7 +74,7 @@ SHARED = (
 )
 
 # What a command imports only when it is called, and which needs gevent.
-LATE = {("nsqadmin_cli.commands.data_convert", "gnsqd.queues.data_path")}
+LATE = {("nsqadmin_cli.commands.data_write", "gnsqd.queues.data_path")}
 
 CIMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+)?cimport\s+([\w., ]+)", re.MULTILINE)
 
@@ -172,7 +173,7 @@ def test_the_rule_sees(edges: Graph) -> None:
 
 def test_no_module_imports_itself_by_a_detour() -> None:
     try:
-        TopologicalSorter(graph("gnsqd", "nsqadmin_cli", "contrib")).prepare()
+        TopologicalSorter(graph("gnsqd", "gnsq_shared", "nsqadmin_cli", "contrib")).prepare()
     except CycleError as error:
         pytest.fail(f"circular import: {' > '.join(reversed(error.args[1]))}")
 
@@ -187,7 +188,7 @@ def test_topics_and_channels_do_not_know_where_messages_are_kept(module: str) ->
     }
 
 
-@pytest.mark.parametrize("top", ["nsqadmin_cli", "contrib"])
+@pytest.mark.parametrize("top", ["gnsq_shared", "nsqadmin_cli", "contrib"])
 def test_beside_the_daemon_only_its_shared_modules_are_imported(top: str) -> None:
     foreign = {
         f"{name} imports {imported}"
@@ -204,7 +205,7 @@ def test_executors_of_spark_import_little(top: str) -> None:
     allowed = {*sys.stdlib_module_names, *EXECUTOR_LIBRARIES, *ON_EXECUTORS, "gnsqd"}
     foreign = {
         f"{name} imports {imported}"
-        for name, path in modules("contrib").items()
+        for name, path in (modules("contrib") | modules("gnsq_shared")).items()
         for imported in imports(path, name)
         if name.split(".")[0] == top and imported.split(".")[0] not in allowed
     }
@@ -226,7 +227,7 @@ def test_readers_and_writers_are_imported_without_gevent_and_most_without_spark(
         pytest.importorskip(library)
     names = [
         name
-        for name in modules("contrib")
+        for name in modules("contrib") | modules("gnsq_shared")
         if name.split(".")[0] in ON_EXECUTORS and (absent == "gevent" or name.split(".")[-1] not in PYSPARK_MODULES)
     ]
     blocked = f"import sys; sys.modules[{absent!r}] = None; from importlib import import_module"
@@ -255,7 +256,7 @@ def test_shared_modules_import_without_gevent(module: str) -> None:
 def test_only_main_may_monkey_patch() -> None:
     patching = {
         name
-        for top in ("gnsqd", "nsqadmin_cli", "contrib")
+        for top in ("gnsqd", "gnsq_shared", "nsqadmin_cli", "contrib")
         for name, path in modules(top).items()
         if any(imported.startswith("gevent.monkey") for imported in imports(path, name))
     }

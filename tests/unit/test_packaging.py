@@ -33,6 +33,7 @@ HOT_MODULES: list[str] = PYPROJECT["tool"]["gnsqd"]["compiled"]
 # Package -> where it stands in the source tree.
 PACKAGES = {
     "gnsqd": ROOT,
+    "gnsq_shared": ROOT,
     "nsqadmin_cli": ROOT,
     "gnsq_pipeline": ROOT / "contrib",
     "pyspark_nsq": ROOT / "contrib",

@@ -24,11 +24,10 @@ from gevent import Greenlet, spawn
 from gnsqd.errors import StorageError
 from gnsqd.hub.cooperative import give_way
 from gnsqd.log import Logger
+from gnsqd.storage.disk.record import DUE_TIMES_ENTRY, DUE_TIMES_FIRST_LINE
 from gnsqd.storage.files import append_file, failing_as_go, rename_file, sync_path, temporary_path
 from gnsqd.storage.syncer import Syncer
 
-_FIRST_LINE = b"gnsqd due times 1\n"
-_ENTRY = Struct(">18sqi")
 _ATTEMPTS = Struct(">H")
 
 _MIN_HINTS = 1000  # before those whose time has come are looked for
@@ -81,7 +80,7 @@ class DueTimes:
         """Messages, as (payload, due time), are held back from now on; `write_held` makes that survive a kill."""
         for payload, due in messages:
             key = payload_key(payload)
-            self._unwritten[key] = _ENTRY.pack(key, due, len(payload)) + payload
+            self._unwritten[key] = DUE_TIMES_ENTRY.pack(key, due, len(payload)) + payload
 
     def write_held(self) -> None:
         """Append what is held back to the file; to be called before the queue forgets these messages."""
@@ -99,10 +98,10 @@ class DueTimes:
             key = _ATTEMPTS.pack(attempts) + id
             self._unwritten.pop(key, None)
             if self._drop(key):
-                entries.append(_ENTRY.pack(key, 0, 0))
+                entries.append(DUE_TIMES_ENTRY.pack(key, 0, 0))
         if entries:
             self._append(b"".join(entries))
-            self._waste += _ENTRY.size * len(entries)
+            self._waste += DUE_TIMES_ENTRY.size * len(entries)
             if self._waste > max(self._size - self._waste, self._enough) and self._compaction is None:
                 self._compaction = spawn(self._compact)
                 self._compaction.name = f"compact:{self._queue}.due_times"
@@ -119,7 +118,7 @@ class DueTimes:
         return size > 0
 
     def _append(self, entries: bytes) -> bool:
-        data = entries if self._size else _FIRST_LINE + entries
+        data = entries if self._size else DUE_TIMES_FIRST_LINE + entries
         try:
             append_file(self._path, data)
         except StorageError as error:
@@ -138,7 +137,7 @@ class DueTimes:
         now = time_ns()
         try:
             self._size = self._find()
-            for key, due, payload in self._read(len(_FIRST_LINE)):
+            for key, due, payload in self._read(len(DUE_TIMES_FIRST_LINE)):
                 self._hints.pop(key, None)
                 held_back.pop(key, None)
                 self._held.pop(key, None)
@@ -146,8 +145,8 @@ class DueTimes:
                     self._hints[key] = due
                 if payload:
                     held_back[key] = payload
-                    self._held[key] = _ENTRY.size + len(payload)
-            self._waste = self._size - sum(self._held.values()) - _ENTRY.size * len(self._hints)
+                    self._held[key] = DUE_TIMES_ENTRY.size + len(payload)
+            self._waste = self._size - sum(self._held.values()) - DUE_TIMES_ENTRY.size * len(self._hints)
         except StorageError as error:
             self._log.error("DISKQUEUE(%s) deferred messages may come early or be missing - %s", self._queue, error)
             self._log.warn("DISKQUEUE(%s) saving bad file as %s.bad", self._queue, self._path)
@@ -160,7 +159,7 @@ class DueTimes:
     def _find(self) -> int:
         """The size of the file, 0 if there is none; StorageError."""
         with failing_as_go("open", self._path), suppress(FileNotFoundError), open(self._path, "rb") as file:
-            if file.read(len(_FIRST_LINE)) != _FIRST_LINE:
+            if file.read(len(DUE_TIMES_FIRST_LINE)) != DUE_TIMES_FIRST_LINE:
                 raise StorageError(f"{self._path} is not a file of due times")
             return os.fstat(file.fileno()).st_size
         return 0
@@ -172,9 +171,9 @@ class DueTimes:
         with failing_as_go("read", self._path), suppress(FileNotFoundError), open(self._path, "rb") as file:
             file.seek(position)
             while position < self._size:
-                head = file.read(_ENTRY.size)
-                key, due, size = _ENTRY.unpack(head) if len(head) == _ENTRY.size else (b"", 0, -1)
-                position += _ENTRY.size + size
+                head = file.read(DUE_TIMES_ENTRY.size)
+                key, due, size = DUE_TIMES_ENTRY.unpack(head) if len(head) == DUE_TIMES_ENTRY.size else (b"", 0, -1)
+                position += DUE_TIMES_ENTRY.size + size
                 if size < 0 or position > self._size:
                     raise StorageError(f"{self._path} ends in the middle of an entry")
                 yield key, due, file.read(size)
@@ -216,12 +215,12 @@ class DueTimes:
             with failing_as_go("open", temporary):
                 file = os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
             with file, failing_as_go("write", temporary):
-                file.write(_FIRST_LINE)
-                for first in range(0, len(hints), _STEP // _ENTRY.size):
-                    some = hints[first : first + _STEP // _ENTRY.size]
-                    file.write(b"".join([_ENTRY.pack(key, due, 0) for key, due in some]))
+                file.write(DUE_TIMES_FIRST_LINE)
+                for first in range(0, len(hints), _STEP // DUE_TIMES_ENTRY.size):
+                    some = hints[first : first + _STEP // DUE_TIMES_ENTRY.size]
+                    file.write(b"".join([DUE_TIMES_ENTRY.pack(key, due, 0) for key, due in some]))
                     yield True
-                position = yield from self._copy(file, len(_FIRST_LINE), old_size)
+                position = yield from self._copy(file, len(DUE_TIMES_FIRST_LINE), old_size)
                 sync(temporary)
                 yield True
                 yield from self._copy(file, position, old_size)
@@ -244,9 +243,9 @@ class DueTimes:
         payload are hints, which `target` has, or, behind `old_size`, undo one that it may have."""
         pause_at = position + _STEP
         for key, due, payload in self._read(position):
-            position += _ENTRY.size + len(payload)
+            position += DUE_TIMES_ENTRY.size + len(payload)
             if key in self._held if payload else position > old_size:
-                target.write(_ENTRY.pack(key, due, len(payload)) + payload)
+                target.write(DUE_TIMES_ENTRY.pack(key, due, len(payload)) + payload)
             if position >= pause_at:
                 yield True
                 pause_at = position + _STEP

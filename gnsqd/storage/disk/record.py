@@ -15,6 +15,8 @@ from gnsqd.errors import StorageError
 MIN_RECORD_SIZE = 26  # bytes of a payload with an empty body
 MAX_RECORD_SIZE = 2**31 - 1  # bytes, as the length is an int32
 LENGTH = Struct(">i")
+DUE_TIMES_FIRST_LINE = b"gnsqd due times 1\n"
+DUE_TIMES_ENTRY = Struct(">18sqi")  # attempts and id, due time in ns, size of the payload that follows
 _HEAD = Struct(">qH16s")
 # A meta file that was cut short in its last number cannot be told from a whole one; the real nsqd takes it, too.
 _META = re.compile(rb"([+-]?\d{1,18})\n(\d{1,18}),(\d{1,18})\n(\d{1,18}),(\d{1,18})(?:\n|\Z)")

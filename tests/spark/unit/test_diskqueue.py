@@ -12,15 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gnsq_shared.directory import list_directory, make_plan
 from gnsqd.storage.disk.record import (
     data_file_name,
     decode_record,
     encode_record,
     frame_records,
 )
-from nsqadmin_cli.datadir.directory import list_directory
-from nsqadmin_cli.datadir.queue import make_plan, read_queue
-from nsqadmin_cli.datadir.records import Record
+from nsqadmin_cli.datadir.records import Record, read_queue
 from pyspark_nsq_diskqueue import reading
 from pyspark_nsq_diskqueue.errors import CorruptionError
 from pyspark_nsq_diskqueue.planning import plan

@@ -241,7 +241,7 @@ def test_paths_that_lead_nowhere_are_told(tmp_path: Path) -> None:
     for path, text in (
         (tmp_path / "missing", "there is no such directory"),
         (tmp_path / "missing" / "*", "nor anything that matches it"),
-        (tmp_path, "is no data directory of an nsqd"),
+        (tmp_path, "is not a data directory"),
         (tmp_path / "*", "matches no data directory of an nsqd and no file of a queue"),
         (tmp_path / "file", "matches no data directory of an nsqd and no file of a queue"),
     ):

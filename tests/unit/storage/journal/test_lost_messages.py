@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from gnsq_shared.directory import list_directory
 from gnsqd.queues.journaled import JournaledQueue
 from gnsqd.queues.message import Message
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.records import MAX_MESSAGES
 from gnsqd.storage.journal.segment import Segment, Segments
 from gnsqd.storage.syncer import Syncer
-from nsqadmin_cli.datadir.checking import Severity
-from nsqadmin_cli.datadir.directory import list_directory
-from nsqadmin_cli.datadir.journals import check_journals
+from nsqadmin_cli.datadir.checking import Severity, check_journals
 from unit.queues.test_journaled import Daemon, channel
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "journal"  # an older gnsqd wrote it, with a record for each publish

@@ -1,14 +1,18 @@
-"""`gnsqadmin data repair` and `recover-bad`: recover the messages of a damaged data directory."""
+"""`gnsqadmin data export`, `convert`, `repair` and `recover-bad`: write the messages of a data directory elsewhere."""
 
 import os
 import shlex
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
+from gnsq_shared.directory import DataDirectory, describe_holder, is_held, list_directory, locked
+from gnsqd.errors import StartError, StorageError
+from gnsqd.log import Level, Logger
 from nsqadmin_cli.archive import STDOUT, ArchiveWriter
-from nsqadmin_cli.command import command
+from nsqadmin_cli.command import command, option
 from nsqadmin_cli.commands.data import (
     check,
     directory_argument,
@@ -16,23 +20,131 @@ from nsqadmin_cli.commands.data import (
     max_msg_size_option,
     queue_options,
     reading,
-    saved_table,
     select,
 )
-from nsqadmin_cli.confirm import Confirm, confirm_options
-from nsqadmin_cli.datadir.checking import Finding, Report
-from nsqadmin_cli.datadir.directory import DataDirectory, list_directory
-from nsqadmin_cli.datadir.exporting import MessageFile
-from nsqadmin_cli.datadir.lock import locked
-from nsqadmin_cli.datadir.queue import Saved
-from nsqadmin_cli.datadir.records import Advance
-from nsqadmin_cli.datadir.recovering import BadFile, bad_files, put_back
+from nsqadmin_cli.datadir.checking import Finding, Report, count_messages
+from nsqadmin_cli.datadir.records import Advance, Saved
+from nsqadmin_cli.datadir.recovering import BadFile, MessageFile, bad_files, export_queue, put_back
 from nsqadmin_cli.datadir.repairing import Repair, exchange
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.options import output_options
-from nsqadmin_cli.output import Output, note, report
-from nsqadmin_cli.table import ALWAYS, Block, Column, Form, Line, Row, Table, Tone
-from nsqadmin_cli.text import plural
+from nsqadmin_cli.message import DOCUMENT
+from nsqadmin_cli.output import Confirm, Output, note, report
+from nsqadmin_cli.table import ALWAYS, Block, Column, Form, Line, Table, Tone, column, described, json_only, table_of
+from nsqadmin_cli.units import plural
+
+
+@command(
+    "export",
+    examples="""
+        gnsqadmin data export /var/lib/nsqd orders.ndjson.gz --topic orders
+        gnsqadmin data export /var/lib/nsqd - --topic orders --channel billing | jq -r .body
+    """,
+    document=f"""
+        directory, file, messages
+        queues   list: queue, messages, lost_bytes (unreadable)
+        A line of the file itself is the JSON of a message:{DOCUMENT}
+        channel  whose queue has it; null: the topic's own queue
+        due      until when it is deferred, ns since 1970, or null
+    """,
+)
+@directory_argument
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@option("--append", is_flag=True, help="Append to FILE if it exists.")
+@queue_options
+def export(
+    output: Output,
+    directory: str,
+    file: str,
+    append: bool,
+    topic: str,
+    channel: str,
+    max_msg_size: int,
+) -> int:
+    """Write the messages of a data directory to a file.
+
+    FILE gets one JSON document per line and message, which gnsqadmin load can publish; - is standard output, and a name
+    that ends in .gz is compressed. Messages are in nsqd's order of delivery, once for every channel that has them;
+    messages behind damage are included.
+
+    The directory is not changed. nsqd may be running, but its messages in memory are missing.
+    """
+    found = list_directory(directory)
+    if is_held(directory):
+        note(f"Note: {directory} is in use by {describe_holder(directory)}; its messages in memory are missing.")
+    if journals := found.select_journals(topic):
+        left_out = plural(len(journals), "journal")
+        note(f"Note: {left_out} left out; gnsqadmin data convert moves their messages to disk queues.")
+    queues = select(found, topic, channel)
+    size = sum(queue.size for queue in queues)
+    with ArchiveWriter(file, append=append) as archive, reading("exporting", size, quiet=file == STDOUT) as advance:
+        lines = MessageFile(archive)
+        exported = [export_queue(queue, lines, max_msg_size, advance) for queue in queues]
+        lines.flush()
+    messages = sum(each.messages for each in exported)
+    if file == STDOUT:
+        note(f"{plural(messages, 'message')} of {plural(len(queues), 'queue')}")
+    else:
+        output.show(
+            lambda: _export_document(directory, file, messages, exported),
+            lambda: [table_of(Saved, exported, empty="No queues."), Line.of(_export_outcome(messages, file))],
+        )
+    errors = [
+        AdminError(f"{each.queue}: {plural(each.lost_bytes, 'byte')} could not be read as messages")
+        for each in exported
+        if each.lost_bytes
+    ]
+    return report(errors)
+
+
+def _export_document(directory: str, file: str, messages: int, exported: list[Saved]) -> dict[str, Any]:
+    return {"directory": directory, "file": file, "messages": messages, "queues": exported}
+
+
+def _export_outcome(messages: int, file: str) -> str:
+    return f"Wrote {plural(messages, 'message')} to {file}." if messages else f"No messages; {file} was not written."
+
+
+@command(
+    "convert",
+    examples="""
+        gnsqadmin data convert /var/lib/nsqd --dry-run
+        gnsqadmin data convert /var/lib/nsqd && nsqd --data-path=/var/lib/nsqd
+    """,
+    document="""
+        directory
+        queues   list of queues with messages in a journal: queue, messages
+    """,
+)
+@directory_argument
+@option("--dry-run", "-n", is_flag=True, help="Only show what would be converted.")
+def convert(output: Output, directory: str, dry_run: bool) -> None:
+    """Move the messages of journals to disk queues, which the real nsqd reads.
+
+    gnsqd keeps journals with --durability, even after a clean exit. Starting gnsqd without that option does the same as
+    this command. nsqd must be stopped. If the command is killed, run it again: no message is lost or duplicated.
+    """
+    with locked(directory):
+        journals = list_directory(directory).select_journals("")
+        counts = {name: count for journal in journals for name, count in count_messages(journal).items() if count}
+        if not dry_run:
+            from gnsqd.queues.data_path import convert as convert_journals  # slow to load: it needs gevent
+
+            try:
+                convert_journals(directory, Logger("", Level.WARN))
+            except (StartError, StorageError) as error:
+                raise AdminError(f"{error}; the journals still have all messages") from error
+    messages = plural(sum(counts.values()), "message")
+    verdict = f"{messages} would be converted. Nothing was done." if dry_run else f"{messages} converted."
+    columns = (Column("queue", "queue"), Column("messages", "messages", "msgs", Form.COUNT, ALWAYS))
+    table = Table(columns, [[name, count] for name, count in counts.items()], empty="No messages in journals.")
+    output.show(
+        lambda: {
+            "directory": directory,
+            "queues": [{"queue": name, "messages": count} for name, count in counts.items()],
+        },
+        lambda: [table, Line.of(verdict)] if counts else [table],
+        lambda: table,
+    )
 
 
 @command(
@@ -52,15 +164,11 @@ from nsqadmin_cli.text import plural
     """,
 )
 @directory_argument
-@click.option("--to", "target", type=click.Path(), metavar="PATH", help="Path of the copy. [DIRECTORY.repaired]")
-@click.option("--replace", is_flag=True, help="Replace DIRECTORY by the copy, and keep it as DIRECTORY.before-repair.")
-@click.option("--adopt-orphans", is_flag=True, help="Add topics and channels to nsqd.dat that it does not list.")
-@confirm_options
+@option("--to", "target", type=click.Path(), metavar="PATH", help="Path of the copy. [DIRECTORY.repaired]")
+@option("--replace", is_flag=True, help="Replace DIRECTORY by the copy, and keep it as DIRECTORY.before-repair.")
+@option("--adopt-orphans", is_flag=True, help="Add topics and channels to nsqd.dat that it does not list.")
 @max_msg_size_option
-@output_options
-@click.pass_context
 def repair(
-    ctx: click.Context,
     output: Output,
     directory: str,
     target: str | None,
@@ -96,7 +204,7 @@ def repair(
             output.show(
                 lambda: _document(path, None, None, _preview(damaged), work.adopted, findings),
                 lambda: [*finding_blocks(findings), *_plan(work, damaged, copy)],
-                lambda: saved_table("repaired queue", _preview(damaged)),
+                lambda: table_of(Saved, _preview(damaged), empty="No queues."),
             )
             return
         if replace:
@@ -110,7 +218,7 @@ def repair(
     output.show(
         lambda: _document(path, path if replace else copy, kept if replace else None, repaired, work.adopted, left),
         lambda: [
-            saved_table("repaired queue", repaired),
+            table_of(Saved, repaired, empty="No queues."),
             *finding_blocks(left),
             *_outcome(found, work.adopted, path, copy, kept if replace else ""),
         ],
@@ -144,7 +252,7 @@ def _plan(work: Repair, damaged: list[Report], copy: str) -> list[Block]:
     """What a repair would do."""
     if not work.is_needed:
         return [Line((("Nothing to repair", Tone.GOOD), (".", Tone.PLAIN)))]
-    blocks: list[Block] = [saved_table("repaired queue", _preview(damaged))]
+    blocks: list[Block] = [table_of(Saved, _preview(damaged), empty="No queues.")]
     if work.adopted:
         blocks.append(Line.of(f"nsqd.dat would list {', '.join(work.adopted)}."))
     return [*blocks, Line.of(f"The copy would be {copy}. Nothing was done.")]
@@ -172,10 +280,24 @@ def _document(
         "directory": path,
         "copy": copy,
         "kept": kept,
-        "queues": [each._asdict() for each in repaired],
+        "queues": repaired,
         "adopted": adopted,
-        "left": [finding.as_json() for finding in left],
+        "left": left,
     }
+
+
+@dataclass(slots=True)
+class BadRow:
+    """What was recovered of a file that was set aside."""
+
+    file: str = column("file")
+    queue: str = json_only()
+    delivered: int = column(
+        "delivered before", "before", Form.COUNT, keep=5, help="messages before the damage, which nsqd had read"
+    )
+    recovered: int = column("recovered", "rec", Form.COUNT, ALWAYS)
+    lost_bytes: int = column("lost", form=Form.BYTES, keep=ALWAYS, tone=Tone.BAD, help="unreadable")
+    error: str = column("error", keep=6, tone=Tone.BAD, null=True, help="null, or why nothing was recovered")
 
 
 @command(
@@ -185,33 +307,23 @@ def _document(
         gnsqadmin data recover-bad /var/lib/nsqd
         gnsqadmin data recover-bad /var/lib/nsqd --topic orders --to lost.ndjson.gz
     """,
-    document="""
-        directory
-        file     the file of --to, or null
-        messages
-        files    list: file, queue, delivered (messages before the damage, which nsqd
-                 had read), recovered, lost_bytes (unreadable), error (null, or why
-                 nothing was recovered)
-    """,
+    document=("directory\nfile     the file of --to, or null\nmessages", described("files", "list", BadRow)),
 )
 @directory_argument
-@click.option(
+@option(
     "--to",
     "target",
     type=click.Path(dir_okay=False, allow_dash=True),
     metavar="FILE",
     help="Write the messages to FILE, as export does, and change nothing. nsqd may be running.",
 )
-@click.option("--append", "appending", is_flag=True, help="Append to FILE if it exists.")
-@click.option(
+@option("--append", "appending", is_flag=True, help="Append to FILE if it exists.")
+@option(
     "--all", "everything", is_flag=True, help="Also recover messages before the damage, which are then delivered twice."
 )
-@click.option("--dry-run", "-n", is_flag=True, help="Only show what would be recovered.")
+@option("--dry-run", "-n", is_flag=True, help="Only show what would be recovered.")
 @queue_options
-@output_options
-@click.pass_context
 def recover_bad(
-    ctx: click.Context,
     output: Output,
     directory: str,
     target: str | None,
@@ -221,7 +333,7 @@ def recover_bad(
     topic: str,
     channel: str,
     max_msg_size: int,
-) -> None:
+) -> int:
     """Recover the messages in files that nsqd set aside as .bad.
 
     nsqd sets a file aside at the first damage: the messages before it were delivered; those behind it were not, and
@@ -268,6 +380,7 @@ def recover_bad(
         if lines is not None:
             lines.flush()
     messages = sum(bad.found for bad in files)
+    rows = [BadRow(bad.name, bad.queue.name, bad.delivered, bad.found, bad.lost_bytes, bad.error) for bad in files]
     if target == STDOUT and not dry_run:
         note(f"{plural(messages, 'message')} of {plural(len(files), 'file')}")
     else:
@@ -276,34 +389,14 @@ def recover_bad(
                 "directory": directory,
                 "file": None if dry_run else target,
                 "messages": messages,
-                "files": [_bad_document(bad) for bad in files],
+                "files": rows,
             },
-            lambda: [_bad_table(files), *_bad_outcome(messages, target, dry_run=dry_run)],
+            lambda: [
+                table_of(BadRow, rows, empty="No files were set aside."),
+                *_bad_outcome(messages, target, dry_run=dry_run),
+            ],
         )
-    ctx.exit(report(errors))
-
-
-def _bad_document(bad: BadFile) -> dict[str, Any]:
-    return {
-        "file": bad.name,
-        "queue": bad.queue.name,
-        "delivered": bad.delivered,
-        "recovered": bad.found,
-        "lost_bytes": bad.lost_bytes,
-        "error": bad.error or None,
-    }
-
-
-def _bad_table(files: list[BadFile]) -> Table:
-    columns = (
-        Column("file", "file"),
-        Column("delivered", "delivered before", "before", Form.COUNT, keep=5),
-        Column("recovered", "recovered", "rec", Form.COUNT, ALWAYS),
-        Column("lost_bytes", "lost", form=Form.BYTES, keep=ALWAYS, tone=Tone.BAD),
-        Column("error", "error", keep=6, tone=Tone.BAD),
-    )
-    rows: list[Row] = [[bad.name, bad.delivered, bad.found, bad.lost_bytes, bad.error] for bad in files]
-    return Table(columns, rows, empty="No files were set aside.")
+    return report(errors)
 
 
 def _bad_outcome(messages: int, target: str | None, *, dry_run: bool) -> list[Block]:

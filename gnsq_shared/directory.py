@@ -1,24 +1,43 @@
-"""Lists a data directory: the files of each queue, nsqd.dat, and orphans."""
+"""A data directory as observers read it: the files of each queue, meta files, nsqd.dat, due times, and the lock.
 
+gnsqadmin and the Spark side share it. Nothing is opened except for reading, and nothing of gevent is needed, so it also
+works beside a running daemon: files may appear and vanish meanwhile.
+"""
+
+import fcntl
 import json
 import os
 import re
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from gnsqd.errors import StorageError
-from gnsqd.storage.disk.record import Meta, data_file_name, due_times_file_name, meta_file_name
+from gnsqd.storage.disk.record import (
+    DUE_TIMES_ENTRY,
+    DUE_TIMES_FIRST_LINE,
+    MIN_RECORD_SIZE,
+    Meta,
+    data_file_name,
+    due_times_file_name,
+    meta_file_name,
+)
 from gnsqd.storage.journal.records import parse_segment_name, segment_name
-from nsqadmin_cli.errors import AdminError
 
 METADATA = "nsqd.dat"
 _LARGEST_METADATA = 64 << 20  # bytes; a cluster of thousands of topics has some 100 kB
+_BUFFER = 1 << 20  # bytes
 _OF_QUEUE = re.compile(
     r"(?P<queue>.+)\.diskqueue\.(?:(?P<number>[0-9]{6,15})|(?P<kind>meta|due_times))\.dat(?P<bad>\.bad)?", re.DOTALL
 )
 _TEMPORARY = re.compile(r".+\.dat\.[0-9]+\.tmp", re.DOTALL)
+
+
+class NotADataDirectory(StorageError):
+    """A directory without any file of nsqd."""
 
 
 @dataclass
@@ -60,13 +79,11 @@ class Queue:
         return os.path.join(self.directory, due_times_file_name(self.name))
 
     def read_meta(self) -> Meta:
-        """The current content of the meta file; StorageError, with a readable text, if it is unusable."""
+        """The current content of the meta file; StorageError if it is unusable, OSError if it cannot be read."""
         try:
             text = read_file(self.meta_path, 200)
         except FileNotFoundError:
             raise StorageError("no meta file") from None
-        except OSError as error:
-            raise StorageError(f"the meta file cannot be read: {reason_of(error)}") from error
         try:
             meta = Meta.parse(text)
         except StorageError:
@@ -142,20 +159,20 @@ class DataDirectory:
 
 
 def list_directory(path: str) -> DataDirectory:
-    """AdminError if it cannot be listed, or is not a data directory."""
+    """StorageError if it cannot be listed, NotADataDirectory if it has no files of nsqd."""
     found = DataDirectory(path)
     try:
         with os.scandir(path) as entries:
             for entry in entries:
                 _sort_in(found, entry)
     except OSError as error:
-        raise AdminError(f"cannot list {path}: {reason_of(error)}") from error
+        raise StorageError(f"cannot list {path}: {reason_of(error)}") from error
     try:
         found.listed = _read_metadata(os.path.join(path, METADATA))
     except (StorageError, OSError) as error:
         found.metadata_error = reason_of(error) if isinstance(error, OSError) else str(error)
         if not found.queues and not found.journals and isinstance(error, FileNotFoundError):
-            raise AdminError(
+            raise NotADataDirectory(
                 f"{path} is not a data directory: it has neither {METADATA} nor files of queues"
             ) from error
     for listed in (found.listed or {}).values():
@@ -243,7 +260,7 @@ def _name(value: Any) -> str:
 
 def open_file(path: str) -> int:
     """A descriptor to read a file; OSError also for anything but a regular file, such as a pipe."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(f"{path} is not a file")
@@ -258,3 +275,184 @@ def read_file(path: str, most: int) -> bytes:
 
 def reason_of(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
+
+
+@dataclass
+class DueTimes:
+    """The side file of a queue, in which gnsqd notes when deferred messages are due (data-directory.md, "Delays").
+
+    By attempts and id, as they stand in a payload: `due` has times in ns, of messages in the queue and of deferred
+    ones; `held` the position and size of the payloads of the latter, which the queue may also have. The file was read
+    to `end`, and no further because of `damage`; `size` is its size.
+    """
+
+    due: dict[bytes, int] = field(default_factory=dict)
+    held: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    damage: str = ""
+    end: int = 0
+    size: int = 0
+
+
+def key_of(payload: bytes) -> bytes:
+    """Attempts and id of a message."""
+    return payload[8:MIN_RECORD_SIZE]
+
+
+def read_due_times(path: str) -> DueTimes:
+    """As far as the file is whole, without payloads; nothing where there is none. StorageError if it cannot be read."""
+    found = DueTimes()
+    try:
+        with os.fdopen(open_file(path), "rb", _BUFFER) as file:
+            found.size = os.fstat(file.fileno()).st_size
+            if file.read(len(DUE_TIMES_FIRST_LINE)) != DUE_TIMES_FIRST_LINE:
+                found.damage = "not a file of due times"
+                return found
+            found.end = len(DUE_TIMES_FIRST_LINE)
+            while found.end < found.size:
+                head = file.read(DUE_TIMES_ENTRY.size)
+                key, due, length = DUE_TIMES_ENTRY.unpack(head) if len(head) == DUE_TIMES_ENTRY.size else (b"", 0, -1)
+                begin = found.end + DUE_TIMES_ENTRY.size
+                if length < 0 or begin + length > found.size:
+                    found.damage = "an end in the middle of an entry"
+                    return found
+                found.due.pop(key, None)
+                found.held.pop(key, None)
+                if due:
+                    found.due[key] = due
+                if length >= MIN_RECORD_SIZE:
+                    found.held[key] = begin, length
+                found.end = begin + length
+                file.seek(found.end)
+    except FileNotFoundError:
+        return found
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {reason_of(error)}") from error
+    return found
+
+
+def read_held(path: str, due_times: DueTimes) -> Iterator[tuple[int, bytes]]:
+    """Position and payload of the messages that are held back, in the order of the file; OSError."""
+    if not due_times.held:
+        return
+    descriptor = open_file(path)
+    try:
+        for position, size in sorted(due_times.held.values()):
+            yield position, os.pread(descriptor, size, position)
+    finally:
+        os.close(descriptor)
+
+
+@dataclass
+class Plan:
+    """The files of a queue with unread messages, as gnsqd reads them when it starts: `numbers`, the first of them from
+    `position` on.
+
+    `meta` is None if it is unusable, as `meta_error` says; everything counts as unread then. `missing` are files that
+    meta names and that are not there, as (first, count); `read` are files left from before the read position.
+    """
+
+    meta: Meta | None = None
+    meta_error: str = ""
+    numbers: list[int] = field(default_factory=list)
+    position: int = 0
+    missing: list[tuple[int, int]] = field(default_factory=list)
+    read: list[int] = field(default_factory=list)
+
+    def start(self, number: int) -> int:
+        """Where the unread messages of a file begin."""
+        return self.position if self.numbers[:1] == [number] else 0
+
+
+def make_plan(queue: Queue) -> Plan:
+    """The plan that follows from the present meta file and the list of files."""
+    try:
+        return plan_of(queue, queue.read_meta())
+    except StorageError as error:
+        return plan_of(queue, None, str(error))
+    except OSError as error:
+        return plan_of(queue, None, f"the meta file cannot be read: {reason_of(error)}")
+
+
+def plan_of(queue: Queue, meta: Meta | None, meta_error: str = "") -> Plan:
+    """The plan that follows from `meta` and the list of files."""
+    numbers = sorted(queue.numbers)
+    if meta is None:
+        return Plan(None, meta_error, numbers)
+    unread = [number for number in numbers if number >= meta.read_file]
+    plan = Plan(meta, "", unread, read=[number for number in numbers if number < meta.read_file])
+    plan.position = meta.read_pos if unread[:1] == [meta.read_file] else 0
+    if meta.read_position != meta.write_position:
+        first, last = meta.read_file, meta.write_file if meta.write_pos else meta.write_file - 1
+        borders = [first - 1, *(number for number in unread if number <= last), last + 1]
+        plan.missing = [(left + 1, right - left - 1) for left, right in pairwise(borders) if right > left + 1]
+    return plan
+
+
+def oldest(queue: Queue, plan: Plan) -> float | None:
+    """When the first unread message was published, in unix seconds; None without one."""
+    for number in plan.numbers:
+        start = plan.start(number)
+        if queue.numbers[number] >= start + 12:
+            try:
+                descriptor = open_file(queue.path(number))
+            except OSError:
+                return None
+            try:
+                stamp = int.from_bytes(os.pread(descriptor, 8, start + 4), "big")
+            finally:
+                os.close(descriptor)
+            return stamp / 1e9
+    return None
+
+
+def is_held(path: str) -> bool:
+    """Whether a running nsqd, or a repair, has locked the directory; False where that cannot be tried. The lock is not
+    kept: a daemon may start."""
+    try:
+        descriptor = _open_directory(path)
+    except StorageError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
+@contextmanager
+def locked(path: str, instead: str = "") -> Iterator[None]:
+    """Prevents nsqd from starting on the directory inside `with`; StorageError if one runs, with the alternative
+    `instead`."""
+    descriptor = _open_directory(path)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            text = f"{path} is in use by {describe_holder(path)}, which must be stopped first{instead}"
+            raise StorageError(f"{text}; nothing was changed") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def describe_holder(path: str) -> str:
+    """`a running nsqd (process 123)`, without the number if it is unknown."""
+    number = ""
+    with suppress(OSError, ValueError):
+        found = os.stat(path)
+        place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+        with open("/proc/locks", encoding="ascii") as file:
+            if match := re.search(rf"FLOCK +ADVISORY +WRITE (\d+) {place} ", file.read()):
+                number = f" (process {match[1]})"
+    return f"a running nsqd{number}"
+
+
+def _open_directory(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise StorageError(f"cannot open {path}: {reason_of(error)}") from error

@@ -1,0 +1,295 @@
+"""A snapshot of all nodes' statistics: sums over nodes, and their rates of change since the previous one."""
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from nsqadmin_cli.api import ChannelStats, ClientStats, Latency, NodeStats, Nsqd, Percentile, TopicStats
+from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.http_client import Address, NodeError
+from nsqadmin_cli.output import not_found
+from nsqadmin_cli.table import as_json
+from nsqadmin_cli.units import suggestion
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over all nodes. A topic or channel on several nodes counts once.
+
+    `depth` and `backend_depth` are of topics and channels together, `message_count` and `message_bytes` of topics
+    (each message once, as published), the other counts of channels.
+    """
+
+    topic_count: int
+    channel_count: int
+    depth: int
+    backend_depth: int
+    in_flight_count: int
+    deferred_count: int
+    message_count: int
+    message_bytes: int
+    requeue_count: int
+    timeout_count: int
+    client_count: int
+    topics: tuple[TopicStats, ...]
+
+    @classmethod
+    def over(cls, nodes: Iterable[NodeStats]) -> "Totals":
+        """Sum up `nodes`; a topic or channel counts as paused if it is paused on any of them."""
+        same: dict[str, list[TopicStats]] = {}
+        for node in nodes:
+            for topic in node.topics:
+                same.setdefault(topic.topic_name, []).append(topic)
+        topics = tuple(_topic(same[name]) for name in sorted(same))
+        channels = [channel for topic in topics for channel in topic.channels]
+        sums = {name: sum(map(attrgetter(name), channels)) for name in OF_CHANNELS}
+        sums |= {name: sum(map(attrgetter(name), topics)) for name in ("message_count", "message_bytes")}
+        sums |= {name: sum(map(attrgetter(name), [*topics, *channels])) for name in ("depth", "backend_depth")}
+        return cls(topic_count=len(topics), channel_count=len(channels), **sums, topics=topics)
+
+
+# Counts that topics do not have.
+OF_CHANNELS = ("in_flight_count", "deferred_count", "requeue_count", "timeout_count", "client_count")
+
+
+def _topic(rows: Sequence[TopicStats]) -> TopicStats:
+    same: dict[str, list[ChannelStats]] = {}
+    for row in rows:
+        for channel in row.channels:
+            same.setdefault(channel.channel_name, []).append(channel)
+    sums = _sums(rows, ("depth", "backend_depth", "message_count", "message_bytes"))
+    return replace(rows[0], **sums, channels=tuple(_channel(same[name]) for name in sorted(same)))
+
+
+def _channel(rows: Sequence[ChannelStats]) -> ChannelStats:
+    if len(rows) == 1 and rows[0].clients is None:
+        return rows[0]
+    return replace(rows[0], **_sums(rows, ("depth", "backend_depth", "message_count", *OF_CHANNELS)), clients=None)
+
+
+def _sums(rows: Sequence[TopicStats] | Sequence[ChannelStats], names: Sequence[str]) -> dict[str, Any]:
+    """What the sum of `rows` has instead of the values of the first."""
+    if len(rows) == 1:
+        return {}
+    sums: dict[str, Any] = {name: sum(map(attrgetter(name), rows)) for name in names}
+    return sums | {"paused": any(row.paused for row in rows), "e2e_processing_latency": _latency(rows)}
+
+
+def _latency(rows: Sequence[TopicStats] | Sequence[ChannelStats]) -> Latency:
+    """Each quantile is that of the slowest node: quantiles cannot be added, and this is an upper bound."""
+    latencies = [row.e2e_processing_latency for row in rows]
+    worst: dict[float, float] = {}
+    for latency in latencies:
+        for quantile, value in ((one.quantile, one.value) for one in latency.percentiles):
+            worst[quantile] = max(value, worst.get(quantile, value))
+    percentiles = tuple(Percentile(quantile, value) for quantile, value in worst.items())
+    return Latency(sum(latency.count for latency in latencies), percentiles)
+
+
+class Flow(NamedTuple):
+    """Messages per second into a topic or channel, and out of it: finished, or for a topic passed to channels.
+
+    `requeues` and `timeouts` per second are of channels.
+    """
+
+    ingress: float = 0.0
+    egress: float = 0.0
+    requeues: float = 0.0
+    timeouts: float = 0.0
+
+    def __add__(self, other: "Flow") -> "Flow":  # type: ignore[override]  # not those of tuples
+        return Flow(*map(sum, zip(self, other, strict=True)))
+
+    def drain_seconds(self, depth: int) -> float | None:
+        """Time until a queue of `depth` messages is empty at the current rates; None: it does not shrink.
+
+        One message, or as many as leave in a second, are considered in transit, whatever the ingress.
+        """
+        if not depth:
+            return 0.0
+        if self.egress - self.ingress > 1e-9:
+            return depth / (self.egress - self.ingress)
+        return depth / self.egress if self.egress and depth <= max(1.0, self.egress) else None
+
+
+Key = tuple[str, str]  # topic, and channel or nothing
+
+
+def backlog(row: TopicStats | ChannelStats) -> int:
+    """Undelivered and unfinished messages of a topic or channel, including in-flight and deferred ones."""
+    if isinstance(row, ChannelStats):
+        return row.depth + row.in_flight_count + row.deferred_count
+    return row.depth
+
+
+def flows_between(before: Mapping[Address, NodeStats], after: Mapping[Address, NodeStats]) -> dict[Key, Flow]:
+    """The flows of everything in `after`, summed over nodes. New topics and channels have none.
+
+    The rates of each node use the times of its own two answers, because slow nodes answer later than others.
+    """
+    found: dict[Key, Flow] = {}
+    for address, node in after.items():
+        for key, flow in node_flows(before.get(address), node).items():
+            found[key] = found[key] + flow if key in found else flow
+    return found
+
+
+def node_flows(before: NodeStats | None, after: NodeStats) -> dict[Key, Flow]:
+    """The flows of everything that one node has; none if it was restarted, or a topic created again, in between."""
+    found: dict[Key, Flow] = {}
+    known = _by_key(before) if before and before.start_time == after.start_time else {}
+    seconds = max(1e-3, after.moment - before.moment) if before else 1.0
+    for key, row in _by_key(after).items():
+        then = known.get(key)
+        if then is None or row.message_count < then.message_count:
+            found[key] = _STILL
+            continue
+        arrived = row.message_count - then.message_count
+        gone = max(0, arrived - (backlog(row) - backlog(then)))
+        requeued = timed_out = 0
+        if isinstance(row, ChannelStats) and isinstance(then, ChannelStats):
+            requeued = max(0, row.requeue_count - then.requeue_count)
+            timed_out = max(0, row.timeout_count - then.timeout_count)
+        if arrived or gone or requeued or timed_out:
+            found[key] = Flow(arrived / seconds, gone / seconds, requeued / seconds, timed_out / seconds)
+        else:
+            found[key] = _STILL
+    return found
+
+
+_STILL = Flow()
+
+
+def _by_key(node: NodeStats) -> dict[Key, TopicStats | ChannelStats]:
+    found: dict[Key, TopicStats | ChannelStats] = {}
+    for topic in node.topics:
+        found[topic.topic_name, ""] = topic
+        for channel in topic.channels:
+            found[topic.topic_name, channel.channel_name] = channel
+    return found
+
+
+@dataclass
+class Snapshot:
+    """One snapshot. `clock` is in unix seconds, `moment` monotonic; there are flows if there was a snapshot before."""
+
+    answers: Answers[NodeStats]
+    lookupd_errors: list[NodeError]
+    before: "Snapshot | None" = None
+    clock: float = field(default_factory=time.time)
+    moment: float = field(default_factory=time.monotonic)
+    flows: dict[Key, Flow] | None = None
+    latest: dict[Address, NodeStats] = field(
+        default_factory=dict
+    )  # the last answer of each node, from this snapshot or before
+
+    def __post_init__(self) -> None:
+        self.latest = self.nodes
+        if self.before is not None:
+            self.flows = flows_between(self.before.latest, self.nodes)
+            self.latest = self.before.latest | self.nodes
+            self.before = None  # or each snapshot would keep all previous ones
+
+    @cached_property
+    def nodes(self) -> dict[Address, NodeStats]:
+        """The nodes that answered."""
+        return values_of(self.answers)
+
+    @cached_property
+    def totals(self) -> Totals:
+        return Totals.over(self.nodes.values())
+
+    @cached_property
+    def topic_shares(self) -> dict[str, dict[Address, TopicStats]]:
+        """Each topic on each node that has it."""
+        found: dict[str, dict[Address, TopicStats]] = {}
+        for address, node in self.nodes.items():
+            for topic in node.topics:
+                found.setdefault(topic.topic_name, {})[address] = topic
+        return found
+
+    @cached_property
+    def channel_shares(self) -> dict[Key, dict[Address, ChannelStats]]:
+        """Each channel, by topic and name, on each node that has it."""
+        found: dict[Key, dict[Address, ChannelStats]] = {}
+        for address, node in self.nodes.items():
+            for topic in node.topics:
+                for channel in topic.channels:
+                    found.setdefault((topic.topic_name, channel.channel_name), {})[address] = channel
+        return found
+
+    @property
+    def errors(self) -> list[NodeError]:
+        return [*self.lookupd_errors, *errors_of(self.answers)]
+
+
+def every(seconds: float | None, count: int | None = None) -> Iterator[int]:
+    """Numbers of snapshots from 0 on, `seconds` apart: `count` of them, one without `seconds`.
+
+    After a slow snapshot, the next one waits for at least half of `seconds`: rates over less are not meaningful.
+    """
+    due = time.monotonic()
+    for number in itertools.count():
+        yield number
+        if seconds is None or number + 1 == count:
+            return
+        now = time.monotonic()
+        due = due + seconds if due + seconds / 2 > now else now + seconds
+        time.sleep(due - now)
+
+
+def require(cluster: Cluster, seen: Snapshot, topic: str, channel: str = "") -> None:
+    """Raise unless a node has the topic or channel of the options (empty: none), or no node answered."""
+    names = [name for name in seen.channel_shares if channel == name[1]] if channel else seen.topic_shares
+    if seen.nodes and (topic or channel) and not names:
+        raise no_such(cluster, seen.errors, topic, channel)
+
+
+def no_such(cluster: Cluster, errors: Sequence[AdminError], topic: str, channel: str = "") -> AdminError:
+    """The error if no node has a topic, or a channel of it or of any; it suggests the most similar name."""
+    of = f" in the topic {topic}" if topic else ""
+    what = f"the channel {channel}{of}" if channel else f"the topic {topic}"
+    if errors:  # those nodes are not waited for again
+        return not_found(what, errors)
+    known: dict[str, set[str]] = {}
+    for node in values_of(cluster.ask(Nsqd.stats)).values():
+        for found in node.topics:
+            known.setdefault(found.topic_name, set()).update(one.channel_name for one in found.channels)
+    if topic and topic not in known:
+        return not_found(what + suggestion(topic, known), [])
+    channels = known[topic] if topic else set().union(*known.values())
+    return not_found(what + suggestion(channel, sorted(channels)), [])
+
+
+def take_snapshot(
+    cluster: Cluster, *, topic: str = "", channel: str = "", clients: bool = False, before: Snapshot | None = None
+) -> Snapshot:
+    """Query all nodes for statistics, of all topics and channels or the given ones."""
+    answers = cluster.ask(partial(Nsqd.stats, topic=topic, channel=channel, clients=clients))
+    return Snapshot(answers, cluster.lookupd_errors, before)
+
+
+def stats_document(seen: Snapshot) -> dict[str, Any]:
+    """Nodes, sums and flows, as specified by `gnsqadmin stats --help`."""
+    nodes = []
+    unknown = dict.fromkeys(("version", "health", "start_time"), None) | {"topics": [], "producers": None}
+    for address, answer in seen.answers.items():
+        if isinstance(answer, NodeError):
+            nodes.append({"address": str(address), "error": answer.reason} | unknown)
+        else:
+            nodes.append({"address": str(address), "error": None} | as_json(answer))
+    flows = seen.flows and [
+        {"topic": topic, "channel": channel, "ingress_rate": flow.ingress, "egress_rate": flow.egress}
+        for (topic, channel), flow in seen.flows.items()
+    ]
+    return {"time": seen.clock, "nodes": nodes, "totals": as_json(seen.totals), "flows": flows}
+
+
+def client_document(client: ClientStats, address: Address) -> dict[str, Any]:
+    """A client and its node."""
+    return {"node": str(address), **as_json(client)}
