@@ -1,6 +1,6 @@
-"""`python -m faults`: strikes both daemons, prints the table of what they lost, and writes it into
+"""`python -m faults`: injects faults into both daemons, prints the table of what they lost, and writes it into
 contrib/docs/reliability.md, some rows of it into the README. That takes about an hour, most of it for 500 kills a row;
-daemons that promise nothing are struck a fifth as often."""
+daemons that promise nothing get a fifth of the faults."""
 
 import argparse
 import os
@@ -27,7 +27,7 @@ GNSQD = ((), SYNCED, ("--durability=process",), ("--durability=disk",))
 
 
 class Row(NamedTuple):
-    """`run` takes command, times and flags; `real` if the real nsqd can be struck so, too."""
+    """`run` takes command, times and flags; `real` if the real nsqd can also be run so."""
 
     fault: str
     run: Callable[..., Outcome]
@@ -86,7 +86,7 @@ def write(lines: Sequence[str]) -> None:
         table = "".join(f"{row}\n" for row in rows)
         before, begin, rest = document.read_text().partition(BEGIN)
         _, end, after = rest.partition(END)
-        document.write_text(f"{before}{begin}\n{table}\n{end}{after}")
+        document.write_text(f"{before}{begin}{table}{end}{after}")
 
 
 def promised(row: Row, name: str, flags: tuple[str, ...]) -> bool:
@@ -101,7 +101,7 @@ def main() -> int:
     parser.add_argument(
         "--rows", default="", help="only rows that this regular expression finds; nothing is written then"
     )
-    parser.add_argument("--times", type=int, help="so many blows each")
+    parser.add_argument("--times", type=int, help="that many faults each")
     arguments = parser.parse_args()
     # All that was started ends with it, in the background too.
     for number in (signal.SIGINT, signal.SIGTERM):
