@@ -141,7 +141,7 @@ HTTP_ERRORS = {
     "UNAUTHORIZED": "a token or certificate is required",
 }
 
-# The line, in which states, what it does, the answer, and the errors but for those of all commands.
+# The line, in which states, what it does, the answer, and the errors except those of all commands.
 COMMANDS = {
     "IDENTIFY": (
         "IDENTIFY",

@@ -1,6 +1,6 @@
 """The TOML config file, and the order of precedence: command line flag, config key, default (NSQD-COMPAT 1.3).
 
-Values are coerced as the real daemon does, with its messages, but for what only hurts there: an integer for a bool
+Values are coerced as the real daemon does, with its messages, unless that only causes failures: an integer for a bool
 means what it says (1 is true), and values that it would misprint or crash on are refused.
 """
 
@@ -17,7 +17,7 @@ from gnsqd.options import OPTIONS, Kind, Option, Options
 
 
 def load(path: str) -> dict[str, Any]:
-    """The keys of a config file, as they are; StartError when it cannot be read or is no TOML."""
+    """The keys of a config file, as they are; StartError when it cannot be read or is not TOML."""
     try:
         with open(path, "rb") as file:
             config = tomllib.load(file)
@@ -34,7 +34,7 @@ def load(path: str) -> dict[str, Any]:
 
 
 def _check_integers(value: object) -> None:
-    """ValueError for an integer, wherever it stands, that is no int64; Python's parser takes any."""
+    """ValueError for an integer, wherever it stands, that is not an int64; Python's parser takes any."""
     if isinstance(value, dict | list):
         for element in value.values() if isinstance(value, dict) else value:
             _check_integers(element)

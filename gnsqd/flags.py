@@ -1,6 +1,6 @@
 """The command line, in the syntax of Go's flag package and with its messages and usage text (NSQD-COMPAT 1.1).
 
-`-name` and `--name` are the same; a bool flag takes its value only behind `=`; the first word that is no flag ends
+`-name` and `--name` are the same; a bool flag takes its value only behind `=`; the first word that is not a flag ends
 the flags, and whatever follows is ignored.
 """
 
@@ -40,7 +40,7 @@ class BadValue(NSQError):
 def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
     """The values of the flags that were given, by the names `Options` has for them.
 
-    Raises FlagError, HelpRequested, or BadValue (for a percentile that is no number).
+    Raises FlagError, HelpRequested, or BadValue (for a percentile that is not a number).
     """
     values: dict[str, Any] = {}
     rest = list(arguments)

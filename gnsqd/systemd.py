@@ -70,7 +70,7 @@ class ServiceManager:
 
 
 def _unix_name(address: str) -> bytes:
-    """What connect(2) takes; OSError for what is no unix socket, such as a hypervisor's vsock."""
+    """What connect(2) takes; OSError if it is not a unix socket, but, for instance, a hypervisor's vsock."""
     name = os.fsencode(address)
     if name.startswith(b"@"):
         return b"\0" + name[1:]

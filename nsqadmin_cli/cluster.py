@@ -50,7 +50,7 @@ class Cluster:
         self._named = [Nsqd(address, self.http) for address in dict.fromkeys(nsqds)]
 
     def nsqds(self) -> list[Nsqd]:
-        """The nodes given, then those that the nsqlookupds list, by address; queries nsqlookupds at each call.
+        """The nodes given, then those listed by the nsqlookupds, by address; queries nsqlookupds at each call.
 
         An nsqlookupd that does not answer is added to `lookupd_errors`; AdminError if none answers and no node was
         given.

@@ -32,7 +32,7 @@ class Confirm:
         if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
             text = f"{warning} Nothing was done: use --yes to do it, or --dry-run to see more"
             raise AdminError(text, ExitCode.NOT_CONFIRMED)
-        from nsqadmin_cli.render import show_aside  # not before it is wanted: what it needs loads slowly
+        from nsqadmin_cli.render import show_aside  # imported late: it loads slowly
 
         show_aside([*blocks, Line.of(warning, Tone.STRONG_NOTE)])
         if not _agrees(question):

@@ -240,7 +240,7 @@ def _perhaps_done(error: NodeError, timeout: float) -> NodeError:
 def _progress(operation: Operation, count: int) -> AbstractContextManager[Callable[[int], None]]:
     if not sys.stderr.isatty():
         return nullcontext(lambda done: None)
-    from nsqadmin_cli.render.progress import progress  # not before it is wanted: what it needs loads slowly
+    from nsqadmin_cli.render.progress import progress  # imported late: it loads slowly
 
     doing = {"create": "creating", "delete": "deleting", "empty": "emptying", "pause": "pausing"}
     return progress(f"{doing.get(operation.action, 'unpausing')} {operation}", total=count, unit="nodes")

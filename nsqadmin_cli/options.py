@@ -184,7 +184,7 @@ def cluster_options(function: Function) -> Function:
 
 
 def _waiting(count: int) -> AbstractContextManager[Callable[[int], None]]:
-    from nsqadmin_cli.render.progress import progress  # rarely wanted, and it loads slowly
+    from nsqadmin_cli.render.progress import progress  # rarely needed, and it loads slowly
 
     return progress("waiting for answers", count, "nodes")
 

@@ -44,7 +44,7 @@ class Output:
             case OutputFormat.CSV:
                 self._csv(rows or (lambda: next(block for block in blocks() if isinstance(block, Table))))
             case OutputFormat.TABLE:
-                from nsqadmin_cli.render import show_blocks  # not before it is wanted: what it needs loads slowly
+                from nsqadmin_cli.render import show_blocks  # imported late: it loads slowly
 
                 show_blocks(blocks())
 

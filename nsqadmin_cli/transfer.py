@@ -57,7 +57,7 @@ def transfer(
     count: int | None,
     follow: bool,
 ) -> None:
-    """Pass messages to `deliver`, and finish them when it returns, or only those that it returns: at most `count`, and
+    """Pass messages to `deliver`, and finish them when it returns, or only what it returns: at most `count`, and
     without `follow` no more than there are. AdminError if those do not arrive; KeyboardInterrupt also at SIGTERM."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     moved = 0

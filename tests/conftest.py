@@ -35,7 +35,7 @@ settings.register_profile("ci", deadline=None)
 settings.load_profile(os.environ.get("GNSQD_HYPOTHESIS_PROFILE", "dev"))
 
 
-# Of these nothing is compiled, or they judge what is no code of the daemon.
+# Of these nothing is compiled, or they judge what is not code of the daemon.
 _ONE_LANE = ("benchmarks", "cli", "container", "documentation", "plugin")
 # Kills, broken disks, damage, random sessions: many starts of a daemon each.
 _SLOW = ("container", "faults", "model")

@@ -20,13 +20,13 @@ COMMANDS = {
     "compact": "Make few large files of an archive's many small ones.",
     "replay": "Publish messages of an archive again.",
     "rollup": "Counts, bytes, rates and latencies per topic and window; or of what is in JSON bodies.",
-    "backlog": "What waits in the data directories of nodes that are down.",
+    "backlog": "Queued messages in the data directories of nodes that are down.",
     "spool": "Look into the spool of a stream, publish from it again, and clean it up.",
 }
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are loaded when they are wanted: what they need loads slowly."""
+    """A group whose commands are loaded when they are used: their imports are slow."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

@@ -45,7 +45,7 @@ class Moment(click.ParamType[int]):
         try:
             return _from_number(value) if value.replace(".", "", 1).isdigit() and "-" not in value else _from_iso(value)
         except (ValueError, OverflowError):
-            self.fail(f"{value!r} is no time: expected 2026-11-21T13:00 or seconds since 1970.", param, ctx)
+            self.fail(f"{value!r} is not a time: expected 2026-11-21T13:00 or seconds since 1970.", param, ctx)
 
 
 def _from_number(text: str) -> int:
@@ -124,7 +124,7 @@ _EXTRA = click.option(
 )
 _SUBSCRIPTION = (
     click.option("--topic", "topics", type=NAME, multiple=True, help="A topic to read; may be repeated."),
-    click.option("--channel", type=NAME, help="The channel to read it from; a pipeline wants one of its own."),
+    click.option("--channel", type=NAME, help="The channel to read it from; each pipeline needs its own."),
 )
 _READING = (
     click.option("--spool", metavar="DIRECTORY", help="Where messages wait until they are committed."),

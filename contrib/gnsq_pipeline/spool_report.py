@@ -12,7 +12,7 @@ from pyspark_nsq.retention import StreamReport, inspect, remove_stream
 
 
 def spools(directory: str) -> list[Path]:
-    """The spools at `directory`: itself, or, when it is an archive or a roll-up's output, those that it has."""
+    """The spools at `directory`: itself, or, when it is an archive or a roll-up's output, the spools that it has."""
     path = Path(directory)
     if not path.is_dir():
         raise NotFound(f"{directory}: no such directory")

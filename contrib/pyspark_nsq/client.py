@@ -1,7 +1,7 @@
 """A client of one nsqd in protocol V2 (NSQD-COMPAT section 2), on a blocking thread of a task.
 
 Frames are taken apart in batches: `receive` reads once what is there and returns every message that is complete;
-`finish` tells of many in one send. Sending never waits without reading, so that a daemon that waits for us to read
+`finish` sends FIN for many at once. Sending never waits without reading, so that a daemon that waits for us to read
 cannot block us for good. There is no thread for heartbeats: they are answered by whatever method is called, so one
 has to be called well within a minute.
 """
@@ -116,7 +116,7 @@ class Client:
             self._start_tls(host, settings, deadline)
         if wants_auth:
             if not settings.auth_secret:
-                raise NotAgreed(f"nsqd {self._name} wants an authorization, but there is no option 'nsq.auth.secret'")
+                raise NotAgreed(f"nsqd {self._name} requires authorization, but there is no option 'nsq.auth.secret'")
             secret = settings.auth_secret.encode()
             self._send(b"AUTH\n" + _SIZE.pack(len(secret)) + secret)
             self._response(deadline)

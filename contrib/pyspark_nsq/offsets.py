@@ -1,4 +1,4 @@
-"""The offset of a stream, which NSQ has not got: what a batch is to read, so that Spark's replays read the same.
+"""The offset of a stream, which NSQ itself lacks: what a batch is to read, so that Spark's replays read the same.
 
 Spark stores it as JSON in its checkpoint:
 
@@ -74,7 +74,7 @@ class Offset:
 
 
 def share(waiting: Mapping[Key, int], limit: int | None) -> dict[Key, int]:
-    """How much of what waits is taken: `limit` in all, none getting more than the others while those want more."""
+    """How many queued messages are taken: `limit` in all, none getting more than the others while these have more."""
     if limit is None or sum(waiting.values()) <= limit:
         return dict(waiting)
     taken: dict[Key, int] = {}

@@ -5,11 +5,11 @@ import stat
 
 
 def open_file(path: str) -> int:
-    """A descriptor to read from; OSError also for what is no file, such as a pipe that nobody writes to."""
+    """A descriptor to read from; OSError also if it is not a file, but, for instance, a pipe that nobody writes to."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(f"{path} is no file")
+        raise OSError(f"{path} is not a file")
     return descriptor
 
 

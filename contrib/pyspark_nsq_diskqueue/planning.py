@@ -5,7 +5,7 @@ would when it starts: from the read position in the meta file to the real end, o
 meta file. What is listed here stays: a task reads up to the size that its file had now, so that a task that runs again
 gives the same rows, whatever a daemon adds meanwhile.
 
-Nothing is opened but for reading, and no lock is kept; whether a daemon holds the directory's is tried, for a warning.
+Files are opened for reading only, and no lock is kept; a warning is logged if a daemon holds the directory's lock.
 """
 
 import fcntl
@@ -39,7 +39,7 @@ class FileTask:
     `end` is where the file ended when it was listed, `promised` how far it goes at least, according to meta. A piece of
     a record at the end, from `unfinished_from` on, is being written, or was when the daemon was killed. `missing` is
     how many files are not there, of which this is the first. `due_times` is the path of the queue's side file, if that
-    is to be looked at; `is_due_times` tells that it is itself what is to be read.
+    is also to be read; `is_due_times` if that file itself is to be read.
     """
 
     directory: str
@@ -74,7 +74,7 @@ class FileTask:
 
 @dataclass
 class _Queue:
-    """The files of a queue and their sizes: data files by number, those that were set aside by name."""
+    """The files of a queue and their sizes: data files by number, files that were set aside by name."""
 
     numbers: dict[int, int] = field(default_factory=dict)
     bad: dict[str, int] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class _Queue:
 
 
 class _Place(NamedTuple):
-    """A directory, and the names of the files to take from it; None for all but those that were set aside."""
+    """A directory, and the names of the files to take from it; None for all except files that were set aside."""
 
     directory: str
     names: Collection[str] | None
@@ -110,7 +110,7 @@ def _is_any_of(name: str | None, names: Collection[str]) -> bool:
 
 
 def _choose(task: FileTask, names: Collection[str] | None) -> FileTask | None:
-    """The task if it is wanted. Which messages the side file holds back only counts where that is read, too."""
+    """The task if it is needed. Messages that the side file holds back count only if that file is also read."""
     if names is None:
         return None if task.file.endswith(_BAD) else task
     if task.file not in names:
@@ -196,7 +196,7 @@ def read_meta(directory: str, queue: str) -> Meta | None:
 def _plan_directory(directory: str, everything: bool) -> Iterator[FileTask]:
     if not _is_data_directory(directory):
         raise DataDirectoryError(
-            f"{directory} is no data directory of an nsqd: it has neither {METADATA} nor files of queues"
+            f"{directory} is not a data directory of an nsqd: it has neither {METADATA} nor files of queues"
         )
     if _is_in_use(directory):
         _log.warning(
@@ -211,7 +211,7 @@ def _plan_directory(directory: str, everything: bool) -> Iterator[FileTask]:
         # In this order: a running daemon writes records first and then meta, so no file seems to be too short.
         metas = {name: read_meta(directory, name) for name in names}
         queues = _list_queues(directory)
-        # It reads and deletes files, too; then meta soon says so.
+        # It also reads and deletes files; then meta soon has that.
         if not any(_missing(meta, queues.get(name, _Queue())) for name, meta in metas.items()):
             break
     for name, meta in metas.items():

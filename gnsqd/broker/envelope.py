@@ -3,7 +3,7 @@
 A letter is a message whose body begins with a header, a JSON object on one line, that says where it comes from and what
 became of it. Behind the line feed is the body as it was. contrib/docs/dead-letters.md has an example.
 
-Nothing here needs gevent: programs beside the daemon read letters, too.
+Nothing here needs gevent: other programs also read letters.
 """
 
 import json
@@ -68,7 +68,7 @@ class Letter:
             if type(told.get(name)) is not kind:
                 raise ValueError(f'its header has no "{name}"')
         if not is_valid_name(told["topic"]):
-            raise ValueError('"topic" in its header is no name of a topic')
+            raise ValueError('"topic" in its header is not a name of a topic')
         return cls(**{name: told[name] for name in _HEADER}, body=body)
 
 

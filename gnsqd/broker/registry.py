@@ -34,7 +34,7 @@ class Registry:
         self.draining = False
         self._environment: Environment
         self._channels: list[Channel] | None = None  # of all topics; None when one may have come or gone
-        self._late: set[Topic] = set()  # whose channels nsqlookupd was too slow to tell
+        self._late: set[Topic] = set()  # whose channels nsqlookupd was too slow to report
         self.error: Exception | None = None  # of the last disk write; None when it succeeded
         self._exiting = False
 
@@ -175,7 +175,7 @@ class Registry:
                 self._environment.log.warn("skipping creation of invalid %s %s", kind, metadata.name)
 
     def close(self) -> Left:
-        """Keep all topics as their stores do, but for those that are being deleted. There are no new topics from now
+        """Keep all topics as their stores do, except topics that are being deleted. There are no new topics from now
         on. Several are written at a time, as most of it is waiting for fsync. May yield."""
         self._exiting = True
         pool = Pool(CLOSERS)

@@ -118,7 +118,7 @@ class LookupPeer:
             while True:
                 wait = ping_at - monotonic()
                 if self._overrun:
-                    self._log.warn("LOOKUPD(%s): too far behind, registering everything anew", self.address)
+                    self._log.warn("LOOKUPD(%s): too far behind, registering everything again", self.address)
                     self._overrun = False
                     self.close()
                     self._attempt("connect", self.connect)

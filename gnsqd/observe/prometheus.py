@@ -93,7 +93,7 @@ class Metrics(Collector):
         """The page, in the format that an Accept header asks for, and its content type. Yields."""
         try:
             encode, content_type = choose_encoder(accept)
-        except TypeError:  # a version that is no number
+        except TypeError:  # a version that is not a number
             encode, content_type = choose_encoder("")
         return encode(self._collectors), content_type
 
@@ -277,7 +277,7 @@ def _clients_of_exporter(clients: list[_Thing], turns: Turns) -> Iterator[Metric
         labels["version"] = _printable(thing.it.version)
         for name in ("deflate", "snappy", "tls"):
             labels[name] = _true_or_false(getattr(thing.it, name))
-        labelled[tuple(labels.values())] = thing._replace(labels=labels)  # of those that look alike, one
+        labelled[tuple(labels.values())] = thing._replace(labels=labels)  # one of several with the same labels
     for field in CLIENT_FIELDS:
         yield _compat_family(f"nsq_client_{field.name}", field, list(labelled.values()), turns)
 

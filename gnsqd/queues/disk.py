@@ -79,7 +79,7 @@ class DiskBackedQueue(Queue):
         if stored:  # a kill must not take them
             self._keep(messages)
             self.backend.write_held()
-        Queue.defer(self, messages)  # super() needs a frame, which compiled methods have not got
+        Queue.defer(self, messages)  # super() needs a frame, which compiled methods lack
 
     def _keep(self, messages: list[Message]) -> None:
         """Keep messages that were on disk and are held back in memory from now on."""

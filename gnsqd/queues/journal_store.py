@@ -40,7 +40,7 @@ class JournalStore(Store):
         self._restored: dict[str, JournaledQueue] = {}  # of channels that are not made yet
         self._adopted: list[JournaledQueue] = []  # before the start
         self._are_copies = journal.replay.converting  # disk queues hold what the journal has
-        self._unmoved: list[str] = []  # disk queues with messages that the journal has not
+        self._unmoved: list[str] = []  # disk queues with messages that are not in the journal
         self._moving = Semaphore(1)  # held while a disk queue is open
         self._ending = False
         super().__init__(topic, context)

@@ -1,4 +1,4 @@
-"""A queue of messages: those that a topic keeps for its channels, or a channel for its consumers.
+"""A queue of messages, which a topic keeps for its channels, or a channel for its consumers.
 
 Messages are in memory, at most mem-queue-size of them. The rest is in the *store* of the queue, which a subclass adds:
 a disk queue (`disk`) or a journal (`journaled`). Reading alternates between memory and store, as the select of nsqd
@@ -130,7 +130,7 @@ class Queue:
 
     @property
     def depth(self) -> int:
-        """Queued messages, in memory and in the store; not those that are held back."""
+        """Queued messages, in memory and in the store, without messages that are held back."""
         return self.count()
 
     def count(self) -> int:
@@ -192,7 +192,7 @@ class Queue:
     # Out
 
     def next(self, limit: int, max_bytes: int) -> list[Message]:
-        """Take the messages that come next: at most `limit`, together at most `max_bytes` but for a single larger one.
+        """Take the next messages: at most `limit`, together at most `max_bytes` except for a single larger one.
 
         [] if nothing can be read now. What came from the store may have to be held back first, for `deferred` ns. Call
         `finish` with the messages when other queues have them."""
@@ -294,7 +294,7 @@ class Queue:
         return dropped, freed
 
     def fresh(self, messages: list[Message]) -> list[Message]:
-        """Those that are not too old; the others count as expired."""
+        """The messages that are not too old; the others count as expired."""
         if not self.ttl:
             return messages
         horizon = time_ns() - self.ttl
@@ -320,7 +320,7 @@ class Queue:
 
     def look(self, limit: int, max_bytes: int) -> list[tuple[Message, bool]]:
         """The messages that would come next from memory, then those of the store, each with whether it is there: at
-        most `limit`, together at most `max_bytes` but for a single larger one. All of them stay where they are."""
+        most `limit`, together at most `max_bytes` except for a single larger one. All of them stay where they are."""
         found: list[tuple[Message, bool]] = []
         for message in self.memory:
             max_bytes -= len(message.frame)

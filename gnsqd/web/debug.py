@@ -48,7 +48,7 @@ _PAGES = {
 
 
 class Debug:
-    """The endpoints of one daemon. Owns the record of its greenlets, from `start` to `stop`; `crashes` counts those
+    """The endpoints of one daemon. Owns the record of its greenlets, from `start` to `stop`; `crashes` counts the ones
     that ended by an unexpected exception, by kind."""
 
     def __init__(self, registry: Registry, memory: MemoryStats, crashes: Mapping[str, int]) -> None:

@@ -1,6 +1,6 @@
 """Limits on the number of topics and channels that clients create, since each costs memory and files.
 
-Those that exist, are in nsqd.dat, or are listed by nsqlookupd are not refused.
+Topics and channels that exist, are in nsqd.dat, or are listed by nsqlookupd are not refused.
 """
 
 from gnsqd.broker.registry import Registry

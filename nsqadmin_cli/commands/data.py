@@ -72,7 +72,7 @@ def reading(description: str, size: int, *, quiet: bool = False) -> Iterator[Adv
     if quiet or size < _QUICKLY_READ or not sys.stderr.isatty():
         yield lambda count: None
         return
-    from nsqadmin_cli.render.progress import progress  # not before it is wanted: what it needs loads slowly
+    from nsqadmin_cli.render.progress import progress  # imported late: it loads slowly
 
     with progress(description, total=size, unit="bytes") as advance:
         yield advance

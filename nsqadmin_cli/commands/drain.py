@@ -278,7 +278,7 @@ def _watch(ctx: click.Context, cluster: Cluster, output: Output, answers: Answer
 def _progress(watched: Sequence[Watched]) -> AbstractContextManager[Callable[[int], None]]:
     if not sys.stderr.isatty():
         return nullcontext(lambda done: None)
-    from nsqadmin_cli.render.progress import progress  # not before it is wanted: what it needs loads slowly
+    from nsqadmin_cli.render.progress import progress  # imported late: it loads slowly
 
     return progress(f"draining {plural(len(watched), 'node')}", total=sum(one.state.messages for one in watched))
 

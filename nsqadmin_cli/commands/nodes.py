@@ -36,7 +36,7 @@ def _kind(node: Nsqd) -> Kind:
 class Listing:
     """What the nsqlookupds report of one node."""
 
-    lookupds: tuple[str, ...]  # those that list it
+    lookupds: tuple[str, ...]  # the nsqlookupds that list it
     tombstones: tuple[str, ...]  # topics that it is hidden for on any of them
 
 

@@ -53,7 +53,7 @@ def listening_on(nsqd: Daemon, kind: str = "TCP") -> str:
 
 @contextmanager
 def consumer(nsqd: Daemon, address: Address, topic: str = "t") -> Iterator[tuple[Client, dict[str, Any]]]:
-    """A client that has consumed what it published itself, and what the statistics tell of it."""
+    """A client that has consumed what it published itself, and what the statistics have of it."""
     with Client(address) as client:
         client.publish(topic, b"x")
         client.subscribe(topic, "c", 1)

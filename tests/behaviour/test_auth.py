@@ -1,6 +1,6 @@
 """AUTH: whom auth servers let do what, on both daemons, and what goes wrong with the servers (NSQD-COMPAT 2.4 and 8).
 
-The client is never told why it was refused; that is in the log, where the real daemon shows secrets and ours does not.
+The client never learns why it was refused; that is in the log, where the real daemon shows secrets and ours does not.
 """
 
 import json
@@ -71,7 +71,7 @@ AUTH = b"AUTH\n" + sized(b"secret")
 
 
 def warnings(nsqd: Daemon, secret: str = "secret") -> list[str]:
-    """What the log tells of failures; the real daemon tells secrets with them."""
+    """What is in the log of failures; the real daemon also logs secrets."""
     text = nsqd.log().replace(f"secret={secret}", "secret=***")
     return re.findall(r" WARNING: PROTOCOL\(V2\): \[[^]]+\] AUTH failed (.*)", text)
 
@@ -270,7 +270,7 @@ JSON_LIST = '{"ttl":1,"authorizations":[%s]}'
         (response("", "204 No Content"), 'got response 204 No Content ""'),
         (response("{}", "404 Not Found"), 'got response 404 Not Found "{}"'),
         (response("", "302 Found"), 'got response 302 Found ""'),
-        # 403 may tell of an https_port
+        # 403 may name an https_port
         (response("no", "403 Forbidden"), "invalid character 'o' in literal null (expecting 'u')"),
         (response("", "403 Forbidden"), "unexpected end of JSON input"),
         (

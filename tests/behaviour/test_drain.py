@@ -63,7 +63,7 @@ def test_publishers_are_refused_and_keep_their_connections(gnsqd: Daemon) -> Non
             ]
             assert ask(gnsqd, f"POST /pub?topic={topic}", b"x") == (503, message("DRAINING"))
             assert ask(gnsqd, f"POST /mpub?topic={topic}", b"x\ny") == (503, message("DRAINING"))
-        # A wrong request is wrong before it is refused, and as fatal as ever.
+        # A wrong request is wrong before it is refused, and as fatal as before.
         assert ask(gnsqd, "POST /pub?topic=t") == (400, message("MSG_EMPTY"))
         client.command(b"PUB t", b"")
         assert client.error() == b"E_BAD_MESSAGE PUB invalid message body size 0"
@@ -181,7 +181,7 @@ def test_cancelled_drain_leaves_a_daemon_as_before(gnsqd_factory: Callable[..., 
         client.publish("t", b"after")
         after = client.message()
         assert after.body == b"after"
-        # Signals count anew, too.
+        # Signals are also counted from zero again.
         nsqd.send_signal(signal.SIGTERM)
         eventually(lambda: drain(nsqd, "GET")["draining"])
         client.command(b"FIN " + after.id)
@@ -208,7 +208,7 @@ def test_state_of_a_drain_is_told(gnsqd_factory: Callable[..., Daemon]) -> None:
             {"topic": "lonely", "channel": "", "messages": 1, "remark": "no channel"},
         ],
     }
-    assert drain(nsqd)["remaining"] < remaining, "asking twice does not begin anew"
+    assert drain(nsqd)["remaining"] < remaining, "asking twice does not begin again"
     nsqd.send_signal(signal.SIGINT)
     assert nsqd.wait() == 0
 

@@ -187,7 +187,7 @@ def test_requests_over_https_are_logged(shared: Daemon, files: Files) -> None:
     eventually(lambda: f" INFO: 200 GET /ping?logged (127.0.0.1:{port}) " in shared.log())
 
 
-# What is no TLS
+# What is not TLS
 
 
 def raw(nsqd: Daemon, data: bytes) -> tuple[bytes, int]:

@@ -1,6 +1,6 @@
 """What systemd hears of gnsqd, from a socket that stands in for its own, and what the unit asks of systemd.
 
-The texts are those of sd_notify(3): lines of `NAME=value`, a datagram for those that belong together.
+The texts are those of sd_notify(3): lines of `NAME=value`, a datagram for lines that belong together.
 """
 
 import re
@@ -239,7 +239,7 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_systemd_takes_the_unit_as_it_is(unit: Path) -> None:
     result = analyze("verify", str(unit))
-    # It looks at what the unit wants, too, and that is not ours.
+    # It also looks at what the unit requires, which is not ours.
     assert (result.returncode, [line for line in result.stderr.splitlines() if unit.name in line]) == (0, [])
 
 

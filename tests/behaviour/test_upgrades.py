@@ -41,7 +41,7 @@ upgrades = pytest.mark.parametrize("upgrade", UPGRADES.values(), ids=UPGRADES)
 
 @dataclass(frozen=True)
 class Policy:
-    """How a daemon is started. `required` tells of TLS over TCP; `{}` in a flag is the authority's file."""
+    """How a daemon is started. `required` is about TLS over TCP; `{}` in a flag is the authority's file."""
 
     flags: tuple[str, ...] = ()
     certificate: bool = True
@@ -369,7 +369,7 @@ def test_second_identify_is_answered_inside_the_upgraded_stream(
 def test_second_identify_with_a_new_output_buffer_sends_no_plain_bytes(
     gnsqd: Daemon, topics: Iterator[str], upgrade: dict[str, Any]
 ) -> None:
-    """Mended (NSQD-COMPAT 0.1, item 13)."""
+    """Corrected (NSQD-COMPAT 0.1, item 13)."""
     upgrade = {name: value for name, value in upgrade.items() if name != "tls_v1"}
     with UpgradedClient(gnsqd.tcp_address, **upgrade) as client:
         assert client.identify(output_buffer_size=64).data == b"OK"

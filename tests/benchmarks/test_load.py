@@ -1,4 +1,4 @@
-"""The load generator counts what the daemon counts, and the sink keeps to the protocol; figures are no test's business.
+"""The load generator counts what the daemon counts, and the sink keeps to the protocol; figures are not tested.
 
 Expected counts come from the statistics of the daemon, ours or the real one, in the same run.
 """

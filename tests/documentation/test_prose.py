@@ -1,13 +1,19 @@
-"""The documents and the help texts keep to the words of CONTRIBUTING, "Style". Code and NSQD-COMPAT.md are exempt."""
+"""Documents, help texts, and the comments and texts in the sources keep to the words of CONTRIBUTING, "Style".
 
+Exempt are NSQD-COMPAT.md, code, and words in backquotes.
+"""
+
+import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from markdown_it.token import Token
 
-from documentation.markdown import DOCS, PAGES, parse, tokens
+from documentation.markdown import DOCS, PAGES, ROOT, parse, tokens
 from documentation.writers import load_writer
 from gnsqd.options import OPTIONS
 
@@ -24,9 +30,17 @@ PATTERNS = {
     r"\bthose (?:that|who|which)\b": "a noun",
     r"\bbut for\b": "except",
     r"\b(?:un)?mend(?:s|ed|ing)?\b": "corrects, fixes",
+    r", too(?=[,.;:)]|$)": "also",
+    r"\b(?:has|have) (?:not|n't) (?:got|any|a|the)\b": "lacks, does not have",
 }
 COLUMNS = 85  # of a line of code that the site shows without cutting it off
 
+SOURCES = [
+    path
+    for folder in ("gnsqd", "nsqadmin_cli", "contrib", "tools", "tests", ".ci")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if path != Path(__file__)
+]
 WRITTEN = [page for page in PAGES if page != DOCS / "NSQD-COMPAT.md"]
 
 each_page = pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.stem))
@@ -66,6 +80,31 @@ def findings(all_tokens: list[Token]) -> list[str]:
     return found
 
 
+def texts_of(source: str) -> Iterator[tuple[int, str]]:
+    """Comments, as paragraphs, and strings of several words, which are docstrings, messages and log lines; by line."""
+    first = last = 0
+    paragraph: list[str] = []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            line = token.start[0]
+            if paragraph and line > last + 1:
+                yield first, " ".join(paragraph)
+                paragraph = []
+            first, last = first if paragraph else line, line
+            paragraph.append(token.string.lstrip("#: "))
+    yield first, " ".join(paragraph)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield node.lineno, " ".join(node.value.split())
+
+
+def findings_in_source(source: str) -> list[str]:
+    found = []
+    for line, text in texts_of(source):
+        found += [f"{line}: {use}" for use in uses(re.sub(r"`[^`]*`", "`", text))]
+    return found
+
+
 @each_page
 def test_page_uses_plain_words(page: Path) -> None:
     assert findings(tokens(page)) == []
@@ -97,6 +136,27 @@ def test_help_uses_plain_words() -> None:
 )
 def test_the_checker_finds_such_words(text: str, count: int) -> None:
     assert len(findings(parse(text))) == count
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_comments_and_texts_of_sources_use_plain_words(source: Path) -> None:
+    assert findings_in_source(source.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "source, count",
+    [
+        ("x = 1  # as the caller wants it\n", 1),
+        ("# It is kept as\n# ever.\n", 1),
+        ('"""Tells what waits."""\n', 2),
+        ('raise ValueError(f"{name} is no number")\n', 1),
+        ('log.info("registering everything anew: %s", name)\n', 1),
+        ("told = wanted = 1  # `told` is code\n", 0),
+        ('flags = {"wants", "told"}\n', 0),
+    ],
+)
+def test_the_checker_reads_sources(source: str, count: int) -> None:
+    assert len(findings_in_source(source)) == count
 
 
 @each_page

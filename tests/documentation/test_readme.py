@@ -19,8 +19,8 @@ def test_its_versions_of_clients_are_those_that_the_tests_take() -> None:
     pinned |= json.loads((ROOT / "tests/conformance/nsqjs/package.json").read_text("utf-8"))["dependencies"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     pinned |= dict(re.findall(r"(\w+)>=([\d.]+)", " ".join(project["optional-dependencies"]["dev"])))
-    told = dict(re.findall(r"\b([a-z][\w-]+) (\d+\.\d+\.\d+)\b", section(README, "What is compatible")))
-    programs = {name: told.pop(name) for name in ("nsqd", "nsq_stat", "nsqlookupd")}
+    reported = dict(re.findall(r"\b([a-z][\w-]+) (\d+\.\d+\.\d+)\b", section(README, "What is compatible")))
+    programs = {name: reported.pop(name) for name in ("nsqd", "nsq_stat", "nsqlookupd")}
     assert set(programs.values()) == {pinned["nsq"]}
-    assert sorted(told) == ["gnsq", "go-nsq", "nsqjs", "pynsq"]
-    assert told == {name: pinned[name] for name in told}
+    assert sorted(reported) == ["gnsq", "go-nsq", "nsqjs", "pynsq"]
+    assert reported == {name: pinned[name] for name in reported}

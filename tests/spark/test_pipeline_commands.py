@@ -271,14 +271,14 @@ def test_rollup_of_topics_writes_windows_that_are_over(
     words = ["--topic", "orders", "--channel", "r", *sources(gnsqd), "--window", "1s", "--watermark", "1s"]
     publish(gnsqd, "orders", [b"first"] * 20)
 
-    def told() -> list[Any]:
+    def reported() -> list[Any]:
         ended = run("rollup", *words, "--output", output)
         assert ended.status == 0, ended.stderr
         publish(gnsqd, "orders", [b"x"])  # time goes on by it
         rows = [row for row in spark.read.parquet(str(output)).collect() if row.bytes >= 5]
         return rows if sum(row.messages for row in rows) == 20 else []
 
-    assert sum(row.bytes for row in eventually(told, timeout=100)) == 100
+    assert sum(row.bytes for row in eventually(reported, timeout=100)) == 100
     assert run("spool", "list", output, "--json").rows[0]["channel"] == "r"
 
 
@@ -347,8 +347,8 @@ BAD = [
 def test_a_mistake_is_told_in_one_line(run: Run, tmp_path: Path, words: list[str], status: int, error: str) -> None:
     (tmp_path / "empty").mkdir()
     places = {"OUT": tmp_path / "out", "EMPTY": tmp_path / "empty", "MISSING": tmp_path / "missing"}
-    told = [re.sub("OUT|EMPTY|MISSING", lambda found: str(places[found[0]]), word) for word in words]
-    ended = run(*told)
+    arguments = [re.sub("OUT|EMPTY|MISSING", lambda found: str(places[found[0]]), word) for word in words]
+    ended = run(*arguments)
     assert ended.status == status, ended
     assert one_line(ended.stderr).startswith("Error: ")
     assert error in ended.stderr
@@ -379,13 +379,13 @@ def test_a_topic_that_no_nsqd_has_is_an_error_unless_allowed(run: Run, gnsqd: Da
     ended = run(*words, "--summary", summary)
     assert ended.status == 4
     assert one_line(ended.stderr) == "Error: no nsqd has the topic 'order'; --allow-missing-topics runs nevertheless"
-    told = json.loads(summary.read_text())
-    assert (told["exit_code"], told["finished"], told["rows"]) == (4, False, 0)
+    reported = json.loads(summary.read_text())
+    assert (reported["exit_code"], reported["finished"], reported["rows"]) == (4, False, 0)
     assert not (tmp_path / "output").exists()
     ended = run(*words, "--allow-missing-topics", "--summary", "-", "--progress", "none")
     assert (ended.status, ended.stderr) == (0, "")
-    (told,) = ended.rows
-    assert (told["exit_code"], told["finished"], told["rows"], told["lag"]) == (0, True, 1, 0)
+    (reported,) = ended.rows
+    assert (reported["exit_code"], reported["finished"], reported["rows"], reported["lag"]) == (0, True, 1, 0)
 
 
 def test_an_address_for_metrics_that_is_taken_is_told(run: Run, gnsqd: Daemon, tmp_path: Path) -> None:

@@ -151,9 +151,9 @@ def test_fields_that_cannot_serve_are_told(
     spark: "SparkSession", group_by: list[str], values: list[str], error: str
 ) -> None:
     schema = read_schema(DDL + ", topic STRING")
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as reported:
         roll_up_json(as_frame(spark, generate(1)), schema, group_by, values)
-    assert error in str(told.value)
+    assert error in str(reported.value)
 
 
 def test_nothing_can_be_inferred_from_what_is_no_json(spark: "SparkSession") -> None:
@@ -187,7 +187,9 @@ def test_a_stream_tells_each_window_once_and_drops_what_is_later_than_the_waterm
         )
         assert query.awaitTermination(60)
         dropped += sum(
-            operator.numRowsDroppedByWatermark for told in query.recentProgress for operator in told.stateOperators
+            operator.numRowsDroppedByWatermark
+            for progress in query.recentProgress
+            for operator in progress.stateOperators
         )
     rows = spark.read.parquet(str(output)).collect()
     minutes = sorted(

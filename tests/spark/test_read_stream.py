@@ -53,10 +53,10 @@ class Streams:
         self.sink = Sink()
 
     def start(self, options: dict[str, str], **trigger: Any) -> "StreamingQuery":
-        told = {"subscribe": "orders", "channel": "spark", "spoolLocation": str(self.spool), **options}
-        if told.get("spool") == "off":
-            del told["spoolLocation"]
-        writer = self.spark.readStream.format("nsq").options(**told).load().writeStream
+        given = {"subscribe": "orders", "channel": "spark", "spoolLocation": str(self.spool), **options}
+        if given.get("spool") == "off":
+            del given["spoolLocation"]
+        writer = self.spark.readStream.format("nsq").options(**given).load().writeStream
         writer = writer.foreachBatch(self.sink.take).option("checkpointLocation", str(self.directory / "checkpoint"))
         return (writer.trigger(**trigger) if trigger else writer).start()
 

@@ -1,4 +1,4 @@
-"""A publisher and a consumer that cost the machine next to nothing: where NSQ's own bench programs cannot tell what
+"""A publisher and a consumer that cost the machine next to nothing: where NSQ's own bench programs cannot measure what
 went through in the end, or how long all of a backlog takes.
 
 All bodies of a topic are zeros and of one size, so whole chunks of what arrives are taken apart at once. That is so

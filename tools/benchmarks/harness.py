@@ -87,7 +87,7 @@ def run_row(
     stored: Callable[[Lane], Path],
     sink: Lane | None = None,
 ) -> list[RowResult]:
-    """Measures `row` on every lane `turns` times, and once on the sink if the row wants that; BenchmarkError if a
+    """Measures `row` on every lane `turns` times, and once on the sink if the row requires that; BenchmarkError if a
     daemon or a client fails.
 
     `stored` gives the data path that a lane's daemon starts on in rows that want a backlog on disk.

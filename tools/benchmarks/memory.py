@@ -1,6 +1,6 @@
 """`python tools/benchmarks memory`: how much memory a daemon takes while a backlog is filled and drained.
 
-What bounds it is told in contrib/docs/memory.md; `bound` is that formula. The peaks come from /proc, so this wants
+contrib/docs/memory.md describes what bounds it; `bound` is that formula. The peaks come from /proc, so this needs
 Linux.
 """
 

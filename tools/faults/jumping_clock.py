@@ -25,7 +25,7 @@ class WallClock:
         self.command = ["env", f"{VARIABLE}={path}", *python, "-P", __file__]
 
     def set(self, offset: float) -> None:
-        """So many seconds after the true time, before it where that is negative."""
+        """That many seconds after the true time, before it where that is negative."""
         with self._path.open("r+b" if self._path.exists() else "wb") as file:
             file.write(_OFFSET.pack(offset))
 

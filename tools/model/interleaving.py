@@ -3,7 +3,7 @@
     PYTHONPATH=tests:tools python -m model.interleaving --steps=100000 --seed=1 --durability=process
 
 Nobody waits for anybody, unless a step is about just that: answers come when they come. What is chosen depends on the
-seed alone; what it meets depends on time, too.
+seed alone; what it meets also depends on time.
 """
 
 import argparse

@@ -50,7 +50,7 @@ def archive(
     """Write topics to Parquet below DIRECTORY, partitioned by topic, date and hour (UTC) of the messages' timestamps.
 
     Reads all that waits and ends; with --continuous it goes on. Each message is archived exactly once, also when the
-    run is killed and started again with the same spool and checkpoint, which are in DIRECTORY unless told otherwise.
+    run is killed and started again with the same spool and checkpoint, which are in DIRECTORY unless given.
     """
     from gnsq_pipeline.archive import ArchiveSink, unmoved
     from gnsq_pipeline.compaction import HOUR_OPEN, KEEP, closed_before, compact_archive, sweep

@@ -1,4 +1,4 @@
-"""`gnsq-pipeline backlog`: what waits in the data directories of nodes that are down."""
+"""`gnsq-pipeline backlog`: queued messages in the data directories of nodes that are down."""
 
 import glob
 import time
@@ -26,7 +26,7 @@ def backlog(
     as_json: bool,
     session: SessionSettings,
 ) -> None:
-    """What waits in data directories, gnsqd's or nsqd's, of nodes that are down: one row for each queue.
+    """Queued messages in data directories, gnsqd's or nsqd's, of nodes that are down: one row for each queue.
 
     The directories (patterns such as /mnt/*/nsqd may be quoted) are read in parallel, a task for each file. Damaged
     places are named, and make the exit code 1.

@@ -98,8 +98,8 @@ def rollup(
 ) -> None:
     """Counts, bytes, rates and latency percentiles for each topic and window of the messages' timestamps.
 
-    With --json-schema or --infer the same of fields of JSON bodies. A stream tells a window once the watermark has
-    passed its end, and keeps those that are open for the next run; of an archive all windows are told.
+    With --json-schema or --infer the same of fields of JSON bodies. A stream reports a window once the watermark has
+    passed its end, and keeps open windows for the next run; of an archive all windows are reported.
     """
     from gnsq_pipeline.running import stoppable, stopping
     from gnsq_pipeline.streaming import follow, triggered
@@ -107,7 +107,7 @@ def rollup(
 
     bodies = _bodies_wanted(json_schema, infer or infer_from is not None, group_by, values)
     if infer and not (infer_from or from_archive):
-        raise UsageError("--infer wants bodies that can be read twice: --from-archive, or --infer-from an archive")
+        raise UsageError("--infer needs bodies that can be read twice: --from-archive, or --infer-from an archive")
     schema_text = _schema_text(json_schema) if json_schema else None
     options: dict[str, str] = {}
     if from_archive is None:
@@ -175,13 +175,13 @@ def _bodies_wanted(json_schema: str | None, infer: bool, group_by: str | None, v
     return bool(json_schema or infer)
 
 
-def _schema_text(told: str) -> str:
-    if not told.startswith("@"):
-        return told
+def _schema_text(given: str) -> str:
+    if not given.startswith("@"):
+        return given
     try:
-        return Path(told[1:]).read_text("utf-8")
+        return Path(given[1:]).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise NotFound(f"--json-schema {told}: {getattr(error, 'strerror', None) or error}") from None
+        raise NotFound(f"--json-schema {given}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _of_topics(messages: "DataFrame", topics: tuple[str, ...]) -> "DataFrame":

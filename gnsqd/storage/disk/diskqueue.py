@@ -6,12 +6,12 @@ is set aside as `.bad` with the rest of its file.
 
 Everything runs on the hub's thread and nothing that moves records yields. Only fsync happens in the Syncer's threads,
 in three steps: note the positions, fsync the files written to and a new meta file (thread), rename that over the old
-meta file (hub again). Writing goes on meanwhile, and meta never tells of records that are not safe on disk. One thing
+meta file (hub again). Writing goes on meanwhile, and meta only has records that are safe on disk. One thing
 cannot wait: a change of file numbers is written to meta at once, without fsync, as is the first meta file ahead of the
 first record. Otherwise, after a kill, the real nsqd would begin to write a file that holds records.
 
-What was read is somebody's to finish now, and after a kill it is gone unless meta tells of an older read position.
-That is why the position in meta, the *told* one, moves no more often than in the real nsqd: every sync-every
+What was read is somebody's to finish now, and after a kill it is gone unless meta has an older read position.
+That is why the position in meta, the *saved* one, moves no more often than in the real nsqd: every sync-every
 operations, to the byte, with a change of file numbers, and by time-out. Records written are synced more often.
 """
 
@@ -62,7 +62,7 @@ class DiskQueue:
 
         self._opening = open_queue(self._files, log)
         self._depth, self._read_file, self._read_pos, self._write_file, self._write_pos = self._opening.meta
-        self._safe_write_pos = self._write_pos  # how far meta may tell of the write file
+        self._safe_write_pos = self._write_pos  # the highest write position that meta may have
         self._finished = self._files.sizes_between(self._read_file, self._write_file - 1)  # bytes of finished files
         self._finished_size = sum(self._finished.values())
         self._data_files.note_opened(name)
@@ -107,7 +107,7 @@ class DiskQueue:
         self.due_times.write_held()
 
     def _put_back(self, held_back: dict[bytes, bytes]) -> None:
-        """Put the messages back that a killed daemon held back, except those that are also in the queue. What can't be
+        """Put the messages back that a killed daemon held back, except ones that are also in the queue. What cannot be
         written stays in the side file until the next start."""
         for payloads in self._read_all():
             self.due_times.returned(payloads)
@@ -134,7 +134,7 @@ class DiskQueue:
         if self._closed:
             raise StorageError("exiting")
         min_size, max_size = self._files.min_size, MAX_RECORD_SIZE
-        first = 0  # of those that go to the present write file together
+        first = 0  # of the records that go to the present write file together
         pos = self._write_pos
         try:
             for i, payload in enumerate(payloads):
@@ -214,7 +214,7 @@ class DiskQueue:
         self._write_pos = self._safe_write_pos = 0
 
     def _set_finished(self, number: int, size: int) -> None:
-        """A file is finished, with so many bytes, or, with 0, gone."""
+        """A file is finished, with that many bytes, or, with 0, gone."""
         self._finished_size += size - self._finished.pop(number, 0)
         if size:
             self._finished[number] = size
@@ -360,7 +360,7 @@ class DiskQueue:
             self._syncs.start()
 
     def _tell(self, read_pos: int, operations: int = 0, reads: int = 0) -> None:
-        """Let meta tell of a read position that is so many operations ago, `reads` of them reads."""
+        """Save in meta a read position that is that many operations ago, `reads` of them reads."""
         self.due_times.write_held()
         self._told_pos = read_pos
         self._told_operations = self._operations - operations
@@ -420,7 +420,7 @@ class DiskQueue:
         self._synced_operations = max(operations, self._synced_operations)
 
     def _change_meta(self) -> None:
-        """Tell of new file numbers at once; the sync that follows makes it durable."""
+        """Write new file numbers to meta at once; the sync that follows makes it durable."""
         self._tell(self._read_pos)
         self._write_meta()
         self._note(1)
@@ -509,7 +509,7 @@ class DiskQueue:
 
 
 def _make_durable(paths: list[str], temporary: str, meta: bytes) -> None:
-    """fsync the data files, those that were read and deleted meanwhile excepted, and then write a new meta file."""
+    """fsync the data files, except those read and deleted meanwhile, and then write a new meta file."""
     for path in paths:
         sync_path(path)
     write_file(temporary, meta, sync=True)

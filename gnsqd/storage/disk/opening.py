@@ -1,4 +1,4 @@
-"""Which files disk queues have, and where a queue begins to read and to write: what its meta file says, mended where it
+"""Which files disk queues have, and where a queue begins to read and to write: by its meta file, corrected where it
 is wrong.
 
 One listing of the data path is enough, so a queue that is opened lists nothing: the lock keeps other daemons out. A
@@ -101,7 +101,7 @@ class QueueFiles:
 
     def read_all(self, number: int, pos: int = 0) -> Iterator[list[bytes]]:
         """The payloads of a file from a position on, batch by batch, as far as they can be read."""
-        with suppress(OSError, StorageError):  # reading the file for good will tell
+        with suppress(OSError, StorageError):  # reported when the file is read for good
             reader = self.open_reader(number)
             try:
                 end = reader.file_size()

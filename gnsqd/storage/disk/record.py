@@ -16,7 +16,7 @@ MIN_RECORD_SIZE = 26  # bytes of a payload with an empty body
 MAX_RECORD_SIZE = 2**31 - 1  # bytes, as the length is an int32
 LENGTH = Struct(">i")
 _HEAD = Struct(">qH16s")
-# A meta file that was cut short in its last number cannot be told from a whole one; the real nsqd takes it, too.
+# A meta file that was cut short in its last number cannot be distinguished from a whole one; nsqd also accepts it.
 _META = re.compile(rb"([+-]?\d{1,18})\n(\d{1,18}),(\d{1,18})\n(\d{1,18}),(\d{1,18})(?:\n|\Z)")
 _META_BEGINNING = re.compile(rb"[+-]?\d*(?:\n\d*(?:,\d*(?:\n\d*,?)?)?)?")
 

@@ -1,6 +1,6 @@
 """What was appended to a journal and is not written yet.
 
-Records of queues that come and go stand first, then messages, then what the queues have to tell of their messages.
+Records of queues that come and go stand first, then messages, then what the queues record about their messages.
 Messages that follow each other share a record, few enough that damage, which costs the whole record, costs little.
 """
 
@@ -10,7 +10,7 @@ from sys import maxsize
 from gnsqd.storage.journal import records
 
 MAX_MESSAGES = 32  # in a record
-MAX_RECORD = 32 * 1024  # bytes of the messages in a record, on average, but for a single larger one
+MAX_RECORD = 32 * 1024  # bytes of the messages in a record, on average, except for a single larger one
 
 Mark = tuple[int, int, int]  # of a record of messages: first number, count, offset among these records
 

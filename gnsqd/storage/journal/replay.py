@@ -71,7 +71,7 @@ class Replay:
         self.converting = False  # the disk queues are a copy
         self.damaged = False  # what was finished may be unknown
         self.void: list[Segment] = []  # segments that do not count any more
-        self.whole = False  # the last segment by itself tells what queues are done with
+        self.whole = False  # the last segment by itself records what queues are done with
         self.damages: list[Damage] = []
         self.lost = Spans()  # messages that are in no segment and that some queue is not done with
         self.torn: Damage | None = None
@@ -88,7 +88,7 @@ class Replay:
 
     def read(self, paths: list[tuple[int, str]], advance: Callable[[int], None] = lambda size: None) -> None:
         """Read all files, as (number, path) in order. StorageError if one can't be read, unless it is the disk that
-        fails: that is damage. `advance` is told how many bytes were read."""
+        fails: that is damage. `advance` gets the number of bytes read."""
         begin = progress = monotonic()
         last = max((at for at, (_, path) in enumerate(paths) if _has_records(path)), default=0)
         for position, (number, path) in enumerate(paths):
@@ -176,7 +176,7 @@ class Replay:
             os.truncate(rest.path, rest.begin)
 
     def _set_aside(self, number: int, path: str, size: int, is_last: bool) -> None:
-        """A file without a salt: nothing in it can be told from what bodies contain."""
+        """A file without a salt: nothing in it can be distinguished from the content of bodies."""
         if not size or (is_last and size <= records.FIRST_LINE_SIZE):  # a kill came before anything else
             self.torn = Damage(path, 0, size, f"{size} bytes of an unfinished first line")
             self._log.warn("JOURNAL(%s): %s is not a segment of a journal yet, removed", self._topic, path)
@@ -247,13 +247,13 @@ class Replay:
             self._start_anew()
 
     def _known(self) -> dict[int, QueueState]:
-        """What the next record tells of: a snapshot counts when it is whole."""
+        """What the next record describes: a snapshot counts when it is whole."""
         return self.queues if self._snapshot is None else self._snapshot
 
     def _complete(self, count: int) -> None:
         if self._snapshot is not None and count == self._snapshot_records:
             self.queues = self._snapshot
-            self.converting = self.damaged = False  # what was before is told anew
+            self.converting = self.damaged = False  # the snapshot replaces what was before
             self._snapshot = None
             self.whole = True
         else:

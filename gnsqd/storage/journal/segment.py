@@ -55,7 +55,7 @@ class Segment:
         self.end = first + count
 
     def cut(self, end: int) -> None:
-        """Messages from `end` on are in a later segment, too, which counts."""
+        """Messages from `end` on are also in a later segment, which counts."""
         self.first = min(self.first, end)
         self.end = min(self.end, end)
         self.count = min(self.count, self.end - self.first)
@@ -96,7 +96,7 @@ class Segment:
             pass
         except OSError as error:
             with suppress(OSError):
-                os.truncate(self.path, 0)  # what is left tells nothing
+                os.truncate(self.path, 0)  # the rest has no meaning
             raise StorageError(path_error("remove", self.path, error)) from error
 
     def read(self, number: int, end: int) -> tuple[int, list[bytes], int]:

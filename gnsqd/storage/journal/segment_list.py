@@ -32,7 +32,7 @@ class Segments:
         self._firsts.append(segment.first)
 
     def cut(self, end: int) -> None:
-        """Messages from `end` on will be in a later segment, too, which counts."""
+        """Messages from `end` on will also be in a later segment, which counts."""
         for segment in self.all:
             segment.cut(end)
         self._index()
@@ -66,7 +66,7 @@ class Segments:
         return all(segment in self.all for segment in group)
 
     def drop_below(self, floor: int) -> None:
-        """Delete the oldest as far as they have no message from `floor` on, but for the last of all."""
+        """Delete the oldest as far as they have no message from `floor` on, except for the last of all."""
         gone = 0
         while gone < len(self.all) - 1 and self.all[gone].end <= floor:
             gone += 1
@@ -76,7 +76,7 @@ class Segments:
             del self._firsts[:gone]
 
     def replace(self, group: list[Segment], by: Segment | None) -> list[Segment]:
-        """Replace neighbours by `by`, which has taken the file of the last of them; those that are to be deleted."""
+        """Replace neighbours by `by`, which took the file of the last of them; returns the segments to be deleted."""
         position = self.all.index(group[0])
         if self._reading in group:
             self.end_reading()

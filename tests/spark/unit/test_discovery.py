@@ -1,4 +1,4 @@
-"""Finding nsqds and what waits in them, with a real nsqlookupd, real daemons, and servers that answer wrongly."""
+"""Finding nsqds and their queued messages, with a real nsqlookupd, real daemons, and servers that answer wrongly."""
 
 import json
 import logging
@@ -147,11 +147,11 @@ def test_configured_nsqds_have_http_one_port_above_tcp_unless_told() -> None:
         Nsqd("b:4150", ("b", 4150), ("b", 4151)),
     ]
     assert find_nsqds(settings(**given, nsq_nsqd_http_tls="on"))[1].http == ("b", 4152)
-    told = find_nsqds(settings(**given, nsq_nsqd_http_addresses="b:1,[::1]:2"))
-    assert [nsqd.http for nsqd in told] == [("::1", 2), ("b", 1)]
+    reported = find_nsqds(settings(**given, nsq_nsqd_http_addresses="b:1,[::1]:2"))
+    assert [nsqd.http for nsqd in reported] == [("::1", 2), ("b", 1)]
 
 
-# What waits
+# Queued messages
 
 
 def waits(nsqd: Daemon, channel: str = "c") -> Depth:

@@ -95,9 +95,9 @@ def test_unread_messages_are_those_that_the_real_nsqd_delivers(case: str) -> Non
         elif queue in ("paused_topic:c", "orders", "roll"):
             expected = []  # empty; what was drained from there came from the topic, or stayed in the channels
         else:
-            told = delivered(case, queue)
-            assert told is not None
-            expected = told
+            reported = delivered(case, queue)
+            assert reported is not None
+            expected = reported
         assert messages_of(found.get(queue, [])) == expected, queue
 
 
@@ -200,8 +200,8 @@ def test_damage_is_an_error_or_a_row_as_asked(case: str, file: str, position: in
     assert str(raised.value).startswith(f"{path}/{file} at {position}: {text}. ")
 
     rows = read(path, corruption="column")
-    told = [row for row in rows if row["corruption"] is not None]
-    assert [{name: value for name, value in row.items() if value is not None} for row in told] == [
+    reported = [row for row in rows if row["corruption"] is not None]
+    assert [{name: value for name, value in row.items() if value is not None} for row in reported] == [
         {
             "topic": "roll",
             "channel": "c",

@@ -48,8 +48,8 @@ def test_the_directory_of_a_running_daemon_is_warned_of(nsqd: Daemon, caplog: py
     assert nsqd.http("POST", "/topic/create?topic=t")[0] == 200
     nsqd.http("POST", "/pub?topic=t", b"x")
     assert plan([str(nsqd.data_path)]) == []
-    (told,) = caplog.messages
-    assert told.startswith(f"{nsqd.data_path} is the data directory of a running nsqd: ")
+    (reported,) = caplog.messages
+    assert reported.startswith(f"{nsqd.data_path} is the data directory of a running nsqd: ")
     nsqd.terminate()
     caplog.clear()
     assert len(plan([str(nsqd.data_path)])) == 1
@@ -241,7 +241,7 @@ def test_paths_that_lead_nowhere_are_told(tmp_path: Path) -> None:
     for path, text in (
         (tmp_path / "missing", "there is no such directory"),
         (tmp_path / "missing" / "*", "nor anything that matches it"),
-        (tmp_path, "is no data directory of an nsqd"),
+        (tmp_path, "is not a data directory of an nsqd"),
         (tmp_path / "*", "matches no data directory of an nsqd and no file of a queue"),
         (tmp_path / "file", "matches no data directory of an nsqd and no file of a queue"),
     ):

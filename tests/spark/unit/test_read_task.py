@@ -78,7 +78,7 @@ def judge(batches: MicroBatches, nsqds: list[FakeNsqd]) -> None:
 
 
 def drain_everything(batches: MicroBatches, nsqds: list[FakeNsqd]) -> None:
-    """Drain, and again with what was held by those who died."""
+    """Drain, and again with what was held by tasks that died."""
     batches.drain()
     for fake in nsqds:
         fake.time_out()
@@ -271,7 +271,7 @@ def test_a_zombie_at_any_step_loses_and_doubles_nothing(
                 try:
                     rows.append(run_task(partition))
                 except SpoolError:
-                    assert ahead == "batches"  # it was told that its batch is over
+                    assert ahead == "batches"  # it received that its batch is over
             if not batches.committed:
                 batches.commit(rows[-1])
             assert all(one == rows[0] for one in rows)

@@ -96,7 +96,7 @@ def test_many_writers_make_one_chain(spool: Spool) -> None:
 
 
 def test_a_link_whose_answer_was_lost_counts(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An NFS client repeats a request, and is told that the name is taken: by its own first try."""
+    """An NFS client repeats a request, which fails because its own first try has taken the name."""
     link = os.link
 
     def link_twice(source: str, target: str) -> None:

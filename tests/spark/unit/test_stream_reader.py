@@ -1,4 +1,4 @@
-"""What the stream reader tells Spark: plans that are the same when asked again, and when there is nothing more."""
+"""What the stream reader returns to Spark: plans that are the same when asked again, and when there is nothing more."""
 
 import json
 import pickle
@@ -226,10 +226,10 @@ def test_a_new_stream_warns_of_what_another_one_has_not_committed(
     MicroBatches(replace(settings, topics=("others",))).plan()
     assert not caplog.messages
     MicroBatches(settings).plan()  # the checkpoint is gone
-    (told,) = caplog.messages
+    (reported,) = caplog.messages
     (stream,) = (report.stream for report in inspect(str(settings.spool_location)) if report.batches)
-    assert f"has 50 messages of stream {stream} that are not committed" in told
-    assert f"gnsq-pipeline spool replay {settings.spool_location} {stream}" in told
+    assert f"has 50 messages of stream {stream} that are not committed" in reported
+    assert f"gnsq-pipeline spool replay {settings.spool_location} {stream}" in reported
 
 
 def test_other_consumers_of_the_channel_are_warned_of_once(
@@ -243,8 +243,8 @@ def test_other_consumers_of_the_channel_are_warned_of_once(
     assert not caplog.messages
     for _ in range(3):
         reader.latestOffset(start, ALL)
-    (told,) = caplog.messages
-    assert told.startswith(f"channel {CHANNEL} of topic {TOPIC} at nsqd node:4150 has 1 other consumers")
+    (reported,) = caplog.messages
+    assert reported.startswith(f"channel {CHANNEL} of topic {TOPIC} at nsqd node:4150 has 1 other consumers")
 
 
 def test_available_now_ends_although_more_is_published(settings: Settings, nsqds: list[FakeNsqd]) -> None:

@@ -1,4 +1,4 @@
-"""A channel: what waits, is in flight and deferred; memory and disk; who is woken (NSQD-COMPAT 3)."""
+"""A channel: what is queued, in flight and deferred; memory and disk; who is woken (NSQD-COMPAT 3)."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""All topics: found by name, created once, deleted, loaded from and told to nsqd.dat; the daemon's health."""
+"""All topics: found by name, created once, deleted, loaded from and written to nsqd.dat; the daemon's health."""
 
 import dataclasses
 import os

@@ -1,6 +1,6 @@
 """What contrib/ says about the metrics: every series that dashboard, alert rules and documentation name is exported.
 
-PromQL is not parsed but read token by token, which is enough to tell the names of series and of labels from everything
+PromQL is not parsed but read token by token, which is enough to find the names of series and of labels among everything
 else (Prometheus' "Querying basics" and "Operators" say which words stand where): see `named`.
 """
 

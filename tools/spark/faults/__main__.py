@@ -17,7 +17,7 @@ HEAD = "| | times | published | rows | distinct ids | lost | doubled | starts |\
 def main() -> None:
     parser = argparse.ArgumentParser(prog="spark.faults", description=__doc__)
     parser.add_argument("--rows", default="", help="only rows whose name this regular expression finds")
-    parser.add_argument("--times", type=int, help="so many blows instead of the row's own number")
+    parser.add_argument("--times", type=int, help="that many faults instead of the row's own number")
     parser.add_argument("--keep", action="store_true", help="keep the files of each row")
     arguments = parser.parse_args()
     # All that was started ends with it, in the background too.

@@ -44,13 +44,13 @@ class StruckStream:
         (self._strikes / "points.json").write_text(json.dumps(points))
         conf = {**CONF, "spark.local.dir": str(directory / "local"), "spark.driver.memory": "512m"}
         conf |= {"spark.sql.streaming.stopTimeout": "60s", **({} if master.startswith("local") else CLUSTER_CONF)}
-        told = {
+        job_options = {
             "master": master,
             "conf": conf,
             "trigger": {"processingTime": "0 seconds"},
             "options": {"subscribe": TOPIC, "channel": CHANNEL, **options},
         }
-        (self.job / "job.json").write_text(json.dumps(told))
+        (self.job / "job.json").write_text(json.dumps(job_options))
         self._prefix = prefix
         self._armed = 0
         self._stream = self._start()
@@ -58,9 +58,9 @@ class StruckStream:
     @staticmethod
     def environment(directory: Path) -> dict[str, str]:
         """What the processes of a stream at `directory` are to have, a cluster's workers too."""
-        told = spark_environment()
-        path = [str(HERE / "inject"), *filter(None, [told.get("PYTHONPATH")])]
-        return {**told, "NSQ_STRIKES": str(directory / "strikes"), "PYTHONPATH": ":".join(path)}
+        base = spark_environment()
+        path = [str(HERE / "inject"), *filter(None, [base.get("PYTHONPATH")])]
+        return {**base, "NSQ_STRIKES": str(directory / "strikes"), "PYTHONPATH": ":".join(path)}
 
     def _start(self) -> Process:
         command = self._prefix([sys.executable, "-P", str(HERE / "stream.py"), str(self.job)])
@@ -91,7 +91,7 @@ class StruckStream:
         return max((int(path.name) for path in commits.glob("[0-9]*")), default=-1) + 1 if commits.exists() else 0
 
     def go_on(self, batches: int = 1) -> None:
-        """Wait until so many more batches are committed."""
+        """Wait until that many more batches are committed."""
         before = self.batches()
         self.wait(lambda: self.batches() >= before + batches, f"{batches} more batches")
 

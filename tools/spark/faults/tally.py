@@ -18,7 +18,7 @@ class Tally(NamedTuple):
 
 
 def files(out: Path) -> list[Path]:
-    """The files that count: those which the sink's log names. A killed job leaves others."""
+    """The files that count: the ones in the sink's log. A killed job leaves others."""
     found = set()
     log = out / "_spark_metadata"
     for entry in log.iterdir() if log.exists() else ():
