@@ -110,7 +110,7 @@ spark-example: ## a million events archived, rolled up and replayed
 # The documents as a site, in build/docs; a warning is an error.
 docs: ## the documents as a site, in build/docs
 	@.ci/install --dependencies .venv docs
-	@.venv/bin/sphinx-build -q -W --keep-going -c contrib/docs -d build/doctrees . build/docs
+	@.venv/bin/python -m sphinx -q -W --keep-going -c contrib/docs -d build/doctrees . build/docs
 	@echo "build/docs/index.html"
 
 # The config file and the page about options, from the table in gnsqd/options.py; the page about gnsqadmin, from itself;

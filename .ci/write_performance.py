@@ -29,9 +29,9 @@ SHOWN = {
 LANES = {"gnsqd compiled": "compiled", "gnsqd plain": "plain Python"}
 
 # The picture: sizes in pixels, colours that can be read on white and on black.
-WIDTH = 720
-LEFT = 235  # of the bars
-LONGEST = 445  # bar
+WIDTH = 600
+LEFT = 250  # of the bars
+LONGEST = 300  # bar
 TOP = 34
 BAR = 13
 GROUP = 38
@@ -82,10 +82,11 @@ def figure() -> str:
 
 def _legend() -> Iterator[str]:
     yield f'<text x="{LEFT + UNIT}" y="18" text-anchor="middle">nsqd = 1</text>'
-    for number, (lane, name) in enumerate(LANES.items()):
-        left = LEFT + UNIT + 110 + 110 * number
-        yield f'<rect x="{left}" y="7" width="{BAR}" height="{BAR}" fill="{COLOURS[lane]}"/>'
-        yield f'<text x="{left + BAR + 6}" y="18">{name}</text>'
+    left = LEFT + UNIT + 100
+    for number, (lane, name) in enumerate(LANES.items()):  # in the corner, where no bar is long
+        top = TOP + GROUP * (len(SHOWN) - 1) + 20 * (number - 1)
+        yield f'<rect x="{left}" y="{top}" width="{BAR}" height="{BAR}" fill="{COLOURS[lane]}"/>'
+        yield f'<text x="{left + BAR + 6}" y="{top + BAR - 1}">{name}</text>'
 
 
 def _bars(row: str, top: int) -> Iterator[str]:
@@ -95,7 +96,7 @@ def _bars(row: str, top: int) -> Iterator[str]:
         height = top + (BAR + 1) * number
         width = round(UNIT * ratio(row, lane))
         yield f'<rect x="{LEFT}" y="{height}" width="{width}" height="{BAR}" fill="{COLOURS[lane]}"/>'
-        left = LEFT + max(width, UNIT if width > 0.75 * UNIT else 0) + 6  # the line is not written over
+        left = LEFT + max(width, UNIT if width > 0.65 * UNIT else 0) + 6  # the line is not written over
         yield f'<text x="{left}" y="{height + BAR - 2}" font-size="12">{ratio(row, lane):.2f}</text>'
 
 

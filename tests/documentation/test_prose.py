@@ -163,7 +163,7 @@ def test_the_checker_reads_sources(source: str, count: int) -> None:
 def test_code_is_not_cut_off(page: Path) -> None:
     wide = [
         line
-        for token in by_hand(tokens(page))
+        for token in tokens(page)
         if token.type in ("fence", "code_block")
         for line in token.content.splitlines()
         if len(line) > COLUMNS
