@@ -151,7 +151,7 @@ OPTIONS: tuple[SourceOption, ...] = (
         INVALID_ROWS,
         "invalid_rows",
         _WRITERS,
-        "how to handle a row without a body, or with a topic or delay that NSQ does not have: fail: the job fails, "
+        "how to handle a row without a body, or with an invalid topic or delay: fail: the job fails, "
         "without running the task again; skip: the row is left out, with a warning that counts them",
     ),
     SourceOption(

@@ -111,14 +111,14 @@ class Metrics(Collector):
         yield _gauge("gnsqd_clients", "TCP clients connected.", len(self._clients()))
         yield _gauge("gnsqd_greenlets", "Greenlets that exist.", self._greenlets())
         yield self._crash_counts()
-        yield _gauge("gnsqd_hub_watchers", "Sockets and timers that the hub looks after.", get_hub().loop.activecnt)
+        yield _gauge("gnsqd_hub_watchers", "Sockets and timers that the hub watches.", get_hub().loop.activecnt)
         started = perf_counter()
         give_way()
         waited = perf_counter() - started
-        yield _gauge("gnsqd_hub_lag_seconds", "How long everybody else's turn took while this page was made.", waited)
+        yield _gauge("gnsqd_hub_lag_seconds", "How long a client waits for its turn, measured at this scrape.", waited)
 
     def _crash_counts(self) -> Metric:
-        family = _described("gnsqd_greenlet_crashes", "counter", "Greenlets that died of a defect, by kind.")
+        family = _described("gnsqd_greenlet_crashes", "counter", "Greenlets that failed because of a defect, by kind.")
         # IOLoop from the start, so that there is a series to look at before something happens.
         for kind, count in {"IOLoop": 0, **self._crashes}.items():
             family.add_sample("gnsqd_greenlet_crashes_total", {"greenlet": kind}, count)

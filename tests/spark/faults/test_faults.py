@@ -1,4 +1,4 @@
-"""The short version of `make spark-faults`: a few blows to one stream each, and nothing lost or doubled."""
+"""The short version of `make spark-faults`: a few blows to one stream each, and nothing lost or duplicated."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 def exact(row: Row, directory: Path) -> None:
     tally, _ = play(row, directory)
     assert tally.published == tally.rows == tally.ids
-    assert tally.lost == tally.doubled == 0
+    assert tally.lost == tally.duplicated == 0
 
 
 def test_killed_drivers_a_restarted_nsqd_and_a_full_disk_lose_and_double_nothing(tmp_path: Path) -> None:

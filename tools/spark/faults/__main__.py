@@ -11,7 +11,7 @@ from pathlib import Path
 
 from spark.faults.scenarios import ROWS, play
 
-HEAD = "| | times | published | rows | distinct ids | lost | doubled | starts |\n| --- |" + " ---: |" * 7
+HEAD = "| | times | published | rows | distinct ids | lost | duplicated | starts |\n| --- |" + " ---: |" * 7
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
         times = len(row.blows) * (row.times if arguments.times is None else arguments.times)
         cells = [row.name, times, *tally, deaths + 1]
         print(f"| {' | '.join(str(cell) for cell in cells)} |", flush=True)
-        if row.spool and (tally.lost or tally.doubled):
+        if row.spool and (tally.lost or tally.duplicated):
             wrong.append(row.name)
         if arguments.keep:
             print(f"<!-- {directory} -->", flush=True)
@@ -42,7 +42,7 @@ def main() -> None:
             shutil.rmtree(directory)
     print(f"\nTook {time.monotonic() - start:.0f} s.")
     if wrong:
-        raise SystemExit(f"lost or doubled: {', '.join(wrong)}")
+        raise SystemExit(f"lost or duplicated: {', '.join(wrong)}")
 
 
 if __name__ == "__main__":

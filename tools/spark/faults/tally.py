@@ -8,13 +8,13 @@ import pyarrow.parquet as pq
 
 
 class Tally(NamedTuple):
-    """`rows` of the files, `ids` distinct (nsqd, topic, message_id) among them; `lost` and `doubled` bodies."""
+    """`rows` of the files, `ids` distinct (nsqd, topic, message_id) among them; `lost` and `duplicated` bodies."""
 
     published: int
     rows: int
     ids: int
     lost: int
-    doubled: int
+    duplicated: int
 
 
 def files(out: Path) -> list[Path]:
