@@ -63,7 +63,7 @@ def nodes(ctx: click.Context, cluster: Cluster, output: Output) -> None:
     """List the nodes: version, health, uptime, topics and messages.
 
     "daemon" is gnsqd with its own version, or nsqd. A draining node accepts no new messages and exits when it is empty.
-    "listed" is the number of nsqlookupds that list a node, and "tombstoned" the number of topics for which they hide it.
+    "listed" is the number of nsqlookupds that list a node, "tombstoned" the number of topics for which they hide it.
     """
     seen = look(cluster)
     kinds = values_of(cluster.ask(_kind, [Nsqd(address, cluster.http) for address in seen.nodes]))
