@@ -5,11 +5,13 @@ Works for gnsqd and for the real nsqd alike, because both take the same flags an
 Nothing here imports gnsqd.
 """
 
+import contextlib
 import http.client
 import importlib.util
 import json
 import os
 import re
+import secrets
 import shlex
 import signal
 import socket
@@ -26,6 +28,8 @@ import preloaded
 DEADLINE = 30.0  # seconds; generous, for noisy machines: no test measures time with it
 
 PEERS = Path(__file__).parent / "peers" / "bin"
+
+PORTS = range(20000, 32768)  # below the ports that Linux, macOS and the BSDs choose themselves
 
 Address = tuple[str, int] | str  # (host, port), or the path of a unix socket
 
@@ -47,11 +51,13 @@ def eventually(condition: Callable[[], T | None], what: str = "condition", timeo
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that was free a moment ago, for the tests that must know it beforehand."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+    """A port of 127.0.0.1 that nothing uses, for tests that must know it beforehand. The system chooses none of PORTS
+    itself, so no connection or daemon of another test gets it meanwhile."""
+    while True:
+        port = secrets.choice(PORTS)
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
 
 
 def own_command() -> list[str]:

@@ -62,6 +62,13 @@ def test_ratios_are_taken_within_a_turn() -> None:
     assert result.cpu_per_million("ours") == Spread(500.0, 500.0, 500.0)
 
 
+def test_cpu_ratios_are_those_of_the_time_per_message() -> None:
+    runs = {"nsqd": [Measurement(1, 100, 0.5), Measurement(1, 10, 0.4)], "gnsqd": [Measurement(1, 50, 0.5)] * 2}
+    result = RowResult(row(idle), runs)
+    assert result.cpu_ratio("gnsqd") == Spread.of([2.0, 0.25])
+    assert RowResult(row(idle), {"nsqd": [Measurement(1)], "gnsqd": [Measurement(1)]}).cpu_ratio("gnsqd") is None
+
+
 def test_less_time_is_faster() -> None:
     result = result_of(SECONDS, {"real": [0.5, 0.5, 0.5], "ours": [1.0, 0.25, 2.0]})
     assert result.ratio("ours") == Spread(median=0.5, low=0.25, high=2.0)
@@ -254,7 +261,16 @@ def test_rows_of_the_load_generator_move_messages_in_every_daemon(
     peer_binary: Callable[[str], Path], tmp_path: Path
 ) -> None:
     ours = shlex.join(own_command())
-    rows = ["pub", "consume-100", "both", "http-mpub", "tls-consume", "deflate-mpub-20", "end-to-end"]
+    rows = [
+        "pub",
+        "consume-100",
+        "both",
+        "http-mpub",
+        "tls-consume",
+        "deflate-mpub-20",
+        "steady-1000-channels-4",
+        "end-to-end",
+    ]
     run = subprocess.run(
         [sys.executable, PROGRAM, "--runs=1", "--seconds=0.3", "--backlog=20000", "--rows", *rows,
          "trip-neighbour", "connection-memory", "put-channel", "pub-durability", "trip-requeues",
@@ -276,9 +292,9 @@ def test_rows_of_the_load_generator_move_messages_in_every_daemon(
         if result["unit"] == "messages/s":
             assert all(run["messages"] > 0 and run["load_seconds"] > 0 for run in (*runs, result["sink"]))
             assert all(run["cpu_seconds"] > 0 for run in runs)
-    for kind in ("end-to-end", "trip-neighbour"):
+    for kind in ("end-to-end", "steady-1000-channels-4", "trip-neighbour"):
         assert results.pop(f"{kind}-p50")["unit"] == results.pop(f"{kind}-p99")["unit"] == "ms"
-    assert set(results) == {*rows[:-1], "connection-memory", "put-channel"}
+    assert set(results) == {*rows[:-2], "connection-memory", "put-channel"}
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 

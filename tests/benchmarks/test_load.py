@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.lanes import BenchmarkError, Lane
 from benchmarks.programs import GENERATOR, check, generate, generator, holding, on_channel, parse, started
-from benchmarks.queues import CHANNEL, TOPIC, create_channel
+from benchmarks.queues import CHANNEL, TOPIC, create_channel, topic_stats
 from certificates import issue
 from daemons import DEADLINE, Daemon, eventually
 from nsq_client import Client
@@ -138,6 +138,14 @@ def test_single_messages_are_timed(nsqd: Daemon) -> None:
     assert message_count(nsqd) == 80
     with pytest.raises(BenchmarkError, match="was the channel empty"):
         generate(nsqd, "latency", 0.2, on_channel())
+
+
+def test_a_message_is_received_on_every_channel_before_the_next_is_sent(nsqd: Daemon) -> None:
+    loaded = generate(nsqd, "latency", 0.2, on_channel(), "-rate=200", "-unbuffered", "-channels=3")
+    assert (loaded.published, loaded.consumed) == (40, 120)
+    assert {channel["channel_name"]: channel["message_count"] for channel in topic_stats(nsqd)["channels"]} == {
+        f"{CHANNEL}{number}": 40 for number in range(3)
+    }
 
 
 def test_a_pause_shows_in_the_times_of_all_messages_that_were_due_meanwhile(nsqd: Daemon) -> None:

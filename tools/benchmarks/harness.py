@@ -59,6 +59,14 @@ class RowResult:
         pairs = zip(self.runs[lane], first, strict=True)
         return Spread.of([self.row.unit.ratio(run.value, other.value) for run, other in pairs])
 
+    def cpu_ratio(self, lane: str) -> Spread | None:
+        """Of the CPU time per message; None where no messages are moved."""
+        first = next(iter(self.runs.values()))
+        pairs = (
+            (run.cpu_per_million, other.cpu_per_million) for run, other in zip(self.runs[lane], first, strict=True)
+        )
+        return Spread.of_known([cpu / base if cpu is not None and base else None for cpu, base in pairs])
+
     def near_limit(self, lane: str) -> bool:
         """Whether the load may be what kept this lane from being faster."""
         if self.limit is None or self.row.unit is not RATE:

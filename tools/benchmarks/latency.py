@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from benchmarks.clients import Consumer, Requeuer, consuming, publish
 from benchmarks.lanes import BenchmarkError
 from benchmarks.programs import Loaded, generate, neighbour, on_channel
-from benchmarks.queues import BODY_SIZE, create_channel, topic_stats
+from benchmarks.queues import BODY_SIZE, TOPIC, create_channel, topic_stats
 from benchmarks.row import Load, Measurement
 from daemons import Daemon
 
 RATE = 500  # messages per second
+TOPICS = 1000
 WARM_UP = 0.5  # seconds
 RDY = 2500
 
@@ -75,5 +76,28 @@ def end_to_end(flags: tuple[str, ...]) -> Callable[[Daemon, Load], Measurement]:
     return measure
 
 
+def steady(rate: int, channels: int) -> Callable[[Daemon, Load], Measurement]:
+    """The same at `rate` messages a second with consumers that take what the daemon buffers, one on each channel."""
+
+    def measure(daemon: Daemon, load: Load) -> Measurement:
+        flags = (f"-rate={rate}", f"-warmup={WARM_UP}s", f"-channels={channels}", "-rdy=100")
+        return timed(generate(daemon, "latency", load.seconds, on_channel(), *flags))
+
+    return measure
+
+
+def trip_to_topics(daemon: Daemon, load: Load) -> Measurement:
+    """PUBs to TOPICS topics in turn, each of which has a channel and gets one message a second."""
+    for number in range(TOPICS):
+        create_channel(daemon, f"{TOPIC}{number}")
+    return timed(generate(daemon, "trip", load.seconds, f"-rate={TOPICS}", f"-warmup={WARM_UP}s", f"-topics={TOPICS}"))
+
+
 def timed(loaded: Loaded) -> Measurement:
-    return Measurement(loaded.p99 * 1000, parts={"p50": loaded.p50 * 1000, "p99": loaded.p99 * 1000})
+    return Measurement(
+        loaded.p99 * 1000,
+        loaded.published,
+        loaded.after - loaded.before,
+        load_seconds=loaded.cpu_seconds,
+        parts={"p50": loaded.p50 * 1000, "p99": loaded.p99 * 1000},
+    )

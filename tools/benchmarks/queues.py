@@ -32,9 +32,9 @@ def channel_stats(daemon: Daemon) -> dict[str, Any]:
     return channel
 
 
-def create_channel(daemon: Daemon) -> None:
-    post(daemon, f"/topic/create?topic={TOPIC}")
-    post(daemon, f"/channel/create?topic={TOPIC}&channel={CHANNEL}")
+def create_channel(daemon: Daemon, topic: str = TOPIC, channel: str = CHANNEL) -> None:
+    post(daemon, f"/topic/create?topic={topic}")
+    post(daemon, f"/channel/create?topic={topic}&channel={channel}")
 
 
 def post(daemon: Daemon, path: str, body: bytes = b"") -> None:

@@ -17,7 +17,16 @@ from benchmarks.harness import NEAR_LIMIT, RowResult, Spread
 from benchmarks.queues import BODY_SIZE
 from benchmarks.row import UNITS, Load
 
-HEADINGS = ("row", "unit", "daemon", "median (range)", "ratio (range)", "CPU s per million messages", "of the clients")
+HEADINGS = (
+    "row",
+    "unit",
+    "daemon",
+    "median (range)",
+    "ratio (range)",
+    "CPU s per million messages",
+    "ratio (range)",
+    "of the clients",
+)
 SINK = "sink"
 
 Document = dict[str, Any]
@@ -53,6 +62,7 @@ def row_document(result: RowResult) -> Document:
                 "figure": asdict(result.figure(lane)),
                 "ratio": finite(result.ratio(lane)),
                 "cpu_seconds_per_million": median(result.cpu_per_million(lane)),
+                "cpu_ratio": asdict(cpu) if (cpu := result.cpu_ratio(lane)) else None,
                 "load_cpu_seconds_per_million": median(result.load_per_million(lane)),
                 "marks": "".join(mark for mark, (applies, _) in MARKS.items() if applies(result, lane)),
                 "runs": [asdict(run) for run in runs],
@@ -77,19 +87,25 @@ def write_json(path: Path, result: Document) -> None:
 
 
 def text(result: Document) -> str:
-    lines = [HEADINGS, *cells(result)]
+    lines = cells(result)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rows = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     return "\n".join([*rows, "", *notes(result)])
 
 
 def markdown(result: Document) -> str:
-    lines = [HEADINGS, ("---",) * len(HEADINGS), *cells(result)]
+    heading, *lines = cells(result)
+    lines = [heading, ("---",) * len(heading), *lines]
     return "\n".join([*("| " + " | ".join(line) + " |" for line in lines), "", *notes(result)])
 
 
-def cells(result: Document) -> Iterator[tuple[str, ...]]:
-    """A line per row and lane, in the order of HEADINGS."""
+def cells(result: Document) -> list[tuple[str, ...]]:
+    """HEADINGS, and a line per row and lane; without columns that are empty."""
+    columns = zip(HEADINGS, *_lines(result), strict=True)
+    return list(zip(*(column for column in columns if any(column[1:])), strict=True))
+
+
+def _lines(result: Document) -> Iterator[tuple[str, ...]]:
     for row in result["rows"].values():
         unit = UNITS[row["unit"]]
         first = next(iter(row["lanes"]))
@@ -100,16 +116,18 @@ def cells(result: Document) -> Iterator[tuple[str, ...]]:
                 lane,
                 spread(values["figure"], unit.form) + values["marks"],
                 "1" if lane == first else spread(values["ratio"], ".2f"),
-                *cpu_cells(values),
+                seconds(values["cpu_seconds_per_million"]),
+                "" if lane == first else spread(values["cpu_ratio"], ".2f"),
+                seconds(values["load_cpu_seconds_per_million"]),
             )
         if sink := row["sink"]:
             ratio = unit.ratio(sink["figure"], row["lanes"][first]["figure"]["median"])
-            yield "", "", SINK, f"{sink['figure']:{unit.form}}", f"{ratio:.2f}", *cpu_cells(sink)
+            own, clients = map(seconds, (sink["cpu_seconds_per_million"], sink["load_cpu_seconds_per_million"]))
+            yield "", "", SINK, f"{sink['figure']:{unit.form}}", f"{ratio:.2f}", own, "", clients
 
 
-def cpu_cells(values: Document) -> Iterator[str]:
-    for key in ("cpu_seconds_per_million", "load_cpu_seconds_per_million"):
-        yield "" if values[key] is None else f"{values[key]:.2f}"
+def seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
 def spread(values: dict[str, float] | None, form: str) -> str:

@@ -6,7 +6,7 @@ Bodies have 200 bytes where nothing else is said. Nearly all rows of the load ge
 
 from benchmarks.fairness import sharing, stalling
 from benchmarks.footprint import connection_memory, heartbeats, idle_memory, message_memory
-from benchmarks.latency import end_to_end, trip, trip_beside_neighbour, trip_beside_requeues
+from benchmarks.latency import end_to_end, steady, trip, trip_beside_neighbour, trip_beside_requeues, trip_to_topics
 from benchmarks.put import put
 from benchmarks.row import (
     KILOBYTES,
@@ -69,6 +69,7 @@ THROUGHPUT = (
     Row("both-16", "16 publishers (PUB) and 16 consumers at once", both(16, 16), all_that_comes, sink=True),
     Row("http-pub", "HTTP /pub, 8 connections", publisher(http=8), all_that_comes, sink=True),
     Row("http-mpub", "HTTP /mpub 20, 8 connections", publisher("-batch=20", http=8), all_that_comes, sink=True),
+    Row("tls-pub", "PUB one by one, TLS", publisher("-tls"), all_that_comes, sink=True, tls=True),
 )
 
 UPGRADED = tuple(
@@ -162,6 +163,26 @@ LATENCY = (
         all_that_comes,
         MILLISECONDS,
         sink=True,
+        parts=TIMED,
+    ),
+    *(
+        Row(
+            f"steady-{rate}{name}",
+            f"publisher to {where}, {rate:,} messages a second",
+            steady(rate, channels),
+            None,
+            MILLISECONDS,
+            parts=TIMED,
+        )
+        for rate in (100, 1000)
+        for name, where, channels in (("", "consumer", 1), ("-channels-4", "consumers of 4 channels", 4))
+    ),
+    Row(
+        "many-topics",
+        "PUB round trip, 1,000 topics of a message a second each",
+        trip_to_topics,
+        None,
+        MILLISECONDS,
         parts=TIMED,
     ),
 )

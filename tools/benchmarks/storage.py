@@ -9,7 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks.clients import drain
 from benchmarks.lanes import BenchmarkError, cpu_seconds, total_cpu_seconds
-from benchmarks.queues import BODY_SIZE, CHANNEL, SETTLE_SECONDS, TOPIC, channel_stats, connections, fill, post
+from benchmarks.queues import (
+    BODY_SIZE,
+    CHANNEL,
+    SETTLE_SECONDS,
+    TOPIC,
+    channel_stats,
+    connections,
+    create_channel,
+    fill,
+    post,
+)
 from benchmarks.row import Load, Measurement
 from daemons import DEADLINE, Daemon, eventually, free_port
 
@@ -90,8 +100,7 @@ def clean_exit(daemon: Daemon, load: Load) -> Measurement:
 def clean_exit_of_channels(daemon: Daemon, load: Load) -> Measurement:
     """The same with CHANNELS channels, each of which has the messages; and the start after that."""
     for number in range(1, CHANNELS):
-        post(daemon, f"/topic/create?topic={TOPIC}")
-        post(daemon, f"/channel/create?topic={TOPIC}&channel={CHANNEL}{number}")
+        create_channel(daemon, TOPIC, f"{CHANNEL}{number}")
     fill(daemon, load.stored)
     ended = end(daemon, load.stored)
     return Measurement(ended.value, parts={"exit": ended.value, "after-exit": start(daemon).value})
@@ -115,8 +124,7 @@ def many_topics(daemon: Daemon, load: Load) -> Measurement:
     in each after SIGKILL, which only a journal keeps; to exit with these messages; to start after that."""
     began = time.monotonic()
     for number in range(TOPICS):
-        post(daemon, f"/topic/create?topic=t{number}")
-        post(daemon, f"/channel/create?topic=t{number}&channel={CHANNEL}")
+        create_channel(daemon, f"t{number}")
     created = time.monotonic() - began
     for number in range(TOPICS):
         post(daemon, f"/pub?topic=t{number}", b"message")

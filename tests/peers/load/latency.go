@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math"
 	"sort"
-	"sync/atomic"
 	"time"
 )
 
@@ -41,7 +40,8 @@ func trip(o options) (result, error) {
 	return found, err
 }
 
-// latency times messages at `rate`, from sending to receiving: the time of sending travels in the body.
+// latency times messages at `rate`, from sending to receiving on each channel: the time of sending travels in the body.
+// Where they are sent without a buffer, the next message waits for this one, so no queue builds up.
 func latency(o options) (result, error) {
 	var found result
 	if o.size < 8 {
@@ -52,39 +52,63 @@ func latency(o options) (result, error) {
 	if err != nil {
 		return found, err
 	}
-	to, err := dialConsumer(o, 0, roomy)
-	if err != nil {
-		return found, err
-	}
-	if err := to.ready(o.rdy); err != nil {
-		return found, err
+	consumers := make([]*consumer, o.channels)
+	for i := range consumers {
+		if consumers[i], err = dialConsumer(o, i, roomy); err != nil {
+			return found, err
+		}
+		if err := consumers[i].ready(o.rdy); err != nil {
+			return found, err
+		}
 	}
 	meter := begin(o)
-	took := make(chan time.Duration, 1)
-	failed := make(chan error, 1)
-	var foreign atomic.Bool
-	go func() {
-		for {
-			if _, err := to.consume(func(body []byte) {
-				now := time.Since(meter.start)
-				var first [8]byte
-				copy(first[:], body)
-				sent := time.Duration(binary.BigEndian.Uint64(first[:]))
-				if len(body) != o.size || sent < 0 || sent > now {
-					foreign.Store(true)
+	type receipt struct{ sent, took time.Duration }
+	receipts := make(chan receipt, o.channels*(1+int(o.rate*(o.warmup+o.duration).Seconds())))
+	failed := make(chan error, o.channels)
+	for _, to := range consumers {
+		go func(to *consumer) {
+			for {
+				var foreign error
+				_, err := to.consume(func(body []byte) {
+					now := time.Since(meter.start)
+					var first [8]byte
+					copy(first[:], body)
+					sent := time.Duration(binary.BigEndian.Uint64(first[:]))
+					if len(body) != o.size || sent < 0 || sent > now {
+						foreign = errors.New("a message came that is not ours: was the channel empty?")
+						return
+					}
+					receipts <- receipt{sent, now - sent}
+				})
+				if err == nil {
+					err = foreign
 				}
-				took <- now - sent
-			}); err != nil {
-				failed <- err
-				return
+				if err != nil {
+					failed <- err
+					return
+				}
+			}
+		}(to)
+	}
+	var times []time.Duration
+	receive := func() error {
+		for late := time.After(patience); found.Consumed < found.Published*int64(o.channels); found.Consumed++ {
+			select {
+			case one := <-receipts:
+				if one.sent >= o.warmup {
+					times = append(times, one.took)
+				}
+			case err := <-failed:
+				return err
+			case <-late:
+				return errors.New("a message did not come")
 			}
 		}
-	}()
+		return nil
+	}
 	plain := command(o, o.topic, newBodies(o.size))
 	body := plain[len(plain)-o.size:]
-	var times []time.Duration
-	// The next message waits for this one, so no queue builds up; a late one counts from when it was due.
-	err = pace(o, func(due time.Time, counts bool) error {
+	err = pace(o, func(due time.Time, _ bool) error {
 		binary.BigEndian.PutUint64(body, uint64(due.Sub(meter.start)))
 		if err := from.send(plain); err != nil {
 			return err
@@ -96,22 +120,14 @@ func latency(o options) (result, error) {
 			}
 		}
 		found.Published++
-		select {
-		case one := <-took:
-			if foreign.Load() {
-				return errors.New("a message came that is not ours: was the channel empty?")
-			}
-			found.Consumed++
-			if counts {
-				times = append(times, one)
-			}
-		case err := <-failed:
-			return err
-		case <-time.After(patience):
-			return errors.New("a message did not come")
+		if o.connection.unbuffered {
+			return receive()
 		}
 		return nil
 	})
+	if err == nil {
+		err = receive()
+	}
 	meter.read(&found)
 	found.percentiles(times)
 	return found, err
