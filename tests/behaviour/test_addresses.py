@@ -193,7 +193,7 @@ def test_https_on_ipv6(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
 
 @ipv6
 @pytest.mark.peer
-def test_nsqlookupd_on_ipv6_learns_of_an_ipv6_address_and_tells_its_channels(
+def test_nsqlookupd_on_ipv6_learns_of_an_ipv6_address_and_reports_its_channels(
     nsqd_factory: DaemonFactory, peer_binary: Callable[[str], Path], tmp_path: Path
 ) -> None:
     flags = ["--broadcast-address=::1", "--tcp-address=[::1]:0", "--http-address=[::1]:0"]

@@ -79,7 +79,7 @@ def warnings(nsqd: Daemon, secret: str = "secret") -> list[str]:
 # The question and the answer
 
 
-def test_identify_tells_that_auth_is_required(shared: Daemon) -> None:
+def test_identify_reports_that_auth_is_required(shared: Daemon) -> None:
     with Client(shared.tcp_address) as client:
         assert json.loads(client.identify(feature_negotiation=True).data)["auth_required"] is True
 
@@ -114,7 +114,7 @@ def test_server_is_asked_with_what_is_known_of_the_client(shared: Daemon, server
         ),
     ],
 )
-def test_client_is_told_who_it_is(shared: Daemon, server: AuthServer, fields: dict[str, object], answer: str) -> None:
+def test_client_gets_its_identity(shared: Daemon, server: AuthServer, fields: dict[str, object], answer: str) -> None:
     server.reset(grant(EVERYTHING, **fields))
     with Client(shared.tcp_address) as client:
         assert auth(client) == Frame(RESPONSE, answer.encode())
@@ -132,7 +132,7 @@ def test_client_may_authenticate_once(shared: Daemon, server: AuthServer) -> Non
     assert len(server.requests) == 1
 
 
-def test_statistics_tell_who_a_client_is(shared: Daemon, server: AuthServer, topic: str) -> None:
+def test_statistics_show_who_a_client_is(shared: Daemon, server: AuthServer, topic: str) -> None:
     def shown(client: dict[str, object]) -> dict[str, object]:
         return {key: value for key, value in client.items() if key.startswith("auth")}
 
@@ -379,7 +379,7 @@ def test_server_that_cannot_be_reached_is_logged(module_factory: DaemonFactory) 
         assert line.endswith(f'common_name=&remote_ip=127.0.0.1&secret=***&tls=false": {why}')
 
 
-def test_client_is_told_nothing_that_is_logged(shared: Daemon, server: AuthServer) -> None:
+def test_client_gets_nothing_that_is_logged(shared: Daemon, server: AuthServer) -> None:
     server.reset(response("why", "500 Broken"))
     with Client(shared.tcp_address) as client:
         peer = ":".join(map(str, client.sock.getsockname()))
@@ -571,7 +571,7 @@ def upgrade(client: Client, certificate: tuple[str, str] | None) -> None:
     assert client.frame() == OK
 
 
-def test_server_is_told_of_the_clients_tls(
+def test_server_gets_the_clients_tls(
     module_factory: DaemonFactory, files: Files, server: AuthServer, tmp_path: Path
 ) -> None:
     flags = [*files.flags, f"--auth-http-address={server.address}"]

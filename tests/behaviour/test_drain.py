@@ -159,7 +159,7 @@ def test_sigterm_joins_a_drain_that_was_begun_over_http(gnsqd_factory: Callable[
     assert nsqd.log().count("DRAIN: refusing") == 1
 
 
-def test_sigterm_ends_a_drain_unless_it_is_told_to_drain_itself(gnsqd_factory: Callable[..., Daemon]) -> None:
+def test_sigterm_ends_a_drain_unless_it_drains_itself(gnsqd_factory: Callable[..., Daemon]) -> None:
     nsqd = gnsqd_factory(NEVER)
     hold_back(nsqd)
     drain(nsqd)
@@ -190,7 +190,7 @@ def test_cancelled_drain_leaves_a_daemon_as_before(gnsqd_factory: Callable[..., 
     assert nsqd.log().count("DRAIN: all queues are empty\n") == 1
 
 
-def test_state_of_a_drain_is_told(gnsqd_factory: Callable[..., Daemon]) -> None:
+def test_state_of_a_drain_is_reported(gnsqd_factory: Callable[..., Daemon]) -> None:
     nsqd = gnsqd_factory("--drain-timeout=1h")
     assert drain(nsqd, "GET") == {"draining": False, "remaining": 0, "messages": 0, "holding": []}
     hold_back(nsqd)
@@ -213,7 +213,9 @@ def test_state_of_a_drain_is_told(gnsqd_factory: Callable[..., Daemon]) -> None:
     assert nsqd.wait() == 0
 
 
-def test_probes_tell_a_daemon_that_works_from_one_to_send_messages_to(gnsqd_factory: Callable[..., Daemon]) -> None:
+def test_probes_distinguish_a_daemon_that_works_from_one_to_send_messages_to(
+    gnsqd_factory: Callable[..., Daemon],
+) -> None:
     nsqd = gnsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=40")
     for path in ("/healthz", "/readyz"):
         status, headers, body = nsqd.http("GET", path)

@@ -229,7 +229,7 @@ def test_a_token_of_two_roles_has_the_higher_one(gnsqd_factory: DaemonFactory, t
         ("common-name=full:operator", "", "--http-auth-common-name needs --tls-client-auth-policy=require-verify"),
     ],
 )
-def test_what_cannot_be_used_is_fatal_and_told_without_the_token(
+def test_what_cannot_be_used_is_fatal_and_reported_without_the_token(
     tmp_path: Path, flag: str, content: str, text: str
 ) -> None:
     file = tmp_path / "tokens"
@@ -279,7 +279,7 @@ def test_a_certificate_is_as_good_as_a_token(gnsqd_factory: DaemonFactory, flags
     assert status(gnsqd, "GET /ping", FULL_TOKEN) == status(gnsqd, "GET /stats") == 403
 
 
-def test_the_config_tells_where_the_tokens_are(gnsqd_factory: DaemonFactory, flags: list[str]) -> None:
+def test_the_config_shows_where_the_tokens_are(gnsqd_factory: DaemonFactory, flags: list[str]) -> None:
     gnsqd = gnsqd_factory(*flags)
     answer = gnsqd.http("GET", "/config/http_auth_token_files", None, {"Authorization": f"Bearer {READ_TOKEN}"})[2]
     assert json.loads(answer) == [flag.partition("=")[2] for flag in flags]

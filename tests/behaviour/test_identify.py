@@ -39,7 +39,7 @@ def test_answer_without_negotiation_is_ok_and_upgrades_nothing(client: Client, t
     client.publish(topic, b"in clear")
 
 
-def test_answer_tells_the_options_and_what_was_asked_for(nsqd_factory: Callable[..., Daemon]) -> None:
+def test_answer_has_the_options_and_what_was_asked_for(nsqd_factory: Callable[..., Daemon]) -> None:
     nsqd = nsqd_factory(
         "--max-rdy-count=7", "--max-msg-timeout=30s", "--msg-timeout=2s", "--max-deflate-level=3", "--deflate=false",
         "--snappy=false", "--output-buffer-timeout=100ms",

@@ -174,7 +174,7 @@ CUT_OFF: list[tuple[bytes, list[bytes]]] = [
 
 
 @pytest.mark.parametrize("sent, answers", CUT_OFF)
-def test_stream_that_ends_inside_a_command_is_told_what_is_missing(
+def test_stream_that_ends_inside_a_command_gets_what_is_missing(
     client: Client, sent: bytes, answers: list[bytes]
 ) -> None:
     client.send(sent)

@@ -137,7 +137,7 @@ def test_the_status_follows_a_drain(manager: Manager, gnsqd_factory: DaemonFacto
     assert nsqd.wait() == 0
 
 
-def test_the_exit_is_the_last_that_it_tells(manager: Manager, tmp_path: Path) -> None:
+def test_the_exit_is_the_last_that_it_reports(manager: Manager, tmp_path: Path) -> None:
     manager.watch(0.05)
     faults = Faults(tmp_path / "faults", own_command())
     with Daemon(faults.command, tmp_path / "data", "--mem-queue-size=0") as nsqd:
@@ -251,7 +251,7 @@ def test_the_unit_is_sandboxed(unit: Path) -> None:
     assert result.returncode == 0, result.stdout
 
 
-def test_the_unit_waits_for_what_gnsqd_tells() -> None:
+def test_the_unit_waits_for_what_gnsqd_reports() -> None:
     unit = RawConfigParser(strict=False)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read_string(UNIT.read_text("utf-8"))

@@ -251,7 +251,7 @@ def test_level_and_choice_of_compression_are_agreed(
             exchange(client, next(topics), [b"x", b"body" * 500])
 
 
-def test_level_that_was_agreed_is_told_in_the_log(start: Callable[[str], Daemon]) -> None:
+def test_level_that_was_agreed_is_logged(start: Callable[[str], Daemon]) -> None:
     daemon = start("default")
     with UpgradedClient(daemon.tcp_address, deflate=True, deflate_level=9) as client:
         address = "{}:{}".format(*client.sock.getsockname())
@@ -259,7 +259,7 @@ def test_level_that_was_agreed_is_told_in_the_log(start: Callable[[str], Daemon]
 
 
 @upgrades
-def test_statistics_tell_the_upgrades(
+def test_statistics_show_the_upgrades(
     nsqd: Daemon, contexts: dict[tuple[str, str], ssl.SSLContext], topic: str, upgrade: dict[str, Any]
 ) -> None:
     tls = "tls_v1" in upgrade

@@ -74,7 +74,7 @@ def test_less_time_is_faster() -> None:
     assert result.ratio("ours") == Spread(median=0.5, low=0.25, high=2.0)
 
 
-def test_ratio_of_what_is_no_speed_is_that_of_the_figures() -> None:
+def test_ratio_of_what_is_not_a_speed_is_that_of_the_figures() -> None:
     result = result_of(MEGABYTES, {"real": [10.0, 10.0, 0.0], "ours": [5.0, 40.0, 1.0]})
     assert result.ratio("ours") == Spread(median=4.0, low=0.5, high=float("inf"))
     text = report.text(report.document([result], LOAD))
@@ -93,7 +93,7 @@ def test_figures_near_the_sinks_are_marked() -> None:
     assert not result_of(MEGABYTES, {"real": [1.0], "ours": [90.0]}, limit=100.0).near_limit("ours")
 
 
-def test_sink_is_measured_once_and_only_where_a_row_wants_it() -> None:
+def test_sink_is_measured_once_and_only_where_a_row_needs_it() -> None:
     measured: list[Any] = []
 
     def measure(daemon: Daemon, load: Load) -> Measurement:
@@ -209,7 +209,7 @@ def test_row_starts_again_with_twice_the_backlog_for_all_when_one_ran_dry() -> N
     assert [len(runs) for runs in result.runs.values()] == [1, 1]
 
 
-def test_only_rows_that_want_one_start_on_their_lanes_backlog() -> None:
+def test_only_rows_that_need_one_start_on_their_lanes_backlog() -> None:
     started: list[tuple[str, Path | None]] = []
 
     class WatchedLane(IdleLane):

@@ -443,7 +443,7 @@ def test_queue_that_cannot_be_opened_stops_the_start(
     account.settle()
 
 
-def test_queue_that_cannot_be_opened_is_not_begun_anew(nsqd_factory: DaemonFactory, faults: Faults) -> None:
+def test_queue_that_cannot_be_opened_is_not_begun_again(nsqd_factory: DaemonFactory, faults: Faults) -> None:
     """Whoever asks for its topic gets an error until it can."""
     nsqd = nsqd_factory("--mem-queue-size=0")
     account = Account(nsqd, "t")

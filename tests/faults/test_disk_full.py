@@ -74,7 +74,7 @@ def no_trace(nsqd: Daemon, disk: SmallDisk) -> None:
     assert not [name for name in disk.names() if name.endswith((".bad", ".tmp"))] or not is_ours(nsqd)
 
 
-def test_publishers_are_told_and_it_recovers(disk: SmallDisk, start: DaemonFactory) -> None:
+def test_publishers_get_errors_and_it_recovers(disk: SmallDisk, start: DaemonFactory) -> None:
     nsqd = start("--mem-queue-size=1")
     account = Account(nsqd, "t")
     assert account.publish("PUB", 10, 100)  # the first is in memory

@@ -215,7 +215,7 @@ def test_what_nsqadmin_does_arrives_at_all_nodes(cluster: Cluster, admin: PeerPr
         assert lookupd.ask("/topics") == {"topics": []}
 
 
-def test_tombstoned_node_is_found_again_once_it_registers_anew(cluster: Cluster, admin: PeerProgram) -> None:
+def test_tombstoned_node_is_found_again_once_it_registers_again(cluster: Cluster, admin: PeerProgram) -> None:
     for node in cluster.nodes:
         post(node, "/topic/create?topic=t")
     are_found(cluster, "t", *cluster.nodes)

@@ -102,7 +102,7 @@ def test_new_topic_begins_with_the_channels_that_nsqlookupd_knows(
         eventually(lambda peer=peer: peer.registered() == {"t:", "t:a", "t:b", "t:c"})  # type: ignore[misc]
 
 
-def test_nsqlookupd_that_comes_back_is_told_everything(nsqd_factory: DaemonFactory, lookupd: Lookupd) -> None:
+def test_nsqlookupd_that_comes_back_gets_everything(nsqd_factory: DaemonFactory, lookupd: Lookupd) -> None:
     nsqd = nsqd_factory(lookupd.flag)
     post(nsqd, "/topic/create?topic=t")
     post(nsqd, "/channel/create?topic=t&channel=c")

@@ -140,7 +140,7 @@ def test_columns_that_a_schema_leaves_out_are_not_made(spark: "SparkSession") ->
         (".", {"schema": "body BINARY"}, "there is no column body binary"),
     ],
 )
-def test_what_cannot_be_read_is_told_before_the_job(
+def test_what_cannot_be_read_is_reported_before_the_job(
     spark: "SparkSession", tmp_path: Path, path: str | None, options: dict[str, Any], reported: str
 ) -> None:
     reader = spark.read.format("nsq_diskqueue")

@@ -129,7 +129,7 @@ def scrape(port: int) -> dict[str, float]:
     return {name.removesuffix('{pipeline="archive"}'): float(value) for name, _, value in lines}
 
 
-def test_a_continuous_archive_tells_prometheus_and_stops_on_a_signal(
+def test_a_continuous_archive_reports_to_prometheus_and_stops_on_a_signal(
     spark: "SparkSession", run: Run, gnsqd: Daemon, tmp_path: Path
 ) -> None:
     publish(gnsqd, "orders", [b"%d" % number for number in range(30)])
@@ -344,7 +344,7 @@ BAD = [
 @pytest.mark.parametrize(
     "words, status, error", BAD, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
 )
-def test_a_mistake_is_told_in_one_line(run: Run, tmp_path: Path, words: list[str], status: int, error: str) -> None:
+def test_a_mistake_is_reported_in_one_line(run: Run, tmp_path: Path, words: list[str], status: int, error: str) -> None:
     (tmp_path / "empty").mkdir()
     places = {"OUT": tmp_path / "out", "EMPTY": tmp_path / "empty", "MISSING": tmp_path / "missing"}
     arguments = [re.sub("OUT|EMPTY|MISSING", lambda found: str(places[found[0]]), word) for word in words]
@@ -355,14 +355,14 @@ def test_a_mistake_is_told_in_one_line(run: Run, tmp_path: Path, words: list[str
     assert not (tmp_path / "out").exists()
 
 
-def test_a_condition_that_is_none_is_told(run: Run, archived: tuple[Path, list[Event]]) -> None:
+def test_a_condition_that_is_none_is_reported(run: Run, archived: tuple[Path, list[Event]]) -> None:
     for condition, error in (("nope > 1", "`nope` cannot be resolved"), ("attempts >", "yntax error")):
         ended = run("replay", archived[0], "--dry-run", "--where", condition)
         assert ended.status == 2
         assert error in ended.stderr.splitlines()[-1]
 
 
-def test_nsqds_that_are_not_there_are_told(run: Run, archived: tuple[Path, list[Event]], tmp_path: Path) -> None:
+def test_nsqds_that_are_not_there_are_reported(run: Run, archived: tuple[Path, list[Event]], tmp_path: Path) -> None:
     nowhere = ["--nsqd-tcp-address", f"127.0.0.1:{free_port()}"]
     ended = run("replay", archived[0], *nowhere, "-o", "retryTimeoutMs=0")
     assert ended.status == 1
@@ -388,7 +388,7 @@ def test_a_topic_that_no_nsqd_has_is_an_error_unless_allowed(run: Run, gnsqd: Da
     assert (reported["exit_code"], reported["finished"], reported["rows"], reported["lag"]) == (0, True, 1, 0)
 
 
-def test_an_address_for_metrics_that_is_taken_is_told(run: Run, gnsqd: Daemon, tmp_path: Path) -> None:
+def test_an_address_for_metrics_that_is_taken_is_reported(run: Run, gnsqd: Daemon, tmp_path: Path) -> None:
     publish(gnsqd, "t", [b"1"])
     taken = "{}:{}".format(*gnsqd.http_address)
     words = ["--topic", "t", "--channel", "c", *sources(gnsqd), "--metrics-address", taken, tmp_path / "output"]

@@ -41,7 +41,7 @@ def values(frame: "DataFrame") -> list[bytes]:
     return sorted(bytes(row.value) for row in frame.select("value").collect())
 
 
-def test_a_row_tells_everything_of_its_message(read: Read, nsqd: Daemon) -> None:
+def test_a_row_has_everything_of_its_message(read: Read, nsqd: Daemon) -> None:
     before = time.time_ns()
     publish(nsqd, "orders", [b"\x00\xff", b"text"])
     rows = sorted(read(nsqd).collect(), key=lambda row: bytes(row.value))
@@ -136,7 +136,7 @@ def test_peek_takes_nothing(read: Read, nsqd: Daemon) -> None:
     assert values(read(nsqd)) == sorted(bodies(100))
 
 
-def test_a_read_without_a_spool_has_to_be_told_so(read: Read, nsqd: Daemon) -> None:
+def test_a_read_without_a_spool_has_to_be_requested(read: Read, nsqd: Daemon) -> None:
     publish(nsqd, "orders", bodies(10))
     with pytest.raises(Exception) as error:
         read(nsqd, spool="on").count()
@@ -162,7 +162,9 @@ def test_messages_in_flight_elsewhere_are_left_alone(read: Read, nsqd: Daemon) -
         ({"nsq.lookupd.http.addresses": "127.0.0.1:1"}, "contradict"),
     ],
 )
-def test_a_wrong_option_is_told_before_any_job(spark: "SparkSession", options: dict[str, str], reported: str) -> None:
+def test_a_wrong_option_is_reported_before_any_job(
+    spark: "SparkSession", options: dict[str, str], reported: str
+) -> None:
     frame = spark.read.format("nsq").option("subscribe", "orders").option("channel", "spark")
     frame = frame.option("nsq.nsqd.tcp.addresses", "127.0.0.1:4150").options(**options)
     with pytest.raises(Exception) as error:

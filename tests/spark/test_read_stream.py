@@ -164,7 +164,7 @@ def test_what_is_left_is_reported_with_each_batch(streams: Streams, nsqd: Daemon
     assert lags == [2000, 1000, 0]
 
 
-def test_a_spool_that_was_deleted_is_told(streams: Streams, nsqd: Daemon) -> None:
+def test_a_spool_that_was_deleted_is_reported(streams: Streams, nsqd: Daemon) -> None:
     publish(nsqd, "orders", bodies(10))
     streams.drain(daemon_options(nsqd))
     shutil.rmtree(streams.spool)

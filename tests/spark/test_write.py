@@ -91,7 +91,7 @@ def test_options_of_tls_reach_the_tasks(spark: "SparkSession", nsqd_factory: Dae
         ("'x' AS value", {"topic": "t", "mode": "overwrite"}, "what is in a topic cannot be replaced"),
     ],
 )
-def test_what_cannot_be_written_is_told_before_the_job(
+def test_what_cannot_be_written_is_reported_before_the_job(
     spark: "SparkSession", gnsqd: Daemon, columns: str, options: dict[str, Any], reported: str
 ) -> None:
     ran = spark.sparkContext.accumulator(0)
@@ -173,7 +173,7 @@ def test_a_batch_that_failed_is_published_when_the_stream_starts_again(
     "options, reported",
     [({"topic": "t", "batchsizes": "1"}, "did you mean 'batchSize'?"), ({}, "no topic: give the option 'topic'")],
 )
-def test_a_stream_that_cannot_be_written_is_told(
+def test_a_stream_that_cannot_be_written_is_reported(
     spark: "SparkSession", gnsqd: Daemon, tmp_path: Path, options: dict[str, str], reported: str
 ) -> None:
     (tmp_path / "lines.txt").write_text("line")

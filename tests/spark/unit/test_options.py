@@ -87,7 +87,7 @@ def test_an_option_of_tls_switches_it_on() -> None:
     assert parse({**NSQD, "nsq.tls.verify": "no"}, "write").connection == ConnectionSettings(tls=True, tls_verify=False)
 
 
-def test_a_read_does_without_a_spool_only_where_that_is_told() -> None:
+def test_a_read_does_without_a_spool_only_on_request() -> None:
     assert parse({**READ, "spool": "off"}, "read").spool is False
     assert parse({**READ, "peek": "true"}, "read").spool is False
     assert parse({**READ, "peek": "true", "spoolLocation": "/s"}, "read").spool is False
@@ -247,7 +247,7 @@ def test_settings_are_pickled_as_they_are() -> None:
     assert pickle.loads(pickle.dumps(settings)) == settings
 
 
-def test_the_table_tells_defaults_as_one_would_write_them() -> None:
+def test_the_table_has_defaults_as_one_would_write_them() -> None:
     for option in OPTIONS:
         assert re.fullmatch(r"[a-z][A-Za-z.]+", option.name)
         assert option.help

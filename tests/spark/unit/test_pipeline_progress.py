@@ -42,14 +42,14 @@ def progress(batch: int = 1, rows: int = 10, seconds: float = 2.0, lag: int | No
     return Progress(batch, f"2026-11-21T20:41:{batch:02}.000Z", rows, seconds, lag, late)
 
 
-def test_a_batch_is_read_from_what_spark_tells() -> None:
+def test_a_batch_is_read_from_what_spark_reports() -> None:
     read = read_progress(reported())
     assert read == Progress(7, "2026-11-21T20:41:28.046Z", 5000, 2.5, 42, 3, 12, "2026-11-21T20:30:00.000Z")
     assert (read.rows_per_second, read.idle) == (2000, False)
 
 
 @pytest.mark.parametrize("latest", [None, 4, "4", {"partition-1": {"index": 100}}])
-def test_the_lag_of_a_source_that_does_not_tell_is_unknown(latest: object) -> None:
+def test_the_lag_of_a_source_that_does_not_report_it_is_unknown(latest: object) -> None:
     assert read_progress(reported(sources=[{"latestOffset": latest}])).lag is None
 
 
@@ -92,7 +92,7 @@ def test_prometheus_gets_totals_of_batches_and_the_last_lag() -> None:
     assert found["last_progress_timestamp_seconds"] == pytest.approx(1795293662)
 
 
-def test_metrics_are_served_until_the_end_and_a_taken_address_is_told() -> None:
+def test_metrics_are_served_until_the_end_and_a_taken_address_is_reported() -> None:
     metrics = Metrics("archive")
     with MetricsServer(metrics.registry, ("127.0.0.1", 0)) as server:
         host, port = server.address
@@ -186,7 +186,7 @@ class Observer:
         pass
 
 
-def test_each_batch_is_told_once_however_often_one_looks() -> None:
+def test_each_batch_is_reported_once_however_often_one_looks() -> None:
     one, two, three = (reported(batchId=batch, timestamp=f"2026-11-21T20:41:0{batch}.000Z") for batch in (1, 2, 3))
     query, observer = Query([[], [one], [one], [one, two, three], [two, three]]), Observer()
     totals = run_query(lambda: query, Stop(), observer)  # type: ignore[arg-type, return-value]
@@ -195,7 +195,7 @@ def test_each_batch_is_told_once_however_often_one_looks() -> None:
     assert query.stopped == 1
 
 
-def test_a_query_that_fails_is_told_in_one_line() -> None:
+def test_a_query_that_fails_is_reported_in_one_line() -> None:
     query = Query([[]], RuntimeError("[STREAM_FAILED] Query failed\nat many places"))
     with pytest.raises(PipelineError) as error:
         run_query(lambda: query, Stop())  # type: ignore[arg-type, return-value]

@@ -37,7 +37,7 @@ def test_a_java_that_is_new_enough_will_do(tmp_path: Path, monkeypatch: pytest.M
         ("hello", "does not report its version"),
     ],
 )
-def test_another_java_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, error: str) -> None:
+def test_another_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, error: str) -> None:
     java(tmp_path, says)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
@@ -45,7 +45,7 @@ def test_another_java_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s
         require_java()
 
 
-def test_a_java_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_that_is_not_there_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(PipelineError, match="JAVA_HOME is .*, and there is none there"):
         require_java()
@@ -126,7 +126,7 @@ def test_other_values_are_written_as_options_of_the_source_are() -> None:
             kind.convert(text, None, None)
 
 
-def test_spool_and_checkpoint_are_in_the_output_unless_told() -> None:
+def test_spool_and_checkpoint_are_in_the_output_unless_given() -> None:
     assert directories("/data/out", "c", None, None) == ("/data/out/_spool/c", "/data/out/_checkpoint/c")
     assert directories("file:///data/o%20t", "c", "/s", None) == ("/s", "/data/o t/_checkpoint/c")
     assert directories("hdfs://h/out/", "c", "/s", None) == ("/s", "hdfs://h/out/_checkpoint/c")
@@ -135,7 +135,7 @@ def test_spool_and_checkpoint_are_in_the_output_unless_told() -> None:
         directories("hdfs://h/out", "c", None, None)
 
 
-def test_what_the_source_would_refuse_is_told_in_the_command_lines_words() -> None:
+def test_what_the_source_would_refuse_is_reported_in_the_command_lines_words() -> None:
     nodes = {"nsq.nsqd.tcp.addresses": "h:1"}
     assert stream_options(nodes, ["a", "b"], "c", "/s", 5) == {
         **nodes,

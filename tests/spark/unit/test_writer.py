@@ -89,7 +89,7 @@ def test_the_option_topic_prevails_over_the_column() -> None:
         ({"value": [b"x"], "topic": ["a"], "defer_ms": [-1]}, "the column defer_ms is -1 in a row"),
     ],
 )
-def test_a_row_that_is_no_message_is_told(columns: dict[str, Sequence[object]], text: str) -> None:
+def test_a_row_that_is_not_a_message_is_reported(columns: dict[str, Sequence[object]], text: str) -> None:
     settings = Settings() if "topic" in columns else SETTINGS
     with pytest.raises(WriteError) as raised:
         batches(frame(**columns), settings)
@@ -335,7 +335,7 @@ def test_a_dead_nsqlookupd_is_waited_for(nsqds: FakeNsqds, publisher: Publisher)
     assert len(nsqds.taken) == 1
 
 
-def test_a_cluster_without_any_nsqd_is_told(nsqds: FakeNsqds, publisher: Publisher) -> None:
+def test_a_cluster_without_any_nsqd_is_reported(nsqds: FakeNsqds, publisher: Publisher) -> None:
     nsqds.names = []
     with pytest.raises(WriteError, match="there is no nsqd to write to"):
         publisher.publish("t", [b"1"])
@@ -443,7 +443,7 @@ def test_rows_wait_for_an_nsqd_that_restarts(nsqd: Daemon) -> None:
     assert sorted(consumed(nsqd, "clicks"), key=int) == numbers(3000)
 
 
-def test_a_message_that_is_too_large_is_told_with_the_limit(nsqd_factory: DaemonFactory) -> None:
+def test_a_message_that_is_too_large_is_reported_with_the_limit(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory("--max-msg-size=100")
     writer = NsqStreamWriter(to(nsqd), VALUE)
     rejected = writer.write(iter([frame(value=[b"x" * 101])]))

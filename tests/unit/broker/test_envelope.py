@@ -87,6 +87,6 @@ def test_header_may_have_more_keys() -> None:
         (json.dumps(HEADER | {"topic": "no name"}).encode() + b"\n", "not a name of a topic"),
     ],
 )
-def test_what_is_no_letter_is_told(data: bytes, reason: str) -> None:
+def test_what_is_not_a_letter_is_reported(data: bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         Letter.parse(data)

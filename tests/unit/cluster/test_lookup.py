@@ -91,7 +91,7 @@ def connected(ours: Daemon, *peers: FakeLookupd) -> None:
     until(lambda: all(f"LOOKUPD({peer.address}): peer info" in ours.log() for peer in peers))
 
 
-def test_creation_and_deletion_are_told_in_order(daemon: MakeDaemon, lookupd: Lookupd) -> None:
+def test_creation_and_deletion_are_reported_in_order(daemon: MakeDaemon, lookupd: Lookupd) -> None:
     server, ours = lookupd(), daemon()
     connected(ours, server)
     topic = ours.registry.get_topic("t")
@@ -132,7 +132,7 @@ def test_heartbeat_reconnects(daemon: MakeDaemon, lookupd: Lookupd, monkeypatch:
     assert f"ERROR: LOOKUPD({server.address}): PING - EOF\n" in ours.log()
 
 
-def test_event_that_finds_the_connection_ended_registers_everything_anew(daemon: MakeDaemon, lookupd: Lookupd) -> None:
+def test_event_that_finds_the_connection_ended_registers_everything_again(daemon: MakeDaemon, lookupd: Lookupd) -> None:
     server, ours = lookupd(), daemon()
     connected(ours, server)
     server.hang_up()
@@ -169,7 +169,7 @@ def test_silent_peer_delays_neither_broker_nor_other_peers(
     assert silent.lines == [["IDENTIFY"]]
 
 
-def test_peer_that_falls_far_behind_is_told_everything_anew(
+def test_peer_that_falls_far_behind_gets_everything_again(
     daemon: MakeDaemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 10 * DEADLINE)

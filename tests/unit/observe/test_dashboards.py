@@ -114,7 +114,7 @@ def named(expression: str) -> Named:
         ("1 - x offset 5m", {"x": set()}),
     ],
 )
-def test_names_of_series_and_labels_are_told_from_the_rest(expression: str, series: Named) -> None:
+def test_names_of_series_and_labels_are_found(expression: str, series: Named) -> None:
     assert named(expression) == series
 
 
