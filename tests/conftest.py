@@ -26,7 +26,7 @@ _DAEMONS = pytest.StashKey[list[Daemon]]()
 _LOG_SHOWN = 20_000  # characters of each log in a failure report
 
 
-# pytest.fail(), a time-out among them, reaches the waiting test from whatever greenlet it strikes.
+# pytest.fail(), a time-out among them, reaches the waiting test from whatever greenlet raises it.
 Hub.SYSTEM_ERROR = (*Hub.SYSTEM_ERROR, pytest.fail.Exception)
 
 # How long one example takes says nothing on a busy machine.

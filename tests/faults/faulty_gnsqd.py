@@ -4,7 +4,7 @@ As a program: replaces functions of `os`, and `open`, by ones that ask a control
 `__main__` with the arguments given. As a module: `Faults` is the test's end of that file.
 
 The control file holds a JSON list of rules, see `Rule`; the first that matches a call decides. Every time a rule
-strikes, a line is added to the file beside it, so that the test knows that it has happened.
+takes effect, a line is added to the file beside it, so that the test knows that it has happened.
 """
 
 import builtins
@@ -61,7 +61,7 @@ class Faults:
         self._hits = hits
 
     def hits(self) -> list[str]:
-        """`{call} {path}` each time that one of the present rules struck."""
+        """`{call} {path}` each time that one of the present rules took effect."""
         return self._hits.read_text().splitlines() if self._hits.exists() else []
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from daemons import PEERS, own_command
-from faults import blows
+from faults import injection
 from faults.ledger import Outcome, kill_loop
 
 DOCUMENT = Path(__file__).parents[2] / "contrib" / "docs" / "reliability.md"
@@ -37,10 +37,10 @@ class Row(NamedTuple):
 
 ROWS = (
     Row("SIGKILL", kill_loop, 500),
-    Row("power lost: what was not synced is gone", blows.lose_power, 50, real=False),
-    Row("disk full", blows.fill_disk, 5),
-    Row("SIGSTOP, then SIGCONT", blows.stand_still, 30),
-    Row("clock set by up to an hour", blows.set_clock, 30, real=False),
+    Row("power lost: what was not synced is gone", injection.lose_power, 50, real=False),
+    Row("disk full", injection.fill_disk, 5),
+    Row("SIGSTOP, then SIGCONT", injection.stand_still, 30),
+    Row("clock set by up to an hour", injection.set_clock, 30, real=False),
 )
 
 
@@ -93,7 +93,7 @@ def promised(row: Row, name: str, flags: tuple[str, ...]) -> bool:
     """Whether nothing may be lost by that."""
     if row.run is kill_loop:
         return "--durability=process" in flags or "--durability=disk" in flags
-    return name == "gnsqd" and (row.run is not blows.lose_power or "--durability=disk" in flags)
+    return name == "gnsqd" and (row.run is not injection.lose_power or "--durability=disk" in flags)
 
 
 def main() -> int:

@@ -147,7 +147,7 @@ def test_stop_ends_a_query_and_lets_none_begin() -> None:
     assert len(http.urls) == 3
 
 
-def test_stop_does_not_strike_who_just_got_an_answer() -> None:
+def test_stop_does_not_hit_who_just_got_an_answer() -> None:
     http = FakeHTTP(answer())  # a short one: whoever checks a long one may yield, and still be asking
     auth, elsewhere = Auth(["a:1"], http), Event()
 

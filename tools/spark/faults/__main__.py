@@ -31,7 +31,7 @@ def main() -> None:
             continue
         directory = Path(tempfile.mkdtemp(prefix="nsq-faults-"))
         tally, deaths = play(row, directory, arguments.times)
-        times = len(row.blows) * (row.times if arguments.times is None else arguments.times)
+        times = len(row.faults) * (row.times if arguments.times is None else arguments.times)
         cells = [row.name, times, *tally, deaths + 1]
         print(f"| {' | '.join(str(cell) for cell in cells)} |", flush=True)
         if row.spool and (tally.lost or tally.duplicated):

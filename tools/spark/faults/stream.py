@@ -1,4 +1,4 @@
-"""The stream that is struck, as a program: topics of NSQ into Parquet files, until a file `stop` appears.
+"""The stream under fault, as a program: topics of NSQ into Parquet files, until a file `stop` appears.
 
     python stream.py JOB        JOB: a directory with job.json: master, conf, options
 
