@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
         _write(sys.stderr, f"{time.strftime('%Y/%m/%d %H:%M:%S')} {error}\n")
         return 1
     except StartError as error:
-        # with nsqd's own prefix, whatever log-prefix says
+        # with nsqd's own prefix, whatever log-prefix is
         Logger(Options().log_prefix, Level.FATAL).fatal("%s", error.line)
         return 1
 

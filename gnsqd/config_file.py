@@ -1,7 +1,7 @@
 """The TOML config file, and the order of precedence: command line flag, config key, default (NSQD-COMPAT 1.3).
 
 Values are coerced as the real daemon does, with its messages, unless that only causes failures: an integer for a bool
-means what it says (1 is true), and values that it would misprint or crash on are refused.
+has its usual meaning (1 is true), and values that it would misprint or crash on are refused.
 """
 
 import os

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# What --json says of a message, for the help of commands.
+# What --json has of a message, for the help of commands.
 DOCUMENT = """
         topic, timestamp (ns since 1970, when it was published), attempts, id
         body     text, or null if it is not UTF-8

@@ -15,7 +15,7 @@ from gnsq_pipeline.progress import Progress, Totals
 
 _BARS = "▁▂▃▄▅▆▇█"
 _BATCHES = 40  # in the bar chart
-_IDLE_LINE = 60.0  # seconds between two lines that say that nothing happens
+_IDLE_LINE = 60.0  # seconds between two lines about nothing happening
 
 
 def count(number: float) -> str:

@@ -1,4 +1,4 @@
-"""The options that commands share, as click decorators and types; each says which parameters the command gets for it.
+"""The options that commands share, as click decorators and types; each documents the parameters that the command gets.
 
 How addresses, durations and sizes are written is how the options of `format("nsq")` are (`pyspark_nsq.option_values`).
 """
@@ -35,7 +35,7 @@ class KindType(click.ParamType[Any]):
 
 
 class Moment(click.ParamType[int]):
-    """A moment as nanoseconds since 1970: ISO 8601 (UTC unless it says otherwise), or seconds since 1970."""
+    """A moment as nanoseconds since 1970: ISO 8601 (UTC unless it has an offset), or seconds since 1970."""
 
     name = "time"
 
@@ -83,7 +83,7 @@ SETTING = Setting()
 MOMENT = Moment()
 
 _SPARK_OPTIONS = (
-    click.option("--master", metavar="URL", help="Where Spark runs; without it here, or what spark-submit says."),
+    click.option("--master", metavar="URL", help="Where Spark runs; default: here, or as given to spark-submit."),
     click.option("--conf", "conf", type=SETTING, multiple=True, help="A setting of Spark; may be repeated."),
     click.option("--verbose", is_flag=True, help="Let Spark log, and show where an error comes from."),
 )

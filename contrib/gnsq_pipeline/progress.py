@@ -46,7 +46,7 @@ def read_progress(text: str) -> Progress:
 
 
 def lag(sources: list[Mapping[str, Any]]) -> int | None:
-    """How many messages wait, over all sources that say so."""
+    """How many messages wait, over all sources that report it."""
     from pyspark_nsq.offsets import unread
 
     offsets = [source.get("latestOffset") for source in sources]

@@ -66,7 +66,7 @@ def stoppable() -> Iterator[Stop]:
 def run_query(start: Callable[[], "StreamingQuery"], stop: Stop, *observers: Observer) -> Totals:
     """Run a query until it ends or `stop` is set; PipelineError with the reason when it fails.
 
-    The totals say whether it ended by itself. A signal to a process group also ends the JVM: errors that follow are not
+    Totals know whether it ended by itself. A signal to a process group also ends the JVM: later errors are not
     the query's.
     """
     totals = Totals()

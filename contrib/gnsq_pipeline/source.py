@@ -8,7 +8,7 @@ from gnsq_pipeline.files import local_path
 SPOOL = "_spool"
 CHECKPOINT = "_checkpoint"
 
-# How the command line says what these options say.
+# The command line's options for these options.
 _FLAGS = {
     "'subscribe'": "--topic",
     "'channel'": "--channel",

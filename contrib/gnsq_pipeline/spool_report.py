@@ -90,7 +90,7 @@ def remove(directory: str, stream: str, with_uncommitted: bool) -> dict[str, obj
     if messages and report.kind != "read" and not with_uncommitted:
         raise PipelineError(
             f"stream {report.stream}: {messages:,} messages are not committed and would be lost; "
-            "run the query to its end first, or say --with-uncommitted"
+            "run the query to its end first, or use --with-uncommitted"
         )
     return {"stream": report.stream, "removed_bytes": _removed(spool, report.stream)}
 

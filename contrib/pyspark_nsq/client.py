@@ -284,7 +284,7 @@ class Client:
                 return False
         except OSError as error:
             if not size:
-                self._take_frames()  # the daemon may have said why
+                self._take_frames()  # the daemon may have sent the reason
                 self._lost(f"went away: {reason(error)}")
         if not size:
             self._take_frames()
@@ -380,7 +380,7 @@ class Client:
         self._take_frames()
 
     def _explain(self, error: OSError) -> NoReturn:
-        """Sending failed; before it closed, the daemon may have said why."""
+        """Sending failed; before it closed, the daemon may have sent the reason."""
         while self._read():
             pass
         self._lost(f"went away: {reason(error)}")

@@ -29,7 +29,7 @@ _IDS_OF_A_FILE = 500_000
 
 
 class IdsFile(NamedTuple):
-    """What the name of an ids file says."""
+    """What the name of an ids file contains."""
 
     path: str
     batch: int

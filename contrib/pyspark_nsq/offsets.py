@@ -116,7 +116,7 @@ def report(offset: Offset, waiting: Mapping[tuple[str, str], int], planned: bool
 
 
 def unread(latest: str | Mapping[str, Any] | None) -> int:
-    """The messages still unread by a progress's `sources[0].latestOffset`; 0 if it says nothing about them."""
+    """The messages still unread by a progress's `sources[0].latestOffset`; 0 if it does not contain them."""
     value = json.loads(latest) if isinstance(latest, str) else latest
     by_topic = value.get("unread", {}) if isinstance(value, Mapping) else {}
     return sum(count for by_nsqd in by_topic.values() for count in by_nsqd.values())

@@ -1,4 +1,4 @@
-"""Tables of options: what a row says, and reading the options of Spark by such a table.
+"""Tables of options: what a row contains, and reading the options of Spark by such a table.
 
 Spark's option keys know no case. What cannot be obeyed is an OptionError.
 """

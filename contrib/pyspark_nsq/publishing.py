@@ -20,7 +20,7 @@ _FINAL = frozenset({"E_BAD_TOPIC", "E_BAD_MESSAGE", "E_BAD_BODY", "E_INVALID"})
 
 
 class Publisher:
-    """Owns the connection of a task. `start` says with which nsqd to begin, counted around."""
+    """Owns the connection of a task. `start` is the number of the nsqd to begin with, modulo their number."""
 
     def __init__(self, settings: Settings, start: int = 0) -> None:
         self._settings = settings

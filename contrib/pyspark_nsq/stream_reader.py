@@ -143,7 +143,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert location is not None
         try:
             reports = inspect(location)
-        except (OSError, SpoolError):  # there is none yet; or making this stream's directory will fail and say why
+        except (OSError, SpoolError):  # there is none yet; or making this stream's directory will fail with the reason
             return
         for other in reports:
             messages = sum(batch.messages for batch in other.uncommitted)

@@ -21,7 +21,7 @@ _BUFFER = 1 << 20  # bytes
 @dataclass
 class DueTimes:
     """By attempts and id, as they stand in a payload: due times in ns, and where the payloads of messages that are
-    held back stand in the file, as (position, size). `damage` says why the file was read no further than to `end`.
+    held back stand in the file, as (position, size). `damage` is why the file was read no further than to `end`.
     """
 
     due: dict[bytes, int] = field(default_factory=dict)

@@ -12,4 +12,4 @@ class DataDirectoryError(NsqSourceError):
 
 
 class CorruptionError(NsqSourceError):
-    """Messages are missing, and the option `corruption` says that this is an error."""
+    """Messages are missing, and the option `corruption` makes this an error."""

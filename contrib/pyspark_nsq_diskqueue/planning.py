@@ -29,7 +29,7 @@ _BAD = ".bad"
 _SIZE_OF_META = 200  # bytes; it has five numbers
 _ATTEMPTS = 5
 _log = logging.getLogger(__name__)
-_PAUSE = 0.05  # seconds; a daemon that deletes a file says so in meta right afterwards
+_PAUSE = 0.05  # seconds; a daemon that deletes a file records it in meta right afterwards
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def _plan_directory(directory: str, everything: bool) -> Iterator[FileTask]:
         # In this order: a running daemon writes records first and then meta, so no file seems to be too short.
         metas = {name: read_meta(directory, name) for name in names}
         queues = _list_queues(directory)
-        # It also reads and deletes files; then meta soon has that.
+        # It also reads and deletes files; then meta soon has it.
         if not any(_missing(meta, queues.get(name, _Queue())) for name, meta in metas.items()):
             break
     for name, meta in metas.items():

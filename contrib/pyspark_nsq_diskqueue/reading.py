@@ -1,6 +1,6 @@
 """What a task does: reads its file in chunks, and makes an Arrow batch of each.
 
-A damaged record costs the rest of its file, as it costs nsqd (NSQD-COMPAT 4.6), and is said in nsqd's words. What
+A damaged record costs the rest of its file, as it costs nsqd (NSQD-COMPAT 4.6), and is reported in nsqd's words. What
 becomes of damage is an option: an error, a row without a message whose column `corruption` describes it, or nothing.
 """
 
@@ -44,7 +44,7 @@ def read_task(
 
 
 class _Reader:
-    """Reads for one task. Afterwards `damage` says why not everything was read."""
+    """Reads for one task. Afterwards `damage` is why not everything was read."""
 
     def __init__(self, task: FileTask, max_msg_size: int, read_at: ReadAt) -> None:
         self.damage: Damage | None = None

@@ -25,7 +25,7 @@ OVERHEAD = 4 + MIN_RECORD_SIZE  # bytes of a message in a disk queue beside its 
 
 
 class OutOfBounds(BrokerError):
-    """Publishers are refused, for now at least: the reason says which bound of what."""
+    """Publishers are refused, for now at least: the reason names the bound."""
 
 
 class Bounds:

@@ -1,4 +1,4 @@
-"""All topics of the daemon, what nsqd.dat says of them, and the daemon's health."""
+"""All topics of the daemon, what nsqd.dat has of them, and the daemon's health."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from time import time
@@ -39,7 +39,7 @@ class Registry:
         self._exiting = False
 
     def attach(self, environment: Environment) -> None:
-        """Say what topics are made from; the environment in turn reports health here."""
+        """Set what topics are made from; the environment in turn reports health here."""
         self._environment = environment
 
     def set_health(self, error: Exception | None) -> None:

@@ -35,7 +35,7 @@ _STATE = Struct(
     package="auth",
 )
 
-# What RE2 says of a regex that it refuses, in the words of Go's regexp; where they differ.
+# RE2's errors for a regex that it refuses, in the words of Go's regexp where they differ.
 _REGEX_ERRORS = {
     "missing ]": "missing closing ]",
     "missing )": "missing closing )",

@@ -39,7 +39,7 @@ Registrations = Callable[[], list[tuple[str, list[str]]]]  # topic names, each w
 
 class LookupdError(NSQError):
     """A command got no answer, and the connection is closed. `command` is the one that failed, "" if there was no
-    connection to send it on; `ended` says that the other side had closed it."""
+    connection to send it on; `ended` if the other side had closed it."""
 
     def __init__(self, command: str, text: str, ended: bool = False) -> None:
         super().__init__(text)
@@ -102,7 +102,7 @@ class LookupPeer:
         self.loop = spawn(f"lookupLoop:{self.address}", self.lookupLoop)
 
     def tell(self, kind: str, command: str) -> None:
-        """Queue a command about a topic or a channel, as `kind` says. Never yields."""
+        """Queue a command about a topic or a channel, by `kind`. Never yields."""
         if len(self._events) < MAX_EVENTS:
             self._events.append((kind, command))
         else:

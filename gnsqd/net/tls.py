@@ -56,7 +56,7 @@ _REASONS = {
     "peer did not return a certificate": "client didn't provide a certificate",
     "certificate verify failed": "failed to verify client certificate",
 }
-# What the peer's alert says, where Go says it otherwise.
+# Texts of the peer's alerts, where Go words them differently.
 _ALERTS = {
     "bad record mac": "bad record MAC",
     "certificate expired": "expired certificate",

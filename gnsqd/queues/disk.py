@@ -1,6 +1,6 @@
 """A queue whose store is a disk queue, and how messages go to one and come from it.
 
-The records of a disk queue do not say how long a message is to be held back. Its `storage.disk.due_times` do.
+The records of a disk queue do not contain how long a message is to be held back. `storage.disk.due_times` does.
 """
 
 from collections.abc import Callable

@@ -257,7 +257,7 @@ class JournalStore(Store):
             queues = [queue for queue in journal.queues.values() if isinstance(queue, JournaledQueue)]
             left = sum(map(self._write_to_disk, queues))
             if not left:
-                journal.sync()  # before the journal says that it does not count
+                journal.sync()  # before the journal records that it does not count
         except StorageError as error:
             left = 1
             self.log.error("TOPIC(%s): %s", self.topic, error)

@@ -155,7 +155,7 @@ class Queue:
     def put(self, messages: list[Message], takers: int = 0) -> None:
         """Queue messages; StorageError if the store refuses some: the first `error.written` are queued nevertheless.
 
-        `takers` says how many messages could be taken at once: an ephemeral queue has room for these."""
+        `takers` is how many messages could be taken at once: an ephemeral queue has room for these."""
         room = max(self.capacity - len(self.memory), 0)
         if len(messages) <= room:
             self.memory.extend(messages)

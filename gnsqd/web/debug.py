@@ -5,7 +5,7 @@ collapsed format of flamegraph.pl, inferno and speedscope. Its first frame is th
 takes the samples, SAMPLES_PER_SECOND of them on a busy core and none while the daemon waits.
 
 Compiled modules have no frames: their time counts for the Python code that runs next, and their greenlets show by name
-where a stack would say more.
+where a stack would show more.
 """
 
 import ctypes

@@ -115,7 +115,7 @@ def set_option(ctx: click.Context, cluster: Cluster, output: Output, option: str
         others = [error for error in errors if not (isinstance(error, Refused) and error.code == _UNKNOWN)]
         raise not_found(f"the option {option}{suggestion(option, NODE_OPTIONS)}", others)
     table = _change_table(option, answers)
-    # Where nothing was changed, the errors say it all.
+    # Where nothing was changed, the errors are enough.
     output.show(lambda: _change_document(option, answers), lambda: [table] if found else [], lambda: table)
     ctx.exit(report(errors))
 

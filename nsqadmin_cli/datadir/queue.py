@@ -17,7 +17,7 @@ from nsqadmin_cli.errors import AdminError
 class Plan:
     """The files of a queue with unread messages: `numbers`, the first of them from `position` on.
 
-    `meta` is None if it is unusable, as `meta_error` says; everything counts as unread then. `missing` names missing
+    `meta` is None if it is unusable (`meta_error`); everything counts as unread then. `missing` names missing
     files, empty if there are none; `read` are files left from before the read position.
     """
 

@@ -119,7 +119,7 @@ def positive_seconds(text: str) -> float:
 
 
 def find_lanes(arguments: argparse.Namespace) -> list[Lane]:
-    """The real nsqd and each of ours that is there and built as its name says; reports which is left out, and why."""
+    """The real nsqd and each of ours that is there and built as its name requires; logs which is left out, and why."""
     try:
         lanes = [Lane.parse("nsqd", arguments.real)]
     except BenchmarkError as error:

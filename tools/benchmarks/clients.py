@@ -112,7 +112,7 @@ class Requeuer(Consumer):
 
 
 def consuming(consumers: Sequence[Consumer], rdy: int) -> Iterator[tuple[Consumer, int]]:
-    """Give them a window, and say without end who got something, and how many messages; BenchmarkError if no more
+    """Give them a window, and yield without end who got something, and how many messages; BenchmarkError if no more
     come."""
     done = 0
     with selectors.DefaultSelector() as selector:

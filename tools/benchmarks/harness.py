@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.lanes import BenchmarkError, Lane
 from benchmarks.row import RATE, Load, Measurement, RanDry, Row
 
-# A figure this close to what the load reaches with the sink says as much about the load as about the daemon.
+# A figure this close to what the load reaches with the sink depends on the load as much as on the daemon.
 NEAR_LIMIT = 0.8
 
 

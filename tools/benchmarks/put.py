@@ -1,6 +1,6 @@
 """Topic put and topic-to-channel put inside the process: nsq's own Go benchmarks beside the same loop in ours.
 
-They need no daemon; the one that runs meanwhile says by what it is, and by its command line, what to measure.
+They need no daemon; what to measure is determined by the one that runs meanwhile, and by its command line.
 """
 
 import json

@@ -51,7 +51,7 @@ def nothing(daemon: Daemon, count: int) -> Iterator[None]:
 @dataclass(frozen=True)
 class Dimension:
     """Something there can be many of. `present` provides them; `work` then moves about that many messages, returns
-    once the daemon is done with them, and says how many it were and what CPU time the daemon took."""
+    once the daemon is done with them, with their number and the CPU time that the daemon took."""
 
     name: str
     what: str  # the messages that are moved

@@ -26,7 +26,7 @@ class Account:
         self.acknowledged: list[bytes] = []
         self.refused: list[list[bytes]] = []
         self.unanswered: list[bytes] = []
-        self.error = ""  # of the last refusal that said why
+        self.error = ""  # of the last refusal with a reason
         self._client: Client | None = None
 
     def publish(self, verb: str, *sizes: int) -> bool:

@@ -1,6 +1,6 @@
 """gnsqd with a wall clock that a test sets while it runs, as an operator or NTP would; monotonic time goes on.
 
-As a program: adds to `time.time` and `time.time_ns` what a shared file says, and runs gnsqd's `__main__` with the
+As a program: adds to `time.time` and `time.time_ns` the number in a shared file, and runs gnsqd's `__main__` with the
 arguments given. As a module: `WallClock` is the test's end of that file.
 """
 

@@ -104,7 +104,7 @@ class Tally:
         return all(receipts.finished_count == self.count for receipts in self.channels.values())
 
     def complaints(self, stats: dict[str, Any]) -> list[str]:
-        """What is wrong at the end, when nothing should be left; `stats` is what the daemon says of the topic."""
+        """What is wrong at the end, when nothing should be left; `stats` are the daemon's, of the topic."""
         found = [
             (f"{key} {stats[key]}", f"{wanted} expected")
             for key, wanted in (("depth", 0), ("message_count", self.count), ("message_bytes", self.bytes))

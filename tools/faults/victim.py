@@ -349,7 +349,7 @@ def let_it_sync() -> Step:
 
 
 def holds(*, topic: Position = (0, 0), channel: Position = (0, 0), in_flight: int = 0, deferred: int = 0) -> Step:
-    """Wait until /stats says so; of topic and channel the messages in memory and those on disk."""
+    """Wait until /stats has that; of topic and channel the messages in memory and those on disk."""
 
     def counts(victim: Victim) -> tuple[Position, Position, int, int]:
         stats, entry = victim.topic(), victim.channel()

@@ -63,7 +63,7 @@ class Arena:
         return session.trace
 
     def judge(self, seed: str) -> None:
-        """Play; a Difference says what is left of the session when steps that play no part are left out."""
+        """Play; a Difference has what is left of the session when steps that play no part are left out."""
         try:
             self.play(seed)
         except Difference as error:

@@ -306,7 +306,7 @@ class Run:
             self._daemon.kill()
         else:
             assert self._daemon.terminate() == 0
-        self._settle()  # what the daemon said before it ended counts
+        self._settle()  # what the daemon answered before it ended counts
         self._disconnect()
         for topic in self._topics.values():
             for channel in topic.channels.values():

@@ -1,7 +1,7 @@
 """Plays commands and requests to two daemons at a time, and compares what they answer.
 
 Every step waits until both daemons are at rest: for the answers and the messages that have to come (`queues` knows how
-many), and until /stats of both says the same, and that everything is where it must end up. So the outcome is
+many), and until /stats of both is the same, and that everything is where it must end up. So the outcome is
 determined: one thing is outstanding at a time, and of the consumers of a channel one at most has room.
 """
 

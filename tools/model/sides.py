@@ -223,6 +223,6 @@ def counts(text: bytes) -> Stats:
 
 
 def shown(stats: bytes) -> list[str]:
-    """What both daemons must say: without times and ports, and the clients in any order."""
+    """What both daemons must answer: without times and ports, and the clients in any order."""
     text = NAMELESS.sub("", stats.decode()).replace("},{", "}\n{").replace("[{", "[\n{").replace("}]", "}\n]")
     return sorted(line.strip() for line in text.split("\n"))

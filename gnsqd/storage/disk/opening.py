@@ -6,7 +6,7 @@ queue that was not in the listing and has not been opened since has no files.
 
 The real nsqd starts an empty queue when there is no meta file or an unreadable one, and so overwrites what the data
 files hold. Here every data file is read from its beginning: records may come twice, but none is lost. Like there,
-writing goes on in a new file when the write file is longer than meta says, because meta is older than the last
+writing goes on in a new file when the write file is longer than in meta, because meta is older than the last
 records; also when it is shorter, because writing behind its end would leave a hole in it, and when there are files
 behind it, because a full disk took records but no newer meta file.
 """
@@ -34,7 +34,7 @@ class DataFiles:
 
     def __init__(self, data_path: str, names: Iterable[str]) -> None:
         self.data_path = data_path
-        self._numbers: dict[str, list[int] | None] = {}  # of data files; None: only a listing would say
+        self._numbers: dict[str, list[int] | None] = {}  # of data files; None: only a listing would show
         for name in names:
             if match := _OF_QUEUE.fullmatch(name):
                 queue, is_meta = match.groups()

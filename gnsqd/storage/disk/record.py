@@ -44,7 +44,7 @@ def frame_records(payloads: Sequence[bytes]) -> bytes:
 
 
 class Meta(NamedTuple):
-    """What the meta file says. Positions are (file number, bytes), of the next record to read and to write."""
+    """The content of the meta file. Positions are (file number, bytes), of the next record to read and to write."""
 
     depth: int = 0
     read_file: int = 0

@@ -97,7 +97,7 @@ class Journal:
         self._snapshot_size = 0
         self._snapshot: Snapshot | None = None  # of the next segment, until it is complete
         self._abandoned: list[Segment] = []  # to be deleted when there is another
-        self._unmarked: list[Segment] = []  # do not yet say that another follows
+        self._unmarked: list[Segment] = []  # do not yet record that another follows
         self._finished_floor = 0  # no message before this one is live, by what is written
         self._unsynced: list[AppendedFile] = []  # of segments that are no longer written
         self._unconfirmed: list[tuple[int, list[bytes], list[Mark]]] = []  # what an fsync must confirm
@@ -332,7 +332,7 @@ class Journal:
             self._mark_continued()
 
     def _mark_continued(self) -> None:
-        """The last segment survives what it is to survive, so those before it may say that it follows."""
+        """The last segment survives what it is to survive, so those before it may record that it follows."""
         for segment in self._unmarked:
             segment.mark_continued()
         self._unmarked = []
@@ -537,8 +537,8 @@ class Journal:
         self.commit()
 
     def remove(self, at_once: bool = True) -> None:
-        """Delete all files; if `at_once`, as one step for whoever finds them after a kill: the newest, which says that
-        none counts, goes last. May yield. Nothing is written from now on."""
+        """Delete all files; if `at_once`, as one step for whoever finds them after a kill: the newest, which records
+        that none counts, goes last. May yield. Nothing is written from now on."""
         if self.closed:
             return
         segments = self._segments.all

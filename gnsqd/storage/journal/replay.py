@@ -1,4 +1,4 @@
-"""What a journal says when a daemon starts: which messages there are, and what each queue has done with them.
+"""What a journal contains when a daemon starts: which messages there are, and what each queue has done with them.
 
 Every segment is read from the oldest on. The newest begins with a snapshot, so what is missing of older ones costs
 nothing but the messages that were in them. Damage never stops the replay: what is readable behind it counts, and where
@@ -80,7 +80,7 @@ class Replay:
         self._log = log
         self._first_number = 1  # of all that counts
         self._written_end = 1  # every number below was written
-        self._continued: Segment | None = None  # the last segment, if it says that another follows
+        self._continued: Segment | None = None  # the last segment, if it records that another follows
         self._now = time_ns()
         self._snapshot: dict[int, QueueState] | None = None  # one that is not complete
         self._snapshot_records = 0

@@ -1,7 +1,7 @@
 """What is measured, a row of ROWS each: a frame or a stream to run, and what daemons hold before.
 
 Everything is read and written once, from the call of the action to its end, by a local session of two cores; that
-includes planning, and with a stream its start. What is read goes nowhere (`noop`), but where the row says Parquet.
+includes planning, and with a stream its start. What is read goes nowhere (`noop`), unless the row names Parquet.
 """
 
 import time
