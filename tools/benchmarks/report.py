@@ -56,6 +56,7 @@ def row_document(result: RowResult) -> Document:
             "figure": result.limit.value,
             "cpu_seconds_per_million": result.limit.cpu_per_million,
             "load_cpu_seconds_per_million": result.limit.load_per_million,
+            "runs": [asdict(result.limit)],
         },
         "lanes": {
             lane: {
