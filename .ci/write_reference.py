@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from gnsqd.broker.consumer import ClientStats
+from gnsqd.broker.environment import ClientStats
 from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, MemoryStats, StatField
 from gnsqd.web.routes import ROUTES, Route
 from gnsqd.wire.codec import GRAMMAR, Tail
@@ -288,6 +288,8 @@ def http_errors() -> dict[str, set[str]]:
         found.setdefault(code, set()).add(status)
     for parameter in re.findall(r'_required\(.*"(\w+)"\)', sources):
         found[f"MISSING_ARG_{parameter.upper()}"] = {"400"}
+    for what in re.findall(r'check_limit\(.*"(\w+)"\)', sources):
+        found[f"TOO_MANY_{what.upper()}"] = {"503"}
     for code in re.findall(r'CodecError\("E_([A-Z_]+)"', _sources("wire")):
         found[code] = {"413"}
     return found

@@ -17,9 +17,9 @@ from typing import TextIO
 import gevent
 from gevent.util import print_run_info
 
-from gnsqd import config_file, gc_tuning
+from gnsqd import gc_tuning
+from gnsqd.configuration import BadValue, FlagError, HelpRequested, load_file, parse_flags, resolve, usage
 from gnsqd.errors import StartError
-from gnsqd.flags import BadValue, FlagError, HelpRequested, parse_flags, usage
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.version import version_string
@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
             _write(sys.stdout, f"{version_string()}\n")
             return 0
         path = flags.get("config")
-        return _run(config_file.resolve(flags, config_file.load(path) if path else {}))
+        return _run(resolve(flags, load_file(path) if path else {}))
     except HelpRequested:
         _write(sys.stderr, usage())
         return 0

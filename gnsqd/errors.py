@@ -1,20 +1,13 @@
-"""The bases of everything gnsqd raises on purpose; each layer derives its own from these.
-
-- NSQError: everything raised on purpose; str() is the text for people
-  - StartError: the daemon cannot start; one FATAL line, exit 1
-  - BrokerError: a topic or channel refuses; carries a reason, no wire or HTTP code
-  - StorageError: trouble with the disk
-  - AuthError: no auth server vouches for a client
-"""
+"""The bases of everything gnsqd raises on purpose; each layer derives its own from these."""
 
 
 class NSQError(Exception):
-    """Raised on purpose, as opposed to a defect."""
+    """Raised on purpose, as opposed to a defect; str() is the text for people."""
 
 
 class StartError(NSQError):
-    """The daemon cannot start. `line` is the text of the FATAL line: `{prefix} - {text}`, or the text alone when
-    `prefix` is empty (NSQD-COMPAT 1.4)."""
+    """The daemon cannot start, and exits with code 1. `line` is the text of the FATAL line: `{prefix} - {text}`, or the
+    text alone when `prefix` is empty (NSQD-COMPAT 1.4)."""
 
     def __init__(self, text: str, prefix: str = "failed to instantiate nsqd") -> None:
         super().__init__(text)
@@ -26,7 +19,8 @@ class StartError(NSQError):
 
 
 class BrokerError(NSQError):
-    """A topic or channel refuses. `reason` is what clients see behind `failed `: `exiting`, `ID not in flight`."""
+    """A topic or channel refuses. `reason` is what clients see behind `failed `: `exiting`, `ID not in flight`; it has
+    no code of the wire or of HTTP."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -4,15 +4,14 @@ Everything here follows the documentation and the observed output of Go's strcon
 Parsers raise ValueError with the text Go's error has. Text that was not valid UTF-8 travels as surrogate escapes.
 """
 
-import enum
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from json.encoder import encode_basestring
 from string import hexdigits
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 _ESCAPES = {
     "\a": r"\a", "\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\v": r"\v", "\\": r"\\", '"': r"\"",
@@ -47,7 +46,7 @@ class NumberError(ValueError):
 
 
 _INT64 = range(-(1 << 63), 1 << 63)
-_INT32 = range(-(1 << 31), 1 << 31)
+_RANGES = {"int": _INT64, "int32": range(-(1 << 31), 1 << 31)}
 
 _DECIMAL = re.compile(r"[+-]?[0-9]+")
 # The literal forms that flags take: underscores between digits, base by prefix, a leading zero is octal.
@@ -157,14 +156,8 @@ def _fraction(digits: str, unit: int) -> int:
 
 def _quote_ascii(text: str) -> str:
     """The time package's own quoting: everything outside ASCII as bytes."""
-    out = []
-    for byte in text.encode("utf-8", "surrogateescape"):
-        character = chr(byte)
-        if byte >= 0x80 or byte < 0x20:
-            out.append(f"\\x{byte:02x}")
-        else:
-            out.append("\\" + character if character in '"\\' else character)
-    return '"' + "".join(out) + '"'
+    escaped = text.replace("\\", r"\\").replace('"', r"\"").encode("utf-8", "surrogateescape")
+    return '"' + "".join(chr(byte) if 0x20 <= byte < 0x80 else f"\\x{byte:02x}" for byte in escaped) + '"'
 
 
 def format_duration(nanoseconds: int) -> str:
@@ -239,41 +232,26 @@ def dumps(value: object) -> str:
     Takes str, int, float, bool, None, and lists, tuples and dicts with str keys of these; keys keep their order.
     Raises TypeError for other types, ValueError for NaN and infinities.
     """
-    parts: list[str] = []
-    _dump(value, parts.append)
     # these characters occur in strings only
-    return _HTML_CHARACTERS.sub(lambda match: _HTML.get(match[0], r"\ufffd"), "".join(parts))
+    return _HTML_CHARACTERS.sub(lambda match: _HTML.get(match[0], r"\ufffd"), _dump(value))
 
 
-def _dump(value: object, write: Callable[[str], None]) -> None:
+def _dump(value: object) -> str:
     if isinstance(value, str):
-        write(encode_basestring(value))
-    elif value is None:
-        write("null")
-    elif isinstance(value, bool):
-        write("true" if value else "false")
-    elif isinstance(value, int):
-        write(int.__repr__(value))
-    elif isinstance(value, float):
-        write(_json_float(value))
-    elif isinstance(value, dict):
-        separator = "{"
-        for key, item in value.items():
-            write(separator)
-            write(encode_basestring(key))
-            write(":")
-            _dump(item, write)
-            separator = ","
-        write("}" if value else "{}")
-    elif isinstance(value, list | tuple):
-        separator = "["
-        for item in value:
-            write(separator)
-            _dump(item, write)
-            separator = ","
-        write("]" if value else "[]")
-    else:
-        raise TypeError(f"{type(value).__name__} has no JSON form")
+        return encode_basestring(value)
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return int.__repr__(value)
+    if isinstance(value, float):
+        return _json_float(value)
+    if isinstance(value, dict):
+        return f"{{{','.join([f'{encode_basestring(key)}:{_dump(item)}' for key, item in value.items()])}}}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_dump, value))}]"
+    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 def _json_float(value: float) -> str:
@@ -282,22 +260,15 @@ def _json_float(value: float) -> str:
     return _fixed(value) if value == 0 or 1e-6 <= abs(value) < 1e21 else _scientific(value)
 
 
-class Kind(enum.Enum):
-    """Go types a JSON field may be declared with; the value is what errors call them."""
-
-    STR = "string"
-    INT64 = "int"
-    INT32 = "int32"
-    BOOL = "bool"
-    STRS = "[]string"
+# A JSON field may be declared with these, and Struct.
+GoType = Literal["string", "int", "int32", "bool", "[]string"]
 
 
 class Struct(NamedTuple):
-    """A struct of one of Go's packages, keys in lower case; a field that is a Struct holds a list of them."""
+    """A struct with its package, keys in lower case; a field that is a Struct holds a list of them."""
 
     name: str
-    fields: "Mapping[str, Kind | Struct]"
-    package: str = "nsqd"
+    fields: "Mapping[str, GoType | Struct]"
 
 
 def decode_object(data: bytes, struct: Struct) -> dict[str, Any]:
@@ -307,17 +278,26 @@ def decode_object(data: bytes, struct: Struct) -> dict[str, Any]:
     absent (for the whole body and for elements of a list, as an empty object). Raises ValueError for anything that
     is not JSON, for a value of another type, and for an integer out of range.
     """
+    return _object(_parse(data), struct, "value", "")
+
+
+def decode_strings(data: bytes) -> list[str] | None:
+    """A JSON list of strings, an empty one for each null in it, or null for no list; ValueError for all else."""
+    parsed = _parse(data)
+    return None if parsed is None else _decode(parsed, "[]string", "value", "")
+
+
+def _parse(data: bytes) -> object:
     text = data.decode("utf-8", "surrogateescape")
     try:
         # numbers keep their text (1.0 is not an integer), objects their duplicate keys
-        parsed = json.loads(
+        return json.loads(
             text, object_pairs_hook=_Object, parse_int=_Number, parse_float=_Number, parse_constant=_refuse_constant
         )
     except json.JSONDecodeError as error:
         raise ValueError(_syntax_error(error)) from None
     except RecursionError:
         raise ValueError("exceeded max depth") from None
-    return _object(parsed, struct, "value", "")
 
 
 class _Object(list[tuple[str, Any]]):
@@ -340,50 +320,39 @@ def _object(parsed: object, struct: Struct, target: str, path: str) -> dict[str,
     if parsed is None:
         return {}
     if not isinstance(parsed, _Object):
-        raise _mismatch(parsed, target, f"{struct.package}.{struct.name}")
+        raise _mismatch(parsed, target, struct.name)
     values: dict[str, Any] = {}
     for key, item in parsed:
         name = key.replace("\u017f", "s").lower()  # Go's case folding, exact for names of ASCII letters
         kind = struct.fields.get(name)
-        inner = f"{path}.{name}" if path else name
-        where = f"struct field {struct.name}.{inner}"
+        if kind is not None and item is not None:
+            inner = f"{path}.{name}" if path else name
+            values[name] = _decode(item, kind, f"struct field {struct.name.rpartition('.')[2]}.{inner}", inner)
+        elif kind == "[]string" or isinstance(kind, Struct):
+            values.pop(name, None)  # null replaces a list, but nothing else
+    return values
+
+
+def _decode(item: object, kind: GoType | Struct, target: str, path: str) -> Any:
+    """The value of a field that is not null."""
+    if isinstance(kind, Struct) or kind == "[]string":
+        if type(item) is not list:
+            raise _mismatch(item, target, f"[]{kind.name}" if isinstance(kind, Struct) else kind)
         if isinstance(kind, Struct):
-            values[name] = _list(item, kind, where, inner)
-        elif kind is Kind.STRS and item is not None:
-            values[name] = _strings(item, where)
-        elif kind is not None and item is not None:
-            values[name] = _scalar(item, kind, where)
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _list(item: object, struct: Struct, target: str, path: str) -> list[dict[str, Any]] | None:
-    if item is None:
-        return None
-    if not isinstance(item, list) or isinstance(item, _Object):
-        raise _mismatch(item, target, f"[]{struct.package}.{struct.name}")
-    return [_object(element, struct, target, path) for element in item]
-
-
-def _strings(item: object, target: str) -> list[str]:
-    if not isinstance(item, list) or isinstance(item, _Object):
-        raise _mismatch(item, target, Kind.STRS.value)
-    return [str(_scalar("" if element is None else element, Kind.STR, target)) for element in item]
-
-
-def _scalar(item: object, kind: Kind, target: str) -> str | int | bool:
-    if isinstance(item, _Number):
-        bounds = {Kind.INT64: _INT64, Kind.INT32: _INT32}.get(kind)
+            return [_object(element, kind, target, path) for element in item]
+        return ["" if element is None else _decode(element, "string", target, path) for element in item]
+    if isinstance(item, _Number) and kind in _RANGES:
         try:
-            if bounds is not None and (number := parse_int(item)) in bounds:
+            if (number := parse_int(item)) in _RANGES[kind]:
                 return number
         except NumberError:
             pass
-        raise _mismatch(item, target, kind.value, f"number {item}" if bounds else "number")
-    if isinstance(item, bool) and kind is Kind.BOOL:
+        raise _mismatch(item, target, kind, f"number {item}")
+    if kind == "bool" and isinstance(item, bool):
         return item
-    if isinstance(item, str) and kind is Kind.STR:
+    if kind == "string" and type(item) is str:
         return re.sub("[\ud800-\udfff]", "\ufffd", item)
-    raise _mismatch(item, target, kind.value)
+    raise _mismatch(item, target, kind)
 
 
 def _mismatch(item: object, target: str, wanted: str, found: str = "") -> ValueError:

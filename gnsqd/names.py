@@ -1,11 +1,18 @@
-"""What a topic or channel may be called (NSQD-COMPAT section 2.3)."""
+"""Rules for topics and channels: what they may be called (NSQD-COMPAT section 2.3), and how many clients may create."""
 
 import re
+from collections.abc import Collection
+
+from gnsqd.errors import BrokerError
 
 EPHEMERAL_SUFFIX = "#ephemeral"
 MAX_NAME_LENGTH = 64
 
 _NAME = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
+
+
+class TooMany(BrokerError):
+    """There are as many topics, or channels of a topic, as clients may create: each costs memory and files."""
 
 
 def is_valid_name(name: str) -> bool:
@@ -15,3 +22,9 @@ def is_valid_name(name: str) -> bool:
 
 def is_ephemeral(name: str) -> bool:
     return name.endswith(EPHEMERAL_SUFFIX)
+
+
+def check_limit(name: str, existing: Collection[str], limit: int, what: str) -> None:
+    """TooMany if a client may not create `name` beside what exists; 0 means no limit."""
+    if 0 < limit <= len(existing) and name not in existing:
+        raise TooMany(f"too many {what}")

@@ -12,7 +12,7 @@ from functools import partial
 
 from gevent.event import Event
 
-from gnsqd.broker.bounds import Bounds, BoundsLoop
+from gnsqd.broker.bounds import Bounds, bounds_loop
 from gnsqd.broker.dead_letters import DeadLetters
 from gnsqd.broker.drain import Drain
 from gnsqd.broker.environment import Environment
@@ -32,8 +32,7 @@ from gnsqd.observe.statsd import Statsd
 from gnsqd.options import TLS_REQUIRED, Options, validate, validate_after_tls
 from gnsqd.queues.data_path import DataPath
 from gnsqd.storage import metadata
-from gnsqd.storage.dirlock import DirLock
-from gnsqd.storage.free_disk import FreeDisk
+from gnsqd.storage.directory import DirLock, FreeDisk
 from gnsqd.storage.syncer import Syncer
 from gnsqd.supervisor import Supervisor
 from gnsqd.systemd import ServiceManager
@@ -67,7 +66,7 @@ class NSQD:
         self._metadata_file = metadata.MetadataFile(self._metadata_path, self._registry.metadata, self._syncer, log)
         self._drain = Drain(self._registry, options.drain_timeout, log, self._spawn, lambda: self.request_exit(0))
         self._free_disk = FreeDisk(options.data_path, options.min_free_disk, log) if options.min_free_disk else None
-        self._bounds_loop = BoundsLoop(self._bounds, self._free_disk)
+        self._bounds_exit = Event()
         self._dead_letters = DeadLetters(self._registry, log, self._spawn)
         self._terminating = False
         self._health = Health(self._registry, options.max_msg_size, self._metadata_path, self._syncer, log)
@@ -108,14 +107,16 @@ class NSQD:
         # /config shows what is registered with nsqlookupd
         options.broadcast_tcp_port = options.broadcast_tcp_port or max(tcp_listener.port, 0)
         options.broadcast_http_port = options.broadcast_http_port or max(http_port, 0)
-        self._auth = self._build_auth(client_roots)
+        timeouts = (options.http_client_connect_timeout, options.http_client_request_timeout)
+        http_client = HTTPClient(*timeouts, client_roots, options.tls_min_version, MAX_ANSWER_SIZE)
+        self._auth = Auth(options.auth_http_addresses, http_client)
         authenticate = self._auth.query if options.auth_http_addresses else None
         spawn_for_client = self._supervisor.spawn_for_client
         commands = Commands(self._registry, options, log, new_tls, authenticate)
         protocol = ProtocolV2(commands, log, spawn_for_client)
         self._tcp_server = TCPServer(tcp_listener, protocol, options, log, spawn_for_client)
         exiting = self._exit_requested.is_set
-        status = Status(options, self._registry, log, self._drain, self._debug, self._tcp_server, http_port, exiting)
+        status = Status(options, self._registry, self._drain, self._debug, self._tcp_server, http_port, exiting)
         api = API(options, self._registry, log, self._metadata_file, self._lookup, status, self._debug)
         router = Router(api, options, log)
         guard = build_guard(options, router, log)
@@ -141,7 +142,7 @@ class NSQD:
         self._spawn("persistLoop", self._metadata_file.persist_loop)
         self._spawn("healthLoop", self._health.loop)
         if options.bounded:
-            self._spawn("boundsLoop", self._bounds_loop.run)
+            self._spawn("boundsLoop", lambda: bounds_loop(self._bounds, self._free_disk, self._bounds_exit))
         if options.max_attempts:
             self._dead_letters.start()
         self._lookup.start()
@@ -158,11 +159,6 @@ class NSQD:
 
         context = tls.build_context(options)
         return None if context is None else partial(tls.TLSLayer, context), tls.read_client_roots(options)
-
-    def _build_auth(self, roots: bytes) -> Auth:
-        options = self._options
-        timeouts = (options.http_client_connect_timeout, options.http_client_request_timeout)
-        return Auth(options.auth_http_addresses, HTTPClient(*timeouts, roots, options.tls_min_version, MAX_ANSWER_SIZE))
 
     def _environment(self) -> Environment:
         return Environment(
@@ -249,7 +245,7 @@ class NSQD:
             self._debug.stop,
             *(server.close for server in self._http_servers),
             self._drain.stop,
-            self._bounds_loop.stop,
+            self._bounds_exit.set,
             self._dead_letters.stop,
             self._lookup.stop,
             self._metadata_file.close,  # before the topics go one by one

@@ -1,7 +1,7 @@
 """The one table of options: every flag of nsqd, its config key, default and help text.
 
-The table is the body of `Options`: a field is a row, `OPTIONS` lists them in order of declaration. The parser and
-the usage text (`flags`), the config file (`config_file`) and `/config/:opt` read it and define nothing themselves.
+The table is the body of `Options`: a field is a row, `OPTIONS` lists them in order of declaration. The parsers
+of the command line and the config file (`configuration`) and `/config/:opt` read it and define nothing themselves.
 Facts: NSQD-COMPAT 1.2 to 1.4.
 """
 
@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from gnsqd.errors import StartError
-from gnsqd.gotext import format_float, quote
+from gnsqd.gotext import format_float, parse_bool, quote
 from gnsqd.log import Level
 
 MILLISECOND = 1_000_000
@@ -27,9 +27,6 @@ TLS_NOT_REQUIRED = 0
 TLS_REQUIRED_EXCEPT_HTTP = 1
 TLS_REQUIRED = 2
 
-SIGTERM_CHOICES = ("exit", "drain")
-DURABILITY_CHOICES = ("none", "process", "disk")
-OVERFLOW_CHOICES = ("reject", "drop-oldest")
 BOUNDS = ("max_channel_depth", "max_topic_bytes", "message_ttl", "min_free_disk")
 MOST_ATTEMPTS = 0xFFFF  # that are counted
 
@@ -58,7 +55,7 @@ class Option:
     `name` is the attribute of `Options`, `flag` the command line name, `cfg` the key in the config file and in
     `/config/`; an empty `flag` or `cfg` means not settable there. `field` is the name that nsqd's messages about bad
     config values use. A row that leaves these out has forms of its name. `reload` marks options that `PUT /config/:opt`
-    may change, `ours` options that the real nsqd does not have.
+    may change, `ours` options that the real nsqd does not have. `choices`, if any, are all valid values.
     """
 
     name: str
@@ -70,6 +67,7 @@ class Option:
     help: str
     reload: bool = False
     ours: bool = False
+    choices: tuple[str, ...] = ()
 
 
 # Of a default; durations and some other rows state theirs.
@@ -215,7 +213,8 @@ class Options:
 
     durability: str = _row(
         "none",
-        "failures that acknowledged messages survive: none (as with nsqd, messages in memory are lost), "
+        choices=("none", "process", "disk"),
+        help="failures that acknowledged messages survive: none (as with nsqd, messages in memory are lost), "
         "process (kill -9 of the process), or disk (power loss)",
         ours=True,
     )
@@ -227,7 +226,8 @@ class Options:
     )
     overflow_policy: str = _row(
         "reject",
-        "at --max-channel-depth and --max-topic-bytes: reject (refuse publishers) or drop-oldest "
+        choices=("reject", "drop-oldest"),
+        help="at --max-channel-depth and --max-topic-bytes: reject (refuse publishers) or drop-oldest "
         "(drop the oldest messages)",
         ours=True,
     )
@@ -255,7 +255,8 @@ class Options:
     )
     sigterm: str = _row(
         "exit",
-        "what SIGTERM does: exit (at once), or drain (refuse new messages, exit when all queues are empty)",
+        choices=("exit", "drain"),
+        help="what SIGTERM does: exit (at once), or drain (refuse new messages, exit when all queues are empty)",
         ours=True,
     )
     drain_timeout: int = _duration(
@@ -315,6 +316,20 @@ def _option(field: "dataclasses.Field[Any]") -> Option:
 OPTIONS: tuple[Option, ...] = tuple(_option(field) for field in dataclasses.fields(Options))
 
 
+def parse_tls_required(text: str) -> int:
+    """`tcp-https` or a bool, in any case; ValueError otherwise."""
+    if text.lower() == "tcp-https":
+        return TLS_REQUIRED_EXCEPT_HTTP
+    return TLS_REQUIRED if parse_bool(text.lower()) else TLS_NOT_REQUIRED
+
+
+def parse_tls_version(text: str) -> int:
+    """The number of a version's name in any case; ValueError otherwise (`ssl3.0` included, which the help names)."""
+    if text.lower() not in TLS_VERSIONS:
+        raise ValueError(f"unknown tlsVersionOption {quote(text.lower())}")
+    return TLS_VERSIONS[text.lower()]
+
+
 def validate(options: Options) -> None:
     """What comes before TLS is built (NSQD-COMPAT 1.4, rows 2 to 4): refuses values (StartError), lets an auth policy
     turn TLS on, and cuts durations to what stays within an int64 when a time is added."""
@@ -323,10 +338,8 @@ def validate(options: Options) -> None:
             setattr(options, option.name, min(getattr(options, option.name), _LONGEST))
     if options.sync_every < 0:  # no number of operations is that, so the real daemon goes by sync-timeout alone
         options.sync_every = _LONGEST
-    if not 1 <= options.max_deflate_level <= 9:
-        raise StartError("--max-deflate-level must be [1,9]")
-    if not 0 <= options.node_id < 1024:
-        raise StartError("--node-id must be [0,1024)")
+    _require(1 <= options.max_deflate_level <= 9, "--max-deflate-level must be [1,9]")
+    _require(0 <= options.node_id < 1024, "--node-id must be [0,1024)")
     if options.tls_client_auth_policy and options.tls_required == TLS_NOT_REQUIRED:
         options.tls_required = TLS_REQUIRED
 
@@ -334,30 +347,25 @@ def validate(options: Options) -> None:
 def validate_after_tls(options: Options) -> None:
     """Refuses what the real daemon checks behind TLS (row 8), and what crashes or wedges it later (NSQD-COMPAT 0.1,
     item 16). StartError."""
-    for percentile in options.e2e_processing_latency_percentiles:
-        if not 0 < percentile <= 1:
-            raise StartError(f"invalid E2E processing latency percentile: {format_float(percentile)}")
-    if options.mem_queue_size < 0:
-        raise StartError("--mem-queue-size must be >= 0")
-    if options.sync_timeout <= 0:
-        raise StartError("--sync-timeout must be > 0")
-    if options.output_buffer_timeout <= 0:
-        raise StartError("--output-buffer-timeout must be > 0")
-    if options.queue_scan_selection_count < 0:
-        raise StartError("--queue-scan-selection-count must be >= 0")
-    if options.statsd_address and options.statsd_interval <= SECOND:
-        raise StartError("--statsd-interval must be > 1s")
-    if options.e2e_processing_latency_percentiles and options.e2e_processing_latency_window_time < 2:
-        raise StartError("--e2e-processing-latency-window-time must be > 1ns")
-    if options.durability not in DURABILITY_CHOICES:
-        raise StartError(f"--durability must be none, process or disk, not {quote(options.durability)}")
+    percentiles = options.e2e_processing_latency_percentiles
+    for percentile in percentiles:
+        _require(0 < percentile <= 1, f"invalid E2E processing latency percentile: {format_float(percentile)}")
+    _require(options.mem_queue_size >= 0, "--mem-queue-size must be >= 0")
+    _require(options.sync_timeout > 0, "--sync-timeout must be > 0")
+    _require(options.output_buffer_timeout > 0, "--output-buffer-timeout must be > 0")
+    _require(options.queue_scan_selection_count >= 0, "--queue-scan-selection-count must be >= 0")
+    _require(not options.statsd_address or options.statsd_interval > SECOND, "--statsd-interval must be > 1s")
+    window = options.e2e_processing_latency_window_time
+    _require(not percentiles or window >= 2, "--e2e-processing-latency-window-time must be > 1ns")
     for option in OPTIONS:
-        if option.name in BOUNDS and getattr(options, option.name) < 0:
-            raise StartError(f"--{option.flag} must be >= 0")
-    if options.overflow_policy not in OVERFLOW_CHOICES:
-        choices = " or ".join(OVERFLOW_CHOICES)
-        raise StartError(f"--overflow-policy must be {choices}, not {quote(options.overflow_policy)}")
-    if not 0 <= options.max_attempts <= MOST_ATTEMPTS:
-        raise StartError(f"--max-attempts must be [0,{MOST_ATTEMPTS}]")
-    if options.sigterm not in SIGTERM_CHOICES:
-        raise StartError(f"--sigterm must be {' or '.join(SIGTERM_CHOICES)}, not {quote(options.sigterm)}")
+        value = getattr(options, option.name)
+        if option.choices and value not in option.choices:
+            listed = f"{', '.join(option.choices[:-1])} or {option.choices[-1]}"
+            raise StartError(f"--{option.flag} must be {listed}, not {quote(value)}")
+        _require(option.name not in BOUNDS or value >= 0, f"--{option.flag} must be >= 0")
+    _require(0 <= options.max_attempts <= MOST_ATTEMPTS, f"--max-attempts must be [0,{MOST_ATTEMPTS}]")
+
+
+def _require(valid: bool, text: str) -> None:
+    if not valid:
+        raise StartError(text)

@@ -13,6 +13,7 @@ from gevent import sleep
 from gnsqd.broker.drain import Drain
 from gnsqd.broker.registry import Registry
 from gnsqd.log import Logger
+from gnsqd.net.addresses import unix_name
 
 STATUS_SECONDS = 5.0
 SEND_SECONDS = 5.0
@@ -61,22 +62,14 @@ class ServiceManager:
         if not self._address:
             return
         try:
+            if not self._address.startswith(("/", "@")):  # such as a hypervisor's vsock
+                raise OSError("not the address of a unix socket")
             with gevent.socket.socket(gevent.socket.AF_UNIX, gevent.socket.SOCK_DGRAM) as sock:
                 sock.settimeout(SEND_SECONDS)
-                sock.connect(_unix_name(self._address))
+                sock.connect(unix_name(self._address))
                 sock.send("\n".join(lines).encode())
         except OSError as error:
             self._log.warn("SYSTEMD: failed to send %s to %s - %s", lines[0], self._address, error)
-
-
-def _unix_name(address: str) -> bytes:
-    """What connect(2) takes; OSError if it is not a unix socket, but, for instance, a hypervisor's vsock."""
-    name = os.fsencode(address)
-    if name.startswith(b"@"):
-        return b"\0" + name[1:]
-    if not name.startswith(b"/"):
-        raise OSError("not the address of a unix socket")
-    return name
 
 
 def _watchdog_seconds() -> float:

@@ -3,7 +3,7 @@
 They are in memory or on disk, in a topic for its channels or in a channel for its consumers; what is in flight or
 deferred is not counted, and what comes back from there is never refused. Who publishes asks `Bounds.admit` first; with
 the policy drop-oldest `Bounds.trim` makes room afterwards. What is too old is dropped where a consumer would get it
-(`Queue.fresh`), and where nobody does by `BoundsLoop`, which also trims what came back.
+(`Queue.fresh`), and where nobody does by `bounds_loop`, which also trims what came back.
 
 Every method but the loop is one step, of a bounded number of messages, and does not yield.
 """
@@ -17,8 +17,8 @@ from gnsqd.errors import BrokerError
 from gnsqd.hub.cooperative import Turns, give_way
 from gnsqd.options import Options
 from gnsqd.queues.queue import MAX_STEP, Queue
+from gnsqd.storage.directory import FreeDisk
 from gnsqd.storage.disk.record import MIN_RECORD_SIZE
-from gnsqd.storage.free_disk import FreeDisk
 
 LOOP_SECONDS = 1.0
 OVERHEAD = 4 + MIN_RECORD_SIZE  # bytes of a message in a disk queue beside its body
@@ -61,10 +61,10 @@ class Bounds:
             self._reject(count, self._queue, reason)
 
     def _admit_depth(self, count: int, channels: list[Channel]) -> None:
-        depth = self._queue.depth + count  # the channels will also get these
+        depth = self._queue.count() + count  # the channels will also get these
         limit = f"would hold more than {self._max_depth} messages (--max-channel-depth)"
         for channel in channels:
-            if depth + channel.queue.depth > self._max_depth:
+            if depth + channel.queue.count() > self._max_depth:
                 self._reject(count, channel.queue, f"channel {self._topic}:{channel.name} {limit}")
         if not channels and depth > self._max_depth:
             self._reject(count, self._queue, f"topic {self._topic} {limit}")
@@ -90,7 +90,7 @@ class Bounds:
         if self._max_depth:
             dropped += self._trim_depth(self._queue, self._max_depth, step)
             for queue in queues:
-                dropped += self._trim_depth(queue, max(self._max_depth - self._queue.depth, 0), step)
+                dropped += self._trim_depth(queue, max(self._max_depth - self._queue.count(), 0), step)
         if self._max_bytes:
             dropped += self._trim_bytes(queues)
         return dropped > 0
@@ -99,8 +99,8 @@ class Bounds:
         return [channel.queue for channel in self._channels.values() if not channel.exiting]
 
     def _trim_depth(self, queue: Queue, limit: int, step: int) -> int:
-        excess = queue.depth - limit
-        return queue.drop_oldest(min(excess, step))[0] if excess > 0 else 0
+        excess = queue.count() - limit
+        return queue.drop_oldest(min(excess, step)) if excess > 0 else 0
 
     def _trim_bytes(self, queues: list[Queue]) -> int:
         """From the largest queue first, MAX_STEP messages together: one large message may displace many small ones."""
@@ -111,7 +111,7 @@ class Bounds:
             for other in queues:
                 if other.size > queue.size * weight:
                     queue, weight = other, 1
-            number, _ = queue.drop_oldest(MAX_STEP - dropped, -(-excess // weight))
+            number = queue.drop_oldest(MAX_STEP - dropped, -(-excess // weight))
             if not number:
                 break
             dropped += number
@@ -130,23 +130,12 @@ class Bounds:
             queue.wait_synced()
 
 
-class BoundsLoop:
-    """Owns the loop. `bounds()` gives those of all topics."""
-
-    def __init__(self, bounds: Callable[[], Iterable[Bounds]], disk: FreeDisk | None) -> None:
-        self._bounds = bounds
-        self._disk = disk
-        self._exit = Event()
-
-    def stop(self) -> None:
-        self._exit.set()
-
-    def run(self) -> None:
-        """Look at the disk and at all queues every second, until `stop`."""
-        while not self._exit.wait(LOOP_SECONDS):
-            if self._disk is not None:
-                self._disk.look()
-            for bounds in Turns().over(list(self._bounds())):
-                while not self._exit.is_set() and bounds.tidy():
-                    bounds.wait_synced()
-                    give_way()
+def bounds_loop(bounds: Callable[[], Iterable[Bounds]], disk: FreeDisk | None, exit: Event) -> None:
+    """Look at the disk and at the queues of all topics, whose `bounds()` those are, every second until `exit`."""
+    while not exit.wait(LOOP_SECONDS):
+        if disk is not None:
+            disk.look()
+        for one in Turns().over(list(bounds())):
+            while not exit.is_set() and one.tidy():
+                one.wait_synced()
+                give_way()

@@ -1,9 +1,16 @@
 cimport cython
 
 from gnsqd.broker.in_flight cimport InFlight
-from gnsqd.broker.waiting cimport WaitingConsumers
 from gnsqd.queues.message cimport Message
 from gnsqd.queues.queue cimport Queue
+
+cdef class WaitingConsumers:
+    cdef dict _waiting
+    cdef set _woken
+
+    cpdef Py_ssize_t leave(self, client) except -1
+    cpdef join(self, client)
+    cpdef wake(self, Py_ssize_t count)
 
 cdef class Channel:
     cdef public str topic_name, name

@@ -11,14 +11,13 @@ much each.
 """
 
 from collections.abc import Callable
+from itertools import islice
 from random import random
 from time import monotonic_ns, time_ns
 
-from gnsqd.broker.consumer import Consumer
 from gnsqd.broker.envelope import REQUEUED, TIMED_OUT, is_dead_letter_topic
-from gnsqd.broker.environment import Environment
+from gnsqd.broker.environment import Consumer, Environment
 from gnsqd.broker.in_flight import InFlight, SetAside
-from gnsqd.broker.waiting import WaitingConsumers
 from gnsqd.errors import BrokerError
 from gnsqd.names import is_ephemeral
 from gnsqd.quantile import Quantile, Result
@@ -29,6 +28,48 @@ from gnsqd.queues.queue import Left, Queue
 MAX_TAKE = 256
 MAX_TAKE_BYTES = 256 * 1024
 MAX_DUE = 1024  # messages that one step of the queue scan moves
+
+
+class WaitingConsumers:
+    """Consumers that can take a message but found none, in a line: who is at its front is woken first. A consumer that
+    was woken has a message promised until it comes."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Consumer] = {}
+        self._woken: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def promised(self) -> int:
+        """Messages that woken consumers have yet to take, one each."""
+        return len(self._woken)
+
+    def leave(self, client: Consumer) -> int:
+        """It does not wait. How many messages are promised to others: none if it was woken itself."""
+        self._waiting.pop(client.id, None)
+        if client.id in self._woken:
+            self._woken.remove(client.id)
+            return 0
+        return len(self._woken)
+
+    def join(self, client: Consumer) -> None:
+        """It waits at the end of the line."""
+        self._waiting[client.id] = client
+
+    def go_to_the_end(self, client_id: int) -> None:
+        """If it waits, then at the end of the line from now on."""
+        client = self._waiting.pop(client_id, None)
+        if client is not None:
+            self._waiting[client_id] = client
+
+    def wake(self, count: int) -> None:
+        """Wake the first `count` of the line."""
+        for client in list(islice(self._waiting.values(), max(count, 0))):
+            del self._waiting[client.id]
+            self._woken.add(client.id)
+            client.wake()
 
 
 class Channel:
@@ -71,7 +112,7 @@ class Channel:
     @property
     def depth(self) -> int:
         """Messages waiting, in memory and on disk; not those in flight or deferred."""
-        return self.queue.depth
+        return self.queue.count()
 
     @property
     def backend_depth(self) -> int:
@@ -96,16 +137,12 @@ class Channel:
     # From the topic
 
     def put_messages(self, messages: list[Message]) -> None:
-        """Queue messages of this channel's own; BrokerError("exiting") if it is going away."""
-        if self.exiting:
-            raise BrokerError("exiting")
+        """Queue messages of this channel's own. It must not be `exiting`."""
         self.message_count += len(messages)
         self._enqueue(messages)
 
     def put_messages_deferred(self, messages: list[Message], stored: bool = False) -> None:
-        """Hold each message back for the time it asks for; `stored` as for `Queue.defer`."""
-        if self.exiting:
-            raise BrokerError("exiting")
+        """As `put_messages`, but hold each back for the time it asks for; `stored` as for `Queue.defer`."""
         self.message_count += len(messages)
         self.queue.defer(messages, stored)
 
@@ -255,10 +292,6 @@ class Channel:
         self._enqueue(self.aside.clear())
 
     # From operators
-
-    def peek(self, limit: int, max_bytes: int) -> list[tuple[Message, bool]]:
-        """Some of the queued messages; see `Queue.look`."""
-        return self.queue.look(limit, max_bytes)
 
     def pause(self, paused: bool = True) -> None:
         self.paused = paused

@@ -161,8 +161,6 @@ class Registry:
                     channel = topic.get_channel(channel_metadata.name)
                     if channel_metadata.paused:
                         channel.pause()
-                for name in topic.restored_channels:
-                    topic.get_channel(name)
                 topic.start()
         finally:
             self.loading = False

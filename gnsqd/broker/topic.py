@@ -62,7 +62,7 @@ class Topic:
     @property
     def depth(self) -> int:
         """Messages that no channel has yet, in memory and on disk."""
-        return self.queue.depth
+        return self.queue.count()
 
     @property
     def backend_depth(self) -> int:
@@ -74,7 +74,9 @@ class Topic:
         return streams[0].merged(Turns().over(streams)) if streams else None
 
     def start(self) -> None:
-        """Let messages move: all channels that must not miss any are there. May yield."""
+        """Let messages move: all channels that must not miss any are there, or only the store knows them. May yield."""
+        for name in self._store.restored_channels:
+            self.get_channel(name)
         self._store.start()
         self._started = True
         self._doorbell.ring()
@@ -157,11 +159,6 @@ class Topic:
             self._doorbell.ring()
         return channel
 
-    @property
-    def restored_channels(self) -> list[str]:
-        """Channels that only the store knows so far."""
-        return self._store.restored_channels
-
     def get_existing_channel(self, name: str) -> Channel:
         channel = self.channels.get(name)
         if channel is None:
@@ -243,10 +240,6 @@ class Topic:
         queue.finish(handed_over)
 
     # From operators
-
-    def peek(self, limit: int, max_bytes: int) -> list[tuple[Message, bool]]:
-        """Some of the messages that no channel has yet; see `Queue.look`."""
-        return self.queue.look(limit, max_bytes)
 
     def pause(self) -> None:
         self.paused = True

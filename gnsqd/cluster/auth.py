@@ -17,7 +17,7 @@ from greenlet import getcurrent, greenlet
 
 from gnsqd.cluster.http_client import HTTPClient, HTTPClientError
 from gnsqd.errors import AuthError
-from gnsqd.gotext import Kind, Struct, decode_object, quote
+from gnsqd.gotext import Struct, decode_object, quote
 from gnsqd.hub.cooperative import Turns
 
 MAX_SECRET_SIZE = 64 * 1024  # no web server takes a longer URL
@@ -26,13 +26,10 @@ MAX_REGEX_SIZE = 4096  # characters; it takes RE2 20 ms to refuse the worst that
 
 PERMISSIONS = ("subscribe", "publish")
 
-_AUTHORIZATION = Struct(
-    "Authorization", {"topic": Kind.STR, "channels": Kind.STRS, "permissions": Kind.STRS}, package="auth"
-)
+_AUTHORIZATION = Struct("auth.Authorization", {"topic": "string", "channels": "[]string", "permissions": "[]string"})
 _STATE = Struct(
-    "State",
-    {"ttl": Kind.INT64, "authorizations": _AUTHORIZATION, "identity": Kind.STR, "identity_url": Kind.STR},
-    package="auth",
+    "auth.State",
+    {"ttl": "int", "authorizations": _AUTHORIZATION, "identity": "string", "identity_url": "string"},
 )
 
 # RE2's errors for a regex that it refuses, in the words of Go's regexp where they differ.

@@ -9,16 +9,17 @@ import ssl
 import zlib
 from base64 import b64encode
 from contextlib import closing
+from dataclasses import dataclass
 from functools import cached_property
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 import gevent.ssl
 from gevent import Timeout
 
 from gnsqd.errors import NSQError
-from gnsqd.gotext import Kind, Struct, decode_object, quote
+from gnsqd.gotext import Struct, decode_object, quote
 from gnsqd.hub.cooperative import give_way
 from gnsqd.net.addresses import join_host_port
 from gnsqd.net.dial import dial, reason
@@ -31,7 +32,7 @@ _MAX_REQUESTS = 10  # in a chain of redirects
 _REDIRECTS = (301, 302, 303, 307, 308)
 _TLS_HANDSHAKE_SECONDS = 10.0
 _SHOWN = 200  # bytes of an answer that is an error
-_FORBIDDEN = Struct("", {"https_port": Kind.INT64})
+_FORBIDDEN = Struct("", {"https_port": "int"})
 _UNKNOWN_AUTHORITY = (18, 19, 20, 21)  # self-signed, or no issuer found: X509_V_ERR_* of OpenSSL
 
 
@@ -39,6 +40,7 @@ class HTTPClientError(NSQError):
     """No answer, or none with status 200."""
 
 
+@dataclass(eq=False)
 class HTTPClient:
     """`connect_timeout` and `request_timeout` are ns, 0 means no limit; the latter includes redirects.
 
@@ -47,45 +49,38 @@ class HTTPClient:
     bytes.
     """
 
-    def __init__(
-        self,
-        connect_timeout: int,
-        request_timeout: int,
-        roots: bytes = b"",
-        tls_min_version: int = ssl.TLSVersion.TLSv1_2,
-        max_body_size: int = MAX_BODY_SIZE,
-    ) -> None:
-        self._connect_timeout = connect_timeout / 1e9 or None
-        self._request_timeout = request_timeout / 1e9 if request_timeout > 0 else float("inf")
-        self._max_body_size = max_body_size
-        self._roots = roots
-        self._tls_min_version = tls_min_version
+    connect_timeout: int
+    request_timeout: int
+    roots: bytes = b""
+    tls_min_version: int = ssl.TLSVersion.TLSv1_2
+    max_body_size: int = MAX_BODY_SIZE
 
     def get(self, url: str) -> bytes:
         """The body of the answer; HTTPClientError. Yields.
 
         nsqd requests HTTPS by a 403 with an https_port.
         """
-        answer = self._fetch(url)
+        answer, body = self._fetch(url)
         if answer.status == 403 and not url.startswith("https"):
-            answer = self._fetch(_https_url(url, answer.body))
+            answer, body = self._fetch(_https_url(url, body))
         if answer.status != 200:
-            status = f"{answer.status} {answer.phrase}"
+            status = f"{answer.status} {answer.reason}"
             shown = status if status.isprintable() else quote(status)
-            raise HTTPClientError(f"got response {shown} {quote(answer.body[:_SHOWN])}")
-        return answer.body
+            raise HTTPClientError(f"got response {shown} {quote(body[:_SHOWN])}")
+        return body
 
-    def _fetch(self, url: str) -> "_Answer":
-        deadline = monotonic() + self._request_timeout
+    def _fetch(self, url: str) -> tuple[http.client.HTTPResponse, bytes]:
+        deadline = monotonic() + (self.request_timeout / 1e9 if self.request_timeout > 0 else float("inf"))
         for _ in range(_MAX_REQUESTS):
-            answer = self._ask(url, deadline)
-            if answer.status not in _REDIRECTS or not answer.location:
-                return answer
-            url = _resolve(url, answer.location)
-        raise HTTPClientError(f"Get {quote(answer.location)}: stopped after {_MAX_REQUESTS} redirects")
+            answer, body = self._ask(url, deadline)
+            location = answer.getheader("Location", "")
+            if answer.status not in _REDIRECTS or not location:
+                return answer, body
+            url = _resolve(url, location)
+        raise HTTPClientError(f"Get {quote(location)}: stopped after {_MAX_REQUESTS} redirects")
 
-    def _ask(self, url: str, deadline: float) -> "_Answer":
-        """One request; HTTPClientError."""
+    def _ask(self, url: str, deadline: float) -> tuple[http.client.HTTPResponse, bytes]:
+        """One request: the answer's head, and its body; HTTPClientError."""
         where = f"Get {quote(url)}: "
         late = "exceeded while awaiting headers"
         try:
@@ -93,8 +88,7 @@ class HTTPClient:
                 connection.send_get()
                 response = connection.getresponse()
                 where, late = "", "or context cancellation while reading body"
-                body = _read(response, self._max_body_size)
-                return _Answer(response.status, response.reason, response.getheader("Location", ""), body)
+                return response, _read(response, self.max_body_size)
         except (OSError, http.client.HTTPException, ValueError, zlib.error) as error:
             raise HTTPClientError(f"{where}{_reason(error)}") from error
         raise HTTPClientError(f"{where}context deadline exceeded (Client.Timeout {late})")
@@ -104,27 +98,22 @@ class HTTPClient:
             raise ValueError(f"unsupported protocol scheme {quote(url.scheme)}")
         if not url.hostname:
             raise ValueError("http: no Host in request URL")
-        return _Connection(url, self._connect_timeout, self._tls_context if url.scheme == "https" else None)
+        return _Connection(
+            url, self.connect_timeout / 1e9 or None, self._tls_context if url.scheme == "https" else None
+        )
 
     @cached_property
     def _tls_context(self) -> Any:
         context = _TLSContext(ssl.PROTOCOL_TLS_CLIENT)
         # Older ones would need OpenSSL's security level 0, which lets pass certificates that anyone can forge.
-        context.minimum_version = ssl.TLSVersion(max(self._tls_min_version, ssl.TLSVersion.TLSv1_2))
+        context.minimum_version = ssl.TLSVersion(max(self.tls_min_version, ssl.TLSVersion.TLSv1_2))
         context.hostname_checks_common_name = False  # nor does Go
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as in Go, an intermediate among the roots is trusted
-        if self._roots:
-            context.load_verify_locations(cadata=self._roots)
+        if self.roots:
+            context.load_verify_locations(cadata=self.roots)
         else:
             context.load_default_certs()
         return context
-
-
-class _Answer(NamedTuple):
-    status: int
-    phrase: str
-    location: str
-    body: bytes
 
 
 class _TLSSocket(gevent.ssl.SSLSocket):  # type: ignore[misc]

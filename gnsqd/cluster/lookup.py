@@ -6,6 +6,7 @@ faulty delays no other.
 
 import json
 from socket import gethostname
+from typing import Any
 from urllib.parse import quote_plus
 
 from gevent import Greenlet, joinall, killall
@@ -13,9 +14,8 @@ from gevent import Greenlet, joinall, killall
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import Spawn
 from gnsqd.broker.registry import Registry
-from gnsqd.broker.topic import Topic
 from gnsqd.cluster.http_client import HTTPClient, HTTPClientError
-from gnsqd.cluster.lookup_peer import LookupPeer, PeerInfo, register, unregister
+from gnsqd.cluster.lookup_peer import LookupPeer, PeerInfo
 from gnsqd.log import Logger
 from gnsqd.names import is_valid_name
 from gnsqd.net.addresses import join_host_port
@@ -52,6 +52,7 @@ class Lookup:
 
     def set_addresses(self, addresses: list[str]) -> None:
         """Disconnect peers that are not in `addresses`, and connect to new ones. Never yields."""
+        options = self._options
         wanted = set(addresses)
         for address in [address for address in self._peers if address not in wanted]:
             self._log.info("LOOKUP(%s): removing peer", address)
@@ -59,20 +60,16 @@ class Lookup:
         for address in addresses:
             if address not in self._peers:
                 self._log.info("LOOKUP(%s): adding peer", address)
-                self._peers[address] = self._announce_at(address)
-
-    def _announce_at(self, address: str) -> LookupPeer:
-        options = self._options
-        identity = {
-            "broadcast_address": options.broadcast_address,
-            "hostname": gethostname(),
-            "tcp_port": options.broadcast_tcp_port,
-            "http_port": options.broadcast_http_port,
-            "version": NSQD_VERSION,
-        }
-        peer = LookupPeer(address, identity, self._registrations, options.max_body_size, self._log)
-        peer.start(self._spawn)
-        return peer
+                identity = {
+                    "broadcast_address": options.broadcast_address,
+                    "hostname": gethostname(),
+                    "http_port": options.broadcast_http_port,
+                    "tcp_port": options.broadcast_tcp_port,
+                    "version": NSQD_VERSION,
+                }
+                peer = LookupPeer(address, identity, self._registrations, options.max_body_size, self._log)
+                peer.loop = self._spawn(f"lookupLoop:{address}", peer.lookupLoop)
+                self._peers[address] = peer
 
     def _registrations(self) -> list[tuple[str, list[str]]]:
         return [
@@ -81,17 +78,13 @@ class Lookup:
             if not topic.exiting
         ]
 
-    def notify(self, thing: object) -> None:
+    def notify(self, thing: Any) -> None:
         """A topic or channel was created or deleted. Never yields."""
+        kind, names = "topic", thing.name
         if isinstance(thing, Channel):
-            self._tell_all("channel", thing.topic_name, thing.name, thing.exiting)
-        elif isinstance(thing, Topic):
-            self._tell_all("topic", thing.name, "", thing.exiting)
-
-    def _tell_all(self, kind: str, topic: str, channel: str, gone: bool) -> None:
-        command = (unregister if gone else register)(topic, channel)
+            kind, names = "channel", f"{thing.topic_name} {thing.name}"
         for peer in self._peers.values():
-            peer.tell(kind, command)
+            peer.tell(kind, f"{'UNREGISTER' if thing.exiting else 'REGISTER'} {names}")
 
     # Channels of a new topic
 

@@ -14,9 +14,8 @@ from time import monotonic
 
 from gevent import Greenlet, Timeout
 
-from gnsqd.broker.environment import Spawn
 from gnsqd.errors import NSQError
-from gnsqd.gotext import Kind, Struct, decode_object, dumps, quote
+from gnsqd.gotext import Struct, decode_object, dumps, quote
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.net.dial import DialError, Socket, dial_address, reason
@@ -31,7 +30,7 @@ _SIZE = struct.Struct(">i")
 _MAX_ANSWER = 16 * 1024  # bytes; it is a few words, or IDENTIFY's small JSON, and large JSON takes long to parse
 _SHOWN = 200  # bytes of an answer that makes no sense
 _INFO = Struct(
-    "peerInfo", {"tcp_port": Kind.INT64, "http_port": Kind.INT64, "version": Kind.STR, "broadcast_address": Kind.STR}
+    "nsqd.peerInfo", {"tcp_port": "int", "http_port": "int", "version": "string", "broadcast_address": "string"}
 )
 
 Registrations = Callable[[], list[tuple[str, list[str]]]]  # topic names, each with the names of its channels
@@ -64,14 +63,6 @@ class PeerInfo:
         )
 
 
-def register(topic: str, channel: str = "") -> str:
-    return f"REGISTER {topic} {channel}".rstrip()
-
-
-def unregister(topic: str, channel: str = "") -> str:
-    return f"UNREGISTER {topic} {channel}".rstrip()
-
-
 class LookupPeer:
     """Owns the connection to the nsqlookupd at `address`; one greenlet at a time may use it.
 
@@ -79,7 +70,7 @@ class LookupPeer:
     registrations  gives what to register, at the time it is called; never yields
     info           how the nsqlookupd described itself, kept when the connection breaks; empty before
     connected      all that there was when the connection was made is registered
-    loop           the greenlet of lookupLoop, from `start` on
+    loop           the greenlet of lookupLoop
     """
 
     def __init__(
@@ -97,9 +88,6 @@ class LookupPeer:
         self._events: deque[tuple[str, str]] = deque()
         self._doorbell = Doorbell()
         self._overrun = False
-
-    def start(self, spawn: Spawn) -> None:
-        self.loop = spawn(f"lookupLoop:{self.address}", self.lookupLoop)
 
     def tell(self, kind: str, command: str) -> None:
         """Queue a command about a topic or a channel, by `kind`. Never yields."""
@@ -162,7 +150,8 @@ class LookupPeer:
             raise LookupdError("", str(error)) from error
         self._identify()
         for topic, channels in self._registrations():
-            for command in [register(topic, channel) for channel in channels] or [register(topic)]:
+            names = [f"{topic} {channel}" for channel in channels] or [topic]
+            for command in [f"REGISTER {name}" for name in names]:
                 self._log.info("LOOKUPD(%s): %s", self.address, command)
                 self._exchange(command)
         self.connected = True

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 from typing import Any
 
 HIGHEST_PORT = 65535
@@ -47,6 +48,12 @@ def format_address(address: Any) -> str:
     if ":" not in host:
         return f"{host}:{port}"
     return f"[{host}{_zone(rest[1])}]:{port}"
+
+
+def unix_name(path: str) -> bytes:
+    """What bind(2) and connect(2) take for the path of a unix socket, on Linux `@name` for an abstract one."""
+    name = os.fsencode(path)
+    return b"\0" + name[1:] if name.startswith(b"@") and sys.platform == "linux" else name
 
 
 def _zone(index: int) -> str:

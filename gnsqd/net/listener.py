@@ -10,19 +10,18 @@ import errno
 import os
 import re
 import socket
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
 import gevent.socket
-from gevent import sleep
+from gevent import Greenlet, joinall, sleep
 
 from gnsqd.errors import NSQError, StartError
 from gnsqd.hub.cooperative import give_way
 from gnsqd.log import Logger
-from gnsqd.net.addresses import HIGHEST_PORT, format_address, split_host_port
+from gnsqd.net.addresses import HIGHEST_PORT, format_address, split_host_port, unix_name
 
 _BACKLOG = 4096
 _KEEPALIVE_SECONDS = 15
@@ -36,7 +35,7 @@ class ListenerBroken(NSQError):
 
 
 class Listener:
-    """Owns one listening socket; StartError if it can't listen on `address`.
+    """Owns one listening socket and the greenlets of its clients; StartError if it can't listen on `address`.
 
     `port` is -1 for a unix socket.
     """
@@ -47,16 +46,17 @@ class Listener:
         except StartError as error:
             raise StartError(f"listen ({address}) failed - {error}") from error
         self._closed = False
+        self._greenlets: set[Greenlet[..., None]] = set()
         name = self._socket.getsockname()
         self.address = format_address(name)
         self.port = int(name[1]) if isinstance(name, tuple) else -1
         self._path = name if isinstance(name, str) else ""  # of a file
 
     def serve(
-        self, kind: str, log: Logger, handle: Callable[[socket.socket, str], None], full: Callable[[], bool]
+        self, kind: str, log: Logger, spawn: Callable[[socket.socket, str], "Greenlet[..., None]"], limit: int
     ) -> None:
-        """Hand each client's socket and address to `handle`, until `close`, or close it while the server is `full`.
-        ListenerBroken if there can be no more."""
+        """Have `spawn` start a greenlet for each client's socket and address, until `close`; close the socket while
+        there are `limit` of them, 0 for no limit. ListenerBroken if there can be no more."""
         log.info("%s: listening on %s", kind, self.address)
         was_full = False
         while not self._closed:
@@ -71,13 +71,15 @@ class Listener:
                     where = f"unix {self.address}" if self.port < 0 else f"tcp {self.address}"
                     raise ListenerBroken(f"{call} error - accept {where}: accept4: {_reason(error)}") from error
             else:
-                if full():
+                if 0 < limit <= len(self._greenlets):
                     accepted.close()
                     if not was_full:
                         log.warn("%s: closing new connections, there are as many as may be", kind)
                     was_full = True
                 else:
-                    handle(_plain_socket(accepted), format_address(peer))
+                    greenlet = spawn(_plain_socket(accepted), format_address(peer))
+                    self._greenlets.add(greenlet)
+                    greenlet.rawlink(self._greenlets.discard)
                     was_full = False
                 give_way()
         log.info("%s: closing %s", kind, self.address)
@@ -88,6 +90,10 @@ class Listener:
             with suppress(OSError):
                 os.unlink(self._path)  # before another daemon can have put its own there
         self._socket.close()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Return when all clients are gone, or after `timeout` seconds. Yields."""
+        joinall(list(self._greenlets), timeout)
 
 
 def _plain_socket(accepted: gevent.socket.socket) -> socket.socket:
@@ -108,7 +114,7 @@ def _listen(address: str, tcp_only: bool) -> gevent.socket.socket:
     except ValueError as error:
         if tcp_only:
             raise StartError(f"listen tcp: address {address}: {error}") from error
-        family, bind_address, shown = int(socket.AF_UNIX), _unix_name(address), f"unix {address}"
+        family, bind_address, shown = int(socket.AF_UNIX), unix_name(address), f"unix {address}"
     else:
         family, bind_address, shown = _resolve(host, _port_number(port))
     try:
@@ -125,11 +131,6 @@ def _listen(address: str, tcp_only: bool) -> gevent.socket.socket:
         listener.close()
         raise StartError(f"listen {shown}: bind: {_reason(error)}") from error
     return listener
-
-
-def _unix_name(path: str) -> bytes:
-    name = os.fsencode(path)
-    return b"\0" + name[1:] if name.startswith(b"@") and sys.platform == "linux" else name
 
 
 def _resolve(host: str, port: int) -> tuple[int, Any, str]:

@@ -74,7 +74,6 @@ _COMMON_NAME = bytes([0x55, 4, 3])  # its OID, 2.5.4.3
 _STRINGS = {12: "utf-8", 18: "ascii", 19: "ascii", 20: "latin-1", 22: "ascii", 30: "utf-16-be"}
 
 _RECORD = 16384  # bytes of plaintext in a TLS record, at most
-_SLICE = 65536  # bytes encoded in one go: a memory BIO keeps the memory of the largest amount it ever held
 
 
 class TLSLayer:
@@ -148,13 +147,8 @@ class TLSLayer:
         return b"".join(records)
 
     def encode(self, data: bytes) -> bytes:
-        """As in Layer; StreamError when our direction is over. TLS's own records for the peer go with it."""
-        if len(data) <= _SLICE:
-            return self._encode(data)
-        view = memoryview(data)
-        return b"".join([self._encode(view[start : start + _SLICE]) for start in range(0, len(data), _SLICE)])
-
-    def _encode(self, data: bytes | memoryview) -> bytes:
+        """As in Layer; StreamError when our direction is over. TLS's own records for the peer go with it. A
+        memory BIO keeps the memory of the largest amount it ever held: a Connection encodes 64 KB in one go."""
         if data:
             try:
                 self._connection.sendall(data)

@@ -16,6 +16,8 @@ formats have no type for them: their type is unknown.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from platform import python_version
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, cast
@@ -28,7 +30,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.consumer import ClientStats
+from gnsqd.broker.environment import ClientStats
 from gnsqd.broker.registry import Registry
 from gnsqd.hub.cooperative import Turns, give_way
 from gnsqd.names import is_ephemeral
@@ -40,6 +42,8 @@ from gnsqd.version import NSQD_VERSION, VERSION, lane
 _LATENCY = "e2e_processing_latency"
 
 Labels = dict[str, str]
+Family = tuple[str, str, str, Iterable[tuple[Labels, float]]]  # name, type, help, points
+_SUFFIXES = {"counter": "_total", "info": "_info"}  # of the points' names, by type
 
 
 class Client(Protocol):
@@ -60,6 +64,7 @@ class _Thing(NamedTuple):
     latency: Result | None = None
 
 
+@dataclass(eq=False)
 class Metrics(Collector):
     """Collects the figures of one daemon, beside prometheus-client's own collectors.
 
@@ -68,21 +73,14 @@ class Metrics(Collector):
     crashes       how many died of a defect, by kind
     """
 
-    def __init__(
-        self,
-        registry: Registry,
-        options: Options,
-        memory: MemoryStats,
-        clients: Callable[[], Collection[Client]],
-        greenlets: Callable[[], int],
-        crashes: Mapping[str, int],
-    ) -> None:
-        self._registry = registry
-        self._options = options
-        self._memory = memory
-        self._clients = clients
-        self._greenlets = greenlets
-        self._crashes = crashes
+    registry: Registry
+    options: Options
+    memory: MemoryStats
+    clients: Callable[[], Collection[Client]]
+    greenlets: Callable[[], int]
+    crashes: Mapping[str, int]
+
+    def __post_init__(self) -> None:
         self._collectors = CollectorRegistry()
         self._collectors.register(self)
         ProcessCollector(registry=self._collectors)
@@ -98,59 +96,57 @@ class Metrics(Collector):
         return encode(self._collectors), content_type
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._collect_daemon()
-        yield from self._collect_broker()
-
-    def _collect_daemon(self) -> Iterator[Metric]:
-        """The daemon as a program: its build, its garbage collector and its hub."""
-        build = Metric("gnsqd_build", "The gnsqd that runs, and the nsqd release it stands in for.", "info")
-        labels = {"version": VERSION, "nsqd_version": NSQD_VERSION, "lane": lane(), "python": python_version()}
-        build.add_sample("gnsqd_build_info", labels, 1)
-        yield build
         yield self._gc_pauses()
-        yield _gauge("gnsqd_clients", "TCP clients connected.", len(self._clients()))
-        yield _gauge("gnsqd_greenlets", "Greenlets that exist.", self._greenlets())
-        yield self._crash_counts()
+        turns = Turns()
+        for name, kind, help, points in chain(self._daemon_families(), self._broker_families(turns)):
+            unit = next((unit for unit in ("bytes", "seconds") if name.endswith(f"_{unit}")), "")
+            family = Metric(name, help, kind, unit)
+            sample_name = name + _SUFFIXES.get(kind, "")
+            samples = (Sample(sample_name, labels, value) for labels, value in points)
+            # Both encoders only iterate over the samples, so the list that the class declares may be made on the way.
+            family.samples = cast(list[Sample], turns.over(samples))
+            yield family
+
+    def _gc_pauses(self) -> Metric:
+        name = "gnsqd_gc_pause_seconds"
+        help = "Pauses of the garbage collector; the quantiles are of the last 256."
+        family = Metric(name, help, "summary", "seconds")
+        for percent in (95, 99, 100):
+            labels = {"quantile": str(percent / 100)}
+            family.add_sample(name, labels, self.memory.gc_pause(percent) / SECOND)
+        family.add_sample(f"{name}_count", {}, self.memory.pause_count)
+        family.add_sample(f"{name}_sum", {}, self.memory.pause_total / SECOND)
+        return family
+
+    def _daemon_families(self) -> Iterator[Family]:
+        """The daemon as a program: its build, its greenlets and its hub."""
+        labels = {"version": VERSION, "nsqd_version": NSQD_VERSION, "lane": lane(), "python": python_version()}
+        yield "gnsqd_build", "info", "The gnsqd that runs, and the nsqd release it stands in for.", [(labels, 1)]
+        yield _gauge("gnsqd_clients", "TCP clients connected.", len(self.clients()))
+        yield _gauge("gnsqd_greenlets", "Greenlets that exist.", self.greenlets())
+        # IOLoop from the start, so that there is a series to look at before something happens.
+        crashes = [({"greenlet": kind}, count) for kind, count in {"IOLoop": 0, **self.crashes}.items()]
+        yield "gnsqd_greenlet_crashes", "counter", "Greenlets that failed because of a defect, by kind.", crashes
         yield _gauge("gnsqd_hub_watchers", "Sockets and timers that the hub watches.", get_hub().loop.activecnt)
         started = perf_counter()
         give_way()
         waited = perf_counter() - started
         yield _gauge("gnsqd_hub_lag_seconds", "How long a client waits for its turn, measured at this scrape.", waited)
 
-    def _crash_counts(self) -> Metric:
-        family = _described("gnsqd_greenlet_crashes", "counter", "Greenlets that failed because of a defect, by kind.")
-        # IOLoop from the start, so that there is a series to look at before something happens.
-        for kind, count in {"IOLoop": 0, **self._crashes}.items():
-            family.add_sample("gnsqd_greenlet_crashes_total", {"greenlet": kind}, count)
-        return family
-
-    def _gc_pauses(self) -> Metric:
-        name = "gnsqd_gc_pause_seconds"
-        family = _described(name, "summary", "Pauses of the garbage collector; the quantiles are of the last 256.")
-        for percent in (95, 99, 100):
-            labels = {"quantile": str(percent / 100)}
-            family.add_sample(name, labels, self._memory.gc_pause(percent) / SECOND)
-        family.add_sample(f"{name}_count", {}, self._memory.pause_count)
-        family.add_sample(f"{name}_sum", {}, self._memory.pause_total / SECOND)
-        return family
-
-    def _collect_broker(self) -> Iterator[Metric]:
+    def _broker_families(self, turns: Turns) -> Iterator[Family]:
         """The state at the beginning of a scrape: topics, channels and, if asked for, clients."""
-        healthy = self._registry.healthy
+        healthy = self.registry.healthy
         yield _gauge("gnsqd_healthy", "Whether the last write to disk succeeded (1) or not (0).", healthy)
-        draining = self._registry.draining
-        yield _gauge(
-            "gnsqd_draining", "Whether publishers are refused until all queues are empty (1) or not (0).", draining
-        )
-        if self._options.min_free_disk:
+        help = "Whether publishers are refused until all queues are empty (1) or not (0)."
+        yield _gauge("gnsqd_draining", help, self.registry.draining)
+        if self.options.min_free_disk:
             help = "Whether publishers are refused because less is free than --min-free-disk (1) or not (0)."
-            yield _gauge("gnsqd_low_on_disk", help, self._registry.low_on_disk)
-        turns = Turns()
-        percentiles = self._options.e2e_processing_latency_percentiles
-        topics = [topic for topic in self._registry.topics.values() if self._shows(topic.ephemeral)]
+            yield _gauge("gnsqd_low_on_disk", help, self.registry.low_on_disk)
+        percentiles = self.options.e2e_processing_latency_percentiles
+        topics = [topic for topic in self.registry.topics.values() if self._shows(topic.ephemeral)]
         channels = [it for topic in topics for it in topic.channels.values() if self._shows(it.ephemeral)]
         clients: list[_Thing] = []
-        if self._options.metrics_clients:
+        if self.options.metrics_clients:
             clients += self._consumers(channels, turns)
             producers = self._producers(turns)
         things = {
@@ -159,31 +155,30 @@ class Metrics(Collector):
         }
         for level in things:
             for field in STAT_FIELDS[level]:
-                yield _family(f"gnsqd_{level}_{field.metric}", field, things[level], turns)
+                yield _family(f"gnsqd_{level}_{field.metric}", field, things[level])
             if percentiles:
-                yield _latencies(f"gnsqd_{level}_{_LATENCY}_seconds", things[level], turns)
-            if self._options.bounded:
+                yield _latencies(f"gnsqd_{level}_{_LATENCY}_seconds", things[level])
+            if self.options.bounded:
                 for field in BOUND_FIELDS[level]:
-                    yield _family(f"gnsqd_{level}_{field.metric}", field, things[level], turns)
-        if self._options.max_attempts:
+                    yield _family(f"gnsqd_{level}_{field.metric}", field, things[level])
+        if self.options.max_attempts:
             help = "Messages moved to the dead-letter topic of the channel."
             points = ((thing.labels, thing.it.dead_letter_count) for thing in things["channel"])
-            yield _metric("gnsqd_channel_dead_letters", "counter", help, points, turns)
-        if self._options.metrics_clients:
+            yield "gnsqd_channel_dead_letters", "counter", help, points
+        if self.options.metrics_clients:
             for field in CLIENT_FIELDS:
-                yield _family(f"gnsqd_client_{field.metric}", field, clients, turns)
-            help = "Messages published by the client."
-            yield _metric("gnsqd_producer_messages", "counter", help, producers, turns)
-        if self._options.metrics_compat:
-            yield from _memory_of_mixin(self._memory)
-            yield from _channels_of_mixin(things["channel"], turns)
-            yield from _latencies_of_mixin(things, percentiles, turns)
+                yield _family(f"gnsqd_client_{field.metric}", field, clients)
+            yield "gnsqd_producer_messages", "counter", "Messages published by the client.", producers
+        if self.options.metrics_compat:
+            yield from _memory_of_mixin(self.memory)
+            yield from _channels_of_mixin(things["channel"])
+            yield from _latencies_of_mixin(things, percentiles)
             yield from _topics_and_channels_of_exporter(things, percentiles, turns)
-            if self._options.metrics_clients:
+            if self.options.metrics_clients:
                 yield from _clients_of_exporter(clients, turns)
 
     def _shows(self, ephemeral: bool) -> bool:
-        return not (ephemeral and self._options.metrics_exclude_ephemeral)
+        return not (ephemeral and self.options.metrics_exclude_ephemeral)
 
     def _consumers(self, channels: list[Channel], turns: Turns) -> Iterator[_Thing]:
         subscribed = [(channel, client) for channel in channels for client in channel.clients.values()]
@@ -193,7 +188,7 @@ class Metrics(Collector):
 
     def _producers(self, turns: Turns) -> list[tuple[Labels, float]]:
         points: list[tuple[Labels, float]] = []
-        for client in turns.over(list(self._clients())):
+        for client in turns.over(list(self.clients())):
             if client.pub_counts:
                 labels = _client_labels(client.id, client.stats())
                 for topic_name, count in client.pub_counts.items():
@@ -224,7 +219,7 @@ def _printable(text: str) -> str:
 # Names of others
 
 
-def _memory_of_mixin(memory: MemoryStats) -> Iterator[Metric]:
+def _memory_of_mixin(memory: MemoryStats) -> Iterator[Family]:
     for key, value in memory.row().items():
         if key == "gc_total_runs":
             yield _gauge("nsq_mem_gc_runs", "The gc_total_runs of /stats.", value, "unknown")
@@ -232,25 +227,23 @@ def _memory_of_mixin(memory: MemoryStats) -> Iterator[Metric]:
             yield _gauge(f"nsq_mem_{key}", f"The {key} of /stats.", value)
 
 
-def _channels_of_mixin(channels: list[_Thing], turns: Turns) -> Iterator[Metric]:
+def _channels_of_mixin(channels: list[_Thing]) -> Iterator[Family]:
     for field in STAT_FIELDS["channel"]:
         if field.statsd:
-            yield _compat_family(f"nsq_topic_channel_{field.statsd}", field, channels, turns)
+            yield _family(f"nsq_topic_channel_{field.statsd}", field, channels, "unknown")
 
 
-def _latencies_of_mixin(
-    things: dict[str, list[_Thing]], percentiles: Sequence[float], turns: Turns
-) -> Iterator[Metric]:
+def _latencies_of_mixin(things: dict[str, list[_Thing]], percentiles: Sequence[float]) -> Iterator[Family]:
     names = {f"{_LATENCY}_{percentile * 100:.0f}": index for index, percentile in enumerate(percentiles)}
     for level, prefix in (("topic", "nsq_topic"), ("channel", "nsq_topic_channel")):
         for name, index in names.items():
             points = [(thing.labels, float(_nanoseconds(thing, index))) for thing in things[level] if thing.latency]
-            yield _metric(f"{prefix}_{name}", "gauge", "From publishing to FIN, in nanoseconds.", points, turns)
+            yield f"{prefix}_{name}", "gauge", "From publishing to FIN, in nanoseconds.", points
 
 
 def _topics_and_channels_of_exporter(
     things: dict[str, list[_Thing]], percentiles: Sequence[float], turns: Turns
-) -> Iterator[Metric]:
+) -> Iterator[Family]:
     for level, latency_name in (("topic", "e2e_latency_{}_percentile"), ("channel", "e2e_latency_{}p")):
         labelled = [
             thing._replace(labels=thing.labels | {"paused": _true_or_false(thing.it.paused)})
@@ -258,19 +251,19 @@ def _topics_and_channels_of_exporter(
         ]
         for field in STAT_FIELDS[level]:
             if field.statsd:
-                yield _compat_family(f"nsq_{level}_{field.name}", field, labelled, turns)
+                yield _family(f"nsq_{level}_{field.name}", field, labelled, "unknown")
         if level == "topic":
             counts = [(thing.labels, len(thing.it.channels)) for thing in labelled]
-            yield _metric("nsq_topic_channel_count", "gauge", "Channels of the topic.", counts, turns)
+            yield "nsq_topic_channel_count", "gauge", "Channels of the topic.", counts
         for percent in (99, 95):
             # nsq_exporter shows the first two of --e2e-processing-latency-percentile, whatever they are.
             index = percentiles.index(percent / 100) if percent / 100 in percentiles else None
             points = [(thing.labels, _nanoseconds(thing, index)) for thing in labelled]
             name = f"nsq_{level}_{latency_name.format(percent)}"
-            yield _metric(name, "gauge", "From publishing to FIN, in nanoseconds; 0 if unknown.", points, turns)
+            yield name, "gauge", "From publishing to FIN, in nanoseconds; 0 if unknown.", points
 
 
-def _clients_of_exporter(clients: list[_Thing], turns: Turns) -> Iterator[Metric]:
+def _clients_of_exporter(clients: list[_Thing], turns: Turns) -> Iterator[Family]:
     labelled = {}
     for thing in turns.over(clients):
         labels = {name: value for name, value in thing.labels.items() if name != "id"}
@@ -279,7 +272,7 @@ def _clients_of_exporter(clients: list[_Thing], turns: Turns) -> Iterator[Metric
             labels[name] = _true_or_false(getattr(thing.it, name))
         labelled[tuple(labels.values())] = thing._replace(labels=labels)  # one of several with the same labels
     for field in CLIENT_FIELDS:
-        yield _compat_family(f"nsq_client_{field.name}", field, list(labelled.values()), turns)
+        yield _family(f"nsq_client_{field.name}", field, list(labelled.values()), "unknown")
 
 
 def _nanoseconds(thing: _Thing, index: int | None) -> int:
@@ -293,23 +286,17 @@ def _true_or_false(value: bool) -> str:
 # Families
 
 
-def _gauge(name: str, help: str, value: float, kind: str = "gauge") -> Metric:
-    family = _described(name, kind, help)
-    family.add_sample(name, {}, value)
-    return family
+def _gauge(name: str, help: str, value: float, kind: str = "gauge") -> Family:
+    return name, kind, help, [({}, value)]
 
 
-def _family(name: str, field: StatField, things: list[_Thing], turns: Turns) -> Metric:
+def _family(name: str, field: StatField, things: list[_Thing], counter: str = "counter") -> Family:
+    """`counter` is the type of counters, which have it only if their names end in _total."""
     points = ((thing.labels, field.getter(thing.it)) for thing in things)
-    return _metric(name, field.kind.value, field.help, points, turns)
+    return name, "gauge" if field.kind is Kind.GAUGE else counter, field.help, points
 
 
-def _compat_family(name: str, field: StatField, things: list[_Thing], turns: Turns) -> Metric:
-    points = ((thing.labels, field.getter(thing.it)) for thing in things)
-    return _metric(name, "gauge" if field.kind is Kind.GAUGE else "unknown", field.help, points, turns)
-
-
-def _latencies(name: str, things: list[_Thing], turns: Turns) -> Metric:
+def _latencies(name: str, things: list[_Thing]) -> Family:
     """Prometheus has no value for quantiles of nothing: NaN."""
     help = "How long messages took from being published to FIN, over e2e-processing-latency-window-time."
     points = (
@@ -318,18 +305,4 @@ def _latencies(name: str, things: list[_Thing], turns: Turns) -> Metric:
         if (latency := thing.latency) is not None
         for quantile, value in {str(quantile): value for quantile, value in latency.percentiles}.items()
     )
-    return _metric(name, "summary", help, points, turns)
-
-
-def _metric(name: str, kind: str, help: str, points: Iterable[tuple[Labels, float]], turns: Turns) -> Metric:
-    family = _described(name, kind, help)
-    sample_name = f"{name}_total" if kind == "counter" else name
-    samples = (Sample(sample_name, labels, value) for labels, value in points)
-    # Both encoders only ever iterate over the samples, so the list that the class declares may be made on the way.
-    family.samples = cast(list[Sample], turns.over(samples))
-    return family
-
-
-def _described(name: str, kind: str, help: str) -> Metric:
-    unit = next((unit for unit in ("bytes", "seconds") if name.endswith(f"_{unit}")), "")
-    return Metric(name, help, kind, unit)
+    return name, "summary", help, points

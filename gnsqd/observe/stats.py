@@ -17,7 +17,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.consumer import ClientStats, Consumer
+from gnsqd.broker.environment import ClientStats, Consumer
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
 from gnsqd.hub.cooperative import Turns

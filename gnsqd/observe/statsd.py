@@ -33,15 +33,11 @@ HIGHEST_PORT = 65535
 
 Name = tuple[str, ...]
 
-
-def _in_order_of_statsd(level: str) -> list[StatField]:
-    """What counts messages comes first, the others follow in the order of /stats."""
-    return sorted(
-        (field for field in STAT_FIELDS[level] if field.statsd), key=lambda field: not field.name.startswith("message_")
-    )
-
-
-_FIELDS: dict[type, list[StatField]] = {Topic: _in_order_of_statsd("topic"), Channel: _in_order_of_statsd("channel")}
+# What counts messages comes first, the others follow in the order of /stats.
+_FIELDS: dict[type, list[StatField]] = {
+    kind: sorted(filter(attrgetter("statsd"), STAT_FIELDS[level]), key=lambda field: "message_" not in field.name)
+    for kind, level in ((Topic, "topic"), (Channel, "channel"))
+}
 
 
 class Statsd:

@@ -11,10 +11,10 @@ from gnsqd.names import is_ephemeral, is_valid_name
 from gnsqd.options import Options
 from gnsqd.queues.journal_store import JournalStore
 from gnsqd.queues.store import Context, Store
-from gnsqd.storage.cleanup import clean_up
+from gnsqd.storage.directory import clean_up
 from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.files import list_names
-from gnsqd.storage.journal.maintenance import Journals
+from gnsqd.storage.journal.maintenance import Journals, find_journals
 from gnsqd.storage.metadata import FILE_NAME, ChannelMetadata, TopicMetadata, load, save
 from gnsqd.storage.syncer import Syncer
 
@@ -34,7 +34,6 @@ class DataPath:
         set_health: Callable[[Exception | None], None],
         check_exit: Callable[[], None] = lambda: None,
     ) -> None:
-        self._durability = options.durability
         names = list_names(options.data_path)
         data_files = DataFiles(options.data_path, names)
         clean_up(data_files, names, log)
@@ -43,20 +42,21 @@ class DataPath:
 
     def open_store(self, topic: str) -> Store:
         """StorageError."""
-        if self._durability == "none" or is_ephemeral(topic):
+        if self.context.options.durability == "none" or is_ephemeral(topic):
             return Store(topic, self.context)
         return JournalStore(topic, self.context, self.journals.open(topic))
 
     def end_journals(self, topics: list[TopicMetadata]) -> list[TopicMetadata]:
         """Without durability, convert all journals to disk queues; `topics`, and topics that only journals know.
         StartError if one could not be converted, and StorageError. May yield."""
-        if self._durability != "none" or not self.journals.topics:
+        if self.context.options.durability != "none" or not self.journals.topics:
             return topics
         known = {topic.name: topic for topic in topics}
         names = filter(is_valid_name, self.journals.topics)
         journaled = [known.get(name) or TopicMetadata(name, False) for name in names]
         known.update((topic.name, topic) for topic in Pool(CONVERTED_AT_ONCE).map(self._end_journal, journaled))
-        if self.journals.are_left():
+        data_path = self.context.options.data_path
+        if find_journals(data_path, list_names(data_path)):
             # Disk queues that are incomplete now would be taken for copies by the next gnsqd that has a journal.
             raise StartError("a journal could not be turned into disk queues")
         return list(known.values())
@@ -83,6 +83,6 @@ def convert(data_path: str, log: Logger) -> None:
         listed = load(path)
         topics = DataPath(options, log, syncer, lambda error: None).end_journals(listed)
         if topics != listed:
-            save(path, [topic for topic in topics if is_valid_name(topic.name)], syncer)
+            save(path, [topic for topic in topics if is_valid_name(topic.name)])
     finally:
         syncer.stop()

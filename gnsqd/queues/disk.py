@@ -3,12 +3,13 @@
 The records of a disk queue do not contain how long a message is to be held back. `storage.disk.due_times` does.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from sys import maxsize
 from time import time_ns
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
+from gnsqd.names import is_ephemeral
 from gnsqd.options import Options
 from gnsqd.queues.message import Message, message_from_payload
 from gnsqd.queues.queue import MAX_STEP, Left, Queue
@@ -19,8 +20,8 @@ MAX_READ = 256 * 1024  # bytes that are read at a time to be dropped
 
 
 class DiskBackedQueue(Queue):
-    """`set_health(error)` is called after each write of messages that memory has no room for; None if it worked. A
-    `temporary` queue has no files after its end, since nobody would ever read them."""
+    """`set_health(error)` is called after each write of messages that memory has no room for; None if it worked. Of an
+    ephemeral topic there are no files after the end, since nobody would ever read them."""
 
     def __init__(
         self,
@@ -29,12 +30,11 @@ class DiskBackedQueue(Queue):
         log: Logger,
         backend: DiskQueue,
         set_health: Callable[[Exception | None], None],
-        temporary: bool = False,
     ) -> None:
         super().__init__(name, options, log)
         self.backend = backend
         self._set_health = set_health
-        self._temporary = temporary
+        self._temporary = is_ephemeral(name.partition(":")[0])
         self._longest = options.max_req_timeout
 
     def stored(self) -> int:
@@ -113,8 +113,8 @@ class DiskBackedQueue(Queue):
 
     # Observers and the end
 
-    def look_at_store(self, limit: int, max_bytes: int) -> list[Message]:
-        return [message_from_payload(payload) for payload in self.backend.look(limit, max_bytes)]
+    def stored_messages(self) -> Iterator[Message]:
+        return (message_from_payload(payload) for payloads in self.backend.read_all() for payload in payloads)
 
     def wait_synced(self) -> None:
         self.backend.wait_synced()

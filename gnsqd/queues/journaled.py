@@ -7,7 +7,6 @@ journal what its owner does with messages: taken, held back, finished (for a top
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from itertools import chain, islice, starmap
 from sys import maxsize
@@ -48,8 +47,8 @@ class JournaledQueue(Queue):
         self._frames_due = 0
         self._seen = (-1, 0)  # number and timestamp of the message that drop_stored_before met last, and left
         self._noted = False
-        self._finished_notes: list[int] = []
-        self._taken_notes: list[int] = []
+        self._finished_notes: list[tuple[int, int]] = []
+        self._taken_notes: list[tuple[int, int]] = []
         self._held_notes: dict[int, tuple[int, int]] = {}  # attempts and due time; the last of each message
 
     # The store
@@ -61,9 +60,8 @@ class JournaledQueue(Queue):
         return self._depth * self.journal.mean_size()
 
     def store(self, messages: list[Message]) -> None:
-        bounds = _bounds(messages)
-        for at in range(0, len(bounds), 2):
-            self._append(bounds[at], bounds[at + 1])
+        for start, end in _runs_of(messages):
+            self._append(start, end)
         for message in messages:
             if message.attempts:
                 self._attempts[message.number] = message.attempts
@@ -147,15 +145,8 @@ class JournaledQueue(Queue):
             self._runs.popleft()
         self._depth -= end - start
 
-    def look_at_store(self, limit: int, max_bytes: int) -> list[Message]:
-        found: list[Message] = []
-        with suppress(StorageError):
-            for message in self._in_journal(self._runs):
-                max_bytes -= len(message.frame)
-                if found and (len(found) >= limit or max_bytes < 0):
-                    break
-                found.append(message)
-        return found
+    def stored_messages(self) -> Iterator[Message]:
+        return self._in_journal(self._runs)
 
     def _in_journal(self, spans: Iterable[tuple[int, int]]) -> Iterator[Message]:
         """The messages with these numbers that can be read; StorageError."""
@@ -256,9 +247,8 @@ class JournaledQueue(Queue):
         return dropped
 
     def lost(self, messages: list[Message]) -> None:
-        bounds = _bounds(messages)
-        for at in range(0, len(bounds), 2):
-            self._finish_dropped(bounds[at], bounds[at + 1])
+        for start, end in _runs_of(messages):
+            self._finish_dropped(start, end)
 
     def _finish_dropped(self, start: int, end: int) -> None:
         """No channel needs the messages that a topic drops."""
@@ -269,20 +259,16 @@ class JournaledQueue(Queue):
     # Notes for the journal
 
     def finish(self, messages: list[Message]) -> None:
-        bounds = _bounds(messages)
-        for at in range(0, len(bounds), 2):
-            self.note_finished_span(bounds[at], bounds[at + 1])
+        for start, end in _runs_of(messages):
+            self.note_finished_span(start, end)
 
     def note_finished_span(self, start: int, end: int) -> None:
         self.finished.add(start, end)
         notes = self._finished_notes
-        if notes and notes[-1] == start:
-            notes[-1] = end
-        else:
-            notes.append(start)
-            notes.append(end)
-        if not self._noted:
-            self._note()
+        if notes and notes[-1][1] == start:
+            start = notes.pop()[0]
+        notes.append((start, end))
+        self._note()
 
     def taken(self, messages: list[Message], given: list[Message]) -> None:
         if len(given) < len(messages):
@@ -296,25 +282,23 @@ class JournaledQueue(Queue):
                 again = True
         if again:
             given = [message for message in given if not message.attempts]
-        self._taken_notes += _bounds(given)
-        if not self._noted:
-            self._note()
+        self._taken_notes += _runs_of(given)
+        self._note()
 
     def note_held(self, message: Message, due: int) -> None:
         """It is held back until `due`, wall clock in ns."""
         self._held_notes[message.number] = (message.attempts, due)
-        if not self._noted:
-            self._note()
+        self._note()
 
     def _note(self) -> None:
-        self._noted = True
-        self.journal.note(self)
+        if not self._noted:
+            self._noted = True
+            self.journal.note(self)
 
     def notes(self, encoder: Encoder, total: bool) -> list[bytes]:
         records = []
         if total:
-            spans = zip(self._taken_notes[::2], self._taken_notes[1::2], strict=True)
-            numbers = chain.from_iterable(starmap(range, spans))
+            numbers = chain.from_iterable(starmap(range, self._taken_notes))
             records += encoder.held(self.index, [(number, 1, 0) for number in numbers])
         elif self._taken_notes:
             records.append(encoder.spans(TAKEN, self.index, self._taken_notes))
@@ -410,9 +394,9 @@ def _pieces(items: Iterable[T]) -> Iterator[list[T]]:
         yield piece
 
 
-def _bounds(messages: list[Message]) -> list[int]:
-    """Their numbers as runs: start, end, start, end."""
-    bounds: list[int] = []
+def _runs_of(messages: list[Message]) -> list[tuple[int, int]]:
+    """Their numbers: the first of each run, and the one behind its last."""
+    runs: list[tuple[int, int]] = []
     start = end = -1
     for message in messages:
         number = message.number
@@ -420,14 +404,12 @@ def _bounds(messages: list[Message]) -> list[int]:
             end += 1
         else:
             if end > start:
-                bounds.append(start)
-                bounds.append(end)
+                runs.append((start, end))
             start = number
             end = number + 1
     if end > start:
-        bounds.append(start)
-        bounds.append(end)
-    return bounds
+        runs.append((start, end))
+    return runs
 
 
 def journal_messages(journal: Journal, messages: list[Message]) -> None:

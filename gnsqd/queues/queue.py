@@ -9,7 +9,9 @@ Only `wait_synced` and `close` may yield.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from heapq import heappop, heappush
+from itertools import chain, islice, repeat
 from sys import maxsize
 from time import monotonic_ns, time_ns
 from typing import NamedTuple
@@ -128,13 +130,8 @@ class Queue:
         self.on_more: Callable[[int], None] = lambda count: None
         self._store_first = False
 
-    @property
-    def depth(self) -> int:
-        """Queued messages, in memory and in the store, without messages that are held back."""
-        return self.count()
-
     def count(self) -> int:
-        """The depth, without the cost of a property."""
+        """Queued messages, in memory and in the store, without messages that are held back."""
         return len(self.memory) + self.stored()
 
     @property
@@ -267,8 +264,8 @@ class Queue:
 
     # Bounds
 
-    def drop_oldest(self, count: int, size: int = maxsize) -> tuple[int, int]:
-        """Drop the oldest messages: `count`, or fewer if these have `size` bytes; how many, and their bytes."""
+    def drop_oldest(self, count: int, size: int = maxsize) -> int:
+        """Drop the oldest messages: `count`, or fewer if these have `size` bytes; how many."""
         memory = self.memory
         gone: list[Message] = []
         dropped = freed = 0
@@ -291,7 +288,7 @@ class Queue:
                 front = self.front()
         self.lost(gone)
         self.dropped += dropped
-        return dropped, freed
+        return dropped
 
     def fresh(self, messages: list[Message]) -> list[Message]:
         """The messages that are not too old; the others count as expired."""
@@ -322,13 +319,13 @@ class Queue:
         """The messages that would come next from memory, then those of the store, each with whether it is there: at
         most `limit`, together at most `max_bytes` except for a single larger one. All of them stay where they are."""
         found: list[tuple[Message, bool]] = []
-        for message in self.memory:
-            max_bytes -= len(message.frame)
-            if found and (len(found) == limit or max_bytes < 0):
-                return found
-            found.append((message, False))
-        if len(found) < limit and max_bytes > 0:
-            found += [(message, True) for message in self.look_at_store(limit - len(found), max_bytes)]
+        messages = chain(zip(self.memory, repeat(False)), zip(self.stored_messages(), repeat(True)))
+        with suppress(StorageError):
+            for message, is_stored in islice(messages, limit):
+                max_bytes -= len(message.frame)
+                if found and max_bytes < 0:
+                    break
+                found.append((message, is_stored))
         return found
 
     # The end
@@ -366,8 +363,9 @@ class Queue:
         """As `next`, of the store."""
         return []
 
-    def look_at_store(self, limit: int, max_bytes: int) -> list[Message]:
-        return []
+    def stored_messages(self) -> Iterator[Message]:
+        """All that the store has, as far as they can be read; StorageError. It keeps them."""
+        return iter(())
 
     def order(self, message: Message) -> int:
         """What the messages of memory and store are compared by: the smaller is the older."""
@@ -378,7 +376,7 @@ class Queue:
         return maxsize
 
     def drop_stored(self, count: int, size: int, before: int) -> tuple[int, int]:
-        """As `drop_oldest`, of the store: only messages `before` in order."""
+        """As `drop_oldest`, of the store: only messages `before` in order; how many, and their bytes."""
         return 0, 0
 
     def drop_stored_before(self, horizon: int) -> int:
@@ -396,8 +394,5 @@ class EphemeralQueue(Queue):
     """Of an ephemeral topic or channel: what memory has no room for is dropped."""
 
     def put(self, messages: list[Message], takers: int = 0) -> None:
-        room = max(self.capacity, takers) - len(self.memory)
-        if len(messages) <= room:
-            self.memory.extend(messages)
-        else:
-            self.memory.extend(messages[: max(room, 0)])
+        room = max(max(self.capacity, takers) - len(self.memory), 0)
+        self.memory.extend(messages[:room])

@@ -46,9 +46,7 @@ class Store:
         if is_ephemeral(name):
             return EphemeralQueue(name, context.options, self.log)
         backend = context.open_disk_queue(name)
-        return DiskBackedQueue(
-            name, context.options, self.log, backend, context.set_health, temporary=is_ephemeral(self.topic)
-        )
+        return DiskBackedQueue(name, context.options, self.log, backend, context.set_health)
 
     # Channels
 

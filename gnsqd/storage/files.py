@@ -108,7 +108,7 @@ def write_at(descriptor: int, parts: list[bytes], position: int) -> int:
 
 
 def temporary_path(path: str) -> str:
-    """A name for the file that is to replace `path`; `cleanup` removes what a kill leaves of it."""
+    """A name for the file that is to replace `path`; `clean_up` removes what a kill leaves of it."""
     return f"{path}.{random.getrandbits(63)}.tmp"
 
 
@@ -126,8 +126,7 @@ def rename_file(source: str, target: str) -> None:
     except OSError as error:
         with suppress(OSError):
             os.unlink(source)
-        text = (error.strerror or str(error)).lower()
-        raise StorageError(f"rename {source} {target}: {text}") from error
+        raise StorageError(path_error("rename", f"{source} {target}", error)) from error
 
 
 def sync_path(path: str) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from gevent.event import Event
 
 from gnsqd.errors import StorageError
-from gnsqd.gotext import Kind, Struct, decode_object
+from gnsqd.gotext import Struct, decode_object
 from gnsqd.log import Logger
 from gnsqd.storage.files import failing_as_go, path_error, rename_file, sync_directory, temporary_path, write_file
 from gnsqd.storage.syncer import Syncer
@@ -35,9 +35,9 @@ class TopicMetadata(NamedTuple):
     channels: Sequence[ChannelMetadata] = ()
 
 
-_CHANNEL = Struct("ChannelMetadata", {"name": Kind.STR, "paused": Kind.BOOL})
-_TOPIC = Struct("TopicMetadata", {"name": Kind.STR, "paused": Kind.BOOL, "channels": _CHANNEL})
-_METADATA = Struct("Metadata", {"topics": _TOPIC, "version": Kind.STR})
+_CHANNEL = Struct("nsqd.ChannelMetadata", {"name": "string", "paused": "bool"})
+_TOPIC = Struct("nsqd.TopicMetadata", {"name": "string", "paused": "bool", "channels": _CHANNEL})
+_METADATA = Struct("nsqd.Metadata", {"topics": _TOPIC, "version": "string"})
 
 
 def load(path: str) -> list[TopicMetadata]:
@@ -85,13 +85,10 @@ def _array(items: list[str]) -> str:
     return f"[{','.join(items)}]" if items else "null"
 
 
-def save(path: str, topics: Sequence[TopicMetadata], syncer: Syncer) -> None:
-    """Replace the file, durably; StorageError. Yields: of two calls at a time the older could win, so make one."""
-    syncer.run(_replace, path, temporary_path(path), topics)
-
-
-def _replace(path: str, temporary: str, topics: Sequence[TopicMetadata]) -> None:
-    # In a thread also because thousands of topics take milliseconds to encode.
+def save(path: str, topics: Sequence[TopicMetadata]) -> None:
+    """Replace the file, durably; StorageError. For a thread, as thousands of topics take milliseconds to encode; but of
+    two calls at a time the older could win."""
+    temporary = temporary_path(path)
     write_file(temporary, encode(topics), sync=True)
     rename_file(temporary, path)
     sync_directory(os.path.dirname(path))
@@ -143,7 +140,7 @@ class MetadataFile:
         self._begun += 1
         self._tried = self._changes
         try:
-            save(self.path, self._topics(), self._syncer)
+            self._syncer.run(save, self.path, self._topics())
             self._written = self._tried
         finally:
             self._ended += 1

@@ -16,6 +16,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from traceback import walk_stack
 from types import FrameType
 from weakref import WeakSet
 
@@ -30,7 +31,7 @@ from gnsqd.gotext import NumberError, parse_int
 from gnsqd.hub.cooperative import Turns
 from gnsqd.observe.stats import MemoryStats
 from gnsqd.web.http11 import Request
-from gnsqd.web.routes import Content, HTTPError, parse_query
+from gnsqd.web.routes import BadQuery, Content, HTTPError, parse_query
 
 SAMPLES_PER_SECOND = 100
 DEFAULT_SECONDS = 30
@@ -196,11 +197,8 @@ def _function(frame: FrameType) -> str:
 
 def _stack(frame: FrameType | None) -> tuple[str, ...]:
     """Function, file and line of a frame and its callers."""
-    lines = []
-    while frame is not None:
-        lines.append(f"{_function(frame)} {frame.f_code.co_filename}:{frame.f_lineno}")
-        frame = frame.f_back
-    return tuple(lines)
+    frames = () if frame is None else walk_stack(frame)
+    return tuple(f"{_function(frame)} {frame.f_code.co_filename}:{line}" for frame, line in frames)
 
 
 @contextmanager
@@ -210,10 +208,7 @@ def _sampling() -> Iterator[Counter[str]]:
 
     def sample(number: int, frame: FrameType | None) -> None:
         current = getcurrent()
-        frames = []
-        while frame is not None:
-            frames.append(_function(frame))
-            frame = frame.f_back
+        frames = [] if frame is None else [_function(caller) for caller, _ in walk_stack(frame)]
         if isinstance(current, Greenlet):
             frames.append(_kind(current.name))
         else:
@@ -244,7 +239,7 @@ def _parameter(request: Request, name: str) -> str:
         sources.insert(0, request.body.decode("utf-8", "replace"))
     for source in sources:
         for part in source.split("&"):
-            with suppress(ValueError):
+            with suppress(BadQuery):
                 parameters = parse_query(part)
                 if name in parameters:
                     return parameters[name]

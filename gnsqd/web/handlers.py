@@ -4,10 +4,9 @@ The checks of every method come in the real daemon's order, because a client see
 5.2); publishing therefore creates the topic before it looks at the messages.
 """
 
-import json
 from base64 import b64encode
 from collections.abc import Iterator
-from re import compile as regex
+from dataclasses import dataclass
 
 from gnsqd.broker.bounds import OutOfBounds
 from gnsqd.broker.channel import Channel
@@ -15,19 +14,19 @@ from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Draining, Topic
 from gnsqd.cluster.lookup import Lookup
 from gnsqd.errors import BrokerError, StorageError
-from gnsqd.gotext import parse_int
+from gnsqd.gotext import decode_strings, parse_int
 from gnsqd.hub.cooperative import give_way
 from gnsqd.log import Level, Logger
-from gnsqd.names import is_valid_name
+from gnsqd.names import check_limit, is_valid_name
 from gnsqd.options import MILLISECOND, OPTIONS, Kind, Option, Options
 from gnsqd.queues.message import Message
+from gnsqd.queues.queue import Queue
 from gnsqd.storage.metadata import MetadataFile
 from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import Request
-from gnsqd.web.routes import BOOLS, JSON, HTTPError, read_parameters, read_query
+from gnsqd.web.routes import BOOLS, JSON, HTTPError, parse_query, read_parameters
 from gnsqd.web.status import Status
 from gnsqd.wire.codec import CodecError, Decoder
-from gnsqd.wire.limits import NoRoom, Room
 
 DEFAULT_PEEK = 10
 MAX_PEEK = 1000  # messages
@@ -37,30 +36,19 @@ MAX_VALUE = 32768  # bytes of an option: a thousand addresses, and some ms to lo
 
 _PIECE = 65536
 _BY_KEY = {option.cfg: option for option in OPTIONS if option.cfg}
-_SURROGATE = regex("[\ud800-\udfff]")
 
 
+@dataclass(eq=False)
 class API:
     """The endpoints of one daemon. `status` and `debug` have those of the daemon itself."""
 
-    def __init__(
-        self,
-        options: Options,
-        registry: Registry,
-        log: Logger,
-        metadata_file: MetadataFile,
-        lookup: Lookup,
-        status: Status,
-        debug: Debug,
-    ) -> None:
-        self.status = status
-        self.debug = debug
-        self._options = options
-        self._registry = registry
-        self._room = Room(registry, options)
-        self._log = log
-        self._metadata_file = metadata_file
-        self._lookup = lookup
+    _options: Options
+    _registry: Registry
+    _log: Logger
+    _metadata_file: MetadataFile
+    _lookup: Lookup
+    status: Status
+    debug: Debug
 
     # Publishing
 
@@ -71,7 +59,7 @@ class API:
             raise HTTPError(500, "INTERNAL_ERROR")
         if not request.body:
             raise HTTPError(400, "MSG_EMPTY")
-        parameters = read_query(request, self._log)
+        parameters = parse_query(request.query)
         topic = self._get_topic(parameters)
         deferred = self._parse_defer(parameters["defer"]) if "defer" in parameters else 0
         self._put(topic, [request.body], deferred)
@@ -89,7 +77,7 @@ class API:
     def mpub(self, request: Request) -> str:
         if request.too_big and request.announced:
             raise HTTPError(413, "BODY_TOO_BIG")
-        parameters = read_query(request, self._log)
+        parameters = parse_query(request.query)
         topic = self._get_topic(parameters)
         bodies = self._split_binary(request) if self._wants_binary(parameters) else self._split_lines(request)
         self._put(topic, bodies)
@@ -104,7 +92,7 @@ class API:
     def _split_binary(self, request: Request) -> list[bytes]:
         decoder = Decoder()
         try:
-            for piece in _pieces(request.body):
+            for piece in _pieces(request.body, of_lines=False):
                 decoder.feed(piece)
                 bodies = decoder.messages(self._options.max_body_size, self._options.max_msg_size)
                 if bodies is not None:
@@ -116,7 +104,7 @@ class API:
     def _split_lines(self, request: Request) -> list[bytes]:
         bodies: list[bytes] = []
         rest = b""
-        for piece in _line_pieces(request.body):
+        for piece in _pieces(request.body, of_lines=True):
             *lines, rest = piece.split(b"\n")
             if max(map(len, lines), default=0) > self._options.max_msg_size:
                 raise HTTPError(413, "MSG_TOO_BIG")
@@ -145,16 +133,16 @@ class API:
     # Topics
 
     def create_topic(self, request: Request) -> None:
-        self._get_topic(read_query(request, self._log))
+        self._get_topic(parse_query(request.query))
         self._metadata_file.wait()
 
     def delete_topic(self, request: Request) -> None:
-        name = _required(read_parameters(request, self._log), "topic")
+        name = _required(read_parameters(request), "topic")
         self._registry.delete_existing_topic(name)
         self._metadata_file.persist()
 
     def empty_topic(self, request: Request) -> None:
-        name = _required(read_parameters(request, self._log), "topic")
+        name = _required(read_parameters(request), "topic")
         if not is_valid_name(name):
             raise HTTPError(400, "INVALID_TOPIC")
         self._registry.get_existing_topic(name).empty()
@@ -168,16 +156,13 @@ class API:
         self._metadata_file.persist()
 
     def peek_topic(self, request: Request) -> dict[str, object]:
-        return self._peek(self._find_topic(request), request)
+        return self._peek(self._find_topic(request).queue, request)
 
     # Channels
 
     def create_channel(self, request: Request) -> None:
         topic, name = self._find_topic_and_channel_name(request)
-        try:
-            self._room.check_channel(topic, name)
-        except NoRoom as error:
-            raise HTTPError(503, "TOO_MANY_CHANNELS") from error
+        check_limit(name, topic.channels, self._options.max_channels, "channels")
         topic.get_channel(name)
         self._metadata_file.wait()
 
@@ -198,24 +183,24 @@ class API:
         self._metadata_file.persist()
 
     def peek_channel(self, request: Request) -> dict[str, object]:
-        return self._peek(self._find_channel(request), request)
+        return self._peek(self._find_channel(request).queue, request)
 
-    def _peek(self, queue: Topic | Channel, request: Request) -> dict[str, object]:
+    def _peek(self, queue: Queue, request: Request) -> dict[str, object]:
         """The first `limit` messages, without consuming them: the next ones in memory, then those on disk.
 
         The number of messages, their total size, and the part of each body shown are limited, so that nothing is
         blocked. Router yields while it writes them.
         """
         try:
-            limit = parse_int(read_query(request, self._log).get("limit", str(DEFAULT_PEEK)))
+            limit = parse_int(parse_query(request.query).get("limit", str(DEFAULT_PEEK)))
         except ValueError:
             limit = 0
         if not 1 <= limit <= MAX_PEEK:
             raise HTTPError(400, "INVALID_LIMIT")
         return {
-            "depth": queue.depth,
-            "backend_depth": queue.backend_depth,
-            "messages": [_message_row(message, on_disk) for message, on_disk in queue.peek(limit, MAX_PEEK_BYTES)],
+            "depth": queue.count(),
+            "backend_depth": queue.stored(),
+            "messages": [_message_row(message, on_disk) for message, on_disk in queue.look(limit, MAX_PEEK_BYTES)],
         }
 
     # Options
@@ -233,10 +218,12 @@ class API:
         option = _find_option(request)
         if not option.reload:
             raise HTTPError(400, "INVALID_OPTION")
-        text = request.body.decode("utf-8", "replace")
         try:
-            value = Level.parse(text) if option.kind is Kind.LOG_LEVEL else _parse_strings(text)
-        except (ValueError, RecursionError) as error:
+            if option.kind is Kind.LOG_LEVEL:
+                value: object = Level.parse(request.body.decode("utf-8", "replace"))
+            else:
+                value = decode_strings(request.body)
+        except ValueError as error:
             raise HTTPError(400, "INVALID_VALUE") from error
         setattr(self._options, option.name, value)
         self._log.level = self._options.log_level
@@ -249,17 +236,14 @@ class API:
         name = _required(parameters, "topic")
         if not is_valid_name(name):
             raise HTTPError(400, "INVALID_TOPIC")
-        try:
-            self._room.check_topic(name)
-        except NoRoom as error:
-            raise HTTPError(503, "TOO_MANY_TOPICS") from error
+        check_limit(name, self._registry.topics, self._options.max_topics, "topics")
         return self._registry.get_topic(name)
 
     def _find_topic(self, request: Request) -> Topic:
-        return self._registry.get_existing_topic(_required(read_parameters(request, self._log), "topic"))
+        return self._registry.get_existing_topic(_required(read_parameters(request), "topic"))
 
     def _find_topic_and_channel_name(self, request: Request) -> tuple[Topic, str]:
-        parameters = read_parameters(request, self._log)
+        parameters = read_parameters(request)
         topic_name = _required(parameters, "topic")
         if not is_valid_name(topic_name):
             raise HTTPError(400, "INVALID_ARG_TOPIC")
@@ -306,30 +290,15 @@ def _find_option(request: Request) -> Option:
     return _BY_KEY[key]
 
 
-def _parse_strings(text: str) -> list[str] | None:
-    """A JSON list of strings, an empty one for each null in it, or null for no list; ValueError for all else."""
-    value = json.loads(text)
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(item is None or isinstance(item, str) for item in value):
-        raise ValueError("no list of strings")
-    return [_SURROGATE.sub("\ufffd", item or "") for item in value]
-
-
-def _line_pieces(body: bytes) -> Iterator[bytes]:
-    """As `_pieces`, but each ends with a line, and is longer where that line is. Linear, whatever the lines."""
+def _pieces(body: bytes, of_lines: bool) -> Iterator[bytes]:
+    """A body bit by bit, with a turn for everybody else in between: it may hold a million messages. A piece `of_lines`
+    ends with a line, and is longer where that line is. Linear, whatever the lines."""
     first = 0
     while first < len(body):
         if first:
             give_way()
-        end = body.rfind(b"\n", first, first + _PIECE) + 1 or body.find(b"\n", first + _PIECE) + 1 or len(body)
+        end = first + _PIECE
+        if of_lines:
+            end = body.rfind(b"\n", first, end) + 1 or body.find(b"\n", end) + 1 or len(body)
         yield body[first:end]
         first = end
-
-
-def _pieces(body: bytes) -> Iterator[bytes]:
-    """A body bit by bit, with a turn for everybody else in between: it may hold a million messages."""
-    for first in range(0, len(body), _PIECE):
-        if first:
-            give_way()
-        yield body[first : first + _PIECE]

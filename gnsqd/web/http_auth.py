@@ -12,6 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from hmac import compare_digest
 from time import monotonic
@@ -29,14 +30,14 @@ _TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]{16,}=*")  # RFC 6750's syntax; what is 
 _ROLES = {"read": Role.READ, "full": Role.FULL}
 
 
+@dataclass(eq=False)
 class Guard:
     """Passes requests to `router` if the roles of their token or `peer` permit it."""
 
-    def __init__(self, router: Router, tokens: "Tokens", names: Mapping[str, Role], peer: Role = Role.ANYBODY) -> None:
-        self._router = router
-        self._tokens = tokens
-        self._names = names
-        self._peer = peer
+    _router: Router
+    _tokens: "Tokens"
+    _names: Mapping[str, Role]
+    _peer: Role = Role.ANYBODY
 
     def for_peer(self, common_name: str) -> "Guard":
         """The guard for a client with such a certificate, "" without any."""

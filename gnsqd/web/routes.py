@@ -7,7 +7,7 @@ redirects for a slash too many or the wrong case, OPTIONS, 405 and 404.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import IntEnum
 from html import escape
 from operator import attrgetter
 from posixpath import basename, normpath
@@ -24,6 +24,7 @@ from gnsqd.errors import BrokerError, NSQError, StorageError
 from gnsqd.gotext import dumps, format_duration, quote
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
+from gnsqd.names import TooMany
 from gnsqd.options import Options
 from gnsqd.web.http11 import Request, render
 
@@ -35,6 +36,10 @@ class HTTPError(NSQError):
         super().__init__(code)
         self.status = status
         self.code = code
+
+
+class BadQuery(ValueError):
+    """The parameters of a request cannot be read."""
 
 
 class Content(NamedTuple):
@@ -50,13 +55,6 @@ class JSON(NamedTuple):
     value: object
 
 
-class Style(Enum):
-    """How an answer is formatted. PLAIN: unchanged. V1: with X-Nsq-Content-Type, errors as `{"message":"CODE"}`."""
-
-    PLAIN = 0
-    V1 = 1
-
-
 class Role(IntEnum):
     """The role that an endpoint requires with a Guard: none, read, or full."""
 
@@ -68,28 +66,29 @@ class Role(IntEnum):
 @dataclass(frozen=True)
 class Route:
     """One endpoint. `/:opt` at the end of `path` stands for any one word; `handler` is a method of the API or, dotted,
-    of one of its parts; `body` names the option that limits the body it reads, if it reads one. Handlers return text,
-    None for an empty answer, Content, or what is to become JSON."""
+    of one of its parts; `v1` adds X-Nsq-Content-Type and makes errors `{"message":"CODE"}`; `body` names the option
+    that limits the body it reads, if it reads one. Handlers return text, None for an empty answer, Content, or what is
+    to become JSON."""
 
     method: str
     path: str
     handler: str
-    style: Style = Style.V1
+    v1: bool = True
     body: str = ""
     logged: bool = True
     role: Role = Role.FULL
 
 
 ROUTES = (
-    Route("GET", "/ping", "status.ping", Style.PLAIN, role=Role.ANYBODY),
-    Route("GET", "/healthz", "status.healthz", Style.PLAIN, role=Role.ANYBODY),
-    Route("GET", "/readyz", "status.readyz", Style.PLAIN, role=Role.ANYBODY),
+    Route("GET", "/ping", "status.ping", v1=False, role=Role.ANYBODY),
+    Route("GET", "/healthz", "status.healthz", v1=False, role=Role.ANYBODY),
+    Route("GET", "/readyz", "status.readyz", v1=False, role=Role.ANYBODY),
     Route("GET", "/drain", "status.drain", role=Role.READ),
     Route("POST", "/drain", "status.start_drain"),
     Route("DELETE", "/drain", "status.cancel_drain"),
     Route("GET", "/info", "status.info", role=Role.READ),
     Route("GET", "/stats", "status.stats", role=Role.READ),
-    Route("GET", "/metrics", "status.metrics", Style.PLAIN, role=Role.READ),
+    Route("GET", "/metrics", "status.metrics", v1=False, role=Role.READ),
     Route("POST", "/pub", "pub", body="max_msg_size", logged=False),
     Route("POST", "/mpub", "mpub", body="max_body_size", logged=False),
     Route("POST", "/topic/create", "create_topic"),
@@ -106,17 +105,17 @@ ROUTES = (
     Route("POST", "/channel/unpause", "unpause_channel"),
     Route("GET", "/config/:opt", "get_config", role=Role.READ),
     Route("PUT", "/config/:opt", "put_config", body="max_msg_size"),
-    Route("GET", "/debug/pprof/", "debug.index", Style.PLAIN, logged=False),
-    Route("GET", "/debug/pprof/cmdline", "debug.cmdline", Style.PLAIN, logged=False),
-    Route("GET", "/debug/pprof/symbol", "debug.symbol", Style.PLAIN, logged=False),
-    Route("POST", "/debug/pprof/symbol", "debug.symbol", Style.PLAIN, logged=False),
-    Route("GET", "/debug/pprof/profile", "debug.profile", Style.PLAIN, logged=False),
-    Route("GET", "/debug/pprof/heap", "debug.heap", Style.PLAIN, logged=False),
-    Route("GET", "/debug/pprof/goroutine", "debug.goroutine", Style.PLAIN, logged=False),
-    Route("GET", "/debug/pprof/block", "debug.block", Style.PLAIN, logged=False),
-    Route("GET", "/debug/pprof/threadcreate", "debug.threadcreate", Style.PLAIN, logged=False),
-    Route("PUT", "/debug/setblockrate", "debug.set_block_rate", Style.PLAIN, body="max_msg_size"),
-    Route("POST", "/debug/freememory", "debug.free_memory", Style.PLAIN),
+    Route("GET", "/debug/pprof/", "debug.index", v1=False, logged=False),
+    Route("GET", "/debug/pprof/cmdline", "debug.cmdline", v1=False, logged=False),
+    Route("GET", "/debug/pprof/symbol", "debug.symbol", v1=False, logged=False),
+    Route("POST", "/debug/pprof/symbol", "debug.symbol", v1=False, logged=False),
+    Route("GET", "/debug/pprof/profile", "debug.profile", v1=False, logged=False),
+    Route("GET", "/debug/pprof/heap", "debug.heap", v1=False, logged=False),
+    Route("GET", "/debug/pprof/goroutine", "debug.goroutine", v1=False, logged=False),
+    Route("GET", "/debug/pprof/block", "debug.block", v1=False, logged=False),
+    Route("GET", "/debug/pprof/threadcreate", "debug.threadcreate", v1=False, logged=False),
+    Route("PUT", "/debug/setblockrate", "debug.set_block_rate", v1=False, body="max_msg_size"),
+    Route("POST", "/debug/freememory", "debug.free_memory", v1=False),
 )
 
 Handler = Callable[[Request], object]
@@ -184,7 +183,7 @@ class Router:
             status = refusal.status
         if route.logged:
             self._log_request(request, remote_address, status, started)
-        return _dress(request, status, result, route.style)
+        return _dress(request, status, result, route.v1)
 
     def _refusal(self, request: Request, error: Exception) -> HTTPError:
         """The answer to a handler's error; errors without a code are logged."""
@@ -197,6 +196,11 @@ class Router:
                 return HTTPError(404, "TOPIC_NOT_FOUND")
             case ChannelNotFound():
                 return HTTPError(404, "CHANNEL_NOT_FOUND")
+            case TooMany():
+                return HTTPError(503, error.reason.replace(" ", "_").upper())
+            case BadQuery():
+                self._log.error("failed to parse request params - %s", error)
+                return HTTPError(400, "INVALID_REQUEST")
             case BrokerError() | StorageError():
                 self._log.error("failure in %s - %s", request.path, error)
                 return HTTPError(503, "EXITING") if isinstance(error, BrokerError) else HTTPError(500, "INTERNAL_ERROR")
@@ -221,7 +225,7 @@ class Router:
     def refuse(self, request: Request, remote_address: str, error: HTTPError, headers: bytes) -> bytes:
         """The response to a rejected request; `headers` are whole lines."""
         self._log_request(request, remote_address, error.status, monotonic_ns())
-        return _dress(request, error.status, error, Style.V1, headers)
+        return _dress(request, error.status, error, True, headers)
 
     def _allowed(self, path: str) -> bytes:
         path = self._generalize(path)
@@ -262,8 +266,7 @@ def _redirect(request: Request, path: str) -> bytes:
     return render(request, 301, f'<a href="{link}">Moved Permanently</a>.\n\n'.encode(), headers + _HTML)
 
 
-def _dress(request: Request, status: int, result: object, style: Style, headers: bytes = b"") -> bytes:
-    v1 = style is Style.V1
+def _dress(request: Request, status: int, result: object, v1: bool, headers: bytes = b"") -> bytes:
     if isinstance(result, str):
         body = result.encode("utf-8", "surrogateescape")  # a file name may be any bytes
         return render(request, status, body, (_V1 if v1 else b"") + (_TEXT if body else b""))
@@ -304,36 +307,26 @@ _BAD_ESCAPE = regex("%(?![0-9a-fA-F]{2}).{0,2}")
 
 
 def parse_query(query: str) -> dict[str, str]:
-    """The parameters of a query by name; of several the first counts. ValueError for bad escapes and semicolons."""
+    """The parameters of a query by name; of several the first counts. BadQuery for bad escapes and semicolons."""
     parameters: dict[str, str] = {}
     for part in query.split("&"):
         if ";" in part:
-            raise ValueError("invalid semicolon separator in query")
+            raise BadQuery("invalid semicolon separator in query")
         if not part:
             continue
         name, _, value = part.partition("=")
         if "%" in part or "+" in part:
             bad = _BAD_ESCAPE.search(name) or _BAD_ESCAPE.search(value)
             if bad is not None:
-                raise ValueError(f"invalid URL escape {quote(bad[0])}")
+                raise BadQuery(f"invalid URL escape {quote(bad[0])}")
             name, value = unquote_plus(name), unquote_plus(value)
         parameters.setdefault(name, value)
     return parameters
 
 
-def read_query(request: Request, log: Logger) -> dict[str, str]:
-    """The parameters of the request's query; HTTPError."""
-    try:
-        return parse_query(request.query)
-    except ValueError as error:
-        log.error("failed to parse request params - %s", error)
-        raise HTTPError(400, "INVALID_REQUEST") from error
-
-
-def read_parameters(request: Request, log: Logger) -> dict[str, str]:
-    """Like `read_query`, for endpoints that read a body and ignore it."""
-    parameters = read_query(request, log)
+def read_parameters(request: Request) -> dict[str, str]:
+    """The parameters of the request's query, for endpoints that read a body and ignore it; BadQuery."""
+    parameters = parse_query(request.query)
     if request.broken:
-        log.error("failed to parse request params - unexpected EOF")
-        raise HTTPError(400, "INVALID_REQUEST")
+        raise BadQuery("unexpected EOF")
     return parameters

@@ -10,11 +10,12 @@ end. A request without TLS to a server with TLS is answered without TLS.
 import socket
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Protocol
 
-from gevent import Greenlet, Timeout, joinall
+from gevent import Greenlet, Timeout
 
 from gnsqd.broker.environment import Spawn
 from gnsqd.hub.cooperative import give_way
@@ -48,50 +49,37 @@ class Responder(Protocol):
         """The response to send. May yield."""
 
 
+@dataclass(eq=False)
 class HTTPServer:
     """Owns the listener and the connections that came by it. `spawn(name, body)` starts a greenlet; with
     `new_tls`, which makes a layer for one connection, it is HTTPS. `for_peer`, if there is one, gives the responder for
     clients whose certificate has that common name."""
 
-    def __init__(
-        self,
-        listener: Listener,
-        router: Responder,
-        options: Options,
-        log: Logger,
-        spawn: Spawn,
-        new_tls: Callable[[], TLS] | None = None,
-        for_peer: Callable[[str], Responder] | None = None,
-    ) -> None:
-        self._listener = listener
-        self._router = router
-        self._log = log
-        self._spawn = spawn
-        self._new_tls = new_tls
-        self._for_peer = for_peer
-        self._max_connections = options.max_http_connections
-        self._idle_timeout = options.http_idle_timeout / SECOND
-        self._kind = "HTTP" if new_tls is None else "HTTPS"
+    _listener: Listener
+    _router: Responder
+    _options: Options
+    _log: Logger
+    _spawn: Spawn
+    _new_tls: Callable[[], TLS] | None = None
+    _for_peer: Callable[[str], Responder] | None = None
+
+    def __post_init__(self) -> None:
+        self._idle_timeout = self._options.http_idle_timeout / SECOND
+        self._kind = "HTTP" if self._new_tls is None else "HTTPS"
         self._closed = False
         self._connections: set[Connection] = set()
         self._receiving: set[Connection] = set()
-        self._greenlets: set[Greenlet[..., None]] = set()
         self._heads: dict[bytes, Request] = {}
 
     def serve(self) -> None:
         """Accept connections until `close`. ListenerBroken if the listener breaks."""
-        self._listener.serve(self._kind, self._log, self._spawn_connection, self._full)
+        self._listener.serve(self._kind, self._log, self._spawn_connection, self._options.max_http_connections)
 
-    def _full(self) -> bool:
-        return 0 < self._max_connections <= len(self._connections)
-
-    def _spawn_connection(self, sock: socket.socket, remote_address: str) -> None:
+    def _spawn_connection(self, sock: socket.socket, remote_address: str) -> "Greenlet[..., None]":
         connection = Connection(sock, remote_address)
         connection.write_timeout = SEND_TIMEOUT
         self._connections.add(connection)
-        greenlet = self._spawn(f"{self._kind.lower()}:{remote_address}", partial(self._handle, connection, sock))
-        self._greenlets.add(greenlet)
-        greenlet.rawlink(self._greenlets.discard)
+        return self._spawn(f"{self._kind.lower()}:{remote_address}", partial(self._handle, connection, sock))
 
     def close(self) -> None:
         """Stop accepting, end the connections, and return when they are gone; a request being answered still gets its
@@ -100,10 +88,10 @@ class HTTPServer:
         self._listener.close()
         for connection in list(self._receiving):
             connection.shutdown()
-        joinall(list(self._greenlets), CLOSE_SECONDS)
+        self._listener.join(CLOSE_SECONDS)
         for connection in list(self._connections):
             connection.shutdown()
-        joinall(list(self._greenlets), CLOSE_SECONDS)
+        self._listener.join(CLOSE_SECONDS)
 
     def _handle(self, connection: Connection, sock: socket.socket) -> None:
         try:
@@ -138,36 +126,31 @@ class HTTPServer:
             return
         finally:
             self._receiving.discard(connection)
-        connection.read_deadline = 0.0
         router = self._router if self._for_peer is None else self._for_peer(layer.peer_common_name)
         self._converse(connection, router)
         layer.end()
         connection.send(b"")  # nothing but TLS's goodbye, without which clients suspect that the end is missing
 
     def _converse(self, connection: Connection, router: Responder) -> None:
-        with closing(RequestReader(router.body_limit, self._heads)) as reader:
-            self._answer(connection, reader, router)
-
-    def _answer(self, connection: Connection, reader: RequestReader, router: Responder) -> None:
         began = 0.0  # the head or the body that is under way
         in_body = False
-        connection.read_deadline = self._idle_deadline()
-        while not (reader.done or self._closed):
-            self._receiving.add(connection)
-            try:
-                data = connection.receive()
-            finally:
-                self._receiving.discard(connection)
-            answered = self._respond(connection, reader, router, data)
-            data = b""  # a connection that waits keeps no body, and no token
-            if reader.idle:
-                began = 0.0
-                connection.read_deadline = self._idle_deadline()
-            else:
-                if answered or not began or in_body != reader.in_body:
-                    began = monotonic()
-                    in_body = reader.in_body
-                connection.read_deadline = began + REQUEST_TIMEOUT + reader.body_size / SLOWEST_BODY
+        with closing(RequestReader(router.body_limit, self._heads)) as reader:
+            while not (reader.done or self._closed):
+                if reader.idle:
+                    began = 0.0
+                    connection.read_deadline = monotonic() + self._idle_timeout if self._idle_timeout else 0.0
+                self._receiving.add(connection)
+                try:
+                    data = connection.receive()
+                finally:
+                    self._receiving.discard(connection)
+                answered = self._respond(connection, reader, router, data)
+                data = b""  # a connection that waits keeps no body, and no token
+                if not reader.idle:
+                    if answered or not began or in_body != reader.in_body:
+                        began = monotonic()
+                        in_body = reader.in_body
+                    connection.read_deadline = began + REQUEST_TIMEOUT + reader.body_size / SLOWEST_BODY
 
     def _respond(self, connection: Connection, reader: RequestReader, router: Responder, data: bytes) -> bool:
         """Answer the requests that `data` completes, b"" at the end of the stream; whether there were any."""
@@ -190,12 +173,10 @@ class HTTPServer:
             connection.send(b"".join(answers))
         return bool(requests)
 
-    def _idle_deadline(self) -> float:
-        return monotonic() + self._idle_timeout if self._idle_timeout else 0.0
-
     def _linger(self, connection: Connection, sock: socket.socket) -> None:
         """Let the client read the last answer before what it still sends makes the kernel reset the connection."""
         sock.shutdown(socket.SHUT_WR)
+        connection.read_deadline = 0.0
         with Timeout(LINGER_SECONDS, False):
             while connection.receive():
                 pass

@@ -6,6 +6,7 @@ The text form of /stats is the real daemon's to the byte (NSQD-COMPAT 5.3), from
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gevent import get_hub
@@ -14,7 +15,6 @@ from gnsqd.broker.drain import Drain
 from gnsqd.broker.registry import Registry
 from gnsqd.gotext import format_duration
 from gnsqd.hub.cooperative import Turns
-from gnsqd.log import Logger
 from gnsqd.observe.stats import Row, Snapshot, snapshot
 from gnsqd.options import Options
 from gnsqd.version import NSQD_VERSION, version_string
@@ -39,29 +39,20 @@ _CONSUMER = (
 )
 
 
+@dataclass(eq=False)
 class Status:
     """The endpoints about one daemon. `http_port` is where it listens, -1 on a unix socket; `exiting()` is whether its
     exit has begun."""
 
-    def __init__(
-        self,
-        options: Options,
-        registry: Registry,
-        log: Logger,
-        drain: Drain,
-        debug: Debug,
-        tcp_server: TCPServer,
-        http_port: int,
-        exiting: Callable[[], bool],
-    ) -> None:
-        self._options = options
-        self._registry = registry
-        self._log = log
-        self._drain = drain
-        self._debug = debug
-        self._tcp_server = tcp_server
-        self._http_port = http_port
-        self._exiting = exiting
+    _options: Options
+    _registry: Registry
+    _drain: Drain
+    _debug: Debug
+    _tcp_server: TCPServer
+    _http_port: int
+    _exiting: Callable[[], bool]
+
+    def __post_init__(self) -> None:
         self._metrics: Metrics | None = None
         self._started = time.monotonic_ns()
 
@@ -113,7 +104,7 @@ class Status:
         }
 
     def stats(self, request: Request) -> str | dict[str, object]:
-        parameters = read_parameters(request, self._log)
+        parameters = read_parameters(request)
         include_clients = BOOLS.get(parameters.get("include_clients", ""), True)
         stats = snapshot(
             self._registry,
@@ -128,17 +119,14 @@ class Status:
             uptime = time.monotonic_ns() - self._started
             lines = stats_page(stats, memory, registry.health, registry.start_time, uptime)
             return "".join(f"{line}\n" for line in Turns().over(lines))
-        answer = {
+        return {
             "version": NSQD_VERSION,
             "health": registry.health,
             "start_time": registry.start_time,
             "topics": stats.topics,
-            "memory": memory,
+            **({} if memory is None else {"memory": memory}),
             "producers": stats.producers,
         }
-        if memory is None:
-            del answer["memory"]
-        return answer
 
     def metrics(self, request: Request) -> Content:
         if self._metrics is None:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from gevent import get_hub
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.consumer import ClientStats
+from gnsqd.broker.environment import ClientStats
 from gnsqd.broker.topic import Topic
 from gnsqd.errors import StorageError
 from gnsqd.hub.doorbell import Doorbell
@@ -24,6 +24,11 @@ STATE_CLOSING = 4
 DEFAULT_OUTPUT_BUFFER_SIZE = 16384
 
 _NS = 1e9
+# What ClientStats calls as a client does.
+_IN_STATS = (
+    "client_id", "deflate", "finish_count", "hostname", "in_flight_count", "message_count", "ready_count",
+    "remote_address", "requeue_count", "sample_rate", "snappy", "state", "user_agent",
+)  # fmt: skip
 
 
 class AuthState(Protocol):
@@ -282,22 +287,10 @@ class ClientV2:
         """As /stats shows it; of its publishing only one topic, `topic_name` if given."""
         names = [topic_name] if topic_name else list(self.pub_counts)[:1]
         stats = ClientStats(
-            client_id=self.client_id,
-            hostname=self.hostname,
             version="V2",
-            remote_address=self.remote_address,
-            state=self.state,
-            ready_count=self.ready_count,
-            in_flight_count=self.in_flight_count,
-            message_count=self.message_count,
-            finish_count=self.finish_count,
-            requeue_count=self.requeue_count,
             connect_ts=self.connect_time,
-            sample_rate=self.sample_rate,
-            deflate=self.deflate,
-            snappy=self.snappy,
-            user_agent=self.user_agent,
             pub_counts=[(name, self.pub_counts[name]) for name in names if name in self.pub_counts],
+            **{name: getattr(self, name) for name in _IN_STATS},
         )
         if self.auth_state is not None:
             stats.authed = self.auth_state.permission_count > 0

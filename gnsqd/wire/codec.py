@@ -72,6 +72,26 @@ class LineTooLong(NSQError):
     """A command line of more than 16384 bytes."""
 
 
+class ClientError(NSQError):
+    """A command is refused: `frame` is an error frame with `code text`, and the connection ends if `fatal`. Frequent
+    errors that are not the client's fault are `quiet` in the log."""
+
+    def __init__(
+        self, code: str, text: str | bytes, cause: Exception | None = None, *, fatal: bool = True, quiet: bool = False
+    ) -> None:
+        raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+        data = code.encode() + b" " + raw
+        self.frame = frame(FRAME_TYPE_ERROR, data)
+        self.cause = cause
+        self.fatal = fatal
+        self.quiet = quiet
+        super().__init__(data.decode("utf-8", "backslashreplace"))
+
+
+class CutOff(NSQError):
+    """The stream ended, or broke, where a command needed it."""
+
+
 def frame(frame_type: int, data: bytes) -> bytes:
     """int32 size, int32 type, data."""
     return _FRAME_HEAD.pack(4 + len(data), frame_type) + data

@@ -6,26 +6,26 @@ from gnsqd.wire.client_v2 cimport ClientV2
 from gnsqd.wire.codec cimport Command, Decoder
 
 cdef class Commands:
-    cdef object _registry, _options, _log, _room, _new_tls, _gate
+    cdef object _registry, _options, _log, _new_tls, _authenticate
     cdef dict _topics
     cdef bint _tls_required
 
     cpdef execute(self, ClientV2 client, Command command)
     cdef _more(self, ClientV2 client)
-    cdef long long _size(self, ClientV2 client, Command command, str code, str what) except? -1
-    @cython.locals(body=bytes)
-    cdef bytes _body(self, ClientV2 client, Command command, Py_ssize_t size, str code, str what)
     @cython.locals(size=cython.longlong)
-    cdef bytes _message_body(self, ClientV2 client, Command command, str name)
+    cdef long long _size(self, ClientV2 client, Command command, str code, str name, long long limit) except? -1
+    @cython.locals(body=bytes, size=cython.longlong)
+    cdef bytes _body(self, ClientV2 client, Command command, str code, str name, long long limit)
     @cython.locals(decoder=Decoder, bodies=list)
     cdef list _bodies(self, ClientV2 client)
     @cython.locals(topic=Topic)
     cdef bytes _publish(self, ClientV2 client, str topic_name, list bodies, long long deferred, str name)
     @cython.locals(topic=Topic)
     cdef Topic _get_topic(self, ClientV2 client, str topic_name, str name)
+    cdef _authorize(self, ClientV2 client, str name, str topic_name, str channel_name=*)
     @cython.locals(topic_name=str, body=bytes)
     cpdef PUB(self, ClientV2 client, Command command)
-    @cython.locals(topic_name=str, size=cython.longlong)
+    @cython.locals(topic_name=str)
     cpdef MPUB(self, ClientV2 client, Command command)
     @cython.locals(channel=Channel)
     cpdef FIN(self, ClientV2 client, Command command)

@@ -13,18 +13,15 @@ from gevent import sleep
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Draining, Topic
-from gnsqd.errors import BrokerError, StorageError
-from gnsqd.gotext import quote
+from gnsqd.errors import AuthError, BrokerError, StorageError
+from gnsqd.gotext import dumps, quote
 from gnsqd.log import Logger
-from gnsqd.names import is_valid_name
+from gnsqd.names import check_limit, is_valid_name
 from gnsqd.net.stream import TLS, DeflateLayer, Layer, SnappyLayer, StreamError
 from gnsqd.options import MILLISECOND, TLS_NOT_REQUIRED, Options
-from gnsqd.wire.auth import Authenticate, Gate
-from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_INIT, STATE_SUBSCRIBED, ClientV2
-from gnsqd.wire.codec import FRAME_TYPE_RESPONSE, MESSAGE_ID_LENGTH, CodecError, Command, frame
-from gnsqd.wire.errors import ClientError, Disconnected
-from gnsqd.wire.identify import apply_settings, negotiate, negotiated, parse_identify
-from gnsqd.wire.limits import Room
+from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_INIT, STATE_SUBSCRIBED, AuthState, ClientV2
+from gnsqd.wire.codec import FRAME_TYPE_RESPONSE, MESSAGE_ID_LENGTH, ClientError, CodecError, Command, CutOff, frame
+from gnsqd.wire.identify import apply_settings, negotiate, parse_identify
 
 TLS_HANDSHAKE_SECONDS = 5.0
 EPHEMERAL_RETRY_SECONDS = 0.1
@@ -33,6 +30,10 @@ MAX_IDENTIFY = 32768  # bytes of JSON, which are some ms of work; what clients s
 _OK = frame(FRAME_TYPE_RESPONSE, b"OK")
 _CLOSE_WAIT = frame(FRAME_TYPE_RESPONSE, b"CLOSE_WAIT")
 _NO_NUMBER = ValueError("failed to convert to Base10")
+
+# Of the client's IP ("" on a unix socket), whether it uses TLS, the common name of its certificate ("" without one),
+# and its secret; AuthError. Yields.
+Authenticate = Callable[[str, bool, str, bytes], AuthState]
 
 
 class Commands:
@@ -51,9 +52,8 @@ class Commands:
         self._topics = registry.topics
         self._options = options
         self._log = log
-        self._room = Room(registry, options)
         self._new_tls = new_tls
-        self._gate = None if authenticate is None else Gate(authenticate, log)
+        self._authenticate = authenticate
         self._tls_required = options.tls_required != TLS_NOT_REQUIRED
 
     def execute(self, client: ClientV2, command: Command) -> bytes | None:
@@ -70,64 +70,50 @@ class Commands:
     # Sizes and bodies
 
     def _more(self, client: ClientV2) -> None:
-        """Receive more of the command at hand; Disconnected if there is no more."""
+        """Receive more of the command at hand; CutOff if there is no more."""
         client.send_replies()
         try:
             data = client.connection.receive()
         except (OSError, StreamError) as error:
-            raise Disconnected(str(error)) from error
+            raise CutOff(str(error)) from error
         if not data:
-            raise Disconnected("unexpected EOF" if client.decoder.buffered else "EOF")
+            raise CutOff("unexpected EOF" if client.decoder.buffered else "EOF")
         client.decoder.feed(data)
 
-    def _size(self, client: ClientV2, command: Command, code: str, what: str) -> int:
+    def _size(self, client: ClientV2, command: Command, code: str, name: str, limit: int) -> int:
+        """The size of the body, or of MPUB's bodies, from 1 to `limit`."""
         try:
             while command.size is None:
                 command.size = client.decoder.size()
                 if command.size is None:
                     self._more(client)
-        except Disconnected as error:
-            raise ClientError(code, f"{what} failed to read {_noun(code)} size", error) from error
-        return command.size
+        except CutOff as error:
+            raise ClientError(code, f"{name} failed to read {_noun(code)} size", error) from error
+        size = command.size
+        if size <= 0:
+            raise ClientError(code, f"{name} invalid {_noun(code)} size {size}")
+        if size > limit:
+            raise ClientError(code, f"{name} {_noun(code).removesuffix(' body')} too big {size} > {limit}")
+        return size
 
-    def _body(self, client: ClientV2, command: Command, size: int, code: str, what: str) -> bytes:
+    def _body(self, client: ClientV2, command: Command, code: str, name: str, limit: int) -> bytes:
+        size = self._size(client, command, code, name, limit)
         body = command.body
         try:
             while body is None:
                 body = client.decoder.body(size)
                 if body is None:
                     self._more(client)
-        except Disconnected as error:
-            raise ClientError(code, f"{what} failed to read {_noun(code)}", error) from error
+        except CutOff as error:
+            raise ClientError(code, f"{name} failed to read {_noun(code)}", error) from error
         return body
-
-    def _command_body(self, client: ClientV2, command: Command, name: str) -> bytes:
-        """The body of IDENTIFY and AUTH."""
-        size = self._size(client, command, "E_BAD_BODY", name)
-        limit = self._options.max_body_size
-        if name == "IDENTIFY" and size <= limit:
-            limit = min(limit, MAX_IDENTIFY)
-        if size > limit:
-            raise ClientError("E_BAD_BODY", f"{name} body too big {size} > {limit}")
-        if size <= 0:
-            raise ClientError("E_BAD_BODY", f"{name} invalid body size {size}")
-        return self._body(client, command, size, "E_BAD_BODY", name)
-
-    def _message_body(self, client: ClientV2, command: Command, name: str) -> bytes:
-        """The body of PUB and DPUB."""
-        size = self._size(client, command, "E_BAD_MESSAGE", name)
-        if size <= 0:
-            raise ClientError("E_BAD_MESSAGE", f"{name} invalid message body size {size}")
-        limit = self._options.max_msg_size
-        if size > limit:
-            raise ClientError("E_BAD_MESSAGE", f"{name} message too big {size} > {limit}")
-        return self._body(client, command, size, "E_BAD_MESSAGE", name)
 
     # IDENTIFY and AUTH
 
     def IDENTIFY(self, client: ClientV2, command: Command) -> bytes | None:
         _require_state(client, "IDENTIFY", STATE_INIT)
-        body = self._command_body(client, command, "IDENTIFY")
+        self._size(client, command, "E_BAD_BODY", "IDENTIFY", self._options.max_body_size)
+        body = self._body(client, command, "E_BAD_BODY", "IDENTIFY", MAX_IDENTIFY)
         identify = parse_identify(body)
         self._log.debug("PROTOCOL(V2): [%s] %s", client, identify)
         self._log.info("[%s] IDENTIFY: %s", client, identify)
@@ -136,10 +122,8 @@ class Commands:
         if not identify.feature_negotiation:
             return _OK
         tls = self._new_tls() if self._new_tls is not None and identify.tls_v1 else None
-        upgrades = negotiate(identify, self._options)
-        answer = frame(FRAME_TYPE_RESPONSE, negotiated(client, upgrades, tls is not None, self._options))
-        compressed = upgrades.deflate or upgrades.snappy
-        if tls is None and not compressed:
+        answer = frame(FRAME_TYPE_RESPONSE, negotiate(client, identify, tls is not None, self._options))
+        if tls is None and not (identify.deflate or identify.snappy):
             return answer
         if client.deflate or client.snappy or (tls is not None and client.tls is not None):
             # The real daemon's stream breaks here; one layer on the other would cost memory without end.
@@ -148,12 +132,12 @@ class Commands:
         client.send_replies()
         if tls is not None:
             self._upgrade_tls(client, tls)
-        if upgrades.snappy:
+        if identify.snappy:
             self._log.info("PROTOCOL(V2): [%s] upgrading connection to snappy", client)
             self._upgrade(client, SnappyLayer())
             client.snappy = True
-        elif upgrades.deflate:
-            level = upgrades.deflate_level
+        elif identify.deflate:
+            level = identify.deflate_level
             self._log.info("PROTOCOL(V2): [%s] upgrading connection to deflate (level %d)", client, level)
             self._upgrade(client, DeflateLayer(level))
             client.deflate = True
@@ -169,7 +153,7 @@ class Commands:
             # Unlike the real daemon, no error frame: it would be plain bytes in a stream the client takes for TLS.
             text = f"E_IDENTIFY_FAILED IDENTIFY failed {error}"
             self._log.error("[%s] - %s - %s", client, text, error)
-            raise Disconnected(text) from error
+            raise CutOff(text) from error
         client.set_deadlines()
         client.tls = layer
         client.send_now(_OK)
@@ -182,12 +166,54 @@ class Commands:
         _require_state(client, "AUTH", STATE_INIT)
         if len(command.params) != 1:
             raise ClientError("E_INVALID", "AUTH invalid number of parameters")
-        secret = self._command_body(client, command, "AUTH")
+        secret = self._body(client, command, "E_BAD_BODY", "AUTH", self._options.max_body_size)
         if client.auth_state is not None:
             raise ClientError("E_INVALID", "AUTH already set")
-        if self._gate is None:
+        if self._authenticate is None:
             raise ClientError("E_AUTH_DISABLED", "AUTH disabled")
-        return frame(FRAME_TYPE_RESPONSE, self._gate.admit(client, secret))
+        client.auth_secret = secret
+        try:
+            state = self._query_permissions(client)
+        except AuthError as error:
+            raise ClientError("E_AUTH_FAILED", "AUTH failed", error) from error
+        if not state.permission_count:
+            raise ClientError("E_UNAUTHORIZED", "AUTH no authorizations found")
+        answer = {
+            "identity": state.identity,
+            "identity_url": state.identity_url,
+            "permission_count": state.permission_count,
+        }
+        return frame(FRAME_TYPE_RESPONSE, dumps(answer).encode())
+
+    def _authorize(self, client: ClientV2, name: str, topic_name: str, channel_name: str = "") -> None:
+        """Check that the command `name` is permitted, by permissions that are queried again once they have expired. A
+        client never learns the reason for a refusal: only the log has it. ClientError. May yield."""
+        if self._authenticate is None:
+            return
+        state = client.auth_state
+        if state is None:
+            raise ClientError("E_AUTH_FIRST", f"AUTH required before {name}")
+        if state.expired:
+            try:
+                state = self._query_permissions(client)
+            except AuthError as error:
+                raise ClientError("E_AUTH_FAILED", "AUTH failed") from error
+        if not state.allows(topic_name, channel_name):
+            raise ClientError("E_UNAUTHORIZED", f'AUTH failed for {name} on "{topic_name}" "{channel_name}"')
+
+    def _query_permissions(self, client: ClientV2) -> AuthState:
+        assert self._authenticate is not None
+        client.send_replies()  # of the batch so far; the auth server may take its time
+        tls = client.tls
+        common_name = "" if tls is None else tls.peer_common_name
+        try:
+            state = self._authenticate(client.remote_ip, tls is not None, common_name, client.auth_secret)
+        except AuthError as error:
+            self._log.warn("PROTOCOL(V2): [%s] AUTH failed %s", client, error)
+            raise
+        client.auth_state = state
+        client.set_deadlines()  # the time was not the client's
+        return state
 
     # Consuming
 
@@ -202,8 +228,7 @@ class Commands:
         channel_name = params[2].decode("latin-1")
         if not is_valid_name(channel_name):
             raise ClientError("E_BAD_CHANNEL", f"SUB channel name {quote(params[2])} is not valid")
-        if self._gate is not None:
-            self._gate.check(client, "SUB", topic_name, channel_name)
+        self._authorize(client, "SUB", topic_name, channel_name)
         client.channel = self._subscribe(client, topic_name, channel_name)
         client.state = STATE_SUBSCRIBED
         return _OK
@@ -212,10 +237,10 @@ class Commands:
         # The last client of an ephemeral channel may be leaving right now: then the channel is created again, once.
         for last_try in (False, True):
             try:
-                self._room.check_topic(topic_name)
+                check_limit(topic_name, self._topics, self._options.max_topics, "topics")
                 topic = self._registry.get_topic(topic_name)
                 if not (topic.exiting and topic.ephemeral):
-                    self._room.check_channel(topic, channel_name)
+                    check_limit(channel_name, topic.channels, self._options.max_channels, "channels")
                     channel = topic.get_channel(channel_name)
                     if not (channel.exiting and channel.ephemeral):
                         channel.add_client(client)
@@ -288,9 +313,8 @@ class Commands:
 
     def PUB(self, client: ClientV2, command: Command) -> bytes | None:
         topic_name = _publish_topic(client, command, "PUB", 2)
-        body = self._message_body(client, command, "PUB")
-        if self._gate is not None:
-            self._gate.check(client, "PUB", topic_name)
+        body = self._body(client, command, "E_BAD_MESSAGE", "PUB", self._options.max_msg_size)
+        self._authorize(client, "PUB", topic_name)
         return self._publish(client, topic_name, [body], 0, "PUB")
 
     def DPUB(self, client: ClientV2, command: Command) -> bytes | None:
@@ -299,22 +323,15 @@ class Commands:
         longest = self._options.max_req_timeout // MILLISECOND
         if delay > longest:
             raise ClientError("E_INVALID", f"DPUB timeout {delay} out of range 0-{longest}")
-        body = self._message_body(client, command, "DPUB")
-        if self._gate is not None:
-            self._gate.check(client, "DPUB", topic_name)
+        body = self._body(client, command, "E_BAD_MESSAGE", "DPUB", self._options.max_msg_size)
+        self._authorize(client, "DPUB", topic_name)
         return self._publish(client, topic_name, [body], delay * MILLISECOND, "DPUB")
 
     def MPUB(self, client: ClientV2, command: Command) -> bytes | None:
         topic_name = _publish_topic(client, command, "MPUB", 2)
-        if self._gate is not None:
-            self._gate.check(client, "MPUB", topic_name)
+        self._authorize(client, "MPUB", topic_name)
         self._get_topic(client, topic_name, "MPUB")
-        size = self._size(client, command, "E_BAD_BODY", "MPUB")
-        limit = self._options.max_body_size
-        if size <= 0:
-            raise ClientError("E_BAD_BODY", f"MPUB invalid body size {size}")
-        if size > limit:
-            raise ClientError("E_BAD_BODY", f"MPUB body too big {size} > {limit}")
+        self._size(client, command, "E_BAD_BODY", "MPUB", self._options.max_body_size)
         bodies = self._bodies(client)
         return self._publish(client, topic_name, bodies, 0, "MPUB")
 
@@ -329,7 +346,7 @@ class Commands:
                 self._more(client)
         except CodecError as error:
             raise ClientError(error.code, f"MPUB {error.reason}") from error
-        except Disconnected as error:
+        except CutOff as error:
             cut_off = decoder.messages_cut_off()
             raise ClientError(cut_off.code, f"MPUB {cut_off.reason}", error) from error
 
@@ -350,7 +367,7 @@ class Commands:
         if topic is not None:
             return topic
         try:
-            self._room.check_topic(topic_name)
+            check_limit(topic_name, self._topics, self._options.max_topics, "topics")
             return self._registry.get_topic(topic_name)
         except (BrokerError, StorageError) as error:
             raise ClientError(f"E_{name}_FAILED", f"{name} failed {error}", error) from error

@@ -1,13 +1,12 @@
 """IDENTIFY: a client's description and requested settings, and the answer (NSQD-COMPAT section 2.4)."""
 
-from dataclasses import dataclass, fields
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, fields
 
-from gnsqd.gotext import Kind, Struct, decode_object, dumps, format_value
+from gnsqd.gotext import GoType, Struct, decode_object, dumps, format_value
 from gnsqd.options import MILLISECOND, Options
 from gnsqd.version import NSQD_VERSION
 from gnsqd.wire.client_v2 import ClientV2
-from gnsqd.wire.errors import ClientError
+from gnsqd.wire.codec import ClientError
 
 DEFAULT_DEFLATE_LEVEL = 6
 
@@ -32,31 +31,19 @@ class Identify:
 
     def __str__(self) -> str:
         """As the real daemon logs it."""
-        shown = (
-            f"{_LABELS.get(field.name) or _label(field.name)}:{format_value(getattr(self, field.name))}"
-            for field in fields(self)
-        )
+        shown = [
+            f"{_LABELS.get(name) or name.title().replace('_', '')}:{format_value(value)}"
+            for name, value in asdict(self).items()
+        ]
         return f"{{{' '.join(shown)}}}"
 
 
-_KINDS = {str: Kind.STR, bool: Kind.BOOL, int: Kind.INT64}
+_TYPES: dict[type, GoType] = {str: "string", bool: "bool", int: "int"}
 _STRUCT = Struct(
-    "identifyDataV2",
-    {field.name: _KINDS[type(field.default)] for field in fields(Identify)} | {"sample_rate": Kind.INT32},
+    "nsqd.identifyDataV2",
+    {field.name: _TYPES[type(field.default)] for field in fields(Identify)} | {"sample_rate": "int32"},
 )
 _LABELS = {"client_id": "ClientID", "tls_v1": "TLSv1"}
-
-
-def _label(name: str) -> str:
-    return name.title().replace("_", "")
-
-
-class Upgrades(NamedTuple):
-    """Which compression the client gets; `deflate_level` is reported even without deflate."""
-
-    deflate: bool
-    deflate_level: int
-    snappy: bool
 
 
 def parse_identify(body: bytes) -> Identify:
@@ -116,20 +103,16 @@ def _invalid(what: str, value: int) -> ClientError:
     return ClientError("E_BAD_BODY", f"IDENTIFY {reason}", ValueError(reason))
 
 
-def negotiate(identify: Identify, options: Options) -> Upgrades:
-    """The compression that both sides want; ClientError if that is two."""
-    deflate = options.deflate and identify.deflate
-    snappy = options.snappy and identify.snappy
-    if deflate and snappy:
+def negotiate(client: ClientV2, identify: Identify, tls: bool, options: Options) -> bytes:
+    """Reduce the compression that `identify` asks for to what we allow; ClientError if that is two. The answer to
+    feature negotiation: clients see the keys in this order, and the level also without deflate."""
+    identify.deflate = options.deflate and identify.deflate
+    identify.snappy = options.snappy and identify.snappy
+    if identify.deflate and identify.snappy:
         raise ClientError("E_IDENTIFY_FAILED", "cannot enable both deflate and snappy compression")
-    level = DEFAULT_DEFLATE_LEVEL
-    if deflate and identify.deflate_level > 0:
-        level = identify.deflate_level
-    return Upgrades(deflate, min(level, options.max_deflate_level), snappy)
-
-
-def negotiated(client: ClientV2, upgrades: Upgrades, tls: bool, options: Options) -> bytes:
-    """The answer to feature negotiation; clients see the keys in this order."""
+    if not identify.deflate or identify.deflate_level <= 0:
+        identify.deflate_level = DEFAULT_DEFLATE_LEVEL
+    identify.deflate_level = min(identify.deflate_level, options.max_deflate_level)
     return dumps(
         {
             "max_rdy_count": options.max_rdy_count,
@@ -137,10 +120,10 @@ def negotiated(client: ClientV2, upgrades: Upgrades, tls: bool, options: Options
             "max_msg_timeout": options.max_msg_timeout // MILLISECOND,
             "msg_timeout": client.msg_timeout // MILLISECOND,
             "tls_v1": tls,
-            "deflate": upgrades.deflate,
-            "deflate_level": upgrades.deflate_level,
+            "deflate": identify.deflate,
+            "deflate_level": identify.deflate_level,
             "max_deflate_level": options.max_deflate_level,
-            "snappy": upgrades.snappy,
+            "snappy": identify.snappy,
             "sample_rate": client.sample_rate,
             "auth_required": bool(options.auth_http_addresses),
             "output_buffer_size": client.output_buffer_size,

@@ -16,9 +16,8 @@ from gnsqd.log import Level, Logger
 from gnsqd.net.stream import StreamError
 from gnsqd.queues.message import Message
 from gnsqd.wire.client_v2 import ClientV2
-from gnsqd.wire.codec import FRAME_TYPE_ERROR, FRAME_TYPE_RESPONSE, Command, LineTooLong, frame
+from gnsqd.wire.codec import FRAME_TYPE_RESPONSE, ClientError, Command, CutOff, LineTooLong, frame
 from gnsqd.wire.commands import Commands
-from gnsqd.wire.errors import ClientError, Disconnected
 
 TURN_SECONDS = 0.004  # for the commands of one client that are there at once
 
@@ -44,7 +43,7 @@ class ProtocolV2:
             self._serve(client)
         except (OSError, StreamError, LineTooLong) as error:  # TimeoutError is an OSError
             failure = f"failed to read command - {error}"
-        except (ClientError, Disconnected) as error:
+        except (ClientError, CutOff) as error:
             failure = str(error)
         finally:
             self._log.info("PROTOCOL(V2): [%s] exiting ioloop", client)
@@ -130,7 +129,7 @@ class ProtocolV2:
             if not error.quiet:
                 cause = f" - {error.cause}" if error.cause is not None else ""
                 self._log.error("[%s] - %s%s", client, error, cause)
-            client.reply(frame(FRAME_TYPE_ERROR, error.data))
+            client.reply(error.frame)
             if error.fatal:
                 raise
 
@@ -194,5 +193,5 @@ class ProtocolV2:
 def _refuse_published(client: ClientV2, error: StorageError) -> ClientError:
     """Answer that what earlier commands published can't be kept."""
     refusal = ClientError("E_PUB_FAILED", f"PUB failed {error}", error)
-    client.reply(frame(FRAME_TYPE_ERROR, refusal.data))
+    client.reply(refusal.frame)
     return refusal

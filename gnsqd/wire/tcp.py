@@ -4,7 +4,7 @@ import socket
 from functools import partial
 from time import monotonic
 
-from gevent import Greenlet, joinall
+from gevent import Greenlet
 
 from gnsqd.broker.environment import Spawn
 from gnsqd.log import Logger
@@ -29,7 +29,6 @@ class TCPServer:
         self._log = log
         self._spawn = spawn
         self._last_id = 0
-        self._greenlets: set[Greenlet[..., None]] = set()
 
     def producers(self) -> list[ClientV2]:
         """Every client that has published."""
@@ -37,24 +36,19 @@ class TCPServer:
 
     def serve(self) -> None:
         """Accept clients until `close`. ListenerBroken if the listener breaks."""
-        self._listener.serve("TCP", self._log, self._spawn_client, self._full)
-
-    def _full(self) -> bool:
-        return 0 < self._options.max_tcp_connections <= len(self.clients)
+        self._listener.serve("TCP", self._log, self._spawn_client, self._options.max_tcp_connections)
 
     def close(self) -> None:
         """Stop accepting, end every connection, and return when all are gone. Yields."""
         self._listener.close()
         for client in list(self.clients.values()):
             client.close()
-        joinall(list(self._greenlets))
+        self._listener.join()
 
-    def _spawn_client(self, sock: socket.socket, address: str) -> None:
+    def _spawn_client(self, sock: socket.socket, address: str) -> "Greenlet[..., None]":
         self._last_id += 1
         client = self.clients[self._last_id] = ClientV2(self._last_id, sock, address, self._options)
-        greenlet = self._spawn(f"IOLoop:{address}", partial(self._handle, client))
-        self._greenlets.add(greenlet)
-        greenlet.rawlink(self._greenlets.discard)
+        return self._spawn(f"IOLoop:{address}", partial(self._handle, client))
 
     def _handle(self, client: ClientV2) -> None:
         self._log.info("TCP: new client(%s)", client)

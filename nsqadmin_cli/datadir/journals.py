@@ -70,7 +70,7 @@ def _replay(
     if not complete:
         replay.present.add(1, _BEHIND_ALL)  # or what other segments have would pass for lost
     try:
-        replay.read([(number, journal.path(number)) for number in numbers], advance)
+        replay.read([journal.path(number) for number in numbers], advance)
     except StorageError as error:
         raise AdminError(f"cannot read a journal: {error}") from error
     return replay

@@ -145,7 +145,8 @@ def test_values_are_taken_and_refused_as_by_nsqd(pair: Pair) -> None:
     addresses = [
         b'["127.0.0.1:1"]', b"[]", b"null", b' [ "127.0.0.1:1" , "a<b" ] \n', b'["a","a"]', b'[""]', b'["\\u0000"]',
         b'["\\ud800"]', b'["\xff"]', b"[]", b"", b'"a"', b"[1]", b"{}", b"[] x", b"[", b'[["a"]]', b'["a",]', b"a:1",
-        b"true", b"NaN", b"[NaN]", b"\xff", b'["a\tb"]', b"[" * 90, b"[" + b" " * 98 + b"]", b"[" + b" " * 99 + b"]",
+        b"true", b"NaN", b"[NaN]", b"\xff", b'["\xe2\x82"]', b'["a\tb"]', b"[" * 90,
+        b"[" + b" " * 98 + b"]", b"[" + b" " * 99 + b"]",
     ]  # fmt: skip
     rows = [("PUT /config/log_level", body) for body in levels]
     rows += [(f"PUT {LOOKUPD}", body) for body in addresses]

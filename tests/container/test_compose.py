@@ -13,7 +13,7 @@ import pytest
 
 from container.compose import command_of, file_in, load, mounts, services
 from container.containerfile import DIRECTORY, ROOT, read
-from gnsqd.flags import parse_flags
+from gnsqd.configuration import parse_flags
 from gnsqd.gotext import parse_duration
 from gnsqd.options import Options
 

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from container.containerfile import DIRECTORY, ROOT, exec_form, health_check, read
-from gnsqd.flags import parse_flags
+from gnsqd.configuration import parse_flags
 from gnsqd.options import Options
 
 INSTRUCTIONS = {"ARG", "CMD", "COPY", "ENV", "EXPOSE", "HEALTHCHECK", "LABEL", "RUN", "STOPSIGNAL", "USER", "VOLUME"}

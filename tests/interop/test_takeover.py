@@ -106,12 +106,12 @@ def consumer(daemon: Daemon, topic: str, channel: str) -> Iterator[Callable[[int
         assert client.response() == b"CLOSE_WAIT"
 
 
-def test_the_real_nsqd_reads_what_we_wrote(real_nsqd: Daemon, open_queue: OpenQueue, syncer: Syncer) -> None:
+def test_the_real_nsqd_reads_what_we_wrote(real_nsqd: Daemon, open_queue: OpenQueue) -> None:
     topics = [
         TopicMetadata("t", False, [ChannelMetadata("read", False), ChannelMetadata("paused", True)]),
         TopicMetadata("held", True, [ChannelMetadata("c", False)]),
     ]
-    metadata.save(os.fspath(real_nsqd.data_path / "nsqd.dat"), topics, syncer)
+    metadata.save(os.fspath(real_nsqd.data_path / "nsqd.dat"), topics)
     expected = messages(200)
     queues = {name: open_queue(name) for name in ("t", "t:read", "t:paused", "held", "held:c")}
     for batch in (expected[:5], expected[5:90], expected[90:]):

@@ -5,7 +5,6 @@ import math
 import pytest
 
 from gnsqd.gotext import (
-    Kind,
     NumberError,
     Struct,
     decode_object,
@@ -235,15 +234,16 @@ def test_dumps_refuses_what_json_has_not() -> None:
         dumps({"a": b"bytes"})
 
 
-CHANNEL = Struct("Channel", {"name": Kind.STR, "paused": Kind.BOOL})
+CHANNEL = Struct("nsqd.Channel", {"name": "string", "paused": "bool"})
 STRUCT = Struct(
-    "Data",
+    "nsqd.Data",
     {
-        "client_id": Kind.STR,
-        "heartbeat_interval": Kind.INT64,
-        "sample_rate": Kind.INT32,
-        "tls_v1": Kind.BOOL,
-        "topics": Struct("Topic", {"name": Kind.STR, "channels": CHANNEL}),
+        "client_id": "string",
+        "heartbeat_interval": "int",
+        "sample_rate": "int32",
+        "tls_v1": "bool",
+        "topics": Struct("nsqd.Topic", {"name": "string", "channels": CHANNEL}),
+        "tags": "[]string",
     },
 )
 
@@ -271,6 +271,8 @@ STRUCT = Struct(
         (b'{"heartbeat_interval":-0}', {"heartbeat_interval": 0}),
         (b'{"client_id":"a\xff\xe2\x82\\ud800\\ud83d\\ude00"}', {"client_id": "a\ufffd\ufffd\ufffd\ufffd\U0001f600"}),
         (b'{"topics":[]}', {"topics": []}),
+        (b'{"topics":[],"tags":["a"],"topics":null,"tags":null}', {}),
+        (b'{"tags":["a",null]}', {"tags": ["a", ""]}),
         (
             b'{"topics":[{"name":"t","channels":[{"Name":"c","paused":true,"x":1},null]},{"channels":null}]}',
             {"topics": [{"name": "t", "channels": [{"name": "c", "paused": True}, {}]}, {}]},
@@ -310,6 +312,8 @@ def test_decode_object_follows_go(data: bytes, expected: dict[str, object]) -> N
         (b'{"topics":[[]]}', "array", "struct field Data.topics of type nsqd.Topic"),
         (b'{"topics":{}}', "object", "struct field Data.topics of type []nsqd.Topic"),
         (b'{"topics":[{"channels":{}}]}', "object", "struct field Topic.topics.channels of type []nsqd.Channel"),
+        (b'{"tags":{}}', "object", "struct field Data.tags of type []string"),
+        (b'{"tags":[5]}', "number", "struct field Data.tags of type string"),
     ],
 )
 def test_decode_object_refuses_other_types(data: bytes, found: str, target: str) -> None:

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from gnsqd import config_file, options
-from gnsqd.config_file import resolve
+from gnsqd import options
+from gnsqd.configuration import BadValue, FlagError, load_file, parse_flags, resolve
 from gnsqd.errors import StartError
-from gnsqd.flags import BadValue, FlagError, parse_flags
 from gnsqd.log import Level
 from gnsqd.options import OPTIONS, Kind, Options, validate, validate_after_tls
 
@@ -205,7 +204,7 @@ def test_config_file_that_is_no_utf_8_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "nsqd.cfg"
     path.write_bytes(b'log_prefix = "\xff"')
     with pytest.raises(StartError) as caught:
-        config_file.load(str(path))
+        load_file(str(path))
     assert caught.value.line.startswith(f"failed to load config file {path} - toml: ")
     assert "\n" not in caught.value.line
 
@@ -223,14 +222,14 @@ def test_config_file_that_is_beyond_all_bounds_is_one_line(tmp_path: Path, conte
     path = tmp_path / "nsqd.cfg"
     path.write_text(content)
     with pytest.raises(StartError) as caught:
-        config_file.load(str(path))
+        load_file(str(path))
     assert caught.value.line == f"failed to load config file {path} - toml: {reason}"
 
 
 def test_config_file_may_hold_the_longest_integers(tmp_path: Path) -> None:
     path = tmp_path / "nsqd.cfg"
     path.write_text("a = [9223372036854775807, -9223372036854775808]")
-    assert config_file.load(str(path)) == {"a": [2**63 - 1, -(2**63)]}
+    assert load_file(str(path)) == {"a": [2**63 - 1, -(2**63)]}
 
 
 @pytest.mark.parametrize(
@@ -322,7 +321,7 @@ def test_page_of_options_is_what_the_table_gives(writer: ModuleType) -> None:
 
 
 def test_example_config_file_holds_every_key_with_its_default() -> None:
-    config = config_file.load(str(CONTRIB / "nsqd.cfg.example"))
+    config = load_file(str(CONTRIB / "nsqd.cfg.example"))
     keys = {option.cfg for option in OPTIONS if option.cfg}
     assert set(config) == keys - {"id", "broadcast_address"}  # these depend on the host
     assert resolve({}, config) == Options()
@@ -331,5 +330,5 @@ def test_example_config_file_holds_every_key_with_its_default() -> None:
 def test_values_left_out_of_the_example_are_shown_in_it(tmp_path: Path) -> None:
     path = tmp_path / "nsqd.cfg"
     path.write_text(re.sub(r"^# (\w+ = )", r"\1", (CONTRIB / "nsqd.cfg.example").read_text(), flags=re.MULTILINE))
-    shown = resolve({}, config_file.load(str(path)))
+    shown = resolve({}, load_file(str(path)))
     assert shown == Options(node_id=1, broadcast_address="nsqd-1.example.com")

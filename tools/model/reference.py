@@ -79,8 +79,11 @@ class Channel:
     def deliver(self, record: Record, consumer: Consumer, came: Came) -> bool:
         """A message came to `consumer`; whether it may answer."""
         now, attempts, id = came.at, came.attempts, came.id
-        if attempts <= record.attempts and consumer is not record.came_to and came.since < record.came_at:
-            return False  # it timed out in the buffer of a consumer that read late, after the next delivery was read
+        if consumer is not record.came_to:
+            if attempts <= record.attempts and came.since < record.came_at:
+                return False  # it timed out in the buffer of a consumer that read late, after the next was read
+            if record.finished and came.since + self.timeout < record.answered_at:
+                return False  # the same, after who had read the one before was sent it again and finished it
         early = now < record.not_before - TOLERANCE
         raced = False
         if record.asked is consumer and came.fence < record.fence:

@@ -7,7 +7,7 @@ cdef class DiskQueue:
     cdef public str name
     cdef public long long sync_timeout
     cdef public object due_times
-    cdef object _files, _data_files, _log, _syncer, _opening, _syncs
+    cdef object _files, _log, _syncer, _opening, _syncs
     cdef long long _max_bytes_per_file, _sync_every, _sync_at, _save_every, _depth, _read_file, _read_pos, _write_file
     cdef long long _write_pos, _safe_write_pos, _finished_size, _read_end, _operations, _synced_operations, _saved_pos
     cdef long long _saved_operations, _unsaved_reads, _meta_changes

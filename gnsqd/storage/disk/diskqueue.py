@@ -18,7 +18,7 @@ operations, to the byte, with a change of file numbers, and by time-out. Records
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import accumulate, chain
+from itertools import accumulate
 
 from gevent.event import AsyncResult
 
@@ -50,7 +50,6 @@ class DiskQueue:
     ) -> None:
         self.name = name
         self.sync_timeout = options.sync_timeout
-        self._data_files = data_files
         self._files = QueueFiles(name, data_files, min_size, options.max_msg_size + min_size)
         self._max_bytes_per_file = options.max_bytes_per_file
         self._sync_every = options.sync_every
@@ -65,7 +64,7 @@ class DiskQueue:
         self._safe_write_pos = self._write_pos  # the highest write position that meta may have
         self._finished = self._files.sizes_between(self._read_file, self._write_file - 1)  # bytes of finished files
         self._finished_size = sum(self._finished.values())
-        self._data_files.note_opened(name)
+        self._files.data_files.note_opened(name)
         self._reader: RecordReader | None = None
         self._read_end = 0  # of the file being read, if it is finished
         self._peeked_ends: list[int] = []  # positions behind the records of the last peek_many
@@ -109,7 +108,7 @@ class DiskQueue:
     def _put_back(self, held_back: dict[bytes, bytes]) -> None:
         """Put the messages back that a killed daemon held back, except ones that are also in the queue. What cannot be
         written stays in the side file until the next start."""
-        for payloads in self._read_all():
+        for payloads in self.read_all():
             self.due_times.returned(payloads)
             for payload in payloads:
                 held_back.pop(payload_key(payload), None)
@@ -248,17 +247,7 @@ class DiskQueue:
             self._check_tail()
         return []
 
-    def look(self, limit: int, max_bytes: int) -> list[bytes]:
-        found: list[bytes] = []
-        with suppress(StorageError):
-            for payload in chain.from_iterable(self._read_all()):
-                max_bytes -= len(payload)
-                if found and (len(found) == limit or max_bytes < 0):
-                    break
-                found.append(payload)
-        return found
-
-    def _read_all(self) -> Iterator[list[bytes]]:
+    def read_all(self) -> Iterator[list[bytes]]:
         """All payloads of the queue, which keeps them, batch by batch, as far as they can be read; StorageError."""
         for number in self._files.existing_between(self._read_file, self._write_file):
             yield from self._files.read_all(number, self._read_pos if number == self._read_file else 0)
@@ -459,7 +448,7 @@ class DiskQueue:
             self._save(self._read_pos)
             self._write_meta()  # what was read must not look lost should a kill come before all files are gone
         self._remove_files()
-        self._data_files.note_deleted(self.name)
+        self._files.data_files.note_deleted(self.name)
 
     def _remove_files(self) -> None:
         self._close_reader()
@@ -498,10 +487,7 @@ class DiskQueue:
             pass
         self._syncs.close()
         self._ensure_meta()
-        if not self.depth:
-            self.due_times.clear_hints()
-        self.due_times.stop()
-        saved = not self.due_times.in_use or self._syncer.run(self.due_times.save)
+        saved = self.due_times.close(is_empty=not self.depth)
         self._close_reader()
         self._close_write_file()
         self._syncer.forget(self)

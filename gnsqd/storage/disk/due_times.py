@@ -58,11 +58,6 @@ class DueTimes:
     def __len__(self) -> int:
         return len(self._hints)
 
-    @property
-    def in_use(self) -> bool:
-        """There is something to save, or a file."""
-        return bool(self._hints or self._size)
-
     # Messages in the queue
 
     def add(self, id: bytes, attempts: int, due: int) -> None:
@@ -79,10 +74,6 @@ class DueTimes:
     def pop(self, id: bytes, attempts: int) -> int:
         """When the message is due that was just read from the queue; 0 if it is not held back."""
         return self._hints.pop(_ATTEMPTS.pack(attempts) + id, 0)
-
-    def clear_hints(self) -> None:
-        """The queue is empty."""
-        self._hints.clear()
 
     # Messages that were in a queue on disk and are held back in memory
 
@@ -189,14 +180,17 @@ class DueTimes:
                 yield key, due, file.read(size)
 
     def save(self) -> bool:
-        """After `stop`, replace the file by one with what is still to come, durably, or remove it; whether it did."""
+        """Replace the file by one with what is still to come, durably, or remove it; whether it did."""
         return all(self._replace(sync_path))
 
-    def stop(self) -> None:
-        """End a compaction that is under way. Yields."""
+    def close(self, is_empty: bool) -> bool:
+        """End a compaction that is under way, and `save`, without hints if the queue is empty. Yields."""
         if self._compaction is not None:
             self._endings += 1
             self._compaction.join()
+        if is_empty:
+            self._hints.clear()
+        return not (self._hints or self._size) or self._syncer.run(self.save)
 
     def _compact(self) -> None:
         endings = self._endings

@@ -70,19 +70,18 @@ class QueueFiles:
 
     def __init__(self, name: str, data_files: DataFiles, min_size: int, max_size: int) -> None:
         self.name = name
-        self._data_files = data_files
-        self._data_path = data_files.data_path
-        self.meta_path = os.path.join(self._data_path, meta_file_name(name))
-        self.due_times_path = os.path.join(self._data_path, due_times_file_name(name))
+        self.data_files = data_files
+        self.meta_path = os.path.join(data_files.data_path, meta_file_name(name))
+        self.due_times_path = os.path.join(data_files.data_path, due_times_file_name(name))
         self.min_size = min_size
         self.max_size = max_size
 
     def path(self, number: int) -> str:
-        return os.path.join(self._data_path, data_file_name(self.name, number))
+        return os.path.join(self.data_files.data_path, data_file_name(self.name, number))
 
     def numbers(self) -> list[int]:
         """The numbers of all data files there are, ascending; StorageError."""
-        return self._data_files.numbers(self.name)
+        return self.data_files.numbers(self.name)
 
     def existing_between(self, first: int, last: int) -> list[int]:
         """The numbers from `first` to `last` of which there are files; StorageError."""

@@ -12,9 +12,8 @@ from itertools import groupby
 from gnsqd.hub.cooperative import BACKGROUND_SECONDS, Turns
 from gnsqd.storage.files import sync_path
 from gnsqd.storage.journal import records
-from gnsqd.storage.journal.batch import split
 from gnsqd.storage.journal.open_files import AppendedFile, OpenFiles
-from gnsqd.storage.journal.segment import Segment
+from gnsqd.storage.journal.segment import Segment, Segments
 from gnsqd.storage.journal.spans import Spans
 from gnsqd.storage.syncer import Syncer
 
@@ -67,77 +66,73 @@ def _live_size(segment: Segment, wanted: Wanted, exact: bool, turns: Turns) -> i
 
 
 class Rewriting:
-    """`run`, then `finish` or `discard`; the former gives what has replaced the group, None if nothing was left."""
+    """Of `group`, which `sources` reads. `run`, then `finish` or `discard`; the former gives what has replaced the
+    group, None if nothing was left."""
 
-    def __init__(self, group: list[Segment], wanted: Wanted, encoder: records.Encoder, files: OpenFiles) -> None:
-        self._sources = [Segment.reader(segment) for segment in group]
-        self._wanted = wanted
+    def __init__(
+        self, group: list[Segment], sources: Segments, wanted: Wanted, encoder: records.Encoder, files: OpenFiles
+    ) -> None:
+        self._sources = sources
+        self._end = group[-1].end
+        self._pieces = wanted(group[0].first, self._end)
         self._encoder = encoder
-        self._target = Segment(group[-1].path, group[-1].number, encoder.salt, group[0].first)
-        self._files = files
-        self._file: AppendedFile | None = None
-        self._parts: list[bytes] = []  # not yet written
-        self._parts_size = 0
+        self._target = Segment(group[-1].path, encoder.salt, group[0].first)
+        self._file = AppendedFile(self._target.path, files)
+        self._parts = [records.first_line(encoder.salt)]  # not yet written
+        self._parts_size = records.FIRST_LINE_SIZE
         self._turns = Turns(BACKGROUND_SECONDS)
 
     def run(self, syncer: Syncer) -> None:
         """Write the copy, if anything is still live; StorageError, and nothing is left of it. Yields."""
         try:
-            for source in self._sources:
-                try:
-                    self._copy(source)
-                finally:
-                    source.close()
-            if self._file is not None:
+            self._copy()
+            if self._target.count:
                 self._parts.append(self._encoder.record(records.CONTINUED))
-                self._write(self._file)
+                self._write()
                 syncer.run(sync_path, self._file.path)
                 self._file.close()
         except BaseException:
             self.discard()
             raise
+        finally:
+            self._sources.end_reading()
 
-    def _copy(self, source: Segment) -> None:
+    def _copy(self) -> None:
         frames: list[bytes] = []  # read, `first` being the number of the first
         first = due = 0
-        for piece in self._wanted(source.first, source.end):
+        for piece in self._pieces:
             self._turns.give()
             for start, end in piece:
                 while start < end:
                     if not first <= start < first + len(frames):
-                        first, frames, due = source.read(start, source.end)
+                        first, frames, due = self._sources.read(start, self._end)
                         if not frames:
                             return
                         start = first
                     else:
-                        for found in split(frames[start - first : end - first]):
+                        for found in records.split(frames[start - first : end - first]):
                             self._put(start, found, due)
                             start += len(found)
                     self._turns.give()
 
     def _put(self, first: int, frames: Sequence[bytes], due: int) -> None:
-        if self._file is None:
-            self._file = AppendedFile(self._target.path, self._files)
-            self._parts = [records.first_line(self._encoder.salt)]
-            self._parts_size = len(self._parts[0])
         self._target.note_put(first, len(frames), self._target.size + self._parts_size)
         head, payload = self._encoder.put(first, frames, due)
         self._parts += (head, payload)
         self._parts_size += len(head) + len(payload)
         if self._parts_size >= WRITE_SIZE:
-            self._write(self._file)
+            self._write()
 
-    def _write(self, file: AppendedFile) -> None:
-        self._target.size += file.write(self._parts, self._target.size)
+    def _write(self) -> None:
+        self._target.size += self._file.write(self._parts, self._target.size)
         self._parts, self._parts_size = [], 0
 
     def finish(self) -> Segment | None:
         """Put the copy in place; StorageError. Never yields."""
-        if self._file is None:
+        if not self._target.count:
             return None
         self._file.finish()
         return self._target
 
     def discard(self) -> None:
-        if self._file is not None:
-            self._file.discard()
+        self._file.discard()

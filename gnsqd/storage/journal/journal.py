@@ -26,12 +26,10 @@ from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.storage.files import failing_as_go, sync_directory, sync_files, sync_path
 from gnsqd.storage.journal import records
-from gnsqd.storage.journal.batch import Batch, Mark
 from gnsqd.storage.journal.compaction import Rewriting, plan
 from gnsqd.storage.journal.open_files import AppendedFile, OpenFiles
 from gnsqd.storage.journal.replay import Replay
-from gnsqd.storage.journal.segment import Segment
-from gnsqd.storage.journal.segment_list import Segments
+from gnsqd.storage.journal.segment import Segment, Segments
 from gnsqd.storage.journal.snapshot import Queue, Snapshot
 from gnsqd.storage.journal.spans import Spans
 from gnsqd.storage.syncer import GroupCommit, Syncer
@@ -74,17 +72,17 @@ class Journal:
         self._encoder = records.Encoder(random.getrandbits(32))
 
         self.replay = Replay(topic, log)
-        self.replay.read(paths)
+        self.replay.read([path for _, path in paths])
         self.next_number = self.replay.next_number
         self._next_queue = self.replay.next_queue
         self._next_segment = max((number for number, _ in paths), default=-1) + 1
-        self._segments = Segments(topic, self.replay.segments, log, self._open_files)
+        self.segments = Segments(topic, self.replay.segments, log, self._open_files)
         self._void = self.replay.void
         self._replay_whole = self.replay.whole
         self._put_count = self.replay.put_count
         self._put_size = self.replay.put_size
 
-        self._batch = Batch(self._encoder)
+        self._batch = records.Batch(self._encoder)
         self._noted: dict[Queue, None] = {}
 
         self._current: Segment | None = None  # the last segment, once one was begun
@@ -100,7 +98,7 @@ class Journal:
         self._unmarked: list[Segment] = []  # do not yet record that another follows
         self._finished_floor = 0  # no message before this one is live, by what is written
         self._unsynced: list[AppendedFile] = []  # of segments that are no longer written
-        self._unconfirmed: list[tuple[int, list[bytes], list[Mark]]] = []  # what an fsync must confirm
+        self._unconfirmed: list[tuple[int, list[bytes], list[records.Mark]]] = []  # what an fsync must confirm
         self._new_files = False
         self._commits = GroupCommit(f"sync:{topic}.journal", self._sync)
         self._compaction: Greenlet[[], bool] | None = None
@@ -186,7 +184,7 @@ class Journal:
         also the next segment, if there is one, by a step."""
         self._dirty = False
         if self.closed:
-            if self._batch.has_messages:
+            if self._batch.first < self.next_number:
                 raise StorageError("exiting")
             return
         try:
@@ -194,9 +192,9 @@ class Journal:
                 self._flush(advance)
             except StorageError:
                 self._drop_snapshot()  # it may be what the disk has no room for
-                count = len(self._segments)
+                count = len(self.segments)
                 self.reclaim(self.floor())
-                if len(self._segments) == count:
+                if len(self.segments) == count:
                     raise
                 self._flush(advance)  # a full disk has room now, and what the segments went for has to be written
         except StorageError as error:
@@ -239,13 +237,13 @@ class Journal:
             except OSError:
                 self._roll_now()
                 return
-            self._write(self._segments.all[-1], self._file, parts, len(head))
+            self._write(self.segments.all[-1], self._file, parts, len(head))
             self._forget_written()
         self._reclaim_written()
 
     def _is_full(self) -> bool:
         """Whether to go on in a new segment: also early, when nearly nothing of the present one is live."""
-        segment = self._segments.all[-1]
+        segment = self.segments.all[-1]
         size = segment.size + self._batch.puts_size
         full_size = max(self._segment_size, 4 * self._snapshot_size)
         if size >= full_size:
@@ -258,19 +256,17 @@ class Journal:
     def _write(self, segment: Segment, file: AppendedFile, parts: list[bytes], puts_at: int) -> None:
         """Append all `parts`, which together have the puts at some position, or nothing."""
         begin = segment.size
+        batch = self._batch
         try:
             size = file.write(parts, begin)
-        except StorageError:
+            for first, count, offset in batch.marks:
+                segment.note_put(first, count, begin + puts_at + offset)
+            segment.size += size
+            self._written += size
+            if self._durable and batch.puts:
+                self._unconfirmed.append((self._written, batch.puts, batch.marks))
+        finally:
             self._release(file)
-            raise
-        batch = self._batch
-        for first, count, offset in batch.marks:
-            segment.note_put(first, count, begin + puts_at + offset)
-        segment.size += size
-        self._written += size
-        if self._durable and batch.puts:
-            self._unconfirmed.append((self._written, batch.puts, batch.marks))
-        self._release(file)
 
     def _release(self, file: AppendedFile) -> None:
         """It may be closed in favour of others, unless an fsync goes on or has yet to confirm messages in it."""
@@ -281,7 +277,7 @@ class Journal:
         for queue in self._noted:
             queue.forget_notes()
         self._noted.clear()
-        self._batch.clear()
+        self._batch = records.Batch(self._encoder)
 
     def _begin_snapshot(self) -> Snapshot:
         self._drop_snapshot()
@@ -304,7 +300,7 @@ class Journal:
     def _roll(self, snapshot: Snapshot) -> None:
         """Go on in a new segment, which begins with a complete snapshot."""
         begin, next_number = self._written, min(self._batch.first, self.next_number)
-        segment = Segment(snapshot.path, self._next_segment, self._encoder.salt, next_number)
+        segment = Segment(snapshot.path, self._encoder.salt, next_number)
         file, end = snapshot.finish(next_number, self._next_queue)
         segment.size = snapshot.size
         head = end + self._converting
@@ -320,12 +316,12 @@ class Journal:
                 self._file.close()
         self._file = file
         self._new_files = True
-        if len(self._segments) and self._segments.all[-1] not in self._unmarked:
-            self._unmarked.append(self._segments.all[-1])
-        self._segments.append(segment)
+        if len(self.segments) and self.segments.all[-1] not in self._unmarked:
+            self._unmarked.append(self.segments.all[-1])
+        self.segments.all.append(segment)
         self._roll_at = segment.size + max(MIN_ROLL, 4 * self._snapshot_size)
         self._forget_written()
-        self._segments.delete(self._abandoned)
+        self.segments.delete(self._abandoned)
         self._abandoned = []
         self._reclaim_written()
         if not self._durable:
@@ -353,7 +349,7 @@ class Journal:
         files = [*retired, self._file] if self._file is not None else retired
         if self._sync_failed is not None and not files:
             return self._sync_failed
-        path = self._segments.all[-1].path if self._segments else ""
+        path = self.segments.all[-1].path if self.segments else ""
         self._syncing = True
         try:
             with failing_as_go("open", path):
@@ -366,11 +362,13 @@ class Journal:
             self._log.error("JOURNAL(%s): failed to sync - %s", self.topic, error)
             self._new_files = True
             self.failed = self._sync_failed = error
-            self._abandon(retired)
+            self._unsynced += retired
+            self._abandon()
             return error
         finally:
             self._syncing = False
-        _close(retired)
+        for file in retired:
+            file.close()
         self._synced = written
         if self._sync_failed is not None:
             self.failed = self._sync_failed = None
@@ -385,18 +383,17 @@ class Journal:
             self._mark_continued()
         return None
 
-    def _abandon(self, retired: list[AppendedFile]) -> None:
+    def _abandon(self) -> None:
         """Have everything that no fsync confirmed written once more, to a new segment."""
-        _close(retired)
         self._close_files()
         self._batch.prepend([(puts, marks) for _, puts, marks in self._unconfirmed])
         self._unconfirmed = []
         marks = self._batch.marks
         if marks:
-            self._segments.cut(marks[0][0])
+            self.segments.cut(marks[0][0])
         if self._current is not None and self._begin >= self._synced:
             # Nothing in it is confirmed; otherwise there would be one for each attempt.
-            self._abandoned += self._segments.replace([self._current], None)
+            self._abandoned += self.segments.replace([self._current], None)
         self._note_dirty()
 
     # Reading
@@ -408,7 +405,7 @@ class Journal:
             self.flush()
         else:
             end = min(end, first)
-        return self._segments.read(number, end)
+        return self.segments.read(number, end)
 
     # Reclaiming
 
@@ -435,10 +432,6 @@ class Journal:
         """The number of the first message that is not written, behind all numbers if there is none."""
         return self._batch.first
 
-    @property
-    def segment_count(self) -> int:
-        return len(self._segments)
-
     def _is_snapshot_safe(self) -> bool:
         """Otherwise older segments may be all that survives."""
         if self._current is None:
@@ -448,7 +441,7 @@ class Journal:
     def _reclaim_written(self) -> None:
         """As `reclaim`, for what is written; where the journal is durable that waits for fsync. After a crash the
         messages of a segment that is gone would otherwise count as lost."""
-        if len(self._segments) > 1:
+        if len(self.segments) > 1:
             self._finished_floor = self.floor()
         if not self._durable:
             self.reclaim(self._finished_floor)
@@ -457,10 +450,10 @@ class Journal:
         """Delete the oldest segments that have no message from `floor` on."""
         if not self._is_snapshot_safe():
             return
-        if len(self._segments) > 1:
-            self._segments.drop_below(min(floor, self.floor()))
+        if len(self.segments) > 1:
+            self.segments.drop_below(min(floor, self.floor()))
         if self._void:
-            self._segments.delete(self._void)
+            self.segments.delete(self._void)
             self._void = []
 
     def compact(self) -> bool:
@@ -485,13 +478,14 @@ class Journal:
                 self.commit()  # where nobody publishes, nobody else does
             if not self._may_compact():
                 return False
-            groups = plan(self._segments.all, self.wanted, self._segment_size)
+            groups = plan(self.segments.all, self.wanted, self._segment_size)
             if not groups:
                 self._compact_at = monotonic() + IDLE_TIMES * (monotonic() - begin)
             for group in groups:
                 if not self._may_compact(group):
                     return False  # meanwhile everything in some of them was finished
-                rewriting = Rewriting(group, self.wanted, self._encoder, self._open_files)
+                sources = self.segments.reader(group)
+                rewriting = Rewriting(group, sources, self.wanted, self._encoder, self._open_files)
                 rewriting.run(self._syncer)
                 with suppress(StorageError):  # on a full disk, room may be in messages that no queue needs
                     self.commit()  # what is finished is written before its segments go
@@ -499,9 +493,9 @@ class Journal:
                     rewriting.discard()
                     return False
                 copy = rewriting.finish()
-                gone = self._segments.replace(group, copy)
+                gone = self.segments.replace(group, copy)
                 if copy is None:
-                    self._segments.delete(gone)
+                    self.segments.delete(gone)
                 else:
                     self._replaced += gone
                     self._delete_replaced()
@@ -512,21 +506,21 @@ class Journal:
         return True
 
     def _may_compact(self, group: Sequence[Segment] = ()) -> bool:
-        segments = self._segments
-        return not self.closed and len(segments) > 0 and self._is_snapshot_safe() and segments.have(group)
+        segments = self.segments.all
+        return not self.closed and len(segments) > 0 and self._is_snapshot_safe() and set(group) <= set(segments)
 
     def _delete_replaced(self) -> None:
         """Delete the segments of which there are copies, once these survive what they are to survive; StorageError."""
         if self._durable:
             self._syncer.run(sync_directory, self._data_path)
-        self._segments.delete(self._replaced)
+        self.segments.delete(self._replaced)
         self._replaced = []
 
     # The end
 
     def sync(self) -> None:
         """Have what is written, and the names of all files, survive a loss of power; StorageError. May yield."""
-        for segment in self._segments.all[:]:
+        for segment in self.segments.all[:]:
             self._syncer.run(sync_path, segment.path)
         self._syncer.run(sync_directory, self._data_path)
 
@@ -541,9 +535,9 @@ class Journal:
         that none counts, goes last. May yield. Nothing is written from now on."""
         if self.closed:
             return
-        segments = self._segments.all
+        segments = self.segments.all
         self._noted.clear()
-        self._batch.drop()
+        self._batch = records.Batch(self._encoder)
         if segments and (at_once or len(segments) > 1):
             self._batch.lasts.append(self._encoder.record(records.VOID))
             try:
@@ -552,8 +546,8 @@ class Journal:
                 self._log.error("JOURNAL(%s): %s", self.topic, error)
                 segments = segments[::-1]  # what a kill leaves of them then records too little rather than too much
         self.close()
-        self._segments.delete([*self._void, *self._abandoned, *self._replaced, *segments])
-        self._segments = Segments(self.topic, [], self._log, self._open_files)
+        self.segments.delete([*self._void, *self._abandoned, *self._replaced, *segments])
+        self.segments = Segments(self.topic, [], self._log, self._open_files)
 
     def close(self) -> None:
         """Write nothing any more; files stay. May yield."""
@@ -563,16 +557,12 @@ class Journal:
         self._commits.close()
         self._drop_snapshot()
         self._close_files()
-        self._segments.end_reading()
+        self.segments.end_reading()
 
     def _close_files(self) -> None:
-        _close(self._unsynced)
+        for file in self._unsynced:
+            file.close()
         self._unsynced = []
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-def _close(files: list[AppendedFile]) -> None:
-    for file in files:
-        file.close()

@@ -6,7 +6,6 @@ milliseconds later.
 
 import os
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from time import monotonic
 
 from gevent import sleep
@@ -16,7 +15,6 @@ from gnsqd.errors import StorageError
 from gnsqd.hub.cooperative import BACKGROUND_SECONDS, Turns
 from gnsqd.log import Logger
 from gnsqd.options import Options
-from gnsqd.storage.files import list_names
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.open_files import OpenFiles, limit_of_process
 from gnsqd.storage.journal.records import parse_segment_name
@@ -80,7 +78,7 @@ class Journals:
         self._bell.set()
 
     def _note_old(self, journal: Journal) -> None:
-        if journal.segment_count > 1:
+        if len(journal.segments) > 1:
             self._old[journal] = None
             self._old_bell.set()
 
@@ -133,13 +131,6 @@ class Journals:
             if failed_before is not None:
                 self._on_error(None)
             self._note_old(journal)
-
-    def are_left(self) -> bool:
-        """Whether there are files of any journal."""
-        data_path = self._options.data_path
-        with suppress(StorageError):
-            return bool(find_journals(data_path, list_names(data_path)))
-        return False
 
     def stop(self) -> None:
         self._exit.set()

@@ -18,10 +18,8 @@ MOST = 256
 
 
 class Closable(Protocol):
-    """Something that has a file open, and opens it again when it needs it."""
-
     def close(self) -> None:
-        """Close the file, if it is open."""
+        """Close the file, if it is open; it is opened again when that is needed."""
 
 
 def limit_of_process() -> int:
@@ -66,25 +64,27 @@ class OpenFiles:
 
 
 class AppendedFile:
-    """A new file, with another name than `target` until `finish`, and open until `release` at least; StorageError."""
-
-    __slots__ = ("_files", "_target", "descriptor", "path")
+    """A new file, made by the first `write`, with another name than `target` until `finish`."""
 
     def __init__(self, target: str, files: OpenFiles) -> None:
         self.path = temporary_path(target)
+        self.descriptor = -1  # closed
         self._target = target
         self._files = files
-        with failing_as_go("open", target):
-            self.descriptor = files.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)  # -1: closed
+        self._flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
     def open(self) -> None:
         """Have it open, not to be closed by others before `release`; OSError."""
         if self.descriptor < 0:
-            self.descriptor = self._files.open(self.path, os.O_RDWR)
+            self.descriptor = self._files.open(self.path, self._flags)
+            self._flags = os.O_RDWR
         self._files.hold(self)
 
     def write(self, parts: list[bytes], position: int) -> int:
         """Write all `parts` there, at the end of the file, or nothing; how many bytes they are. StorageError."""
+        if self.descriptor < 0:
+            with failing_as_go("open", self._target):
+                self.open()
         try:
             with failing_as_go("write", self._target):
                 return write_at(self.descriptor, parts, position)

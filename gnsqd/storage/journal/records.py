@@ -27,9 +27,10 @@ A frame is what consumers get: int32 size, and that many bytes.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from struct import Struct
+from sys import maxsize
 
 from zlib_ng.zlib_ng import crc32
 
@@ -55,6 +56,8 @@ SNAPSHOT_HEAD_SIZE = FIRST_LINE_SIZE + HEADER.size + _SNAPSHOT.size
 MAX_ATTEMPTS = 0xFFFF
 MAX_HELD = 1000  # entries in a record
 MAX_SPANS_BYTES = 1 << 16
+MAX_MESSAGES = 32  # in a record
+MAX_RECORD = 32 * 1024  # bytes of the messages in a record, on average, except for a single larger one
 _HELD_ALL = Struct(">" + "qHq" * MAX_HELD)
 
 _SEGMENT = re.compile(r"([.a-zA-Z0-9_-]{1,64})\.journal\.([0-9]{6,})\.dat")
@@ -113,9 +116,9 @@ class Encoder:
     def deleted(self, queue: int) -> bytes:
         return self.record(DELETED, _NUMBER.pack(queue))
 
-    def spans(self, type: int, queue: int, bounds: list[int]) -> bytes:
-        """FINISHED or TAKEN: `bounds` are start, end, start, end, in any order."""
-        return self.record(type, _NUMBER.pack(queue) + encode_bounds(bounds))
+    def spans(self, type: int, queue: int, spans: Iterable[tuple[int, int]]) -> bytes:
+        """FINISHED or TAKEN: start and end of each, in any order."""
+        return self.record(type, _NUMBER.pack(queue) + encode_bounds(chain.from_iterable(spans)))
 
     def held(self, queue: int, entries: Sequence[tuple[int, int, int]]) -> list[bytes]:
         """Entries are (number, attempts, due)."""
@@ -138,6 +141,91 @@ def _pack_held(entries: Sequence[tuple[int, int, int]]) -> bytes:
     if len(entries) == MAX_HELD:
         return _HELD_ALL.pack(*chain.from_iterable(entries))  # a snapshot may have a million
     return b"".join([_HELD.pack(*entry) for entry in entries])
+
+
+Mark = tuple[int, int, int]  # of a record of messages: first number, count, offset among these records
+
+
+class Batch:
+    """Records that are not written yet. `controls`, of queues that come and go, stand first, then messages, then what
+    the queues record about their messages, then `lasts`. Messages that follow each other share a record, few enough
+    that damage, which costs the whole record, costs little."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.controls: list[bytes] = []
+        self.lasts: list[bytes] = []
+        self.puts: list[bytes] = []  # head and payload of each record
+        self.marks: list[Mark] = []
+        self.puts_size = 0
+        self._encoder = encoder
+        self._frames: list[bytes] = []  # without due time, not yet a record
+        self._frames_first = 0
+        self._frames_size = 0
+
+    @property
+    def first(self) -> int:
+        """The number of the first message, behind all numbers if there is none."""
+        if self.marks:
+            return self.marks[0][0]
+        return self._frames_first if self._frames else maxsize
+
+    def put(self, first: int, frames: Sequence[bytes], due: int) -> int:
+        """Messages with numbers from `first` on, which follows those before; how many bytes they are."""
+        size = size_of(frames)
+        full = self._frames_size + size > MAX_RECORD or len(self._frames) + len(frames) > MAX_MESSAGES
+        if due or full:
+            self.close_record()
+        if due or size > MAX_RECORD or len(frames) > MAX_MESSAGES:
+            for part in split(frames):
+                self._add(first, part, due)
+                first += len(part)
+        else:
+            if not self._frames:
+                self._frames_first = first
+            self._frames += frames
+            self._frames_size += size
+        return size
+
+    def close_record(self) -> None:
+        """Make a record of the messages that have none."""
+        if self._frames:
+            self._add(self._frames_first, self._frames, 0)
+            self._frames, self._frames_size = [], 0
+
+    def _add(self, first: int, frames: Sequence[bytes], due: int) -> None:
+        head, payload = self._encoder.put(first, frames, due)
+        self.puts.append(head)
+        self.puts.append(payload)
+        self.marks.append((first, len(frames), self.puts_size))
+        self.puts_size += len(head) + len(payload)
+
+    def prepend(self, written: Sequence[tuple[list[bytes], list[Mark]]]) -> None:
+        """Take messages back that were written already: `puts` and `marks` as they were then, in order."""
+        self.close_record()
+        puts, marks, offset = [], [], 0
+        for older_puts, older_marks in [*written, (self.puts, self.marks)]:
+            for position, (first, count, _) in enumerate(older_marks):
+                record = older_puts[2 * position : 2 * position + 2]
+                puts += record
+                marks.append((first, count, offset))
+                offset += sum(map(len, record))
+        self.puts, self.marks, self.puts_size = puts, marks, offset
+
+
+def split(frames: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """The messages of each record."""
+    # By the mean size: a loop over all messages would cost more than their records.
+    step = max(min(MAX_RECORD * len(frames) // size_of(frames), MAX_MESSAGES), 1)
+    for begin in range(0, len(frames), step):
+        yield frames[begin : begin + step]
+
+
+def size_of(frames: Sequence[bytes]) -> int:
+    """Of all of them, in bytes."""
+    size = 0
+    for frame in frames:
+        size += len(frame)
+    return size
 
 
 # Reading: each takes a payload; StorageError if it is none.

@@ -86,14 +86,14 @@ class Replay:
         self._snapshot_records = 0
         self._snapshot_damaged = False
 
-    def read(self, paths: list[tuple[int, str]], advance: Callable[[int], None] = lambda size: None) -> None:
-        """Read all files, as (number, path) in order. StorageError if one can't be read, unless it is the disk that
-        fails: that is damage. `advance` gets the number of bytes read."""
+    def read(self, paths: list[str], advance: Callable[[int], None] = lambda size: None) -> None:
+        """Read all files, in order. StorageError if one can't be read, unless it is the disk that fails: that is
+        damage. `advance` gets the number of bytes read."""
         begin = progress = monotonic()
-        last = max((at for at, (_, path) in enumerate(paths) if _has_records(path)), default=0)
-        for position, (number, path) in enumerate(paths):
+        last = max((at for at, path in enumerate(paths) if _has_records(path)), default=0)
+        for position, path in enumerate(paths):
             try:
-                advance(self._read_segment(number, path, position >= last))
+                advance(self._read_segment(path, position >= last))
             except FileNotFoundError:
                 pass  # a daemon deletes them, where one runs
             except OSError as error:
@@ -116,17 +116,17 @@ class Replay:
             text = "JOURNAL(%s): replayed %d segments with %d messages in %.3f seconds"
             self._log.info(text, self._topic, len(self.segments), self.present.count(), monotonic() - begin)
 
-    def _read_segment(self, number: int, path: str, is_last: bool) -> int:
+    def _read_segment(self, path: str, is_last: bool) -> int:
         """The size of the file; OSError."""
         with open(path, "rb") as file:
             data = file.read()
         salt = records.parse_first_line(data)
         if salt is None:
-            self._set_aside(number, path, len(data), is_last)
+            self._set_aside(path, len(data), is_last)
             return len(data)
         self.whole = False
         self._continued = None
-        segment = Segment(path, number, salt, self.next_number)
+        segment = Segment(path, salt, self.next_number)
         segment.size = len(data)
         self.segments.append(segment)
         position = records.FIRST_LINE_SIZE
@@ -175,12 +175,12 @@ class Replay:
         if self._mends:
             os.truncate(rest.path, rest.begin)
 
-    def _set_aside(self, number: int, path: str, size: int, is_last: bool) -> None:
+    def _set_aside(self, path: str, size: int, is_last: bool) -> None:
         """A file without a salt: nothing in it can be distinguished from the content of bodies."""
         if not size or (is_last and size <= records.FIRST_LINE_SIZE):  # a kill came before anything else
             self.torn = Damage(path, 0, size, f"{size} bytes of an unfinished first line")
             self._log.warn("JOURNAL(%s): %s is not a segment of a journal yet, removed", self._topic, path)
-            self.void.append(Segment(path, number, 0, self.next_number))
+            self.void.append(Segment(path, 0, self.next_number))
             return
         self._continued = None  # here it is
         self._note_damage(Damage(path, 0, size, "not a segment of a journal"))

@@ -1,4 +1,4 @@
-"""One file of a journal, and where in it a message is.
+"""The files of a journal, its segments, and where in them a message is.
 
 A sparse index, an entry for some 16 KiB of records, leads near to a message; from there the records are read. Numbers
 rise within a segment; some may be missing.
@@ -7,9 +7,12 @@ rise within a segment; some may be missing.
 import os
 from array import array
 from bisect import bisect_right
+from collections.abc import Sequence
 from contextlib import suppress
+from copy import copy
 
 from gnsqd.errors import StorageError
+from gnsqd.log import Logger
 from gnsqd.storage.files import failing_as_go, path_error, write_at
 from gnsqd.storage.journal import records
 from gnsqd.storage.journal.open_files import OpenFiles
@@ -22,9 +25,8 @@ CHUNK = 64 * 1024  # bytes that are read at once, at least
 class Segment:
     """Knows the messages from `first` up to, not including, `end`. Owns a descriptor while it is read."""
 
-    def __init__(self, path: str, number: int, salt: int, first: int) -> None:
+    def __init__(self, path: str, salt: int, first: int) -> None:
         self.path = path
-        self.number = number
         self.salt = salt
         self._mark = records.mark_of(salt)
         self.first = self.end = first
@@ -34,14 +36,6 @@ class Segment:
         self._offsets = array("q")
         self._last = -INDEX_STEP
         self._descriptor = -1
-
-    @classmethod
-    def reader(cls, segment: "Segment") -> "Segment":
-        """The same once more, with a descriptor of its own."""
-        reader = cls(segment.path, segment.number, segment.salt, segment.first)
-        reader.end, reader.size, reader.count = segment.end, segment.size, segment.count
-        reader._numbers, reader._offsets = segment._numbers, segment._offsets
-        return reader
 
     def note_put(self, first: int, count: int, offset: int) -> None:
         """A record with these messages is at `offset`."""
@@ -101,13 +95,11 @@ class Segment:
 
     def read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
         """(number, frames, due time) of messages in a row, from the first undamaged one at `number` or later and before
-        `end`; no frames if there is none. StorageError if the file can't be read."""
+        `end`; no frames if there is none. It must be open; StorageError if the file can't be read."""
         with failing_as_go("read", self.path):
             return self._read(number, min(end, self.end))
 
     def _read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
-        if self._descriptor < 0:
-            self._descriptor = os.open(self.path, os.O_RDONLY)
         entry = bisect_right(self._numbers, number) - 1
         position = self._offsets[entry] if entry >= 0 else records.FIRST_LINE_SIZE
         start = next_number = number
@@ -159,3 +151,78 @@ class Segment:
                 break
             position += len(data) - records.MARK_SIZE + 1
         return self.size
+
+
+class Segments:
+    """Owns the list of all segments, the oldest first. One of them may be open for reading, as long as `open_files`
+    have room."""
+
+    def __init__(self, topic: str, segments: list[Segment], log: Logger, open_files: OpenFiles) -> None:
+        self._topic = topic
+        self.all = segments
+        self._log = log
+        self._open_files = open_files
+        self._reading: Segment | None = None
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def reader(self, group: Sequence[Segment]) -> "Segments":
+        """Some of them once more, with descriptors of their own."""
+        copies = [copy(segment) for segment in group]
+        for segment in copies:
+            segment._descriptor = -1
+        return Segments(self._topic, copies, self._log, self._open_files)
+
+    def cut(self, end: int) -> None:
+        """Messages from `end` on will also be in a later segment, which counts."""
+        for segment in self.all:
+            segment.cut(end)
+
+    def read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
+        """As `Segment.read`; (end, [], 0) if there is none in any."""
+        while number < end:
+            position = max(bisect_right(self.all, number, key=lambda segment: segment.first) - 1, 0)
+            if position >= len(self.all):
+                break
+            segment = self.all[position]
+            if segment is not self._reading:
+                self.end_reading()
+                self._reading = segment
+            segment.open(self._open_files)
+            start, frames, due = segment.read(number, end)
+            if frames:
+                return start, frames, due
+            if position + 1 == len(self.all):
+                break
+            number = max(number, self.all[position + 1].first)
+        return end, [], 0
+
+    def end_reading(self) -> None:
+        if self._reading is not None:
+            self._open_files.hold(self._reading)
+            self._reading.close()
+            self._reading = None
+
+    def drop_below(self, floor: int) -> None:
+        """Delete the oldest as far as they have no message from `floor` on, except for the last of all."""
+        while len(self.all) > 1 and self.all[0].end <= floor:
+            self.delete([self.all.pop(0)])
+
+    def replace(self, group: list[Segment], by: Segment | None) -> list[Segment]:
+        """Replace neighbours by `by`, which took the file of the last of them; returns the segments to be deleted."""
+        position = self.all.index(group[0])
+        if self._reading in group:
+            self.end_reading()
+        self.all[position : position + len(group)] = [] if by is None else [by]
+        return group if by is None else group[:-1]
+
+    def delete(self, segments: Sequence[Segment]) -> None:
+        """Delete the files, whether they are in the list or not; what can't be deleted is logged."""
+        for segment in segments:
+            if segment is self._reading:
+                self.end_reading()
+            try:
+                segment.remove()
+            except StorageError as error:
+                self._log.error("JOURNAL(%s): %s", self._topic, error)

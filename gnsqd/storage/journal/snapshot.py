@@ -49,8 +49,7 @@ class Snapshot:
         self.size = SNAPSHOT_HEAD_SIZE  # bytes of the file
         self.complete = False
         self._encoder = encoder
-        self._files = files
-        self._file: AppendedFile | None = None
+        self._file = AppendedFile(path, files)
         self._records: list[bytes] = []  # not yet written
         self._count = 0  # of the ones that are
         self._notes: list[bytes] = []
@@ -79,7 +78,7 @@ class Snapshot:
             self._records += records
             self._left -= PIECE + sum(map(len, records))
             if self._left <= 0:
-                self.size += self._open().write(self._records, self.size)
+                self.size += self._file.write(self._records, self.size)
                 self._count += len(self._records)
                 self._records = []
                 return False
@@ -90,20 +89,13 @@ class Snapshot:
         """QUEUE, FINISHED and HELD records of what has changed since the last of these calls."""
         self._notes += notes
 
-    def _open(self) -> AppendedFile:
-        if self._file is None:
-            self._file = AppendedFile(self.path, self._files)
-        return self._file
-
     def finish(self, next_number: int, next_queue: int) -> tuple[AppendedFile, bytes]:
         """The file, under its own name, and what is to be written at `size` to complete it. Errors as `advance`."""
-        file = self._open()
-        file.write([self._encoder.snapshot_head(next_number, next_queue)], 0)
-        file.finish()
+        self._file.write([self._encoder.snapshot_head(next_number, next_queue)], 0)
+        self._file.finish()
         rest = [*self._records, *self._notes]
-        return file, b"".join([*rest, self._encoder.snapshot_end(self._count + len(rest))])
+        return self._file, b"".join([*rest, self._encoder.snapshot_end(self._count + len(rest))])
 
     def discard(self) -> None:
         """Leave no file."""
-        if self._file is not None:
-            self._file.discard()
+        self._file.discard()

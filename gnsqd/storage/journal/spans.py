@@ -38,11 +38,6 @@ class Spans:
         block = bisect_right(self._firsts, number) - 1
         return block >= 0 and number < self._ends[block][bisect_right(self._starts[block], number) - 1]
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Spans) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
     @property
     def floor(self) -> int:
         """Every number below is in the set, this one is not."""

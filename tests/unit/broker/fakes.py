@@ -13,9 +13,8 @@ import pytest
 from gevent import Greenlet, idle, sleep
 
 from gnsqd.broker.channel import Channel
-from gnsqd.broker.consumer import ClientStats
 from gnsqd.broker.dead_letters import DeadLetters
-from gnsqd.broker.environment import Environment
+from gnsqd.broker.environment import ClientStats, Environment
 from gnsqd.broker.guid import GuidFactory
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic

@@ -8,14 +8,15 @@ from time import time_ns
 from typing import Any
 
 import pytest
+from gevent.event import Event
 
 from gnsqd.broker import bounds as bounds_module
-from gnsqd.broker.bounds import Bounds, BoundsLoop, OutOfBounds
+from gnsqd.broker.bounds import Bounds, OutOfBounds, bounds_loop
 from gnsqd.broker.channel import MAX_TAKE, Channel
 from gnsqd.broker.topic import MAX_PUT, Topic
 from gnsqd.queues.message import new_messages
 from gnsqd.queues.queue import WeighedMemory
-from gnsqd.storage.free_disk import FreeDisk
+from gnsqd.storage.directory import FreeDisk
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes, bodies_of, eventually, settle
 from unit.queues.test_journaled import Daemon
@@ -403,12 +404,16 @@ def quick_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Fakes], No
 
     def start(around: Fakes) -> None:
         topics = around.registry.topics
-        loop = BoundsLoop(lambda: [topic.bounds for topic in topics.values() if topic.bounds is not None], None)
-        loops.append((loop, around.spawn("boundsLoop", loop.run)))
+        exit = Event()
+
+        def run() -> None:
+            bounds_loop(lambda: [topic.bounds for topic in topics.values() if topic.bounds is not None], None, exit)
+
+        loops.append((exit, around.spawn("boundsLoop", run)))
 
     yield start
-    for loop, greenlet in loops:
-        loop.stop()
+    for exit, greenlet in loops:
+        exit.set()
         greenlet.join(5)
         assert greenlet.ready()
 

@@ -70,7 +70,7 @@ def wait_for_letters(channel: Channel, count: int) -> None:
 
 def letters(topic: Topic) -> list[tuple[dict[str, Any], bytes]]:
     """Header and body of the messages queued in the topic."""
-    found = [message.body.partition(b"\n") for message, _ in topic.peek(1000, 1 << 30)]
+    found = [message.body.partition(b"\n") for message, _ in topic.queue.look(1000, 1 << 30)]
     return [(json.loads(header), body) for header, _, body in found]
 
 

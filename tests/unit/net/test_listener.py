@@ -92,11 +92,12 @@ def test_client_that_is_gone_before_it_is_accepted_ends_nothing(monkeypatch: pyt
         monkeypatch.setattr(socket.socket, "setsockopt", refuse)
         monkeypatch.setattr(socket.socket, "getsockname", refuse)
 
-        def handle(sock: socket.socket, address: str) -> None:
+        def handle(sock: socket.socket, address: str) -> "gevent.Greenlet[..., None]":
             accepted.append(Connection(sock, address))
             found.close()
+            return gevent.spawn(lambda: None)
 
         log = Logger("", Level.FATAL)
         with gevent.Timeout(30):
-            gevent.spawn(found.serve, "TCP", log, handle, lambda: False).get()
+            gevent.spawn(found.serve, "TCP", log, handle, 0).get()
     accepted[0].close()

@@ -1,6 +1,6 @@
 """Clients that only show themselves."""
 
-from gnsqd.broker.consumer import ClientStats
+from gnsqd.broker.environment import ClientStats
 
 STATS = ClientStats(
     client_id="me",

@@ -7,7 +7,7 @@ from pathlib import Path
 import gevent
 import pytest
 
-from gnsqd.broker.consumer import ClientStats
+from gnsqd.broker.environment import ClientStats
 from gnsqd.broker.registry import Registry
 from gnsqd.observe.stats import STAT_FIELDS, MemoryStats, client_row, snapshot
 

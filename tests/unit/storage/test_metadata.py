@@ -17,7 +17,6 @@ from gnsqd.errors import StorageError
 from gnsqd.log import Level, Logger
 from gnsqd.storage import metadata
 from gnsqd.storage.metadata import ChannelMetadata, MetadataFile, TopicMetadata, encode, find_older, load, save
-from gnsqd.storage.syncer import Syncer
 from unit.storage.greenlets import eventually
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metadata"
@@ -37,17 +36,17 @@ def test_encoded_as_the_real_nsqd_does() -> None:
     assert encode([]) == b'{"topics":null,"version":"1.3.0"}'
 
 
-def test_saved_file_is_private_and_alone(tmp_path: Path, syncer: Syncer) -> None:
+def test_saved_file_is_private_and_alone(tmp_path: Path) -> None:
     path = tmp_path / "nsqd.dat"
     path.write_text("older")
-    save(str(path), TOPICS, syncer)
+    save(str(path), TOPICS)
     assert path.read_bytes() == CONTENT
     assert path.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.iterdir()) == [path]
     assert load(str(path)) == TOPICS
 
 
-def test_failed_save_keeps_the_older_file(tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_save_keeps_the_older_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "nsqd.dat"
     path.write_text("older")
 
@@ -56,14 +55,14 @@ def test_failed_save_keeps_the_older_file(tmp_path: Path, syncer: Syncer, monkey
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(StorageError, match=rf"^sync {re.escape(str(path))}\.\d+\.tmp: input/output error$"):
-        save(str(path), TOPICS, syncer)
+        save(str(path), TOPICS)
     assert path.read_text() == "older"
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_save_names_what_is_missing(tmp_path: Path, syncer: Syncer) -> None:
+def test_save_names_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"^open .*/none/nsqd\.dat\.\d+\.tmp: no such file or directory$"):
-        save(str(tmp_path / "none" / "nsqd.dat"), TOPICS, syncer)
+        save(str(tmp_path / "none" / "nsqd.dat"), TOPICS)
 
 
 def test_missing_file_is_a_fresh_start(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ class World:
         debug = Debug(registry, MemoryStats(), {})
         drain = cast(Any, Thing(self.calls))
         tcp_server = cast(Any, SimpleNamespace(port=4150, clients={}, producers=list))
-        status = Status(self.options, registry, log, drain, debug, tcp_server, -1, lambda: self.exiting)
+        status = Status(self.options, registry, drain, debug, tcp_server, -1, lambda: self.exiting)
         metadata_file = cast(Any, Thing(self.calls))
         lookup = cast(Any, Thing(self.calls))
         self.api = API(self.options, registry, log, metadata_file, lookup, status, debug)
@@ -203,12 +203,6 @@ def test_metrics_are_rendered_for_the_accept_header(world: World, monkeypatch: p
 
     monkeypatch.setattr("gnsqd.web.status._import_metrics", lambda: Metrics)
     assert world.ask("status.metrics", "", b"", b"Accept: text/plain") == Content(b"page for text/plain", "text/page")
-
-
-def test_bad_parameters_are_logged_with_the_reason(world: World) -> None:
-    with pytest.raises(HTTPError):
-        world.ask("delete_topic", "topic=%zz")
-    assert 'ERROR: failed to parse request params - invalid URL escape "%zz"' in world.log.getvalue()
 
 
 def test_strange_value_of_binary_is_warned_of(world: World) -> None:

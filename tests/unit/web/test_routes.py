@@ -12,17 +12,18 @@ from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.web import debug, handlers, status
 from gnsqd.web.http11 import Request, RequestReader
-from gnsqd.web.routes import JSON, ROUTES, Content, HTTPError, Route, Router, Style, parse_query
+from gnsqd.web.routes import JSON, ROUTES, Content, HTTPError, Route, Router, parse_query, read_parameters
 
 ROWS = (
     Route("GET", "/text", "text"),
-    Route("GET", "/plain", "text", Style.PLAIN),
+    Route("GET", "/plain", "text", v1=False),
     Route("GET", "/json", "json"),
     Route("GET", "/rows", "rows"),
     Route("GET", "/empty", "empty"),
-    Route("GET", "/page", "page", Style.PLAIN),
+    Route("GET", "/page", "page", v1=False),
+    Route("GET", "/parameters", "parameters"),
     Route("GET", "/refusal", "refusal"),
-    Route("GET", "/plain/refusal", "refusal", Style.PLAIN),
+    Route("GET", "/plain/refusal", "refusal", v1=False),
     Route("GET", "/defect", "defect"),
     Route("GET", "/disk", "disk"),
     Route("GET", "/going", "going"),
@@ -30,7 +31,7 @@ ROWS = (
     Route("GET", "/no/channel", "no_channel"),
     Route("POST", "/text", "text", body="max_msg_size", logged=False),
     Route("PUT", "/text", "text"),
-    Route("GET", "/nothing/silent", "part.silent", Style.PLAIN),
+    Route("GET", "/nothing/silent", "part.silent", v1=False),
     Route("GET", "/null", "null"),
     Route("GET", "/word/:opt", "word"),
     Route("PUT", "/word/:opt", "word", body="max_msg_size"),
@@ -69,6 +70,9 @@ class API:
 
     def page(self, request: Request) -> Content:
         return Content(b"<p>", "text/html")
+
+    def parameters(self, request: Request) -> dict[str, str]:
+        return read_parameters(request)
 
     def refusal(self, request: Request) -> None:
         raise HTTPError(503, "EXITING")
@@ -257,6 +261,11 @@ def test_body_limit_is_the_option_of_the_route(judge: Judge) -> None:
     limits = [judge.router.body_limit(judge.request(*what)) for what in (("POST", "/text"), ("GET", "/text"))]
     assert limits == [7, 0]
     assert judge.router.body_limit(judge.request("POST", "/nothing")) == 0
+
+
+def test_bad_parameters_are_refused_and_logged_with_the_reason(judge: Judge) -> None:
+    assert judge.ask("GET", "/parameters?topic=%zz") == (400, V1 | JSON_TYPE, b'{"message":"INVALID_REQUEST"}')
+    assert 'ERROR: failed to parse request params - invalid URL escape "%zz"' in judge.log.getvalue()
 
 
 def test_requests_are_logged_except_where_the_route_says_no(judge: Judge) -> None:

@@ -22,17 +22,17 @@ from gnsqd.net.tls import TLSLayer, build_context
 from gnsqd.options import Options
 from gnsqd.web import server
 from gnsqd.web.http11 import Request, RequestReader
-from gnsqd.web.routes import HTTPError, Route, Router, Style
+from gnsqd.web.routes import HTTPError, Route, Router
 from gnsqd.web.server import HTTPServer
 
 DEADLINE = 20.0
 
 ROWS = (
-    Route("GET", "/ping", "ping", Style.PLAIN, logged=False),
-    Route("GET", "/slow", "slow", Style.PLAIN, logged=False),
-    Route("GET", "/large", "large", Style.PLAIN, logged=False),
-    Route("POST", "/pub", "pub", Style.PLAIN, body="max_msg_size", logged=False),
-    Route("POST", "/refuse", "refuse", Style.PLAIN, body="max_msg_size", logged=False),
+    Route("GET", "/ping", "ping", v1=False, logged=False),
+    Route("GET", "/slow", "slow", v1=False, logged=False),
+    Route("GET", "/large", "large", v1=False, logged=False),
+    Route("POST", "/pub", "pub", v1=False, body="max_msg_size", logged=False),
+    Route("POST", "/refuse", "refuse", v1=False, body="max_msg_size", logged=False),
 )
 PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
 

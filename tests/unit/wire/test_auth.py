@@ -7,11 +7,12 @@ from time import monotonic
 
 import pytest
 
+from gnsqd.broker.registry import Registry
 from gnsqd.log import Level, Logger
 from gnsqd.options import SECOND, Options
-from gnsqd.wire.auth import Gate
 from gnsqd.wire.client_v2 import ClientV2
-from gnsqd.wire.codec import FRAME_TYPE_RESPONSE, frame
+from gnsqd.wire.codec import FRAME_TYPE_RESPONSE, Decoder, frame
+from gnsqd.wire.commands import Authenticate, Commands
 
 
 class Granted:
@@ -34,6 +35,15 @@ def ends() -> Iterator[tuple[ClientV2, socket.socket]]:
         client.connection.close()
 
 
+def execute_auth(client: ClientV2, authenticate: Authenticate) -> None:
+    decoder = Decoder()
+    decoder.feed(b"AUTH\n\0\0\0\6secret")
+    command = decoder.next_command()
+    assert command is not None
+    log = Logger("", Level.INFO, StringIO())
+    assert Commands(Registry(), Options(), log, None, authenticate).execute(client, command)
+
+
 def test_answers_of_the_batch_leave_before_the_server_is_asked(ends: tuple[ClientV2, socket.socket]) -> None:
     client, theirs = ends
     received: list[bytes] = []
@@ -44,7 +54,7 @@ def test_answers_of_the_batch_leave_before_the_server_is_asked(ends: tuple[Clien
 
     answer = frame(FRAME_TYPE_RESPONSE, b"OK")
     client.reply(answer)
-    Gate(authenticate, Logger("", Level.INFO, StringIO())).admit(client, b"secret")
+    execute_auth(client, authenticate)
     assert received == [answer]
 
 
@@ -55,5 +65,5 @@ def test_time_that_the_server_takes_is_not_the_clients(ends: tuple[ClientV2, soc
         client.connection.read_deadline = monotonic()
         return Granted()
 
-    Gate(authenticate, Logger("", Level.INFO, StringIO())).admit(client, b"secret")
+    execute_auth(client, authenticate)
     assert client.connection.read_deadline > monotonic() + client.heartbeat_interval / SECOND

@@ -99,8 +99,7 @@ def test_file_does_not_grow_by_what_was_released(path: Path, due_times: DueTimes
         due_times.release([(b"%016d" % number, 1)])
         eventually(lambda: path.stat().st_size < 2 << 20)
     assert largest < 3 << 20
-    due_times.stop()
-    due_times.save()
+    assert due_times.close(is_empty=False)
     assert path.read_bytes() == FIRST_LINE + entry(9, OTHER, due) + entry(0, ID, due, stays)
     due_times.release([(ID, 0)])
     assert due_times.pop(OTHER, 9) == due
@@ -195,25 +194,25 @@ def test_messages_come_and_go_while_the_file_is_compacted(
             assert held_after_a_kill(path, syncer) == held
     eventually(lambda: path.stat().st_size < 3000 * 4000 / 2)
     assert held_after_a_kill(path, syncer) == held
-    due_times.stop()
-    assert due_times.save()
+    assert due_times.close(is_empty=False)
     assert held_after_a_kill(path, syncer) == held
     assert list(path.parent.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("end", [DueTimes.remove, DueTimes.stop])
-def test_compaction_ends_with_what_it_is_for(
-    path: Path, due_times: DueTimes, syncer: Syncer, end: Callable[[DueTimes], None]
-) -> None:
+@pytest.mark.parametrize("removed", [True, False])
+def test_compaction_ends_with_what_it_is_for(path: Path, due_times: DueTimes, syncer: Syncer, removed: bool) -> None:
     hold(due_times, range(1000), 10_000)
     release(due_times, range(600))
     with gevent.Timeout(30):
         while not list(path.parent.glob("*.tmp")):
             gevent.sleep(1e-6)
-    end(due_times)
+    if removed:
+        due_times.remove()
+    else:
+        due_times.close(is_empty=False)
     hold(due_times, range(2000, 2002), 0)
     eventually(lambda: not list(path.parent.glob("*.tmp")))
-    assert held_after_a_kill(path, syncer) == {2000, 2001, *(range(600, 1000) if end is DueTimes.stop else ())}
+    assert held_after_a_kill(path, syncer) == {2000, 2001, *(() if removed else range(600, 1000))}
 
 
 def test_compaction_that_fails_is_not_tried_again_with_each_message(

@@ -18,10 +18,9 @@ from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.queues.journaled import JournaledQueue
 from gnsqd.storage.journal import journal, maintenance
-from gnsqd.storage.journal.batch import MAX_MESSAGES
 from gnsqd.storage.journal.journal import PIECE
 from gnsqd.storage.journal.maintenance import Journals
-from gnsqd.storage.journal.records import PUT, decode_put, find_records, parse_first_line
+from gnsqd.storage.journal.records import MAX_MESSAGES, PUT, decode_put, find_records, parse_first_line
 from gnsqd.storage.journal.spans import Spans
 from gnsqd.storage.syncer import Syncer
 from unit.storage.greenlets import eventually

@@ -19,7 +19,7 @@ from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.maintenance import find_journals
 from gnsqd.storage.journal.open_files import OpenFiles
 from gnsqd.storage.journal.records import FINISHED, TAKEN, Encoder
-from gnsqd.storage.journal.segment_list import Segments
+from gnsqd.storage.journal.segment import Segments
 from gnsqd.storage.journal.snapshot import Held
 from gnsqd.storage.journal.spans import Spans
 from gnsqd.storage.syncer import Syncer
@@ -36,25 +36,25 @@ class FakeQueue:
         self.finished = Spans()
         self.states: Held = []
         self.held_count = 0
-        self._notes: list[tuple[int, list[int]]] = []
+        self._notes: list[tuple[int, tuple[int, int]]] = []
 
     def note_finished_span(self, start: int, end: int) -> None:
         raise NotImplementedError
 
     def finish(self, journal: Journal, start: int, end: int) -> None:
         self.finished.add(start, end)
-        self._note(journal, FINISHED, [start, end])
+        self._note(journal, FINISHED, (start, end))
 
     def take(self, journal: Journal, start: int, end: int) -> None:
-        self._note(journal, TAKEN, [start, end])
+        self._note(journal, TAKEN, (start, end))
 
-    def _note(self, journal: Journal, type: int, bounds: list[int]) -> None:
+    def _note(self, journal: Journal, type: int, span: tuple[int, int]) -> None:
         if not self._notes:
             journal.note(self)
-        self._notes.append((type, bounds))
+        self._notes.append((type, span))
 
     def notes(self, encoder: Encoder, total: bool) -> list[bytes]:
-        return [encoder.spans(type, self.index, bounds) for type, bounds in self._notes]
+        return [encoder.spans(type, self.index, [span]) for type, span in self._notes]
 
     def forget_notes(self) -> None:
         self._notes = []
@@ -331,7 +331,7 @@ def test_damage_anywhere_costs_only_what_it_hits(open_journal: Open, tmp_path: P
 def test_body_that_looks_like_a_record_is_none(open_journal: Open, tmp_path: Path) -> None:
     """Where a damaged record is searched for the next one, what a publisher put into a body must not count."""
     journal, _, _ = open_journal()
-    forged = Encoder(0).spans(FINISHED, 0, [0, 1000])
+    forged = Encoder(0).spans(FINISHED, 0, [(0, 1000)])
     journal.put([len(forged).to_bytes(4, "big") + forged])
     journal.flush()
     (path,) = segments(tmp_path)

@@ -12,10 +12,9 @@ import pytest
 
 from gnsqd.queues.journaled import JournaledQueue
 from gnsqd.queues.message import Message
-from gnsqd.storage.journal.batch import MAX_MESSAGES
 from gnsqd.storage.journal.journal import Journal
-from gnsqd.storage.journal.segment import Segment
-from gnsqd.storage.journal.segment_list import Segments
+from gnsqd.storage.journal.records import MAX_MESSAGES
+from gnsqd.storage.journal.segment import Segment, Segments
 from gnsqd.storage.syncer import Syncer
 from nsqadmin_cli.datadir.checking import Severity
 from nsqadmin_cli.datadir.directory import list_directory

@@ -1,13 +1,18 @@
-"""Which files go at start, and that no others do: names from NSQD-COMPAT 2.3, 4.1 and 4.2."""
+"""The lock: texts of NSQD-COMPAT 1.4, row 1. Which files go at start, and that no others do: names from NSQD-COMPAT
+2.3, 4.1 and 4.2. The watch over how much of the disk is free."""
 
+import errno
 import io
 import os
+import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from gnsqd.errors import StartError
 from gnsqd.log import Level, Logger
-from gnsqd.storage.cleanup import clean_up
+from gnsqd.storage.directory import LOOK_EVERY, DirLock, FreeDisk, clean_up
 from gnsqd.storage.disk.opening import DataFiles
 
 LONGEST = "x" * 64
@@ -51,11 +56,61 @@ OTHERS = [
     "a.diskqueue.meta.dat.1.tmp.diskqueue.meta.dat",
     "a.diskqueue.meta.dat.1.tmp.diskqueue.000000.dat",
 ]
+MINIMUM = 100 * LOOK_EVERY
 
 
 @pytest.fixture
 def log() -> io.StringIO:
     return io.StringIO()
+
+
+# The lock
+
+
+def test_second_lock_is_refused_until_the_first_is_released(tmp_path: Path) -> None:
+    first, second = DirLock(str(tmp_path)), DirLock(str(tmp_path))
+    first.acquire()
+    text = (
+        f"failed to lock data-path: cannot flock directory {tmp_path} - resource temporarily unavailable "
+        "(possibly in use by another instance of nsqd)"
+    )
+    with pytest.raises(StartError, match=f"^{re.escape(text)}$"):
+        second.acquire()
+    first.release()
+    second.acquire()
+    second.release()
+
+
+def test_missing_directory_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "none"
+    text = f"failed to lock data-path: open {path}: no such file or directory"
+    with pytest.raises(StartError, match=f"^{re.escape(text)}$"):
+        DirLock(str(path)).acquire()
+
+
+def test_empty_path_is_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = DirLock("")
+    first.acquire()
+    with pytest.raises(StartError, match=re.escape(str(tmp_path))):
+        DirLock(str(tmp_path)).acquire()
+    first.release()
+
+
+def test_lock_leaves_no_file_and_no_descriptor(tmp_path: Path) -> None:
+    before = len(os.listdir("/dev/fd"))
+    for _ in range(3):
+        lock = DirLock(str(tmp_path))
+        lock.acquire()
+        with pytest.raises(StartError):
+            DirLock(str(tmp_path)).acquire()
+        lock.release()
+        lock.release()
+    assert list(tmp_path.iterdir()) == []
+    assert len(os.listdir("/dev/fd")) == before
+
+
+# Leftovers
 
 
 def run(directory: Path, log: io.StringIO) -> list[str]:
@@ -151,3 +206,73 @@ def test_what_cannot_be_removed_is_one_line_and_hinders_nothing(
     assert lines[1].startswith("WARNING: NSQ: failed to remove 2 files that nobody needs - remove ")
     assert lines[1].endswith(": read-only file system")
     assert len(lines) == 2
+
+
+# Free space
+
+
+class Disk:
+    """What `os.statvfs` says, in blocks of 4096 bytes, and how often it was asked."""
+
+    def __init__(self) -> None:
+        self.free = MINIMUM
+        self.broken = False
+        self.looks = 0
+
+    def statvfs(self, path: str) -> SimpleNamespace:
+        assert path == "."
+        self.looks += 1
+        if self.broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        # Of those, root alone could have the second million.
+        return SimpleNamespace(f_frsize=4096, f_bavail=self.free // 4096, f_bfree=self.free // 4096 + 1_000_000)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    disk = Disk()
+    monkeypatch.setattr(os, "statvfs", disk.statvfs)
+    return disk
+
+
+@pytest.fixture
+def watch(disk: Disk, log: io.StringIO) -> FreeDisk:
+    return FreeDisk("", MINIMUM, Logger("", Level.INFO, log))
+
+
+def lines(log: io.StringIO) -> list[str]:
+    return re.findall(r"[A-Z]+: NSQ: .*", log.getvalue())
+
+
+def test_it_is_low_below_the_minimum_and_says_when_that_begins_and_ends(
+    disk: Disk, watch: FreeDisk, log: io.StringIO
+) -> None:
+    for free, low in [(MINIMUM, False), (MINIMUM - 4096, True), (0, True), (0, True), (MINIMUM, False)]:
+        disk.free = free
+        watch.look()
+        assert watch.low == low
+    assert lines(log) == [
+        f"WARNING: NSQ: {MINIMUM - 4096} bytes of disk are free, publishers are refused below {MINIMUM}",
+        f"INFO: NSQ: {MINIMUM} bytes of disk are free, publishers are no longer refused",
+    ]
+
+
+def test_it_looks_at_first_and_then_after_every_mebibyte(disk: Disk, watch: FreeDisk) -> None:
+    disk.free = 0
+    assert watch.is_low(1)
+    assert disk.looks == 1
+    disk.free = MINIMUM
+    assert watch.is_low(LOOK_EVERY - 1)
+    assert disk.looks == 1
+    assert not watch.is_low(1)
+    assert disk.looks == 2
+
+
+def test_disk_that_cannot_be_asked_stays_as_it_was(disk: Disk, watch: FreeDisk, log: io.StringIO) -> None:
+    disk.free = 0
+    watch.look()
+    disk.broken = True
+    for _ in range(3):
+        watch.look()
+    assert watch.low
+    assert lines(log)[1:] == ["ERROR: NSQ: free disk space is unknown - statvfs .: input/output error"]

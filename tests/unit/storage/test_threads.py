@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import gevent
 import pytest
 
-from gnsqd.hub.threads import Threads
+from gnsqd.storage.syncer import Threads
 from unit.storage.greenlets import eventually
 
 LIMIT = 2

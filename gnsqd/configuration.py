@@ -1,0 +1,247 @@
+"""Where options come from: the command line, then the TOML config file, then defaults (NSQD-COMPAT 1.1 and 1.3).
+
+The command line has the syntax of Go's flag package and its messages and usage text: `-name` and `--name` are the same;
+a bool flag takes its value only behind `=`; the first word that is not a flag ends the flags, and whatever follows is
+ignored. Values of the file are coerced as the real daemon does, with its messages, except for what causes failures
+there: an integer for a bool has its usual meaning (1 is true), and values that it misprints or crashes on are refused.
+"""
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gnsqd import gotext
+from gnsqd.errors import NSQError, StartError
+from gnsqd.log import Level
+from gnsqd.options import OPTIONS, TLS_VERSIONS, Kind, Option, Options, parse_tls_required, parse_tls_version
+
+_BY_FLAG = {option.flag: option for option in OPTIONS if option.flag}
+_NEEDS_NO_VALUE = (Kind.BOOL, Kind.TLS_REQUIRED)
+
+
+class FlagError(NSQError):
+    """A bad command line: the text and then the usage text go to stderr, exit 2."""
+
+
+class HelpRequested(NSQError):
+    """`-h` or `-help`: the usage text goes to stderr, exit 0."""
+
+
+class BadValue(NSQError):
+    """A value refused where the real daemon only writes a dated line without prefix, exit 1."""
+
+
+def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
+    """The values of the flags that were given, by the names `Options` has for them.
+
+    Raises FlagError, HelpRequested, or BadValue (for a percentile that is not a number).
+    """
+    values: dict[str, Any] = {}
+    rest = list(arguments)
+    while rest and len(rest[0]) > 1 and rest[0].startswith("-"):
+        argument = rest.pop(0)
+        if argument == "--":
+            break
+        name = argument[2:] if argument.startswith("--") else argument[1:]
+        if not name or name[0] in "-=":
+            raise FlagError(f"bad flag syntax: {argument}")
+        name, equals, text = name.partition("=")
+        option = _BY_FLAG.get(name)
+        if option is None:
+            if name in ("help", "h"):
+                raise HelpRequested
+            raise FlagError(f"flag provided but not defined: -{name}")
+        if not equals and option.kind in _NEEDS_NO_VALUE:
+            text = "true"
+        elif not equals:
+            if not rest:
+                raise FlagError(f"flag needs an argument: -{name}")
+            text = rest.pop(0)
+        try:
+            values[option.name] = _parse(option, text, values.get(option.name, option.default))
+        except ValueError as error:
+            if option.kind in _NEEDS_NO_VALUE:
+                raise FlagError(f"invalid boolean value {gotext.quote(text)} for -{name}: {error}") from None
+            raise FlagError(f"invalid value {gotext.quote(text)} for flag -{name}: {error}") from None
+    return values
+
+
+def _parse(option: Option, text: str, before: Any) -> Any:
+    """The value a flag has after `text`; `before` is its value so far. ValueError with the reason."""
+    match option.kind:
+        case Kind.INT:
+            try:
+                return gotext.parse_int_literal(text)
+            except gotext.NumberError as error:
+                raise ValueError("parse error" if error.reason == "invalid syntax" else error.reason) from None
+        case Kind.DURATION | Kind.BOOL:
+            try:
+                return gotext.parse_bool(text) if option.kind is Kind.BOOL else gotext.parse_duration(text)
+            except ValueError:
+                raise ValueError("parse error") from None
+        case Kind.STRINGS:
+            return [*before, text]
+        case Kind.FLOATS:
+            return sorted([*before, *map(_percentile, text.split(","))], reverse=True)
+        case Kind.LOG_LEVEL:
+            return Level.parse(text)
+        case Kind.TLS_REQUIRED:
+            return parse_tls_required(text)
+        case Kind.TLS_VERSION:
+            return parse_tls_version(text) if text else before
+        case _:
+            return text
+
+
+def _percentile(text: str) -> float:
+    try:
+        return gotext.parse_float(text)
+    except ValueError:
+        raise BadValue(f"Could not parse: {text}") from None
+
+
+def usage() -> str:
+    """The text of `--help`. The program is always called nsqd in it; flags that nsqd does not have come at the end."""
+    options = [_BY_FLAG[flag] for flag in sorted(_BY_FLAG)]
+    theirs = "".join(_usage(option) for option in options if not option.ours)
+    ours = "".join(_usage(option) for option in options if option.ours)
+    return f"Usage of nsqd:\n{theirs}\nFlags of gnsqd alone:\n{ours}"
+
+
+_TYPE_WORDS = {Kind.STRING: " string", Kind.INT: " int", Kind.DURATION: " duration"}
+_TYPE_WORDS |= dict.fromkeys(_NEEDS_NO_VALUE, "")
+
+
+def _usage(option: Option) -> str:
+    lines = f"  -{option.flag}{_TYPE_WORDS.get(option.kind, ' value')}\n    \t{option.help}"
+    if default := _default_text(option):
+        lines += f" (default {default})"
+    return lines + "\n"
+
+
+def _default_text(option: Option) -> str:
+    """The default as the usage text shows it; empty for a zero value, which it leaves out."""
+    match option.kind:
+        case Kind.LOG_LEVEL:
+            return str(option.default.word)
+        case Kind.TLS_VERSION:
+            return next(name for name, number in TLS_VERSIONS.items() if number == option.default)
+        case _ if not option.default:
+            return ""
+        case Kind.STRING:
+            return gotext.quote(option.default)
+        case Kind.DURATION:
+            return gotext.format_duration(option.default)
+        case _:
+            return gotext.format_value(option.default)
+
+
+# The config file
+
+
+def load_file(path: str) -> dict[str, Any]:
+    """The keys of a config file, as they are; StartError when it cannot be read or is not TOML."""
+    try:
+        with open(path, "rb") as file:
+            config = tomllib.load(file)
+        _check_integers(config)
+        return config
+    except OSError as error:
+        verb = "read" if isinstance(error, IsADirectoryError) else "open"
+        reason = f"{verb} {path}: {os.strerror(error.errno or 0).lower()}"
+    except ValueError as error:  # no TOML, or no UTF-8
+        reason = f"toml: {error}"
+    except RecursionError:
+        reason = "toml: nested too deeply"
+    raise StartError(reason, prefix=f"failed to load config file {path}")
+
+
+def _check_integers(value: object) -> None:
+    """ValueError for an integer, wherever it stands, that is not an int64; Python's parser takes any."""
+    if isinstance(value, dict | list):
+        for element in value.values() if isinstance(value, dict) else value:
+            _check_integers(element)
+    elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"{value} is out of range for int64")
+
+
+def resolve(flags: Mapping[str, Any], config: Mapping[str, Any]) -> Options:
+    """The options that flags (as `parse_flags` gives them) and config file amount to.
+
+    Unknown keys are ignored. Raises StartError or BadValue, each with the text the real daemon has where it has one.
+    """
+    config = _parse_special(config)
+    values = dict(flags)
+    for option in OPTIONS:
+        if option.cfg and option.cfg in config and option.name not in flags:
+            values[option.name] = _coerce(option, config[option.cfg])
+    return Options(**values)
+
+
+# These come first and are checked even where a flag overrides them.
+_SPECIAL: dict[str, Callable[[str], int]] = {
+    "tls_required": parse_tls_required,
+    "tls_min_version": parse_tls_version,
+    "log_level": Level.parse,
+}
+
+
+def _parse_special(config: Mapping[str, Any]) -> dict[str, Any]:
+    parsed = dict(config)
+    for key, parse in _SPECIAL.items():
+        if key not in config:
+            continue
+        text = gotext.format_value(config[key])
+        if key == "tls_min_version" and not text:
+            del parsed[key]
+            continue
+        try:
+            parsed[key] = parse(text)
+        except ValueError:
+            raise StartError(f"failed parsing {key} {text}", prefix="") from None
+    return parsed
+
+
+# What errors call them.
+_TARGETS = {Kind.INT: "int64", Kind.DURATION: "time.Duration", Kind.BOOL: "bool", Kind.STRING: "string"}
+_TARGETS |= {Kind.STRINGS: "[]string", Kind.FRACTION: "float64", Kind.FLOATS: "[]float64"}
+
+
+def _coerce(option: Option, value: object) -> Any:
+    if option.cfg in _SPECIAL:
+        return value
+    try:
+        return _convert(option.kind, value)
+    except ValueError as error:
+        if option.kind in (Kind.STRINGS, Kind.FLOATS) and not isinstance(value, str):  # the real daemon panics
+            raise StartError(f"failed parsing {option.cfg} {gotext.format_value(value)} - {error}", prefix="") from None
+        shown = gotext.format_duration if option.kind is Kind.DURATION else gotext.format_value
+        what = f"{gotext.format_value(value)} ({shown(option.default)}) for field {option.field}"
+        raise BadValue(f"ERROR: Resolve failed to coerce value {what} - {error}") from None
+
+
+def _convert(kind: Kind, value: object) -> Any:
+    """A value of the file as the option's; ValueError. Numbers and bools may be strings, lists strings with commas."""
+    match kind, value:
+        case Kind.INT, str() | int() if not isinstance(value, bool):
+            return gotext.parse_int(str(value))
+        case Kind.DURATION, str():
+            return gotext.parse_duration(value)
+        case Kind.DURATION, int() if not isinstance(value, bool):
+            return gotext.parse_duration(f"{value}ms")
+        case Kind.BOOL, bool():
+            return value
+        case Kind.BOOL, str() | int():
+            return gotext.parse_bool(str(value))
+        case (Kind.STRING, str()) | (Kind.FRACTION, float()):
+            return value
+        case Kind.STRINGS, str():
+            return value.split(",")
+        case Kind.STRINGS, list():
+            return [_convert(Kind.STRING, element) for element in value]
+        case Kind.FLOATS, str():
+            return [gotext.parse_float(part.strip()) for part in value.split(",")]
+        case Kind.FLOATS, list():
+            return [_convert(Kind.FRACTION, element) for element in value]
+    raise ValueError(f"invalid {_TARGETS[kind]} value type {gotext.type_name(value)}")

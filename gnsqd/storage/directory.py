@@ -1,0 +1,115 @@
+"""The directory of the data path: the lock that keeps a second daemon, ours or the real one, off it, what is free on
+its disk, and the removal of what a daemon that was killed left there and nobody will ever read."""
+
+import fcntl
+import os
+import re
+import stat
+from collections.abc import Iterable
+
+from gnsqd.errors import StartError, StorageError
+from gnsqd.log import Logger
+from gnsqd.storage.disk.opening import DataFiles
+from gnsqd.storage.disk.record import due_times_file_name, meta_file_name
+from gnsqd.storage.files import failing_as_go, path_error
+from gnsqd.storage.metadata import FILE_NAME
+
+LOOK_EVERY = 1 << 20  # bytes that may come between two looks at the disk
+
+_NAME = r"[.a-zA-Z0-9_-]{1,64}(?:#ephemeral)?"  # of a topic or a channel, generously
+_QUEUE = rf"{_NAME}(?::{_NAME})?"
+_META, _DUE_TIMES = re.escape(meta_file_name("")), re.escape(due_times_file_name(""))
+_TEMPORARY = re.compile(
+    rf"(?:{re.escape(FILE_NAME)}|{_QUEUE}(?:{_META}|{_DUE_TIMES}|\.journal\.[0-9]+\.dat))\.[0-9]+\.tmp"
+)
+_OF_DUE_TIMES = re.compile(rf"({_QUEUE}){_DUE_TIMES}")
+
+
+class DirLock:
+    """Holds a flock from `acquire` to `release`, or until the process ends. An empty path is the working directory."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path or os.getcwd()
+        self._descriptor = -1
+
+    def acquire(self) -> None:
+        """StartError, beginning with `failed to lock data-path: `, if the directory is locked or cannot be opened."""
+        try:
+            self._descriptor = os.open(self._path, os.O_RDONLY)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            text = path_error("open", self._path, error)
+            if self._descriptor >= 0:
+                reason = str(error.strerror).lower()
+                text = f"cannot flock directory {self._path} - {reason} (possibly in use by another instance of nsqd)"
+            self.release()
+            raise StartError(f"failed to lock data-path: {text}") from error
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class FreeDisk:
+    """`low` while fewer than `minimum` bytes are free for users without privileges; the log has the changes."""
+
+    def __init__(self, data_path: str, minimum: int, log: Logger) -> None:
+        self.low = False
+        self.minimum = minimum
+        self._path = data_path or "."
+        self._log = log
+        self._look_every = min(LOOK_EVERY, minimum // 4)
+        self._unseen = self._look_every  # bytes since the last look
+        self._failing = False
+
+    def is_low(self, size: int) -> bool:
+        """`low`, with `size` more bytes to come: looks again from time to time."""
+        self._unseen += size
+        if self._unseen >= self._look_every:
+            self.look()
+        return self.low
+
+    def look(self) -> None:
+        """Find out how it is. If that can't be found out, it is as it was."""
+        self._unseen = 0
+        try:
+            status = os.statvfs(self._path)
+        except OSError as error:
+            if not self._failing:
+                self._failing = True
+                self._log.error("NSQ: free disk space is unknown - %s", path_error("statvfs", self._path, error))
+            return
+        self._failing = False
+        free = status.f_bavail * status.f_frsize
+        if self.low != (free < self.minimum):
+            self.low = not self.low
+            if self.low:
+                self._log.warn("NSQ: %d bytes of disk are free, publishers are refused below %d", free, self.minimum)
+            else:
+                self._log.info("NSQ: %d bytes of disk are free, publishers are no longer refused", free)
+
+
+def clean_up(data_files: DataFiles, names: Iterable[str], log: Logger) -> None:
+    """Remove the leftovers among `names`, all files in the data path, under its lock and before any queue is opened.
+
+    They are files on their way to becoming nsqd.dat, a meta file, a segment or a file of due times, and due times of a
+    queue that has neither meta nor data files, because the real nsqd, which does not know them, has deleted it."""
+    removed = 0
+    errors = []
+    for name in names:
+        due_times = _OF_DUE_TIMES.fullmatch(name)
+        if not _TEMPORARY.fullmatch(name) and (not due_times or due_times[1] in data_files):
+            continue
+        path = os.path.join(data_files.data_path, name)
+        try:
+            with failing_as_go("remove", path):
+                if stat.S_ISREG(os.lstat(path).st_mode):
+                    os.unlink(path)
+                    removed += 1
+        except StorageError as error:
+            errors.append(error)
+    if removed:
+        log.info("NSQ: removed %d files that an nsqd before this one left unfinished or without their queue", removed)
+    if errors:
+        log.warn("NSQ: failed to remove %d files that nobody needs - %s", len(errors), errors[0])
