@@ -110,17 +110,19 @@ spark-example: ## a million events archived, rolled up and replayed
 # The documents as a site, in build/docs; a warning is an error.
 docs: ## the documents as a site, in build/docs
 	@.ci/install --dependencies .venv docs
-	@.venv/bin/sphinx-build -q -W --keep-going -c contrib/docs -d build/doctrees . build/docs
+	@.venv/bin/python -m sphinx -q -W --keep-going -c contrib/docs -d build/doctrees . build/docs
 	@echo "build/docs/index.html"
 
 # The config file and the page about options, from the table in gnsqd/options.py; the page about gnsqadmin, from itself;
-# what the page about Spark says of options, from theirs; those about HTTP, TCP and statistics, from the tables of each.
+# what the page about Spark says of options, from theirs; those about HTTP, TCP and statistics, from the tables of each;
+# speed in performance.md and in the README, with the figure, from performance.json.
 options: ## the pages and files that are made from tables
 	@.ci/install .venv dev
 	@.venv/bin/python .ci/write_options.py
 	@.venv/bin/python .ci/write_gnsqadmin.py
 	@.venv/bin/python .ci/write_spark.py
 	@.venv/bin/python .ci/write_reference.py
+	@.venv/bin/python .ci/write_performance.py
 
 # Pictures of gnsqadmin at work, in contrib/docs/screens.
 screens: ## the pictures of gnsqadmin

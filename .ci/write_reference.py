@@ -101,7 +101,7 @@ ENDPOINTS = {
     "GET /debug/pprof/cmdline": ("the command line, its words separated by zero bytes", "", ""),
     "GET /debug/pprof/symbol": ("`num_symbols: 0`, for Go's tools", "", ""),
     "POST /debug/pprof/symbol": ("the same", "", ""),
-    "GET /debug/pprof/profile": ("CPU profile over this time", "`seconds`", ""),
+    "GET /debug/pprof/profile": ("CPU profile of this many `seconds`, 30 by default", "`seconds`", ""),
     "GET /debug/pprof/heap": ("memory", "", ""),
     "GET /debug/pprof/goroutine": ("the greenlets with their stacks", "", ""),
     "GET /debug/pprof/block": ("where greenlets wait", "", ""),
@@ -141,7 +141,7 @@ HTTP_ERRORS = {
     "UNAUTHORIZED": "a token or certificate is required",
 }
 
-# The line, in which states, what it does, the answer, and the errors but for those of all commands.
+# The line, in which states, what it does, the answer, and the errors except those of all commands.
 COMMANDS = {
     "IDENTIFY": (
         "IDENTIFY",

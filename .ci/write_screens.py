@@ -65,7 +65,7 @@ class Consumer(NamedTuple):
     node: int
     rdy: int
     every: float = 0.0  # seconds for a message
-    requeues: int = 0  # one of so many
+    requeues: int = 0  # one of that many
 
 
 CONSUMERS = (
@@ -180,16 +180,16 @@ def main() -> None:
     parser.add_argument("--light", action="store_true")
     parser.add_argument("--columns", type=int, default=0)
     parser.add_argument("--to", type=Path, default=SCREENS)
-    told = parser.parse_args()
-    if unknown := set(told.names) - set(PICTURES):
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(PICTURES):
         parser.error(f"no picture {min(unknown)}, there are {', '.join(PICTURES)}")
-    told.to.mkdir(parents=True, exist_ok=True)
+    arguments.to.mkdir(parents=True, exist_ok=True)
     with busy_nodes() as nodes:
-        for name in told.names:
+        for name in arguments.names:
             picture = PICTURES[name]
-            if told.columns:
-                picture = picture._replace(columns=told.columns)
-            (told.to / f"{name}.svg").write_text(svg(picture, shown(picture, nodes), told.light), "utf-8")
+            if arguments.columns:
+                picture = picture._replace(columns=arguments.columns)
+            (arguments.to / f"{name}.svg").write_text(svg(picture, shown(picture, nodes), arguments.light), "utf-8")
 
 
 if __name__ == "__main__":

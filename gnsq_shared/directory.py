@@ -47,7 +47,7 @@ class Queue:
     directory: str
     name: str
     numbers: dict[int, int] = field(default_factory=dict)  # data files: number -> size
-    bad: dict[int, int] = field(default_factory=dict)  # the same of those that were set aside
+    bad: dict[int, int] = field(default_factory=dict)  # the same of files that were set aside
     has_meta: bool = False
     due_times_size: int | None = None
     bad_due_times: bool = False

@@ -28,7 +28,7 @@ _MOST_DESCRIPTORS = 10240  # that macOS gives a process whose hard limit is none
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the daemon until it is told to stop; the exit code."""
+    """Run the daemon until a signal stops it; returns the exit code."""
     _reserve_standard_descriptors()
     try:
         flags = parse_flags(sys.argv[1:] if argv is None else argv)
@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
         _write(sys.stderr, f"{time.strftime('%Y/%m/%d %H:%M:%S')} {error}\n")
         return 1
     except StartError as error:
-        # with nsqd's own prefix, whatever log-prefix says
+        # with nsqd's own prefix, whatever log-prefix is
         Logger(Options().log_prefix, Level.FATAL).fatal("%s", error.line)
         return 1
 
@@ -64,7 +64,7 @@ def _run(options: Options) -> int:
     gevent.signal_handler(signal.SIGTERM, nsqd.terminate)
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
-    # Python's own handler runs even while a greenlet spins, when a dump is wanted most
+    # Python's own handler runs even while a greenlet spins, when a dump is needed most
     signal.signal(signal.SIGQUIT, _dump)
     nsqd.start()
     gc_tuning.settle()

@@ -1,9 +1,9 @@
 """Where options come from: the command line, then the TOML config file, then defaults (NSQD-COMPAT 1.1 and 1.3).
 
 The command line has the syntax of Go's flag package and its messages and usage text: `-name` and `--name` are the same;
-a bool flag takes its value only behind `=`; the first word that is no flag ends the flags, and whatever follows is
+a bool flag takes its value only behind `=`; the first word that is not a flag ends the flags, and whatever follows is
 ignored. Values of the file are coerced as the real daemon does, with its messages, except for what causes failures
-there: an integer for a bool means what it says (1 is true), and values that it would misprint or crash on are refused.
+there: an integer for a bool has its usual meaning (1 is true), and values that it misprints or crashes on are refused.
 """
 
 import os
@@ -35,7 +35,7 @@ class BadValue(NSQError):
 def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
     """The values of the flags that were given, by the names `Options` has for them.
 
-    Raises FlagError, HelpRequested, or BadValue (for a percentile that is no number).
+    Raises FlagError, HelpRequested, or BadValue (for a percentile that is not a number).
     """
     values: dict[str, Any] = {}
     rest = list(arguments)
@@ -141,7 +141,7 @@ def _default_text(option: Option) -> str:
 
 
 def load_file(path: str) -> dict[str, Any]:
-    """The keys of a config file, as they are; StartError when it cannot be read or is no TOML."""
+    """The keys of a config file, as they are; StartError when it cannot be read or is not TOML."""
     try:
         with open(path, "rb") as file:
             config = tomllib.load(file)
@@ -158,7 +158,7 @@ def load_file(path: str) -> dict[str, Any]:
 
 
 def _check_integers(value: object) -> None:
-    """ValueError for an integer, wherever it stands, that is no int64; Python's parser takes any."""
+    """ValueError for an integer, wherever it stands, that is not an int64; Python's parser takes any."""
     if isinstance(value, dict | list):
         for element in value.values() if isinstance(value, dict) else value:
             _check_integers(element)

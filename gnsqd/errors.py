@@ -37,4 +37,4 @@ class StorageError(NSQError):
 
 
 class AuthError(NSQError):
-    """No auth server gave a valid answer. The text is for the log only: clients are not told what auth servers say."""
+    """No auth server gave a valid answer. The text is for the log only: clients do not get it."""

@@ -290,7 +290,7 @@ def decode_strings(data: bytes) -> list[str] | None:
 def _parse(data: bytes) -> object:
     text = data.decode("utf-8", "surrogateescape")
     try:
-        # numbers keep their text (1.0 is no integer), objects their duplicate keys
+        # numbers keep their text (1.0 is not an integer), objects their duplicate keys
         return json.loads(
             text, object_pairs_hook=_Object, parse_int=_Number, parse_float=_Number, parse_constant=_refuse_constant
         )

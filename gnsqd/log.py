@@ -41,7 +41,7 @@ class Level(enum.IntEnum):
 
     @property
     def word(self) -> str:
-        """The word in a log line; the flag says `warn`, the line `WARNING`."""
+        """The word in a log line; `warn` in the flag is `WARNING` in the line."""
         return "WARNING" if self is Level.WARN else self.name
 
 

@@ -25,6 +25,6 @@ def is_ephemeral(name: str) -> bool:
 
 
 def check_limit(name: str, existing: Collection[str], limit: int, what: str) -> None:
-    """TooMany if a client may not create `name` beside what exists; 0 is no limit."""
+    """TooMany if a client may not create `name` beside what exists; 0 means no limit."""
     if 0 < limit <= len(existing) and name not in existing:
         raise TooMany(f"too many {what}")

@@ -223,7 +223,7 @@ class NSQD:
         self._exit_requested.set()
 
     def terminate(self) -> None:
-        """SIGTERM: exit, or drain before that. Being told so twice is an exit in any case."""
+        """SIGTERM: exit, or drain before that. A second SIGTERM always exits."""
         if self._options.sigterm == "exit" or (self._terminating and self._registry.draining):
             self.request_exit(0)
         elif not self._exit_requested.is_set():

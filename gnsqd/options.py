@@ -55,7 +55,7 @@ class Option:
     `name` is the attribute of `Options`, `flag` the command line name, `cfg` the key in the config file and in
     `/config/`; an empty `flag` or `cfg` means not settable there. `field` is the name that nsqd's messages about bad
     config values use. A row that leaves these out has forms of its name. `reload` marks options that `PUT /config/:opt`
-    may change, `ours` those that the real nsqd does not have. `choices`, if any, are all valid values.
+    may change, `ours` options that the real nsqd does not have. `choices`, if any, are all valid values.
     """
 
     name: str

@@ -28,7 +28,7 @@ _ZERO = -1  # the bucket of samples that are not positive
 @dataclass(frozen=True)
 class Result:
     """`count` samples in the window; `percentiles` as pairs (quantile, ns) in the order of the option, 0 ns when there
-    are no samples."""
+    are none."""
 
     count: int
     percentiles: tuple[tuple[float, int], ...]

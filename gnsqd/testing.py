@@ -117,7 +117,7 @@ class Daemon:
 def running(*flags: str, command: Sequence[str] = GNSQD) -> Iterator[Daemon]:
     """A daemon that serves, with flags as on its command line; stopped and removed at the end. StartFailed.
 
-    `command` is how to start it, for those who want to run the same tests with another nsqd.
+    `command` is how to start it, to run the same tests with another nsqd.
     """
     with tempfile.TemporaryDirectory(prefix="gnsqd-") as directory:
         daemon = Daemon(Path(directory) / "data", flags, command)

@@ -1,7 +1,7 @@
 """Who we are: the nsqd release we stand in for, and our own version and build.
 
 Clients and tools read `NSQD_VERSION` everywhere; our own version only appears inside the parentheses of
-`version_string`, in the start log line and in the build metric. `VERSION` is the only place that says it: the
+`version_string`, in the start log line and in the build metric. `VERSION` is the only place that has it: the
 packaging reads it from here, so it stays a plain literal.
 """
 

@@ -336,7 +336,7 @@ class Nsqd(Peer):
         return self.address.host or "127.0.0.1", info.tcp_port
 
     def stats(self, *, topic: str = "", channel: str = "", clients: bool = False) -> NodeStats:
-        """Topics and channels, all or those of the given names (an empty name is no filter)."""
+        """Topics and channels, all or those of the given names (an empty name does not filter)."""
         query = {
             "format": "json",
             "include_clients": str(clients).lower(),

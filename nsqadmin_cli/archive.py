@@ -251,7 +251,7 @@ class ArchiveWriter:
         try:
             self._cut()
             if self._packer is not None and self._whole and self.messages:
-                with suppress(*((ArchiveError,) if kind else ())):  # that it is full was said before
+                with suppress(*((ArchiveError,) if kind else ())):  # that it is full has been reported
                     self._put(self._packer.end())
         finally:
             if self.path != STDOUT:

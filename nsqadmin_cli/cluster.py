@@ -24,7 +24,7 @@ Waiting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 Answers = dict[Address, T | NodeError]
 
 _PATIENCE = 1.0  # seconds before progress is shown
-_GRACE = 0.5  # seconds that the HTTP client has to say itself that time is over
+_GRACE = 0.5  # seconds that the HTTP client has to report the time-out itself
 
 
 class Cluster:
@@ -44,11 +44,11 @@ class Cluster:
         self.http = HTTPClient(timeout, tls, token_file)
         self.lookupds = [Lookupd(address, self.http) for address in dict.fromkeys(lookupds)]
         self.lookupd_errors: list[NodeError] = []
-        self.listed: dict[Address, tuple[Producer, ...]] = {}  # what each nsqlookupd said when it was asked last
+        self.listed: dict[Address, tuple[Producer, ...]] = {}  # what each nsqlookupd answered last
         self._named = [Nsqd(address, self.http) for address in dict.fromkeys(nsqds)]
 
     def nsqds(self) -> list[Nsqd]:
-        """The nodes given, then those that the nsqlookupds list, by address; queries nsqlookupds at each call.
+        """The nodes given, then those listed by the nsqlookupds, by address; queries nsqlookupds at each call.
 
         An nsqlookupd that does not answer is added to `lookupd_errors`; AdminError if none answers and no node was
         given.

@@ -15,7 +15,7 @@ from nsqadmin_cli.api import ModelError, Nsqd
 from nsqadmin_cli.http_client import NodeError, Refused
 from nsqadmin_cli.table import Block, Column, Form, Line, Paragraph, Table, Tone
 
-# What --json says of a message, for the help of commands.
+# What --json has of a message, for the help of commands.
 DOCUMENT = """
         topic, timestamp (ns since 1970, when it was published), attempts, id
         body     text, or null if it is not UTF-8

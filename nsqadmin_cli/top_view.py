@@ -268,7 +268,7 @@ class TopView:
                 whole = Flow(whole.ingress, whole.egress + flow.egress)
                 trend = self._trend(trends, key, channel, flows)
                 self._rows.append(TopRow(*key, channel, flow, trend, lonely[key]))
-        self._trends = trends  # without those that are gone
+        self._trends = trends  # without nodes that are gone
         self._flow = whole
 
     def _trend(

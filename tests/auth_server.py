@@ -1,4 +1,4 @@
-"""An auth server for tests: says what the test wants, and notes what it was asked."""
+"""An auth server for tests: says what the test specifies, and notes what it was asked."""
 
 import json
 import ssl
@@ -21,7 +21,7 @@ def response(body: bytes | str, status: str = "200 OK", *headers: str) -> bytes:
 
 
 def grant(*authorizations: object, **fields: object) -> bytes:
-    """A valid answer, but for what `fields` say."""
+    """A valid answer, except for what `fields` change."""
     return response(json.dumps({"ttl": 3600, "authorizations": authorizations} | fields))
 
 

@@ -1,4 +1,4 @@
-"""Certificates for tests, made when a test wants them: authorities, what they sign, and PEM files of both.
+"""Certificates for tests, made when a test needs them: authorities, what they sign, and PEM files of both.
 
 Keys are P-256 unless a test brings another one, because those take no time to make.
 """

@@ -26,7 +26,7 @@ _DAEMONS = pytest.StashKey[list[Daemon]]()
 _LOG_SHOWN = 20_000  # characters of each log in a failure report
 
 
-# pytest.fail(), a time-out among them, reaches the waiting test from whatever greenlet it strikes.
+# pytest.fail(), a time-out among them, reaches the waiting test from whatever greenlet raises it.
 Hub.SYSTEM_ERROR = (*Hub.SYSTEM_ERROR, pytest.fail.Exception)
 
 # How long one example takes says nothing on a busy machine.
@@ -35,7 +35,7 @@ settings.register_profile("ci", deadline=None)
 settings.load_profile(os.environ.get("GNSQD_HYPOTHESIS_PROFILE", "dev"))
 
 
-# Of these nothing is compiled, or they judge what is no code of the daemon.
+# Of these nothing is compiled, or they judge what is not code of the daemon.
 _ONE_LANE = ("benchmarks", "cli", "container", "documentation", "plugin")
 # Kills, broken disks, damage, random sessions: many starts of a daemon each.
 _SLOW = ("container", "faults", "model")

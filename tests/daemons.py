@@ -1,7 +1,7 @@
 """Daemons for tests: start one as a subprocess on free ports, talk HTTP to it, read its log, stop it.
 
 Works for gnsqd and for the real nsqd alike, because both take the same flags and print the same
-`TCP: listening on {address}` lines: they are told port 0, and the port they got is read from their log.
+`TCP: listening on {address}` lines: they are started with port 0, and the port they got is read from their log.
 Nothing here imports gnsqd.
 """
 
@@ -92,7 +92,7 @@ def export_source_tree() -> None:
 class Daemon:
     """One nsqd, ours or the real one, on one data path; `with` stops it. Restarting gives a new process and log.
 
-    `command` is the argv prefix; `flags` follow those that choose free ports and the data path, and so win over them.
+    `command` is the argv prefix; `flags` follow the flags for free ports and the data path, and so override them.
     """
 
     preloaded = False  # True: gnsqd is forked by a parent that has imported it; conftest.py sets that for the tests
@@ -159,7 +159,7 @@ class Daemon:
             raise StartFailed(f"{self.command}: {error}\n{self.log()}") from None
 
     def _wait_listening(self, protocol: str, flags: Sequence[str]) -> Address:
-        """The address a listener really has: from its flag when that tells it, else from the log."""
+        """The address a listener really has: from its flag when that has it, else from the log."""
         wanted = last_flag(flags, f"{protocol.lower()}-address") or ""
         host, colon, port = wanted.rpartition(":")
         if not colon:

@@ -1,4 +1,4 @@
-"""Reads /metrics pages with prometheus-client's own parsers, and holds them to what Prometheus wants besides."""
+"""Reads /metrics pages with prometheus-client's own parsers, and checks what else Prometheus requires."""
 
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics

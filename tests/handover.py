@@ -1,9 +1,9 @@
 """One data path, and whole daemons that hand it over to each other: gnsqd and the real nsqd.
 
 A Daemon on the path changes its command with every hand-over; it keeps the logs of all. Every message has the same id
-and timestamp in all channels of a topic, so a consumer of the channel `witness` tells what the others have to deliver.
+and timestamp in all channels of a topic, so a consumer of the channel `witness` shows what the others have to deliver.
 Where a message cannot get there (it is deferred, or its topic is paused or has no channel), the file that the first
-daemon left tells.
+daemon left shows.
 """
 
 import re
@@ -40,7 +40,7 @@ def hand_over(nsqd: Daemon, *flags: str) -> None:
 
 
 def complaints(nsqd: Daemon) -> list[str]:
-    """What the last daemon found wrong with a queue, but for what the real one says of files that it has read
+    """What the last daemon found wrong with a queue, except what the real one says of files that it has read
     (NSQD-COMPAT 0.1 item 4)."""
     lines: list[str] = re.findall(r"(?:WARNING|ERROR): DISKQUEUE.*", nsqd.log())
     if is_ours(nsqd):
@@ -49,7 +49,7 @@ def complaints(nsqd: Daemon) -> list[str]:
 
 
 def stray_files(nsqd: Daemon) -> set[str]:
-    """Temporary and bad files, but for those that the real nsqd says it has made."""
+    """Temporary and bad files, except the ones that the real nsqd reports as made."""
     logs = [log.read_text() for log in nsqd.logs]
     known = {
         name

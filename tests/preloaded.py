@@ -1,7 +1,7 @@
 """Processes of our programs without the cost of starting an interpreter: a parent that has imported them forks them.
 
 `start` and `run` do what subprocess.Popen and subprocess.run do for `python -P -m MODULE`. Each test process has one
-parent of its own, which ends with it. Tests of the start and of the end themselves use subprocess, as do those that
+parent of its own, which ends with it. Tests of the start and of the end themselves use subprocess, as do tests that
 change what an interpreter reads when it starts (PYTHON* variables, limits of the process).
 """
 

@@ -3,7 +3,7 @@
     topic=orders/date=2026-11-21/hour=13/….parquet        date and hour of the message's timestamp, in UTC
 
 The files hold every column of the source but the topic, and `archived_at`, the time when the batch that wrote them
-began. The hour is computed from `timestamp_ns`, so no session's time zone has a say in it.
+began. The hour is computed from `timestamp_ns`, so no session's time zone affects it.
 """
 
 from pyspark.sql import DataFrame

@@ -17,16 +17,16 @@ from gnsqd.version import VERSION
 INSTALL = "pip install 'pyarrow>=18' 'pyspark>=4.2'"
 COMMANDS = {
     "archive": "Write topics to partitioned Parquet.",
-    "compact": "Make few large files of an archive's many small ones.",
+    "compact": "Merge the small files of an archive into large ones.",
     "replay": "Publish messages of an archive again.",
-    "rollup": "Counts, bytes, rates and latencies per topic and window; or of what is in JSON bodies.",
-    "backlog": "What waits in the data directories of nodes that are down.",
-    "spool": "Look into the spool of a stream, publish from it again, and clean it up.",
+    "rollup": "Aggregate counts, bytes, rates and latencies per topic and window, or fields of JSON bodies.",
+    "backlog": "Report the queued messages in the data directories of nodes that are down.",
+    "spool": "Inspect the spool of a stream, publish its messages again, or clean it up.",
 }
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are loaded when they are wanted: what they need loads slowly."""
+    """A group whose commands are loaded when they are used: their imports are slow."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -50,12 +50,12 @@ def cli() -> None:
 
     \b
     Exit codes:
-      0    all is well; so it is after SIGTERM to a run with --continuous
-      1    Spark, a node or a disk refused; what was committed stays, a new run goes on from there
+      0    success; also if SIGTERM stopped a run with --continuous
+      1    Spark, a node or a disk refused; a new run continues after what was committed
       2    wrong usage
-      3    SIGTERM stopped a run before everything was read; a new run goes on from there
-      4    the topic, archive, directory or spool isn't there
-      130  interrupted, and cleanly stopped
+      3    SIGTERM stopped a run before everything was read; a new run continues there
+      4    the topic, archive, directory or spool does not exist
+      130  interrupted, and stopped cleanly
     """
 
 

@@ -15,7 +15,7 @@ from gnsq_pipeline.progress import Progress, Totals
 
 _BARS = "▁▂▃▄▅▆▇█"
 _BATCHES = 40  # in the bar chart
-_IDLE_LINE = 60.0  # seconds between two lines that say that nothing happens
+_IDLE_LINE = 60.0  # seconds between two lines about nothing happening
 
 
 def count(number: float) -> str:
@@ -93,7 +93,7 @@ class LiveTable:
             state = "nothing to read" if latest.idle else f"{count(latest.rows)} rows in {latest.seconds:.1f} s"
             table.add_row("last batch", f"{latest.batch}: {state}")
             table.add_row("rows/s", f"{count(self._rates[-1] if self._rates else 0)}  {bars(self._rates)}")
-            table.add_row("lag", "not told" if latest.lag is None else f"{count(latest.lag)} messages")
+            table.add_row("lag", "unknown" if latest.lag is None else f"{count(latest.lag)} messages")
             if latest.watermark:
                 table.add_row("watermark", f"{latest.watermark}  ({count(latest.state_rows)} rows kept)")
             if totals.late_rows:

@@ -33,6 +33,6 @@ class Unfinished(PipelineError):
 
 
 class NotFound(PipelineError):
-    """What the command was told to read isn't there."""
+    """The input of the command does not exist."""
 
     exit_code = ExitCode.NOT_FOUND

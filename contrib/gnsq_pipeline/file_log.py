@@ -6,7 +6,7 @@ format is the log of Spark's own file sink ("v1", then one JSON object a line; a
 no older one), so `spark.read.parquet(root)` sees exactly one version too. The fields `file` and `batches` are ours;
 Spark ignores them.
 
-    path, size, isDir, modificationTime, blockReplication, blockSize, action    what Spark wants
+    path, size, isDir, modificationTime, blockReplication, blockSize, action    what Spark needs
     file       the path relative to the root, by which a moved archive is noticed
     batches    {stream id: number of its last batch with rows in this file}, by which a replayed batch is noticed
 """

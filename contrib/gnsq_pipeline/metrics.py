@@ -35,10 +35,10 @@ class Metrics:
             buckets=_BUCKETS,
         ).labels(pipeline)
         self._rate = gauge("rows_per_second", "Rows per second of the last batch that had rows")
-        self._lag = gauge("lag_messages", "Messages that wait at the nsqds; NaN while nobody tells")
+        self._lag = gauge("lag_messages", "Messages queued at the nsqds; NaN while unknown")
         self._state = gauge("state_rows", "Rows that Spark keeps for windows that are open")
         self._batch = gauge("last_batch", "Number of the last batch")
-        self._when = gauge("last_progress_timestamp_seconds", "When Spark last told its progress")
+        self._when = gauge("last_progress_timestamp_seconds", "When Spark last reported progress")
         self._lag.set(math.nan)
 
     def add(self, progress: Progress) -> None:

@@ -15,7 +15,7 @@ def json_option(function: Function) -> Function:
 
 
 def show_rows(title: str, rows: Sequence[Mapping[str, object]], as_json: bool, empty: bool = True) -> None:
-    """Print `rows`, which have the same keys; of none, a line on stderr that says so unless `empty` is false."""
+    """Print `rows`, which have the same keys; if there are none, a line on stderr unless `empty` is false."""
     rows = [{key: _in_utc(value) for key, value in row.items()} for row in rows]
     if not rows:
         if empty:

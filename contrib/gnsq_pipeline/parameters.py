@@ -1,4 +1,4 @@
-"""The options that commands share, as click decorators and types; each says which parameters the command gets for it.
+"""The options that commands share, as click decorators and types; each documents the parameters that the command gets.
 
 How addresses, durations and sizes are written is how the options of `format("nsq")` are (`pyspark_nsq.option_values`).
 """
@@ -35,7 +35,7 @@ class KindType(click.ParamType[Any]):
 
 
 class Moment(click.ParamType[int]):
-    """A moment as nanoseconds since 1970: ISO 8601 (UTC unless it says otherwise), or seconds since 1970."""
+    """A moment as nanoseconds since 1970: ISO 8601 (UTC unless it has an offset), or seconds since 1970."""
 
     name = "time"
 
@@ -45,7 +45,7 @@ class Moment(click.ParamType[int]):
         try:
             return _from_number(value) if value.replace(".", "", 1).isdigit() and "-" not in value else _from_iso(value)
         except (ValueError, OverflowError):
-            self.fail(f"{value!r} is no time: expected 2026-11-21T13:00 or seconds since 1970.", param, ctx)
+            self.fail(f"{value!r} is not a time: expected 2026-11-21T13:00 or seconds since 1970.", param, ctx)
 
 
 def _from_number(text: str) -> int:
@@ -83,9 +83,9 @@ SETTING = Setting()
 MOMENT = Moment()
 
 _SPARK_OPTIONS = (
-    click.option("--master", metavar="URL", help="Where Spark runs; without it here, or what spark-submit says."),
+    click.option("--master", metavar="URL", help="Where Spark runs; default: here, or as given to spark-submit."),
     click.option("--conf", "conf", type=SETTING, multiple=True, help="A setting of Spark; may be repeated."),
-    click.option("--verbose", is_flag=True, help="Let Spark log, and show where an error comes from."),
+    click.option("--verbose", is_flag=True, help="Enable Spark's log, and show where an error comes from."),
 )
 _RUN_OPTIONS = (
     click.option(
@@ -93,14 +93,16 @@ _RUN_OPTIONS = (
         type=click.Choice(["auto", "live", "lines", "none"]),
         default="auto",
         show_default=True,
-        help="How to show progress on stderr; auto: live on a terminal, else a line for each batch.",
+        help="How to show progress on stderr. auto: live on a terminal, otherwise a line for each batch.",
     ),
-    click.option("--metrics-address", type=ADDRESS, metavar="HOST:PORT", help="Serve Prometheus metrics there."),
+    click.option(
+        "--metrics-address", type=ADDRESS, metavar="HOST:PORT", help="Address at which to serve Prometheus metrics."
+    ),
     click.option(
         "--summary",
         "summary_file",
         metavar="FILE",
-        help="Write how the run ended there, as JSON; - for stdout.",
+        help="File for the result of the run as JSON; - is stdout.",
     ),
 )
 _LOOKUPD = click.option(
@@ -112,7 +114,7 @@ _NSQD_HTTP = click.option(
     "nsqd_http",
     multiple=True,
     metavar="HOST:PORT",
-    help="Where the same nsqd listens for HTTP, if not at its TCP port + 1.",
+    help="HTTP address of the same nsqd, if not its TCP port + 1.",
 )
 _EXTRA = click.option(
     "-o",
@@ -124,21 +126,21 @@ _EXTRA = click.option(
 )
 _SUBSCRIPTION = (
     click.option("--topic", "topics", type=NAME, multiple=True, help="A topic to read; may be repeated."),
-    click.option("--channel", type=NAME, help="The channel to read it from; a pipeline wants one of its own."),
+    click.option("--channel", type=NAME, metavar="CHANNEL", help="The channel to read; each pipeline needs its own."),
 )
 _READING = (
-    click.option("--spool", metavar="DIRECTORY", help="Where messages wait until they are committed."),
-    click.option("--checkpoint", metavar="DIRECTORY", help="Where Spark remembers how far it is."),
-    click.option("--max-messages", type=click.IntRange(min=1), metavar="N", help="The most messages of a batch."),
-    click.option("--continuous", is_flag=True, help="Go on until stopped, rather than until all is read."),
+    click.option("--spool", metavar="DIRECTORY", help="Directory for messages until they are committed."),
+    click.option("--checkpoint", metavar="DIRECTORY", help="Directory in which Spark stores its progress."),
+    click.option("--max-messages", type=click.IntRange(min=1), metavar="N", help="Maximum size of a batch."),
+    click.option("--continuous", is_flag=True, help="Continue until stopped, not only until everything is read."),
     click.option(
         "--trigger",
         type=DURATION,
         default="10s",
         show_default=True,
-        help="How often a batch begins then.",
+        help="With --continuous: the time between batches.",
     ),
-    click.option("--allow-missing-topics", is_flag=True, help="Also run when no nsqd has a topic yet."),
+    click.option("--allow-missing-topics", is_flag=True, help="Run even if no nsqd has a topic yet."),
 )
 
 

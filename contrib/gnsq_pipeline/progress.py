@@ -1,4 +1,4 @@
-"""What a streaming query tells about its batches, as plain values: from the JSON of its progress, with no Spark."""
+"""What a streaming query reports about its batches, as plain values, from the JSON of its progress. Needs no Spark."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ class Progress:
     when: str  # ISO 8601, UTC
     rows: int
     seconds: float
-    lag: int | None  # messages that wait at the nsqds; None when the source doesn't tell
+    lag: int | None  # messages queued at the nsqds; None if the source does not report it
     late_rows: int = 0  # too late for their window
     state_rows: int = 0
     watermark: str | None = None
@@ -30,27 +30,27 @@ class Progress:
 
 def read_progress(text: str) -> Progress:
     """The progress of a query, from the JSON that Spark makes of it."""
-    told: dict[str, Any] = json.loads(text)
-    operators = told.get("stateOperators") or []
-    durations = told.get("durationMs") or {}
+    document: dict[str, Any] = json.loads(text)
+    operators = document.get("stateOperators") or []
+    durations = document.get("durationMs") or {}
     return Progress(
-        batch=told["batchId"],
-        when=told["timestamp"],
-        rows=told.get("numInputRows") or 0,
-        seconds=(told.get("batchDuration") or durations.get("triggerExecution") or 0) / 1000,
-        lag=lag(told.get("sources") or []),
+        batch=document["batchId"],
+        when=document["timestamp"],
+        rows=document.get("numInputRows") or 0,
+        seconds=(document.get("batchDuration") or durations.get("triggerExecution") or 0) / 1000,
+        lag=lag(document.get("sources") or []),
         late_rows=sum(operator.get("numRowsDroppedByWatermark") or 0 for operator in operators),
         state_rows=sum(operator.get("numRowsTotal") or 0 for operator in operators),
-        watermark=(told.get("eventTime") or {}).get("watermark"),
+        watermark=(document.get("eventTime") or {}).get("watermark"),
     )
 
 
 def lag(sources: list[Mapping[str, Any]]) -> int | None:
-    """How many messages wait, over all sources that say so."""
+    """How many messages wait, over all sources that report it."""
     from pyspark_nsq.offsets import unread
 
-    told = [source.get("latestOffset") for source in sources]
-    counts = [unread(latest) for latest in told if isinstance(latest, Mapping) and "unread" in latest]
+    offsets = [source.get("latestOffset") for source in sources]
+    counts = [unread(latest) for latest in offsets if isinstance(latest, Mapping) and "unread" in latest]
     return sum(counts) if counts else None
 
 

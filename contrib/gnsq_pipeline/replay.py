@@ -52,7 +52,7 @@ def select(
     if where is not None:
         try:
             archived = archived.where(sf.expr(where))
-            _ = archived.schema  # says whether the expression makes sense
+            _ = archived.schema  # raises if the expression makes no sense
         except PySparkException as error:
             raise UsageError(f"--where {where!r}: {reason(error)}") from None
     return archived

@@ -1,4 +1,4 @@
-"""Runs a streaming query or a job to its end, tells how it gets on, and stops it cleanly on Ctrl-C or SIGTERM.
+"""Runs a streaming query or a job to its end, reports its progress, and stops it cleanly on Ctrl-C or SIGTERM.
 
 A signal is noted, and answered by stopping the query or cancelling the job's tasks, not by an exception in the middle
 of a call to the JVM. What a batch left unfinished is run again by the next run with the same checkpoint.
@@ -26,7 +26,7 @@ _STEP = 0.25  # seconds between two looks
 
 
 class Observer(Protocol):
-    """What is told of each batch, and in between that time passes."""
+    """What is called after each batch, and regularly in between."""
 
     def add(self, progress: Progress) -> None: ...
 
@@ -34,7 +34,7 @@ class Observer(Protocol):
 
 
 class Stop:
-    """Whether, and by which signal, the run was told to end."""
+    """Whether, and by which signal, the run was asked to end."""
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
@@ -66,8 +66,8 @@ def stoppable() -> Iterator[Stop]:
 def run_query(start: Callable[[], "StreamingQuery"], stop: Stop, *observers: Observer) -> Totals:
     """Run a query until it ends or `stop` is set; PipelineError with the reason when it fails.
 
-    The totals say whether it ended by itself. A signal to a process group also ends the JVM: errors that follow are no
-    errors of the query.
+    Totals know whether it ended by itself. A signal to a process group also ends the JVM: later errors are not
+    the query's.
     """
     totals = Totals()
     query = start()
@@ -78,14 +78,14 @@ def run_query(start: Callable[[], "StreamingQuery"], stop: Stop, *observers: Obs
         if latest is None or _key(latest) in seen:
             return
         recent = query.recentProgress
-        for told in recent:
-            if _key(told) not in seen:
-                progress = read_progress(told.json)
+        for report in recent:
+            if _key(report) not in seen:
+                progress = read_progress(report.json)
                 totals.add(progress)
                 for observer in observers:
                     observer.add(progress)
         seen.clear()
-        seen.update(_key(told) for told in recent)
+        seen.update(_key(report) for report in recent)
 
     try:
         while query.isActive and not stop:

@@ -33,7 +33,7 @@ appender.stderr.layout.pattern = %d %p %c{1}: %m%n
 
 @dataclass(frozen=True)
 class SessionSettings:
-    """What the command line says about Spark."""
+    """The command line's settings for Spark."""
 
     name: str = "gnsq-pipeline"
     master: str | None = None
@@ -86,13 +86,13 @@ def _start(conf: dict[str, str], settings: SessionSettings) -> "SparkSession":
     session = builder.getOrCreate()
     if not settings.verbose:
         session.sparkContext.setLogLevel("OFF")
-        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)  # says again what is raised
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)  # repeats what is raised
     return session
 
 
 @contextlib.contextmanager
 def _without_greetings() -> Iterator[None]:
-    """What a JVM that is started in the block says on stderr, then and later, comes without what it says every time."""
+    """Removes from the stderr of a JVM that is started in the block, then and later, the lines it prints every time."""
     reader, writer = os.pipe()
     stderr = os.dup(2)
 
@@ -143,12 +143,12 @@ def require_java() -> None:
     if java is None:
         raise PipelineError(f"Spark needs Java {JAVA_AT_LEAST}: {where}")
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace", timeout=60).stderr
+        shown = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace", timeout=60).stderr
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PipelineError(f"Spark needs Java {JAVA_AT_LEAST}: {java}: {error}") from None
-    version = re.search(r'version "(\d+)(?:\.(\d+))?', told)
+    version = re.search(r'version "(\d+)(?:\.(\d+))?', shown)
     if version is None:
-        raise PipelineError(f"Spark needs Java {JAVA_AT_LEAST}: {java} does not tell its version")
+        raise PipelineError(f"Spark needs Java {JAVA_AT_LEAST}: {java} does not report its version")
     major = int(version[2]) if version[1] == "1" and version[2] else int(version[1])
     if major < JAVA_AT_LEAST:
         raise PipelineError(f"Spark needs Java {JAVA_AT_LEAST} or later: {java} is Java {major}")
@@ -171,12 +171,12 @@ def reason(error: BaseException) -> str:
             break
         raised = _RAISED.match(line) or raised  # the last one, of a chain of tracebacks
     if raised is not None:
-        told = raised[2] if raised[1] not in _BUILTIN else f"{raised[1]}: {raised[2]}"
-        return _STATE.sub("", _CONDITION.sub("", told)).strip() or raised[1]
-    told = lines[0]
-    if told.startswith("An error occurred while calling") and len(lines) > 1:  # of py4j: the next one says which
-        told = _JAVA_CLASS.sub("", lines[1])
-    return _STATE.sub("", _CONDITION.sub("", told)).strip() or type(error).__name__
+        what = raised[2] if raised[1] not in _BUILTIN else f"{raised[1]}: {raised[2]}"
+        return _STATE.sub("", _CONDITION.sub("", what)).strip() or raised[1]
+    what = lines[0]
+    if what.startswith("An error occurred while calling") and len(lines) > 1:  # of py4j: the next one names it
+        what = _JAVA_CLASS.sub("", lines[1])
+    return _STATE.sub("", _CONDITION.sub("", what)).strip() or type(error).__name__
 
 
 _BUILTIN = frozenset({"AssertionError", "KeyError", "TypeError", "ValueError", "IndexError", "AttributeError"})

@@ -8,7 +8,7 @@ from gnsq_pipeline.files import local_path
 SPOOL = "_spool"
 CHECKPOINT = "_checkpoint"
 
-# How the command line says what these options say.
+# The command line's options for these options.
 _FLAGS = {
     "'subscribe'": "--topic",
     "'channel'": "--channel",
@@ -66,9 +66,9 @@ def require_topics(options: Mapping[str, str]) -> None:
 
 
 def directories(output: str, channel: str | None, spool: str | None, checkpoint: str | None) -> tuple[str, str]:
-    """Where the spool and the checkpoint of a stream are: as told, else in hidden directories of its output.
+    """Where the spool and the checkpoint of a stream are: as given, else in hidden directories of its output.
 
-    UsageError when the output isn't a directory of this machine and no spool was told: executors need POSIX there.
+    UsageError when the output isn't a directory of this machine and no spool was given: executors need POSIX there.
     """
     name = (channel or "").replace("#", "-")
     if spool is None:

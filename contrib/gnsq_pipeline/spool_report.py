@@ -12,7 +12,7 @@ from pyspark_nsq.retention import StreamReport, inspect, remove_stream
 
 
 def spools(directory: str) -> list[Path]:
-    """The spools at `directory`: itself, or, when it is an archive or a roll-up's output, those that it has."""
+    """The spools at `directory`: itself, or, when it is an archive or a roll-up's output, the spools that it has."""
     path = Path(directory)
     if not path.is_dir():
         raise NotFound(f"{directory}: no such directory")
@@ -90,7 +90,7 @@ def remove(directory: str, stream: str, with_uncommitted: bool) -> dict[str, obj
     if messages and report.kind != "read" and not with_uncommitted:
         raise PipelineError(
             f"stream {report.stream}: {messages:,} messages are not committed and would be lost; "
-            "run the query to its end first, or say --with-uncommitted"
+            "run the query to its end first, or use --with-uncommitted"
         )
     return {"stream": report.stream, "removed_bytes": _removed(spool, report.stream)}
 

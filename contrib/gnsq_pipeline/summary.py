@@ -1,6 +1,6 @@
 """How a run ended, as one JSON object in a file, for schedulers.
 
-It is written whatever the end was, but for a process that was killed: an old file is removed at the start.
+It is written whatever the end was, unless the process was killed: an old file is removed at the start.
 """
 
 import json
@@ -69,20 +69,20 @@ def summarised(path: str | None, pipeline: str, topics: tuple[str, ...], channel
     summary = Summary(pipeline, topics, channel)
     if path not in (None, STDOUT):
         _replace(path, None)
-    code, told = int(ExitCode.OK), None
+    code, message = int(ExitCode.OK), None
     try:
         yield summary
     except PipelineError as error:
-        code, told = int(error.exit_code), str(error)
+        code, message = int(error.exit_code), str(error)
         raise
     except KeyboardInterrupt:
         code = int(ExitCode.INTERRUPTED)
         raise
     except Exception as error:
-        code, told = int(ExitCode.FAILED), str(error)
+        code, message = int(ExitCode.FAILED), str(error)
         raise
     finally:
-        text = json.dumps(summary.to_json(code, told)) + "\n"
+        text = json.dumps(summary.to_json(code, message)) + "\n"
         if path == STDOUT:
             sys.stdout.write(text)
         elif path is not None:

@@ -1,9 +1,9 @@
-"""What waits in the nsqds, for the planner of a stream: where topics are, and how much is in them.
+"""Messages queued in the nsqds, for the planner of a stream: where topics are, and how much is in them.
 
-Discovery tells where. An nsqd that is no longer told of is asked on while it answers, since messages may wait there;
+Discovery finds the nsqds. One that is no longer listed is still asked while it answers, since messages may wait there;
 and if no nsqlookupd answers, those known are enough. On an nsqd that has a topic but not the channel, the channel is
 made: the topic's backlog moves over, and what is published from then on gets there. Until then the topic's own depth
-is what waits.
+is the backlog.
 """
 
 import logging
@@ -23,11 +23,11 @@ Key = tuple[str, str]  # topic, name of the nsqd
 _LOOK_INTERVAL = 0.25  # seconds between looks while nothing waits
 _DISCOVERY_INTERVAL = 5.0  # seconds
 _NEW_TOPIC_INTERVAL = 1.0  # seconds, while no nsqd has the topic
-_REMEMBER = 600.0  # seconds for which an nsqd is known that neither answers nor is told of
+_REMEMBER = 600.0  # seconds for which an nsqd is known that neither answers nor is listed
 _MSG_TIMEOUT = 60.0  # seconds, nsqd's default
 _SCAN = 5.0  # seconds, more than nsqd needs to notice a timeout
 _LOOKS_WITH_OTHERS = 3  # in a row, until a warning
-_VAIN_BATCHES = 3  # that bring nothing, before a drain gives up what waits there
+_VAIN_BATCHES = 3  # that bring nothing, before a drain gives up the messages there
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Backlog:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._known: dict[str, tuple[Nsqd, float]] = {}  # and when it was last told of, or answered
+        self._known: dict[str, tuple[Nsqd, float]] = {}  # and when it was last listed, or answered
         self._found: dict[str, list[Nsqd]] = {}  # by topic
         self._discover_at = float("-inf")
         self._looked = float("-inf")
@@ -54,7 +54,7 @@ class Backlog:
     def look(self, before: Offset) -> dict[Key, int]:
         """How many messages wait for the channel, after the batch `before`.
 
-        DiscoveryError if nobody tells where the topics are, or for a new stream if no nsqd answers; Refused if an nsqd
+        DiscoveryError if it is unknown where the topics are, or for a new stream if no nsqd answers; Refused if an nsqd
         does not let us make the channel.
         """
         if not any(self.waiting.values()):

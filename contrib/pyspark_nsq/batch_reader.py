@@ -1,4 +1,4 @@
-"""`spark.read.format("nsq")`: what waits now, once.
+"""`spark.read.format("nsq")`: the messages queued now, once.
 
 Messages are gone from the channel when they have been read, since a batch has no commit. With a spool the DataFrame is
 a snapshot: the first scan that is planned settles in the spool how many messages each task takes, and every scan (of
@@ -22,7 +22,7 @@ from pyspark_nsq.retention import remove_old_reads
 from pyspark_nsq.settings import Settings
 from pyspark_nsq.spool import Spool
 
-_RETENTION = 86400.0  # seconds that segments of a read are kept at least, since nobody tells when it is over
+_RETENTION = 86400.0  # seconds that segments of a read are kept at least, since Spark does not report when it is over
 
 
 class NsqReader(DataSourceReader):
@@ -45,7 +45,7 @@ class NsqReader(DataSourceReader):
 
 
 def plan(settings: Settings, stream: str) -> list[ReadPartition]:
-    """The tasks of a scan of the frame `stream`. With a spool, those of its first scan; else those that read what waits
+    """The tasks of a scan of the frame `stream`: with a spool, those of its first scan; else tasks for what is queued
     now. DiscoveryError, also if no nsqd has one of the topics; SpoolError."""
     if not settings.spool:
         batch = _look(settings, stream)
@@ -69,7 +69,7 @@ def plan(settings: Settings, stream: str) -> list[ReadPartition]:
 
 
 def _look(settings: Settings, stream: str) -> Offset:
-    """What waits now, as the only batch of `stream`. The channel is made where it is missing, so that nsqds keep for
+    """What is queued now, as the only batch of `stream`. Creates the channel if it is missing, so that nsqds keep for
     the next read what comes from now on."""
     waiting: dict[tuple[str, Nsqd], int] = {}
     for topic in settings.topics:
@@ -82,7 +82,7 @@ def _look(settings: Settings, stream: str) -> Offset:
             if there.topic_exists and not there.channel_exists:
                 with Client.connect(nsqd.tcp, settings.connection) as client:
                     client.subscribe(topic, settings.channel)
-            # What waits in the topic moves over into the channel.
+            # The topic's queued messages move over into the channel.
             waiting[topic, nsqd] = there.channel + there.topic
     if settings.peek:  # by one task each, since a second one would see what the first one has requeued
         limited = {key: min(count, settings.max_in_flight) for key, count in waiting.items()}

@@ -1,6 +1,6 @@
 """Messages as Arrow columns: what a segment's payload holds, and the batches that Spark gets from it.
 
-The payload is an Arrow stream of one batch with what differs from message to message but is no id: `value`,
+The payload is an Arrow stream of one batch with what differs from message to message, without ids: `value`,
 `timestamp_ns`, `attempts`. The other columns are made when it is read.
 """
 

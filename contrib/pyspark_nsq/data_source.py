@@ -97,5 +97,5 @@ def _check_schema(schema: StructType) -> None:
     """A schema that the user gave must be the one that messages have."""
     given = [(field.name, field.dataType.simpleString()) for field in schema.fields]
     if given != [(name, {"LONG": "bigint"}.get(kind, kind.lower())) for name, kind in COLUMNS]:
-        told = ", ".join(f"{name} {kind}" for name, kind in given)
-        raise OptionError(f"the schema of messages is {SCHEMA_DDL}, which needs no schema(); it was {told}")
+        columns = ", ".join(f"{name} {kind}" for name, kind in given)
+        raise OptionError(f"the schema of messages is {SCHEMA_DDL}, which needs no schema(); it was {columns}")

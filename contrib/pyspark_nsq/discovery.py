@@ -23,7 +23,7 @@ _LARGEST = 64 << 20  # bytes of an answer
 
 
 class Nsqd(NamedTuple):
-    """One nsqd; `name` is `{host}:{TCP port}` as nsqlookupd or the options tell it."""
+    """One nsqd; `name` is `{host}:{TCP port}` as in nsqlookupd or the options."""
 
     name: str
     tcp: Address
@@ -31,7 +31,7 @@ class Nsqd(NamedTuple):
 
 
 class Depth(NamedTuple):
-    """What waits on an nsqd. `topic` moves over to the channel, once that is there; what is in flight or deferred is
+    """Queued messages on an nsqd. `topic` moves to the channel, once that is there; what is in flight or deferred is
     not part of `channel`. `consumers` are those of the channel. `paused`: topic or channel. `start_time` in unix
     seconds is another one after a restart."""
 
@@ -47,7 +47,7 @@ class Depth(NamedTuple):
 
 
 def find_nsqds(settings: Settings, topic: str | None = None) -> list[Nsqd]:
-    """Those configured, or those that nsqlookupds know with that topic (None: all), by name.
+    """The nsqds configured, or the ones that nsqlookupds list for that topic (None: all), by name.
 
     DiscoveryError when no nsqlookupd answers.
     """
@@ -111,8 +111,8 @@ def _producers(lookupd: Address, topic: str | None, settings: Settings) -> list[
 
 
 def depth(settings: Settings, nsqd: Nsqd, topic: str, channel: str) -> Depth:
-    """What waits there; zeros for a topic or channel that it doesn't have. DiscoveryError when it doesn't answer."""
-    # Asked for a channel, too, nsqd leaves out topics that don't have it, and with them what waits there.
+    """Queued messages there; zeros for a topic or channel that is not there. DiscoveryError when it doesn't answer."""
+    # If also asked for a channel, nsqd leaves out topics without it, and their queued messages.
     query = {"format": "json", "include_clients": "false", "include_mem": "false", "topic": topic}
     who = f"nsqd {nsqd.name}"
     tls = tls_context(settings.connection) if settings.nsqd_http_tls else None

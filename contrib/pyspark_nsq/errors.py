@@ -2,7 +2,7 @@
 
 - NsqSourceError: everything raised on purpose
   - OptionError: an option is unknown, missing, has a wrong value or contradicts another one
-  - DiscoveryError: no nsqlookupd answers, an nsqd does not tell its statistics
+  - DiscoveryError: no nsqlookupd answers, an nsqd does not return its statistics
   - ConnectionLost: an nsqd cannot be reached or went away; trying again may help
   - NotAgreed: an nsqd and the options do not agree on TLS or authorization; trying again does not help
   - Refused: an nsqd answered an error, of which `code` is the E_ code
@@ -31,7 +31,7 @@ class ConnectionLost(NsqSourceError):
 
 
 class NotAgreed(NsqSourceError):
-    """An nsqd was reached, but it or this side wants TLS or an authorization that the other one doesn't give."""
+    """An nsqd was reached, but one side requires TLS or an authorization that the other one does not give."""
 
 
 class Refused(NsqSourceError):
@@ -49,7 +49,7 @@ class Refused(NsqSourceError):
 
 
 class WriteError(NsqSourceError):
-    """A frame has not the columns to be published, a row not the values, or no nsqd takes its message."""
+    """A frame lacks columns, a row lacks values, or no nsqd takes its message."""
 
 
 class InvalidRow(WriteError):

@@ -1,4 +1,4 @@
-"""The ids of messages that were read before, to drop those that NSQ delivers again.
+"""The ids of messages that were read before, to drop messages that NSQ delivers again.
 
 A message comes again when its FIN was lost: its task died, its connection broke, or its time ran out before the FIN.
 Then nsqd counts another attempt, so as long as an nsqd has not been restarted, a first attempt needs no look. One that
@@ -29,7 +29,7 @@ _IDS_OF_A_FILE = 500_000
 
 
 class IdsFile(NamedTuple):
-    """What the name of an ids file says."""
+    """What the name of an ids file contains."""
 
     path: str
     batch: int
@@ -168,7 +168,7 @@ class KnownIds:
             self._add(entry)
         self._looked_at = len(self._chain.entries)
         known: set[bytes] = set()
-        # The real nsqd's attempts begin anew at 65536.
+        # nsqd's attempts wrap around at 65536.
         if again := {id for id, message in messages.items() if message.attempts != 1}:
             known.update(*(_common(again, ids) for ids in self._same_run))
         if self._before:

@@ -1,7 +1,7 @@
 """Which rows of a frame go together into an MPUB, or a row of DPUBs.
 
 Rows go by topic and delay, and as many together as `batchSize` and `batchBytes` allow. Nothing waits for the next
-Arrow batch (10,000 rows, unless Spark is told otherwise), so memory is bounded by that.
+Arrow batch (10,000 rows, unless Spark is configured otherwise), so memory is bounded by that.
 """
 
 import logging
@@ -20,7 +20,7 @@ _SIZE_OF_SIZE = 4  # bytes in front of each message of an MPUB
 
 
 class Columns(NamedTuple):
-    """Where in a frame the columns stand that matter; None for those that it doesn't have."""
+    """Where in a frame the columns stand that matter; None for columns that it does not have."""
 
     value: int
     topic: int | None
@@ -49,7 +49,7 @@ def message_batches(rows: pa.RecordBatch, columns: Columns, settings: Settings) 
         bodies = [body for body in bodies if body]
     groups = _grouped(rows, columns, settings.topic, bodies, skip)
     if skipped := total - sum(map(len, groups.values())):
-        _log.warning("%d of %d rows are not published: no body, or a topic or delay that NSQ has not", skipped, total)
+        _log.warning("%d of %d rows are not published: no body, or an invalid topic or delay", skipped, total)
     for (topic, defer_ms), group in groups.items():
         for batch in _cut(group, settings.batch_size, settings.batch_bytes):
             yield MessageBatch(topic, defer_ms, batch)
@@ -96,7 +96,7 @@ def _delay(milliseconds: int | None) -> int:
 
 
 def _cut(bodies: Iterable[bytes], most: int, most_bytes: int) -> Iterator[list[bytes]]:
-    """Pieces of at most so many messages and bytes; a larger message is one of its own."""
+    """Pieces of at most that many messages and bytes; a larger message is a piece by itself."""
     batch: list[bytes] = []
     room = most_bytes
     for body in bodies:

@@ -1,4 +1,4 @@
-"""The offset of a stream, which NSQ has not got: what a batch is to read, so that Spark's replays read the same.
+"""The offset of a stream, which NSQ itself lacks: what a batch is to read, so that Spark's replays read the same.
 
 Spark stores it as JSON in its checkpoint:
 
@@ -74,7 +74,7 @@ class Offset:
 
 
 def share(waiting: Mapping[Key, int], limit: int | None) -> dict[Key, int]:
-    """How much of what waits is taken: `limit` in all, none getting more than the others while those want more."""
+    """How many queued messages are taken: `limit` in all, none getting more than the others while these have more."""
     if limit is None or sum(waiting.values()) <= limit:
         return dict(waiting)
     taken: dict[Key, int] = {}
@@ -116,7 +116,7 @@ def report(offset: Offset, waiting: Mapping[tuple[str, str], int], planned: bool
 
 
 def unread(latest: str | Mapping[str, Any] | None) -> int:
-    """The messages still unread by a progress's `sources[0].latestOffset`; 0 if it says nothing about them."""
+    """The messages still unread by a progress's `sources[0].latestOffset`; 0 if it does not contain them."""
     value = json.loads(latest) if isinstance(latest, str) else latest
     by_topic = value.get("unread", {}) if isinstance(value, Mapping) else {}
     return sum(count for by_nsqd in by_topic.values() for count in by_nsqd.values())

@@ -1,4 +1,4 @@
-"""Tables of options: what a row says, and reading the options of Spark by such a table.
+"""Tables of options: what a row contains, and reading the options of Spark by such a table.
 
 Spark's option keys know no case. What cannot be obeyed is an OptionError.
 """
@@ -28,11 +28,11 @@ _KAFKAS = {
     "startingoffsets": "NSQ has no offsets; a channel has what is published after it was created",
     "startingtimestamp": "NSQ has no offsets; a channel has what is published after it was created",
     "startingoffsetsbytimestamp": "NSQ has no offsets; a channel has what is published after it was created",
-    "endingoffsets": "NSQ has no offsets; a batch reads what waits when it is planned",
-    "endingtimestamp": "NSQ has no offsets; a batch reads what waits when it is planned",
-    "endingoffsetsbytimestamp": "NSQ has no offsets; a batch reads what waits when it is planned",
+    "endingoffsets": "NSQ has no offsets; a batch reads what is queued when it is planned",
+    "endingtimestamp": "NSQ has no offsets; a batch reads what is queued when it is planned",
+    "endingoffsetsbytimestamp": "NSQ has no offsets; a batch reads what is queued when it is planned",
     "maxoffsetspertrigger": "'maxMessagesPerTrigger' limits a batch",
-    "minoffsetspertrigger": "a batch reads what waits, be it a single message",
+    "minoffsetspertrigger": "a batch reads what is queued, even a single message",
     "includeheaders": "messages of NSQ have no headers",
 }
 
@@ -75,8 +75,8 @@ def read_values(options: Mapping[str, str], uses: Collection[str], table: Iterab
         try:
             values[option.field] = option.kind.read(text.strip())
         except ValueError as error:
-            told = "" if "secret" in option.name else f" has the value {text!r}"
-            raise OptionError(f"option {option.name!r}{told}: {error}") from None
+            value = "" if "secret" in option.name else f" has the value {text!r}"
+            raise OptionError(f"option {option.name!r}{value}: {error}") from None
     return values
 
 

@@ -151,7 +151,7 @@ OPTIONS: tuple[SourceOption, ...] = (
         INVALID_ROWS,
         "invalid_rows",
         _WRITERS,
-        "how to handle a row without a body, or with a topic or delay that NSQ does not have: fail: the job fails, "
+        "how to handle a row without a body, or with an invalid topic or delay: fail: the job fails, "
         "without running the task again; skip: the row is left out, with a warning that counts them",
     ),
     SourceOption(
@@ -211,7 +211,7 @@ def parse(options: Mapping[str, str], use: str) -> Settings:
 
 
 def check_load(options: Mapping[str, str]) -> None:
-    """OptionError for what can be obeyed by neither read nor readStream: `load()` does not tell which it will be."""
+    """OptionError for what can be obeyed by neither read nor readStream: `load()` does not know which it will be."""
     values = _read(options, _READERS)
     _require_addresses(values)
     _check_tls(values)
@@ -221,9 +221,9 @@ def check_load(options: Mapping[str, str]) -> None:
 def _read(options: Mapping[str, str], uses: Collection[str]) -> dict[str, Any]:
     for key in options:
         if key.lower() == "path":
-            told = "subscribe" if READ in uses or READ_STREAM in uses else "topic"
+            name = "subscribe" if READ in uses or READ_STREAM in uses else "topic"
             raise OptionError(
-                f"unknown option 'path', or argument of load, save or start: option {told!r} says the topic"
+                f"unknown option 'path', or argument of load, save or start: option {name!r} specifies the topic"
             )
     return read_values(options, uses, OPTIONS)
 

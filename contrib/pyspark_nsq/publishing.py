@@ -20,7 +20,7 @@ _FINAL = frozenset({"E_BAD_TOPIC", "E_BAD_MESSAGE", "E_BAD_BODY", "E_INVALID"})
 
 
 class Publisher:
-    """Owns the connection of a task. `start` says with which nsqd to begin, counted around."""
+    """Owns the connection of a task. `start` is the number of the nsqd to begin with, modulo their number."""
 
     def __init__(self, settings: Settings, start: int = 0) -> None:
         self._settings = settings
@@ -43,8 +43,8 @@ class Publisher:
             if not errors:
                 return
             if time.monotonic() + pause > deadline or all(map(_is_lasting, errors)):
-                told = "; ".join(sorted(set(map(str, errors))))
-                raise WriteError(f"no nsqd takes {len(bodies)} messages for topic {topic}: {told}")
+                reasons = "; ".join(sorted(set(map(str, errors))))
+                raise WriteError(f"no nsqd takes {len(bodies)} messages for topic {topic}: {reasons}")
             time.sleep(pause * random.uniform(0.5, 1.0))  # not all tasks at once
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -67,7 +67,7 @@ class Publisher:
         return errors
 
     def _find(self) -> None:
-        """Ask anew, since there may be others by now; the one that served last stays the first."""
+        """Ask again, since there may be others by now; the one that served last stays the first."""
         found = find_nsqds(self._settings)
         if not found:
             raise DiscoveryError("there is no nsqd to write to")

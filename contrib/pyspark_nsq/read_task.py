@@ -3,7 +3,7 @@
     pull     SUB, RDY; messages come, until the quota is reached or no more come
     seal     a segment with the new ones among them is made durable in the chain
     finish   only then FIN
-    confirm  RDY 0, CLS, and the answer tells that the nsqd has processed every FIN; a marker notes it
+    confirm  RDY 0, CLS, and the answer shows that the nsqd has processed every FIN; a marker notes it
     end      nothing of this task may follow in the chain
     deliver  the chain's segments of this task, in order, as Arrow batches
 
@@ -36,7 +36,7 @@ from pyspark_nsq.segment import Damaged, Kind, pack_entry, read_segment
 from pyspark_nsq.settings import Settings
 from pyspark_nsq.spool import Chain, Spool
 
-_SEGMENT_BYTES = 16 << 20  # of bodies; a segment is sealed when it has so many
+_SEGMENT_BYTES = 16 << 20  # of bodies; a segment is sealed when it has that many
 _QUIET = 0.1  # seconds without a message until those in hand are sealed
 _BATCH_ROWS = 10_000  # rows of an Arrow batch, about
 _RECONNECT = 5.0  # seconds to try, when an nsqd went away
@@ -81,7 +81,7 @@ def read_partition(partition: ReadPartition) -> Iterator[pa.RecordBatch]:
 def fill(partition: ReadPartition) -> Chain:
     """Take messages into the chain until the task's end is in it.
 
-    An nsqd that is away ends the task, too: what it has not sent stays with it, for later batches.
+    An nsqd that is away also ends the task: what it has not sent stays with it, for later batches.
     """
     task = _Task(partition)
     if task.is_over():
@@ -240,7 +240,7 @@ class _Task:
 
 
 def start_time(partition: ReadPartition) -> int:
-    """When the nsqd was started to which a connection is open; 0 if it does not tell."""
+    """When the nsqd was started to which a connection is open; 0 if it does not report that."""
     settings = partition.settings
     try:
         return depth(settings, partition.nsqd, partition.topic, settings.channel).start_time

@@ -7,11 +7,11 @@ deletes, in this order, so that it may die in between:
 - segments of committed batches: after `spoolRetention`, or earlier while there are more than `spoolMaxBytes`;
 - ids whose FIN was confirmed: after ten minutes (a killed nsqd may deliver them again, what it had not synced);
 - suspects: after `dedupRetention`, or like the confirmed when their channel was seen empty since. What `spoolMaxBytes`
-  leaves no room for goes, too: first the oldest confirmed ids, then the oldest suspects.
+  leaves no room for is also deleted: first the oldest confirmed ids, then the oldest suspects.
 
 Ages count only while the stream runs: a message that waits for a stopped stream is still known when it runs again. They
 are taken from a clock that nobody sets, and not from the times of files, which another machine may have given them.
-Segments that no commit has been heard for are never deleted: NSQ has not got their messages any more.
+Segments without a commit are never deleted: NSQ no longer has their messages.
 """
 
 import logging
@@ -46,7 +46,7 @@ class Retention:
     def commit(self, batch: int, empty: Mapping[tuple[str, str], int]) -> None:
         """The batch, and those before it, need no replay any more.
 
-        `empty` tells for topics of nsqds whose channel was seen empty after which batch. If this raises OSError or
+        `empty` has, for topics of nsqds whose channel was seen empty, after which batch. If this raises OSError or
         SpoolError, for want of space perhaps, the next call makes up for it.
         """
         self._commit(batch)
@@ -201,7 +201,7 @@ def _inspect_batch(spool: Spool, batch: int, committed: bool) -> BatchReport:
 
 
 def remove_old_reads(location: str, age: float) -> None:
-    """Delete what reads that are no streams have left, when they were made more than `age` seconds ago."""
+    """Delete what reads other than streams have left, if they were made more than `age` seconds ago."""
     for report in inspect(location):
         if report.kind == "read" and time.time() - report.created > age:
             remove_stream(location, report.stream)

@@ -1,7 +1,7 @@
 """The columns of a message in a DataFrame.
 
 Spark takes a batch only if its schema is exactly the declared one: `timestamp` is in microseconds, UTC. The whole
-nanoseconds of NSQ are in `timestamp_ns`. (`nsqd`, `topic`, `message_id`) tells messages apart.
+nanoseconds of NSQ are in `timestamp_ns`. (`nsqd`, `topic`, `message_id`) identifies a message.
 """
 
 from functools import cache

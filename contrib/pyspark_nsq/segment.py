@@ -72,7 +72,7 @@ def read_entry(path: str, slot: int) -> Entry:
         header = file.read(HEADER_SIZE)
         size = os.fstat(file.fileno()).st_size
     if len(header) < HEADER_SIZE or not header.startswith(_MAGIC):
-        raise Damaged(f"{path} is no segment of a spool")
+        raise Damaged(f"{path} is not a segment of a spool")
     if _CRC.unpack_from(header, _HEADER.size)[0] != zlib.crc32(header[: _HEADER.size]):
         raise Damaged(f"{path} is damaged: checksum of its header")
     _, kind, part, count, started, low, high, length, ids_crc, payload_crc = _HEADER.unpack_from(header)

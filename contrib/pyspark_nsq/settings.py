@@ -24,11 +24,11 @@ class ConnectionSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything the options say; what an option leaves out has its default. Times in seconds unless named `_ms`."""
+    """The values of the options; an option that is not given has its default. Times in seconds unless named `_ms`."""
 
     topics: tuple[str, ...] = ()  # of readers
     channel: str = ""
-    topic: str | None = None  # of writers; None: the column `topic` says it
+    topic: str | None = None  # of writers; None: the column `topic` has it
     lookupd_http_addresses: tuple[Address, ...] = ()
     nsqd_tcp_addresses: tuple[Address, ...] = ()
     nsqd_http_addresses: tuple[Address, ...] = ()  # in the order of the TCP addresses, or none

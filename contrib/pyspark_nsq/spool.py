@@ -54,7 +54,7 @@ def link(temporary: str, path: str) -> bool:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        # Over NFS a repeated request is told that the name is taken, by its own first try.
+        # Over NFS a repeated request may fail because its own first try has taken the name.
         return os.path.samefile(temporary, path)
     return True
 

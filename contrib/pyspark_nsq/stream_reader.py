@@ -1,11 +1,11 @@
 """`spark.readStream.format("nsq")`: plans batches on the driver; tasks read them, see read_task.
 
-NSQ has no offsets. A batch is planned from what /stats tells (see backlog): for each topic of each nsqd how many
+NSQ has no offsets. A batch is planned from /stats (see backlog): for each topic of each nsqd how many
 messages wait there, cut to the limit of the trigger and split into tasks. That plan is the offset which Spark stores,
-so a replay of the batch has the same tasks, and the spool tells each of them what it has read. What was planned but not
+so a replay of the batch has the same tasks, and the spool has what each of them has read. What was planned but not
 to be had (another consumer was faster) is planned again while it waits.
 
-All of this runs in one Python process of the driver, but for `read`, of which executors get a copy.
+All of this runs in one Python process of the driver, except `read`, of which executors get a copy.
 """
 
 import logging
@@ -68,7 +68,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not any(wanted.values()):
             self._latest = report(before, self._backlog.waiting, planned=False)
             if self._drain is not None:
-                # Spark has noted the batch before as committed when it asks for another one, but would not tell us
+                # Spark has noted the batch before as committed when it asks for another one, but does not report it
                 # before the next run. (That is otherwise with asynchronous progress tracking, which has no drain.)
                 self.commit(start)
             return start
@@ -143,7 +143,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert location is not None
         try:
             reports = inspect(location)
-        except (OSError, SpoolError):  # there is none yet; or making this stream's directory will fail and say why
+        except (OSError, SpoolError):  # there is none yet; or making this stream's directory will fail with the reason
             return
         for other in reports:
             messages = sum(batch.messages for batch in other.uncommitted)
@@ -171,7 +171,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _check_spool(self, offset: Offset) -> None:
-        """SpoolError if the stream's directory is gone, and with it perhaps messages that NSQ has not got any more."""
+        """SpoolError if the stream's directory is gone, and with it perhaps messages that NSQ no longer has."""
         spool = self._spool(offset.stream)
         if spool.exists():
             return

@@ -8,7 +8,7 @@ from pyspark_nsq.settings import ConnectionSettings
 
 
 def tls_context(settings: ConnectionSettings) -> ssl.SSLContext:
-    """For connections to nsqds; NotAgreed if this machine doesn't have the files, or they are no certificates."""
+    """For connections to nsqds; NotAgreed if this machine doesn't have the files, or they are not certificates."""
     try:
         context = ssl.create_default_context(cafile=settings.tls_ca)
     except OSError as error:

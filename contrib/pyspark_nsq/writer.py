@@ -51,8 +51,8 @@ def find_columns(schema: StructType, settings: Settings) -> Columns:
             raise WriteError(f"the column {name} of the frame is {kind}: expected {_EXPECTED[name]}")
         found[name] = index
     if "value" not in found:
-        told = ", ".join(schema.fieldNames()) or "none"
-        raise WriteError(f"the frame has no column value with the bodies of the messages; its columns are {told}")
+        columns = ", ".join(schema.fieldNames()) or "none"
+        raise WriteError(f"the frame has no column value with the bodies of the messages; its columns are {columns}")
     if "topic" not in found and settings.topic is None:
         raise WriteError("no topic: give the option 'topic', or the frame a column topic")
     return Columns(found["value"], found.get("topic"), found.get("defer_ms"))
@@ -88,7 +88,7 @@ class _Writer:
                 for batch in message_batches(rows, self._columns, self._settings):
                     publisher.publish(batch.topic, batch.bodies, batch.defer_ms)
         except (InvalidRow, Refused) as error:
-            for _ in iterator:  # Spark sends all rows, whether they are wanted or not
+            for _ in iterator:  # Spark sends all rows, whether they are used or not
                 pass
             return Rejected(str(error))
         finally:

@@ -1,6 +1,6 @@
 """What the disk queue source raises on purpose, besides OptionError of `pyspark_nsq.errors`; str() is for people.
 
-- DataDirectoryError: a path is no data directory, or a file cannot be opened
+- DataDirectoryError: a path is not a data directory, or a file cannot be opened
 - CorruptionError: messages cannot be read because a file is damaged, ends too early or is missing
 """
 
@@ -12,4 +12,4 @@ class DataDirectoryError(NsqSourceError):
 
 
 class CorruptionError(NsqSourceError):
-    """Messages are missing, and the option `corruption` says that this is an error."""
+    """Messages are missing, and the option `corruption` makes this an error."""

@@ -17,7 +17,7 @@ _REMOTE = re.compile(r"(?!file:)[a-zA-Z][a-zA-Z0-9+.-]+:/")
 
 @dataclass(frozen=True)
 class DiskqueueSettings:
-    """Everything the options say; what an option leaves out has its default."""
+    """The values of the options; an option that is not given has its default."""
 
     path: str = ""
     paths: tuple[str, ...] = ()

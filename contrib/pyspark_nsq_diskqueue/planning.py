@@ -5,7 +5,7 @@ would when it starts: from the read position in the meta file to the real end, o
 meta file. What is listed here stays: a task reads up to the size that its file had now, so that a task that runs again
 gives the same rows, whatever a daemon adds meanwhile.
 
-Nothing is opened but for reading, and no lock is kept; whether a daemon holds the directory's is tried, for a warning.
+Files are opened for reading only, and no lock is kept; a warning is logged if a daemon holds the directory's lock.
 """
 
 import glob
@@ -33,7 +33,7 @@ from pyspark_nsq_diskqueue.errors import DataDirectoryError
 _BAD = ".bad"
 _ATTEMPTS = 5
 _log = logging.getLogger(__name__)
-_PAUSE = 0.05  # seconds; a daemon that deletes a file says so in meta right afterwards
+_PAUSE = 0.05  # seconds; a daemon that deletes a file records it in meta right afterwards
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class FileTask:
     `end` is where the file ended when it was listed, `promised` how far it goes at least, according to meta. A piece of
     a record at the end, from `unfinished_from` on, is being written, or was when the daemon was killed. `missing` is
     how many files are not there, of which this is the first. `due_times` is the path of the queue's side file, if that
-    is to be looked at; `is_due_times` tells that it is itself what is to be read.
+    is also to be read; `is_due_times` if that file itself is to be read.
     """
 
     directory: str
@@ -77,7 +77,7 @@ class FileTask:
 
 
 class _Place(NamedTuple):
-    """A directory, and the names of the files to take from it; None for all but those that were set aside."""
+    """A directory, and the names of the files to take from it; None for all except files that were set aside."""
 
     directory: str
     names: Collection[str] | None
@@ -105,7 +105,7 @@ def _is_any_of(name: str | None, names: Collection[str]) -> bool:
 
 
 def _choose(task: FileTask, names: Collection[str] | None) -> FileTask | None:
-    """The task if it is wanted. Which messages the side file holds back only counts where that is read, too."""
+    """The task if it is needed. Messages that the side file holds back count only if that file is also read."""
     if names is None:
         return None if task.file.endswith(_BAD) else task
     if task.file not in names:

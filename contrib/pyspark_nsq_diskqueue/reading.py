@@ -1,7 +1,7 @@
 """What a task does: reads its file in chunks, and makes an Arrow batch of each.
 
-A damaged record costs the rest of its file, as it costs nsqd (NSQD-COMPAT 4.6), and is said in nsqd's words. What
-becomes of damage is an option: an error, a row without a message whose column `corruption` tells it, or nothing.
+A damaged record costs the rest of its file, as it costs nsqd (NSQD-COMPAT 4.6), and is reported in nsqd's words. What
+becomes of damage is an option: an error, a row without a message whose column `corruption` describes it, or nothing.
 """
 
 import os
@@ -38,13 +38,13 @@ def read_task(
         yield Rows(task).damage_row(damage)
         return
     raise CorruptionError(
-        f"{task.path} at {damage.position}: {damage}. `gnsqadmin data verify {task.directory}` tells what can be "
+        f"{task.path} at {damage.position}: {damage}. `gnsqadmin data verify {task.directory}` shows what can be "
         f"saved; with the option corruption = {COLUMN!r} or {SKIP!r} the rest is read without"
     )
 
 
 class _Reader:
-    """Reads for one task. Afterwards `damage` says why not everything was read."""
+    """Reads for one task. Afterwards `damage` is why not everything was read."""
 
     def __init__(self, task: FileTask, max_msg_size: int, read_at: ReadAt) -> None:
         self.damage: Damage | None = None

@@ -1,6 +1,6 @@
 """The columns of a message in a disk queue, and how messages become Arrow batches.
 
-They begin with those of `format("nsq")`, so that what works on its frames works on these. There, `nsqd` tells where a
+They begin with those of `format("nsq")`, so that what works on its frames works on these. There, `nsqd` is where a
 message comes from; here that is the data directory.
 """
 
@@ -81,7 +81,7 @@ class Rows:
         return self._batch(columns, count)
 
     def damage_row(self, damage: Damage) -> pa.RecordBatch:
-        """A row that has no message, but tells of damage."""
+        """A row without a message, which reports damage."""
         columns = {"position": pa.array([damage.position], pa.int64()), "corruption": pa.array([str(damage)])}
         return self._batch(columns, 1)
 

@@ -1,6 +1,6 @@
-"""Bounds for what waits: how many messages in a channel, how many bytes in a topic, how old, and how full the disk.
+"""Bounds for queued messages: how many in a channel, how many bytes in a topic, how old, and how full the disk.
 
-What waits is in memory or on disk, in a topic for its channels or in a channel for its consumers; what is in flight or
+They are in memory or on disk, in a topic for its channels or in a channel for its consumers; what is in flight or
 deferred is not counted, and what comes back from there is never refused. Who publishes asks `Bounds.admit` first; with
 the policy drop-oldest `Bounds.trim` makes room afterwards. What is too old is dropped where a consumer would get it
 (`Queue.fresh`), and where nobody does by `bounds_loop`, which also trims what came back.
@@ -25,7 +25,7 @@ OVERHEAD = 4 + MIN_RECORD_SIZE  # bytes of a message in a disk queue beside its 
 
 
 class OutOfBounds(BrokerError):
-    """Publishers are refused, for now at least: the reason says which bound of what."""
+    """Publishers are refused, for now at least: the reason names the bound."""
 
 
 class Bounds:
@@ -61,7 +61,7 @@ class Bounds:
             self._reject(count, self._queue, reason)
 
     def _admit_depth(self, count: int, channels: list[Channel]) -> None:
-        depth = self._queue.count() + count  # the channels will get these, too
+        depth = self._queue.count() + count  # the channels will also get these
         limit = f"would hold more than {self._max_depth} messages (--max-channel-depth)"
         for channel in channels:
             if depth + channel.queue.count() > self._max_depth:

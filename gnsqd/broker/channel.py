@@ -5,7 +5,7 @@ queue scan move them on from there. Nothing here yields but `close`, so every me
 greenlets can see.
 
 Consumers that could take a message but found none wait; a put wakes as many as it brought messages for. A consumer that
-was not woken leaves one message for each of those that were, so that what a consumer requeued, or let time out, goes to
+was not woken leaves one message for each that was, so that what a consumer requeued, or let time out, goes to
 others. Each takes its share of what is there, not all of it, so that several consumers of a busy channel get about as
 much each.
 """
@@ -31,7 +31,7 @@ MAX_DUE = 1024  # messages that one step of the queue scan moves
 
 
 class WaitingConsumers:
-    """Those that could take a message but found none, in a line: who is at its front is woken first. A consumer that
+    """Consumers that can take a message but found none, in a line: who is at its front is woken first. A consumer that
     was woken has a message promised until it comes."""
 
     def __init__(self) -> None:
@@ -214,7 +214,7 @@ class Channel:
         self._wake(self.depth - self._waiting.promised)
 
     def _wake(self, count: int) -> None:
-        """So many messages are there to be taken."""
+        """That many messages are there to be taken."""
         if len(self._waiting) and not self.paused:
             self._waiting.wake(count)
 
@@ -275,7 +275,7 @@ class Channel:
     # Dead letters
 
     def _unless_dead(self, messages: list[Message], reason: str) -> list[Message]:
-        """Those that were not delivered max-attempts times; the others are set aside for the dead-letter topic."""
+        """Messages that were not delivered max-attempts times; the others are set aside for the dead-letter topic."""
         others = self.aside.add(messages, reason)
         if len(others) < len(messages):
             self._environment.note_dead(self)

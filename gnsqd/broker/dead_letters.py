@@ -1,7 +1,7 @@
 """What becomes of messages that were delivered `--max-attempts` times and failed once more: they go to a topic of their
 own, as dead letters (`envelope`).
 
-A channel sets such a message aside and tells so. The one greenlet here puts a letter into the topic, waits until that
+A channel sets such a message aside and reports it. The one greenlet here puts a letter into the topic, waits until that
 is kept as surely as the options promise, and only then lets the channel forget the message: after a kill it may be in
 both places, but never in none. What the topic cannot take goes back to the queue of its channel.
 """
@@ -53,7 +53,7 @@ class DeadLetters:
         self._doorbell.ring()
 
     def dead_letter_loop(self) -> None:
-        """Move what channels set aside, by turns, until `stop`."""
+        """Move the messages that channels set aside, one channel after the other, until `stop`."""
         while not self._exit.is_set():
             if not self._channels:
                 self._doorbell.wait()

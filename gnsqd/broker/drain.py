@@ -28,7 +28,7 @@ SHOWN = 10  # queues in a report
 
 
 class Holder(NamedTuple):
-    """A queue that is not empty. `channel` is "" for a topic's own; `remark` says why it may stay so."""
+    """A queue that is not empty. `channel` is "" for a topic's own; `remark` is why it may stay so."""
 
     topic: str
     channel: str

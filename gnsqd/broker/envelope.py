@@ -1,9 +1,9 @@
 """Dead letters: the name of the topic that they go to, and how a message is wrapped there.
 
-A letter is a message whose body begins with a header, a JSON object on one line, that says where it comes from and what
+A letter is a message whose body begins with a header, a JSON object on one line, with where it comes from and what
 became of it. Behind the line feed is the body as it was. contrib/docs/dead-letters.md has an example.
 
-Nothing here needs gevent: programs beside the daemon read letters, too.
+Nothing here needs gevent: other programs also read letters.
 """
 
 import json
@@ -38,7 +38,7 @@ def is_dead_letter_topic(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Letter:
-    """What a dead letter says: of the message its id, where it was, when it was published and how often it was
+    """What a dead letter contains: of the message its id, where it was, when it was published and how often it was
     delivered; why and when it died; its body. Times are wall clock in ns."""
 
     id: str
@@ -68,7 +68,7 @@ class Letter:
             if type(told.get(name)) is not kind:
                 raise ValueError(f'its header has no "{name}"')
         if not is_valid_name(told["topic"]):
-            raise ValueError('"topic" in its header is no name of a topic')
+            raise ValueError('"topic" in its header is not a name of a topic')
         return cls(**{name: told[name] for name in _HEADER}, body=body)
 
 

@@ -21,7 +21,7 @@ class Environment:
     """Handed to every topic and channel.
 
     open_store(topic)       opens what keeps the messages of a topic; StorageError
-    notify(thing, persist)  a topic or channel came or went; `persist`: nsqd.dat must say so. Never yields
+    notify(thing, persist)  a topic or channel came or went; `persist`: nsqd.dat must have it. Never yields
     channels_to_precreate(topic)  names that nsqlookupd knows; may yield
     spawn(name, body)       starts a greenlet whose death by a bug ends the daemon
     free_disk               what watches the disk, where that is asked for

@@ -135,7 +135,7 @@ class SetAside:
         return iter(self._messages)
 
     def add(self, messages: list[Message], reason: str) -> list[Message]:
-        """Set aside those that were delivered as often as that; the others."""
+        """Set aside messages that were delivered that often; returns the others."""
         if not self._max_attempts:
             return messages
         others = []
@@ -147,7 +147,7 @@ class SetAside:
         return others
 
     def look(self, limit: int, max_bytes: int) -> list[tuple[Message, str, int]]:
-        """The first: at most `limit` messages, together at most `max_bytes` but for a single larger one."""
+        """The first: at most `limit` messages, together at most `max_bytes` except for a single larger one."""
         found: list[tuple[Message, str, int]] = []
         for message, (reason, died) in islice(self._messages.items(), limit):
             max_bytes -= len(message.frame)
@@ -157,7 +157,7 @@ class SetAside:
         return found
 
     def remove(self, messages: list[Message]) -> list[Message]:
-        """Those that were there until now."""
+        """The messages that were there until now."""
         return [message for message in messages if self._messages.pop(message, None) is not None]
 
     def clear(self) -> list[Message]:

@@ -1,4 +1,4 @@
-"""All topics of the daemon, what nsqd.dat says of them, and the daemon's health."""
+"""All topics of the daemon, what nsqd.dat has of them, and the daemon's health."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from time import time
@@ -34,12 +34,12 @@ class Registry:
         self.draining = False
         self._environment: Environment
         self._channels: list[Channel] | None = None  # of all topics; None when one may have come or gone
-        self._late: set[Topic] = set()  # whose channels nsqlookupd was too slow to tell
+        self._late: set[Topic] = set()  # whose channels nsqlookupd was too slow to report
         self.error: Exception | None = None  # of the last disk write; None when it succeeded
         self._exiting = False
 
     def attach(self, environment: Environment) -> None:
-        """Say what topics are made from; the environment in turn reports health here."""
+        """Set what topics are made from; the environment in turn reports health here."""
         self._environment = environment
 
     def set_health(self, error: Exception | None) -> None:
@@ -173,7 +173,7 @@ class Registry:
                 self._environment.log.warn("skipping creation of invalid %s %s", kind, metadata.name)
 
     def close(self) -> Left:
-        """Keep all topics as their stores do, but for those that are being deleted. There are no new topics from now
+        """Keep all topics as their stores do, except topics that are being deleted. There are no new topics from now
         on. Several are written at a time, as most of it is waiting for fsync. May yield."""
         self._exiting = True
         pool = Pool(CLOSERS)

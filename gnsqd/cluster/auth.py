@@ -32,7 +32,7 @@ _STATE = Struct(
     {"ttl": "int", "authorizations": _AUTHORIZATION, "identity": "string", "identity_url": "string"},
 )
 
-# What RE2 says of a regex that it refuses, in the words of Go's regexp; where they differ.
+# RE2's errors for a regex that it refuses, in the words of Go's regexp where they differ.
 _REGEX_ERRORS = {
     "missing ]": "missing closing ]",
     "missing )": "missing closing )",

@@ -91,7 +91,7 @@ class Lookup:
     def channels_to_precreate(self, topic_name: str) -> list[str]:
         """The channels of this topic that any nsqlookupd lists, sorted. Yields until all have answered or failed.
 
-        Those that don't answer at the moment are asked only if there are no others.
+        Peers that do not answer at the moment are asked only if there are no others.
         """
         known = [peer for peer in self._peers.values() if peer.info.broadcast_address]
         infos = [peer.info for peer in known if peer.connected] or [peer.info for peer in known]

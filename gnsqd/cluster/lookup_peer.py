@@ -38,7 +38,7 @@ Registrations = Callable[[], list[tuple[str, list[str]]]]  # topic names, each w
 
 class LookupdError(NSQError):
     """A command got no answer, and the connection is closed. `command` is the one that failed, "" if there was no
-    connection to send it on; `ended` says that the other side had closed it."""
+    connection to send it on; `ended` if the other side had closed it."""
 
     def __init__(self, command: str, text: str, ended: bool = False) -> None:
         super().__init__(text)
@@ -90,7 +90,7 @@ class LookupPeer:
         self._overrun = False
 
     def tell(self, kind: str, command: str) -> None:
-        """Queue a command about a topic or a channel, as `kind` says. Never yields."""
+        """Queue a command about a topic or a channel, by `kind`. Never yields."""
         if len(self._events) < MAX_EVENTS:
             self._events.append((kind, command))
         else:
@@ -106,7 +106,7 @@ class LookupPeer:
             while True:
                 wait = ping_at - monotonic()
                 if self._overrun:
-                    self._log.warn("LOOKUPD(%s): too far behind, registering everything anew", self.address)
+                    self._log.warn("LOOKUPD(%s): too far behind, registering everything again", self.address)
                     self._overrun = False
                     self.close()
                     self._attempt("connect", self.connect)

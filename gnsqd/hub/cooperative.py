@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def give_way() -> None:
-    """Let every other greenlet run, also those that wait for a socket.
+    """Let every other greenlet run, also greenlets that wait for a socket.
 
     gevent's sleep(0) runs other greenlets, but polls sockets only after about fifty calls.
     """

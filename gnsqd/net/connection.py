@@ -50,7 +50,7 @@ class Connection:
         self._socket = sock
         try:
             self._local_address = format_address(sock.getsockname())
-        except OSError:  # macOS says so of a client that is gone already
+        except OSError:  # macOS reports this for a client that is gone already
             self._local_address = "@"
         self._hub = get_hub()
         self._polling = shared_polling()

@@ -40,7 +40,7 @@ def reason(error: Exception) -> str:
 def dial(host: str, port: str, timeout: float | None) -> Socket:
     """A connected socket without a timeout; DialError. Yields.
 
-    `timeout` seconds bound the look-up of the name, and then the connecting; None is no limit. Of several addresses
+    `timeout` seconds bound the look-up of the name, and then the connecting; None means no limit. Of several addresses
     each has its share of the time.
     """
     where = f"dial tcp {join_host_port(host, port)}"

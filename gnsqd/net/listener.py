@@ -100,7 +100,7 @@ def _plain_socket(accepted: gevent.socket.socket) -> socket.socket:
     """The standard library's socket on the same file: a Connection does its own waiting."""
     plain = socket.socket(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
     if plain.family != socket.AF_UNIX:
-        with suppress(OSError):  # macOS says so of a client that is gone already
+        with suppress(OSError):  # macOS reports this for a client that is gone already
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             plain.setsockopt(socket.IPPROTO_TCP, _TCP_KEEPIDLE, _KEEPALIVE_SECONDS)

@@ -2,7 +2,7 @@
 
 A `Stream` is a stack of layers, TLS below deflate or snappy, and does no I/O: `decode` takes what the socket received
 and gives what the codec may read, `encode` takes frames and gives what to send. Every `encode` ends with a flush, so
-that the peer can read all of it at once. Every `decode` gives a bounded amount: a layer that has more says `pending`,
+that the peer can read all of it at once. Every `decode` gives a bounded amount: a layer that has more sets `pending`,
 and the caller drains it by `decode(b"")` before it receives again. That makes a decompression bomb as slow to read as
 the bytes it expands to, and the codec's size limits cut it off.
 

@@ -56,7 +56,7 @@ _REASONS = {
     "peer did not return a certificate": "client didn't provide a certificate",
     "certificate verify failed": "failed to verify client certificate",
 }
-# What the peer's alert says, where Go says it otherwise.
+# Texts of the peer's alerts, where Go words them differently.
 _ALERTS = {
     "bad record mac": "bad record MAC",
     "certificate expired": "expired certificate",
@@ -147,7 +147,7 @@ class TLSLayer:
         return b"".join(records)
 
     def encode(self, data: bytes) -> bytes:
-        """As in Layer; StreamError when our direction is over. What TLS itself has to tell the peer goes with it. A
+        """As in Layer; StreamError when our direction is over. TLS's own records for the peer go with it. A
         memory BIO keeps the memory of the largest amount it ever held: a Connection encodes 64 KB in one go."""
         if data:
             try:
@@ -157,7 +157,7 @@ class TLSLayer:
         return self._outgoing(len(data) + len(data) // 64 + 1024)
 
     def end(self) -> None:
-        """Our direction is over; the next `encode`, of nothing, gives what tells the peer so."""
+        """Our direction is over; the next `encode`, of nothing, returns the alert for the peer."""
         with contextlib.suppress(SSL.Error):  # it is over already
             self._connection.shutdown()
 
@@ -262,7 +262,7 @@ def _build_context(options: Options) -> SSL.Context:
     context.set_tls13_ciphersuites(":".join(name for _, name, _ in _TLS13_CIPHER_SUITES).encode())
     context.set_options(SSL.OP_CIPHER_SERVER_PREFERENCE)
     context.set_mode(SSL.MODE_RELEASE_BUFFERS)  # 34 KB less for every idle connection
-    # As in Go, sessions live in tickets only. Those that carry a client certificate need an id to be resumed.
+    # As in Go, sessions live in tickets only. Sessions with a client certificate need an id to be resumed.
     context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
     context.set_session_id(b"gnsqd")
     _use_key_pair(context, options.tls_cert, options.tls_key)

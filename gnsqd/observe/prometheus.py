@@ -91,7 +91,7 @@ class Metrics(Collector):
         """The page, in the format that an Accept header asks for, and its content type. Yields."""
         try:
             encode, content_type = choose_encoder(accept)
-        except TypeError:  # a version that is no number
+        except TypeError:  # a version that is not a number
             encode, content_type = choose_encoder("")
         return encode(self._collectors), content_type
 
@@ -126,12 +126,12 @@ class Metrics(Collector):
         yield _gauge("gnsqd_greenlets", "Greenlets that exist.", self.greenlets())
         # IOLoop from the start, so that there is a series to look at before something happens.
         crashes = [({"greenlet": kind}, count) for kind, count in {"IOLoop": 0, **self.crashes}.items()]
-        yield "gnsqd_greenlet_crashes", "counter", "Greenlets that died of a defect, by kind.", crashes
-        yield _gauge("gnsqd_hub_watchers", "Sockets and timers that the hub looks after.", get_hub().loop.activecnt)
+        yield "gnsqd_greenlet_crashes", "counter", "Greenlets that failed because of a defect, by kind.", crashes
+        yield _gauge("gnsqd_hub_watchers", "Sockets and timers that the hub watches.", get_hub().loop.activecnt)
         started = perf_counter()
         give_way()
         waited = perf_counter() - started
-        yield _gauge("gnsqd_hub_lag_seconds", "How long everybody else's turn took while this page was made.", waited)
+        yield _gauge("gnsqd_hub_lag_seconds", "How long a client waits for its turn, measured at this scrape.", waited)
 
     def _broker_families(self, turns: Turns) -> Iterator[Family]:
         """The state at the beginning of a scrape: topics, channels and, if asked for, clients."""
@@ -270,7 +270,7 @@ def _clients_of_exporter(clients: list[_Thing], turns: Turns) -> Iterator[Family
         labels["version"] = _printable(thing.it.version)
         for name in ("deflate", "snappy", "tls"):
             labels[name] = _true_or_false(getattr(thing.it, name))
-        labelled[tuple(labels.values())] = thing._replace(labels=labels)  # of those that look alike, one
+        labelled[tuple(labels.values())] = thing._replace(labels=labels)  # one of several with the same labels
     for field in CLIENT_FIELDS:
         yield _family(f"nsq_client_{field.name}", field, list(labelled.values()), "unknown")
 

@@ -28,7 +28,7 @@ from gnsqd.options import SECOND, Options
 
 LOOK_UP_SECONDS = 1.0
 SEND_SECONDS = 1.0
-DEFAULT_PACKET_SIZE = 4096  # where the option says 0 or less
+DEFAULT_PACKET_SIZE = 4096  # where the option is 0 or less
 HIGHEST_PORT = 65535
 
 Name = tuple[str, ...]

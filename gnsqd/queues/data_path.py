@@ -47,7 +47,7 @@ class DataPath:
         return JournalStore(topic, self.context, self.journals.open(topic))
 
     def end_journals(self, topics: list[TopicMetadata]) -> list[TopicMetadata]:
-        """Without durability, convert all journals to disk queues; `topics`, and those that only journals know.
+        """Without durability, convert all journals to disk queues; `topics`, and topics that only journals know.
         StartError if one could not be converted, and StorageError. May yield."""
         if self.context.options.durability != "none" or not self.journals.topics:
             return topics

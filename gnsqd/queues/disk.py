@@ -1,6 +1,6 @@
 """A queue whose store is a disk queue, and how messages go to one and come from it.
 
-The records of a disk queue do not say how long a message is to be held back. Its `storage.disk.due_times` do.
+The records of a disk queue do not contain how long a message is to be held back. `storage.disk.due_times` does.
 """
 
 from collections.abc import Callable, Iterator
@@ -79,7 +79,7 @@ class DiskBackedQueue(Queue):
         if stored:  # a kill must not take them
             self._keep(messages)
             self.backend.write_held()
-        Queue.defer(self, messages)  # super() needs a frame, which compiled methods have not got
+        Queue.defer(self, messages)  # super() needs a frame, which compiled methods lack
 
     def _keep(self, messages: list[Message]) -> None:
         """Keep messages that were on disk and are held back in memory from now on."""

@@ -40,7 +40,7 @@ class JournalStore(Store):
         self._restored: dict[str, JournaledQueue] = {}  # of channels that are not made yet
         self._adopted: list[JournaledQueue] = []  # before the start
         self._are_copies = journal.replay.converting  # disk queues hold what the journal has
-        self._unmoved: list[str] = []  # disk queues with messages that the journal has not
+        self._unmoved: list[str] = []  # disk queues with messages that are not in the journal
         self._moving = Semaphore(1)  # held while a disk queue is open
         self._ending = False
         super().__init__(topic, context)
@@ -257,7 +257,7 @@ class JournalStore(Store):
             queues = [queue for queue in journal.queues.values() if isinstance(queue, JournaledQueue)]
             left = sum(map(self._write_to_disk, queues))
             if not left:
-                journal.sync()  # before the journal says that it does not count
+                journal.sync()  # before the journal records that it does not count
         except StorageError as error:
             left = 1
             self.log.error("TOPIC(%s): %s", self.topic, error)

@@ -84,7 +84,7 @@ class JournaledQueue(Queue):
             start, end = runs[0]
             if not 0 <= start - self._frames_at < len(self._frames):
                 if messages and (reads == MAX_READS or start >= self.journal.first_unwritten):
-                    break  # a write may tell of all queues, and these messages are in none just now
+                    break  # a write may record all queues, and these messages are in none just now
                 reads += 1
                 if not self._read_ahead(start):
                     if runs and runs[0][0] > start:
@@ -343,7 +343,7 @@ class JournaledQueue(Queue):
     # From the store
 
     def restore(self, state: QueueState, wanted: Spans, due: dict[int, int]) -> None:
-        """Queue `wanted` messages of a replay, or hold them back until `due` (wall clock, ns), by number."""
+        """Queue the `wanted` messages of a replay, or hold them back until `due` (wall clock, ns), by number."""
         self.finished = state.finished
         self._attempts = {number: attempts for number, attempts in state.attempts.items() if attempts}
         now, wall = monotonic_ns(), time_ns()
@@ -371,7 +371,7 @@ class JournaledQueue(Queue):
         self._depth = 0
 
     def empty(self) -> None:
-        """A channel drops what its topic has handed over, a topic what it has not. StorageError: not written yet."""
+        """A channel drops what its topic has handed over, a topic what it still has. StorageError: not written yet."""
         self.forget()
         if self.index:
             self.finished.update(self.journal.queues[0].finished)

@@ -68,7 +68,7 @@ class Message:
         return self.frame[BODY_AT:]
 
     def next_delivery(self) -> bytes:
-        """Count one more attempt and return the frame that says so. Attempts stop at 65535."""
+        """Count one more attempt and return the frame with that number. Attempts stop at 65535."""
         attempts = self.attempts
         if attempts < MAX_ATTEMPTS:
             attempts += 1

@@ -1,4 +1,4 @@
-"""A queue of messages: those that a topic keeps for its channels, or a channel for its consumers.
+"""A queue of messages, which a topic keeps for its channels, or a channel for its consumers.
 
 Messages are in memory, at most mem-queue-size of them. The rest is in the *store* of the queue, which a subclass adds:
 a disk queue (`disk`) or a journal (`journaled`). Reading alternates between memory and store, as the select of nsqd
@@ -131,7 +131,7 @@ class Queue:
         self._store_first = False
 
     def count(self) -> int:
-        """Queued messages, in memory and in the store; not those that are held back."""
+        """Queued messages, in memory and in the store, without messages that are held back."""
         return len(self.memory) + self.stored()
 
     @property
@@ -152,7 +152,7 @@ class Queue:
     def put(self, messages: list[Message], takers: int = 0) -> None:
         """Queue messages; StorageError if the store refuses some: the first `error.written` are queued nevertheless.
 
-        `takers` says how many messages could be taken at once: an ephemeral queue has room for these."""
+        `takers` is how many messages could be taken at once: an ephemeral queue has room for these."""
         room = max(self.capacity - len(self.memory), 0)
         if len(messages) <= room:
             self.memory.extend(messages)
@@ -189,7 +189,7 @@ class Queue:
     # Out
 
     def next(self, limit: int, max_bytes: int) -> list[Message]:
-        """Take the messages that come next: at most `limit`, together at most `max_bytes` but for a single larger one.
+        """Take the next messages: at most `limit`, together at most `max_bytes` except for a single larger one.
 
         [] if nothing can be read now. What came from the store may have to be held back first, for `deferred` ns. Call
         `finish` with the messages when other queues have them."""
@@ -291,7 +291,7 @@ class Queue:
         return dropped
 
     def fresh(self, messages: list[Message]) -> list[Message]:
-        """Those that are not too old; the others count as expired."""
+        """The messages that are not too old; the others count as expired."""
         if not self.ttl:
             return messages
         horizon = time_ns() - self.ttl
@@ -317,7 +317,7 @@ class Queue:
 
     def look(self, limit: int, max_bytes: int) -> list[tuple[Message, bool]]:
         """The messages that would come next from memory, then those of the store, each with whether it is there: at
-        most `limit`, together at most `max_bytes` but for a single larger one. All of them stay where they are."""
+        most `limit`, together at most `max_bytes` except for a single larger one. All of them stay where they are."""
         found: list[tuple[Message, bool]] = []
         messages = chain(zip(self.memory, repeat(False)), zip(self.stored_messages(), repeat(True)))
         with suppress(StorageError):

@@ -64,7 +64,7 @@ class FreeDisk:
         self._failing = False
 
     def is_low(self, size: int) -> bool:
-        """`low`, with `size` more bytes to come: looks anew from time to time."""
+        """`low`, with `size` more bytes to come: looks again from time to time."""
         self._unseen += size
         if self._unseen >= self._look_every:
             self.look()

@@ -2,7 +2,7 @@
 
 Reading follows Go's decoder, down to the texts of its errors: one value of a wrong type refuses the whole file.
 Writing is the work of one greenlet, so that an older state never replaces a newer one. Changes are only counted: a
-write contains all that were counted when it began, and those that come together share one.
+write contains all that were counted when it began, and changes that come together share one.
 """
 
 import os

@@ -205,7 +205,7 @@ class GroupCommit:
             self._bell.clear()
 
     def _gather(self) -> None:
-        """Those who waited for the last fsync are likely to come again: a moment for them makes one fsync of many."""
+        """Publishers that waited for the last fsync are likely to come again: a short wait makes one fsync of many."""
         end = perf_counter() + min(self._seconds * GATHER_SHARE, MAX_GATHER_SECONDS)
         while self._waiting < self._group and perf_counter() < end:
             give_way()

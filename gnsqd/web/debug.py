@@ -5,7 +5,7 @@ collapsed format of flamegraph.pl, inferno and speedscope. Its first frame is th
 takes the samples, SAMPLES_PER_SECOND of them on a busy core and none while the daemon waits.
 
 Compiled modules have no frames: their time counts for the Python code that runs next, and their greenlets show by name
-where a stack would say more.
+where a stack would show more.
 """
 
 import ctypes
@@ -49,7 +49,7 @@ _PAGES = {
 
 
 class Debug:
-    """The endpoints of one daemon. Owns the record of its greenlets, from `start` to `stop`; `crashes` counts those
+    """The endpoints of one daemon. Owns the record of its greenlets, from `start` to `stop`; `crashes` counts the ones
     that ended by an unexpected exception, by kind."""
 
     def __init__(self, registry: Registry, memory: MemoryStats, crashes: Mapping[str, int]) -> None:

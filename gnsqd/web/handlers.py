@@ -30,7 +30,7 @@ from gnsqd.wire.codec import CodecError, Decoder
 
 DEFAULT_PEEK = 10
 MAX_PEEK = 1000  # messages
-MAX_PEEK_BYTES = 1024 * 1024  # of all messages, but for a single larger one
+MAX_PEEK_BYTES = 1024 * 1024  # of all messages, except for a single larger one
 MAX_SHOWN_BODY = 32 * 1024  # bytes that are shown of one body
 MAX_VALUE = 32768  # bytes of an option: a thousand addresses, and some ms to look through when they are none
 

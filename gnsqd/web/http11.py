@@ -5,7 +5,7 @@ parts. As with Go's server, each route limits its body: a longer one is dropped 
 answered as `too_big` when it has ended; one that is longer by more than DISCARD_LIMIT is answered at once and is the
 connection's last. Trailers, headers that follow a chunked body, are dropped.
 
-A client that keeps its connection mostly sends the same head again, so whole heads are looked up first in those that
+A client that keeps its connection mostly sends the same head again, so whole heads are first looked up among heads that
 were read before, `heads`, and only new ones go through the parser. Heads with credentials are never kept there.
 
 Anything else is answered with Go's text, as `refusal`, and ends the connection. httptools is stricter than Go where two
@@ -76,7 +76,7 @@ class Request:
         self.headers: dict[bytes, bytes] = {}
         self.http10 = False
         self.keep_alive = True
-        self.expects = False  # the client sends the body once it was told to continue
+        self.expects = False  # the client sends the body after "100 Continue"
         self.limit = 0
         self.body = b""
         self.buffer: bytearray | None = None  # collects a body that comes in more than one piece
@@ -162,7 +162,7 @@ class RequestReader:
         start = 0
         while start < len(data):
             end = data.find(b"\r\n\r\n", start, start + MAX_KNOWN_HEAD) + 4
-            # Empty lines before a request are no part of it.
+            # Empty lines before a request are not part of it.
             self._head = data[start:end] if end > start + 4 and data[start] > 32 else b""
             known = self._heads.get(self._head)
             if known is None:
@@ -394,7 +394,7 @@ _CONNECTION = [[b"Connection: close\r\n\r\n", b"\r\n"], [b"\r\n", b"Connection: 
 
 
 def render(request: Request, status: int, body: bytes, headers: bytes = b"") -> bytes:
-    """A response: `headers` are whole lines; Date, Connection and what tells the length are added. HEAD gets no
+    """A response: `headers` are whole lines; Date, Connection and the header with the length are added. HEAD gets no
     body."""
     chunked = len(body) > MAX_MEASURED and not request.http10 and request.method != "HEAD"
     head = (

@@ -130,7 +130,7 @@ class _TokenFile:
         lines = [line.strip() for line in data.splitlines()]
         for number, line in enumerate(lines, 1):
             if line and not _TOKEN.fullmatch(line):
-                raise ValueError(f"line {number} is no token: 16 or more of A-Z a-z 0-9 . _ ~ + / -")
+                raise ValueError(f"line {number} is not a token: 16 or more of A-Z a-z 0-9 . _ ~ + / -")
         if not any(lines):
             raise ValueError("there is no token")
         self.digests = [sha256(line).digest() for line in lines if line]

@@ -101,7 +101,7 @@ class HTTPServer:
                 self._converse_in_tls(connection, self._new_tls())
             self._linger(connection, sock)
         except (OSError, StreamError):
-            pass  # the client is gone or too slow: as with Go's server, nobody wants to know
+            pass  # the client is gone or too slow: not logged, as in Go's server
         finally:
             self._connections.discard(connection)
             connection.close()

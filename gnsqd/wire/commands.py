@@ -234,7 +234,7 @@ class Commands:
         return _OK
 
     def _subscribe(self, client: ClientV2, topic_name: str, channel_name: str) -> Channel:
-        # The last client of an ephemeral channel may be leaving right now: then the channel is made anew once.
+        # The last client of an ephemeral channel may be leaving right now: then the channel is created again, once.
         for last_try in (False, True):
             try:
                 check_limit(topic_name, self._topics, self._options.max_topics, "topics")
@@ -355,7 +355,7 @@ class Commands:
         try:
             topic.publish(bodies, deferred)
         except Draining as error:
-            # Not fatal as other failures are: who publishes may consume, too, on the same connection.
+            # Not fatal as other failures are: a publisher may also consume on the same connection.
             raise ClientError(f"E_{name}_FAILED", f"{name} failed {error}", error, fatal=False, quiet=True) from error
         except (BrokerError, StorageError) as error:
             raise ClientError(f"E_{name}_FAILED", f"{name} failed {error}", error) from error

@@ -113,7 +113,7 @@ def bench(
     latency per message, from just before publishing to receipt; without --rate, most of it is queueing behind the
     --window messages before.
 
-    gnsqadmin uses at most one core. If that limits the result, the last line says so: the nodes can handle more.
+    gnsqadmin uses at most one core. If that limits the result, the last line reports it: the nodes can handle more.
     """
     nodes = cluster.nsqds()
     if not nodes:

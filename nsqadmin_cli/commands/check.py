@@ -293,7 +293,7 @@ class CheckCommand(AdminCommand):
 
 
 def _unknown(error: click.ClickException) -> click.ClickException:
-    setattr(error, "exit_code", ExitCode.UNKNOWN)  # noqa: B010  of the class, says click's type; main asks the instance
+    setattr(error, "exit_code", ExitCode.UNKNOWN)  # noqa: B010  click has it in the class; main asks the instance
     return error
 
 

@@ -118,7 +118,7 @@ def set_option(cluster: Cluster, output: Output, option: str, value: tuple[str, 
         others = [error for error in errors if not (isinstance(error, Refused) and error.code == _UNKNOWN)]
         raise not_found(f"the option {option}{suggestion(option, NODE_OPTIONS)}", others)
     table = _change_table(option, answers)
-    # Where nothing was changed, the errors say it all.
+    # Where nothing was changed, the errors are enough.
     output.show(lambda: _change_document(option, answers), lambda: [table] if found else [], lambda: table)
     return report(errors)
 

@@ -93,7 +93,7 @@ def copy(
     is lost.
 
     Without --channel, messages published from now on are copied, until Ctrl-C; other channels are not affected.
-    Messages that arrive faster than they can be copied may be lost to the copy.
+    If messages arrive faster than they can be copied, some may be missing in the copy.
 
     A destination that cannot be reached is retried for 20 seconds. Messages get a new id and timestamp there.
     """

@@ -28,8 +28,7 @@ def nodes(cluster: Cluster, output: Output) -> int:
     """List the nodes: version, health, uptime, topics and messages.
 
     "daemon" is gnsqd with its own version, or nsqd. A draining node accepts no new messages and exits when it is empty.
-    With nsqlookupds, "listed" is the number of them that list a node, and "tombstoned" the number of topics that it is
-    hidden for.
+    "listed" is the number of nsqlookupds that list a node, "tombstoned" the number of topics for which they hide it.
     """
     seen = take_snapshot(cluster)
     rows = node_rows(seen)

@@ -104,8 +104,8 @@ def replay_dead(
     published, with a new id and timestamp, to their original topic. All channels of that topic get them again, not only
     the one where they failed; to avoid that, specify another topic by --to.
 
-    They are consumed from a channel named replay, which the first run creates and which remains. It gets the messages
-    in the topic's own queue, if there is no other channel, and all later ones. Each dead letter is finished only after
+    They are consumed from a channel named replay, which the first run creates and which remains. If it is the first
+    channel, it receives all dead letters, else only later ones. Each dead letter is finished only after
     its message is published. Messages in flight when a run ends are requeued, so there may be duplicates, but none is
     lost. A message that is not a dead letter is left in the channel, and the exit code is 1.
     """

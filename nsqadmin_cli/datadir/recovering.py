@@ -1,7 +1,7 @@
 """Recovers messages from files that nsqd set aside as `.bad`.
 
 nsqd reads a file from its beginning and sets it aside at damage, so the messages before the damage were delivered, and
-those behind it were not. It also sets whole files aside: those that it had read to the end, and those that it could not
+those behind it were not. It also sets whole files aside: files that it had read to the end, and files that it could not
 open when the system was short of file descriptors. Only its log shows which case applies.
 
 Recovered messages become new data files at the end of their queue, and their file is renamed, so that they are
@@ -89,7 +89,7 @@ def put_back(bad: BadFile, found: DataDirectory, *, everything: bool, max_msg_si
         try:
             replace_file(queue.meta_path, told.format(), bad.path)
         except BaseException:
-            os.unlink(path)  # gnsqd would read it without meta, too
+            os.unlink(path)  # gnsqd would read it even without meta
             raise
         queue.has_meta, queue.numbers[number] = True, writer.size
         os.rename(bad.path, f"{bad.path}.recovered")

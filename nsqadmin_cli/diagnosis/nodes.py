@@ -151,7 +151,7 @@ def _listing_nodes(seen: Examination) -> dict[Address, set[Address]]:
             try:
                 nodes.add(producer_address(producer))
             except ValueError:
-                continue  # who asked for the nodes said so
+                continue  # already reported
     return found
 
 
@@ -198,7 +198,7 @@ def _tombstones(seen: Examination) -> Iterator[Finding]:
                     try:
                         hidden.setdefault((topic, producer_address(producer)), []).append(str(lookupd))
                     except ValueError:
-                        continue  # who asked for the nodes said so
+                        continue  # already reported
     for (topic, address), lookupds in hidden.items():
         share = seen.after.topic_shares[topic].get(address)
         if share is None:

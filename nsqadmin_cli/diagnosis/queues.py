@@ -1,7 +1,7 @@
 """The rules about topics and channels: depth, consumers, requeues and timeouts.
 
 Only the first explanation of a channel's state is reported: a channel that is paused or has no consumers is not also
-reported as slow. Rates come from two snapshots, and the texts say so.
+reported as slow. Rates come from two snapshots, and the texts mention that.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -53,7 +53,7 @@ def listening_on(nsqd: Daemon, kind: str = "TCP") -> str:
 
 @contextmanager
 def consumer(nsqd: Daemon, address: Address, topic: str = "t") -> Iterator[tuple[Client, dict[str, Any]]]:
-    """A client that has consumed what it published itself, and what the statistics tell of it."""
+    """A client that has consumed what it published itself, and what the statistics have of it."""
     with Client(address) as client:
         client.publish(topic, b"x")
         client.subscribe(topic, "c", 1)
@@ -193,7 +193,7 @@ def test_https_on_ipv6(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
 
 @ipv6
 @pytest.mark.peer
-def test_nsqlookupd_on_ipv6_learns_of_an_ipv6_address_and_tells_its_channels(
+def test_nsqlookupd_on_ipv6_learns_of_an_ipv6_address_and_reports_its_channels(
     nsqd_factory: DaemonFactory, peer_binary: Callable[[str], Path], tmp_path: Path
 ) -> None:
     flags = ["--broadcast-address=::1", "--tcp-address=[::1]:0", "--http-address=[::1]:0"]

@@ -1,6 +1,6 @@
 """AUTH: whom auth servers let do what, on both daemons, and what goes wrong with the servers (NSQD-COMPAT 2.4 and 8).
 
-The client is never told why it was refused; that is in the log, where the real daemon shows secrets and ours does not.
+The client never learns why it was refused; that is in the log, where the real daemon shows secrets and ours does not.
 """
 
 import json
@@ -71,7 +71,7 @@ AUTH = b"AUTH\n" + sized(b"secret")
 
 
 def warnings(nsqd: Daemon, secret: str = "secret") -> list[str]:
-    """What the log tells of failures; the real daemon tells secrets with them."""
+    """What is in the log of failures; the real daemon also logs secrets."""
     text = nsqd.log().replace(f"secret={secret}", "secret=***")
     return re.findall(r" WARNING: PROTOCOL\(V2\): \[[^]]+\] AUTH failed (.*)", text)
 
@@ -79,7 +79,7 @@ def warnings(nsqd: Daemon, secret: str = "secret") -> list[str]:
 # The question and the answer
 
 
-def test_identify_tells_that_auth_is_required(shared: Daemon) -> None:
+def test_identify_reports_that_auth_is_required(shared: Daemon) -> None:
     with Client(shared.tcp_address) as client:
         assert json.loads(client.identify(feature_negotiation=True).data)["auth_required"] is True
 
@@ -114,7 +114,7 @@ def test_server_is_asked_with_what_is_known_of_the_client(shared: Daemon, server
         ),
     ],
 )
-def test_client_is_told_who_it_is(shared: Daemon, server: AuthServer, fields: dict[str, object], answer: str) -> None:
+def test_client_gets_its_identity(shared: Daemon, server: AuthServer, fields: dict[str, object], answer: str) -> None:
     server.reset(grant(EVERYTHING, **fields))
     with Client(shared.tcp_address) as client:
         assert auth(client) == Frame(RESPONSE, answer.encode())
@@ -132,7 +132,7 @@ def test_client_may_authenticate_once(shared: Daemon, server: AuthServer) -> Non
     assert len(server.requests) == 1
 
 
-def test_statistics_tell_who_a_client_is(shared: Daemon, server: AuthServer, topic: str) -> None:
+def test_statistics_show_who_a_client_is(shared: Daemon, server: AuthServer, topic: str) -> None:
     def shown(client: dict[str, object]) -> dict[str, object]:
         return {key: value for key, value in client.items() if key.startswith("auth")}
 
@@ -270,7 +270,7 @@ JSON_LIST = '{"ttl":1,"authorizations":[%s]}'
         (response("", "204 No Content"), 'got response 204 No Content ""'),
         (response("{}", "404 Not Found"), 'got response 404 Not Found "{}"'),
         (response("", "302 Found"), 'got response 302 Found ""'),
-        # 403 may tell of an https_port
+        # 403 may name an https_port
         (response("no", "403 Forbidden"), "invalid character 'o' in literal null (expecting 'u')"),
         (response("", "403 Forbidden"), "unexpected end of JSON input"),
         (
@@ -379,7 +379,7 @@ def test_server_that_cannot_be_reached_is_logged(module_factory: DaemonFactory) 
         assert line.endswith(f'common_name=&remote_ip=127.0.0.1&secret=***&tls=false": {why}')
 
 
-def test_client_is_told_nothing_that_is_logged(shared: Daemon, server: AuthServer) -> None:
+def test_client_gets_nothing_that_is_logged(shared: Daemon, server: AuthServer) -> None:
     server.reset(response("why", "500 Broken"))
     with Client(shared.tcp_address) as client:
         peer = ":".join(map(str, client.sock.getsockname()))
@@ -571,7 +571,7 @@ def upgrade(client: Client, certificate: tuple[str, str] | None) -> None:
     assert client.frame() == OK
 
 
-def test_server_is_told_of_the_clients_tls(
+def test_server_gets_the_clients_tls(
     module_factory: DaemonFactory, files: Files, server: AuthServer, tmp_path: Path
 ) -> None:
     flags = [*files.flags, f"--auth-http-address={server.address}"]

@@ -60,7 +60,7 @@ def figures(nsqd: Daemon, what: str, topic: str = "t") -> list[float]:
 
 
 def consume(nsqd: Daemon, count: int) -> list[bytes]:
-    """So many messages of `t:c`, finished, in order of publication."""
+    """That many messages of `t:c`, finished, in order of publication."""
     with Client(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=count)
         messages = [client.message() for _ in range(count)]

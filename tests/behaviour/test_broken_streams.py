@@ -133,7 +133,7 @@ def test_many_broken_streams_harm_nobody(nsqd: Daemon) -> None:
 
 
 @pytest.mark.parametrize(("compression", "raw"), [("snappy", BAD_SNAPPY["reserved-02"][0][10:]), ("deflate", b"\x07")])
-def test_stream_that_breaks_inside_a_body_is_told(nsqd: Daemon, compression: str, raw: bytes) -> None:
+def test_stream_that_breaks_inside_a_body_is_reported(nsqd: Daemon, compression: str, raw: bytes) -> None:
     with UpgradedClient(nsqd.tcp_address, None, **{compression: True}) as client:
         client.send(b"PUB streams#ephemeral\n\0\0\0\x05abc")
         assert client.nothing_arrives(0.05)

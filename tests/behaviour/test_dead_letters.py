@@ -102,7 +102,7 @@ def test_what_times_out_too_often_goes_there_whether_its_consumer_is_there_or_no
 
 
 def test_letter_may_be_larger_than_messages_may_be(gnsqd_factory: DaemonFactory) -> None:
-    """On disk, too, and after a start without the option."""
+    """Also on disk, and after a start without the option."""
     body = b"x" * 1000
     nsqd = gnsqd_factory("--max-attempts=1", "--max-msg-size=1000", "--mem-queue-size=0")
     create(nsqd, "t", "c")

@@ -179,7 +179,7 @@ def test_time_out_is_the_clients_own_or_the_daemons(nsqd: Daemon, topic: str, pu
 
 
 def test_new_channel_times_out_as_soon_as_an_old_one(gnsqd_factory: Callable[..., Daemon]) -> None:
-    """Mended (NSQD-COMPAT 0.1, item 1): the real daemon scans a new channel only after up to 5 s."""
+    """Corrected (NSQD-COMPAT 0.1, item 1): the real daemon scans a new channel only after up to 5 s."""
     nsqd = gnsqd_factory(*FLAGS)
     with Client(nsqd.tcp_address) as publisher:
         for channel in ("one", "two"):
@@ -375,7 +375,7 @@ def test_paused_channel_still_times_out_and_lets_deferred_messages_become_due(
 
 
 def test_ids_are_unique_across_topics(gnsqd: Daemon) -> None:
-    """Mended (NSQD-COMPAT 0.1, item 12): the real daemon's topics each count for themselves."""
+    """Corrected (NSQD-COMPAT 0.1, item 12): the real daemon's topics each count for themselves."""
     with Client(gnsqd.tcp_address) as publisher:
         seen = []
         for _ in range(5):  # pipelined, so that both topics publish in the same tick

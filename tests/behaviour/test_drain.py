@@ -63,7 +63,7 @@ def test_publishers_are_refused_and_keep_their_connections(gnsqd: Daemon) -> Non
             ]
             assert ask(gnsqd, f"POST /pub?topic={topic}", b"x") == (503, message("DRAINING"))
             assert ask(gnsqd, f"POST /mpub?topic={topic}", b"x\ny") == (503, message("DRAINING"))
-        # A wrong request is wrong before it is refused, and as fatal as ever.
+        # A wrong request is wrong before it is refused, and as fatal as before.
         assert ask(gnsqd, "POST /pub?topic=t") == (400, message("MSG_EMPTY"))
         client.command(b"PUB t", b"")
         assert client.error() == b"E_BAD_MESSAGE PUB invalid message body size 0"
@@ -159,7 +159,7 @@ def test_sigterm_joins_a_drain_that_was_begun_over_http(gnsqd_factory: Callable[
     assert nsqd.log().count("DRAIN: refusing") == 1
 
 
-def test_sigterm_ends_a_drain_unless_it_is_told_to_drain_itself(gnsqd_factory: Callable[..., Daemon]) -> None:
+def test_sigterm_ends_a_drain_unless_it_drains_itself(gnsqd_factory: Callable[..., Daemon]) -> None:
     nsqd = gnsqd_factory(NEVER)
     hold_back(nsqd)
     drain(nsqd)
@@ -181,7 +181,7 @@ def test_cancelled_drain_leaves_a_daemon_as_before(gnsqd_factory: Callable[..., 
         client.publish("t", b"after")
         after = client.message()
         assert after.body == b"after"
-        # Signals count anew, too.
+        # Signals are also counted from zero again.
         nsqd.send_signal(signal.SIGTERM)
         eventually(lambda: drain(nsqd, "GET")["draining"])
         client.command(b"FIN " + after.id)
@@ -190,7 +190,7 @@ def test_cancelled_drain_leaves_a_daemon_as_before(gnsqd_factory: Callable[..., 
     assert nsqd.log().count("DRAIN: all queues are empty\n") == 1
 
 
-def test_state_of_a_drain_is_told(gnsqd_factory: Callable[..., Daemon]) -> None:
+def test_state_of_a_drain_is_reported(gnsqd_factory: Callable[..., Daemon]) -> None:
     nsqd = gnsqd_factory("--drain-timeout=1h")
     assert drain(nsqd, "GET") == {"draining": False, "remaining": 0, "messages": 0, "holding": []}
     hold_back(nsqd)
@@ -208,12 +208,14 @@ def test_state_of_a_drain_is_told(gnsqd_factory: Callable[..., Daemon]) -> None:
             {"topic": "lonely", "channel": "", "messages": 1, "remark": "no channel"},
         ],
     }
-    assert drain(nsqd)["remaining"] < remaining, "asking twice does not begin anew"
+    assert drain(nsqd)["remaining"] < remaining, "asking twice does not begin again"
     nsqd.send_signal(signal.SIGINT)
     assert nsqd.wait() == 0
 
 
-def test_probes_tell_a_daemon_that_works_from_one_to_send_messages_to(gnsqd_factory: Callable[..., Daemon]) -> None:
+def test_probes_distinguish_a_daemon_that_works_from_one_to_send_messages_to(
+    gnsqd_factory: Callable[..., Daemon],
+) -> None:
     nsqd = gnsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=40")
     for path in ("/healthz", "/readyz"):
         status, headers, body = nsqd.http("GET", path)

@@ -1,4 +1,4 @@
-"""The clean exit, with requests still coming in: what was answered is kept, and nothing that is not wanted stays."""
+"""The clean exit, with requests still coming in: what was answered is kept, and nothing superfluous stays."""
 
 import contextlib
 import ctypes
@@ -28,7 +28,7 @@ TOPICS = [f"topic{number}" for number in range(50)]
 
 @pytest.fixture(autouse=True)
 def interpreters_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python itself ends, too, and may complain in the log."""
+    """Python itself also ends, and may complain in the log."""
     monkeypatch.setattr(Daemon, "preloaded", False)
 
 

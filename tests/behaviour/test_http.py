@@ -322,7 +322,7 @@ def test_headers_say_what_kind_of_answer_it_is(shared: Daemon) -> None:
     }
 
 
-def test_info_tells_addresses_and_limits(nsqd_factory: DaemonFactory) -> None:
+def test_info_reports_addresses_and_limits(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory("--broadcast-address=a<b", "--max-heartbeat-interval=2m", "--max-output-buffer-timeout=3s")
     status, body = ask(nsqd, "GET /info")
     assert status == 200

@@ -29,7 +29,7 @@ READ = [
     "GET /metrics",
     "GET /drain",
     "GET /config/log_level",
-    # What is no endpoint
+    # What is not an endpoint
     "GET /nope",
     "GET //ping",
     "POST /ping",
@@ -192,10 +192,10 @@ def test_tokens_are_read_again_when_their_file_changes(
     full, new = tmp_path / "full.tokens", "does-everything-new1"
     assert status(gnsqd, "GET /stats", OTHER_TOKEN) == 200
     # What cannot be read or is none changes nothing.
-    for content, reason in (("", "there is no token"), ("short", "line 1 is no token: 16 or more of A-Z")):
+    for content, reason in (("", "there is no token"), ("short", "line 1 is not a token: 16 or more of A-Z")):
         full.write_text(content)
-        told = f" ERROR: HTTP: the tokens of {full} stay as they were - {reason}"
-        eventually(lambda: status(gnsqd, "GET /stats", OTHER_TOKEN) == 200 and told in gnsqd.log())  # noqa: B023
+        reported = f" ERROR: HTTP: the tokens of {full} stay as they were - {reason}"
+        eventually(lambda: status(gnsqd, "GET /stats", OTHER_TOKEN) == 200 and reported in gnsqd.log())  # noqa: B023
     full.unlink()
     eventually(lambda: status(gnsqd, "GET /stats", OTHER_TOKEN) == 200 and " - no such file or dir" in gnsqd.log())
     # One goes, one comes, one stays.
@@ -222,14 +222,14 @@ def test_a_token_of_two_roles_has_the_higher_one(gnsqd_factory: DaemonFactory, t
         ("token-file=full:", FULL_TOKEN, 'must begin with read: or full:, not "full:"'),
         ("token-file=full:{file}x", FULL_TOKEN, "failed to read HTTP tokens - {file}x: no such file or directory"),
         ("token-file=full:{file}", "\n \n", "failed to read HTTP tokens - {file}: there is no token"),
-        ("token-file=full:{file}", f"{FULL_TOKEN}\nsecret", "{file}: line 2 is no token: 16 or more of A-Z a-z 0-9"),
-        ("token-file=full:{file}", f"{FULL_TOKEN} x", "{file}: line 1 is no token: 16 or more of A-Z a-z 0-9"),
+        ("token-file=full:{file}", f"{FULL_TOKEN}\nsecret", "{file}: line 2 is not a token: 16 or more of A-Z a-z 0-9"),
+        ("token-file=full:{file}", f"{FULL_TOKEN} x", "{file}: line 1 is not a token: 16 or more of A-Z a-z 0-9"),
         ("token-file=full:{file}", f"{FULL_TOKEN}\n" * 5000, "{file}: more than 65536 bytes"),
         ("common-name=operator", "", '--http-auth-common-name must begin with read: or full:, not "operator"'),
         ("common-name=full:operator", "", "--http-auth-common-name needs --tls-client-auth-policy=require-verify"),
     ],
 )
-def test_what_cannot_be_used_is_fatal_and_told_without_the_token(
+def test_what_cannot_be_used_is_fatal_and_reported_without_the_token(
     tmp_path: Path, flag: str, content: str, text: str
 ) -> None:
     file = tmp_path / "tokens"
@@ -279,7 +279,7 @@ def test_a_certificate_is_as_good_as_a_token(gnsqd_factory: DaemonFactory, flags
     assert status(gnsqd, "GET /ping", FULL_TOKEN) == status(gnsqd, "GET /stats") == 403
 
 
-def test_the_config_tells_where_the_tokens_are(gnsqd_factory: DaemonFactory, flags: list[str]) -> None:
+def test_the_config_shows_where_the_tokens_are(gnsqd_factory: DaemonFactory, flags: list[str]) -> None:
     gnsqd = gnsqd_factory(*flags)
     answer = gnsqd.http("GET", "/config/http_auth_token_files", None, {"Authorization": f"Bearer {READ_TOKEN}"})[2]
     assert json.loads(answer) == [flag.partition("=")[2] for flag in flags]

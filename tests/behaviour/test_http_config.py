@@ -187,7 +187,7 @@ def test_log_level_takes_effect_at_once_for_every_part(nsqd: Daemon, topic: str)
 
     ask(nsqd, "PUT /config/log_level", b"debug")
     publish()
-    # Of the client's end and the new topic it tells in its own time.
+    # It reports the client's end and the new topic in its own time.
     eventually(lambda: "exiting messagePump" in nsqd.log() and nsqd.log().count("NSQ: persisting ") == 2)
     assert any(f"[PUB {topic}]" in line for line in lines("DEBUG"))
     ask(nsqd, "PUT /config/log_level", b"fatal")

@@ -135,7 +135,7 @@ def test_body_a_little_too_big_leaves_the_connection(nsqd_factory: DaemonFactory
     assert exchange(nsqd, too_big + PING) == [(413, message("MSG_TOO_BIG")), (200, "OK")]
 
 
-def test_client_that_expects_it_is_told_to_continue(shared: Daemon) -> None:
+def test_client_that_expects_100_continue_gets_it(shared: Daemon) -> None:
     with open_socket(shared.http_address, DEADLINE) as sock:
         sock.sendall(head("POST /pub?topic=t", "Expect: 100-continue", "Content-Length: 3"))
         assert sock.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"

@@ -187,7 +187,7 @@ def test_command_line_is_separated_by_nul(gnsqd_factory: DaemonFactory) -> None:
     assert ask(nsqd, "GET /debug/pprof/cmdline")[1].split("\0")[-1] == "--log-prefix=a b"
 
 
-def test_memory_page_tells_what_is_held(gnsqd: Daemon, topic: str) -> None:
+def test_memory_page_reports_what_is_held(gnsqd: Daemon, topic: str) -> None:
     ask(gnsqd, f"POST /pub?topic={topic}", b"x")
     ask(gnsqd, f"POST /pub?topic={topic}", b"x")
     _, page = ask(gnsqd, "GET /debug/pprof/heap")

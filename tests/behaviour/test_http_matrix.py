@@ -1,7 +1,7 @@
 """Every endpoint and every success and error of it (NSQD-COMPAT 5): both daemons answer the same in the same run.
 
 A row is one request. It is sent to both daemons, in the same state, and all of the two answers is compared: status,
-reason, headers, body; and then what the request did, as /stats tells it. What must differ is normalised: ids, ports,
+reason, headers, body; and then what the request did, as /stats has it. What must differ is normalised: ids, ports,
 times, memory and versions, and with them the length.
 What the answers have to be is written down in test_http.py, test_http_stats.py and test_http_connections.py.
 """

@@ -136,7 +136,7 @@ def test_headers_are_those_of_plain_http(shared: Daemon, files: Files) -> None:
         assert {**headers, "Date": ""} == {**plain_headers, "Date": ""}, what
 
 
-def test_info_tells_the_port_of_plain_http(shared: Daemon, files: Files) -> None:
+def test_info_reports_the_port_of_plain_http(shared: Daemon, files: Files) -> None:
     info = json.loads(request(shared, client_context(files), "GET /info")[2])
     assert (info["http_port"], info["tcp_port"]) == (shared.http_address[1], shared.tcp_address[1])
 
@@ -187,7 +187,7 @@ def test_requests_over_https_are_logged(shared: Daemon, files: Files) -> None:
     eventually(lambda: f" INFO: 200 GET /ping?logged (127.0.0.1:{port}) " in shared.log())
 
 
-# What is no TLS
+# What is not TLS
 
 
 def raw(nsqd: Daemon, data: bytes) -> tuple[bytes, int]:
@@ -197,7 +197,7 @@ def raw(nsqd: Daemon, data: bytes) -> tuple[bytes, int]:
         return read_all(sock), sock.getsockname()[1]
 
 
-def test_plain_http_is_told_that_this_is_https(shared: Daemon) -> None:
+def test_plain_http_gets_the_answer_that_this_is_https(shared: Daemon) -> None:
     for data in (head("GET /ping"), head("HEAD /ping"), post("/pub?topic=t", b"x"), head("PUT /x"), head("OPTIONS *")):
         answer, port = raw(shared, data)
         assert answer == NO_TLS

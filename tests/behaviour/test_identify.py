@@ -39,7 +39,7 @@ def test_answer_without_negotiation_is_ok_and_upgrades_nothing(client: Client, t
     client.publish(topic, b"in clear")
 
 
-def test_answer_tells_the_options_and_what_was_asked_for(nsqd_factory: Callable[..., Daemon]) -> None:
+def test_answer_has_the_options_and_what_was_asked_for(nsqd_factory: Callable[..., Daemon]) -> None:
     nsqd = nsqd_factory(
         "--max-rdy-count=7", "--max-msg-timeout=30s", "--msg-timeout=2s", "--max-deflate-level=3", "--deflate=false",
         "--snappy=false", "--output-buffer-timeout=100ms",
@@ -105,7 +105,7 @@ def test_value_in_range_is_taken_over(client: Client, fields: dict[str, object],
     assert answer == json.loads(DEFAULT_ANSWER) | changed
 
 
-# Bodies that are no JSON object with the right types.
+# Bodies that are not a JSON object with the right types.
 NOT_DECODED = [
     b"x", b"{", b"[]", b'"x"', b"1", b"true", b"{}x", b"{'client_id':'x'}", b"\xff", b" ", b'{"client_id":"\x01"}',
     b'{"sample_rate":1.5}', b'{"heartbeat_interval":"1000"}',
@@ -360,7 +360,7 @@ def test_unbuffered_client_gets_every_message_at_once(nsqd: Daemon, publisher: C
 
 
 def test_buffer_without_a_timeout_strands_no_message(gnsqd: Daemon, topic: str) -> None:
-    """Mended (NSQD-COMPAT 0.1, item 2): the real daemon flushes it with the next heartbeat, after up to 30 s."""
+    """Corrected (NSQD-COMPAT 0.1, item 2): the real daemon flushes it with the next heartbeat, after up to 30 s."""
     with buffering(gnsqd, topic, 10, output_buffer_timeout=-1) as client, Client(gnsqd.tcp_address) as publisher:
         publisher.publish(topic, b"x")
         assert client.message(timeout=10).body == b"x"
@@ -391,7 +391,7 @@ def test_sample_rate_gives_about_that_share_of_the_messages(nsqd_factory: Callab
 
 
 def test_sample_rate_of_1_gives_one_in_a_hundred(gnsqd_factory: Callable[..., Daemon], topic: str) -> None:
-    """Mended (NSQD-COMPAT 0.1, item 15): the real daemon gives N + 1 %."""
+    """Corrected (NSQD-COMPAT 0.1, item 15): the real daemon gives N + 1 %."""
     nsqd = gnsqd_factory("--max-rdy-count=20000", "--mem-queue-size=20000")
     with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as publisher:
         client.identify(sample_rate=1)

@@ -25,7 +25,7 @@ LINE = re.compile(r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} ((?:DEBUG|INF
 
 ONLY_REAL = {
     r"INFO: DISKQUEUE\(.*\): closing \.\.\. ioLoop": "ours have no ioLoop",
-    r"INFO: DISKQUEUE\(.*\): readOne\(\) opened .*": "ours open a file when somebody wants to read it",
+    r"INFO: DISKQUEUE\(.*\): readOne\(\) opened .*": "gnsqd opens a file when it is read",
     r"ERROR: .*: use of closed network connection":
         "closing a connection wakes those at work on it with an error in Go, with the end of the stream here",
     r"ERROR: client\(CLIENT3\) - failed to read command - unexpected EOF":
@@ -93,7 +93,7 @@ def logged(nsqd: Daemon, text: str) -> None:
 
 
 def served(nsqd: Daemon, count: int) -> None:
-    """Wait until so many clients have come and gone."""
+    """Wait until that many clients have come and gone."""
     for what in ("exiting ioloop", "exiting messagePump"):
         eventually(lambda what=what: nsqd.log().count(what) == count, what)  # type: ignore[misc]
 
@@ -288,9 +288,9 @@ def steer_with_nsqlookupd(nsqd: Daemon) -> None:
 
 
 def told_both(nsqd: Daemon, times: int) -> None:
-    def told() -> tuple[int, int]:
+    def reported() -> tuple[int, int]:
         return len(re.findall(r"(?:topic|channel) (?:UN)?REGISTER t", nsqd.log())), len(
             re.findall("REGISTER t.* - dial tcp", nsqd.log())
         )
 
-    eventually(lambda: told() == (2 * times, times))
+    eventually(lambda: reported() == (2 * times, times))

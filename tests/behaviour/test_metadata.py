@@ -1,4 +1,4 @@
-"""nsqd.dat at every moment: what a killed daemon leaves is exactly what its clients were told (NSQD-COMPAT 4.1).
+"""nsqd.dat at every moment: what a killed daemon leaves is exactly what its clients were answered (NSQD-COMPAT 4.1).
 
 The real daemon writes it at its leisure after a creation or deletion, and half of the time writes what was before
 (0.1, items 20 and 22); what is asked of the fixture `nsqd` holds for both.
@@ -58,7 +58,7 @@ def children(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def frozen(nsqd: Daemon) -> Iterator[None]:
-    """The daemon does nothing meanwhile, and its files are those that SIGKILL would leave."""
+    """The daemon does nothing meanwhile, and its files are as SIGKILL would leave them."""
     nsqd.send_signal(signal.SIGSTOP)
     try:
         os.waitid(os.P_PID, nsqd.pid, os.WSTOPPED | os.WNOWAIT)
@@ -72,7 +72,7 @@ def errors(nsqd: Daemon) -> list[str]:
 
 
 def test_what_was_answered_is_on_disk_when_the_daemon_is_killed(gnsqd: Daemon) -> None:
-    """Mended: the real daemon answers creations and deletions first and writes them later."""
+    """Corrected: the real daemon answers creations and deletions first and writes them later."""
     steps: list[tuple[str, str, str, Topics]] = [
         ("topic/create", "t", "", {"t": (False, {})}),
         ("channel/create", "t", "c", {"t": (False, {"c": False})}),
@@ -91,7 +91,7 @@ def test_what_was_answered_is_on_disk_when_the_daemon_is_killed(gnsqd: Daemon) -
 
 @pytest.mark.usefixtures("children")
 def test_every_creation_and_deletion_is_on_disk_when_it_is_answered(gnsqd: Daemon) -> None:
-    """Mended (0.1, item 22): the real daemon fails about half of the deletions."""
+    """Corrected (0.1, item 22): the real daemon fails about half of the deletions."""
     expected: Topics = {"other": (False, {})}
     post(gnsqd, "topic/create", "other")
     for number in range(30):
@@ -193,7 +193,7 @@ def test_file_is_private_and_nothing_temporary_stays(nsqd: Daemon) -> None:
 
 
 def obstruct(nsqd: Daemon) -> Path:
-    """Put something in the way of nsqd.dat that stops root, too."""
+    """Put something in the way of nsqd.dat that also stops root."""
     path = nsqd.data_path / "nsqd.dat"
     path.unlink()
     path.mkdir()

@@ -30,7 +30,7 @@ EXAMPLE = TESTS.parent / "contrib" / "nsqd.cfg.example"
 HERE = "behaviour/test_options.py::"
 BOUNDS = "behaviour/test_bounds.py::"
 DELIVERY = "behaviour/test_delivery.py::"
-IDENTIFY = "behaviour/test_identify.py::test_answer_tells_the_options_and_what_was_asked_for"
+IDENTIFY = "behaviour/test_identify.py::test_answer_has_the_options_and_what_was_asked_for"
 PROTOCOL = "behaviour/test_protocol.py::"
 STATSD = "behaviour/test_statsd.py::"
 METRICS = "unit/observe/test_prometheus.py::"
@@ -230,7 +230,7 @@ def test_files_are_as_long_as_the_option_allows(nsqd_factory: DaemonFactory, lim
 
 
 def synced_depth(nsqd: Daemon, topic: str) -> int:
-    """The depth that the meta file tells of, which is written when the queue is synced."""
+    """The depth in the meta file, which is written when the queue is synced."""
     try:
         return int((nsqd.data_path / f"{topic}.diskqueue.meta.dat").read_text().split()[0])
     except FileNotFoundError:
@@ -381,7 +381,7 @@ def test_nsqlookupd_that_hangs_is_given_up_in_time(
         names = itertools.count()
 
         def gave_up() -> float | None:
-            """After how many seconds, for the first topic of which the nsqlookupd was asked, once its log tells."""
+            """After how many seconds, for the first topic of which the nsqlookupd was asked, once its log has that."""
             if "querying nsqlookupd" not in nsqd.log():
                 assert ask(nsqd, f"POST /topic/create?topic=t{next(names)}")[0] == 200
             if (failed := re.search(rf"{LOGGED_AT}WARNING: failed to query .* topic (t\d+) - ", nsqd.log())) is None:

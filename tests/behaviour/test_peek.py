@@ -1,4 +1,4 @@
-"""Looking at what waits in a channel or topic without taking it: `GET /channel/peek` and `/topic/peek`, gnsqd's own."""
+"""Looking at queued messages without taking them: `GET /channel/peek` and `/topic/peek`, gnsqd's own."""
 
 import base64
 import json

@@ -174,7 +174,7 @@ CUT_OFF: list[tuple[bytes, list[bytes]]] = [
 
 
 @pytest.mark.parametrize("sent, answers", CUT_OFF)
-def test_stream_that_ends_inside_a_command_is_told_what_is_missing(
+def test_stream_that_ends_inside_a_command_gets_what_is_missing(
     client: Client, sent: bytes, answers: list[bytes]
 ) -> None:
     client.send(sent)
@@ -283,14 +283,14 @@ def test_inner_sizes_of_an_mpub_decide_where_it_ends(client: Client, nsqd: Daemo
 def test_inner_sizes_of_an_mpub_may_not_exceed_max_body_size_together(
     gnsqd_factory: Callable[..., Daemon], topic: str
 ) -> None:
-    """Mended (NSQD-COMPAT 0.1, item 24): the real daemon reads up to count x max-msg-size bytes."""
+    """Corrected (NSQD-COMPAT 0.1, item 24): the real daemon reads up to count x max-msg-size bytes."""
     with Client(gnsqd_factory(*LIMITS).tcp_address) as client:
         client.send(b"MPUB %b\n" % topic.encode() + int32(8) + int32(11) + sized(b"x" * 100) * 10 + int32(1))
         assert split_frames(client.recv_until_closed()) == frames(b"E_BAD_BODY MPUB body too big 1001 > 1000")
 
 
 def test_numbers_beyond_64_bits_are_invalid(gnsqd_factory: Callable[..., Daemon]) -> None:
-    """Mended (NSQD-COMPAT 0.1, item 18): the real daemon takes them modulo 2**64."""
+    """Corrected (NSQD-COMPAT 0.1, item 18): the real daemon takes them modulo 2**64."""
     address = gnsqd_factory(*LIMITS).tcp_address
     for line, error in (
         (b"RDY 18446744073709551616", b"E_INVALID RDY count 18446744073709551616 out of range 0-50"),

@@ -176,7 +176,7 @@ def test_what_was_deleted_and_emptied_stays_so(nsqd_factory: Callable[..., Daemo
 
 
 def test_deletion_is_remembered_even_by_a_daemon_that_is_killed(gnsqd: Daemon) -> None:
-    """Mended (NSQD-COMPAT 0.1, items 11 and 22): nsqd's list what was deleted in half the cases."""
+    """Corrected (NSQD-COMPAT 0.1, items 11 and 22): nsqd's list what was deleted in half the cases."""
     for topic in ("gone", "kept"):
         post(gnsqd, "topic/create", topic)
         post(gnsqd, "channel/create", topic, "c")
@@ -230,7 +230,7 @@ def test_clients_that_come_at_the_moment_of_the_exit_do_not_hold_it_up(gnsqd_fac
 def test_messages_accepted_while_they_could_be_larger_are_delivered(
     gnsqd_factory: Callable[..., Daemon], flag: str, end: Callable[[Daemon], object]
 ) -> None:
-    """Mended: the real nsqd takes them for damage, and does not write those that are in flight."""
+    """Corrected: the real nsqd takes them for damage, and does not write the ones in flight."""
     nsqd = gnsqd_factory(flag)
     bodies = [b"%d" % number * size for number, size in enumerate([10, 3000, 20, 100_000, 4000, 30])]
     with Client(nsqd.tcp_address) as client:

@@ -1,6 +1,6 @@
 """What systemd hears of gnsqd, from a socket that stands in for its own, and what the unit asks of systemd.
 
-The texts are those of sd_notify(3): lines of `NAME=value`, a datagram for those that belong together.
+The texts are those of sd_notify(3): lines of `NAME=value`, a datagram for lines that belong together.
 """
 
 import re
@@ -137,7 +137,7 @@ def test_the_status_follows_a_drain(manager: Manager, gnsqd_factory: DaemonFacto
     assert nsqd.wait() == 0
 
 
-def test_the_exit_is_the_last_that_it_tells(manager: Manager, tmp_path: Path) -> None:
+def test_the_exit_is_the_last_that_it_reports(manager: Manager, tmp_path: Path) -> None:
     manager.watch(0.05)
     faults = Faults(tmp_path / "faults", own_command())
     with Daemon(faults.command, tmp_path / "data", "--mem-queue-size=0") as nsqd:
@@ -239,7 +239,7 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_systemd_takes_the_unit_as_it_is(unit: Path) -> None:
     result = analyze("verify", str(unit))
-    # It looks at what the unit wants, too, and that is not ours.
+    # It also looks at what the unit requires, which is not ours.
     assert (result.returncode, [line for line in result.stderr.splitlines() if unit.name in line]) == (0, [])
 
 
@@ -251,7 +251,7 @@ def test_the_unit_is_sandboxed(unit: Path) -> None:
     assert result.returncode == 0, result.stdout
 
 
-def test_the_unit_waits_for_what_gnsqd_tells() -> None:
+def test_the_unit_waits_for_what_gnsqd_reports() -> None:
     unit = RawConfigParser(strict=False)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read_string(UNIT.read_text("utf-8"))

@@ -1,6 +1,6 @@
-"""TLS handshakes: those that fail or never end harm nobody else, and whose certificate it is reaches the auth server.
+"""TLS handshakes: failed and endless ones harm nobody else, and whose certificate it is reaches the auth server.
 
-The real daemon tells of a failed handshake in plain bytes, into what its client takes for TLS; ours closes after TLS's
+The real daemon reports a failed handshake in plain bytes, into what its client takes for TLS; ours closes after TLS's
 own alert (NSQD-COMPAT 0.1, item 14). All else is the same for both.
 """
 

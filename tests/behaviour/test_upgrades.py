@@ -41,7 +41,7 @@ upgrades = pytest.mark.parametrize("upgrade", UPGRADES.values(), ids=UPGRADES)
 
 @dataclass(frozen=True)
 class Policy:
-    """How a daemon is started. `required` tells of TLS over TCP; `{}` in a flag is the authority's file."""
+    """How a daemon is started. `required` is about TLS over TCP; `{}` in a flag is the authority's file."""
 
     flags: tuple[str, ...] = ()
     certificate: bool = True
@@ -251,7 +251,7 @@ def test_level_and_choice_of_compression_are_agreed(
             exchange(client, next(topics), [b"x", b"body" * 500])
 
 
-def test_level_that_was_agreed_is_told_in_the_log(start: Callable[[str], Daemon]) -> None:
+def test_level_that_was_agreed_is_logged(start: Callable[[str], Daemon]) -> None:
     daemon = start("default")
     with UpgradedClient(daemon.tcp_address, deflate=True, deflate_level=9) as client:
         address = "{}:{}".format(*client.sock.getsockname())
@@ -259,7 +259,7 @@ def test_level_that_was_agreed_is_told_in_the_log(start: Callable[[str], Daemon]
 
 
 @upgrades
-def test_statistics_tell_the_upgrades(
+def test_statistics_show_the_upgrades(
     nsqd: Daemon, contexts: dict[tuple[str, str], ssl.SSLContext], topic: str, upgrade: dict[str, Any]
 ) -> None:
     tls = "tls_v1" in upgrade
@@ -369,7 +369,7 @@ def test_second_identify_is_answered_inside_the_upgraded_stream(
 def test_second_identify_with_a_new_output_buffer_sends_no_plain_bytes(
     gnsqd: Daemon, topics: Iterator[str], upgrade: dict[str, Any]
 ) -> None:
-    """Mended (NSQD-COMPAT 0.1, item 13)."""
+    """Corrected (NSQD-COMPAT 0.1, item 13)."""
     upgrade = {name: value for name, value in upgrade.items() if name != "tls_v1"}
     with UpgradedClient(gnsqd.tcp_address, **upgrade) as client:
         assert client.identify(output_buffer_size=64).data == b"OK"

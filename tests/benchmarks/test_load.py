@@ -1,4 +1,4 @@
-"""The load generator counts what the daemon counts, and the sink keeps to the protocol; figures are no test's business.
+"""The load generator counts what the daemon counts, and the sink keeps to the protocol; figures are not tested.
 
 Expected counts come from the statistics of the daemon, ours or the real one, in the same run.
 """
@@ -178,7 +178,7 @@ def test_a_pause_shows_in_the_times_of_all_messages_that_were_due_meanwhile(nsqd
         (["hold", "-channel=no$", "-consumers=1"], "E_BAD_CHANNEL"),
     ],
 )
-def test_what_cannot_be_is_told_in_one_line(nsqd: Daemon, flags: list[str], complaint: str) -> None:
+def test_what_cannot_be_is_reported_in_one_line(nsqd: Daemon, flags: list[str], complaint: str) -> None:
     run = subprocess.run(generator(nsqd, *flags), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
     assert run.returncode == 1
     assert run.stdout == ""

@@ -1,4 +1,4 @@
-"""An nsqd that says what a test wants, at each look something else, and an nsqlookupd likewise."""
+"""An nsqd that answers what a test specifies, something else at each look, and an nsqlookupd likewise."""
 
 import json
 import threading
@@ -28,7 +28,7 @@ def channel(name: str, *clients: dict[str, Any], **counts: Any) -> dict[str, Any
 
 
 def client(name: str, *, connected: float = 0.0, **counts: Any) -> dict[str, Any]:
-    """A consumer that has been `connected` so many seconds."""
+    """A consumer that has been `connected` that many seconds."""
     names = ("state", "ready_count", "in_flight_count", "message_count", "finish_count", "requeue_count", "sample_rate")
     zeros: dict[str, Any] = dict.fromkeys(names, 0)
     told = {"client_id": name, "hostname": name, "remote_address": f"{name}:1", "version": "V2", "user_agent": ""}

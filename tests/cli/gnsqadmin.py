@@ -123,7 +123,7 @@ def plain(printed: str) -> str:
 class FakeNode:
     """A server on a loopback port that reads one request per connection, then sends `answer` or calls it.
 
-    `requests` are those that came. With `hangs`, connections stay open afterwards, until the end of the `with` block;
+    `requests` are what came. With `hangs`, connections stay open afterwards, until the end of the `with` block;
     with `tls`, it speaks that.
     """
 

@@ -220,7 +220,7 @@ def test_a_channel_that_no_node_can_have_is_an_error() -> None:
 
 
 def test_an_order_that_is_not_answered_in_time_may_be_done(gnsqd: Daemon) -> None:
-    """A node that tells its topics and then hangs."""
+    """A node that lists its topics and then hangs."""
     create(gnsqd, "t")
     stats = json.dumps(gnsqd.stats()).encode()
     looked: list[bool] = []

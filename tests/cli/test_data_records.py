@@ -56,7 +56,7 @@ def test_a_whole_file_is_read_as_it_was_written(path: Path, texts: list[bytes]) 
 
 @given(texts=bodies, data=st.data())
 def test_what_damage_did_not_touch_is_found(path: Path, texts: list[bytes], data: st.DataObject) -> None:
-    """But for a damaged length that leads to the end of another message: it could be true."""
+    """Except for a damaged length that leads to the end of another message: it could be true."""
     payloads = payloads_of(texts)
     written = bytearray(frame_records(payloads))
     first = data.draw(st.integers(0, len(written) - 1))

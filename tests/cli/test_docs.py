@@ -26,7 +26,7 @@ each = pytest.mark.parametrize("words", COMMANDS)
 
 def test_the_page_is_what_the_command_line_says() -> None:
     text = PAGE.read_text("utf-8")
-    assert text == WRITER.page(text), "make options writes the page anew"
+    assert text == WRITER.page(text), "run `make options`"
 
 
 @each

@@ -165,7 +165,7 @@ def test_ctrl_c_leaves_no_topic_at_nsqlookupd(cluster: Cluster) -> None:
 
 
 class SlowNode(Nsqd):
-    """Creates a topic and takes the messages of a publisher when it is told to, and notes what it did."""
+    """Creates a topic and takes the messages of a publisher when it is asked to, and notes what it did."""
 
     def __init__(self) -> None:
         self.address = Address("slow.example", 4151)

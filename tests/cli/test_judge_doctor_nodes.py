@@ -63,16 +63,16 @@ def test_a_node_that_is_not_well_and_one_of_another_version_are_found() -> None:
     assert found[1]["evidence"] == [f"1.2.1: {old.address}", f"1.3.0: {ill.address}"]
 
 
-@pytest.mark.parametrize("clock, told", [(100.0, "ahead of"), (-100.0, "behind"), (1.5, None), (-1.5, None)])
-def test_a_wrong_clock_is_found(clock: float, told: str | None) -> None:
+@pytest.mark.parametrize("clock, reported", [(100.0, "ahead of"), (-100.0, "behind"), (1.5, None), (-1.5, None)])
+def test_a_wrong_clock_is_found(clock: float, reported: str | None) -> None:
     with FakeNsqd(node(), clock=clock) as wrong, FakeNsqd(node()) as right:
-        found = examined(wrong.flag, right.flag, code=1 if told else 0)
-    if told is None:
+        found = examined(wrong.flag, right.flag, code=1 if reported else 0)
+    if reported is None:
         assert found == []
         return
     assert brief(found) == [("warning", "clock-skew")]
     assert re.fullmatch(
-        rf"the clock of nsqd at {wrong.address} is 1m (3[5-9]|4[0-5])s {told} this machine's", found[0]["summary"]
+        rf"the clock of nsqd at {wrong.address} is 1m (3[5-9]|4[0-5])s {reported} this machine's", found[0]["summary"]
     )
 
 

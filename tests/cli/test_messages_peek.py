@@ -1,4 +1,4 @@
-"""`gnsqadmin peek`: what waits is shown and stays, from running nodes and from their files."""
+"""`gnsqadmin peek`: queued messages are shown and stay, from running nodes and from their files."""
 
 import json
 from datetime import datetime

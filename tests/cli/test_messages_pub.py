@@ -18,7 +18,7 @@ from nsqadmin_cli.cli import cli
 
 
 def consume(nsqd: Daemon, topic: str, count: int) -> list[bytes]:
-    """The bodies of so many messages of a topic."""
+    """The bodies of that many messages of a topic."""
     with Client(nsqd.tcp_address) as client:
         client.subscribe(topic, "c", rdy=100)
         bodies = []

@@ -53,7 +53,7 @@ def test_flows_of_several_nodes_add_up() -> None:
         {A: node(100, message_count=100)},
         {A: replace(NODE, topics=())},
     ],
-    ids=["new node", "restarted", "made anew", "new topic"],
+    ids=["new node", "restarted", "created again", "new topic"],
 )
 def test_what_is_new_flows_with_the_next_look(before: dict[Address, NodeStats]) -> None:
     assert flows_between(before, {A: NODE}) == {("t", ""): Flow(), ("t", "c"): Flow()}

@@ -10,7 +10,7 @@ import gevent
 import gnsq
 
 
-def tell(kind: str, *facts: Any) -> None:
+def report(kind: str, *facts: Any) -> None:
     print(json.dumps([kind, *facts]), flush=kind in ("restart", "done"))
 
 
@@ -29,10 +29,10 @@ class Driver:
         self.publish_all(producer, plan["acts"][0])
         until(lambda: all(len(self.finished[name]) == count for name, count in plan["first_act"].items()))
         self.publish_all(producer, plan["acts"][1])
-        tell("restart")
+        report("restart")
         self.publish_all(producer, plan["acts"][2])
         until(lambda: all(len(self.finished[channel]) == plan["count"] for channel in ("shared", "copy")))
-        tell("done")
+        report("done")
         gevent.get_hub().threadpool.apply(sys.stdin.read)
         producer.close()
         for consumer in consumers:
@@ -54,13 +54,13 @@ class Driver:
     def handle(self, channel: str, reader: str, message: Any) -> None:
         message.enable_async()
         body, message_id = message.body.decode(), message.id.decode()
-        tell("received", time.time(), reader, message_id, body, message.attempts)
+        report("received", time.time(), reader, message_id, body, message.attempts)
         delay = self.plan["requeue"].get(body)
         if channel == "slow":
             gevent.spawn(self.hold, channel, reader, message)
         elif delay is not None and (channel, body) not in self.requeued:
             self.requeued.add((channel, body))
-            tell("requeued", time.time(), reader, message_id, body, delay)
+            report("requeued", time.time(), reader, message_id, body, delay)
             message.requeue(delay, backoff=body in self.plan["backoff"])
         else:
             self.finish(channel, reader, message)
@@ -69,13 +69,13 @@ class Driver:
         end = time.monotonic() + self.plan["slow_for"]
         while time.monotonic() < end:
             gevent.sleep(self.plan["touch_every"])
-            tell("touched", time.time(), reader, message.id.decode(), message.body.decode())
+            report("touched", time.time(), reader, message.id.decode(), message.body.decode())
             message.touch()
         self.finish(channel, reader, message)
 
     def finish(self, channel: str, reader: str, message: Any) -> None:
         body = message.body.decode()
-        tell("finished", time.time(), reader, message.id.decode(), body)
+        report("finished", time.time(), reader, message.id.decode(), body)
         message.finish()
         self.finished[channel].add(body)
 
@@ -92,7 +92,7 @@ class Driver:
         }
         while True:
             for body in unit["bodies"]:
-                tell("sent", time.time(), body, unit["delay"])
+                report("sent", time.time(), body, unit["delay"])
             try:
                 publish[unit["verb"]]()
             # A connection that broke meanwhile shows as a KeyError of gnsq's own now and then.

@@ -11,7 +11,7 @@ from typing import Any
 import nsq
 
 
-def tell(kind: str, *facts: Any) -> None:
+def report(kind: str, *facts: Any) -> None:
     print(json.dumps([kind, *facts]), flush=kind in ("restart", "done"))
 
 
@@ -19,7 +19,7 @@ class Reader(nsq.Reader):  # type: ignore[misc]
     """pynsq waits 15 seconds before it connects again, and refuses sooner than 10 after the last time; not this one."""
 
     def _on_connection_close(self, conn: Any, **kwargs: Any) -> None:
-        tell("closed", time.time(), self.reader_name)
+        report("closed", time.time(), self.reader_name)
         super()._on_connection_close(conn, **kwargs)
         self.connection_attempts.clear()
         self.io_loop.call_later(0.1, self.connect_to_nsqd, conn.host, conn.port)
@@ -40,10 +40,10 @@ class Driver:
         await self.publish_all(writer, plan["acts"][0])
         await until(lambda: all(len(self.finished[name]) == count for name, count in plan["first_act"].items()))
         await self.publish_all(writer, plan["acts"][1])
-        tell("restart")
+        report("restart")
         await self.publish_all(writer, plan["acts"][2])
         await until(lambda: all(len(self.finished[channel]) == plan["count"] for channel in ("shared", "copy")))
-        tell("done")
+        report("done")
         await asyncio.to_thread(sys.stdin.read)
         for reader in readers:
             reader.close()
@@ -65,14 +65,14 @@ class Driver:
     def handle(self, channel: str, reader: str, message: Any) -> None:
         message.enable_async()
         body, message_id = message.body.decode(), message.id.decode()
-        tell("received", time.time(), reader, message_id, body, message.attempts)
+        report("received", time.time(), reader, message_id, body, message.attempts)
         delay = self.plan["requeue"].get(body)
         if channel == "slow":
             task = asyncio.ensure_future(self.hold(channel, reader, message))
             self.tasks.add(task)
         elif delay is not None and (channel, body) not in self.requeued:
             self.requeued.add((channel, body))
-            tell("requeued", time.time(), reader, message_id, body, delay)
+            report("requeued", time.time(), reader, message_id, body, delay)
             message.requeue(time_ms=delay, backoff=body in self.plan["backoff"])
         else:
             self.finish(channel, reader, message)
@@ -81,13 +81,13 @@ class Driver:
         end = time.monotonic() + self.plan["slow_for"]
         while time.monotonic() < end:
             await asyncio.sleep(self.plan["touch_every"])
-            tell("touched", time.time(), reader, message.id.decode(), message.body.decode())
+            report("touched", time.time(), reader, message.id.decode(), message.body.decode())
             message.touch()
         self.finish(channel, reader, message)
 
     def finish(self, channel: str, reader: str, message: Any) -> None:
         body = message.body.decode()
-        tell("finished", time.time(), reader, message.id.decode(), body)
+        report("finished", time.time(), reader, message.id.decode(), body)
         message.finish()
         self.finished[channel].add(body)
 
@@ -111,7 +111,7 @@ class Driver:
         }
         while True:
             for body in unit["bodies"]:
-                tell("sent", time.time(), body, unit["delay"])
+                report("sent", time.time(), body, unit["delay"])
             answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             publish[unit["verb"]](functools.partial(self.answer, answered))
             if await answered == b"OK":

@@ -133,7 +133,7 @@ def run(driver: Sequence[str], daemon: Daemon, count: int, directory: Path) -> S
             process.kill()
             process.wait()
         log.seek(0)
-        # A driver waits for what is lost until it is killed; a slow machine is killed, too.
+        # A driver waits for what is lost until it is killed; so is a slow machine.
         assert process.returncode != -signal.SIGKILL, (
             f"the driver did not end within {DEADLINE} s, with {left_over(daemon, the_plan)} messages left over and "
             f"{unfinished(the_plan, events)} not finished:\n{log.read()}"

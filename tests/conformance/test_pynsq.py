@@ -59,7 +59,7 @@ class FinishingInbox(Inbox):
 
 
 async def ready(inbox: Inbox, readers: int = 1) -> None:
-    """Until the daemon would deliver to so many readers of `inbox`'s channel."""
+    """Until the daemon would deliver to that many readers of `inbox`'s channel."""
     await until(lambda: sum(client["ready_count"] > 0 for client in inbox.stats().get("clients", [])) == readers)
 
 

@@ -3,7 +3,7 @@
 The suite is not in pynsq's package, so this runs where the environment variable GNSQD_PYNSQ_CHECKOUT names a checkout
 of pynsq's repository. It starts `nsqd` and `nsqlookupd` from the PATH on their default ports, which must be free.
 
-Some of its tests fail with today's Python and tornado whatever the daemon. Those that read a compressed stream depend
+Some of its tests fail with today's Python and tornado whatever the daemon. Tests that read a compressed stream depend
 on luck: pynsq's sockets break when what arrives decompresses to nothing yet, as a snappy chunk's header in a TLS record
 of its own does, which is how the real nsqd sends it. So ours may pass more.
 """

@@ -32,7 +32,7 @@ def test_every_base_says_which_one_it_is() -> None:
 
 
 def test_it_runs_as_nobody_in_particular() -> None:
-    # A number, so that Kubernetes' runAsNonRoot can tell; no instruction after it needs another.
+    # A number, so that Kubernetes' runAsNonRoot can check it; no instruction after it needs another.
     (user,) = IMAGE.all("USER")
     assert re.fullmatch(r"[1-9]\d+:[1-9]\d+", user)
     after = IMAGE.instructions[IMAGE.instructions.index(("USER", user)) :]
@@ -67,7 +67,7 @@ def test_nothing_is_kept_that_only_the_build_needs() -> None:
 
 
 def ignored(path: Path) -> bool:
-    """As the last matching line of the list has it; a line matches what is below it, too (.dockerignore's rules)."""
+    """As the last matching line of the list has it; a line also matches what is below it (.dockerignore's rules)."""
     result = False
     for line in (DIRECTORY / "Containerfile.dockerignore").read_text("utf-8").splitlines():
         if not line or line.startswith("#"):

@@ -1,19 +1,26 @@
-"""The documents and the help texts keep to the words of CONTRIBUTING, "Style". Code and NSQD-COMPAT.md are exempt."""
+"""Documents, help texts, and the comments and texts in the sources keep to the words of CONTRIBUTING, "Style".
 
+Exempt are NSQD-COMPAT.md, code, and words in backquotes.
+"""
+
+import ast
+import io
 import re
-from collections.abc import Iterator
+import tokenize
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from markdown_it.token import Token
 
-from documentation.markdown import DOCS, PAGES, parse, tokens
+from documentation.markdown import DOCS, PAGES, ROOT, parse, tokens
 from documentation.writers import load_writer
 from gnsqd.options import OPTIONS
 
 # What is not to be written, and what to write instead.
 PATTERNS = {
     r"\b(?:told|tells?|telling)\b": "reports, specifies, returns, logs",
+    r"(?<!/)\b(?:says?|said)\b": "reports, specifies, contains",
     r"\b(?:wants|wanted)\b": "needs, requires",
     r"\banew\b": "again",
     r"\bas ever\b": "as before",
@@ -24,9 +31,19 @@ PATTERNS = {
     r"\bthose (?:that|who|which)\b": "a noun",
     r"\bbut for\b": "except",
     r"\b(?:un)?mend(?:s|ed|ing)?\b": "corrects, fixes",
+    r", too(?=[,.;:)]|$)": "also",
+    r"\b(?:has|have) (?:not|n't) (?:got|any|a|the)\b": "lacks, does not have",
 }
+# In tests, which describe what each side says.
+IN_TESTS = {pattern: better for pattern, better in PATTERNS.items() if "said" not in pattern}
 COLUMNS = 85  # of a line of code that the site shows without cutting it off
 
+SOURCES = [
+    path
+    for folder in ("gnsqd", "nsqadmin_cli", "contrib", "tools", "tests", ".ci")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if path != Path(__file__)
+]
 WRITTEN = [page for page in PAGES if page != DOCS / "NSQD-COMPAT.md"]
 
 each_page = pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.stem))
@@ -46,9 +63,9 @@ def by_hand(all_tokens: list[Token]) -> Iterator[Token]:
             yield token
 
 
-def uses(text: str) -> list[str]:
+def uses(text: str, patterns: Mapping[str, str] = PATTERNS) -> list[str]:
     """Each use of such a word in running text."""
-    found = ((use[0], better) for pattern, better in PATTERNS.items() for use in re.finditer(pattern, text, re.I))
+    found = ((use[0], better) for pattern, better in patterns.items() for use in re.finditer(pattern, text, re.I))
     return [f"{use!r}, write: {better}" for use, better in found]
 
 
@@ -63,6 +80,31 @@ def findings(all_tokens: list[Token]) -> list[str]:
             for child in token.children or ()
         )
         found += [f"{line}: {use}" for use in uses(text)]
+    return found
+
+
+def texts_of(source: str) -> Iterator[tuple[int, str]]:
+    """Comments, as paragraphs, and strings of several words, which are docstrings, messages and log lines; by line."""
+    first = last = 0
+    paragraph: list[str] = []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            line = token.start[0]
+            if paragraph and line > last + 1:
+                yield first, " ".join(paragraph)
+                paragraph = []
+            first, last = first if paragraph else line, line
+            paragraph.append(token.string.lstrip("#: "))
+    yield first, " ".join(paragraph)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield node.lineno, " ".join(node.value.split())
+
+
+def findings_in_source(source: str, patterns: Mapping[str, str] = PATTERNS) -> list[str]:
+    found = []
+    for line, text in texts_of(source):
+        found += [f"{line}: {use}" for use in uses(re.sub(r"`[^`]*`", "`", text), patterns)]
     return found
 
 
@@ -83,6 +125,7 @@ def test_help_uses_plain_words() -> None:
     "text, count",
     [
         ("Clients are told version 1.3.0.", 1),
+        ("The log says why.", 1),
         ("`gnsqadmin` tells what is wrong.", 1),
         ("It goes to the queue as\never.", 1),
         ("Such a test wants a daemon. What waits is on disk.", 2),
@@ -99,11 +142,33 @@ def test_the_checker_finds_such_words(text: str, count: int) -> None:
     assert len(findings(parse(text))) == count
 
 
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_comments_and_texts_of_sources_use_plain_words(source: Path) -> None:
+    patterns = IN_TESTS if source.is_relative_to(ROOT / "tests") else PATTERNS
+    assert findings_in_source(source.read_text("utf-8"), patterns) == []
+
+
+@pytest.mark.parametrize(
+    "source, count",
+    [
+        ("x = 1  # as the caller wants it\n", 1),
+        ("# It is kept as\n# ever.\n", 1),
+        ('"""Tells what waits."""\n', 2),
+        ('raise ValueError(f"{name} is no number")\n', 1),
+        ('log.info("registering everything anew: %s", name)\n', 1),
+        ("told = wanted = 1  # `told` is code\n", 0),
+        ('flags = {"wants", "told"}\n', 0),
+    ],
+)
+def test_the_checker_reads_sources(source: str, count: int) -> None:
+    assert len(findings_in_source(source)) == count
+
+
 @each_page
 def test_code_is_not_cut_off(page: Path) -> None:
     wide = [
         line
-        for token in by_hand(tokens(page))
+        for token in tokens(page)
         if token.type in ("fence", "code_block")
         for line in token.content.splitlines()
         if len(line) > COLUMNS

@@ -38,6 +38,11 @@ def test_page_about_spark_is_what_its_tables_give() -> None:
     assert text == load_writer("write_spark").page(text), "run `make options`"
 
 
+def test_speed_is_what_was_measured() -> None:
+    for path, text in load_writer("write_performance").pages().items():
+        assert path.read_text("utf-8") == text, f"{path.name}: run `make options`"
+
+
 @pytest.mark.parametrize(
     "page, names",
     [
@@ -54,8 +59,8 @@ def test_nothing_is_undocumented(page: str, names: set[str]) -> None:
 
 
 def test_every_command_of_the_protocol_is_documented() -> None:
-    told = {cell.split()[0] for cell in first_cells("tcp.md")}
-    assert {name.decode() for name in GRAMMAR} - told == set()
+    reported = {cell.split()[0] for cell in first_cells("tcp.md")}
+    assert {name.decode() for name in GRAMMAR} - reported == set()
 
 
 def test_every_command_of_gnsqadmin_is_documented() -> None:
@@ -116,8 +121,8 @@ def test_options_that_texts_name_exist() -> None:
     words = re.findall(r"`(--[a-z0-9-]+)", (DOCS / "gnsqadmin.md").read_text("utf-8"))
     known = {f"--{flag}" for flag in FLAGS} | set(words) | set(WORDS_OF_OTHERS)
     for page in ABOUT_DAEMON:
-        told = set(re.findall(r"`(--[a-z0-9-]+)", (DOCS / page).read_text("utf-8")))
-        assert told <= known, f"{page}: {told - known}"
+        reported = set(re.findall(r"`(--[a-z0-9-]+)", (DOCS / page).read_text("utf-8")))
+        assert reported <= known, f"{page}: {reported - known}"
 
 
 ABOUT_DAEMON = (

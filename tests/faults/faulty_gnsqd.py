@@ -4,7 +4,7 @@ As a program: replaces functions of `os`, and `open`, by ones that ask a control
 `__main__` with the arguments given. As a module: `Faults` is the test's end of that file.
 
 The control file holds a JSON list of rules, see `Rule`; the first that matches a call decides. Every time a rule
-strikes, a line is added to the file beside it, which tells the test that what it waits for has happened.
+takes effect, a line is added to the file beside it, so that the test knows that it has happened.
 """
 
 import builtins
@@ -25,8 +25,8 @@ VARIABLE = "GNSQD_FAULTS"  # path of the control file
 
 class Rule(TypedDict, total=False):
     """`call`: `open` (to read), `create` (open to write), or the name of a function of `os`. `name`: which files, as a
-    shell pattern for the last part of the path. `after`: let so many calls pass first; for write and pwrite so many
-    bytes, and these are written, by short writes; pwritev is a pwrite, too. Then what happens, each time: `error` (as
+    shell pattern for the last part of the path. `after`: let that many calls pass first; for write and pwrite that many
+    bytes, and these are written, by short writes; pwritev is also a pwrite. Then what happens, each time: `error` (as
     in ENOSPC), `kill` (the process kills itself), or `hold` (the call waits until the rule is taken away, and is made
     then).
     """
@@ -61,7 +61,7 @@ class Faults:
         self._hits = hits
 
     def hits(self) -> list[str]:
-        """`{call} {path}` each time that one of the present rules struck."""
+        """`{call} {path}` each time that one of the present rules took effect."""
         return self._hits.read_text().splitlines() if self._hits.exists() else []
 
 
@@ -96,7 +96,7 @@ class _Control:
             self._passed = [0] * len(self._rules)
 
     def allowance(self, call: str, path: str, size: int) -> int:
-        """How much of `size` bytes (1 where it is no matter of bytes) may be written now; OSError, or the end of the
+        """How much of `size` bytes (1 if bytes do not matter) may be written now; OSError, or the end of the
         process, where a rule says so."""
         while True:
             with self._lock:

@@ -32,8 +32,8 @@ ROUND_TRIPS = 100  # of the good clients while the others hang
 SLOWEST = 5.0  # seconds for one of them: what a hang would exceed, and a noisy machine does not
 MB = 1 << 20
 HANGING_MEMORY = 120 * MB  # for a crowd that hangs: 40 MB of bodies, 50 KB of buffers for each TLS connection, twice
-GROWTH = 6 * MB  # from the second crowd to the fourth, when the allocator has what it wants for one
-KEPT = 8 * MB  # when all are gone and the allocator was told to give back what nobody uses
+GROWTH = 6 * MB  # from the second crowd to the fourth, when the allocator has what it needs for one
+KEPT = 8 * MB  # when all are gone and the allocator has given back what nobody uses
 
 HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # the beginning of a ClientHello
 BODY = b"x" * 900_000
@@ -168,7 +168,7 @@ def is_ended(bad: Bad, doors: Doors) -> None:
 
 
 class Crowd:
-    """Bad clients of all kinds, in turn; those that the daemon ends are gone when the constructor returns."""
+    """Bad clients of all kinds, in turn; clients that the daemon ends are gone when the constructor returns."""
 
     def __init__(self, doors: Doors, count: int) -> None:
         self.hanging: list[socket.socket] = []
@@ -325,7 +325,7 @@ def test_clients_that_hang_are_cut_when_their_time_is_over(doors: Doors) -> None
 
 
 def test_hanging_clients_do_not_hold_up_the_exit(gnsqd_factory: DaemonFactory, tls_flags: list[str]) -> None:
-    """The real daemon waits for those that have not sent their magic."""
+    """The real daemon waits for clients that have not sent their magic."""
     doors = Doors(gnsqd_factory(*tls_flags))
     publish_more_than_fits(doors.daemon)
     with crowd(doors, COUNT):

@@ -23,7 +23,7 @@ def half_close(client: Client) -> None:
 
 
 def fall_silent(client: Client) -> None:
-    """As when its machine has lost its power: heartbeats are not answered, and nothing tells of the end."""
+    """As when its machine has lost its power: heartbeats are not answered, and nothing reports the end."""
 
 
 def wait_until_closed(client: Client) -> None:

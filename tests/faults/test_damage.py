@@ -204,7 +204,7 @@ def test_everything_else_comes(nsqd_factory: DaemonFactory, request: pytest.Fixt
         assert drain(nsqd, name, at_least=len(expected)) == expected, name
         log = case.nsqd_log if case.nsqd_log is not None and not ours else case.log
         assert complaints(nsqd, f"{name}:c") == log
-    # The queues go on, and no data file is left but for those set aside.
+    # The queues go on, and no data file is left except those set aside.
     for name in cases:
         assert ask(nsqd, f"POST /pub?topic={name}", b"next") == (200, "OK")
     assert nsqd.terminate() == 0

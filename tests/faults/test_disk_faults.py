@@ -30,7 +30,7 @@ def daemon_command(faults: Faults) -> list[str]:
 
 
 def errors(nsqd: Daemon) -> list[str]:
-    """The ERROR lines so far, but for those about depths of stale meta files. In them, `$D` is the data path and `$F` a
+    """The ERROR lines so far, except those about depths of stale meta files. In them, `$D` is the data path and `$F` a
     file on its way to being nsqd.dat.
     """
     return [shorten(nsqd, line) for line in re.findall(r"ERROR: (?!DISKQUEUE.* negative depth)(.*)", nsqd.log())]
@@ -118,7 +118,7 @@ def test_step_of_writing_fails(nsqd_factory: DaemonFactory, faults: Faults, then
     publish([10, 200, 90, 300])
     for topic, account in accounts.items():
         assert bool(account.refused) == (topic in REFUSING), topic
-    # Each step did fail; those that belong to syncing in a while.
+    # Each step did fail; the steps of syncing fail after a while.
     expected = {(rule["call"], topic) for topic, failing in steps.items() for _, rule in failing}
     eventually(lambda: {(hit.split()[0], re.split("[ .]", hit)[1]) for hit in faults.hits()} == expected)
     then(nsqd)
@@ -130,7 +130,7 @@ def test_step_of_writing_fails(nsqd_factory: DaemonFactory, faults: Faults, then
     publish([10, 200, 90, 300])
     for account in accounts.values():
         account.settle()
-    # Where the end of a file could not be mended before the daemon ended, it is set aside.
+    # Where the end of a file could not be corrected before the daemon ended, it is set aside.
     torn = [] if then is go_on else ["torn-for-good"]
     assert [name.split(".")[0] for name in left_over(nsqd)] == torn
     if then is not go_on:
@@ -443,7 +443,7 @@ def test_queue_that_cannot_be_opened_stops_the_start(
     account.settle()
 
 
-def test_queue_that_cannot_be_opened_is_not_begun_anew(nsqd_factory: DaemonFactory, faults: Faults) -> None:
+def test_queue_that_cannot_be_opened_is_not_begun_again(nsqd_factory: DaemonFactory, faults: Faults) -> None:
     """Whoever asks for its topic gets an error until it can."""
     nsqd = nsqd_factory("--mem-queue-size=0")
     account = Account(nsqd, "t")

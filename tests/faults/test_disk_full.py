@@ -49,7 +49,7 @@ def is_ours(nsqd: Daemon) -> bool:
 
 
 def health(nsqd: Daemon) -> str:
-    """What all tell that know; AssertionError if they differ."""
+    """What all sources report; AssertionError if they differ."""
     text: str = nsqd.stats()["health"]
     healthy = text == "OK"
     assert ask(nsqd, "GET /ping") == (200 if healthy else 500, text)
@@ -65,7 +65,7 @@ def gets_well(nsqd: Daemon) -> None:
 
 
 def errors(nsqd: Daemon) -> list[str]:
-    """The ERROR lines so far, without their time; but for those that tell that a stale meta file promised too few."""
+    """The ERROR lines so far, without their time; except those about a stale meta file that promised too few."""
     return re.findall(r"ERROR: (?!DISKQUEUE.* negative depth at tail)(.*)", nsqd.log())
 
 
@@ -74,7 +74,7 @@ def no_trace(nsqd: Daemon, disk: SmallDisk) -> None:
     assert not [name for name in disk.names() if name.endswith((".bad", ".tmp"))] or not is_ours(nsqd)
 
 
-def test_publishers_are_told_and_it_recovers(disk: SmallDisk, start: DaemonFactory) -> None:
+def test_publishers_get_errors_and_it_recovers(disk: SmallDisk, start: DaemonFactory) -> None:
     nsqd = start("--mem-queue-size=1")
     account = Account(nsqd, "t")
     assert account.publish("PUB", 10, 100)  # the first is in memory
@@ -133,7 +133,7 @@ def in_memory(stats: dict[str, Any]) -> int:
 @only_gnsqd
 @pytest.mark.parametrize("relief", ["space", "consumers"])
 def test_nothing_is_lost_when_channels_overflow(disk: SmallDisk, start: DaemonFactory, relief: str) -> None:
-    """The real nsqd drops what a channel can't write, though the publishers were told OK."""
+    """The real nsqd drops what a channel can't write, though the publishers received OK."""
     nsqd = start("--mem-queue-size=5", "--max-bytes-per-file=30000")
     account = Account(nsqd, "t")
     for channel in "cd":

@@ -91,7 +91,7 @@ def lay_out(directory: Path, *, spare: Damage | None = None) -> None:
 
 
 def drain(daemon: Daemon, count: int) -> list[set[bytes]]:
-    """The bodies that channel `c` gives of each of so many topics `d0`, `d1` and so on."""
+    """The bodies that channel `c` gives of each of that many topics `d0`, `d1` and so on."""
     found: list[set[bytes]] = []
     for first in range(0, count, AT_A_TIME):
         numbers = range(first, min(first + AT_A_TIME, count))

@@ -36,7 +36,7 @@ def syncer() -> Iterator[Syncer]:
 
 
 def lay_out(directory: Path, syncer: Syncer, topics: Sequence[str], daemons: int) -> None:
-    """What so many daemons leave that are killed: in each topic messages that are finished, put back, in flight,
+    """What several killed daemons leave: in each topic messages that are finished, put back, in flight,
     deferred and waiting in channel `c`, in this order and each in a record of its own."""
     for first in range(0, 5 * daemons, 5):
         around = Fakes(directory, OPTIONS, syncer)
@@ -135,12 +135,12 @@ def test_what_damage_spares_is_kept_and_nothing_else_comes(segments: int, direct
         frames, log = replay(directory, syncer)
         assert frames <= set(files.frames.values()), damage
         assert frames >= {files.frames[body] for body in files.spared(damage)}, damage
-        if damage.file != files.last:  # what was finished is told once more behind it
+        if damage.file != files.last:  # what was finished is recorded once more behind it
             assert not frames & {files.frames[body] for body in FINISHED}, damage
         if damage.mask:
-            told = [line for line in log.split("\n") if damage.file in line]
-            assert len(told) == 1, (damage, told)
-            assert " ERROR: " in told[0] or " WARNING: " in told[0], (damage, told)
+            reported = [line for line in log.split("\n") if damage.file in line]
+            assert len(reported) == 1, (damage, reported)
+            assert " ERROR: " in reported[0] or " WARNING: " in reported[0], (damage, reported)
 
 
 @pytest.mark.parametrize("durability", ["process", "none"])

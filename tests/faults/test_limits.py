@@ -176,7 +176,7 @@ def test_topics_and_channels_have_an_end_where_that_is_asked_for(gnsqd_factory: 
     assert refusal(b"SUB new c") == b"E_SUB_FAILED SUB failed too many topics"
     assert refusal(b"SUB a new") == b"E_SUB_FAILED SUB failed too many channels"
     assert {topic["topic_name"]: len(topic["channels"]) for topic in gnsqd.stats()["topics"]} == {"a": 1, "b": 1}
-    # What is there is made use of, at every restart, too; and what goes makes room.
+    # What is there is used, also at every restart; and what goes makes room.
     for _ in range(2):
         with Client(gnsqd.tcp_address) as client:
             client.publish("a", b"x")

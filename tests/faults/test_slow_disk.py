@@ -113,7 +113,7 @@ def test_everybody_else_goes_on(nsqd_factory: DaemonFactory, faults: Faults, hol
     numbers = itertools.count()
 
     def connects_again() -> bool:
-        publisher.publish(f"newer{next(numbers)}", b"that nsqlookupd is to be told of")
+        publisher.publish(f"newer{next(numbers)}", b"that nsqlookupd is to learn of")
         return drop_connections(lookupd) > 0
 
     eventually(connects_again)

@@ -100,7 +100,7 @@ class Lookupd:
 
 
 def port(nsqd: Daemon) -> int:
-    """The TCP port that nsqlookupd is told."""
+    """The TCP port that nsqlookupd gets."""
     assert isinstance(nsqd.tcp_address, tuple)
     return nsqd.tcp_address[1]
 
@@ -115,7 +115,7 @@ def is_registered(lookupd: Lookupd, *expected: str) -> None:
 
 
 class Program:
-    """A program that runs until it is told to stop; `with` ends it. What it prints is in a file of its own."""
+    """A program that runs until it is asked to stop; `with` ends it. What it prints is in a file of its own."""
 
     def __init__(self, argv: Sequence[str], directory: Path) -> None:
         directory.mkdir()
@@ -140,7 +140,7 @@ class Program:
 
 
 class Pretender:
-    """Accepts connections, reads, and sends `respond(line)` for each line: a server that is no nsqlookupd."""
+    """Accepts connections, reads, and sends `respond(line)` for each line: a server that is not an nsqlookupd."""
 
     def __init__(self, respond: Callable[[bytes], Iterable[bytes]]) -> None:
         self._respond = respond

@@ -143,7 +143,7 @@ def test_everybody_who_looks_a_topic_up_gets_all_of_it(
 def test_whoever_dies_is_found_again_within_an_interval_of_heartbeats(
     gnsqd_factory: DaemonFactory, make_lookupd: MakeLookupd, tmp_path: Path
 ) -> None:
-    """Nothing happens in the daemons meanwhile that they would have to tell. Either one nsqlookupd or the other is the
+    """Nothing happens in the daemons meanwhile that they would report. Either one nsqlookupd or the other is the
     first to be there, and so is either daemon that dies."""
     late, killed = make_lookupd(free_port()), make_lookupd().start()
     flags = ["--broadcast-address=127.0.0.1", late.flag, killed.flag]
@@ -215,7 +215,7 @@ def test_what_nsqadmin_does_arrives_at_all_nodes(cluster: Cluster, admin: PeerPr
         assert lookupd.ask("/topics") == {"topics": []}
 
 
-def test_tombstoned_node_is_found_again_once_it_registers_anew(cluster: Cluster, admin: PeerProgram) -> None:
+def test_tombstoned_node_is_found_again_once_it_registers_again(cluster: Cluster, admin: PeerProgram) -> None:
     for node in cluster.nodes:
         post(node, "/topic/create?topic=t")
     are_found(cluster, "t", *cluster.nodes)

@@ -3,7 +3,7 @@
 
 Each case holds `data/`, and in `expected.json` the options it was written with, what is on disk, and what the real
 nsqd delivered and logged when it was started on a copy; or, under `metadata/`, what became of an nsqd.dat. Where gnsqd
-mends what the real one loses, the test says so.
+saves what the real one loses, the test says so.
 """
 
 import io
@@ -51,10 +51,10 @@ QUEUES = [
     ("emptied", "e", "e:drain"),
 ]
 
-# Where gnsqd mends: without usable meta (case, queue, delivered as), and files that were read to their end.
+# Where gnsqd differs: without usable meta (case, queue, delivered as), and files that were read to their end.
 READ_ALL = [("nometa", "u", "u:drain"), ("meta_garbage", "roll:c", "roll:c")]
 READ_TO_THE_END = "exactfit"
-MENDED = {*(case for case, *_ in READ_ALL), READ_TO_THE_END}
+CORRECTED = {*(case for case, *_ in READ_ALL), READ_TO_THE_END}
 
 # What our log has more, or less, than that of the real nsqd.
 ADDED = {
@@ -172,7 +172,7 @@ METADATA_CASES = sorted(path.parent.name for path in GOLDEN.glob("metadata/*/dat
 
 
 def test_all_cases_are_here() -> None:
-    assert {case for case, *_ in QUEUES} | MENDED == set(CASES)
+    assert {case for case, *_ in QUEUES} | CORRECTED == set(CASES)
     assert len(CASES) + len(METADATA_CASES) == 13 + 9
 
 
@@ -239,7 +239,7 @@ def check_daemon(
     assert list(directory.glob("*.tmp")) == []
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case not in MENDED])
+@pytest.mark.parametrize("case", [case for case in CASES if case not in CORRECTED])
 def test_daemon_delivers_what_the_real_nsqd_delivers(gnsqd_factory: GnsqdFactory, tmp_path: Path, case: str) -> None:
     drained = expectation(case)["real_nsqd_drain"]
     check_daemon(

@@ -86,7 +86,7 @@ def test_what_is_not_there_is_complained_of_alike(busy: list[tuple[Daemon, str]]
             assert ours.stderr.partition("ERROR: ")[2] == real.stderr.partition("ERROR: ")[2] != ""
 
 
-def test_rates_tell_what_comes_and_goes(busy: list[tuple[Daemon, str]], peer_binary: Callable[[str], Path]) -> None:
+def test_rates_show_what_comes_and_goes(busy: list[tuple[Daemon, str]], peer_binary: Callable[[str], Path]) -> None:
     for nsqd, _ in busy:
         argv = [str(peer_binary("nsq_stat")), "--interval=100ms", "--topic=t", "--channel=c", address(nsqd)]
         with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as watching:

@@ -51,7 +51,7 @@ class Site(NamedTuple):
         return status, self.normal(json.dumps(answer, indent=1))
 
     def normal(self, text: str) -> str:
-        """Without what tells two daemons apart."""
+        """Without what differs between two daemons."""
         ports = [(str(self.nsqd.http_address[1]), "HTTP"), (str(self.nsqd.tcp_address[1]), "TCP")]
         if self.lookupd is not None:
             ports += [(self.lookupd.address[kind].rpartition(":")[2], f"LOOKUPD-{kind}") for kind in ("HTTP", "TCP")]
@@ -208,7 +208,7 @@ def test_every_action_works(sites: tuple[Site, Site]) -> None:
         assert site.nsqd.http("POST", "/pub?topic=t", b"x")[0] == 200
     has(sites, START)
     watched = sites[0].lookupd is not None
-    if watched:  # nsqadmin looks there for whom to tell
+    if watched:  # nsqadmin looks there for the nodes to notify
         for site in sites:
             eventually(lambda site=site: registrations(site).get("channel:t:d"), "all registered")  # type: ignore[misc]
     steps: list[Step] = [("POST topics", body, CREATED if watched else START) for body in CREATE]

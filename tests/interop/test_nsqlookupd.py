@@ -102,13 +102,13 @@ def test_new_topic_begins_with_the_channels_that_nsqlookupd_knows(
         eventually(lambda peer=peer: peer.registered() == {"t:", "t:a", "t:b", "t:c"})  # type: ignore[misc]
 
 
-def test_nsqlookupd_that_comes_back_is_told_everything(nsqd_factory: DaemonFactory, lookupd: Lookupd) -> None:
+def test_nsqlookupd_that_comes_back_gets_everything(nsqd_factory: DaemonFactory, lookupd: Lookupd) -> None:
     nsqd = nsqd_factory(lookupd.flag)
     post(nsqd, "/topic/create?topic=t")
     post(nsqd, "/channel/create?topic=t&channel=c")
     is_registered(lookupd, "t:", "t:c")
     lookupd.kill()
-    post(nsqd, "/topic/create?topic=u")  # tells the daemon that the connection is broken
+    post(nsqd, "/topic/create?topic=u")  # the daemon notices that the connection is broken
     eventually(lambda: re.search(r"ERROR: LOOKUPD\(\S+\): REGISTER u - ", nsqd.log()))
     lookupd.start()
     post(nsqd, "/topic/create?topic=v")
@@ -221,7 +221,7 @@ def test_daemon_that_drains_stays_registered_for_consumers_to_find(
     gnsqd = gnsqd_factory(lookupd.flag, "--broadcast-address=127.0.0.1")
     assert gnsqd.http("POST", "/pub?topic=t", b"x")[0] == 200
     post(gnsqd, "/drain")
-    # What is told now comes after whatever the drain itself would have told.
+    # What is registered now comes after whatever the drain itself would have registered.
     post(gnsqd, "/channel/create?topic=t&channel=c")
     is_registered(lookupd, "t:", "t:c")
     (producer,) = lookupd.ask("/lookup?topic=t")["producers"]

@@ -86,7 +86,7 @@ def take(queue: DiskQueue, count: int) -> list[Message]:
 
 @contextmanager
 def consumer(daemon: Daemon, topic: str, channel: str) -> Iterator[Callable[[int], list[Message]]]:
-    """Gives a function that receives and finishes so many messages."""
+    """Gives a function that receives and finishes that many messages."""
     with Client(daemon.tcp_address) as client:
         client.subscribe(topic, channel)
 
@@ -186,7 +186,7 @@ def test_we_read_what_the_real_nsqd_wrote(real_nsqd: Daemon, open_queue: OpenQue
 def test_the_real_nsqd_reads_what_we_had_not_synced_when_killed(
     real_nsqd: Daemon, open_queue: OpenQueue, tmp_path: Path, count: int, read: int
 ) -> None:
-    """No fsync has been waited for since the queue was opened: all that is told is told without one."""
+    """No fsync has been waited for since the queue was opened: all of this was written without one."""
     living = tmp_path / "living"
     living.mkdir()
     queue = open_queue("t", living)

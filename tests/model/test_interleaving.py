@@ -10,7 +10,7 @@ from model.interleaving import Run
 
 
 def durabilities() -> list[str | None]:
-    """Those that the daemon knows; None is without the option."""
+    """The values that the daemon knows; None is without the option."""
     usage = subprocess.run([*own_command(), "--help"], capture_output=True, text=True).stderr
     return [None, "process", "disk"] if "-durability" in usage else [None]
 

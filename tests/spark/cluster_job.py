@@ -13,17 +13,17 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 
-def main(told: dict[str, Any]) -> None:
+def main(arguments: dict[str, Any]) -> None:
     spark = SparkSession.builder.getOrCreate()
     wait_for_executors(spark, 2)
     query = (
         spark.readStream.format("nsq")
-        .options(**told["source"])
+        .options(**arguments["source"])
         .load()
         .select("value")
         .writeStream.format("nsq")
-        .options(**told["sink"])
-        .option("checkpointLocation", told["checkpoint"])
+        .options(**arguments["sink"])
+        .option("checkpointLocation", arguments["checkpoint"])
         .trigger(availableNow=True)
         .start()
     )
@@ -35,7 +35,7 @@ def main(told: dict[str, Any]) -> None:
 
 
 def wait_for_executors(spark: SparkSession, wanted: int) -> None:
-    """Until so many executors have run something: each has one daemon that all its Python workers come from."""
+    """Until that many executors have run something: each has one daemon that all its Python workers come from."""
     while True:
         pids = spark.sparkContext.parallelize(range(8), 8).map(lambda _: os.getppid()).distinct().collect()
         if len(pids) >= wanted:

@@ -25,10 +25,10 @@ def java_home() -> Path:
     else:
         raise NoJava("needs Java 17 or 21: there is no java on PATH, and JAVA_HOME is not set")
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+        printed = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
     except OSError as error:
         raise NoJava(f"needs Java 17 or 21: {java}: {error.strerror}") from None
-    version = re.search(r'version "(\d+)', told)
+    version = re.search(r'version "(\d+)', printed)
     if version is None or int(version[1]) not in VERSIONS:
-        raise NoJava(f"needs Java 17 or 21, and {java} is {told.splitlines()[0] if told else 'silent'}")
+        raise NoJava(f"needs Java 17 or 21, and {java} is {printed.splitlines()[0] if printed else 'silent'}")
     return java.parents[1]

@@ -26,7 +26,7 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, bare_python: Path) -> Iterator[Cluster]:
-    """Its workers are told nothing that helps to find gnsqd: what a job needs comes with it."""
+    """Its workers get nothing that helps to find gnsqd: what a job needs comes with it."""
     environment = spark_environment(bare_python)
     environment.pop("PYTHONPATH", None)
     with Cluster(tmp_path_factory.mktemp("cluster"), environment) as cluster:
@@ -54,7 +54,7 @@ def test_a_cluster_reads_three_gnsqd_and_writes_to_one(
         driver = {**spark_environment(bare_python), "PYTHONPATH": str(archive)}
         submit += ["--py-files", archive]
     submit += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    told = {
+    arguments = {
         "source": {
             **daemon_options(*sources),
             "subscribe": "orders",
@@ -65,7 +65,7 @@ def test_a_cluster_reads_three_gnsqd_and_writes_to_one(
         "sink": {**sink_options(sink), "topic": "copies"},
         "checkpoint": str(tmp_path / "checkpoint"),
     }
-    with Process([*submit, JOB, json.dumps(told)], driver, tmp_path / "driver.log") as job:
+    with Process([*submit, JOB, json.dumps(arguments)], driver, tmp_path / "driver.log") as job:
         assert job.wait(300) == 0, job.text()[-20_000:]
         assert int(job.find(r"^executors (\d+)$")[1]) == 2
         assert int(job.find(r"^batches (\d+)$")[1]) >= 3

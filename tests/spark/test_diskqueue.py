@@ -34,8 +34,8 @@ COLUMNS = {
 
 
 def load(spark: "SparkSession", path: "Path | str | list[str]", **options: str) -> "DataFrame":
-    told = path if isinstance(path, list) else str(path)
-    return spark.read.format("nsq_diskqueue").options(**options).load(told)
+    paths = path if isinstance(path, list) else str(path)
+    return spark.read.format("nsq_diskqueue").options(**options).load(paths)
 
 
 def values(frame: "DataFrame") -> list[bytes]:
@@ -131,7 +131,7 @@ def test_columns_that_a_schema_leaves_out_are_not_made(spark: "SparkSession") ->
 
 
 @pytest.mark.parametrize(
-    "path, options, told",
+    "path, options, reported",
     [
         (None, {}, "option 'path' is required"),
         ("missing", {}, "there is no such directory"),
@@ -140,11 +140,11 @@ def test_columns_that_a_schema_leaves_out_are_not_made(spark: "SparkSession") ->
         (".", {"schema": "body BINARY"}, "there is no column body binary"),
     ],
 )
-def test_what_cannot_be_read_is_told_before_the_job(
-    spark: "SparkSession", tmp_path: Path, path: str | None, options: dict[str, Any], told: str
+def test_what_cannot_be_read_is_reported_before_the_job(
+    spark: "SparkSession", tmp_path: Path, path: str | None, options: dict[str, Any], reported: str
 ) -> None:
     reader = spark.read.format("nsq_diskqueue")
     if schema := options.pop("schema", None):
         reader = reader.schema(schema)
-    with pytest.raises(Exception, match=told):  # of pyspark, with the text of ours
+    with pytest.raises(Exception, match=reported):  # of pyspark, with the text of ours
         reader.options(**options).load(path and str(tmp_path / path)).collect()

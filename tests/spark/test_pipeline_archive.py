@@ -199,7 +199,7 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(
     assert found(read_archive(spark, str(tmp_path))) in (expected(first), expected([*first, *second]))
     ArchiveSink(LocalFiles(tmp_path)).write(as_frame(spark, second), "stream", 1)
     assert found(read_archive(spark, str(tmp_path))) == expected([*first, *second])
-    # What lists directories instead of following the log finds each once, too, when the leftovers are gone.
+    # What lists directories instead of following the log also finds each once when the leftovers are gone.
     sweep(files, 0, now=4e9)
     assert not [status.path for status in files.walk("_staging")]
     table = pyarrow.dataset.dataset(tmp_path, partitioning="hive").to_table(["message_id"])

@@ -129,7 +129,7 @@ def scrape(port: int) -> dict[str, float]:
     return {name.removesuffix('{pipeline="archive"}'): float(value) for name, _, value in lines}
 
 
-def test_a_continuous_archive_tells_prometheus_and_stops_on_a_signal(
+def test_a_continuous_archive_reports_to_prometheus_and_stops_on_a_signal(
     spark: "SparkSession", run: Run, gnsqd: Daemon, tmp_path: Path
 ) -> None:
     publish(gnsqd, "orders", [b"%d" % number for number in range(30)])
@@ -271,14 +271,14 @@ def test_rollup_of_topics_writes_windows_that_are_over(
     words = ["--topic", "orders", "--channel", "r", *sources(gnsqd), "--window", "1s", "--watermark", "1s"]
     publish(gnsqd, "orders", [b"first"] * 20)
 
-    def told() -> list[Any]:
+    def reported() -> list[Any]:
         ended = run("rollup", *words, "--output", output)
         assert ended.status == 0, ended.stderr
         publish(gnsqd, "orders", [b"x"])  # time goes on by it
         rows = [row for row in spark.read.parquet(str(output)).collect() if row.bytes >= 5]
         return rows if sum(row.messages for row in rows) == 20 else []
 
-    assert sum(row.bytes for row in eventually(told, timeout=100)) == 100
+    assert sum(row.bytes for row in eventually(reported, timeout=100)) == 100
     assert run("spool", "list", output, "--json").rows[0]["channel"] == "r"
 
 
@@ -344,25 +344,25 @@ BAD = [
 @pytest.mark.parametrize(
     "words, status, error", BAD, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
 )
-def test_a_mistake_is_told_in_one_line(run: Run, tmp_path: Path, words: list[str], status: int, error: str) -> None:
+def test_a_mistake_is_reported_in_one_line(run: Run, tmp_path: Path, words: list[str], status: int, error: str) -> None:
     (tmp_path / "empty").mkdir()
     places = {"OUT": tmp_path / "out", "EMPTY": tmp_path / "empty", "MISSING": tmp_path / "missing"}
-    told = [re.sub("OUT|EMPTY|MISSING", lambda found: str(places[found[0]]), word) for word in words]
-    ended = run(*told)
+    arguments = [re.sub("OUT|EMPTY|MISSING", lambda found: str(places[found[0]]), word) for word in words]
+    ended = run(*arguments)
     assert ended.status == status, ended
     assert one_line(ended.stderr).startswith("Error: ")
     assert error in ended.stderr
     assert not (tmp_path / "out").exists()
 
 
-def test_a_condition_that_is_none_is_told(run: Run, archived: tuple[Path, list[Event]]) -> None:
+def test_a_condition_that_is_none_is_reported(run: Run, archived: tuple[Path, list[Event]]) -> None:
     for condition, error in (("nope > 1", "`nope` cannot be resolved"), ("attempts >", "yntax error")):
         ended = run("replay", archived[0], "--dry-run", "--where", condition)
         assert ended.status == 2
         assert error in ended.stderr.splitlines()[-1]
 
 
-def test_nsqds_that_are_not_there_are_told(run: Run, archived: tuple[Path, list[Event]], tmp_path: Path) -> None:
+def test_nsqds_that_are_not_there_are_reported(run: Run, archived: tuple[Path, list[Event]], tmp_path: Path) -> None:
     nowhere = ["--nsqd-tcp-address", f"127.0.0.1:{free_port()}"]
     ended = run("replay", archived[0], *nowhere, "-o", "retryTimeoutMs=0")
     assert ended.status == 1
@@ -379,16 +379,16 @@ def test_a_topic_that_no_nsqd_has_is_an_error_unless_allowed(run: Run, gnsqd: Da
     ended = run(*words, "--summary", summary)
     assert ended.status == 4
     assert one_line(ended.stderr) == "Error: no nsqd has the topic 'order'; --allow-missing-topics runs nevertheless"
-    told = json.loads(summary.read_text())
-    assert (told["exit_code"], told["finished"], told["rows"]) == (4, False, 0)
+    reported = json.loads(summary.read_text())
+    assert (reported["exit_code"], reported["finished"], reported["rows"]) == (4, False, 0)
     assert not (tmp_path / "output").exists()
     ended = run(*words, "--allow-missing-topics", "--summary", "-", "--progress", "none")
     assert (ended.status, ended.stderr) == (0, "")
-    (told,) = ended.rows
-    assert (told["exit_code"], told["finished"], told["rows"], told["lag"]) == (0, True, 1, 0)
+    (reported,) = ended.rows
+    assert (reported["exit_code"], reported["finished"], reported["rows"], reported["lag"]) == (0, True, 1, 0)
 
 
-def test_an_address_for_metrics_that_is_taken_is_told(run: Run, gnsqd: Daemon, tmp_path: Path) -> None:
+def test_an_address_for_metrics_that_is_taken_is_reported(run: Run, gnsqd: Daemon, tmp_path: Path) -> None:
     publish(gnsqd, "t", [b"1"])
     taken = "{}:{}".format(*gnsqd.http_address)
     words = ["--topic", "t", "--channel", "c", *sources(gnsqd), "--metrics-address", taken, tmp_path / "output"]

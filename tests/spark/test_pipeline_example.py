@@ -1,5 +1,5 @@
 """The example of spark-pipelines.md, end to end: JSON events published by pynsq are archived, compacted, rolled up and
-replayed, and nothing is lost, doubled or changed on the way.
+replayed, and nothing is lost, duplicated or changed on the way.
 
 `GNSQD_EXAMPLE_EVENTS` says how many (`make spark-example`: a million). What is expected is computed from the events
 that the publisher generates, not from what any step says.
@@ -31,7 +31,7 @@ TOPICS = {"orders": 1, "clicks": 2}  # and the seeds of their events
 
 
 class Totals(NamedTuple):
-    """What can't stay the same when a body is lost, doubled or changed."""
+    """What can't stay the same when a body is lost, duplicated or changed."""
 
     messages: int
     bytes: int

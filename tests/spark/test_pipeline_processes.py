@@ -53,7 +53,7 @@ def test_a_command_says_only_what_it_has_to_say_and_heeds_ctrl_c(
             start_new_session=True,
         )
     try:
-        # Spark tells of a batch some time after its commit.
+        # Spark reports a batch some time after its commit.
         eventually(lambda: process.poll() is not None or "\n" in errors.read_text(), timeout=200)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to the JVM and its Python workers too
         out, _ = process.communicate(timeout=2 * DEADLINE)
@@ -99,9 +99,9 @@ def test_a_drain_that_sigterm_stops_says_in_one_line_that_it_is_unfinished(
     lines = [line for line in errors.read_text().splitlines() if "  batch " not in line]
     assert len(lines) == 1, lines
     assert lines[0].startswith("Error: stopped by SIGTERM before everything was read: ")
-    told = json.loads(summary.read_text())
-    assert (told["finished"], told["stopped_by"], told["exit_code"]) == (False, "SIGTERM", 3)
-    assert 0 < told["rows"] < 20_000
+    reported = json.loads(summary.read_text())
+    assert (reported["finished"], reported["stopped_by"], reported["exit_code"]) == (False, "SIGTERM", 3)
+    assert 0 < reported["rows"] < 20_000
 
 
 def test_spark_submit_runs_it_with_what_py_files_brings(

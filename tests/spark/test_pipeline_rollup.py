@@ -70,7 +70,7 @@ def test_counts_bytes_rates_and_latencies_are_those_of_the_events(spark: "SparkS
         assert row.latency_max_ms == pytest.approx(max(latencies))
 
 
-def test_channels_and_percentiles_are_as_told(spark: "SparkSession") -> None:
+def test_channels_and_percentiles_are_as_given(spark: "SparkSession") -> None:
     events = generate(20, ("orders",))
     ahead = [event.timestamp_ns - 1_000_000_000 for event in events]  # the clocks of the nsqds are
     (row,) = roll_up(as_frame(spark, events, ahead), "1 day", percentiles=[0.25, 0.999], channels=True).collect()
@@ -147,13 +147,13 @@ def test_schemas_are_read_from_ddl_or_sparks_json(spark: "SparkSession") -> None
         (["kind", "kind"], [], "--group-by 'kind': the result has another column"),
     ],
 )
-def test_fields_that_cannot_serve_are_told(
+def test_fields_that_cannot_serve_are_reported(
     spark: "SparkSession", group_by: list[str], values: list[str], error: str
 ) -> None:
     schema = read_schema(DDL + ", topic STRING")
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as reported:
         roll_up_json(as_frame(spark, generate(1)), schema, group_by, values)
-    assert error in str(told.value)
+    assert error in str(reported.value)
 
 
 def test_nothing_can_be_inferred_from_what_is_no_json(spark: "SparkSession") -> None:
@@ -162,7 +162,7 @@ def test_nothing_can_be_inferred_from_what_is_no_json(spark: "SparkSession") -> 
         infer_schema(spark, as_frame(spark, events), 10)
 
 
-def test_a_stream_tells_each_window_once_and_drops_what_is_later_than_the_watermark(
+def test_a_stream_reports_each_window_once_and_drops_what_is_later_than_the_watermark(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
     def at(number: int, minute: float, name: str = "orders") -> Event:
@@ -187,7 +187,9 @@ def test_a_stream_tells_each_window_once_and_drops_what_is_later_than_the_waterm
         )
         assert query.awaitTermination(60)
         dropped += sum(
-            operator.numRowsDroppedByWatermark for told in query.recentProgress for operator in told.stateOperators
+            operator.numRowsDroppedByWatermark
+            for progress in query.recentProgress
+            for operator in progress.stateOperators
         )
     rows = spark.read.parquet(str(output)).collect()
     minutes = sorted(

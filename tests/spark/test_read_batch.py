@@ -29,10 +29,10 @@ def read(spark: "SparkSession", tmp_path: Path) -> Read:
     """Makes a frame of all that waits in the channel `spark` of a topic, with a spool unless the options say not."""
 
     def called(*daemons: Daemon, topic: str = "orders", **options: str) -> "DataFrame":
-        told = {**daemon_options(*daemons), "subscribe": topic, "channel": "spark", **options}
+        given = {**daemon_options(*daemons), "subscribe": topic, "channel": "spark", **options}
         if not {"spool", "peek"} & set(options):
-            told["spoolLocation"] = str(tmp_path / "spool")
-        return spark.read.format("nsq").options(**told).load()
+            given["spoolLocation"] = str(tmp_path / "spool")
+        return spark.read.format("nsq").options(**given).load()
 
     return called
 
@@ -41,7 +41,7 @@ def values(frame: "DataFrame") -> list[bytes]:
     return sorted(bytes(row.value) for row in frame.select("value").collect())
 
 
-def test_a_row_tells_everything_of_its_message(read: Read, nsqd: Daemon) -> None:
+def test_a_row_has_everything_of_its_message(read: Read, nsqd: Daemon) -> None:
     before = time.time_ns()
     publish(nsqd, "orders", [b"\x00\xff", b"text"])
     rows = sorted(read(nsqd).collect(), key=lambda row: bytes(row.value))
@@ -136,7 +136,7 @@ def test_peek_takes_nothing(read: Read, nsqd: Daemon) -> None:
     assert values(read(nsqd)) == sorted(bodies(100))
 
 
-def test_a_read_without_a_spool_has_to_be_told_so(read: Read, nsqd: Daemon) -> None:
+def test_a_read_without_a_spool_has_to_be_requested(read: Read, nsqd: Daemon) -> None:
     publish(nsqd, "orders", bodies(10))
     with pytest.raises(Exception) as error:
         read(nsqd, spool="on").count()
@@ -154,7 +154,7 @@ def test_messages_in_flight_elsewhere_are_left_alone(read: Read, nsqd: Daemon) -
 
 
 @pytest.mark.parametrize(
-    "options, told",
+    "options, reported",
     [
         ({"subscirbe": "x"}, "unknown option 'subscirbe': did you mean 'subscribe'?"),
         ({"maxInFlight": "many"}, "option 'maxInFlight' has the value 'many'"),
@@ -162,12 +162,14 @@ def test_messages_in_flight_elsewhere_are_left_alone(read: Read, nsqd: Daemon) -
         ({"nsq.lookupd.http.addresses": "127.0.0.1:1"}, "contradict"),
     ],
 )
-def test_a_wrong_option_is_told_before_any_job(spark: "SparkSession", options: dict[str, str], told: str) -> None:
+def test_a_wrong_option_is_reported_before_any_job(
+    spark: "SparkSession", options: dict[str, str], reported: str
+) -> None:
     frame = spark.read.format("nsq").option("subscribe", "orders").option("channel", "spark")
     frame = frame.option("nsq.nsqd.tcp.addresses", "127.0.0.1:4150").options(**options)
     with pytest.raises(Exception) as error:
         frame.load().collect()
-    assert told in str(error.value)
+    assert reported in str(error.value)
 
 
 def test_a_topic_that_nobody_has_is_an_error(read: Read, nsqd: Daemon) -> None:

@@ -53,10 +53,10 @@ class Streams:
         self.sink = Sink()
 
     def start(self, options: dict[str, str], **trigger: Any) -> "StreamingQuery":
-        told = {"subscribe": "orders", "channel": "spark", "spoolLocation": str(self.spool), **options}
-        if told.get("spool") == "off":
-            del told["spoolLocation"]
-        writer = self.spark.readStream.format("nsq").options(**told).load().writeStream
+        given = {"subscribe": "orders", "channel": "spark", "spoolLocation": str(self.spool), **options}
+        if given.get("spool") == "off":
+            del given["spoolLocation"]
+        writer = self.spark.readStream.format("nsq").options(**given).load().writeStream
         writer = writer.foreachBatch(self.sink.take).option("checkpointLocation", str(self.directory / "checkpoint"))
         return (writer.trigger(**trigger) if trigger else writer).start()
 
@@ -164,7 +164,7 @@ def test_what_is_left_is_reported_with_each_batch(streams: Streams, nsqd: Daemon
     assert lags == [2000, 1000, 0]
 
 
-def test_a_spool_that_was_deleted_is_told(streams: Streams, nsqd: Daemon) -> None:
+def test_a_spool_that_was_deleted_is_reported(streams: Streams, nsqd: Daemon) -> None:
     publish(nsqd, "orders", bodies(10))
     streams.drain(daemon_options(nsqd))
     shutil.rmtree(streams.spool)

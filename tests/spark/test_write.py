@@ -82,7 +82,7 @@ def test_options_of_tls_reach_the_tasks(spark: "SparkSession", nsqd_factory: Dae
 
 
 @pytest.mark.parametrize(
-    "columns, options, told",
+    "columns, options, reported",
     [
         ("id", {"topic": "t"}, "the frame has no column value"),
         ("id AS value", {"topic": "t"}, "the column value of the frame is BIGINT: expected BINARY or STRING"),
@@ -91,8 +91,8 @@ def test_options_of_tls_reach_the_tasks(spark: "SparkSession", nsqd_factory: Dae
         ("'x' AS value", {"topic": "t", "mode": "overwrite"}, "what is in a topic cannot be replaced"),
     ],
 )
-def test_what_cannot_be_written_is_told_before_the_job(
-    spark: "SparkSession", gnsqd: Daemon, columns: str, options: dict[str, Any], told: str
+def test_what_cannot_be_written_is_reported_before_the_job(
+    spark: "SparkSession", gnsqd: Daemon, columns: str, options: dict[str, Any], reported: str
 ) -> None:
     ran = spark.sparkContext.accumulator(0)
 
@@ -101,7 +101,7 @@ def test_what_cannot_be_written_is_told_before_the_job(
         return (number,)
 
     frame = spark.sparkContext.parallelize([1]).map(noted).toDF("id LONG")
-    with pytest.raises(Exception, match=told):  # of pyspark, with the text of ours
+    with pytest.raises(Exception, match=reported):  # of pyspark, with the text of ours
         write(frame.selectExpr(columns), gnsqd, **options)
     assert ran.value == 0
     assert counts(gnsqd) == {}
@@ -170,13 +170,13 @@ def test_a_batch_that_failed_is_published_when_the_stream_starts_again(
 
 
 @pytest.mark.parametrize(
-    "options, told",
+    "options, reported",
     [({"topic": "t", "batchsizes": "1"}, "did you mean 'batchSize'?"), ({}, "no topic: give the option 'topic'")],
 )
-def test_a_stream_that_cannot_be_written_is_told(
-    spark: "SparkSession", gnsqd: Daemon, tmp_path: Path, options: dict[str, str], told: str
+def test_a_stream_that_cannot_be_written_is_reported(
+    spark: "SparkSession", gnsqd: Daemon, tmp_path: Path, options: dict[str, str], reported: str
 ) -> None:
     (tmp_path / "lines.txt").write_text("line")
-    with pytest.raises(Exception, match=told):
+    with pytest.raises(Exception, match=reported):
         start(spark, tmp_path / "*.txt", tmp_path / "checkpoint", **addresses(gnsqd), **options).awaitTermination()
     assert counts(gnsqd) == {}

@@ -29,12 +29,12 @@ def publish(daemon: Daemon, topic: str, bodies: Sequence[bytes]) -> None:
 
 
 def bodies(count: int, prefix: str = "") -> list[bytes]:
-    """So many that can be told from each other."""
+    """That many different ones."""
     return [b"%s%d" % (prefix.encode(), number) for number in range(count)]
 
 
 def take(daemon: Daemon, topic: str, count: int, channel: str = "check") -> list[bytes]:
-    """Consume so many messages, and see that no more come."""
+    """Consume that many messages, and see that no more come."""
     client = Client(daemon.tcp_address)
     client.subscribe(topic, channel, rdy=2500)
     taken: list[bytes] = []

@@ -49,7 +49,7 @@ LEVELS = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 # Packages that only hold others: they are imported with whatever is in them, so they import nothing.
 HOLDERS = ("gnsqd", "gnsqd.observe")
 
-# Directories that are no packages but hold some, which are imported by their own names.
+# Directories that are not packages but hold some, which are imported by their own names.
 ROOTS = ("contrib",)
 
 # What the executors of Spark import beside the standard library: nothing that a wheel of gnsqd without its dependencies

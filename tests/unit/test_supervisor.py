@@ -98,7 +98,7 @@ def test_what_a_thread_raises_is_for_who_waits_for_it(watched: Watched, capsys: 
     assert (watched.it.crashes, watched.ends, watched.text) == ({}, 0, "")
 
 
-def test_who_is_told_to_end_has_not_crashed(watched: Watched) -> None:
+def test_who_is_asked_to_end_has_not_crashed(watched: Watched) -> None:
     for spawn in (watched.it.spawn, watched.it.spawn_for_client):
         greenlet = spawn("aLoop", lambda: gevent.sleep(100))
         gevent.sleep(0)

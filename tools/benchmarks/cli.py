@@ -32,9 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows = select(arguments.rows)
         results, failures = run_rows(rows, arguments, load)
         if results:
-            print((report.markdown if arguments.markdown else report.text)(results, load))
+            document = report.document(results, load)
+            print((report.markdown if arguments.markdown else report.text)(document))
             if arguments.json:
-                report.write_json(arguments.json, results, load)
+                report.write_json(arguments.json, document)
     except (BenchmarkError, OSError) as error:
         failures = [error]
     except KeyboardInterrupt:
@@ -118,7 +119,7 @@ def positive_seconds(text: str) -> float:
 
 
 def find_lanes(arguments: argparse.Namespace) -> list[Lane]:
-    """The real nsqd and each of ours that is there and built as its name says; tells which is left out, and why."""
+    """The real nsqd and each of ours that is there and built as its name requires; logs which is left out, and why."""
     try:
         lanes = [Lane.parse("nsqd", arguments.real)]
     except BenchmarkError as error:

@@ -1,4 +1,4 @@
-"""A publisher and a consumer that cost the machine next to nothing: where NSQ's own bench programs cannot tell what
+"""A publisher and a consumer that cost the machine next to nothing: where NSQ's own bench programs cannot measure what
 went through in the end, or how long all of a backlog takes.
 
 All bodies of a topic are zeros and of one size, so whole chunks of what arrives are taken apart at once. That is so
@@ -112,7 +112,7 @@ class Requeuer(Consumer):
 
 
 def consuming(consumers: Sequence[Consumer], rdy: int) -> Iterator[tuple[Consumer, int]]:
-    """Give them a window, and say without end who got something, and how many messages; BenchmarkError if no more
+    """Give them a window, and yield without end who got something, and how many messages; BenchmarkError if no more
     come."""
     done = 0
     with selectors.DefaultSelector() as selector:

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.lanes import BenchmarkError, Lane
 from benchmarks.row import RATE, Load, Measurement, RanDry, Row
 
-# A figure this close to what the load reaches with the sink says as much about the load as about the daemon.
+# A figure this close to what the load reaches with the sink depends on the load as much as on the daemon.
 NEAR_LIMIT = 0.8
 
 
@@ -95,7 +95,7 @@ def run_row(
     stored: Callable[[Lane], Path],
     sink: Lane | None = None,
 ) -> list[RowResult]:
-    """Measures `row` on every lane `turns` times, and once on the sink if the row wants that; BenchmarkError if a
+    """Measures `row` on every lane `turns` times, and once on the sink if the row requires that; BenchmarkError if a
     daemon or a client fails.
 
     `stored` gives the data path that a lane's daemon starts on in rows that want a backlog on disk.

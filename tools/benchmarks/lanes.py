@@ -64,7 +64,7 @@ class Lane:
                 daemon.kill()
 
     def build(self) -> str | None:
-        """How the lane's program says it was built, `compiled` or `plain`; None from the real nsqd."""
+        """How the lane's program reports that it was built, `compiled` or `plain`; None from the real nsqd."""
         with self.running() as daemon:
             _, _, body = daemon.http("GET", "/metrics")
         found = re.search(rb'^gnsqd_build_info\{.*lane="(\w+)"', body, re.MULTILINE)

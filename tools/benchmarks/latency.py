@@ -38,7 +38,7 @@ def trip_beside_neighbour(daemon: Daemon, load: Load) -> Measurement:
 
 
 def trip_beside_requeues(daemon: Daemon, load: Load) -> Measurement:
-    """The longest while two channels of another topic each requeue a share of a backlog, at random, for an hour."""
+    """The longest while two channels of another topic each requeue a random share of a backlog for an hour later."""
     create_channel(daemon)
     done = threading.Event()
 

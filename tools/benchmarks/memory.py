@@ -1,6 +1,6 @@
 """`python tools/benchmarks memory`: how much memory a daemon takes while a backlog is filled and drained.
 
-What bounds it is told in contrib/docs/memory.md; `bound` is that formula. The peaks come from /proc, so this wants
+contrib/docs/memory.md describes what bounds it; `bound` is that formula. The peaks come from /proc, so this needs
 Linux.
 """
 
@@ -19,7 +19,7 @@ RDY = 100
 MEM_QUEUE_SIZE = 10_000  # nsqd's default
 SETTLE_SECONDS = 120.0
 
-# contrib/docs/memory.md says what they are made of.
+# contrib/docs/memory.md explains them.
 DAEMON = 60 * MB
 PER_MESSAGE = 300  # bytes besides the body
 PER_PUBLISHED_BYTE = 3

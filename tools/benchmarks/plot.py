@@ -18,7 +18,7 @@ DOTS_PER_INCH = 80
 
 
 def draw(points: Sequence[Point], what: dict[str, str], path: Path) -> None:
-    """Writes a PNG; `what` says of each dimension what the messages are. Raises OSError."""
+    """Writes a PNG; `what` is, for each dimension, what the messages are. Raises OSError."""
     dimensions = list(dict.fromkeys(point.dimension for point in points))
     lanes = list(dict.fromkeys(point.lane for point in points))
     size = (INCHES[0] * len(dimensions), INCHES[1] * len(FIGURES))

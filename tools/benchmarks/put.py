@@ -1,6 +1,6 @@
 """Topic put and topic-to-channel put inside the process: nsq's own Go benchmarks beside the same loop in ours.
 
-They need no daemon; the one that runs meanwhile says by what it is, and by its command line, what to measure.
+They need no daemon; what to measure is determined by the one that runs meanwhile, and by its command line.
 """
 
 import json
@@ -45,11 +45,11 @@ def own_put(python: Sequence[str], kind: str, seconds: float) -> float:
 
 
 def interpreter(command: Sequence[str]) -> list[str]:
-    """The Python that runs the program which `command` starts; BenchmarkError if that does not tell."""
+    """The Python that runs the program which `command` starts; BenchmarkError if that is unclear."""
     if "-m" in command:
         return [word for word in command[: command.index("-m")] if word != "-P"]
     with open(command[0], "rb") as file:
         line = file.readline(4096)
     if not line.startswith(b"#!") or b"python" not in line:
-        raise BenchmarkError(f"cannot tell which Python runs {command[0]}")
+        raise BenchmarkError(f"it is unclear which Python runs {command[0]}")
     return line[2:].decode().split()

@@ -69,5 +69,5 @@ def wait_for_depth(daemon: Daemon, count: int) -> None:
 
 
 def wait_for_topic(daemon: Daemon) -> None:
-    """Until the topic has handed everything to its channel: that is work on these messages, too."""
+    """Until the topic has handed everything to its channel: that is also work on these messages."""
     eventually(lambda: topic_stats(daemon)["depth"] == 0, "topic is empty", SETTLE_SECONDS)

@@ -77,6 +77,7 @@ MEGABYTES = Unit("MB", ",.1f", speed=False)
 KILOBYTES = Unit("kB", ",.1f", speed=False)
 PERCENT = Unit("% of a CPU", ".1f", speed=False)
 SHARE = Unit("%", ".1f", speed=False)
+UNITS = {unit.name: unit for unit in (RATE, SECONDS, NANOSECONDS, MILLISECONDS, MEGABYTES, KILOBYTES, PERCENT, SHARE)}
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Row:
     unit: Unit = RATE
     stored: bool = False  # the daemon starts with a backlog on disk
     in_memory: bool = True  # nothing of what is measured should be on disk
-    sink: bool = False  # the load's own limit is worth knowing: it meets the sink, too
+    sink: bool = False  # the load's own limit is worth knowing: it is also run against the sink
     tls: bool = False
     by_durability: bool = False  # of each gnsqd one row, without and with; the real nsqd has none
     parts: tuple[str, ...] = ()  # names of the figures, where there are several: a line each

@@ -1,7 +1,7 @@
 """What is measured: the table ROWS. The procedures are in throughput, latency, fairness, footprint,
 storage and put.
 
-Bodies have 200 bytes where nothing else is said. Of the load generator's rows nearly all meet the sink, too.
+Bodies have 200 bytes unless the row differs. Nearly all rows of the load generator are also run against the sink.
 """
 
 from benchmarks.fairness import sharing, stalling

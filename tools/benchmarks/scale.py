@@ -1,5 +1,5 @@
 """`python tools/benchmarks scale`: what a message costs against the number of topics, channels, consumers, connections,
-and of messages in flight and deferred; and what the daemon takes at rest with so many of them.
+and of messages in flight and deferred; and what the daemon takes at rest with that many of them.
 
 Cost is the daemon's CPU time, which a busy machine disturbs less than a rate. Each point is a fresh daemon and a fixed
 number of messages, so all of it takes a known time: less than 15 minutes for three daemons.
@@ -50,8 +50,8 @@ def nothing(daemon: Daemon, count: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Dimension:
-    """Something there can be many of. `present` makes that it is so; `work` then moves about so many messages, returns
-    once the daemon is done with them, and says how many it were and what CPU time the daemon took."""
+    """Something there can be many of. `present` provides them; `work` then moves about that many messages, returns
+    once the daemon is done with them, with their number and the CPU time that the daemon took."""
 
     name: str
     what: str  # the messages that are moved
@@ -230,7 +230,7 @@ def parser() -> argparse.ArgumentParser:
 
 def load_plot() -> Callable[[Sequence[Point], dict[str, str], Path], None]:
     try:
-        from benchmarks.plot import draw  # here, because only this wants matplotlib
+        from benchmarks.plot import draw  # here, because only this needs matplotlib
     except ImportError as error:
         raise BenchmarkError(f"a plot needs matplotlib: {error}") from None
     return draw

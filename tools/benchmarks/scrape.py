@@ -2,7 +2,7 @@
 
 The daemon has 1,000 topics with 3 channels each. It is scraped alone; then a publisher sends one PUB after the other
 and times the answers, alone at first, then while another process scrapes all the time. Two of these three processes
-work at a time, so this wants two cores that nobody else needs.
+work at a time, so this needs two cores that nobody else needs.
 """
 
 import argparse
@@ -58,7 +58,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Result:
-    """`alone` and `beside` are scrapes, `before` and `during` PUBs; of the latter those that met a scrape."""
+    """`alone` and `beside` are scrapes, `before` and `during` PUBs; of the latter the ones that met a scrape."""
 
     alone: list[Span]
     beside: list[Span]

@@ -35,7 +35,7 @@ def drainer(rdy: int) -> Callable[[Daemon, Load], Measurement]:
     """All that is stored goes to as many connections as nsq's bench programs open.
 
     The last windows are left out of the rate: less than an output buffer's load waits up to output-buffer-timeout for
-    the next tick, and that is no speed.
+    the next tick, which is not a speed.
     """
 
     def measure(daemon: Daemon, load: Load) -> Measurement:

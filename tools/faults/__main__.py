@@ -1,6 +1,6 @@
-"""`python -m faults`: strikes both daemons, prints the table of what they lost, and writes it into
+"""`python -m faults`: injects faults into both daemons, prints the table of what they lost, and writes it into
 contrib/docs/reliability.md, some rows of it into the README. That takes about an hour, most of it for 500 kills a row;
-daemons that promise nothing are struck a fifth as often."""
+daemons that promise nothing get a fifth of the faults."""
 
 import argparse
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from daemons import PEERS, own_command
-from faults import blows
+from faults import injection
 from faults.ledger import Outcome, kill_loop
 
 DOCUMENT = Path(__file__).parents[2] / "contrib" / "docs" / "reliability.md"
@@ -27,7 +27,7 @@ GNSQD = ((), SYNCED, ("--durability=process",), ("--durability=disk",))
 
 
 class Row(NamedTuple):
-    """`run` takes command, times and flags; `real` if the real nsqd can be struck so, too."""
+    """`run` takes command, times and flags; `real` if the real nsqd can also be run so."""
 
     fault: str
     run: Callable[..., Outcome]
@@ -37,10 +37,10 @@ class Row(NamedTuple):
 
 ROWS = (
     Row("SIGKILL", kill_loop, 500),
-    Row("power lost: what was not synced is gone", blows.lose_power, 50, real=False),
-    Row("disk full", blows.fill_disk, 5),
-    Row("SIGSTOP, then SIGCONT", blows.stand_still, 30),
-    Row("clock set by up to an hour", blows.set_clock, 30, real=False),
+    Row("power lost: what was not synced is gone", injection.lose_power, 50, real=False),
+    Row("disk full", injection.fill_disk, 5),
+    Row("SIGSTOP, then SIGCONT", injection.stand_still, 30),
+    Row("clock set by up to an hour", injection.set_clock, 30, real=False),
 )
 
 
@@ -86,14 +86,14 @@ def write(lines: Sequence[str]) -> None:
         table = "".join(f"{row}\n" for row in rows)
         before, begin, rest = document.read_text().partition(BEGIN)
         _, end, after = rest.partition(END)
-        document.write_text(f"{before}{begin}\n{table}\n{end}{after}")
+        document.write_text(f"{before}{begin}{table}{end}{after}")
 
 
 def promised(row: Row, name: str, flags: tuple[str, ...]) -> bool:
     """Whether nothing may be lost by that."""
     if row.run is kill_loop:
         return "--durability=process" in flags or "--durability=disk" in flags
-    return name == "gnsqd" and (row.run is not blows.lose_power or "--durability=disk" in flags)
+    return name == "gnsqd" and (row.run is not injection.lose_power or "--durability=disk" in flags)
 
 
 def main() -> int:
@@ -101,7 +101,7 @@ def main() -> int:
     parser.add_argument(
         "--rows", default="", help="only rows that this regular expression finds; nothing is written then"
     )
-    parser.add_argument("--times", type=int, help="so many blows each")
+    parser.add_argument("--times", type=int, help="that many faults each")
     arguments = parser.parse_args()
     # All that was started ends with it, in the background too.
     for number in (signal.SIGINT, signal.SIGTERM):

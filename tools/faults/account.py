@@ -1,6 +1,6 @@
-"""The account of a topic: what its publishers were told, against what a consumer gets in the end.
+"""The account of a topic: what its publishers were answered, against what a consumer gets in the end.
 
-An acknowledged message must come. One that was refused must not, but for the first part of a batch: of an MPUB the
+An acknowledged message must come. One that was refused must not, except for the first part of a batch: of an MPUB the
 daemon keeps what came before the message that it could not write (NSQD-COMPAT 2.4).
 """
 
@@ -16,7 +16,7 @@ REFUSED = {"PUB": "E_PUB_FAILED PUB", "MPUB": "E_MPUB_FAILED MPUB", "DPUB": "E_D
 
 
 class Account:
-    """Publishes to one topic of a daemon; bodies are unique, so that each can be told from all others. DPUB asks for a
+    """Publishes to one topic of a daemon; bodies are unique, so that each can be identified. DPUB asks for a
     `delay` in ms."""
 
     def __init__(self, daemon: Daemon, topic: str, *, delay: int = 1) -> None:
@@ -26,7 +26,7 @@ class Account:
         self.acknowledged: list[bytes] = []
         self.refused: list[list[bytes]] = []
         self.unanswered: list[bytes] = []
-        self.error = ""  # of the last refusal that said why
+        self.error = ""  # of the last refusal with a reason
         self._client: Client | None = None
 
     def publish(self, verb: str, *sizes: int) -> bool:

@@ -1,6 +1,6 @@
 """gnsqd with a wall clock that a test sets while it runs, as an operator or NTP would; monotonic time goes on.
 
-As a program: adds to `time.time` and `time.time_ns` what a shared file says, and runs gnsqd's `__main__` with the
+As a program: adds to `time.time` and `time.time_ns` the number in a shared file, and runs gnsqd's `__main__` with the
 arguments given. As a module: `WallClock` is the test's end of that file.
 """
 
@@ -25,7 +25,7 @@ class WallClock:
         self.command = ["env", f"{VARIABLE}={path}", *python, "-P", __file__]
 
     def set(self, offset: float) -> None:
-        """So many seconds after the true time, before it where that is negative."""
+        """That many seconds after the true time, before it where that is negative."""
         with self._path.open("r+b" if self._path.exists() else "wb") as file:
             file.write(_OFFSET.pack(offset))
 

@@ -60,7 +60,7 @@ SYNC_NEVER = ("--sync-every=1000000", "--sync-timeout=1h")
 
 
 class Outcome(NamedTuple):
-    """Bodies: those that were acknowledged, those finished before the kill, and how often each came after it."""
+    """Bodies: the acknowledged ones, the ones finished before the kill, and how often each came after it."""
 
     acknowledged: frozenset[bytes]
     finished: frozenset[bytes]
@@ -72,7 +72,7 @@ class Outcome(NamedTuple):
 
     @property
     def duplicated(self) -> frozenset[bytes]:
-        """Those that came although they had been finished, before the kill or after it."""
+        """Bodies that came although they had been finished, before the kill or after it."""
         return frozenset(body for body, count in self.delivered.items() if count > 1 or body in self.finished)
 
 

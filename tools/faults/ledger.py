@@ -157,14 +157,14 @@ class Load:
         assert refused, error
         if refused[1] == b"FIN":
             body = finishing[refused[2]].pop()
-            self._ledger.unsure[name].add(body)  # that it came again is no duplicate
+            self._ledger.unsure[name].add(body)  # that it came again does not make it a duplicate
             self._ledger.again[name].discard(body)
             if not finishing[refused[2]]:
                 del self._ledger.finished[name][body]
 
 
 class Outcome(NamedTuple):
-    """Messages, but for the last: the longest time that a daemon took from its start until it answered."""
+    """Messages, except for the last: the longest time that a daemon took from its start until it answered."""
 
     acknowledged: int
     lost: int
@@ -173,14 +173,14 @@ class Outcome(NamedTuple):
 
 
 def kill_loop(command: list[str], kills: int, *flags: str, seed: int | None = None) -> Outcome:
-    """What becomes of messages in a daemon, ours or the real one, that is killed so many times."""
+    """What becomes of messages in a daemon, ours or the real one, that is killed that many times."""
     with tempfile.TemporaryDirectory() as directory:
         ledger = run(command, Path(directory), kills, random.getrandbits(32) if seed is None else seed, *flags)
     return Outcome(len(ledger.acknowledged), len(ledger.lost()), ledger.duplicated(), max(ledger.starts, default=0.0))
 
 
 def run(command: list[str], directory: Path, kills: int, seed: int, *flags: str) -> Ledger:
-    """Kill so many times, then take everything; the ledger."""
+    """Kill that many times, then take everything; returns the ledger."""
     chance = random.Random(seed)
     ledger = Ledger()
     daemon = Daemon(command, directory / "data", "--msg-timeout=1s", *flags)

@@ -2,7 +2,7 @@
 
 Publishers and consumers of topics that live throughout keep a tally. Around them topics, channels and connections come
 and go, lasting ones are paused for a while, and somebody looks at everything. What is chosen depends on the seed alone;
-what it meets depends on time, too.
+what it meets also depends on time.
 """
 
 import itertools
@@ -56,7 +56,7 @@ class MixedLoad:
         self._lock = threading.Lock()
         self._names = itertools.count()
         self._stopping = threading.Event()  # nothing new is begun
-        self._stopped = threading.Event()  # consumers end, too
+        self._stopped = threading.Event()  # consumers also end
         others = [self._come_and_go, self._pause, self._look]
         self._others = [self._start(body, body.__name__) for body in others]
         self._others += [self._start(self._publish, f"publisher {number}") for number in range(PUBLISHERS)]
@@ -88,7 +88,7 @@ class MixedLoad:
             thread.join()
 
     def stop(self) -> None:
-        """End the consumers, too."""
+        """Also end the consumers."""
         self._stopping.set()
         self._stopped.set()
         for thread in (*self._others, *self._consumers):

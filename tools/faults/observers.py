@@ -42,7 +42,7 @@ class GoodClients:
                     last = self._stopping.wait(0.002)
                     body = b"%d " % self._sent + self._random.randbytes(self._random.randrange(200))
                     self._sent += 1
-                    self._all_sent = last  # only now, so that the consumer waits for this one, too
+                    self._all_sent = last  # only now, so that the consumer also waits for this one
                     began = self._began[body] = time.monotonic()
                     client.command(b"PUB " + GOOD.encode(), body)
                     while (answer := client.response()) == HEARTBEAT:

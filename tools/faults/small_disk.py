@@ -90,7 +90,7 @@ class SmallDisk:
         return subprocess.run(argv, stderr=subprocess.DEVNULL).returncode == 0
 
     def names(self) -> list[str]:
-        """The files on it but for what was taken, in order."""
+        """The files on it except what was taken, in order."""
         return sorted(path.name for path in self.files.iterdir() if not path.name.startswith(BALLAST))
 
     def close(self) -> None:

@@ -224,7 +224,7 @@ class Soak:
         self.rows.append(Row("greenlets before and after", before.greenlets, after.greenlets, greenlets))
 
     def _at_rest(self) -> Sample:
-        """Without what waits for the garbage collector, which comes once a minute."""
+        """Without garbage that the collector, which runs once a minute, has not freed yet."""
         assert self._daemon.http("POST", "/debug/freememory")[0] == 200
         return look(self._daemon, 0)
 

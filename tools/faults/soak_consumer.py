@@ -1,6 +1,6 @@
 """One connection of a consumer that never doubts what became of a message.
 
-FIN is not answered, unless it is refused. So from time to time the consumer finishes what is no message, a *fence*:
+FIN is not answered, unless it is refused. So from time to time the consumer finishes what is not a message, a *fence*:
 when that is refused, all that was sent before has been read, and what was not refused was taken.
 """
 
@@ -71,7 +71,7 @@ class Consumer:
             self._client.command(b"FIN " + FENCE)
 
     def _read(self, seconds: float | None = None) -> bool:
-        """Whether something came within so many seconds; TimeoutError without a number."""
+        """Whether something came within that many seconds; TimeoutError without a number."""
         try:
             frame = self._client.frame(seconds)
         except TimeoutError:

@@ -1,6 +1,6 @@
 """What the clients of a soak know: of a topic what was published, of each of its channels what came and was finished.
 
-A message is a number, which its body tells, and costs some bytes here, so that those of hours fit into memory. That is
+A message is a number, which is in its body, and costs some bytes here, so that those of hours fit into memory. That is
 exact where every publisher waits for its answer, and a FIN or REQ counts only once it is known to have been read.
 """
 
@@ -29,7 +29,7 @@ class Receipts:
             self.attempts.extend([0] * count)
 
     def deliver(self, number: int, attempts: int) -> None:
-        """It came; what comes late, after a later delivery of the same message, is no news."""
+        """It came; what comes late, after a later delivery of the same message, is ignored."""
         with self._lock:
             if attempts > self.attempts[number]:
                 self.attempts[number] = attempts
@@ -47,7 +47,7 @@ class Receipts:
                     self.finished_count += 1
 
     def requeue(self, count: int) -> None:
-        """So many REQ were sent, or, where it is negative, refused."""
+        """That many REQ were sent, or, where it is negative, refused."""
         with self._lock:
             self.requeues += count
 
@@ -86,7 +86,7 @@ class Tally:
         return number
 
     def acknowledge(self, bodies: Sequence[bytes]) -> None:
-        """A publisher was told OK for them."""
+        """A publisher received OK for them."""
         numbers = [self.number(body) for body in bodies]
         with self._lock:
             for number in numbers:
@@ -104,7 +104,7 @@ class Tally:
         return all(receipts.finished_count == self.count for receipts in self.channels.values())
 
     def complaints(self, stats: dict[str, Any]) -> list[str]:
-        """What is wrong at the end, when nothing should be left; `stats` is what the daemon says of the topic."""
+        """What is wrong at the end, when nothing should be left; `stats` are the daemon's, of the topic."""
         found = [
             (f"{key} {stats[key]}", f"{wanted} expected")
             for key, wanted in (("depth", 0), ("message_count", self.count), ("message_bytes", self.bytes))
@@ -130,7 +130,7 @@ class Tally:
         if lost := self.lost(name):
             found.append(f"{len(lost)} messages lost, such as {lost[:3]}")
         if receipts.finished_count > self.count:
-            found.append("messages that nobody was told OK for")
+            found.append("messages without an OK")
         if receipts.again:
             found.append(f"{len(receipts.again)} finished messages delivered again, such as {receipts.again[:3]}")
         return found

@@ -349,7 +349,7 @@ def let_it_sync() -> Step:
 
 
 def holds(*, topic: Position = (0, 0), channel: Position = (0, 0), in_flight: int = 0, deferred: int = 0) -> Step:
-    """Wait until /stats says so; of topic and channel the messages in memory and those on disk."""
+    """Wait until /stats has that; of topic and channel the messages in memory and those on disk."""
 
     def counts(victim: Victim) -> tuple[Position, Position, int, int]:
         stats, entry = victim.topic(), victim.channel()
@@ -372,7 +372,7 @@ def in_memory_and_on_disk(stats: dict[str, Any]) -> Position:
 def files(
     queue: str, records: dict[int, int], *, read: Position | None = (0, 0), written: Position | None = (0, 0)
 ) -> Step:
-    """Wait until the data files hold so many records, and meta tells of these positions (None: of any)."""
+    """Wait until the data files hold that many records, and meta has these positions (None: any)."""
 
     def found(victim: Victim) -> tuple[dict[int, int], Position | None, Position | None]:
         meta_read, meta_written = victim.synced(queue)
@@ -382,7 +382,7 @@ def files(
 
 
 def all_read(queue: str) -> Step:
-    """Wait until meta tells that all records of the one data file have been read; nothing to wait for without one."""
+    """Wait until meta shows that all records of the one data file have been read; nothing to wait for without one."""
 
     def step(victim: Victim) -> None:
         count = victim.records(queue).get(0, 0)

@@ -37,7 +37,7 @@ Sides = tuple[Side, Side]
 
 
 class Arena:
-    """Daemons to play to: one pair with a memory queue and one without, as the session's seed wants it."""
+    """Daemons to play to: one pair with a memory queue and one without, as the session's seed requires."""
 
     def __init__(self, in_memory: Sides, on_disk: Sides) -> None:
         self._pairs = (in_memory, on_disk)
@@ -63,7 +63,7 @@ class Arena:
         return session.trace
 
     def judge(self, seed: str) -> None:
-        """Play; a Difference says what is left of the session when steps that play no part are left out."""
+        """Play; a Difference has what is left of the session when steps that play no part are left out."""
         try:
             self.play(seed)
         except Difference as error:
@@ -130,7 +130,7 @@ class Outcome(NamedTuple):
 
 
 def play(nsqd: Path, seed: int, steps: int, first: int = 0, stride: int = 1, enough: int = 1) -> Outcome:
-    """So many steps, of the sessions `first`, `first + stride` and so on, or so many differences."""
+    """That many steps, of the sessions `first`, `first + stride` and so on, or that many differences."""
     differences = []
     with (
         tempfile.TemporaryDirectory(prefix="gnsqd-differential-", dir=fast_directory()) as directory,
@@ -156,7 +156,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="model.differential", description=__doc__)
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=random.getrandbits(32))
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="so many pairs of daemons at a time")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="pairs of daemons at a time")
     parser.add_argument("--session", help="play this one alone")
     parser.add_argument("--only", help="and of it these steps")
     arguments = parser.parse_args()

@@ -30,7 +30,7 @@ EXPLAINED = [
         r"OK",
     ),
     Explained(
-        "no two messages of the daemon have one id; in nsqd it may be that of a message of this topic, too (item 12)",
+        "no two messages of the daemon have one id; in nsqd it may also be that of a message of this topic (item 12)",
         r"(FIN|REQ|TOUCH) .* of another topic",
         r"_FAILED \w+ ID failed ID not in flight",
         r"",

@@ -3,7 +3,7 @@
     PYTHONPATH=tests:tools python -m model.interleaving --steps=100000 --seed=1 --durability=process
 
 Nobody waits for anybody, unless a step is about just that: answers come when they come. What is chosen depends on the
-seed alone; what it meets depends on time, too.
+seed alone; what it meets also depends on time.
 """
 
 import argparse
@@ -306,7 +306,7 @@ class Run:
             self._daemon.kill()
         else:
             assert self._daemon.terminate() == 0
-        self._settle()  # what the daemon said before it ended counts
+        self._settle()  # what the daemon answered before it ended counts
         self._disconnect()
         for topic in self._topics.values():
             for channel in topic.channels.values():

@@ -1,7 +1,7 @@
 """Plays commands and requests to two daemons at a time, and compares what they answer.
 
 Every step waits until both daemons are at rest: for the answers and the messages that have to come (`queues` knows how
-many), and until /stats of both says the same, and that everything is where it must end up. So the outcome is
+many), and until /stats of both is the same, and that everything is where it must end up. So the outcome is
 determined: one thing is outstanding at a time, and of the consumers of a channel one at most has room.
 """
 
@@ -64,7 +64,7 @@ class Connection:
 
 
 class Player:
-    """`sides` are ours and the real one; `trace` tells what was done."""
+    """`sides` are ours and the real one; `trace` records what was done."""
 
     def __init__(self, sides: tuple[Side, Side], patience: float = PATIENCE) -> None:
         self.sides = sides
@@ -111,7 +111,7 @@ class Player:
             self.queues.adopt(stats)
             expected = self.queues.stats()
             if stats != expected:
-                return [stats, f"so, too, but it should be {expected}"]
+                return [stats, f"the same in both, but it should be {expected}"]
         return [ours, real]
 
     def ask(self, what: str, body: bytes | None = None) -> list[Answer]:
@@ -120,7 +120,7 @@ class Player:
         return [side.web.answer() for side in self.sides]
 
     def _receive(self, connection: Connection, count: int) -> None:
-        """So many messages, the same from both."""
+        """That many messages, the same from both."""
         for link, arrived in zip(connection.links, connection.arrived, strict=True):
             while len(arrived) < count:
                 frame = link.frame()
@@ -141,7 +141,7 @@ class Player:
     # Talking
 
     def talk(self, connection: Connection, data: bytes, replies: int = 1) -> list[Frame]:
-        """Send, and so many replies, the same from both; messages that come between them are kept. No more come after
+        """Send; expect that many replies, the same from both; messages between them are kept. No more come after
         that to a FENCE, or after the end of the connection, which must follow on a fatal error."""
         for link in connection.links:
             link.send(data)

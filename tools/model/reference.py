@@ -12,7 +12,7 @@ TOLERANCE = 0.01  # seconds; clocks on disk are coarser, and not the same
 
 
 class Consumer(Protocol):
-    """Who sent a FIN, REQ or TOUCH: `sync` waits until the daemon has executed all of them, and tells the reference
+    """Who sent a FIN, REQ or TOUCH: `sync` waits until the daemon has executed all of them, and reports to it
     about those it refused; `fences` are the times that this was done. `read_at` is when it last took what had come."""
 
     fences: int
@@ -22,7 +22,7 @@ class Consumer(Protocol):
 
 
 class Came(NamedTuple):
-    """A message: read at `at`, after so many fences of its connection, the last of them sent at `since`."""
+    """A message: read at `at`, after that many fences of its connection, the last of them sent at `since`."""
 
     id: bytes
     attempts: int
@@ -52,7 +52,7 @@ class Record:
     answered_at: float = 0.0
     finished: bool = False
     raced: bool = False  # its holder's last answer may have been for this delivery
-    doubtful: bool = False  # nobody can tell whether the daemon knows the last answer
+    doubtful: bool = False  # it is unknown whether the daemon got the last answer
 
 
 class Broken(AssertionError):
@@ -159,7 +159,7 @@ class Channel:
 
 @dataclass(eq=False)
 class Topic:
-    """`waiting` are those that no channel was there for, with their `not_before`."""
+    """`waiting` are the messages published before there was a channel, with their `not_before`."""
 
     timeout: float
     channels: dict[str, Channel] = field(default_factory=dict)

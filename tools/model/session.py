@@ -370,7 +370,7 @@ class Session(Player):
         what = f"GET /stats?format={self.chance.choice(('json', 'json', 'text'))}&topic={topic}&channel={channel}"
         what = what.replace("#", "%23").removesuffix("&channel=") + "&include_mem=false"
         self.note(what)
-        self.eventually(lambda: [shown(answer.body) for answer in self.ask(what)], "what is told of clients")
+        self.eventually(lambda: [shown(answer.body) for answer in self.ask(what)], "the statistics of clients")
         return True
 
 

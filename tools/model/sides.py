@@ -200,7 +200,7 @@ Stats = dict[str, tuple[int, bool, dict[str, tuple[int, int, int, int, bool]]]]
 
 
 def counts(text: bytes) -> Stats:
-    """What `/stats?format=json` tells of each topic: depth, paused and the channels; of each channel depth, in flight,
+    """What `/stats?format=json` has of each topic: depth, paused and the channels; of each channel depth, in flight,
     deferred, clients and paused. `text` begins behind `"topics":`."""
     topics: list[dict[str, Any]] = json.loads(b'{"topics":' + text)["topics"] or []
     return {
@@ -223,6 +223,6 @@ def counts(text: bytes) -> Stats:
 
 
 def shown(stats: bytes) -> list[str]:
-    """What both daemons must say: without times and ports, and the clients in any order."""
+    """What both daemons must answer: without times and ports, and the clients in any order."""
     text = NAMELESS.sub("", stats.decode()).replace("},{", "}\n{").replace("[{", "[\n{").replace("}]", "}\n]")
     return sorted(line.strip() for line in text.split("\n"))

@@ -1,1 +1,1 @@
-"""The commands of gnsq-pipeline, one module for each, loaded by name when it is wanted (`cli.COMMANDS`)."""
+"""The commands of gnsq-pipeline, one module for each, loaded by name when it is used (`cli.COMMANDS`)."""

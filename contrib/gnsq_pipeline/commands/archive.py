@@ -23,9 +23,15 @@ from gnsq_pipeline.source import directories, require_topics, stream_options
 @source_options
 @click.argument("output", metavar="DIRECTORY")
 @reading_options
-@click.option("--compact", is_flag=True, help="Compact hours that are over: at the end, or now and then.")
-@click.option("--compact-every", type=DURATION, default="10m", show_default=True, help="How often that is.")
-@click.option("--target-size", type=SIZE, default="128m", show_default=True, help="The most that files grow to by it.")
+@click.option("--compact", is_flag=True, help="Compact past hours, at the end or regularly.")
+@click.option(
+    "--compact-every",
+    type=DURATION,
+    default="10m",
+    show_default=True,
+    help="Time between compactions with --continuous.",
+)
+@click.option("--target-size", type=SIZE, default="128m", show_default=True, help="Maximum size of compacted files.")
 @run_options
 @spark_options
 def archive(
@@ -49,8 +55,8 @@ def archive(
 ) -> None:
     """Write topics to Parquet below DIRECTORY, partitioned by topic, date and hour (UTC) of the messages' timestamps.
 
-    Reads all that waits and ends; with --continuous it goes on. Each message is archived exactly once, also when the
-    run is killed and started again with the same spool and checkpoint, which are in DIRECTORY unless told otherwise.
+    Reads all queued messages and ends; with --continuous it does not end. Each message is archived exactly once, even
+    if the run is killed and started again with the same spool and checkpoint, which are in DIRECTORY by default.
     """
     from gnsq_pipeline.archive import ArchiveSink, unmoved
     from gnsq_pipeline.compaction import HOUR_OPEN, KEEP, closed_before, compact_archive, sweep

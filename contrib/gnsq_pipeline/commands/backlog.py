@@ -1,4 +1,4 @@
-"""`gnsq-pipeline backlog`: what waits in the data directories of nodes that are down."""
+"""`gnsq-pipeline backlog`: queued messages in the data directories of nodes that are down."""
 
 import glob
 import time
@@ -14,8 +14,15 @@ from gnsq_pipeline.session import SessionSettings, spark_session
 @click.command()
 @click.argument("directories", metavar="DIRECTORY...", nargs=-1, required=True)
 @click.option("--topic", "topics", type=NAME, multiple=True, help="Only queues of this topic; may be repeated.")
-@click.option("--channel", "channels", type=NAME, multiple=True, help="Only queues of this channel; may be repeated.")
-@click.option("--all", "all_messages", is_flag=True, help="Also what is still in the files but was read already.")
+@click.option(
+    "--channel",
+    "channels",
+    type=NAME,
+    multiple=True,
+    metavar="CHANNEL",
+    help="Only queues of this channel; may be repeated.",
+)
+@click.option("--all", "all_messages", is_flag=True, help="Include messages that were read but are still in the files.")
 @json_option
 @spark_options
 def backlog(
@@ -26,10 +33,10 @@ def backlog(
     as_json: bool,
     session: SessionSettings,
 ) -> None:
-    """What waits in data directories, gnsqd's or nsqd's, of nodes that are down: one row for each queue.
+    """Report the queued messages in data directories of gnsqd or nsqd, for nodes that are down, with a row per queue.
 
-    The directories (patterns such as /mnt/*/nsqd may be quoted) are read in parallel, a task for each file. Damaged
-    places are named, and make the exit code 1.
+    The directories (patterns such as /mnt/*/nsqd may be quoted) are read in parallel, with a task for each file. Damage
+    is reported with its position, and causes exit code 1.
     """
     from gnsq_pipeline.backlog import damages, summarise
     from gnsq_pipeline.display import tasks_shown

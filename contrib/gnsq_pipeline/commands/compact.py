@@ -12,23 +12,23 @@ from gnsq_pipeline.session import SessionSettings, spark_session
 
 @click.command()
 @click.argument("directory", metavar="DIRECTORY")
-@click.option("--target-size", type=SIZE, default="128m", show_default=True, help="The most that files grow to.")
+@click.option("--target-size", type=SIZE, default="128m", show_default=True, help="Maximum size of compacted files.")
 @click.option(
     "--min-files",
     type=click.IntRange(min=2),
     default=2,
     show_default=True,
     metavar="N",
-    help="Leave it at fewer small files than that.",
+    help="Merge only if there are at least this many small files.",
 )
 @click.option(
     "--keep-replaced",
     type=DURATION,
     default="1h",
     show_default=True,
-    help="How long replaced files stay, for readers that began before; 0 removes them at once.",
+    help="Time for which replaced files are kept, for readers that have started; 0 removes them at once.",
 )
-@click.option("--adopt", is_flag=True, help="First make an archive that was moved or copied here right.")
+@click.option("--adopt", is_flag=True, help="First correct the log of an archive that was moved or copied here.")
 @json_option
 @spark_options
 def compact(
@@ -40,9 +40,9 @@ def compact(
     as_json: bool,
     session: SessionSettings,
 ) -> None:
-    """Compact the archive in DIRECTORY, and remove what earlier compactions and crashes left.
+    """Compact the archive in DIRECTORY, and remove leftovers of earlier compactions and crashes.
 
-    Safe while the archive is written and read: readers see the small files or the large one, never both.
+    The archive may be written and read meanwhile: readers see either the small files or the large one.
     """
     from gnsq_pipeline.archive import adopt as adopt_archive
     from gnsq_pipeline.archive import require_archive

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("directory", metavar="DIRECTORY")
 @destination_options
-@click.option("--to-topic", type=NAME, metavar="TOPIC", help="Publish all to this topic, rather than each to its own.")
+@click.option("--to-topic", type=NAME, metavar="TOPIC", help="Publish all to this topic, not each to its own.")
 @click.option("--topic", "topics", type=NAME, multiple=True, help="Only messages of this topic; may be repeated.")
-@click.option("--since", type=MOMENT, metavar="TIME", help="Only messages from then on: 2026-11-21T13:00 (UTC).")
-@click.option("--until", type=MOMENT, metavar="TIME", help="Only messages before then.")
-@click.option("--where", metavar="SQL", help="Only messages for which this holds: attempts > 1, value like '%error%'.")
+@click.option(
+    "--since", type=MOMENT, metavar="TIME", help="Only messages at or after this time, as 2026-11-21T13:00 (UTC)."
+)
+@click.option("--until", type=MOMENT, metavar="TIME", help="Only messages before this time.")
+@click.option("--where", metavar="SQL", help="Only messages that match: attempts > 1, value like '%error%'.")
 @click.option(
     "--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Publish at most N messages a second."
 )
@@ -43,7 +45,7 @@ def replay(
 ) -> None:
     """Publish messages of the archive in DIRECTORY, or of any Parquet with a column `value`, to NSQ.
 
-    At least once: when a task fails and runs again, its messages are published again. In no certain order.
+    Delivery is at least once: a task that fails runs again, and publishes its messages again. The order is not kept.
     """
     from gnsq_pipeline.archive import read_archive
     from gnsq_pipeline.display import tasks_shown

@@ -32,11 +32,11 @@ Rollup = Callable[["DataFrame"], "DataFrame"]
 @click.command()
 @subscription_options
 @source_options
-@click.option("--from-archive", metavar="DIRECTORY", help="Roll up an archive rather than topics of nsqds.")
-@click.option("--since", type=MOMENT, metavar="TIME", help="Of the archive, only messages from then on.")
-@click.option("--until", type=MOMENT, metavar="TIME", help="Of the archive, only messages before then.")
-@click.option("--window", type=TIMEOUT, default="1m", show_default=True, help="The length of a window.")
-@click.option("--watermark", type=TIMEOUT, default="10m", show_default=True, help="How late a message may come.")
+@click.option("--from-archive", metavar="DIRECTORY", help="Aggregate this archive, not topics of nsqds.")
+@click.option("--since", type=MOMENT, metavar="TIME", help="With an archive: only messages at or after this time.")
+@click.option("--until", type=MOMENT, metavar="TIME", help="With an archive: only messages before this time.")
+@click.option("--window", type=TIMEOUT, default="1m", show_default=True, help="Length of a window.")
+@click.option("--watermark", type=TIMEOUT, default="10m", show_default=True, help="Maximum delay of a message.")
 @click.option(
     "--percentile",
     "percentiles",
@@ -44,23 +44,28 @@ Rollup = Callable[["DataFrame"], "DataFrame"]
     multiple=True,
     default=(50.0, 95.0, 99.0),
     show_default=True,
-    help="A percentile of the latencies; may be repeated.",
+    help="Percentile of the latencies; may be repeated.",
 )
-@click.option("--by-channel", is_flag=True, help="Group by channel too.")
+@click.option("--by-channel", is_flag=True, help="Also group by channel.")
 @click.option(
-    "--json-schema", metavar="DDL|@FILE", help="Roll up JSON bodies of this schema: user STRING, amount DOUBLE."
+    "--json-schema", metavar="DDL|@FILE", help="Aggregate JSON bodies of this schema: user STRING, amount DOUBLE."
 )
-@click.option("--infer", is_flag=True, help="Roll up JSON bodies of a schema that is inferred from the archive.")
-@click.option("--infer-from", metavar="DIRECTORY", help="For topics of nsqds: the archive to infer it from.")
+@click.option("--infer", is_flag=True, help="Aggregate JSON bodies, with a schema inferred from the archive.")
+@click.option("--infer-from", metavar="DIRECTORY", help="For topics of nsqds: archive from which to infer the schema.")
 @click.option(
-    "--infer-rows", type=click.IntRange(min=1), default=10_000, show_default=True, metavar="N", help="From N bodies."
+    "--infer-rows",
+    type=click.IntRange(min=1),
+    default=10_000,
+    show_default=True,
+    metavar="N",
+    help="Bodies to infer it from.",
 )
 @click.option("--group-by", metavar="FIELDS", help="Fields of the bodies to group by: kind,user.country.")
 @click.option(
-    "--value", "values", multiple=True, metavar="FIELD", help="A number in the bodies to sum up; may be repeated."
+    "--value", "values", multiple=True, metavar="FIELD", help="Number in the bodies to aggregate; may be repeated."
 )
-@click.option("--output", metavar="DIRECTORY", help="Write the result there as Parquet, rather than printing it.")
-@click.option("--updates", is_flag=True, help="Of a stream, print windows whenever they change, not when they end.")
+@click.option("--output", metavar="DIRECTORY", help="Write the result to Parquet files instead of printing it.")
+@click.option("--updates", is_flag=True, help="Print windows of a stream at each change, not at their end.")
 @reading_options
 @json_option
 @run_options
@@ -96,10 +101,10 @@ def rollup(
     summary_file: str | None,
     session: SessionSettings,
 ) -> None:
-    """Counts, bytes, rates and latency percentiles for each topic and window of the messages' timestamps.
+    """Report counts, bytes, rates and latency percentiles for each topic and window of the messages' timestamps.
 
-    With --json-schema or --infer the same of fields of JSON bodies. A stream tells a window once the watermark has
-    passed its end, and keeps those that are open for the next run; of an archive all windows are told.
+    With --json-schema or --infer it aggregates fields of JSON bodies. A window of a stream is reported when the
+    watermark has passed its end; open windows are kept for the next run. Of an archive all windows are reported.
     """
     from gnsq_pipeline.running import stoppable, stopping
     from gnsq_pipeline.streaming import follow, triggered
@@ -107,7 +112,7 @@ def rollup(
 
     bodies = _bodies_wanted(json_schema, infer or infer_from is not None, group_by, values)
     if infer and not (infer_from or from_archive):
-        raise UsageError("--infer wants bodies that can be read twice: --from-archive, or --infer-from an archive")
+        raise UsageError("--infer needs bodies that can be read twice: --from-archive, or --infer-from an archive")
     schema_text = _schema_text(json_schema) if json_schema else None
     options: dict[str, str] = {}
     if from_archive is None:
@@ -175,13 +180,13 @@ def _bodies_wanted(json_schema: str | None, infer: bool, group_by: str | None, v
     return bool(json_schema or infer)
 
 
-def _schema_text(told: str) -> str:
-    if not told.startswith("@"):
-        return told
+def _schema_text(given: str) -> str:
+    if not given.startswith("@"):
+        return given
     try:
-        return Path(told[1:]).read_text("utf-8")
+        return Path(given[1:]).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise NotFound(f"--json-schema {told}: {getattr(error, 'strerror', None) or error}") from None
+        raise NotFound(f"--json-schema {given}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _of_topics(messages: "DataFrame", topics: tuple[str, ...]) -> "DataFrame":

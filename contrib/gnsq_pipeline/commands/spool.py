@@ -12,9 +12,9 @@ _DIRECTORY = click.argument("directory", metavar="DIRECTORY")
 
 @click.group()
 def spool() -> None:
-    """Look into the spool of a stream, publish from it again, and clean it up.
+    """Inspect the spool of a stream, publish its messages again, or clean it up.
 
-    DIRECTORY is a spool, or the output of a pipeline that has its spool in it.
+    DIRECTORY is a spool, or the output of a pipeline that contains its spool.
     """
 
 
@@ -22,7 +22,7 @@ def spool() -> None:
 @_DIRECTORY
 @json_option
 def list_streams(directory: str, as_json: bool) -> None:
-    """The streams: batches, segments, messages, suspects (ids whose FIN is in doubt), bytes."""
+    """List the streams: batches, segments, messages, suspects (ids whose FIN is in doubt), bytes."""
     from gnsq_pipeline.spool_report import stream_rows
 
     show_rows("", stream_rows(directory), as_json)
@@ -33,7 +33,7 @@ def list_streams(directory: str, as_json: bool) -> None:
 @click.argument("stream")
 @json_option
 def show(directory: str, stream: str, as_json: bool) -> None:
-    """The batches of one stream, named by the begin of its id."""
+    """List the batches of one stream. STREAM is the beginning of its id."""
     from gnsq_pipeline.spool_report import batch_rows
 
     show_rows("", batch_rows(directory, stream), as_json)
@@ -43,8 +43,8 @@ def show(directory: str, stream: str, as_json: bool) -> None:
 @_DIRECTORY
 @click.argument("stream")
 @destination_options
-@click.option("--to-topic", type=NAME, metavar="TOPIC", help="Publish all to this topic, rather than each to its own.")
-@click.option("--all", "committed", is_flag=True, help="Also messages that are committed and still there.")
+@click.option("--to-topic", type=NAME, metavar="TOPIC", help="Publish all to this topic, not each to its own.")
+@click.option("--all", "committed", is_flag=True, help="Include committed messages that are still there.")
 @click.option("--dry-run", is_flag=True, help="Only count what would be published.")
 @json_option
 def replay(
@@ -56,9 +56,9 @@ def replay(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Publish messages of a stream again that no query has committed, for a checkpoint that is gone.
+    """Publish the uncommitted messages of a stream whose checkpoint is lost.
 
-    Nothing in the spool is changed. At least once: a second run publishes them again.
+    The spool is not changed, so a second run publishes them again.
     """
     from gnsq_pipeline.spool_replay import replay as replay_one
     from pyspark_nsq.options import parse
@@ -75,10 +75,10 @@ def replay(
 
 @spool.command()
 @_DIRECTORY
-@click.option("--older-than", type=DURATION, default="1d", show_default=True, help="How long ago they must have begun.")
+@click.option("--older-than", type=DURATION, default="1d", show_default=True, help="Minimum age of the reads.")
 @json_option
 def prune(directory: str, older_than: float, as_json: bool) -> None:
-    """Remove what batch reads left; of streams nothing, which look after themselves while they run."""
+    """Remove the messages that batch reads left. Streams clean up their spools themselves."""
     from gnsq_pipeline.spool_report import prune as prune_reads
 
     show_rows("", prune_reads(directory, older_than), as_json)
@@ -87,10 +87,12 @@ def prune(directory: str, older_than: float, as_json: bool) -> None:
 @spool.command()
 @_DIRECTORY
 @click.argument("stream")
-@click.option("--with-uncommitted", is_flag=True, help="Also when messages are lost by it that are nowhere else.")
+@click.option(
+    "--with-uncommitted", is_flag=True, help="Remove it even if it has uncommitted messages, which are then lost."
+)
 @json_option
 def remove(directory: str, stream: str, with_uncommitted: bool, as_json: bool) -> None:
-    """Remove a stream whose query and checkpoint are gone for good, named by the begin of its id."""
+    """Remove a stream whose query will not run again. STREAM is the beginning of its id."""
     from gnsq_pipeline.spool_report import remove as remove_one
 
     show_rows("", [remove_one(directory, stream, with_uncommitted)], as_json)

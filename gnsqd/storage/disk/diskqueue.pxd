@@ -8,15 +8,15 @@ cdef class DiskQueue:
     cdef public long long sync_timeout
     cdef public object due_times
     cdef object _files, _log, _syncer, _opening, _syncs
-    cdef long long _max_bytes_per_file, _sync_every, _sync_at, _tell_every, _depth, _read_file, _read_pos, _write_file
-    cdef long long _write_pos, _safe_write_pos, _finished_size, _read_end, _operations, _synced_operations, _told_pos
-    cdef long long _told_operations, _reads_untold, _meta_changes
+    cdef long long _max_bytes_per_file, _sync_every, _sync_at, _save_every, _depth, _read_file, _read_pos, _write_file
+    cdef long long _write_pos, _safe_write_pos, _finished_size, _read_end, _operations, _synced_operations, _saved_pos
+    cdef long long _saved_operations, _unsaved_reads, _meta_changes
     cdef dict _finished
     cdef RecordReader _reader
     cdef list _peeked_ends
     cdef int _write_descriptor
     cdef set _unsynced_files
-    cdef bint _telling, _closed
+    cdef bint _save_pending, _closed
 
     cdef bint _readable(self)
     @cython.locals(size=Py_ssize_t, min_size=Py_ssize_t, max_size=Py_ssize_t, first=Py_ssize_t, i=Py_ssize_t, pos=cython.longlong)
@@ -29,6 +29,6 @@ cdef class DiskQueue:
     @cython.locals(ends=list)
     cpdef advance(self, Py_ssize_t count)
     cdef _check_tail(self)
-    @cython.locals(untold=cython.longlong, behind=cython.longlong)
+    @cython.locals(unsaved=cython.longlong, behind=cython.longlong)
     cdef _note(self, long long operations, ends=*)
     cpdef wait_synced(self)

@@ -6,12 +6,12 @@ is set aside as `.bad` with the rest of its file.
 
 Everything runs on the hub's thread and nothing that moves records yields. Only fsync happens in the Syncer's threads,
 in three steps: note the positions, fsync the files written to and a new meta file (thread), rename that over the old
-meta file (hub again). Writing goes on meanwhile, and meta never tells of records that are not safe on disk. One thing
+meta file (hub again). Writing goes on meanwhile, and meta only has records that are safe on disk. One thing
 cannot wait: a change of file numbers is written to meta at once, without fsync, as is the first meta file ahead of the
 first record. Otherwise, after a kill, the real nsqd would begin to write a file that holds records.
 
-What was read is somebody's to finish now, and after a kill it is gone unless meta tells of an older read position.
-That is why the position in meta, the *told* one, moves no more often than in the real nsqd: every sync-every
+What was read is somebody's to finish now, and after a kill it is gone unless meta has an older read position.
+That is why the position in meta, the *saved* one, moves no more often than in the real nsqd: every sync-every
 operations, to the byte, with a change of file numbers, and by time-out. Records written are synced more often.
 """
 
@@ -55,13 +55,13 @@ class DiskQueue:
         self._sync_every = options.sync_every
         # A sync runs while the other half of the operations that may be unsynced comes in.
         self._sync_at = max(1, options.sync_every // 2)
-        self._tell_every = max(1, options.sync_every)
+        self._save_every = max(1, options.sync_every)
         self._log = log
         self._syncer = syncer
 
         self._opening = open_queue(self._files, log)
         self._depth, self._read_file, self._read_pos, self._write_file, self._write_pos = self._opening.meta
-        self._safe_write_pos = self._write_pos  # how far meta may tell of the write file
+        self._safe_write_pos = self._write_pos  # the highest write position that meta may have
         self._finished = self._files.sizes_between(self._read_file, self._write_file - 1)  # bytes of finished files
         self._finished_size = sum(self._finished.values())
         self._files.data_files.note_opened(name)
@@ -72,10 +72,10 @@ class DiskQueue:
 
         self._unsynced_files: set[int] = set()
         self._operations = self._synced_operations = 0
-        self._told_pos = self._read_pos  # in the file being read
-        self._told_operations = 0  # when that was the read position
-        self._reads_untold = 0  # records consumed behind it
-        self._telling = False  # no sync has written it yet
+        self._saved_pos = self._read_pos  # in the file being read
+        self._saved_operations = 0  # when that was the read position
+        self._unsaved_reads = 0  # records consumed behind it
+        self._save_pending = False  # no sync has written it yet
         self._meta_changes = 0  # those the hub made, past a sync that may be under way
         self._syncs = GroupCommit(f"sync:{name}", self._sync)
         self._closed = False
@@ -106,7 +106,7 @@ class DiskQueue:
         self.due_times.write_held()
 
     def _put_back(self, held_back: dict[bytes, bytes]) -> None:
-        """Put the messages back that a killed daemon held back, except those that are also in the queue. What can't be
+        """Put the messages back that a killed daemon held back, except ones that are also in the queue. What cannot be
         written stays in the side file until the next start."""
         for payloads in self.read_all():
             self.due_times.returned(payloads)
@@ -133,7 +133,7 @@ class DiskQueue:
         if self._closed:
             raise StorageError("exiting")
         min_size, max_size = self._files.min_size, MAX_RECORD_SIZE
-        first = 0  # of those that go to the present write file together
+        first = 0  # of the records that go to the present write file together
         pos = self._write_pos
         try:
             for i, payload in enumerate(payloads):
@@ -213,7 +213,7 @@ class DiskQueue:
         self._write_pos = self._safe_write_pos = 0
 
     def _set_finished(self, number: int, size: int) -> None:
-        """A file is finished, with so many bytes, or, with 0, gone."""
+        """A file is finished, with that many bytes, or, with 0, gone."""
         self._finished_size += size - self._finished.pop(number, 0)
         if size:
             self._finished[number] = size
@@ -294,7 +294,7 @@ class DiskQueue:
         self._peeked_ends = ends[count:]
         self._read_pos = ends[count - 1]
         self._depth -= count
-        self._reads_untold += count
+        self._unsaved_reads += count
         self._note(count, ends)
         if self._read_file < self._write_file and self._read_pos == self._read_end:
             self._finish_read_file()
@@ -341,20 +341,20 @@ class DiskQueue:
         """Count operations; if they are reads, `ends` are the positions behind each."""
         self._operations += operations
         self._syncer.note(self)
-        untold = self._operations - self._told_operations
-        if untold >= self._tell_every:
-            behind = untold % self._tell_every
-            self._tell(ends[operations - behind - 1] if ends else self._read_pos, behind, behind if ends else 0)
-        if self._telling or self._operations - self._synced_operations >= self._sync_at:
+        unsaved = self._operations - self._saved_operations
+        if unsaved >= self._save_every:
+            behind = unsaved % self._save_every
+            self._save(ends[operations - behind - 1] if ends else self._read_pos, behind, behind if ends else 0)
+        if self._save_pending or self._operations - self._synced_operations >= self._sync_at:
             self._syncs.start()
 
-    def _tell(self, read_pos: int, operations: int = 0, reads: int = 0) -> None:
-        """Let meta tell of a read position that is so many operations ago, `reads` of them reads."""
+    def _save(self, read_pos: int, operations: int = 0, reads: int = 0) -> None:
+        """Save in meta a read position that is that many operations ago, `reads` of them reads."""
         self.due_times.write_held()
-        self._told_pos = read_pos
-        self._told_operations = self._operations - operations
-        self._reads_untold = reads
-        self._telling = True
+        self._saved_pos = read_pos
+        self._saved_operations = self._operations - operations
+        self._unsaved_reads = reads
+        self._save_pending = True
 
     def wait_synced(self) -> None:
         while self._operations - self._synced_operations > self._sync_every:
@@ -362,32 +362,32 @@ class DiskQueue:
                 break  # a disk that can't sync does not stop the queue; it has been logged
 
     def start_sync(self) -> "AsyncResult[StorageError | None]":
-        self._tell(self._read_pos)
+        self._save(self._read_pos)
         return self._syncs.start()
 
     def _sync(self) -> StorageError | None:
         try:
             while self._unsynced():
                 self._sync_once()
-                if not self._telling and self._operations - self._synced_operations < self._sync_at:
+                if not self._save_pending and self._operations - self._synced_operations < self._sync_at:
                     break
         except StorageError as error:
             self._log.error("DISKQUEUE(%s) failed to sync - %s", self.name, error)
             return error
         finally:
-            if not self._unsynced() and self._told_operations == self._operations:
+            if not self._unsynced() and self._saved_operations == self._operations:
                 self._syncer.forget(self)
             elif not self._closed:
                 self._syncer.note(self)
         return None
 
     def _unsynced(self) -> bool:
-        return self._telling or self._operations != self._synced_operations
+        return self._save_pending or self._operations != self._synced_operations
 
     def _sync_once(self) -> None:
         operations, meta_changes, meta = self._operations, self._meta_changes, self._meta(self._write_pos)
         numbers, self._unsynced_files = self._unsynced_files, set()
-        self._telling = False
+        self._save_pending = False
         temporary = temporary_path(self._files.meta_path)
         try:
             paths = [self._files.path(number) for number in numbers]
@@ -404,13 +404,13 @@ class DiskQueue:
                     os.unlink(temporary)
         except StorageError:
             self._unsynced_files |= numbers
-            self._telling = self.due_times.unsynced = True
+            self._save_pending = self.due_times.unsynced = True
             raise
         self._synced_operations = max(operations, self._synced_operations)
 
     def _change_meta(self) -> None:
-        """Tell of new file numbers at once; the sync that follows makes it durable."""
-        self._tell(self._read_pos)
+        """Write new file numbers to meta at once; the sync that follows makes it durable."""
+        self._save(self._read_pos)
         self._write_meta()
         self._note(1)
 
@@ -428,8 +428,8 @@ class DiskQueue:
             self._write_meta()
 
     def _meta(self, write_pos: int) -> Meta:
-        depth = self.depth + self._reads_untold
-        return Meta(depth, self._read_file, self._told_pos, self._write_file, write_pos)
+        depth = self.depth + self._unsaved_reads
+        return Meta(depth, self._read_file, self._saved_pos, self._write_file, write_pos)
 
     # The end
 
@@ -444,8 +444,8 @@ class DiskQueue:
             return
         self._closed = True
         self._log.info("DISKQUEUE(%s): deleting", self.name)
-        if not self._readable() and self._told_operations != self._operations:
-            self._tell(self._read_pos)
+        if not self._readable() and self._saved_operations != self._operations:
+            self._save(self._read_pos)
             self._write_meta()  # what was read must not look lost should a kill come before all files are gone
         self._remove_files()
         self._files.data_files.note_deleted(self.name)
@@ -459,8 +459,8 @@ class DiskQueue:
         self._unsynced_files.clear()
         self._synced_operations = self._operations
         self.due_times.remove()
-        self._tell(0)
-        self._telling = False
+        self._save(0)
+        self._save_pending = False
         self._meta_changes += 1  # a sync that is under way must not bring the meta file back
         self._syncer.forget(self)
         failure = None
@@ -481,8 +481,8 @@ class DiskQueue:
         self._closed = True
         self._log.info("DISKQUEUE(%s): closing", self.name)
         self._syncs.close()
-        if self._operations != self._told_operations:
-            self._tell(self._read_pos)
+        if self._operations != self._saved_operations:
+            self._save(self._read_pos)
         while self._unsynced() and self._syncs.start().get() is None:
             pass
         self._syncs.close()
@@ -495,7 +495,7 @@ class DiskQueue:
 
 
 def _make_durable(paths: list[str], temporary: str, meta: bytes) -> None:
-    """fsync the data files, those that were read and deleted meanwhile excepted, and then write a new meta file."""
+    """fsync the data files, except those read and deleted meanwhile, and then write a new meta file."""
     for path in paths:
         sync_path(path)
     write_file(temporary, meta, sync=True)

@@ -32,7 +32,7 @@ _ATTEMPTS = Struct(">H")
 
 _MIN_HINTS = 1000  # before those whose time has come are looked for
 _MIN_WASTE = 1 << 20  # bytes of the file, before it is compacted
-_STEP = 64 * 1024  # bytes that are copied at once, but for a single larger message
+_STEP = 64 * 1024  # bytes that are copied at once, except for a single larger message
 
 
 class DueTimes:
@@ -46,9 +46,9 @@ class DueTimes:
         self._hints: dict[bytes, int] = {}
         self._max_hints = _MIN_HINTS
         self._held: dict[bytes, int] = {}  # size of the entry of each message whose payload is in the file
-        self._unwritten: dict[bytes, bytes] = {}  # entries of those that are to follow
+        self._unwritten: dict[bytes, bytes] = {}  # entries of messages that are to follow
         self._size = 0  # of the file, 0 if there is none
-        self._waste = 0  # bytes of it that are of no use, but for those that a compaction under way may drop
+        self._waste = 0  # bytes of it that are of no use, without what a compaction under way may drop
         self._enough = _MIN_WASTE  # to compact it
         self._compaction: Greenlet[[], None] | None = None
         self._endings = 0  # of the file, or of all work on it: a compaction that began before one has to end

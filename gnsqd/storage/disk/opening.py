@@ -1,4 +1,4 @@
-"""Which files disk queues have, and where a queue begins to read and to write: what its meta file says, mended where it
+"""Which files disk queues have, and where a queue begins to read and to write: by its meta file, corrected where it
 is wrong.
 
 One listing of the data path is enough, so a queue that is opened lists nothing: the lock keeps other daemons out. A
@@ -6,7 +6,7 @@ queue that was not in the listing and has not been opened since has no files.
 
 The real nsqd starts an empty queue when there is no meta file or an unreadable one, and so overwrites what the data
 files hold. Here every data file is read from its beginning: records may come twice, but none is lost. Like there,
-writing goes on in a new file when the write file is longer than meta says, because meta is older than the last
+writing goes on in a new file when the write file is longer than in meta, because meta is older than the last
 records; also when it is shorter, because writing behind its end would leave a hole in it, and when there are files
 behind it, because a full disk took records but no newer meta file.
 """
@@ -34,7 +34,7 @@ class DataFiles:
 
     def __init__(self, data_path: str, names: Iterable[str]) -> None:
         self.data_path = data_path
-        self._numbers: dict[str, list[int] | None] = {}  # of data files; None: only a listing would say
+        self._numbers: dict[str, list[int] | None] = {}  # of data files; None: only a listing would show
         for name in names:
             if match := _OF_QUEUE.fullmatch(name):
                 queue, is_meta = match.groups()
@@ -100,7 +100,7 @@ class QueueFiles:
 
     def read_all(self, number: int, pos: int = 0) -> Iterator[list[bytes]]:
         """The payloads of a file from a position on, batch by batch, as far as they can be read."""
-        with suppress(OSError, StorageError):  # reading the file for good will tell
+        with suppress(OSError, StorageError):  # reported when the file is read for good
             reader = self.open_reader(number)
             try:
                 end = reader.file_size()

@@ -45,7 +45,7 @@ class RecordReader:
 
     def read(self, pos: int, end: int, limit: int, max_bytes: int) -> tuple[list[bytes], list[int]]:
         """Payloads of the records between `pos` and `end`, and the position behind each: at most `limit`, together at
-        most `max_bytes` but for a single larger one. It stops before a damaged record; StorageError, with Go's words,
+        most `max_bytes` except for a single larger one. Stops before a damaged record; StorageError, with Go's words,
         if that is the first one, OSError if the file can't be read."""
         payloads: list[bytes] = []
         ends: list[int] = []

@@ -18,7 +18,7 @@ LENGTH = Struct(">i")
 DUE_TIMES_FIRST_LINE = b"gnsqd due times 1\n"
 DUE_TIMES_ENTRY = Struct(">18sqi")  # attempts and id, due time in ns, size of the payload that follows
 _HEAD = Struct(">qH16s")
-# A meta file that was cut short in its last number cannot be told from a whole one; the real nsqd takes it, too.
+# A meta file that was cut short in its last number cannot be distinguished from a whole one; nsqd also accepts it.
 _META = re.compile(rb"([+-]?\d{1,18})\n(\d{1,18}),(\d{1,18})\n(\d{1,18}),(\d{1,18})(?:\n|\Z)")
 _META_BEGINNING = re.compile(rb"[+-]?\d*(?:\n\d*(?:,\d*(?:\n\d*,?)?)?)?")
 
@@ -46,7 +46,7 @@ def frame_records(payloads: Sequence[bytes]) -> bytes:
 
 
 class Meta(NamedTuple):
-    """What the meta file says. Positions are (file number, bytes), of the next record to read and to write."""
+    """The content of the meta file. Positions are (file number, bytes), of the next record to read and to write."""
 
     depth: int = 0
     read_file: int = 0

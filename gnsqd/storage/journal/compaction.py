@@ -1,8 +1,8 @@
-"""Copies what is wanted of some neighbouring segments of a journal into one that takes the place of the last of them.
+"""Copies the live messages of neighbouring segments of a journal into one that takes the place of the last of them.
 
 Should the daemon be killed in between, the others are still there; a replay counts messages where it meets them last.
 
-A journal may have a million scattered messages that are wanted. They are gone through in pieces, with turns for others
+A journal may have a million scattered live messages. They are gone through in pieces, with turns for others
 in between, and each byte of a segment is read about once.
 """
 
@@ -19,16 +19,16 @@ from gnsqd.storage.syncer import Syncer
 
 WRITE_SIZE = 64 * 1024  # bytes that are written at once, at least
 
-Wanted = Callable[[int, int], Iterator[Spans]]  # Journal.wanted
+Wanted = Callable[[int, int], Iterator[Spans]]  # `Journal.wanted`
 
 
 def plan(segments: list[Segment], wanted: Wanted, segment_size: int) -> list[list[Segment]]:
     """Groups of neighbouring segments, each to become one or none; never the last, which is written. First come those
-    of which nothing is wanted, because a copy needs room: without them the others are neighbours. Yields."""
+    of which nothing is live, because a copy needs room: without them the others are neighbours. Yields."""
     old = segments[:-1]
     last_size = segments[-1].size
     size = sum(segment.size for segment in segments)
-    # Below these bounds nothing is copied, so it is enough to know of which segments nothing is wanted.
+    # Below these bounds nothing is copied, so it is enough to know of which segments nothing is live.
     exact = size > 4 * segment_size or len(old) > 16
     turns = Turns(BACKGROUND_SECONDS)
     live = {segment: _live_size(segment, wanted, exact, turns) for segment in old}
@@ -55,7 +55,7 @@ def plan(segments: list[Segment], wanted: Wanted, segment_size: int) -> list[lis
 
 
 def _live_size(segment: Segment, wanted: Wanted, exact: bool, turns: Turns) -> int:
-    """How many bytes the messages in it take that are wanted; 0 exactly when there is none. Yields."""
+    """How many bytes the live messages in it take; 0 exactly when there is none. Yields."""
     count = 0
     for piece in wanted(segment.first, segment.end):
         count += piece.count()
@@ -83,7 +83,7 @@ class Rewriting:
         self._turns = Turns(BACKGROUND_SECONDS)
 
     def run(self, syncer: Syncer) -> None:
-        """Write the copy, if anything is still wanted; StorageError, and nothing is left of it. Yields."""
+        """Write the copy, if anything is still live; StorageError, and nothing is left of it. Yields."""
         try:
             self._copy()
             if self._target.count:

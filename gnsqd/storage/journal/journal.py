@@ -1,8 +1,8 @@
 """The journal of a topic: each message once, and what the topic and its channels have done with it.
 
-Messages get numbers. A queue, the topic's own (0) or a channel's, tells what it is done with: `finished`, for the topic
-what it handed over. What any queue is not done with is *wanted*. Everything is appended to segments, files that end at
-a certain size; each begins with a snapshot of all queues, so older segments are needed for their wanted messages only,
+Messages have numbers. A queue, the topic's own (0) or a channel's, records what it `finished`: for the topic
+what it handed over. What some queue has not finished is *live*. Everything is appended to segments, files that end at
+a certain size; each begins with a snapshot of all queues, so older segments are needed for their live messages only,
 and go when there are none. Until a large snapshot is complete, the old segment grows on. `records` has the
 bytes, `replay` what happens at a start.
 
@@ -35,7 +35,7 @@ from gnsqd.storage.journal.spans import Spans
 from gnsqd.storage.syncer import GroupCommit, Syncer
 
 MAX_SEGMENT = 64 * 1024 * 1024  # bytes
-MIN_ROLL = 4 * 1024 * 1024  # bytes, before a segment without wanted messages is left
+MIN_ROLL = 4 * 1024 * 1024  # bytes, before a segment without live messages is left
 MEAN_OVER = 1 << 17  # messages put last, of which a mean size is
 PIECE = 1024  # spans that are looked at without a turn for others
 IDLE_TIMES = 20  # as long as it took to find nothing to compact, until that is tried again
@@ -95,15 +95,15 @@ class Journal:
         self._snapshot_size = 0
         self._snapshot: Snapshot | None = None  # of the next segment, until it is complete
         self._abandoned: list[Segment] = []  # to be deleted when there is another
-        self._unmarked: list[Segment] = []  # do not yet say that another follows
-        self._finished_floor = 0  # no message before this one is wanted, by what is written
+        self._unmarked: list[Segment] = []  # do not yet record that another follows
+        self._finished_floor = 0  # no message before this one is live, by what is written
         self._unsynced: list[AppendedFile] = []  # of segments that are no longer written
         self._unconfirmed: list[tuple[int, list[bytes], list[records.Mark]]] = []  # what an fsync must confirm
         self._new_files = False
         self._commits = GroupCommit(f"sync:{topic}.journal", self._sync)
         self._compaction: Greenlet[[], bool] | None = None
         self._compact_at = 0.0  # monotonic; earlier is too early
-        self._replaced: list[Segment] = []  # there are copies of what is wanted of them
+        self._replaced: list[Segment] = []  # there are copies of their live messages
 
     def forget_replay(self) -> None:
         """All that a replay found has its place."""
@@ -162,7 +162,7 @@ class Journal:
         while self._put_count > MEAN_OVER:
             self._put_count //= 2
             self._put_size //= 2
-        # A frame has its type, too.
+        # A frame also has its type.
         return self._put_size // self._put_count - 4 if self._put_count else 0
 
     def check(self) -> None:
@@ -181,7 +181,7 @@ class Journal:
 
     def flush(self, advance: bool = False) -> None:
         """Hand everything to the system; StorageError, and it is tried again with the next. `advance`: the snapshot of
-        the next segment, too, if there is one, by a step."""
+        also the next segment, if there is one, by a step."""
         self._dirty = False
         if self.closed:
             if self._batch.first < self.next_number:
@@ -242,7 +242,7 @@ class Journal:
         self._reclaim_written()
 
     def _is_full(self) -> bool:
-        """Whether to go on in a new segment: also early, when nearly nothing of the present one is wanted."""
+        """Whether to go on in a new segment: also early, when nearly nothing of the present one is live."""
         segment = self.segments.all[-1]
         size = segment.size + self._batch.puts_size
         full_size = max(self._segment_size, 4 * self._snapshot_size)
@@ -328,7 +328,7 @@ class Journal:
             self._mark_continued()
 
     def _mark_continued(self) -> None:
-        """The last segment survives what it is to survive, so those before it may say that it follows."""
+        """The last segment survives what it is to survive, so those before it may record that it follows."""
         for segment in self._unmarked:
             segment.mark_continued()
         self._unmarked = []
@@ -354,7 +354,7 @@ class Journal:
         try:
             with failing_as_go("open", path):
                 for file in files:
-                    with suppress(FileNotFoundError):  # nothing in it was wanted
+                    with suppress(FileNotFoundError):  # nothing in it was live
                         file.open()
             descriptors = [file.descriptor for file in files if file.descriptor >= 0]
             self._syncer.run(sync_files, descriptors, path, self._data_path if new_files else None)
@@ -411,7 +411,7 @@ class Journal:
 
     def wanted(self, start: int, end: int) -> Iterator[Spans]:
         """The messages from `start` to `end` that some queue is not done with, in pieces of about PIECE spans. What
-        queues finish between two pieces may still be in there; what is not will never be wanted again."""
+        queues finish between two pieces may still be in there; what is not will never be live again."""
         start, end = max(start, self.floor()), min(end, self.next_number)
         while start < end:
             finished = [queue.finished for queue in self.queues.values()]
@@ -424,7 +424,7 @@ class Journal:
             start = stop
 
     def floor(self) -> int:
-        """No message before this one is wanted."""
+        """No message before this one is live."""
         return min([queue.finished.floor for queue in self.queues.values()], default=0)
 
     @property
@@ -457,8 +457,8 @@ class Journal:
             self._void = []
 
     def compact(self) -> bool:
-        """Delete segments of which nothing is wanted, and copy what is wanted of others together where that frees much:
-        the journal stays within four segments, or twice what is wanted. False if it has to be repeated. May yield."""
+        """Delete segments without live messages, and copy the live messages of others together where that frees much:
+        the journal stays within four segments, or twice the live messages. False if to be repeated. May yield."""
         if monotonic() < self._compact_at:
             return False
         if self._compaction is None or self._compaction.ready():
@@ -531,8 +531,8 @@ class Journal:
         self.commit()
 
     def remove(self, at_once: bool = True) -> None:
-        """Delete all files; if `at_once`, as one step for whoever finds them after a kill: the newest, which says that
-        none counts, goes last. May yield. Nothing is written from now on."""
+        """Delete all files; if `at_once`, as one step for whoever finds them after a kill: the newest, which records
+        that none counts, goes last. May yield. Nothing is written from now on."""
         if self.closed:
             return
         segments = self.segments.all
@@ -544,7 +544,7 @@ class Journal:
                 self.commit()
             except StorageError as error:
                 self._log.error("JOURNAL(%s): %s", self.topic, error)
-                segments = segments[::-1]  # what a kill leaves of them then tells too little rather than too much
+                segments = segments[::-1]  # what a kill leaves of them then records too little rather than too much
         self.close()
         self.segments.delete([*self._void, *self._abandoned, *self._replaced, *segments])
         self.segments = Segments(self.topic, [], self._log, self._open_files)

@@ -38,7 +38,7 @@ def find_journals(data_path: str, names: Iterable[str]) -> dict[str, list[tuple[
 
 
 class Journals:
-    """Opens journals. `topics` are those that have one from before, among the `names` in the data path.
+    """Opens journals. `topics` have one from before; they are among the `names` in the data path.
     `on_error(error)` is called after writes of the loop: with None if one worked after all."""
 
     def __init__(

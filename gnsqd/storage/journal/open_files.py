@@ -89,7 +89,7 @@ class AppendedFile:
             with failing_as_go("write", self._target):
                 return write_at(self.descriptor, parts, position)
         except StorageError:
-            with suppress(OSError):  # should this fail, too, the next write goes over it
+            with suppress(OSError):  # if this also fails, the next write goes over it
                 os.ftruncate(self.descriptor, position)
             raise
 

@@ -12,18 +12,18 @@ pairs of int64, the first number and the one behind the last, and `number` is an
 gets in turn:
 
     PUT        number of the first | uint32 count | int64 due time, 0 if none (wall clock, ns) | frames
-    SNAPSHOT   number of the next message | uint32 next queue: what follows tells of everything once more
+    SNAPSHOT   number of the next message | uint32 next queue: the following records describe everything once more
     QUEUE      queue | uint16 size of name | name | spans: so much of it is finished, and nothing was delivered
     DELETED    queue
     FINISHED   queue | spans: done with; for the topic: handed over to its channels
     TAKEN      queue | spans: delivered once more; written for first deliveries only
     HELD       queue | entries: number, uint16 attempts (the total), int64 due time or 0
-    COMPLETE   uint32 count: the snapshot is whole, with so many records since SNAPSHOT
+    COMPLETE   uint32 count: the snapshot is whole, with that many records since SNAPSHOT
     CONVERTING what is in the topic's disk queues from now on is a copy of what the journal has
     VOID       nothing up to here counts any more
     CONTINUED  the last of a segment: another one follows, or is lost
 
-A frame is what consumers get: int32 size, and so many bytes.
+A frame is what consumers get: int32 size, and that many bytes.
 """
 
 import re
@@ -57,7 +57,7 @@ MAX_ATTEMPTS = 0xFFFF
 MAX_HELD = 1000  # entries in a record
 MAX_SPANS_BYTES = 1 << 16
 MAX_MESSAGES = 32  # in a record
-MAX_RECORD = 32 * 1024  # bytes of the messages in a record, on average, but for a single larger one
+MAX_RECORD = 32 * 1024  # bytes of the messages in a record, on average, except for a single larger one
 _HELD_ALL = Struct(">" + "qHq" * MAX_HELD)
 
 _SEGMENT = re.compile(r"([.a-zA-Z0-9_-]{1,64})\.journal\.([0-9]{6,})\.dat")
@@ -148,7 +148,7 @@ Mark = tuple[int, int, int]  # of a record of messages: first number, count, off
 
 class Batch:
     """Records that are not written yet. `controls`, of queues that come and go, stand first, then messages, then what
-    the queues have to tell of their messages, then `lasts`. Messages that follow each other share a record, few enough
+    the queues record about their messages, then `lasts`. Messages that follow each other share a record, few enough
     that damage, which costs the whole record, costs little."""
 
     def __init__(self, encoder: Encoder) -> None:
@@ -263,7 +263,7 @@ def decode_put(payload: bytes | memoryview) -> tuple[int, int, int]:
 
 
 def split_frames(payload: bytes, position: int, skip: int) -> list[bytes]:
-    """The frames of a PUT record that begin at `position`, but for the first `skip`; StorageError."""
+    """The frames of a PUT record that begin at `position`, without the first `skip`; StorageError."""
     frames = []
     end = len(payload)
     unpack_size = _SIZE.unpack_from

@@ -1,4 +1,4 @@
-"""What a journal says when a daemon starts: which messages there are, and what each queue has done with them.
+"""What a journal contains when a daemon starts: which messages there are, and what each queue has done with them.
 
 Every segment is read from the oldest on. The newest begins with a snapshot, so what is missing of older ones costs
 nothing but the messages that were in them. Damage never stops the replay: what is readable behind it counts, and where
@@ -71,7 +71,7 @@ class Replay:
         self.converting = False  # the disk queues are a copy
         self.damaged = False  # what was finished may be unknown
         self.void: list[Segment] = []  # segments that do not count any more
-        self.whole = False  # the last segment by itself tells what queues are done with
+        self.whole = False  # the last segment by itself records what queues are done with
         self.damages: list[Damage] = []
         self.lost = Spans()  # messages that are in no segment and that some queue is not done with
         self.torn: Damage | None = None
@@ -80,7 +80,7 @@ class Replay:
         self._log = log
         self._first_number = 1  # of all that counts
         self._written_end = 1  # every number below was written
-        self._continued: Segment | None = None  # the last segment, if it says that another follows
+        self._continued: Segment | None = None  # the last segment, if it records that another follows
         self._now = time_ns()
         self._snapshot: dict[int, QueueState] | None = None  # one that is not complete
         self._snapshot_records = 0
@@ -88,7 +88,7 @@ class Replay:
 
     def read(self, paths: list[str], advance: Callable[[int], None] = lambda size: None) -> None:
         """Read all files, in order. StorageError if one can't be read, unless it is the disk that fails: that is
-        damage. `advance` is told how many bytes were read."""
+        damage. `advance` gets the number of bytes read."""
         begin = progress = monotonic()
         last = max((at for at, path in enumerate(paths) if _has_records(path)), default=0)
         for position, path in enumerate(paths):
@@ -176,7 +176,7 @@ class Replay:
             os.truncate(rest.path, rest.begin)
 
     def _set_aside(self, path: str, size: int, is_last: bool) -> None:
-        """A file without a salt: nothing in it can be told from what bodies contain."""
+        """A file without a salt: nothing in it can be distinguished from the content of bodies."""
         if not size or (is_last and size <= records.FIRST_LINE_SIZE):  # a kill came before anything else
             self.torn = Damage(path, 0, size, f"{size} bytes of an unfinished first line")
             self._log.warn("JOURNAL(%s): %s is not a segment of a journal yet, removed", self._topic, path)
@@ -247,13 +247,13 @@ class Replay:
             self._start_anew()
 
     def _known(self) -> dict[int, QueueState]:
-        """What the next record tells of: a snapshot counts when it is whole."""
+        """What the next record describes: a snapshot counts when it is whole."""
         return self.queues if self._snapshot is None else self._snapshot
 
     def _complete(self, count: int) -> None:
         if self._snapshot is not None and count == self._snapshot_records:
             self.queues = self._snapshot
-            self.converting = self.damaged = False  # what was before is told anew
+            self.converting = self.damaged = False  # the snapshot replaces what was before
             self._snapshot = None
             self.whole = True
         else:

@@ -49,7 +49,7 @@ class Segment:
         self.end = first + count
 
     def cut(self, end: int) -> None:
-        """Messages from `end` on are in a later segment, too, which counts."""
+        """Messages from `end` on are also in a later segment, which counts."""
         self.first = min(self.first, end)
         self.end = min(self.end, end)
         self.count = min(self.count, self.end - self.first)
@@ -90,7 +90,7 @@ class Segment:
             pass
         except OSError as error:
             with suppress(OSError):
-                os.truncate(self.path, 0)  # what is left tells nothing
+                os.truncate(self.path, 0)  # the rest has no meaning
             raise StorageError(path_error("remove", self.path, error)) from error
 
     def read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
@@ -175,7 +175,7 @@ class Segments:
         return Segments(self._topic, copies, self._log, self._open_files)
 
     def cut(self, end: int) -> None:
-        """Messages from `end` on will be in a later segment, too, which counts."""
+        """Messages from `end` on will also be in a later segment, which counts."""
         for segment in self.all:
             segment.cut(end)
 
@@ -205,12 +205,12 @@ class Segments:
             self._reading = None
 
     def drop_below(self, floor: int) -> None:
-        """Delete the oldest as far as they have no message from `floor` on, but for the last of all."""
+        """Delete the oldest as far as they have no message from `floor` on, except for the last of all."""
         while len(self.all) > 1 and self.all[0].end <= floor:
             self.delete([self.all.pop(0)])
 
     def replace(self, group: list[Segment], by: Segment | None) -> list[Segment]:
-        """Replace neighbours by `by`, which has taken the file of the last of them; those that are to be deleted."""
+        """Replace neighbours by `by`, which took the file of the last of them; returns the segments to be deleted."""
         position = self.all.index(group[0])
         if self._reading in group:
             self.end_reading()

@@ -13,7 +13,7 @@ from gnsqd.storage.journal.records import SNAPSHOT_HEAD_SIZE, Encoder
 from gnsqd.storage.journal.spans import Spans
 
 STEP = 256 * 1024  # bytes of records that are made at once, about 5 ms,
-PIECE = 1024  # where a look at up to 1,000 messages counts as so many, and a copy of what is known of one as a byte
+PIECE = 1024  # where a look at up to 1,000 messages counts as that many, and a copy of what is known of one as a byte
 
 Held = list[tuple[int, int, int]]  # (number, attempts, due or 0) of messages of which one of the latter is not 0
 
@@ -51,7 +51,7 @@ class Snapshot:
         self._encoder = encoder
         self._file = AppendedFile(path, files)
         self._records: list[bytes] = []  # not yet written
-        self._count = 0  # of those that are
+        self._count = 0  # of the ones that are
         self._notes: list[bytes] = []
         self._left = 0  # of STEP
         self._pieces = self._make(list(queues))

@@ -93,7 +93,7 @@ class Spans:
             begin += 1
         starts, ends = self._starts[block], self._ends[block]
         stop = bisect_right(starts, end)
-        # Of those that are touched the bounds are enough.
+        # Of spans that are touched the bounds are enough.
         self._ends[begin][-1] = ends[stop - 1]
         del starts[:stop]
         del ends[:stop]
@@ -183,7 +183,7 @@ class Spans:
 
     @classmethod
     def decode(cls, data: bytes) -> "Spans":
-        """The spans that `encode` gave, or any, in any order; StorageError if these are no bounds."""
+        """The spans that `encode` gave, or any, in any order; StorageError if these are not bounds."""
         if len(data) % 16:
             raise StorageError("invalid spans")
         bounds = array("q", data)

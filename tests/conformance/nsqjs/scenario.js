@@ -9,7 +9,7 @@ const requeued = new Set()
 const finished = Object.fromEntries(Object.keys(plan.readers).map((channel) => [channel, new Set()]))
 
 const now = () => Date.now() / 1000
-const tell = (...event) => process.stdout.write(JSON.stringify(event) + '\n')
+const report = (...event) => process.stdout.write(JSON.stringify(event) + '\n')
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
 
 async function until(condition) {
@@ -31,12 +31,12 @@ function startReader(channel, name) {
 
 function handle(channel, reader, message) {
   const body = message.body.toString()
-  tell('received', now(), reader, message.id, body, message.attempts)
+  report('received', now(), reader, message.id, body, message.attempts)
   if (channel === 'slow') {
     hold(channel, reader, message)
   } else if (body in plan.requeue && !requeued.has(`${channel} ${body}`)) {
     requeued.add(`${channel} ${body}`)
-    tell('requeued', now(), reader, message.id, body, plan.requeue[body])
+    report('requeued', now(), reader, message.id, body, plan.requeue[body])
     message.requeue(plan.requeue[body], plan.backoff.includes(body))
   } else {
     finish(channel, reader, message)
@@ -47,7 +47,7 @@ async function hold(channel, reader, message) {
   const end = now() + plan.slow_for
   while (now() < end) {
     await sleep(plan.touch_every * 1000)
-    tell('touched', now(), reader, message.id, message.body.toString())
+    report('touched', now(), reader, message.id, message.body.toString())
     message.touch()
   }
   finish(channel, reader, message)
@@ -55,7 +55,7 @@ async function hold(channel, reader, message) {
 
 function finish(channel, reader, message) {
   const body = message.body.toString()
-  tell('finished', now(), reader, message.id, body)
+  report('finished', now(), reader, message.id, body)
   message.finish()
   finished[channel].add(body)
 }
@@ -86,7 +86,7 @@ function send(topic, unit) {
 async function publish(topic, unit) {
   for (;;) {
     await until(() => ready)
-    for (const body of unit.bodies) tell('sent', now(), body, unit.delay)
+    for (const body of unit.bodies) report('sent', now(), body, unit.delay)
     try {
       return await send(topic, unit)
     } catch (error) {
@@ -110,10 +110,10 @@ async function main() {
   await publishAll(plan.acts[0])
   await until(() => Object.entries(plan.first_act).every(([channel, count]) => finished[channel].size === count))
   await publishAll(plan.acts[1])
-  tell('restart')
+  report('restart')
   await publishAll(plan.acts[2])
   await until(() => ['shared', 'copy'].every((channel) => finished[channel].size === plan.count))
-  tell('done')
+  report('done')
   process.stdin.resume()
   process.stdin.on('end', () => {
     readers.forEach((reader) => reader.close())

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// options are the flags of all modes; each mode reads those that concern it.
+// options are the flags of all modes; each mode reads the ones that concern it.
 type options struct {
 	tcp, http, topic, channel string
 	publishers, consumers     int
@@ -132,7 +132,7 @@ type meter struct {
 	cpu   float64
 }
 
-// begin starts one when all preparations are made, and with -wait when it is told to.
+// begin starts one when all preparations are made, and with -wait on request.
 func begin(o options) meter {
 	if o.wait {
 		fmt.Println("ready")

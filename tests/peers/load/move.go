@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	patience = 30 * time.Second // for the last messages of those that were published
+	patience = 30 * time.Second // for the last of the published messages
 	few      = 64               // consumers that may have large buffers
 )
 
 // move publishes, consumes, or does both at once.
 //
 // Publishers go on for their time or count, and wait for the answers. Consumers alone go on for their time or count.
-// Of both at once the time ends when all that was published has been finished, but for the last windows: less than an
-// output buffer's load waits up to output-buffer-timeout for the next tick, and that is no speed. The rest is waited
+// Of both at once the time ends when all that was published has been finished, except the last windows: less than an
+// output buffer's load waits up to output-buffer-timeout for the next tick, which is not a speed. The rest is waited
 // for, too: if it does not come, messages are lost.
 func move(o options) (result, error) {
 	run := &movement{options: o, done: make(chan struct{}), failed: make(chan error, 1)}

@@ -131,7 +131,7 @@ type sinkConn struct {
 	encoder  encoder
 	answers  []byte
 	consumer *sinkConsumer
-	finished int64    // that the consumer has not been told of
+	finished int64    // not yet reported to the consumer
 	last     struct { // what the last PUB named
 		name  string
 		topic *sinkTopic

@@ -177,7 +177,7 @@ def test_nothing_that_waits_means_no_rows(nsqd: Daemon) -> None:
     assert rows(reader, [InputPartition(None)]) == []  # what Spark makes of that
 
 
-def test_a_topic_that_no_nsqd_has_is_told(nsqd: Daemon) -> None:
+def test_a_topic_that_no_nsqd_has_is_reported(nsqd: Daemon) -> None:
     publish(nsqd, "t", b"x")
     with pytest.raises(DiscoveryError) as raised:
         plan(parse(options(nsqd, subscribe="t,tt", spool="off"), "read"))

@@ -135,7 +135,7 @@ def test_finish_confirmed_gives_back_what_was_not_finished(nsqd: Daemon) -> None
         eventually(lambda: counts(nsqd) == (100, 0))
 
 
-def test_messages_that_timed_out_are_told_as_unfinished(nsqd: Daemon) -> None:
+def test_messages_that_timed_out_are_reported_as_unfinished(nsqd: Daemon) -> None:
     with connect(nsqd) as publisher, consumer(nsqd, 2, msg_timeout_ms=1000) as client:
         publisher.publish("t", [b"late", b"late too"])
         late = receive(client, 2)
@@ -218,7 +218,7 @@ def test_a_daemon_that_is_not_there_is_named() -> None:
         Client.connect(("127.0.0.1", port), PLAIN)
 
 
-def test_a_host_that_is_no_name_is_told() -> None:
+def test_a_host_that_is_not_a_name_is_reported() -> None:
     for host in ("x" * 70, "nosuchhost.invalid"):
         with pytest.raises(ConnectionLost, match=f"cannot connect to nsqd {host}:4150: "):
             Client.connect((host, 4150), PLAIN)
@@ -315,7 +315,7 @@ def test_the_certificate_of_the_daemon_is_judged(tls_factory: DaemonFactory, fil
     connect(nsqd, tls(files, tls_ca=None, tls_verify=False)).close()
 
 
-def test_tls_that_only_one_side_wants_is_told(
+def test_tls_that_only_one_side_requires_is_reported(
     tls_factory: DaemonFactory, nsqd: Daemon, files: dict[str, tuple[str, str]]
 ) -> None:
     with pytest.raises(NotAgreed, match="offers no TLS"):
@@ -355,7 +355,7 @@ def test_a_secret_that_nobody_asks_for_is_not_sent(nsqd: Daemon) -> None:
         client.publish("t", [b"x"])
 
 
-def test_the_daemon_is_told_who_we_are(nsqd: Daemon) -> None:
+def test_the_daemon_gets_who_we_are(nsqd: Daemon) -> None:
     with consumer(nsqd, settings=ConnectionSettings(client_id="me", user_agent="mine/1")):
         (shown,) = nsqd.channel_stats("t", "c")["clients"]
         assert (shown["client_id"], shown["user_agent"]) == ("me", "mine/1")
@@ -444,7 +444,7 @@ def test_messages_that_come_before_an_answer_are_kept(pair: tuple[Client, socket
     ],
 )
 @pytest.mark.parametrize("use", ["receive", "finish"])
-def test_wrong_bytes_and_the_end_are_told(
+def test_wrong_bytes_and_the_end_are_reported(
     pair: tuple[Client, socket.socket], use: str, data: bytes, error: type[NsqSourceError], text: str
 ) -> None:
     client, peer = pair
@@ -455,7 +455,7 @@ def test_wrong_bytes_and_the_end_are_told(
     assert str(raised.value) == text
 
 
-def test_silence_where_an_answer_is_due_is_told() -> None:
+def test_silence_where_an_answer_is_due_is_reported() -> None:
     ours, theirs = socket.socketpair()
     with theirs, Client(ours, "peer", 0.1) as client:
         with pytest.raises(ConnectionLost, match="nsqd peer does not answer"):
@@ -464,7 +464,7 @@ def test_silence_where_an_answer_is_due_is_told() -> None:
             again_and_again(lambda: client.receive(0.02))
 
 
-def test_an_answer_that_is_none_is_told(pair: tuple[Client, socket.socket]) -> None:
+def test_an_answer_that_is_none_is_reported(pair: tuple[Client, socket.socket]) -> None:
     client, peer = pair
     peer.sendall(frame(nsq_client.RESPONSE, b"CLOSE_WAIT"))
     with pytest.raises(ConnectionLost, match="answered b'CLOSE_WAIT' in place of OK"):
@@ -509,7 +509,7 @@ def test_an_answer_that_comes_while_it_still_sends_is_seen(pair: tuple[Client, s
     assert client.receive(0.0) == [MESSAGES[0]]
 
 
-def test_why_it_was_reset_is_told_by_a_client_that_still_sends(pair: tuple[Client, socket.socket]) -> None:
+def test_why_it_was_reset_is_reported_by_a_client_that_still_sends(pair: tuple[Client, socket.socket]) -> None:
     client, peer = pair
     peer.sendall(frame(nsq_client.ERROR, b"E_BAD_BODY too big"))
 

@@ -1,4 +1,4 @@
-"""Finding nsqds and what waits in them, with a real nsqlookupd, real daemons, and servers that answer wrongly."""
+"""Finding nsqds and their queued messages, with a real nsqlookupd, real daemons, and servers that answer wrongly."""
 
 import json
 import logging
@@ -61,7 +61,7 @@ def test_a_topic_is_missing_when_every_nsqd_says_so(nsqd: Daemon) -> None:
 
 
 @pytest.mark.peer
-def test_nsqlookupd_tells_the_nodes_that_have_a_topic(
+def test_nsqlookupd_reports_the_nodes_that_have_a_topic(
     nsqd_factory: DaemonFactory, peer_binary: Callable[[str], Path], tmp_path: Path
 ) -> None:
     with start_nsqlookupd(peer_binary("nsqlookupd"), tmp_path / "nsqlookupd.log") as lookupd:
@@ -126,39 +126,39 @@ def test_when_no_nsqlookupd_answers_all_are_named() -> None:
         (b"NSQ\r\n\r\n", "does not speak HTTP"),
     ],
 )
-def test_an_answer_that_is_not_of_nsqlookupd_is_told(answer: bytes, text: str) -> None:
+def test_an_answer_that_is_not_of_nsqlookupd_is_reported(answer: bytes, text: str) -> None:
     with AuthServer(answer) as server, pytest.raises(DiscoveryError) as raised:
         find_nsqds(asking(server.address), "t")
     assert str(raised.value).startswith(f"nsqlookupd {server.address} ")
     assert text in str(raised.value)
 
 
-def test_a_silent_nsqlookupd_is_not_waited_for_longer_than_told() -> None:
+def test_a_silent_nsqlookupd_is_not_waited_for_longer_than_given() -> None:
     with AuthServer(b"") as server:
         server.awake.clear()
         with pytest.raises(DiscoveryError, match="timed out"):
             find_nsqds(asking(server.address, timeout=0.1), "t")
 
 
-def test_configured_nsqds_have_http_one_port_above_tcp_unless_told() -> None:
+def test_configured_nsqds_have_http_one_port_above_tcp_unless_given() -> None:
     given = {"nsq_nsqd_tcp_addresses": "b:4150,[::1]:4160"}
     assert find_nsqds(settings(**given), "t") == [
         Nsqd("[::1]:4160", ("::1", 4160), ("::1", 4161)),
         Nsqd("b:4150", ("b", 4150), ("b", 4151)),
     ]
     assert find_nsqds(settings(**given, nsq_nsqd_http_tls="on"))[1].http == ("b", 4152)
-    told = find_nsqds(settings(**given, nsq_nsqd_http_addresses="b:1,[::1]:2"))
-    assert [nsqd.http for nsqd in told] == [("::1", 2), ("b", 1)]
+    reported = find_nsqds(settings(**given, nsq_nsqd_http_addresses="b:1,[::1]:2"))
+    assert [nsqd.http for nsqd in reported] == [("::1", 2), ("b", 1)]
 
 
-# What waits
+# Queued messages
 
 
 def waits(nsqd: Daemon, channel: str = "c") -> Depth:
     return depth(Settings(discovery_timeout=30.0), shown(nsqd), "t", channel)
 
 
-def test_depth_tells_what_waits_is_in_flight_and_deferred(nsqd: Daemon) -> None:
+def test_depth_has_queued_in_flight_and_deferred_messages(nsqd: Daemon) -> None:
     start = nsqd.stats()["start_time"]
     assert waits(nsqd) == Depth(start_time=start)
     with Client.connect(tcp(nsqd), ConnectionSettings()) as client:
@@ -197,7 +197,7 @@ def test_an_nsqd_that_is_gone_is_named() -> None:
     assert str(raised.value) == f"nsqd node:4150 does not answer at HTTP address 127.0.0.1:{port}: connection refused"
 
 
-def test_a_host_that_is_no_name_is_told() -> None:
+def test_a_host_that_is_not_a_name_is_reported() -> None:
     for host in ("x" * 70, "nosuchhost.invalid"):
         with pytest.raises(DiscoveryError, match=f"nsqlookupd {host}:4161 does not answer at HTTP address"):
             find_nsqds(Settings(lookupd_http_addresses=((host, 4161),)))
@@ -216,7 +216,7 @@ def test_statistics_are_asked_for_by_https(nsqd_factory: DaemonFactory, tmp_path
         depth(Settings(nsqd_http_tls=True), https, "t", "c")
 
 
-def test_an_nsqd_that_wants_https_is_told_with_the_option_for_it() -> None:
+def test_an_nsqd_that_requires_https_is_reported_with_the_option_for_it() -> None:
     with AuthServer(response('{"message":"TLS_REQUIRED"}', "403 Forbidden")) as server:
         here = Nsqd("n", ("127.0.0.1", 1), address(server.address))
         with pytest.raises(DiscoveryError, match=r"answered 403 .* \(option 'nsq.nsqd.http.tls' asks by HTTPS\)"):
@@ -224,7 +224,7 @@ def test_an_nsqd_that_wants_https_is_told_with_the_option_for_it() -> None:
 
 
 @pytest.mark.parametrize("answer", ["{}", "[]", '{"topics":[{"topic_name":"t"}],"start_time":1}', '{"topics":5}', "5"])
-def test_an_answer_that_is_not_of_nsqd_is_told(answer: str) -> None:
+def test_an_answer_that_is_not_of_nsqd_is_reported(answer: str) -> None:
     with AuthServer(response(answer)) as server:
         here = Nsqd("n", ("127.0.0.1", 1), address(server.address))
         with pytest.raises(

@@ -94,9 +94,9 @@ def test_unread_messages_are_those_that_the_real_nsqd_delivers(case: str) -> Non
         elif queue in ("paused_topic:c", "orders", "roll"):
             expected = []  # empty; what was drained from there came from the topic, or stayed in the channels
         else:
-            told = delivered(case, queue)
-            assert told is not None
-            expected = told
+            reported = delivered(case, queue)
+            assert reported is not None
+            expected = reported
         assert messages_of(found.get(queue, [])) == expected, queue
 
 
@@ -199,8 +199,8 @@ def test_damage_is_an_error_or_a_row_as_asked(case: str, file: str, position: in
     assert str(raised.value).startswith(f"{path}/{file} at {position}: {text}. ")
 
     rows = read(path, corruption="column")
-    told = [row for row in rows if row["corruption"] is not None]
-    assert [{name: value for name, value in row.items() if value is not None} for row in told] == [
+    reported = [row for row in rows if row["corruption"] is not None]
+    assert [{name: value for name, value in row.items() if value is not None} for row in reported] == [
         {
             "topic": "roll",
             "channel": "c",
@@ -224,7 +224,7 @@ def test_a_length_that_cannot_be_right_costs_the_rest_of_its_file(directory: Pat
     assert rows[1]["corruption"].startswith(f"invalid message read size ({size}): ")
 
 
-def test_the_largest_message_that_nsqd_was_told_of_is_no_damage(directory: Path) -> None:
+def test_the_largest_message_of_the_option_is_not_damage(directory: Path) -> None:
     write_file(directory, 0, payload(1, b"x" * 1000), payload(2, b"y" * 1001))
     with pytest.raises(CorruptionError, match=r"invalid message read size \(1027\)"):
         read(directory, max_msg_size=1000)
@@ -232,7 +232,7 @@ def test_the_largest_message_that_nsqd_was_told_of_is_no_damage(directory: Path)
 
 
 @pytest.mark.parametrize("torn", [frame_records([payload(3)])[:length] for length in (1, 3, 4, 5, RECORD - 1)])
-def test_half_a_record_that_meta_does_not_tell_of_is_an_unfinished_write(directory: Path, torn: bytes) -> None:
+def test_half_a_record_beyond_meta_is_an_unfinished_write(directory: Path, torn: bytes) -> None:
     """As a running daemon has it, or one that was killed before it answered the publisher."""
     write_file(directory, 0, payload(1))
     size = write_file(directory, 1, payload(2), torn=torn) - len(torn)
@@ -243,14 +243,14 @@ def test_half_a_record_that_meta_does_not_tell_of_is_an_unfinished_write(directo
         read(directory)
 
 
-def test_half_a_record_that_meta_tells_of_is_damage(directory: Path) -> None:
+def test_half_a_record_within_meta_is_damage(directory: Path) -> None:
     size = write_file(directory, 0, payload(1), torn=frame_records([payload(2)])[:-1])
     write_meta(directory, 2, 0, 0, 0, size + 1)
     with pytest.raises(CorruptionError, match="unexpected EOF"):
         read(directory)
 
 
-def test_a_file_that_was_read_to_its_end_lacks_what_meta_tells_of(directory: Path) -> None:
+def test_a_file_that_was_read_to_its_end_lacks_what_meta_has(directory: Path) -> None:
     write_file(directory, 0, payload(1))
     write_meta(directory, 1, 0, RECORD, 0, 2 * RECORD)
     with pytest.raises(CorruptionError, match=f"at {RECORD}: EOF, {RECORD} bytes before"):

@@ -48,8 +48,8 @@ def test_the_directory_of_a_running_daemon_is_warned_of(nsqd: Daemon, caplog: py
     assert nsqd.http("POST", "/topic/create?topic=t")[0] == 200
     nsqd.http("POST", "/pub?topic=t", b"x")
     assert plan([str(nsqd.data_path)]) == []
-    (told,) = caplog.messages
-    assert told.startswith(f"{nsqd.data_path} is the data directory of a running nsqd: ")
+    (reported,) = caplog.messages
+    assert reported.startswith(f"{nsqd.data_path} is the data directory of a running nsqd: ")
     nsqd.terminate()
     caplog.clear()
     assert len(plan([str(nsqd.data_path)])) == 1
@@ -236,7 +236,7 @@ def test_a_topic_may_be_named_like_a_file(directory: Path) -> None:
     assert [(row["topic"], row["channel"]) for row in read(directory)] == [(topic, None)]
 
 
-def test_paths_that_lead_nowhere_are_told(tmp_path: Path) -> None:
+def test_paths_that_lead_nowhere_are_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path, text in (
         (tmp_path / "missing", "there is no such directory"),
@@ -278,7 +278,7 @@ def test_options_have_defaults_and_know_no_case() -> None:
         ({"path": "/a", "subscribe": "x"}, "unknown option 'subscribe'"),
     ],
 )
-def test_what_cannot_be_obeyed_is_told(options: dict[str, str], text: str) -> None:
+def test_what_cannot_be_obeyed_is_reported(options: dict[str, str], text: str) -> None:
     with pytest.raises(OptionError) as raised:
         parse(options)
     assert text in str(raised.value)

@@ -42,7 +42,7 @@ def test_the_json_is_as_documented() -> None:
         ({"version": 1}, "makes no sense"),
     ],
 )
-def test_an_offset_of_something_else_is_told(value: dict[str, Any], expected: str) -> None:
+def test_an_offset_of_something_else_is_reported(value: dict[str, Any], expected: str) -> None:
     with pytest.raises(NsqSourceError, match=expected):
         Offset.from_json(value)
 

@@ -87,7 +87,7 @@ def test_an_option_of_tls_switches_it_on() -> None:
     assert parse({**NSQD, "nsq.tls.verify": "no"}, "write").connection == ConnectionSettings(tls=True, tls_verify=False)
 
 
-def test_a_read_does_without_a_spool_only_where_that_is_told() -> None:
+def test_a_read_does_without_a_spool_only_on_request() -> None:
     assert parse({**READ, "spool": "off"}, "read").spool is False
     assert parse({**READ, "peek": "true"}, "read").spool is False
     assert parse({**READ, "peek": "true", "spoolLocation": "/s"}, "read").spool is False
@@ -164,17 +164,17 @@ def test_an_unknown_option_is_answered_with_the_nearest_one(use: str, key: str, 
     ],
 )
 def test_an_option_of_kafka_is_answered_with_what_stands_for_it(key: str, hint: str) -> None:
-    told = refused("readStream", {**STREAM, key: "1"})
-    assert told.startswith(f"unknown option {key!r}, which is of Kafka: ")
-    assert hint in told
+    reported = refused("readStream", {**STREAM, key: "1"})
+    assert reported.startswith(f"unknown option {key!r}, which is of Kafka: ")
+    assert hint in reported
 
 
 def test_an_unknown_option_like_no_other_is_answered_with_all() -> None:
-    told = refused("write", {**NSQD, "compression": "gzip"})
-    assert told.startswith(
+    reported = refused("write", {**NSQD, "compression": "gzip"})
+    assert reported.startswith(
         "unknown option 'compression': options of write are batchBytes, batchSize, invalidRows, nsq.auth.secret, "
     )
-    assert "subscribe" not in told
+    assert "subscribe" not in reported
 
 
 def test_an_option_of_another_use_is_refused() -> None:
@@ -184,8 +184,8 @@ def test_an_option_of_another_use_is_refused() -> None:
 
 
 def test_a_path_is_refused() -> None:
-    assert "option 'subscribe' says the topic" in refused("read", {**READ, "path": "clicks"})
-    assert "option 'topic' says the topic" in refused("write", {**NSQD, "path": "clicks"})
+    assert "option 'subscribe' specifies the topic" in refused("read", {**READ, "path": "clicks"})
+    assert "option 'topic' specifies the topic" in refused("write", {**NSQD, "path": "clicks"})
 
 
 def test_what_spark_adds_for_itself_is_passed_over() -> None:
@@ -247,7 +247,7 @@ def test_settings_are_pickled_as_they_are() -> None:
     assert pickle.loads(pickle.dumps(settings)) == settings
 
 
-def test_the_table_tells_defaults_as_one_would_write_them() -> None:
+def test_the_table_has_defaults_as_one_would_write_them() -> None:
     for option in OPTIONS:
         assert re.fullmatch(r"[a-z][A-Za-z.]+", option.name)
         assert option.help

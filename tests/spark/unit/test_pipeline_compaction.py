@@ -57,7 +57,7 @@ def test_too_few_files_are_left_alone() -> None:
     assert plan([entry("a")], 100, min_files=1) == []
 
 
-def test_only_hours_that_are_over_are_wanted_when_told() -> None:
+def test_only_hours_that_are_over_are_compacted_on_request() -> None:
     limit = datetime(2026, 11, 21, 14, 30, tzinfo=UTC).timestamp()
     closed = closed_before(limit)
     assert closed("topic=t/date=2026-11-21/hour=13")

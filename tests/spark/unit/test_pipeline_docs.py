@@ -47,13 +47,13 @@ def test_each_option_of_the_page_is_one_of_its_chapters_command() -> None:
         if isinstance(command, click.Group):
             known = known.union(*(options_of(sub) for sub in command.commands.values()))
         chapter = re.split(r"^## ", TEXT.partition(f"\n## {name}\n")[2], flags=re.MULTILINE)[0]
-        told = set(re.findall(r"`(--[a-z-]+)", chapter))
-        assert told <= known, f"{name}: {told - known}"
+        reported = set(re.findall(r"`(--[a-z-]+)", chapter))
+        assert reported <= known, f"{name}: {reported - known}"
 
 
 def test_every_metric_is_on_the_page() -> None:
     table = "".join(line for line in TEXT.splitlines() if line.startswith("| `gnsq_pipeline_"))
-    told = {f"gnsq_pipeline{name}" for name in re.findall(r"`(?:gnsq_pipeline)?(_\w+)`", table)}
+    reported = {f"gnsq_pipeline{name}" for name in re.findall(r"`(?:gnsq_pipeline)?(_\w+)`", table)}
     served = generate_latest(Metrics("archive").registry).decode()
     there = set(re.findall(r"^# TYPE (\w+)", served, re.MULTILINE))
-    assert told == {name for name in there if not name.endswith("_created")}
+    assert reported == {name for name in there if not name.endswith("_created")}

@@ -39,9 +39,9 @@ def test_a_version_is_what_spark_reads_as_a_list_of_files(tmp_path: Path) -> Non
     FileLog(LocalFiles(tmp_path / "a b")).commit(lambda now: [entry("x#y", 7)])
     header, line = (tmp_path / "a b" / DIRECTORY / "0.compact").read_text().split("\n")
     assert header == "v1"
-    told = json.loads(line)
-    assert told["path"] == f"file://{tmp_path}/a%20b/topic%3Dt/date%3D2026-11-21/hour%3D13/x%23y.parquet"
-    assert {key: told[key] for key in ("size", "isDir", "modificationTime", "blockReplication", "action")} == {
+    reported = json.loads(line)
+    assert reported["path"] == f"file://{tmp_path}/a%20b/topic%3Dt/date%3D2026-11-21/hour%3D13/x%23y.parquet"
+    assert {key: reported[key] for key in ("size", "isDir", "modificationTime", "blockReplication", "action")} == {
         "size": 7,
         "isDir": False,
         "modificationTime": 1000,

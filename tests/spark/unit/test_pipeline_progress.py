@@ -1,4 +1,4 @@
-"""What a run tells of its progress, to Prometheus and to people, and how signals end it."""
+"""What a run reports of its progress, to Prometheus and to people, and how signals end it."""
 
 import json
 import math
@@ -22,7 +22,7 @@ from gnsq_pipeline.progress import Progress, Totals, read_progress
 from gnsq_pipeline.running import Stop, run_query, stoppable, stopping
 from gnsq_pipeline.summary import summarised
 
-TOLD: dict[str, Any] = {
+REPORTED: dict[str, Any] = {
     "batchId": 7,
     "timestamp": "2026-11-21T20:41:28.046Z",
     "batchDuration": 2500,
@@ -34,23 +34,23 @@ TOLD: dict[str, Any] = {
 }
 
 
-def told(**fields: Any) -> str:
-    return json.dumps(TOLD | fields)
+def reported(**fields: Any) -> str:
+    return json.dumps(REPORTED | fields)
 
 
 def progress(batch: int = 1, rows: int = 10, seconds: float = 2.0, lag: int | None = 0, late: int = 0) -> Progress:
     return Progress(batch, f"2026-11-21T20:41:{batch:02}.000Z", rows, seconds, lag, late)
 
 
-def test_a_batch_is_read_from_what_spark_tells() -> None:
-    read = read_progress(told())
+def test_a_batch_is_read_from_what_spark_reports() -> None:
+    read = read_progress(reported())
     assert read == Progress(7, "2026-11-21T20:41:28.046Z", 5000, 2.5, 42, 3, 12, "2026-11-21T20:30:00.000Z")
     assert (read.rows_per_second, read.idle) == (2000, False)
 
 
 @pytest.mark.parametrize("latest", [None, 4, "4", {"partition-1": {"index": 100}}])
-def test_the_lag_of_a_source_that_does_not_tell_is_unknown(latest: object) -> None:
-    assert read_progress(told(sources=[{"latestOffset": latest}])).lag is None
+def test_the_lag_of_a_source_that_does_not_report_it_is_unknown(latest: object) -> None:
+    assert read_progress(reported(sources=[{"latestOffset": latest}])).lag is None
 
 
 def test_what_spark_leaves_out_counts_as_nothing() -> None:
@@ -92,7 +92,7 @@ def test_prometheus_gets_totals_of_batches_and_the_last_lag() -> None:
     assert found["last_progress_timestamp_seconds"] == pytest.approx(1795293662)
 
 
-def test_metrics_are_served_until_the_end_and_a_taken_address_is_told() -> None:
+def test_metrics_are_served_until_the_end_and_a_taken_address_is_reported() -> None:
     metrics = Metrics("archive")
     with MetricsServer(metrics.registry, ("127.0.0.1", 0)) as server:
         host, port = server.address
@@ -141,7 +141,7 @@ def test_figures_for_people() -> None:
 
 
 class Query:
-    """A streaming query as run_query sees it: `looks` are what it tells from look to look."""
+    """A streaming query as run_query sees it: `looks` are what it returns from look to look."""
 
     def __init__(self, looks: Sequence[Sequence[str]], error: Exception | None = None, endless: bool = False) -> None:
         self.looks = list(looks)
@@ -151,7 +151,7 @@ class Query:
         self.batchId = 0
         self.recentProgress: list[Any] = []
 
-    class Told:
+    class Reported:
         def __init__(self, text: str) -> None:
             self.json = text
             self.batchId = json.loads(text)["batchId"]
@@ -160,7 +160,7 @@ class Query:
     @property
     def isActive(self) -> bool:  # noqa: N802
         if self.looks:
-            self.recentProgress = [self.Told(text) for text in self.looks.pop(0)]
+            self.recentProgress = [self.Reported(text) for text in self.looks.pop(0)]
             return bool(self.looks) or self.endless
         return self.endless
 
@@ -186,8 +186,8 @@ class Observer:
         pass
 
 
-def test_each_batch_is_told_once_however_often_one_looks() -> None:
-    one, two, three = (told(batchId=batch, timestamp=f"2026-11-21T20:41:0{batch}.000Z") for batch in (1, 2, 3))
+def test_each_batch_is_reported_once_however_often_one_looks() -> None:
+    one, two, three = (reported(batchId=batch, timestamp=f"2026-11-21T20:41:0{batch}.000Z") for batch in (1, 2, 3))
     query, observer = Query([[], [one], [one], [one, two, three], [two, three]]), Observer()
     totals = run_query(lambda: query, Stop(), observer)  # type: ignore[arg-type, return-value]
     assert observer.batches == [1, 2, 3]
@@ -195,7 +195,7 @@ def test_each_batch_is_told_once_however_often_one_looks() -> None:
     assert query.stopped == 1
 
 
-def test_a_query_that_fails_is_told_in_one_line() -> None:
+def test_a_query_that_fails_is_reported_in_one_line() -> None:
     query = Query([[]], RuntimeError("[STREAM_FAILED] Query failed\nat many places"))
     with pytest.raises(PipelineError) as error:
         run_query(lambda: query, Stop())  # type: ignore[arg-type, return-value]
@@ -259,9 +259,9 @@ def test_a_summary_says_how_a_run_ended(tmp_path: Path) -> None:
 
     with pytest.raises(Unfinished):
         run()
-    told = json.loads(path.read_text())
-    assert told.pop("began") <= told.pop("ended")
-    assert told == {
+    reported = json.loads(path.read_text())
+    assert reported.pop("began") <= reported.pop("ended")
+    assert reported == {
         "pipeline": "archive",
         "topics": ["orders"],
         "channel": "a",

@@ -34,10 +34,10 @@ def test_a_java_that_is_new_enough_will_do(tmp_path: Path, monkeypatch: pytest.M
     [
         ('java version "1.8.0_392"', "is Java 8"),
         ('openjdk version "11.0.2"', "is Java 11"),
-        ("hello", "does not tell its version"),
+        ("hello", "does not report its version"),
     ],
 )
-def test_another_java_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, error: str) -> None:
+def test_another_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, error: str) -> None:
     java(tmp_path, says)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
@@ -45,7 +45,7 @@ def test_another_java_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s
         require_java()
 
 
-def test_a_java_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_that_is_not_there_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(PipelineError, match="JAVA_HOME is .*, and there is none there"):
         require_java()
@@ -75,7 +75,7 @@ Identifier: [id = 1, runId = 2]
 
 
 @pytest.mark.parametrize(
-    "text, told",
+    "text, reported",
     [
         ("[PATH_NOT_FOUND] Path does not exist: file:/x. SQLSTATE: 42K03;\n'Plan", "Path does not exist: file:/x."),
         ("\n[PARSE_SYNTAX_ERROR] Syntax error at end. SQLSTATE: 42601 (line 1)", "Syntax error at end."),
@@ -85,8 +85,8 @@ Identifier: [id = 1, runId = 2]
         ("", "RuntimeError"),
     ],
 )
-def test_an_error_of_spark_is_one_line(text: str, told: str) -> None:
-    assert reason(RuntimeError(text)) == told
+def test_an_error_of_spark_is_one_line(text: str, reported: str) -> None:
+    assert reason(RuntimeError(text)) == reported
 
 
 def test_of_an_error_in_python_code_it_is_the_last_line_of_the_last_traceback() -> None:
@@ -112,7 +112,7 @@ def test_moments_are_utc_to_the_nanosecond(text: str, ns: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "noon", "2026-13-01", "12:00", "-5", "1.2.3"])
 def test_what_is_no_moment_is_refused(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is no time"):
+    with pytest.raises(click.BadParameter, match="is not a time"):
         MOMENT.convert(text, None, None)
 
 
@@ -126,7 +126,7 @@ def test_other_values_are_written_as_options_of_the_source_are() -> None:
             kind.convert(text, None, None)
 
 
-def test_spool_and_checkpoint_are_in_the_output_unless_told() -> None:
+def test_spool_and_checkpoint_are_in_the_output_unless_given() -> None:
     assert directories("/data/out", "c", None, None) == ("/data/out/_spool/c", "/data/out/_checkpoint/c")
     assert directories("file:///data/o%20t", "c", "/s", None) == ("/s", "/data/o t/_checkpoint/c")
     assert directories("hdfs://h/out/", "c", "/s", None) == ("/s", "hdfs://h/out/_checkpoint/c")
@@ -135,7 +135,7 @@ def test_spool_and_checkpoint_are_in_the_output_unless_told() -> None:
         directories("hdfs://h/out", "c", None, None)
 
 
-def test_what_the_source_would_refuse_is_told_in_the_command_lines_words() -> None:
+def test_what_the_source_would_refuse_is_reported_in_the_command_lines_words() -> None:
     nodes = {"nsq.nsqd.tcp.addresses": "h:1"}
     assert stream_options(nodes, ["a", "b"], "c", "/s", 5) == {
         **nodes,
@@ -149,9 +149,9 @@ def test_what_the_source_would_refuse_is_told_in_the_command_lines_words() -> No
         ((nodes, [], "c", "/s", None), "--topic is required"),
         ((nodes, ["a"], None, "/s", None), "--channel is required"),
     ):
-        with pytest.raises(UsageError) as told:
+        with pytest.raises(UsageError) as reported:
             stream_options(*options)
-        assert str(told.value) == error
+        assert str(reported.value) == error
 
 
 def run(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":

@@ -78,7 +78,7 @@ def judge(batches: MicroBatches, nsqds: list[FakeNsqd]) -> None:
 
 
 def drain_everything(batches: MicroBatches, nsqds: list[FakeNsqd]) -> None:
-    """Drain, and again with what was held by those who died."""
+    """Drain, and again with what was held by tasks that died."""
     batches.drain()
     for fake in nsqds:
         fake.time_out()
@@ -271,7 +271,7 @@ def test_a_zombie_at_any_step_loses_and_doubles_nothing(
                 try:
                     rows.append(run_task(partition))
                 except SpoolError:
-                    assert ahead == "batches"  # it was told that its batch is over
+                    assert ahead == "batches"  # it received that its batch is over
             if not batches.committed:
                 batches.commit(rows[-1])
             assert all(one == rows[0] for one in rows)
@@ -366,7 +366,7 @@ def test_a_spool_that_cannot_be_written_finishes_nothing(
     judge(batches, [nsqd])
 
 
-def test_a_spool_that_an_executor_cannot_see_is_told_before_anything_is_read(
+def test_a_spool_that_an_executor_cannot_see_is_reported_before_anything_is_read(
     settings: Settings, nsqd: FakeNsqd, tmp_path: Path
 ) -> None:
     nsqd.publish(1)
@@ -386,7 +386,7 @@ def damage(path: str, at: int) -> None:
 
 
 @pytest.mark.parametrize("at, lost", [(0, 3), (20, 3), (100, 3), (-1, 3)])
-def test_a_damaged_segment_is_told(settings: Settings, nsqd: FakeNsqd, at: int, lost: int) -> None:
+def test_a_damaged_segment_is_reported(settings: Settings, nsqd: FakeNsqd, at: int, lost: int) -> None:
     nsqd.publish(9)
     batches = MicroBatches(settings)
     batches.plan()
@@ -400,7 +400,7 @@ def test_a_damaged_segment_is_told(settings: Settings, nsqd: FakeNsqd, at: int, 
     assert len(survived) == 9 - lost
 
 
-def test_a_missing_segment_is_told(settings: Settings, nsqd: FakeNsqd) -> None:
+def test_a_missing_segment_is_reported(settings: Settings, nsqd: FakeNsqd) -> None:
     nsqd.publish(9)
     batches = MicroBatches(settings)
     batches.plan()

@@ -205,7 +205,7 @@ def test_what_was_stopped_halfway_is_done_the_next_time(spool: Spool, monkeypatc
     assert known(spool, 3, ids(1) + ids(2)) == {*ids(1), *ids(2)}
 
 
-def test_a_damaged_ids_file_is_told(spool: Spool) -> None:
+def test_a_damaged_ids_file_is_reported(spool: Spool) -> None:
     fill(spool, 1, confirmed=False)
     Retention(spool, replace(SETTINGS, spool_retention=0.0)).commit(1, {})
     path = Path(ids_files(spool, *KEY)[0].path)
@@ -247,7 +247,7 @@ def test_an_inspection_survives_damage(spool: Spool, tmp_path: Path) -> None:
     assert (report.kind, report.batches[0].damaged, report.batches[0].messages) == ("", 1, 0)
 
 
-def test_a_spool_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_spool_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SpoolError, match="cannot read the spool at .*nowhere: No such file or directory"):
         inspect(str(tmp_path / "nowhere"))
 

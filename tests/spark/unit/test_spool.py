@@ -96,7 +96,7 @@ def test_many_writers_make_one_chain(spool: Spool) -> None:
 
 
 def test_a_link_whose_answer_was_lost_counts(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An NFS client repeats a request, and is told that the name is taken: by its own first try."""
+    """An NFS client repeats a request, which fails because its own first try has taken the name."""
     link = os.link
 
     def link_twice(source: str, target: str) -> None:
@@ -108,7 +108,7 @@ def test_a_link_whose_answer_was_lost_counts(spool: Spool, monkeypatch: pytest.M
     assert chain.append(segment())
 
 
-def test_a_file_system_without_links_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_links_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(source: str, target: str) -> NoReturn:
         raise PermissionError(1, "Operation not permitted")
 
@@ -118,7 +118,7 @@ def test_a_file_system_without_links_is_told(tmp_path: Path, monkeypatch: pytest
     assert not list((tmp_path / "s").glob(".tmp*"))
 
 
-def test_a_location_that_is_no_directory_is_told(tmp_path: Path) -> None:
+def test_a_location_that_is_not_a_directory_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(SpoolError, match="cannot make the spool at .*/file/s: Not a directory"):
@@ -152,7 +152,7 @@ def test_a_chain_is_durable_before_its_entries_are_believed(spool: Spool, monkey
     assert {str(directory), str(directory.parent), str(directory.parent.parent)} <= set(synced)
 
 
-def test_a_torn_entry_is_told_whatever_is_left_of_it(spool: Spool) -> None:
+def test_a_torn_entry_is_reported_whatever_is_left_of_it(spool: Spool) -> None:
     chain = opened(spool)
     chain.append(segment())
     path = Path(chain.entries[0].path)
@@ -177,7 +177,7 @@ def test_what_is_damaged_can_be_passed_over(tmp_path: Path, spool: Spool) -> Non
     assert [entry.kind for entry in tolerant.entries] == [Kind.LOST, Kind.LOST, Kind.SEGMENT]
 
 
-def test_markers_tell_which_segments_are_confirmed(spool: Spool) -> None:
+def test_markers_show_which_segments_are_confirmed(spool: Spool) -> None:
     chain = opened(spool)
     chain.confirm(0, [0, 2])
     chain.confirm(1, [5])

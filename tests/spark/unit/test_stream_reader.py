@@ -1,4 +1,4 @@
-"""What the stream reader tells Spark: plans that are the same when asked again, and when there is nothing more."""
+"""What the stream reader returns to Spark: plans that are the same when asked again, and when there is nothing more."""
 
 import json
 import pickle
@@ -123,7 +123,7 @@ def test_a_paused_channel_is_not_waited_for(
     assert plan(NsqStreamReader(settings)).quotas == {TOPIC: {"node:4250": [2]}}
 
 
-def test_another_channel_than_the_checkpoints_is_told(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_another_channel_than_the_checkpoints_is_reported(settings: Settings, nsqds: list[FakeNsqd]) -> None:
     start = NsqStreamReader(settings).initialOffset()
     with pytest.raises(OptionError, match="option 'channel' is 'other', but .* the channel 'archive'"):
         NsqStreamReader(replace(settings, channel="other")).latestOffset(start, ALL)
@@ -173,7 +173,7 @@ def test_an_nsqd_that_is_away_holds_up_nobody(
     assert len(caplog.records) == 1, "one warning, not one for each look"
 
 
-def test_a_new_stream_of_nsqds_that_are_all_away_is_told(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_a_new_stream_of_nsqds_that_are_all_away_is_reported(settings: Settings, nsqds: list[FakeNsqd]) -> None:
     for fake in nsqds:
         fake.up = False
     with pytest.raises(
@@ -182,7 +182,7 @@ def test_a_new_stream_of_nsqds_that_are_all_away_is_told(settings: Settings, nsq
         plan(NsqStreamReader(settings))
 
 
-def test_a_spool_that_is_gone_is_told(settings: Settings, nsqds: list[FakeNsqd], tmp_path: Path) -> None:
+def test_a_spool_that_is_gone_is_reported(settings: Settings, nsqds: list[FakeNsqd], tmp_path: Path) -> None:
     nsqds[0].publish(2)
     reader = NsqStreamReader(settings)
     start = reader.initialOffset()
@@ -195,7 +195,7 @@ def test_a_spool_that_is_gone_is_told(settings: Settings, nsqds: list[FakeNsqd],
     assert sum(batch.num_rows for batch in careless.read(partition)) == 2
 
 
-def test_the_progress_tells_what_is_unread(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_the_progress_reports_what_is_unread(settings: Settings, nsqds: list[FakeNsqd]) -> None:
     nsqds[0].publish(50)
     reader = NsqStreamReader(settings)
     assert unread(reader.reportLatestOffset()) == 0
@@ -226,10 +226,10 @@ def test_a_new_stream_warns_of_what_another_one_has_not_committed(
     MicroBatches(replace(settings, topics=("others",))).plan()
     assert not caplog.messages
     MicroBatches(settings).plan()  # the checkpoint is gone
-    (told,) = caplog.messages
+    (reported,) = caplog.messages
     (stream,) = (report.stream for report in inspect(str(settings.spool_location)) if report.batches)
-    assert f"has 50 messages of stream {stream} that are not committed" in told
-    assert f"gnsq-pipeline spool replay {settings.spool_location} {stream}" in told
+    assert f"has 50 messages of stream {stream} that are not committed" in reported
+    assert f"gnsq-pipeline spool replay {settings.spool_location} {stream}" in reported
 
 
 def test_other_consumers_of_the_channel_are_warned_of_once(
@@ -243,8 +243,8 @@ def test_other_consumers_of_the_channel_are_warned_of_once(
     assert not caplog.messages
     for _ in range(3):
         reader.latestOffset(start, ALL)
-    (told,) = caplog.messages
-    assert told.startswith(f"channel {CHANNEL} of topic {TOPIC} at nsqd node:4150 has 1 other consumers")
+    (reported,) = caplog.messages
+    assert reported.startswith(f"channel {CHANNEL} of topic {TOPIC} at nsqd node:4150 has 1 other consumers")
 
 
 def test_available_now_ends_although_more_is_published(settings: Settings, nsqds: list[FakeNsqd]) -> None:

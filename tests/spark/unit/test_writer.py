@@ -89,7 +89,7 @@ def test_the_option_topic_prevails_over_the_column() -> None:
         ({"value": [b"x"], "topic": ["a"], "defer_ms": [-1]}, "the column defer_ms is -1 in a row"),
     ],
 )
-def test_a_row_that_is_no_message_is_told(columns: dict[str, Sequence[object]], text: str) -> None:
+def test_a_row_that_is_not_a_message_is_reported(columns: dict[str, Sequence[object]], text: str) -> None:
     settings = Settings() if "topic" in columns else SETTINGS
     with pytest.raises(WriteError) as raised:
         batches(frame(**columns), settings)
@@ -272,7 +272,7 @@ def test_a_batch_is_offered_again_until_an_nsqd_is_back(nsqds: FakeNsqds, publis
     def sleep(seconds: float) -> None:
         FakeNsqds.sleep(nsqds, seconds)
         if len(nsqds.slept) == 3:
-            nsqds.names.append("d")  # as nsqlookupd tells meanwhile
+            nsqds.names.append("d")  # as nsqlookupd now lists it
 
     nsqds.sleep = sleep  # type: ignore[method-assign]
     publisher.publish("t", [b"1"])
@@ -297,15 +297,15 @@ def test_with_no_time_each_nsqd_is_asked_once(nsqds: FakeNsqds) -> None:
 
 
 def test_what_does_not_get_better_is_not_waited_for(nsqds: FakeNsqds, publisher: Publisher) -> None:
-    nsqds.down = dict.fromkeys("ab", NotAgreed("wants an authorization"))
+    nsqds.down = dict.fromkeys("ab", NotAgreed("requires an authorization"))
     nsqds.outcomes["c"] = iter([Refused("E_UNAUTHORIZED", "AUTH failed")])
-    with pytest.raises(WriteError, match="wants an authorization"):
+    with pytest.raises(WriteError, match="requires an authorization"):
         publisher.publish("t", [b"1"])
     assert nsqds.slept == []
 
 
 def test_as_long_as_one_nsqd_may_get_better_it_is_waited_for(nsqds: FakeNsqds, publisher: Publisher) -> None:
-    nsqds.down = {"a": LOST, "b": NotAgreed("wants an authorization"), "c": NotAgreed("offers no TLS")}
+    nsqds.down = {"a": LOST, "b": NotAgreed("requires an authorization"), "c": NotAgreed("offers no TLS")}
     nsqds.sleep = lambda seconds: nsqds.down.clear()  # type: ignore[method-assign]
     publisher.publish("t", [b"1"])
     assert nsqds.tries == ["a", "b", "c", "a"]
@@ -335,7 +335,7 @@ def test_a_dead_nsqlookupd_is_waited_for(nsqds: FakeNsqds, publisher: Publisher)
     assert len(nsqds.taken) == 1
 
 
-def test_a_cluster_without_any_nsqd_is_told(nsqds: FakeNsqds, publisher: Publisher) -> None:
+def test_a_cluster_without_any_nsqd_is_reported(nsqds: FakeNsqds, publisher: Publisher) -> None:
     nsqds.names = []
     with pytest.raises(WriteError, match="there is no nsqd to write to"):
         publisher.publish("t", [b"1"])
@@ -386,7 +386,7 @@ def consumed(nsqd: Daemon, topic: str) -> list[bytes]:
 
 
 def rows_of(count: int, size: int = 1000) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of so many rows, with the numbers from 0 on."""
+    """Arrow batches of that many rows, with the numbers from 0 on."""
     for start in range(0, count, size):
         yield frame(value=[b"%d" % number for number in range(start, min(start + size, count))])
 
@@ -415,7 +415,7 @@ def test_an_nsqd_holds_back_what_has_a_delay(nsqd: Daemon) -> None:
 
 
 def test_rows_go_to_another_nsqd_when_theirs_dies(nsqd_factory: DaemonFactory) -> None:
-    """None is lost of those that the dead one had not been sent."""
+    """No message is lost that had not been sent to the dead one."""
     daemons = [nsqd_factory(), nsqd_factory()]
     first, second = sorted(daemons, key=lambda nsqd: "{}:{}".format(*nsqd.tcp_address))  # the first is asked first
     taken: list[bytes] = []
@@ -443,7 +443,7 @@ def test_rows_wait_for_an_nsqd_that_restarts(nsqd: Daemon) -> None:
     assert sorted(consumed(nsqd, "clicks"), key=int) == numbers(3000)
 
 
-def test_a_message_that_is_too_large_is_told_with_the_limit(nsqd_factory: DaemonFactory) -> None:
+def test_a_message_that_is_too_large_is_reported_with_the_limit(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory("--max-msg-size=100")
     writer = NsqStreamWriter(to(nsqd), VALUE)
     rejected = writer.write(iter([frame(value=[b"x" * 101])]))

@@ -1,5 +1,5 @@
-"""What topics and channels need around them, real but for the ends: disk queues in a temporary directory, greenlets
-that are kept in a list, callables that note what they are told. And a consumer that only takes notes."""
+"""What topics and channels need around them, real except at the ends: disk queues in a temporary directory, greenlets
+that are kept in a list, callables that note their arguments. And a consumer that only takes notes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -85,7 +85,7 @@ def replace_writes(patch: pytest.MonkeyPatch, owner: Topic | Channel, put_many: 
 
 @dataclass
 class Fakes:
-    """An environment, and what it was told."""
+    """An environment, and what was reported to it."""
 
     data_path: Path
     options: Options

@@ -1,4 +1,4 @@
-"""Bounds for what waits: who is refused, what is dropped, and that nothing else is (contrib/docs/survive.md)."""
+"""Bounds for queued messages: who is refused, what is dropped, and that nothing else is (contrib/docs/survive.md)."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -58,7 +58,7 @@ def refusal(topic: Topic, *bodies: bytes, deferred: int = 0) -> str:
 
 
 def take_all(channel: Channel) -> list[bytes]:
-    """What waits, in order of publication."""
+    """Queued messages, in order of publication."""
     found = []
     consumer = FakeConsumer(99)
     while batch := channel.take(consumer, 100_000, MINUTE, 0):

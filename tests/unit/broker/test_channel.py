@@ -1,4 +1,4 @@
-"""A channel: what waits, is in flight and deferred; memory and disk; who is woken (NSQD-COMPAT 3)."""
+"""A channel: what is queued, in flight and deferred; memory and disk; who is woken (NSQD-COMPAT 3)."""
 
 import errno
 import os
@@ -294,7 +294,7 @@ def test_consumers_are_limited_by_max_channel_consumers(fakes: Build, consumers:
 # Time-outs, REQ, TOUCH, delays
 
 
-def test_timed_out_message_goes_back_and_its_consumer_is_told(fakes: Build, consumers: list[FakeConsumer]) -> None:
+def test_timed_out_message_goes_back_and_its_consumer_is_notified(fakes: Build, consumers: list[FakeConsumer]) -> None:
     around = fakes()
     channel = around.channel()
     for consumer in consumers[:2]:
@@ -397,7 +397,9 @@ def test_paused_channel_wakes_nobody_until_it_is_unpaused(fakes: Build, consumer
     assert consumers[0].woken == woken + 1
 
 
-def test_emptied_channel_drops_everything_and_tells_its_consumers(fakes: Build, consumers: list[FakeConsumer]) -> None:
+def test_emptied_channel_drops_everything_and_notifies_its_consumers(
+    fakes: Build, consumers: list[FakeConsumer]
+) -> None:
     around = fakes(mem_queue_size=3)
     channel = around.channel()
     channel.add_client(consumers[0])

@@ -41,7 +41,7 @@ def channel_with(around: Fakes, *bodies: bytes, topic: str = "t", name: str = "c
 
 
 def deliver(channel: Channel, count: int = 1) -> list[Message]:
-    """So many messages are on their way to a consumer."""
+    """That many messages are on their way to a consumer."""
     messages: list[Message] = []
     while len(messages) < count:
         taken = channel.take(CONSUMER, count - len(messages), MINUTE, 0)
@@ -53,7 +53,7 @@ def deliver(channel: Channel, count: int = 1) -> list[Message]:
 
 
 def fail(channel: Channel, count: int = 1) -> list[Message]:
-    """So many messages are delivered and requeued."""
+    """That many messages are delivered and requeued."""
     messages = deliver(channel, count)
     for message in messages:
         channel.requeue(CONSUMER.id, message.id, 0)
@@ -69,7 +69,7 @@ def wait_for_letters(channel: Channel, count: int) -> None:
 
 
 def letters(topic: Topic) -> list[tuple[dict[str, Any], bytes]]:
-    """Header and body of what waits in the topic."""
+    """Header and body of the messages queued in the topic."""
     found = [message.body.partition(b"\n") for message, _ in topic.queue.look(1000, 1 << 30)]
     return [(json.loads(header), body) for header, _, body in found]
 

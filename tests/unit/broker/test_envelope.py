@@ -84,9 +84,9 @@ def test_header_may_have_more_keys() -> None:
         (b"{}\n", 'no "id"'),
         (json.dumps(HEADER | {"attempts": "5"}).encode() + b"\n", 'no "attempts"'),
         (json.dumps(HEADER | {"died": True}).encode() + b"\n", 'no "died"'),
-        (json.dumps(HEADER | {"topic": "no name"}).encode() + b"\n", "no name of a topic"),
+        (json.dumps(HEADER | {"topic": "no name"}).encode() + b"\n", "not a name of a topic"),
     ],
 )
-def test_what_is_no_letter_is_told(data: bytes, reason: str) -> None:
+def test_what_is_not_a_letter_is_reported(data: bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         Letter.parse(data)

@@ -47,7 +47,7 @@ def test_timed_out_and_due_messages_go_back_to_their_queues(fakes: Build) -> Non
 
 
 def test_new_channel_is_scanned_from_the_first_tick(fakes: Build) -> None:
-    """Mended (NSQD-COMPAT 0.1, item 1): the real daemon's list of channels is up to 5 s old."""
+    """Corrected (NSQD-COMPAT 0.1, item 1): the real daemon's list of channels is up to 5 s old."""
     around = fakes(queue_scan_interval=5 * MS, queue_scan_refresh_interval=3600 * SECOND)
     around.registry.get_topic("t").get_channel("old")
     with scanning(around):

@@ -1,4 +1,4 @@
-"""All topics: found by name, created once, deleted, loaded from and told to nsqd.dat; the daemon's health."""
+"""All topics: found by name, created once, deleted, loaded from and written to nsqd.dat; the daemon's health."""
 
 import dataclasses
 import os
@@ -180,7 +180,7 @@ METADATA = [
 ]
 
 
-def test_metadata_is_loaded_and_told_again(fakes: Build) -> None:
+def test_metadata_is_loaded_and_written_again(fakes: Build) -> None:
     around = fakes()
     registry = around.registry
     registry.load(METADATA)
@@ -214,7 +214,7 @@ def test_duplicates_merge_and_invalid_names_are_skipped(fakes: Build) -> None:
     assert "WARNING: skipping creation of invalid channel bad$\n" in around.log.getvalue()
 
 
-def test_metadata_tells_nothing_ephemeral_and_nothing_that_is_going(fakes: Build) -> None:
+def test_metadata_has_nothing_ephemeral_and_nothing_that_is_going(fakes: Build) -> None:
     registry = fakes().registry
     registry.get_topic("t#ephemeral").get_channel("c")
     topic = registry.get_topic("t")

@@ -1,4 +1,4 @@
-"""An nsqlookupd that notes what it is told, and answers what the test wants."""
+"""An nsqlookupd that notes what it receives, and answers what the test specifies."""
 
 import json
 import struct

@@ -111,7 +111,7 @@ def test_secret_that_no_server_takes_is_not_sent() -> None:
         ("x" * 5000, "x" * (1000 - len("failed to auth against http://you:***@a:1/ - "))),
     ],
 )
-def test_failure_is_told_without_secrets_and_not_at_length(error: str, shown: str) -> None:
+def test_failure_is_reported_without_secrets_and_not_at_length(error: str, shown: str) -> None:
     with pytest.raises(AuthError) as caught:
         query(Auth(["http://you:pass@a:1/"], FakeHTTP(error=error)))
     assert str(caught.value) == f"failed to auth against http://you:***@a:1/ - {shown}"
@@ -147,7 +147,7 @@ def test_stop_ends_a_query_and_lets_none_begin() -> None:
     assert len(http.urls) == 3
 
 
-def test_stop_does_not_strike_who_just_got_an_answer() -> None:
+def test_stop_does_not_hit_who_just_got_an_answer() -> None:
     http = FakeHTTP(answer())  # a short one: whoever checks a long one may yield, and still be asking
     auth, elsewhere = Auth(["a:1"], http), Event()
 

@@ -1,4 +1,4 @@
-"""What nsqlookupd is told about a live broker, what that does not wait for, and the channels it tells in turn."""
+"""What nsqlookupd receives about a live broker, what that does not wait for, and the channels it returns."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
@@ -80,8 +80,8 @@ def until(condition: Callable[[], object]) -> None:
     eventually(met)
 
 
-def told(lookupd: FakeLookupd, expected: list[str], connection: int = 0) -> None:
-    """The connection was told that, after its IDENTIFY."""
+def reported(lookupd: FakeLookupd, expected: list[str], connection: int = 0) -> None:
+    """The connection received that, after its IDENTIFY."""
     until(lambda: len(lookupd.lines) > connection and len(lookupd.lines[connection]) > len(expected))
     assert lookupd.lines[connection] == ["IDENTIFY", *expected]
 
@@ -91,7 +91,7 @@ def connected(ours: Daemon, *peers: FakeLookupd) -> None:
     until(lambda: all(f"LOOKUPD({peer.address}): peer info" in ours.log() for peer in peers))
 
 
-def test_creation_and_deletion_are_told_in_order(daemon: MakeDaemon, lookupd: Lookupd) -> None:
+def test_creation_and_deletion_are_reported_in_order(daemon: MakeDaemon, lookupd: Lookupd) -> None:
     server, ours = lookupd(), daemon()
     connected(ours, server)
     topic = ours.registry.get_topic("t")
@@ -100,7 +100,7 @@ def test_creation_and_deletion_are_told_in_order(daemon: MakeDaemon, lookupd: Lo
     ours.registry.get_topic("u#ephemeral")
     topic.delete_existing_channel("a")
     ours.registry.delete_existing_topic("t")
-    told(
+    reported(
         server,
         [
             "REGISTER t",
@@ -118,7 +118,7 @@ def test_heartbeats(daemon: MakeDaemon, lookupd: Lookupd, monkeypatch: pytest.Mo
     monkeypatch.setattr(lookup_peer, "PING_INTERVAL", 0.02)
     server = lookupd()
     daemon().start(server)
-    told(server, ["PING", "PING", "PING"])
+    reported(server, ["PING", "PING", "PING"])
 
 
 def test_heartbeat_reconnects(daemon: MakeDaemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,18 +126,18 @@ def test_heartbeat_reconnects(daemon: MakeDaemon, lookupd: Lookupd, monkeypatch:
     server, ours = lookupd(), daemon()
     ours.registry.get_topic("t")
     ours.start(server)
-    told(server, ["REGISTER t", "PING"])
+    reported(server, ["REGISTER t", "PING"])
     server.hang_up()
-    told(server, ["REGISTER t", "PING"], connection=1)
+    reported(server, ["REGISTER t", "PING"], connection=1)
     assert f"ERROR: LOOKUPD({server.address}): PING - EOF\n" in ours.log()
 
 
-def test_event_that_finds_the_connection_ended_registers_everything_anew(daemon: MakeDaemon, lookupd: Lookupd) -> None:
+def test_event_that_finds_the_connection_ended_registers_everything_again(daemon: MakeDaemon, lookupd: Lookupd) -> None:
     server, ours = lookupd(), daemon()
     connected(ours, server)
     server.hang_up()
     ours.registry.get_topic("t")
-    told(server, ["REGISTER t"], connection=1)
+    reported(server, ["REGISTER t"], connection=1)
 
 
 def test_peer_that_was_too_slow_is_left_alone_until_the_next_event(
@@ -152,7 +152,7 @@ def test_peer_that_was_too_slow_is_left_alone_until_the_next_event(
     server.respond = obliging
     assert len(server.lines) == 1
     ours.registry.get_topic("u")
-    told(server, ["REGISTER t", "REGISTER u", "REGISTER u"], connection=1)
+    reported(server, ["REGISTER t", "REGISTER u", "REGISTER u"], connection=1)
 
 
 def test_silent_peer_delays_neither_broker_nor_other_peers(
@@ -165,11 +165,11 @@ def test_silent_peer_delays_neither_broker_nor_other_peers(
     names = [f"t{number}" for number in range(50)]
     for name in names:
         ours.registry.get_topic(name)
-    told(server, [f"REGISTER {name}" for name in names])
+    reported(server, [f"REGISTER {name}" for name in names])
     assert silent.lines == [["IDENTIFY"]]
 
 
-def test_peer_that_falls_far_behind_is_told_everything_anew(
+def test_peer_that_falls_far_behind_gets_everything_again(
     daemon: MakeDaemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 10 * DEADLINE)
@@ -186,14 +186,14 @@ def test_peer_that_falls_far_behind_is_told_everything_anew(
     names = [f"t{number}" for number in range(6)]
     for name in names:
         ours.registry.get_topic(name)
-        told(server, ["REGISTER t0"])  # nothing else, as long as that isn't answered
+        reported(server, ["REGISTER t0"])  # nothing else, as long as that isn't answered
     for name in names[:-1]:
         ours.registry.delete_existing_topic(name)
     awake.set()
     until(lambda: len(server.lines) == 2 and len(server.lines[1]) > 1)
     assert server.lines[0] == ["IDENTIFY", "REGISTER t0"]
     assert server.lines[1][:2] == ["IDENTIFY", "REGISTER t5"]
-    assert "too far behind, registering everything anew" in ours.log()
+    assert "too far behind, registering everything again" in ours.log()
 
 
 def test_events_of_a_dead_peer_are_dropped(daemon: MakeDaemon) -> None:
@@ -214,13 +214,13 @@ def test_new_list_of_addresses_closes_and_connects(daemon: MakeDaemon, lookupd: 
     ours.registry.get_topic("t")
     ours.start(removed, kept)
     for server in (removed, kept):
-        told(server, ["REGISTER t"])
+        reported(server, ["REGISTER t"])
     ours.lookup.set_addresses([added.address, kept.address])
-    told(added, ["REGISTER t"])
+    reported(added, ["REGISTER t"])
     until(lambda: removed.closed)
     ours.registry.get_topic("u")
-    told(kept, ["REGISTER t", "REGISTER u"])
-    told(added, ["REGISTER t", "REGISTER u"])
+    reported(kept, ["REGISTER t", "REGISTER u"])
+    reported(added, ["REGISTER t", "REGISTER u"])
     assert removed.lines == [["IDENTIFY", "REGISTER t"]]
     assert f"LOOKUP({removed.address}): removing peer\n" in ours.log()
     assert f"LOOKUP({added.address}): adding peer\n" in ours.log()

@@ -98,7 +98,7 @@ def test_answers_to_other_commands_may_say_anything(lookupd: Lookupd, peer: Make
     assert server.lines == [["IDENTIFY", "PING", "PING"]]
 
 
-def test_command_after_a_broken_connection_registers_everything_anew(lookupd: Lookupd, peer: MakePeer) -> None:
+def test_command_after_a_broken_connection_registers_everything_again(lookupd: Lookupd, peer: MakePeer) -> None:
     server = lookupd()
     client = peer(server.address)
     client.command("PING")

@@ -1,4 +1,4 @@
-"""The doorbell: no ring is lost, none wakes twice, a wait ends by itself when told to."""
+"""The doorbell: no ring is lost, none wakes twice, a wait with a time-out ends by itself."""
 
 import time
 

@@ -24,7 +24,7 @@ def make_look(polling: Polling) -> None:
 
 def test_quick_input_keeps_the_loop_awake(polling: Polling) -> None:
     polling.note()
-    assert not polling.looking, "one input tells nothing"
+    assert not polling.looking, "one input is not enough"
     make_look(polling)
 
 

@@ -82,7 +82,7 @@ def test_file_of_a_unix_socket_is_removed_at_close_and_no_other(tmp_path: Path) 
 
 
 def test_client_that_is_gone_before_it_is_accepted_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of its socket macOS tells nothing, and sets nothing: EINVAL."""
+    """macOS neither reads nor sets options of its socket: EINVAL."""
 
     def refuse(*args: object) -> None:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))

@@ -48,7 +48,7 @@ def new_layer(options: Options) -> TLSLayer:
 
 
 class Peer:
-    """A TLS client on memory BIOs that knows no certificate and verifies nothing unless told."""
+    """A TLS client on memory BIOs that knows no certificate and verifies nothing unless asked to."""
 
     def __init__(
         self,

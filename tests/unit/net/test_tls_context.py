@@ -91,7 +91,7 @@ start_cases = pytest.mark.parametrize(
 
 
 def tls_flags(files: dict[str, str], directory: Path) -> dict[str, str]:
-    """`files` as values of the tls options; a policy is no file."""
+    """`files` as values of the tls options; a policy is not a file."""
     return {name: value if name == "client_auth_policy" else f"{directory}/{value}" for name, value in files.items()}
 
 

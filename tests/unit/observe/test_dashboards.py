@@ -1,6 +1,6 @@
 """What contrib/ says about the metrics: every series that dashboard, alert rules and documentation name is exported.
 
-PromQL is not parsed but read token by token, which is enough to tell the names of series and of labels from everything
+PromQL is not parsed but read token by token, which is enough to find the names of series and of labels among everything
 else (Prometheus' "Querying basics" and "Operators" say which words stand where): see `named`.
 """
 
@@ -114,7 +114,7 @@ def named(expression: str) -> Named:
         ("1 - x offset 5m", {"x": set()}),
     ],
 )
-def test_names_of_series_and_labels_are_told_from_the_rest(expression: str, series: Named) -> None:
+def test_names_of_series_and_labels_are_found(expression: str, series: Named) -> None:
     assert named(expression) == series
 
 

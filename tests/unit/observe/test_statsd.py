@@ -150,7 +150,7 @@ def test_counters_are_differences_to_the_previous_push(registry: Registry, recei
     }
 
 
-def test_counters_of_a_topic_made_anew_are_negative(registry: Registry, receiver: Receiver, start: Start) -> None:
+def test_counters_of_a_topic_created_again_are_negative(registry: Registry, receiver: Receiver, start: Start) -> None:
     publish(registry, "t", b"abc", b"de")
     start(options_for(receiver.address))
     assert counts(receiver.packet())["topic.t.message_count"] == 2

@@ -688,7 +688,7 @@ def run_model(daemons: list[Daemon], root: Path, steps: list[Step]) -> None:
 
 
 def flow(waiting: set[bytes], wanted: dict[str, set[bytes]], names: list[str]) -> set[bytes]:
-    """The topic hands over what waits, if there is a channel."""
+    """The topic hands over its queued messages, if there is a channel."""
     settle()
     if not names:
         return waiting

@@ -34,7 +34,7 @@ def test_parts_are_read_from_the_frame() -> None:
 
 
 def test_attempts_stop_at_65535() -> None:
-    """Mended (NSQD-COMPAT 0.1, item 25): the real daemon's go on at 0."""
+    """Corrected (NSQD-COMPAT 0.1, item 25): the real daemon's go on at 0."""
     payload = struct.pack(">qH16s", TIME, 65534, ID) + b"x"
     made = message_from_payload(payload)
     attempts = [struct.unpack_from(">H", made.next_delivery(), 16)[0] for _ in range(3)]

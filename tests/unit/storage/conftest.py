@@ -39,7 +39,7 @@ def log_stream() -> io.StringIO:
 
 @pytest.fixture
 def open_queue(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Iterator[OpenQueue]:
-    """`open_queue(max_bytes_per_file=100)`; records may be of any size up to 1000 bytes unless told otherwise."""
+    """`open_queue(max_bytes_per_file=100)`; records may be of any size up to 1000 bytes unless given otherwise."""
     queues: list[DiskQueue] = []
 
     def open(

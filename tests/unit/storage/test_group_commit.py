@@ -1,4 +1,4 @@
-"""Who waits for which fsync. The fsync of these tests takes as long as the test wants."""
+"""Who waits for which fsync. The fsync of these tests takes as long as the test lets it."""
 
 import gevent
 import pytest

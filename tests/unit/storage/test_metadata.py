@@ -174,7 +174,7 @@ def test_files_of_older_daemons_are_found_by_their_names(tmp_path: Path) -> None
 
 
 class Writing:
-    """A metadata file with its loop, over a list of topics. Stands in for the Syncer, too: a write waits for `let`."""
+    """A metadata file with its loop, over a list of topics. Also stands in for the Syncer: a write waits for `let`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -31,7 +31,7 @@ def test_what_a_call_returns_or_raises_comes_back(threads: Threads) -> None:
     assert threads.run(int, "5") == 5
 
 
-def test_greenlets_go_on_and_at_most_so_many_calls_are_under_way(threads: Threads) -> None:
+def test_greenlets_go_on_and_at_most_that_many_calls_are_under_way(threads: Threads) -> None:
     gates = [threading.Event() for _ in range(LIMIT + 1)]
     begun: list[int] = []  # in which thread
 

@@ -25,7 +25,7 @@ from gnsqd.web.status import Status
 
 
 class Thing:
-    """A topic or channel that writes down what is done to it, and fails where it is told to."""
+    """A topic or channel that writes down what is done to it, and fails where it is asked to."""
 
     def __init__(self, calls: list[str]) -> None:
         self.calls = calls

@@ -403,7 +403,7 @@ def test_close_ends_connections_in_the_handshake_at_once(secure: Running, monkey
     silent, begun, last = secure.connect(), secure.connect(), secure.connect()
     begun.sendall(HELLO)
     last.sendall(PING)
-    assert b"HTTPS server" in read_all(last)  # so the others have been accepted, too
+    assert b"HTTPS server" in read_all(last)  # so the others have also been accepted
     gevent.spawn(secure.server.close).get(timeout=DEADLINE)
     assert [read_until_reset(client) for client in (silent, begun)] == [b"", b""]
     secure.ends()

@@ -46,7 +46,7 @@ def push_compression(stream: Stream, upgrade: dict[str, Any]) -> bool:
 
 
 class OurCompression:
-    """One of our layers, as the client for tests wants it."""
+    """One of our layers, as the client for tests needs it."""
 
     def __init__(self, upgrade: dict[str, Any]) -> None:
         self._stream = Stream()

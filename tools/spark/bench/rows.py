@@ -1,7 +1,7 @@
 """What is measured, a row of ROWS each: a frame or a stream to run, and what daemons hold before.
 
 Everything is read and written once, from the call of the action to its end, by a local session of two cores; that
-includes planning, and with a stream its start. What is read goes nowhere (`noop`), but where the row says Parquet.
+includes planning, and with a stream its start. What is read goes nowhere (`noop`), unless the row names Parquet.
 """
 
 import time
@@ -84,10 +84,10 @@ def stream(source: str, **options: str) -> Callable[[Bench], float]:
 def batch(source: str, **options: str) -> Callable[[Bench], float]:
     def run(bench: Bench) -> float:
         bench.fill()
-        told = {**bench.subscription(), **options}
-        if "spool" not in told:
-            told["spoolLocation"] = str(bench.directory / "spool")
-        frame = bench.spark.read.format(source).options(**told).load()
+        all_options = {**bench.subscription(), **options}
+        if "spool" not in all_options:
+            all_options["spoolLocation"] = str(bench.directory / "spool")
+        frame = bench.spark.read.format(source).options(**all_options).load()
         return _timed(lambda: frame.write.format("noop").mode("append").save())
 
     return run

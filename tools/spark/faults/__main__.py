@@ -11,13 +11,13 @@ from pathlib import Path
 
 from spark.faults.scenarios import ROWS, play
 
-HEAD = "| | times | published | rows | distinct ids | lost | doubled | starts |\n| --- |" + " ---: |" * 7
+HEAD = "| | times | published | rows | distinct ids | lost | duplicated | starts |\n| --- |" + " ---: |" * 7
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="spark.faults", description=__doc__)
     parser.add_argument("--rows", default="", help="only rows whose name this regular expression finds")
-    parser.add_argument("--times", type=int, help="so many blows instead of the row's own number")
+    parser.add_argument("--times", type=int, help="that many faults instead of the row's own number")
     parser.add_argument("--keep", action="store_true", help="keep the files of each row")
     arguments = parser.parse_args()
     # All that was started ends with it, in the background too.
@@ -31,10 +31,10 @@ def main() -> None:
             continue
         directory = Path(tempfile.mkdtemp(prefix="nsq-faults-"))
         tally, deaths = play(row, directory, arguments.times)
-        times = len(row.blows) * (row.times if arguments.times is None else arguments.times)
+        times = len(row.faults) * (row.times if arguments.times is None else arguments.times)
         cells = [row.name, times, *tally, deaths + 1]
         print(f"| {' | '.join(str(cell) for cell in cells)} |", flush=True)
-        if row.spool and (tally.lost or tally.doubled):
+        if row.spool and (tally.lost or tally.duplicated):
             wrong.append(row.name)
         if arguments.keep:
             print(f"<!-- {directory} -->", flush=True)
@@ -42,7 +42,7 @@ def main() -> None:
             shutil.rmtree(directory)
     print(f"\nTook {time.monotonic() - start:.0f} s.")
     if wrong:
-        raise SystemExit(f"lost or doubled: {', '.join(wrong)}")
+        raise SystemExit(f"lost or duplicated: {', '.join(wrong)}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Where a stream is struck: functions of the data source that the way of a message leads through."""
+"""Where faults are injected into a stream: functions of the data source that the way of a message leads through."""
 
 from typing import NamedTuple
 
 
 class Point(NamedTuple):
-    """A function, and the moment of the strike: see inject/sitecustomize.py."""
+    """A function, and the moment of the fault: see inject/sitecustomize.py."""
 
     module: str
     name: str

@@ -14,7 +14,7 @@ PADDING = b" " + b"x" * 100
 class Publisher:
     """Publishes bodies `{number} xxx...` from 0 on, from a thread; `published` is how many were acknowledged.
 
-    While `paused` is held nothing is on its way, and connections are made anew afterwards.
+    While `paused` is held nothing is on its way, and new connections are made afterwards.
     """
 
     def __init__(self, daemons: Sequence[Daemon], topic: str, pause: float = 0.05) -> None:
@@ -35,7 +35,7 @@ class Publisher:
                 with self.paused:
                     self._publish(turn % len(self._daemons))
                 turn += 1
-        except BaseException as error:  # told by stop(), in the thread that asks
+        except BaseException as error:  # raised by stop(), in the thread that asks
             self._error = error
 
     def _publish(self, index: int) -> None:
@@ -48,7 +48,7 @@ class Publisher:
         self.published += BATCH
 
     def disconnect(self) -> None:
-        """For those who hold `paused` and are about to restart daemons."""
+        """For callers that hold `paused` and are about to restart daemons."""
         for client in self._clients.values():
             client.sock.close()
         self._clients.clear()

@@ -1,6 +1,6 @@
 """What a stream is put through, a row of ROWS each, and how it is counted.
 
-Two daemons, a publisher that never stops, a stream from both into Parquet. Then the blows of the row, each after the
+Two daemons, a publisher that never stops, a stream from both into Parquet. Then the faults of the row, each after the
 stream has committed another batch; then the publisher ends, the stream takes what is left, and the files are counted.
 """
 
@@ -17,7 +17,7 @@ from peer_program import PeerProgram
 from spark.cluster import Cluster
 from spark.faults.points import IN_TASK, POINTS, SEAL_TO_FIN
 from spark.faults.publisher import Publisher
-from spark.faults.struck_stream import TOPIC, StruckStream, empty
+from spark.faults.stream_process import TOPIC, StreamProcess, empty
 from spark.faults.tally import Tally, tally
 from spark.topics import daemon_options
 
@@ -27,10 +27,10 @@ LOOKUPD_AWAY = 10.0  # seconds
 
 @dataclass(frozen=True)
 class Row:
-    """Each of `blows` is done to a Stage, one after the other, all of them `times` times."""
+    """Each of `faults` is done to a Stage, one after the other, all of them `times` times."""
 
     name: str
-    blows: tuple[Callable[["Stage"], None], ...]
+    faults: tuple[Callable[["Stage"], None], ...]
     times: int
     spool: bool = True
     cluster: bool = False
@@ -72,10 +72,10 @@ class Stage:
         if row.cluster:
             # Executors that die so often would have the master give the application up.
             patience = {"SPARK_MASTER_OPTS": "-Dspark.deploy.maxExecutorRetries=-1"}
-            environment = StruckStream.environment(directory) | patience
+            environment = StreamProcess.environment(directory) | patience
             master = stack.enter_context(Cluster(directory / "cluster", environment)).url
         self.publisher = stack.enter_context(Publisher(self.daemons, TOPIC))
-        self.stream = StruckStream(directory, options, POINTS, master, prefix=prefix)
+        self.stream = StreamProcess(directory, options, POINTS, master, prefix=prefix)
         stack.callback(self.stream.close)
 
     def start_lookupd(self) -> None:
@@ -104,8 +104,8 @@ def kill_driver(stage: Stage) -> None:
     stage.stream.kill_driver()
 
 
-def strike(point: str, action: str = "executor") -> Callable[[Stage], None]:
-    return lambda stage: stage.stream.strike(point, action)
+def inject(point: str, action: str = "executor") -> Callable[[Stage], None]:
+    return lambda stage: stage.stream.inject(point, action)
 
 
 def restart_nsqd(stage: Stage) -> None:
@@ -133,20 +133,20 @@ KILLS = 10
 
 ROWS = (
     Row("driver killed, at any moment", (kill_driver,), 2 * KILLS),
-    Row(f"driver killed at each of {len(POINTS)} points", tuple(strike(point) for point in POINTS), 1),
-    *(Row(f"executor killed: {point}", (strike(point),), KILLS, cluster=True) for point in SEAL_TO_FIN),
+    Row(f"driver killed at each of {len(POINTS)} points", tuple(inject(point) for point in POINTS), 1),
+    *(Row(f"executor killed: {point}", (inject(point),), KILLS, cluster=True) for point in SEAL_TO_FIN),
     Row(
         "executor killed at each of the other points of a task",
-        tuple(strike(point) for point in IN_TASK if point not in SEAL_TO_FIN),
+        tuple(inject(point) for point in IN_TASK if point not in SEAL_TO_FIN),
         3,
         cluster=True,
     ),
-    Row("Python worker killed: sealed, before FIN", (strike("sealed, before FIN", "worker"),), KILLS),
+    Row("Python worker killed: sealed, before FIN", (inject("sealed, before FIN", "worker"),), KILLS),
     Row("nsqd restarted", (restart_nsqd,), KILLS),
     Row(f"nsqlookupd gone for {LOOKUPD_AWAY:.0f} s", (lookupd_gone,), 5, lookupd=True),
     Row("disk of the spool full for 5 s", (fill_disk,), 5, small_disk=True),
     Row("without spool: driver killed, at any moment", (kill_driver,), KILLS, spool=False),
-    Row("without spool: executor killed after its first FINs", (strike("half of the FINs sent"),), KILLS, False, True),
+    Row("without spool: executor killed after its first FINs", (inject("half of the FINs sent"),), KILLS, False, True),
 )
 
 
@@ -156,7 +156,7 @@ def play(row: Row, directory: Path, times: int | None = None) -> tuple[Tally, in
         stage = Stage(row, directory, stack)
         stage.stream.go_on(2)
         for _ in range(row.times if times is None else times):
-            for blow in row.blows:
-                blow(stage)
+            for fault in row.faults:
+                fault(stage)
                 stage.stream.go_on()
         return stage.end(), stage.stream.deaths

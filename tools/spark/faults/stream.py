@@ -1,8 +1,8 @@
-"""The stream that is struck, as a program: topics of NSQ into Parquet files, until a file `stop` appears.
+"""The stream under fault, as a program: topics of NSQ into Parquet files, until a file `stop` appears.
 
     python stream.py JOB        JOB: a directory with job.json: master, conf, options
 
-Files go to JOB/out, the checkpoint to JOB/checkpoint. Ends with 0 when it was told to stop.
+Files go to JOB/out, the checkpoint to JOB/checkpoint. Ends with 0 when it was asked to stop.
 """
 
 import json
@@ -14,19 +14,19 @@ from pyspark.sql import SparkSession
 
 
 def main(job: Path) -> None:
-    told = json.loads((job / "job.json").read_text())
-    builder = SparkSession.builder.master(told["master"]).appName("faults")
-    for name, value in told["conf"].items():
+    job_options = json.loads((job / "job.json").read_text())
+    builder = SparkSession.builder.master(job_options["master"]).appName("faults")
+    for name, value in job_options["conf"].items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     query = (
         spark.readStream.format("nsq")
-        .options(**told["options"])
+        .options(**job_options["options"])
         .load()
         .writeStream.format("parquet")
         .option("path", str(job / "out"))
         .option("checkpointLocation", str(job / "checkpoint"))
-        .trigger(**told["trigger"])
+        .trigger(**job_options["trigger"])
         .start()
     )
     while not (job / "stop").exists() and query.isActive:

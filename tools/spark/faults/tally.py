@@ -8,17 +8,17 @@ import pyarrow.parquet as pq
 
 
 class Tally(NamedTuple):
-    """`rows` of the files, `ids` distinct (nsqd, topic, message_id) among them; `lost` and `doubled` bodies."""
+    """`rows` of the files, `ids` distinct (nsqd, topic, message_id) among them; `lost` and `duplicated` bodies."""
 
     published: int
     rows: int
     ids: int
     lost: int
-    doubled: int
+    duplicated: int
 
 
 def files(out: Path) -> list[Path]:
-    """The files that count: those which the sink's log names. A killed job leaves others."""
+    """The files that count: the ones in the sink's log. A killed job leaves others."""
     found = set()
     log = out / "_spark_metadata"
     for entry in log.iterdir() if log.exists() else ():

@@ -1,6 +1,6 @@
 """Opening and reading a disk queue whose files are not what they should be (NSQD-COMPAT 4.5 and 4.6).
 
-Texts of log lines are those of the real nsqd; where this queue mends what the real one loses, the test says so.
+Texts of log lines are those of the real nsqd; where this queue saves what the real one loses, the test says so.
 """
 
 import builtins

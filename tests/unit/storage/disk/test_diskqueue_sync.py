@@ -48,7 +48,7 @@ class Disk:
         self.go_on(0)
 
     def go_on(self, calls: float = float("inf")) -> None:
-        """Let so many calls through."""
+        """Let that many calls through."""
         with self._changed:
             self._allowed = calls
             self._changed.notify_all()

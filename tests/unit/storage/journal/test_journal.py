@@ -1,4 +1,4 @@
-"""The journal of a topic: what it holds survives kills at every byte, and goes when nobody wants it (DESIGN 2)."""
+"""The journal of a topic: what it holds survives kills at every byte, and goes when nobody needs it (DESIGN 2)."""
 
 import errno
 import io
@@ -28,7 +28,7 @@ LARGE = 1 << 30
 
 
 class FakeQueue:
-    """Tells the journal what a test lets it do."""
+    """Reports to the journal what a test lets it do."""
 
     def __init__(self, name: str) -> None:
         self.index = 0
@@ -199,7 +199,7 @@ def test_segments_go_when_every_queue_is_done_with_them(open_journal: Open, tmp_
     assert count > 5
     channel.finish(journal, 2, 200)
     journal.flush()
-    assert len(segments(tmp_path)) == count, "the oldest message is wanted"
+    assert len(segments(tmp_path)) == count, "the oldest message is live"
     channel.finish(journal, 1, 2)
     journal.flush()
     assert len(segments(tmp_path)) == 1
@@ -512,7 +512,7 @@ def test_snapshot_that_a_kill_cut_off_counts_for_nothing(open_journal: Open, tmp
 
 
 def test_segments_without_messages_do_not_come_back(open_journal: Open, tmp_path: Path) -> None:
-    """What a replay has no use for is deleted, with what it told of an exit that was not finished."""
+    """What a replay has no use for is deleted, with what it recorded of an exit that was not finished."""
     journal, _, _ = open_journal()
     put(journal, 1)
     journal.flush()

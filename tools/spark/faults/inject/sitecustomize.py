@@ -1,12 +1,12 @@
 """Strikes at exact points of the data source, in whichever of Spark's Python processes comes by. Product code knows
 nothing of it: a directory with this file is put on PYTHONPATH, and functions are replaced when their module is loaded.
 
-$NSQ_STRIKES names a directory that holds `points.json`, point -> [module, qualified name, moment, within]. The moment
+$NSQ_FAULTS names a directory that holds `points.json`, point -> [module, qualified name, moment, within]. The moment
 is `before` or `after` the function, or `halfway`, when it has done the first half of its last argument. `within`, if
 not empty, is `module:qualified name` of a function that must be running.
 
-A file `{point}.armed.{number}` there arms a strike; the first process that comes to the point renames it to
-`{point}.struck.{number}` and does what is in it: `worker` kills that process, `executor` its JVM too, which is the
+A file `{point}.armed.{number}` there arms a fault; the first process that comes to the point renames it to
+`{point}.done.{number}` and does what is in it: `worker` kills that process, `executor` its JVM too, which is the
 driver's with a local master; the name of an error (ENOSPC) raises it.
 """
 
@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-HERE = Path(os.environ["NSQ_STRIKES"])
+HERE = Path(os.environ["NSQ_FAULTS"])
 
 Point = tuple[str, str, str, str]
 
@@ -44,18 +44,18 @@ def _kill_jvm() -> None:
 
 
 def _claim(point: str) -> str:
-    """The action of an armed strike, which is now ours; empty if there is none."""
+    """The action of an armed fault, which is now ours; empty if there is none."""
     for armed in sorted(HERE.glob(f"{point}.armed.*")):
         try:
             action = armed.read_text()
-            armed.rename(armed.with_name(armed.name.replace(".armed.", ".struck.")))
+            armed.rename(armed.with_name(armed.name.replace(".armed.", ".done.")))
         except FileNotFoundError:
             continue  # another process was faster
         return action
     return ""
 
 
-def _strike(action: str) -> None:
+def _inject(action: str) -> None:
     if not action:
         return
     if action not in ("worker", "executor"):
@@ -71,22 +71,22 @@ def _replace(module: ModuleType, name: str, wrap: Callable[[Any], Any]) -> None:
     setattr(owner, last, wrap(getattr(owner, last)))
 
 
-def _struck(function: Any, name: str, moment: str, within: str) -> Any:
-    def with_strikes(*args: Any, **kwargs: Any) -> Any:
+def _faulty(function: Any, name: str, moment: str, within: str) -> Any:
+    def with_faults(*args: Any, **kwargs: Any) -> Any:
         action = _claim(name) if not within or _running[within] else ""
         if action and moment == "before":
-            _strike(action)
+            _inject(action)
         if action and moment == "halfway":
             *args_before, items = args
             items = list(items)
             function(*args_before, items[: len(items) // 2], **kwargs)
-            _strike(action)
+            _inject(action)
         result = function(*args, **kwargs)
         if action:
-            _strike(action)
+            _inject(action)
         return result
 
-    return with_strikes
+    return with_faults
 
 
 def _noted(function: Any, key: str) -> Any:
@@ -120,7 +120,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self, points: dict[str, Point]) -> None:
         self._of_module: dict[str, list[tuple[str, Callable[[Any], Any]]]] = {}
         for point, (module, name, moment, within) in points.items():
-            wrap = functools.partial(_struck, name=point, moment=moment, within=within)
+            wrap = functools.partial(_faulty, name=point, moment=moment, within=within)
             self._of_module.setdefault(module, []).append((name, wrap))
         for within in sorted({within for *_, within in points.values() if within}):
             module, _, name = within.partition(":")

@@ -1,4 +1,4 @@
-"""A stream under fault: the stream as a process of its own, and strikes upon it."""
+"""A stream under fault: the stream as a process of its own, and faults injected into it."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ CLUSTER_CONF = {"spark.executor.memory": "512m", "spark.executor.cores": "1", "s
 T = TypeVar("T")
 
 
-class StruckStream:
+class StreamProcess:
     """The stream `format("nsq")` to Parquet on `master`, with `options` beside the topic; started again whenever it
     ends before it should. `deaths` counts that. `prefix` stands before its command."""
 
@@ -38,19 +38,19 @@ class StruckStream:
         self.job = directory / "job"
         self.deaths = 0
         self._logs = directory / "streams"
-        self._strikes = directory / "strikes"
-        for path in (self.job, self._logs, self._strikes):
+        self._faults = directory / "faults"
+        for path in (self.job, self._logs, self._faults):
             path.mkdir(parents=True, exist_ok=True)
-        (self._strikes / "points.json").write_text(json.dumps(points))
+        (self._faults / "points.json").write_text(json.dumps(points))
         conf = {**CONF, "spark.local.dir": str(directory / "local"), "spark.driver.memory": "512m"}
         conf |= {"spark.sql.streaming.stopTimeout": "60s", **({} if master.startswith("local") else CLUSTER_CONF)}
-        told = {
+        job_options = {
             "master": master,
             "conf": conf,
             "trigger": {"processingTime": "0 seconds"},
             "options": {"subscribe": TOPIC, "channel": CHANNEL, **options},
         }
-        (self.job / "job.json").write_text(json.dumps(told))
+        (self.job / "job.json").write_text(json.dumps(job_options))
         self._prefix = prefix
         self._armed = 0
         self._stream = self._start()
@@ -58,9 +58,9 @@ class StruckStream:
     @staticmethod
     def environment(directory: Path) -> dict[str, str]:
         """What the processes of a stream at `directory` are to have, a cluster's workers too."""
-        told = spark_environment()
-        path = [str(HERE / "inject"), *filter(None, [told.get("PYTHONPATH")])]
-        return {**told, "NSQ_STRIKES": str(directory / "strikes"), "PYTHONPATH": ":".join(path)}
+        base = spark_environment()
+        path = [str(HERE / "inject"), *filter(None, [base.get("PYTHONPATH")])]
+        return {**base, "NSQ_FAULTS": str(directory / "faults"), "PYTHONPATH": ":".join(path)}
 
     def _start(self) -> Process:
         command = self._prefix([sys.executable, "-P", str(HERE / "stream.py"), str(self.job)])
@@ -91,18 +91,18 @@ class StruckStream:
         return max((int(path.name) for path in commits.glob("[0-9]*")), default=-1) + 1 if commits.exists() else 0
 
     def go_on(self, batches: int = 1) -> None:
-        """Wait until so many more batches are committed."""
+        """Wait until that many more batches are committed."""
         before = self.batches()
         self.wait(lambda: self.batches() >= before + batches, f"{batches} more batches")
 
-    def strike(self, point: str, action: str) -> None:
+    def inject(self, point: str, action: str) -> None:
         """Do `action` when the stream comes to `point`, and wait until it happened."""
         self._armed += 1
-        temporary = self._strikes / f"{self._armed}.tmp"
+        temporary = self._faults / f"{self._armed}.tmp"
         temporary.write_text(action)
-        struck = self._strikes / f"{point}.struck.{self._armed}"
-        temporary.rename(self._strikes / f"{point}.armed.{self._armed}")
-        self.wait(struck.exists, f"{action} at {point}")
+        done = self._faults / f"{point}.done.{self._armed}"
+        temporary.rename(self._faults / f"{point}.armed.{self._armed}")
+        self.wait(done.exists, f"{action} at {point}")
 
     def kill_driver(self) -> None:
         """SIGKILL to the driver, JVM and Python, wherever they are."""

@@ -1,6 +1,6 @@
-"""What a daemon is struck with, again and again, and what becomes of its messages: the rows of `python -m faults`.
+"""Faults that are injected into a daemon repeatedly, and what becomes of its messages: the rows of `python -m faults`.
 
-The clients and their ledger are those of `ledger`. A round is: publishers and consumers at work, a blow, a clean exit
+The clients and their ledger are those of `ledger`. A round is: publishers and consumers at work, a fault, a clean exit
 if the daemon still runs, and a start.
 """
 
@@ -24,18 +24,18 @@ from faults.small_disk import BALLAST, PAGE, SmallDisk
 HOUR = 3600.0
 DISK = 1 << 20  # bytes
 
-# Makes a daemon from command, directory and flags, and what strikes it.
+# Makes a daemon from command, directory and flags, and what injects the fault.
 Prepare = Callable[[list[str], Path, Sequence[str]], tuple[Daemon, Callable[[random.Random], None]]]
 
 
-def strike_often(prepare: Prepare, command: list[str], times: int, *flags: str) -> Outcome:
-    """What is left in the end; the recovery is from the end of a blow until the daemon answers."""
+def repeat(prepare: Prepare, command: list[str], times: int, *flags: str) -> Outcome:
+    """What is left in the end; the recovery is from the end of a fault until the daemon answers."""
     seed = random.getrandbits(32)
     chance = random.Random(seed)
     ledger = Ledger()
     recoveries = []
     with tempfile.TemporaryDirectory(prefix="gnsqd-faults-") as directory:
-        daemon, strike = prepare(command, Path(directory), ("--msg-timeout=5s", *flags))
+        daemon, inject = prepare(command, Path(directory), ("--msg-timeout=5s", *flags))
         with daemon:
             for channel in CHANNELS:
                 for what in ("topic", "channel"):
@@ -43,7 +43,7 @@ def strike_often(prepare: Prepare, command: list[str], times: int, *flags: str) 
             for number in range(times):
                 load = Load(ledger, daemon, seed + number, f"{number}")
                 time.sleep(chance.uniform(0.1, 0.5))
-                strike(chance)
+                inject(chance)
                 began = time.monotonic()
                 if daemon.running:
                     daemon.http("GET", "/ping")
@@ -79,14 +79,14 @@ def stand_still(command: list[str], times: int, *flags: str) -> Outcome:
     ) -> tuple[Daemon, Callable[[random.Random], None]]:
         daemon = Daemon(command, directory / "data", *flags)
 
-        def strike(chance: random.Random) -> None:
+        def inject(chance: random.Random) -> None:
             daemon.send_signal(signal.SIGSTOP)
             time.sleep(chance.uniform(0.1, 1.5))
             daemon.send_signal(signal.SIGCONT)
 
-        return daemon, strike
+        return daemon, inject
 
-    return strike_often(prepare, command, times, *flags)
+    return repeat(prepare, command, times, *flags)
 
 
 def set_clock(command: list[str], times: int, *flags: str) -> Outcome:
@@ -100,7 +100,7 @@ def set_clock(command: list[str], times: int, *flags: str) -> Outcome:
         daemon = Daemon(clock.command, directory / "data", "--max-req-timeout=2s", *flags)
         return daemon, lambda chance: clock.set(chance.uniform(-HOUR, HOUR))
 
-    return strike_often(prepare, command, times, *flags)
+    return repeat(prepare, command, times, *flags)
 
 
 def lose_power(command: list[str], times: int, *flags: str) -> Outcome:
@@ -113,13 +113,13 @@ def lose_power(command: list[str], times: int, *flags: str) -> Outcome:
         # Small files, because each is copied at each sync.
         daemon = Daemon(machine.command, directory / "data", "--max-bytes-per-file=100000", *flags)
 
-        def strike(_: random.Random) -> None:
+        def inject(_: random.Random) -> None:
             daemon.kill()
             machine.forget(daemon.data_path)
 
-        return daemon, strike
+        return daemon, inject
 
-    return strike_often(prepare, command, times, *flags)
+    return repeat(prepare, command, times, *flags)
 
 
 def fill_disk(command: list[str], times: int, *flags: str) -> Outcome:
