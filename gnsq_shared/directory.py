@@ -347,8 +347,8 @@ class Plan:
     """The files of a queue with unread messages, as gnsqd reads them when it starts: `numbers`, the first of them from
     `position` on.
 
-    `meta` is None if it is unusable, as `meta_error` says; everything counts as unread then. `missing` are files that
-    meta names and that are not there, as (first, count); `read` are files left from before the read position.
+    `meta` is None if it is unusable, for the reason `meta_error`; everything counts as unread then. `missing` are files
+    that meta names and that are not there, as (first, count); `read` are files left from before the read position.
     """
 
     meta: Meta | None = None

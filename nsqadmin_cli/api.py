@@ -156,7 +156,7 @@ class Producer:
         return tuple(found)
 
 
-Where = tuple[str, str]  # what is read, and its name if it has one; made a text of only when there is something to say
+Where = tuple[str, str]  # what is read, and its name if it has one; made a text of only for an error
 
 
 def strings(data: object, key: str, where: Where = ("the document", "")) -> tuple[str, ...]:

@@ -368,8 +368,8 @@ def transfer(
     *,
     shown: bool = True,
 ) -> tuple[list[AdminError], bool]:
-    """Pass messages to `deliver`, and finish them when it returns, or only those that it returns: at most those of
-    `source`. AdminError, with the text of `done`, if they do not arrive.
+    """Pass at most the messages of `source` to `deliver`, and finish them when it returns, or only the messages that it
+    returns. AdminError, with the text of `done`, if they do not arrive.
 
     Returns the errors of nodes, and whether Ctrl-C or SIGTERM ended it.
     """

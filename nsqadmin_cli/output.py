@@ -50,7 +50,7 @@ class Output:
             case OutputFormat.CSV:
                 self._csv(rows() if rows else next(block for block in blocks() if isinstance(block, Table)))
             case OutputFormat.TABLE:
-                from nsqadmin_cli.render import show_blocks, show_row  # not before it is wanted: it loads slowly
+                from nsqadmin_cli.render import show_blocks, show_row  # imported late: it loads slowly
 
                 match made := blocks():
                     case [Table(rows=[_]) as table] if number is not None:
@@ -61,7 +61,7 @@ class Output:
             sys.stdout.flush()
 
     def _csv(self, table: Table) -> None:
-        import csv  # not before it is wanted
+        import csv  # imported late: few need it
 
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -97,7 +97,7 @@ def progress(
     """
     if not (shown and is_terminal(sys.stderr)):
         return nullcontext(lambda count: None)
-    from nsqadmin_cli.render.progress import progress  # not before it is wanted: what it needs loads slowly
+    from nsqadmin_cli.render.progress import progress  # imported late: what it needs loads slowly
 
     return progress(description, total, unit)
 
@@ -145,7 +145,7 @@ class Confirm(NamedTuple):
         if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
             text = f"{warning} Nothing was done: use --yes to do it, or --dry-run to see more"
             raise AdminError(text, ExitCode.NOT_CONFIRMED)
-        from nsqadmin_cli.render import show_aside  # not before it is wanted: what it needs loads slowly
+        from nsqadmin_cli.render import show_aside  # imported late: what it needs loads slowly
 
         show_aside([*blocks, Line.of(warning, Tone.STRONG_NOTE)])
         if not _agrees(question):

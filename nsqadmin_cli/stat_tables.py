@@ -257,7 +257,7 @@ _SUMS = ("topic_count", "channel_count", "depth", "backend_depth", "in_flight_co
 
 
 def node_rows(seen: Snapshot) -> dict[Address, NodeRow]:
-    """The rows of all nodes, also of those that are down."""
+    """The rows of all nodes, also of nodes that are down."""
     rows = {}
     for address, answer in seen.answers.items():
         row = rows[address] = NodeRow(str(address))

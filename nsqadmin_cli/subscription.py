@@ -73,7 +73,7 @@ class Subscription:
         self.topic = topic
         self.in_flight: set[bytes] = set()
         self.has_finished = False
-        self._finished: list[bytes] = []  # to be told to the node
+        self._finished: list[bytes] = []  # to be reported to the node
         self._open = True
         deadline = time.monotonic() + timeout
         host, port = node.tcp_address()
@@ -125,7 +125,7 @@ class Subscription:
             self._finished.append(id)
 
     def flush(self) -> None:
-        """Tell the node of finished messages; NodeError if the connection is lost."""
+        """Report finished messages to the node; NodeError if the connection is lost."""
         finished, self._finished = self._finished, []
         self._client.finish(finished)
 

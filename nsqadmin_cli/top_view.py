@@ -86,7 +86,7 @@ class Watcher:
         return answers, flows
 
     def _discover(self) -> None:
-        """Find nodes repeatedly, watch new ones and drop those that are gone."""
+        """Find nodes repeatedly, watch new ones and drop nodes that are gone."""
         while True:
             try:
                 nodes = {node.address: node for node in self._cluster.nsqds()}

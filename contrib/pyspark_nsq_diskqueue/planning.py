@@ -183,7 +183,7 @@ def _plan_directory(directory: str, everything: bool) -> Iterator[FileTask]:
         # In this order: a running daemon writes records first and then meta, so no file seems to be too short.
         metas = {name: _read_meta(Queue(directory, name)) for name in names}
         queues = _list_queues(directory)
-        # It reads and deletes files, too; then meta soon says so.
+        # It also reads and deletes files; then meta soon has it.
         listed = {name: queues.get(name, Queue(directory, name)) for name in names}
         plans = [(queue, plan_of(queue, metas[name])) for name, queue in listed.items()]
         if not any(plan.missing for _, plan in plans):

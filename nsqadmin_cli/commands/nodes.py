@@ -51,7 +51,7 @@ def _kind(node: Nsqd) -> tuple[str, bool]:
 
 
 def _add_listings(cluster: Cluster, rows: dict[Address, NodeRow]) -> None:
-    """What the nsqlookupds report of each node: those that list it, and topics that it is hidden for on any of them."""
+    """The nsqlookupds that list each node, and the topics for which any of them hides it."""
     for lookupd, producers in cluster.listed.items():
         for producer in producers:
             try:

@@ -52,8 +52,8 @@ HOLDERS = ("gnsqd", "gnsqd.observe")
 # Directories that are not packages but hold some, which are imported by their own names.
 ROOTS = ("contrib",)
 
-# What the executors of Spark import beside the standard library: nothing that a wheel of gnsqd without its dependencies
-# has not got.
+# What the executors of Spark import besides the standard library: only what a wheel of gnsqd without its dependencies
+# has.
 ON_EXECUTORS = ("gnsq_shared", "pyspark_nsq", "pyspark_nsq_diskqueue")
 EXECUTOR_LIBRARIES = {"pyarrow", "pyspark"}
 
