@@ -24,8 +24,9 @@ from gnsqd.storage.disk.record import (
     data_file_name,
     due_times_file_name,
     meta_file_name,
+    parse_segment_name,
+    segment_name,
 )
-from gnsqd.storage.journal.records import parse_segment_name, segment_name
 
 METADATA = "nsqd.dat"
 _LARGEST_METADATA = 64 << 20  # bytes; a cluster of thousands of topics has some 100 kB

@@ -23,8 +23,7 @@ from gnsq_shared.directory import (
 )
 from gnsqd.errors import StorageError
 from gnsqd.log import Level, Logger
-from gnsqd.storage.disk.record import MIN_RECORD_SIZE, due_times_file_name, meta_file_name
-from gnsqd.storage.journal.records import segment_name
+from gnsqd.storage.disk.record import MIN_RECORD_SIZE, due_times_file_name, meta_file_name, segment_name
 from gnsqd.storage.journal.replay import Replay
 from nsqadmin_cli.datadir.records import Advance, Gap, Record, describe_missing, read_data_file, read_queue
 from nsqadmin_cli.errors import AdminError

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from gnsq_shared.directory import METADATA, DataDirectory, Listed, Queue, read_file, reason_of
-from gnsqd.storage.disk.record import LENGTH, Meta, data_file_name, due_times_file_name, meta_file_name
-from gnsqd.storage.journal.records import segment_name
+from gnsqd.storage.disk.record import LENGTH, Meta, data_file_name, due_times_file_name, meta_file_name, segment_name
 from gnsqd.version import NSQD_VERSION
 from nsqadmin_cli.datadir.checking import Report
 from nsqadmin_cli.datadir.records import Advance, Record, Saved, read_queue

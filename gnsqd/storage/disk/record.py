@@ -2,7 +2,8 @@
 
 A data file is a row of records, each an int32 length and that many bytes of payload. A payload is a message: int64
 timestamp in ns, uint16 attempts, 16 bytes of id, body. All integers are big-endian. Beside the data files lies a meta
-file, five numbers in text: how many records there are, and where reading and writing go on.
+file, five numbers in text: how many records there are, and where reading and writing go on. The names of journal
+segments are here too, for readers of data directories that need nothing outside the standard library.
 """
 
 import re
@@ -17,6 +18,7 @@ MAX_RECORD_SIZE = 2**31 - 1  # bytes, as the length is an int32
 LENGTH = Struct(">i")
 DUE_TIMES_FIRST_LINE = b"gnsqd due times 1\n"
 DUE_TIMES_ENTRY = Struct(">18sqi")  # attempts and id, due time in ns, size of the payload that follows
+_SEGMENT = re.compile(r"([.a-zA-Z0-9_-]{1,64})\.journal\.([0-9]{6,})\.dat")
 _HEAD = Struct(">qH16s")
 # A meta file that was cut short in its last number cannot be distinguished from a whole one; nsqd also accepts it.
 _META = re.compile(rb"([+-]?\d{1,18})\n(\d{1,18}),(\d{1,18})\n(\d{1,18}),(\d{1,18})(?:\n|\Z)")
@@ -72,6 +74,18 @@ class Meta(NamedTuple):
 
     def format(self) -> bytes:
         return b"%d\n%d,%d\n%d,%d\n" % self
+
+
+def segment_name(topic: str, number: int) -> str:
+    return f"{topic}.journal.{number:06d}.dat"
+
+
+def parse_segment_name(name: str) -> tuple[str, int] | None:
+    """(topic, number); None if `name` isn't one of a segment."""
+    match = _SEGMENT.fullmatch(name)
+    if match is None or name != segment_name(match[1], int(match[2])):
+        return None
+    return match[1], int(match[2])
 
 
 def meta_file_name(queue: str) -> str:

@@ -24,6 +24,7 @@ from gevent import Greenlet, spawn
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
 from gnsqd.options import Options
+from gnsqd.storage.disk.record import segment_name
 from gnsqd.storage.files import failing_as_go, sync_directory, sync_files, sync_path
 from gnsqd.storage.journal import records
 from gnsqd.storage.journal.compaction import Rewriting, plan
@@ -281,7 +282,7 @@ class Journal:
 
     def _begin_snapshot(self) -> Snapshot:
         self._drop_snapshot()
-        path = os.path.join(self._data_path, records.segment_name(self.topic, self._next_segment))
+        path = os.path.join(self._data_path, segment_name(self.topic, self._next_segment))
         self._snapshot = Snapshot(path, self.queues.values(), self._encoder, self._open_files)
         return self._snapshot
 

@@ -15,9 +15,9 @@ from gnsqd.errors import StorageError
 from gnsqd.hub.cooperative import BACKGROUND_SECONDS, Turns
 from gnsqd.log import Logger
 from gnsqd.options import Options
+from gnsqd.storage.disk.record import parse_segment_name
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.open_files import OpenFiles, limit_of_process
-from gnsqd.storage.journal.records import parse_segment_name
 from gnsqd.storage.syncer import Syncer
 
 FLUSH_SECONDS = 0.005

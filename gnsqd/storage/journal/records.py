@@ -60,20 +60,6 @@ MAX_MESSAGES = 32  # in a record
 MAX_RECORD = 32 * 1024  # bytes of the messages in a record, on average, except for a single larger one
 _HELD_ALL = Struct(">" + "qHq" * MAX_HELD)
 
-_SEGMENT = re.compile(r"([.a-zA-Z0-9_-]{1,64})\.journal\.([0-9]{6,})\.dat")
-
-
-def segment_name(topic: str, number: int) -> str:
-    return f"{topic}.journal.{number:06d}.dat"
-
-
-def parse_segment_name(name: str) -> tuple[str, int] | None:
-    """(topic, number); None if `name` isn't one of a segment."""
-    match = _SEGMENT.fullmatch(name)
-    if match is None or name != segment_name(match[1], int(match[2])):
-        return None
-    return match[1], int(match[2])
-
 
 # Writing
 

@@ -14,10 +14,11 @@ from gnsqd.log import Level, Logger
 from gnsqd.options import Options
 from gnsqd.queues.journaled import JournaledQueue
 from gnsqd.queues.message import Message
+from gnsqd.storage.disk.record import parse_segment_name
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.maintenance import find_journals
 from gnsqd.storage.journal.open_files import OpenFiles
-from gnsqd.storage.journal.records import Encoder, parse_segment_name
+from gnsqd.storage.journal.records import Encoder
 from gnsqd.storage.journal.snapshot import STEP, Held, Snapshot
 from gnsqd.storage.journal.spans import Spans
 from gnsqd.storage.syncer import Syncer
