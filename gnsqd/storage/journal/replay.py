@@ -1,8 +1,9 @@
 """What a journal contains when a daemon starts: which messages there are, and what each queue has done with them.
 
 Every segment is read from the oldest on. The newest begins with a snapshot, so what is missing of older ones costs
-nothing but the messages that were in them. Damage never stops the replay: what is readable behind it counts, and where
-it could have hit what was finished, messages come again rather than not at all.
+nothing but the messages that were in them, and of what older ones record of queues nothing is decoded. Damage never
+stops the replay: what is readable behind it counts, and where it could have hit what was finished, messages come again
+rather than not at all.
 """
 
 import errno
@@ -24,6 +25,7 @@ from gnsqd.storage.journal.spans import Spans
 PROGRESS_SECONDS = 5.0
 MAX_RANGES = 5  # of numbers that a line names
 _IN_SNAPSHOT = (records.QUEUE, records.FINISHED, records.HELD)
+_BEFORE_SNAPSHOT = (records.PUT, records.VOID, records.CONTINUED)  # what counts of the segments before a whole one
 
 
 @dataclass
@@ -91,9 +93,10 @@ class Replay:
         damage. `advance` gets the number of bytes read."""
         begin = progress = monotonic()
         last = max((at for at, path in enumerate(paths) if _has_records(path)), default=0)
+        snapshot = next((at for at in range(last, 0, -1) if _has_snapshot(paths[at])), 0)
         for position, path in enumerate(paths):
             try:
-                advance(self._read_segment(path, position >= last))
+                advance(self._read_segment(path, position >= last, position < snapshot))
             except FileNotFoundError:
                 pass  # a daemon deletes them, where one runs
             except OSError as error:
@@ -116,7 +119,7 @@ class Replay:
             text = "JOURNAL(%s): replayed %d segments with %d messages in %.3f seconds"
             self._log.info(text, self._topic, len(self.segments), self.present.count(), monotonic() - begin)
 
-    def _read_segment(self, path: str, is_last: bool) -> int:
+    def _read_segment(self, path: str, is_last: bool, before_snapshot: bool) -> int:
         """The size of the file; OSError."""
         with open(path, "rb") as file:
             data = file.read()
@@ -135,6 +138,8 @@ class Replay:
             if begin != position:
                 self._note_damage(Damage(path, position, begin, "damaged"))
             position = end
+            if before_snapshot and type not in _BEFORE_SNAPSHOT:
+                continue
             try:
                 if type == records.CONTINUED:
                     self._continued = segment
@@ -338,6 +343,28 @@ class Replay:
         needed = [segment for segment in self.segments if segment.count or segment is self.segments[-1]]
         self.void += [segment for segment in self.segments if segment not in needed]
         self.segments = needed
+
+
+def _has_snapshot(path: str) -> bool:
+    """Whether the segment begins with a whole snapshot."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError:
+        return False
+    salt = records.parse_first_line(data)
+    if salt is None:
+        return False
+    position, count = records.FIRST_LINE_SIZE, 0
+    expected: tuple[int, ...] = (records.SNAPSHOT,)
+    for type, start, end in records.find_records(data, salt):
+        if type not in expected or start - records.HEADER.size != position:
+            return False
+        if type == records.COMPLETE:
+            return records.decode_number(data[start:end]) == count
+        position, expected = end, (*_IN_SNAPSHOT, records.COMPLETE)
+        count += type != records.SNAPSHOT
+    return False
 
 
 def _has_records(path: str) -> bool:

@@ -15,6 +15,7 @@ from gnsqd.options import Options
 from gnsqd.queues.journaled import JournaledQueue
 from gnsqd.queues.message import Message
 from gnsqd.storage.disk.record import parse_segment_name
+from gnsqd.storage.journal import records
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.maintenance import find_journals
 from gnsqd.storage.journal.open_files import OpenFiles
@@ -181,6 +182,27 @@ def test_what_happens_during_a_snapshot_is_there_after_a_kill(topic: Topic, tmp_
     assert states[late.index].name == "t:late"
     assert states[late.index].attempts == {last: 1}
     assert journal.next_number == last + 1
+    journal.close()
+
+
+def test_a_start_decodes_the_last_snapshot_and_no_other(
+    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        topic.channel.pieces = 0
+        topic.fill()
+        topic.end_snapshot()
+    decoded = []
+
+    def decode_held(payload: bytes) -> tuple[int, list[tuple[int, int, int]]]:
+        decoded.append(payload)
+        return original(payload)
+
+    original = records.decode_held
+    monkeypatch.setattr(records, "decode_held", decode_held)
+    journal = topic.after_kill(tmp_path / "killed")
+    assert len(decoded) == HELD // 1000
+    assert journal.replay.queues[topic.channel.index].attempts == dict.fromkeys(range(1, HELD + 1), 2)
     journal.close()
 
 
