@@ -44,10 +44,9 @@ test-plain: ## what may differ where no module is compiled
 	@CC=/bin/false .ci/install .venv-plain dev
 	@$(call PYTEST,.venv-plain) -m "not spark and not one_lane" $(TESTS)
 
-# In the order of their names, since the files with the fewest tests take the longest.
 test-spark: ## the Spark side, with Spark installed; needs Java 17 or 21
 	@CC=/bin/false .ci/install .venv-plain dev,spark
-	@$(call PYTEST,.venv-plain) -n 3 --dist=loadfile --no-loadscope-reorder tests/spark $(TESTS)
+	@$(call PYTEST,.venv-plain) tests/spark $(TESTS)
 
 peers: $(PEERS) ## the programs of the real NSQ, for tests and benchmarks; needs Go
 
