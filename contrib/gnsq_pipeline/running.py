@@ -66,8 +66,8 @@ def stoppable() -> Iterator[Stop]:
 def run_query(start: Callable[[], "StreamingQuery"], stop: Stop, *observers: Observer) -> Totals:
     """Run a query until it ends or `stop` is set; PipelineError with the reason when it fails.
 
-    Totals know whether it ended by itself. A signal to a process group also ends the JVM: later errors are not
-    the query's.
+    Totals know whether it ended by itself. A signal to a process group also ends the JVM, and the query with it: after
+    a signal it counts as unfinished, and later errors are not the query's.
     """
     totals = Totals()
     query = start()
@@ -88,12 +88,12 @@ def run_query(start: Callable[[], "StreamingQuery"], stop: Stop, *observers: Obs
         seen.update(_key(report) for report in recent)
 
     try:
-        while query.isActive and not stop:
+        while (active := query.isActive) and not stop:
             time.sleep(_STEP)
             look()
             for observer in observers:
                 observer.tick()
-        totals.finished = not query.isActive
+        totals.finished = not active and not stop
         error = query.exception()
         look()
         query.stop()
@@ -101,7 +101,7 @@ def run_query(start: Callable[[], "StreamingQuery"], stop: Stop, *observers: Obs
         if not stop:
             query.stop()
             raise
-        error = None
+        error, totals.finished = None, False
     if error is not None and not stop:
         raise PipelineError(reason(error))
     totals.finished = totals.finished and error is None

@@ -230,6 +230,26 @@ def test_totals_say_whether_the_query_ended_by_itself() -> None:
     assert not run_query(lambda: Query([], endless=True), stop).finished  # type: ignore[arg-type, return-value]
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_query_that_the_end_of_the_jvm_stops_has_not_ended_by_itself(lost: bool) -> None:
+    stop = Stop()
+
+    class Stopped(Query):
+        @property
+        def isActive(self) -> bool:  # noqa: N802
+            if not lost:
+                stop.hear(signal.SIGTERM)
+            return False
+
+        def exception(self) -> Exception | None:
+            if lost:
+                stop.hear(signal.SIGTERM)
+                raise ConnectionResetError
+            return None
+
+    assert not run_query(lambda: Stopped([]), stop).finished  # type: ignore[arg-type, return-value]
+
+
 def test_an_error_after_a_signal_is_short_so_that_spark_can_take_it_apart() -> None:
     stop = Stop()
 
