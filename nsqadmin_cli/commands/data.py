@@ -326,7 +326,7 @@ def ls(output: Output, directory: str, topic: str, channel: str) -> None:
     channels yet.
 
     If gnsqd keeps a journal, a column shows each queue's messages in it, as the newest journal file lists them,
-    including messages in flight and deferred messages. If an exit was killed, the files of the queue hold copies.
+    including messages in flight and deferred messages. After a killed conversion, the queue's files are copies of them.
     """
     found = list_directory(directory)
     running = is_held(directory)

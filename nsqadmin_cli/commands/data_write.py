@@ -62,7 +62,7 @@ def export(
 ) -> int:
     """Write the messages of a data directory to a file.
 
-    FILE gets one JSON document per line and message, which gnsqadmin load can publish; - is standard output, and a name
+    FILE has one line per message, a JSON document that gnsqadmin load can publish; - is standard output, and a name
     that ends in .gz is compressed. Messages are in nsqd's order of delivery, once for every channel that has them;
     messages behind damage are included.
 
