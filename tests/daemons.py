@@ -12,6 +12,7 @@ import json
 import os
 import re
 import secrets
+import select
 import shlex
 import signal
 import socket
@@ -48,6 +49,13 @@ def eventually(condition: Callable[[], T | None], what: str = "condition", timeo
             raise AssertionError(f"{what} not met within {timeout} s: last result {result!r}")
         time.sleep(0.01)
     return result
+
+
+def is_readable(file: socket.socket | int, seconds: float) -> bool:
+    """Whether something can be read within `seconds`. For descriptors of any number, and pytest's process has many."""
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 def free_port() -> int:

@@ -5,7 +5,6 @@ own alert (NSQD-COMPAT 0.1, item 14). All else is the same for both.
 """
 
 import re
-import select
 import socket
 import ssl
 import struct
@@ -19,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from auth_server import EVERYTHING, AuthServer, grant, query
 from certificates import issue, write_identities
-from daemons import Daemon, eventually, own_command
+from daemons import Daemon, eventually, is_readable, own_command
 from faults.observers import GoodClients
 from nsq_client import HEARTBEAT, Client, split_frames
 from upgraded_client import UpgradedClient, tls_client_context
@@ -143,7 +142,7 @@ def test_handshake_is_cut_off_after_5_seconds_in_all(nsqd: Daemon, observers: Go
         with ask_for_tls(nsqd, **fields) as client:
             address, nsqd_address = addresses_of(client)
             client.send(sent)
-            while trickle and not select.select([client.sock], [], [], 0.2)[0]:
+            while trickle and not is_readable(client.sock, 0.2):
                 client.send(b"\0")
             check_last_words(nsqd, client.recv_until_closed())
             assert 4.9 < time.monotonic() - began < 15

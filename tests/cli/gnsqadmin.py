@@ -4,7 +4,6 @@ import fcntl
 import os
 import pty
 import re
-import select
 import socket
 import ssl
 import struct
@@ -16,7 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import preloaded
-from daemons import DEADLINE
+from daemons import DEADLINE, is_readable
 
 COMMAND = [sys.executable, "-P", "-m", "nsqadmin_cli"]
 
@@ -87,7 +86,7 @@ class Terminal:
         """Until all of `texts` were printed since the last key, codes left out; returns what was printed."""
         deadline = time.monotonic() + DEADLINE
         while not all(text in plain(self.printed) for text in texts):
-            ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))
+            ready = is_readable(self._master, max(0.0, deadline - time.monotonic()))
             assert ready, f"no {texts} in {plain(self.printed)[-2000:]}"
             try:
                 data = os.read(self._master, 65536)
@@ -99,7 +98,7 @@ class Terminal:
     def end(self) -> int:
         """Read on until it ends; returns its exit code."""
         deadline = time.monotonic() + DEADLINE
-        while (ready := select.select([self._master], [], [], 0.05)[0]) or self.process.poll() is None:
+        while (ready := is_readable(self._master, 0.05)) or self.process.poll() is None:
             assert time.monotonic() < deadline, f"it does not end: {plain(self.printed)[-2000:]}"
             if ready:
                 self.printed += os.read(self._master, 65536).decode("utf-8", "replace")

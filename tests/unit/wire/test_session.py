@@ -3,12 +3,12 @@
 import gc
 import socket
 from pathlib import Path
-from select import select
 
 import pytest
 from gevent import sleep, spawn
 
 import gnsqd.wire.session
+from daemons import is_readable
 from gnsqd.broker.topic import Topic
 from gnsqd.options import Options
 from gnsqd.storage.syncer import Syncer
@@ -150,7 +150,7 @@ def test_client_that_sends_very_much_at_once_lets_others_have_their_turn(
         serving = spawn(session(around).IOLoop, client)
         watching = spawn(watch)
         theirs.settimeout(10)
-        while not select([theirs], [], [], 0)[0]:
+        while not is_readable(theirs, 0):
             sleep(0.001)
         watching.kill()
         theirs.shutdown(socket.SHUT_WR)
