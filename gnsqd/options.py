@@ -244,7 +244,7 @@ class Options:
     )
     max_attempts: int = _row(
         0,
-        "deliveries after which a message that is requeued or times out is moved to the topic <topic>.<channel>.dead "
+        "number of deliveries after which a requeued or timed-out message is moved to the topic <topic>.<channel>.dead "
         "(default 0, i.e., never)",
         ours=True,
     )
@@ -260,18 +260,18 @@ class Options:
         ours=True,
     )
     drain_timeout: int = _duration(
-        MINUTE, "maximum duration of a drain, before remaining messages are written to disk", ours=True
+        MINUTE, "maximum duration of a drain; then remaining messages are written to disk", ours=True
     )
     http_auth_token_files: list[str] = _row(
         [],
-        "read:<path> or full:<path> of a file with one token per line; every HTTP request then requires one of them "
-        "(may be given multiple times)",
+        "read:<path> or full:<path> of a file with one token per line; HTTP requests then require a token, except for "
+        "/ping, /healthz and /readyz (may be given multiple times)",
         flag="http-auth-token-file",
         ours=True,
     )
     http_auth_common_names: list[str] = _row(
         [],
-        "read:<name> or full:<name>, the common name of a client certificate, accepted over HTTPS instead of a token "
+        "read:<name> or full:<name>: common name of a client certificate, accepted over HTTPS instead of a token "
         "(may be given multiple times)",
         flag="http-auth-common-name",
         ours=True,
@@ -285,15 +285,15 @@ class Options:
         ours=True,
     )
     max_topics: int = _row(
-        0, "number of topics at which clients cannot create more (default 0, i.e., unlimited)", ours=True
+        0, "maximum number of topics; clients cannot create more (default 0, i.e., unlimited)", ours=True
     )
     max_channels: int = _row(
         0,
-        "number of channels of a topic at which clients cannot create more (default 0, i.e., unlimited)",
+        "maximum number of channels of a topic; clients cannot create more (default 0, i.e., unlimited)",
         ours=True,
     )
     magic_timeout: int = _duration(
-        MINUTE, "time limit for a TCP client to send the protocol's magic (0, i.e., none)", ours=True
+        MINUTE, "time limit for a TCP client to send the first four bytes of the protocol (0, i.e., none)", ours=True
     )
     http_idle_timeout: int = _duration(0, "time limit for an idle HTTP connection (default 0, i.e., none)", ours=True)
 

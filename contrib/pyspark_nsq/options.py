@@ -47,9 +47,9 @@ OPTIONS: tuple[SourceOption, ...] = (
         HTTP_ADDRESSES,
         "lookupd_http_addresses",
         _ALL,
-        "nsqlookupds to find nsqds, as host:port; either these or nsqd addresses are required",
+        "HTTP addresses of nsqlookupds that list the nsqds; either these or nsqd addresses are required",
     ),
-    SourceOption("nsq.nsqd.tcp.addresses", TCP_ADDRESSES, "nsqd_tcp_addresses", _ALL, "nsqds, as host:port"),
+    SourceOption("nsq.nsqd.tcp.addresses", TCP_ADDRESSES, "nsqd_tcp_addresses", _ALL, "TCP addresses of nsqds"),
     SourceOption(
         "nsq.nsqd.http.addresses",
         HTTP_ADDRESSES,
@@ -70,14 +70,14 @@ OPTIONS: tuple[SourceOption, ...] = (
         NUMBER,
         "max_messages_per_trigger",
         _STREAM,
-        "maximum number of messages of a batch, over all topics and nsqds; default: all queued messages",
+        "maximum number of messages of a batch, for all topics and nsqds together; default: all queued messages",
     ),
     SourceOption(
         "minPartitions",
         NUMBER,
         "min_partitions",
         _READERS,
-        "minimum number of tasks, if there are messages for them; default: one for each topic of an nsqd",
+        "minimum number of tasks, if there are messages for them; default: one for each topic of each nsqd",
     ),
     SourceOption(
         "maxInFlight", NUMBER, "max_in_flight", _READERS, "maximum number of messages in flight to a task (RDY)"
@@ -101,14 +101,14 @@ OPTIONS: tuple[SourceOption, ...] = (
         BOOLEAN,
         "peek",
         (READ,),
-        "true: read messages and requeue them, at most `maxInFlight` of each topic of an nsqd; needs no spool",
+        "true: read messages and requeue them, at most `maxInFlight` of each topic of each nsqd; needs no spool",
     ),
     SourceOption(
         "spoolLocation",
         DIRECTORY,
         "spool_location",
         _READERS,
-        "directory, shared by driver and executors, for messages from FIN until Spark has committed them; required "
+        "directory, shared by driver and executors, that keeps messages until Spark has committed them; required "
         "unless `spool` is off or `peek` is true",
     ),
     SourceOption(
@@ -116,12 +116,16 @@ OPTIONS: tuple[SourceOption, ...] = (
         BOOLEAN,
         "spool",
         _READERS,
-        "off: no spool; messages whose task or driver dies after their FIN are lost, and each scan of a batch frame "
-        "takes other messages",
+        "off: no spool; messages are lost if the task or driver fails after their FIN, and each scan of a batch frame "
+        "consumes different messages",
     ),
     SourceOption("spoolRetention", DURATION, "spool_retention", _READERS, "time for which committed segments are kept"),
     SourceOption(
-        "spoolMaxBytes", SIZE, "spool_max_bytes", _READERS, "size above which committed segments are deleted earlier"
+        "spoolMaxBytes",
+        SIZE,
+        "spool_max_bytes",
+        _READERS,
+        "maximum size of committed segments; above it, they are deleted before `spoolRetention`",
     ),
     SourceOption(
         "dedupRetention",
@@ -135,7 +139,7 @@ OPTIONS: tuple[SourceOption, ...] = (
         BOOLEAN,
         "fail_on_data_loss",
         _READERS,
-        "fail if messages that were read are lost (a deleted spool); false: warn and continue",
+        "true: fail if messages that were read are lost (if the spool was deleted); false: warn and continue",
     ),
     SourceOption("batchSize", NUMBER, "batch_size", _WRITERS, "maximum number of messages of an MPUB"),
     SourceOption("batchBytes", SIZE, "batch_bytes", _WRITERS, "maximum bytes of an MPUB"),
@@ -151,8 +155,8 @@ OPTIONS: tuple[SourceOption, ...] = (
         INVALID_ROWS,
         "invalid_rows",
         _WRITERS,
-        "how to handle a row without a body, or with an invalid topic or delay: fail: the job fails, "
-        "without running the task again; skip: the row is left out, with a warning that counts them",
+        "how to handle a row without a body, or with an invalid topic or delay. fail: the job fails, and the task does "
+        "not run again; skip: the row is omitted, and a warning reports the number of omitted rows",
     ),
     SourceOption(
         "nsq.tls.enabled",
@@ -163,13 +167,19 @@ OPTIONS: tuple[SourceOption, ...] = (
     ),
     SourceOption("nsq.tls.ca", FILE, "connection.tls_ca", _ALL, "CA certificates in PEM format; default: the system's"),
     SourceOption("nsq.tls.certificate", FILE, "connection.tls_certificate", _ALL, "client certificate in PEM format"),
-    SourceOption("nsq.tls.key", FILE, "connection.tls_key", _ALL, "its key, unless it is in the same file"),
+    SourceOption(
+        "nsq.tls.key",
+        FILE,
+        "connection.tls_key",
+        _ALL,
+        "private key of the client certificate, unless it is in the same file",
+    ),
     SourceOption(
         "nsq.tls.server.name",
         TEXT,
         "connection.tls_server_name",
         _ALL,
-        "name in the nsqds' certificates, if not their host",
+        "name in the nsqds' certificates, if it is not their host name",
     ),
     SourceOption("nsq.tls.verify", BOOLEAN, "connection.tls_verify", _ALL, "false: accept any certificate; insecure"),
     SourceOption(
@@ -188,9 +198,9 @@ OPTIONS: tuple[SourceOption, ...] = (
     ),
     SourceOption("nsq.user.agent", TEXT, "connection.user_agent", _ALL, "user agent in nsqds' statistics"),
     SourceOption(
-        "nsq.connect.timeout", TIMEOUT, "connection.connect_timeout", _ALL, "timeout of connecting and IDENTIFY"
+        "nsq.connect.timeout", TIMEOUT, "connection.connect_timeout", _ALL, "timeout for connecting and IDENTIFY"
     ),
-    SourceOption("nsq.read.timeout", TIMEOUT, "connection.read_timeout", _ALL, "timeout of an nsqd's answer"),
+    SourceOption("nsq.read.timeout", TIMEOUT, "connection.read_timeout", _ALL, "timeout for an answer of an nsqd"),
 )
 
 

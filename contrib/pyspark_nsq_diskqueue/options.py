@@ -76,7 +76,8 @@ OPTIONS: tuple[SourceOption, ...] = (
         "messages",
         _choice(UNREAD, ALL),
         "messages",
-        "unread: messages behind the read position of each queue, like nsqd; all: all messages in the data files",
+        "unread: messages after the read position of each queue, as nsqd reads them; all: all messages in the data "
+        "files",
     ),
     _row("topic", TOPICS, "topics", "only these topics, separated by commas"),
     _row("channel", Kind("channels", TOPICS.read), "channels", "only channels with these names, separated by commas"),
@@ -85,9 +86,14 @@ OPTIONS: tuple[SourceOption, ...] = (
         _choice(FAIL, COLUMN, SKIP),
         "corruption",
         "how to handle a damaged or missing file: an error, a row with the column `corruption`, or nothing; "
-        "behind a damaged record, the rest of its file is not read, as with nsqd",
+        "after a damaged record, the rest of the file is not read, as with nsqd",
     ),
-    _row("maxMsgSize", SIZE, "max_msg_size", "maximum body, nsqd's --max-msg-size; larger ones are treated as damage"),
+    _row(
+        "maxMsgSize",
+        SIZE,
+        "max_msg_size",
+        "maximum size of a body, nsqd's --max-msg-size; larger bodies are treated as damage",
+    ),
 )
 
 

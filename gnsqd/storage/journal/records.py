@@ -4,8 +4,8 @@ A segment begins with a line, `gnsqd journal 1 {salt}`; records follow, big-endi
 
     mark | uint32 size of the payload | uint32 CRC-32 of type and payload | uint8 type | payload
 
-The salt is a random number. The mark, of 4 bytes, is made from it, and the CRC begins with it, so that no body can look
-like a record where a damaged file is searched for the next one.
+The salt is a random number. The mark, of 4 bytes, is made from it, and the CRC begins with the salt XOR the type. So no
+body can look like a record where a damaged file is searched for the next one.
 
 Payloads, where `queue` is a uint32 that names a channel of the topic for good, or 0 for the topic itself, `spans` are
 pairs of int64, the first number and the one behind the last, and `number` is an int64 that each message of a topic
