@@ -5,6 +5,7 @@ from gnsqd.hub.doorbell cimport Doorbell
 from gnsqd.broker.guid cimport GuidFactory
 from gnsqd.queues.message cimport Message, new_messages
 from gnsqd.queues.queue cimport Queue
+from gnsqd.queues.store cimport Store
 
 cdef Py_ssize_t BODY_AT
 
@@ -15,7 +16,8 @@ cdef class Topic:
     cdef public long long message_count, message_bytes
     cdef public Queue queue
     cdef public object bounds
-    cdef object _environment, _log, _on_last_channel, _store, _pump
+    cdef object _environment, _log, _on_last_channel, _pump
+    cdef Store _store
     cdef GuidFactory _ids
     cdef bint _started
     cdef Doorbell _doorbell

@@ -14,6 +14,7 @@ cdef class DiskBackedQueue(Queue):
     @cython.locals(payloads=list)
     cpdef list read(self, Py_ssize_t limit, Py_ssize_t max_bytes)
     cpdef finish(self, list messages)
+    cpdef wait_synced(self)
     @cython.locals(message=Message, messages=list, ready=list)
     cpdef list take(self, Py_ssize_t limit, Py_ssize_t max_bytes)
 

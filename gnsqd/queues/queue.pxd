@@ -37,6 +37,7 @@ cdef class Queue:
     cpdef Py_ssize_t stored(self) except -1
     cpdef store(self, list messages)
     cpdef list read(self, Py_ssize_t limit, Py_ssize_t max_bytes)
+    cpdef wait_synced(self)
 
 cdef class EphemeralQueue(Queue):
     @cython.locals(room=Py_ssize_t)

@@ -15,7 +15,7 @@ from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Draining, Topic
 from gnsqd.errors import AuthError, BrokerError, StorageError
 from gnsqd.gotext import dumps, quote
-from gnsqd.log import Logger
+from gnsqd.log import Level, Logger
 from gnsqd.names import check_limit, is_valid_name
 from gnsqd.net.stream import TLS, DeflateLayer, Layer, SnappyLayer, StreamError
 from gnsqd.options import MILLISECOND, TLS_NOT_REQUIRED, Options
@@ -27,6 +27,7 @@ TLS_HANDSHAKE_SECONDS = 5.0
 EPHEMERAL_RETRY_SECONDS = 0.1
 MAX_IDENTIFY = 32768  # bytes of JSON, which are some ms of work; what clients send takes 300
 
+_DEBUG = Level.DEBUG
 _OK = frame(FRAME_TYPE_RESPONSE, b"OK")
 _CLOSE_WAIT = frame(FRAME_TYPE_RESPONSE, b"CLOSE_WAIT")
 _NO_NUMBER = ValueError("failed to convert to Base10")
@@ -56,16 +57,30 @@ class Commands:
         self._authenticate = authenticate
         self._tls_required = options.tls_required != TLS_NOT_REQUIRED
 
-    def execute(self, client: ClientV2, command: Command) -> bytes | None:
-        """Execute one command; the answer to it, None for none. ClientError; StorageError if what earlier commands
-        published can't be kept."""
-        name = command.params[0]
-        if self._tls_required and client.tls is None and name != b"IDENTIFY":
-            raise ClientError("E_INVALID", b"cannot %b in current state (TLS required)" % name)
-        handler = HANDLERS.get(name)
-        if handler is None:
-            raise ClientError("E_INVALID", b"invalid command " + name)
-        return handler(self, client, command)
+    def execute(self, client: ClientV2, command: Command) -> None:
+        """Execute one command and answer it; ClientError, which the client gets as an answer, if it ends the
+        connection."""
+        params = command.params
+        if self._log.level <= _DEBUG:
+            self._log.debug("PROTOCOL(V2): [%s] [%s]", client, b" ".join(params).decode("utf-8", "replace"))
+        try:
+            handler = HANDLERS.get(params[0])
+            if self._tls_required and client.tls is None and params[0] != b"IDENTIFY":
+                raise ClientError("E_INVALID", b"cannot %b in current state (TLS required)" % params[0])
+            if handler is None:
+                raise ClientError("E_INVALID", b"invalid command " + params[0])
+            answer = handler(self, client, command)
+            if answer is not None:
+                client.reply(answer)
+        except StorageError as error:
+            raise refuse_published(client, error) from error
+        except ClientError as error:
+            if not error.quiet:
+                cause = f" - {error.cause}" if error.cause is not None else ""
+                self._log.error("[%s] - %s%s", client, error, cause)
+            client.reply(error.frame)
+            if error.fatal:
+                raise
 
     # Sizes and bodies
 
@@ -378,6 +393,13 @@ HANDLERS: dict[bytes, Callable[[Commands, ClientV2, Command], bytes | None]] = {
     name.encode(): getattr(Commands, name)
     for name in ("FIN", "RDY", "REQ", "PUB", "MPUB", "DPUB", "NOP", "TOUCH", "SUB", "CLS", "IDENTIFY", "AUTH")
 }
+
+
+def refuse_published(client: ClientV2, error: StorageError) -> ClientError:
+    """Answer that what earlier commands published can't be kept."""
+    refusal = ClientError("E_PUB_FAILED", f"PUB failed {error}", error)
+    client.reply(refusal.frame)
+    return refusal
 
 
 def _noun(code: str) -> str:

@@ -14,6 +14,5 @@ cdef class ProtocolV2:
     cdef double _share_turn(self, ClientV2 client, double end) except? -1
     @cython.locals(decoder=Decoder, ids=list, count=Py_ssize_t)
     cdef Py_ssize_t _finish_run(self, ClientV2 client, Channel channel) except -1
-    cpdef _execute(self, ClientV2 client, Command command)
     @cython.locals(channel=Channel, messages=list, window=cython.longlong, debugging=cython.bint)
     cpdef _pump(self, ClientV2 client)

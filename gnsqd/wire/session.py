@@ -16,8 +16,8 @@ from gnsqd.log import Level, Logger
 from gnsqd.net.stream import StreamError
 from gnsqd.queues.message import Message
 from gnsqd.wire.client_v2 import ClientV2
-from gnsqd.wire.codec import FRAME_TYPE_RESPONSE, ClientError, Command, CutOff, LineTooLong, frame
-from gnsqd.wire.commands import Commands
+from gnsqd.wire.codec import FRAME_TYPE_RESPONSE, ClientError, CutOff, LineTooLong, frame
+from gnsqd.wire.commands import Commands, refuse_published
 
 TURN_SECONDS = 0.004  # for the commands of one client that are there at once
 
@@ -70,7 +70,7 @@ class ProtocolV2:
                     if command is None:
                         break
                     done += 1
-                    self._execute(client, command)
+                    self._commands.execute(client, command)
                     executed += 1
                     if not executed & 63:  # now and then
                         turn_end = self._share_turn(client, turn_end)
@@ -100,7 +100,7 @@ class ProtocolV2:
         try:
             client.send_replies()
         except StorageError as error:
-            refusal = _refuse_published(client, error)
+            refusal = refuse_published(client, error)
             client.send_replies()
             raise refusal from error
 
@@ -113,25 +113,6 @@ class ProtocolV2:
         client.finished_messages(count)
         client.decoder.take_back(len(ids) - count)
         return count
-
-    def _execute(self, client: ClientV2, command: Command) -> None:
-        """Execute one command; ClientError, which the client gets as an answer, if it ends the connection."""
-        if self._log.level <= _DEBUG:
-            words = b" ".join(command.params).decode("utf-8", "replace")
-            self._log.debug("PROTOCOL(V2): [%s] [%s]", client, words)
-        try:
-            answer = self._commands.execute(client, command)
-            if answer is not None:
-                client.reply(answer)
-        except StorageError as error:
-            raise _refuse_published(client, error) from error
-        except ClientError as error:
-            if not error.quiet:
-                cause = f" - {error.cause}" if error.cause is not None else ""
-                self._log.error("[%s] - %s%s", client, error, cause)
-            client.reply(error.frame)
-            if error.fatal:
-                raise
 
     # messagePump
 
@@ -188,10 +169,3 @@ class ProtocolV2:
         for message in messages:
             body = message.body.decode("utf-8", "backslashreplace")
             self._log.debug("PROTOCOL(V2): writing msg(%s) to client(%s) - %s", message.id.decode(), client, body)
-
-
-def _refuse_published(client: ClientV2, error: StorageError) -> ClientError:
-    """Answer that what earlier commands published can't be kept."""
-    refusal = ClientError("E_PUB_FAILED", f"PUB failed {error}", error)
-    client.reply(refusal.frame)
-    return refusal

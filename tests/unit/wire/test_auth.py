@@ -41,7 +41,8 @@ def execute_auth(client: ClientV2, authenticate: Authenticate) -> None:
     command = decoder.next_command()
     assert command is not None
     log = Logger("", Level.INFO, StringIO())
-    assert Commands(Registry(), Options(), log, None, authenticate).execute(client, command)
+    Commands(Registry(), Options(), log, None, authenticate).execute(client, command)
+    assert client.auth_state is not None
 
 
 def test_answers_of_the_batch_leave_before_the_server_is_asked(ends: tuple[ClientV2, socket.socket]) -> None:
