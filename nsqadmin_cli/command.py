@@ -77,13 +77,18 @@ class AdminCommand(click.Command):
 
 
 def command(
-    name: str, *, examples: str, document: str | Sequence[str] = (), cls: type[AdminCommand] = AdminCommand
+    name: str,
+    *,
+    examples: str,
+    document: str | Sequence[str] = (),
+    cls: type[AdminCommand] = AdminCommand,
+    patterns: bool = False,
 ) -> Callable[[Function], AdminCommand]:
     """A decorator instead of click.command: `name` is the last word of the command.
 
     A parameter of the function that is named like one of `_SHARED` gets its value, and the command gets its options. A
-    topic or channel without an option or argument of its own is an argument, before others. The function returns the
-    exit code, or None for 0.
+    topic or channel without an option or argument of its own is an argument, before others; with `patterns` it may be a
+    shell pattern, and both may be one argument, TOPIC/CHANNEL. The function returns the exit code, or None for 0.
     """
     parts = [document] if isinstance(document, str) else document
 
@@ -95,16 +100,36 @@ def command(
         def called(*args: Any, **values: Any) -> Any:
             for shared in wanted:
                 values[shared] = _SHARED[shared][0](values)
+            if patterns and "channel" in values:
+                values["topic"], values["channel"] = _topic_and_channel(values["topic"], values["channel"])
             return function(*args, **values)
 
         made = click.command(name, cls=cls, examples=examples, document=parts)(called)
         own = [param.name for param in made.params]
         names = [argument for argument in _NAMES if argument in parameters and argument not in own]
         made.params[:0] = [click.Argument([argument], **_NAMES[argument]) for argument in names]
+        if patterns:
+            topic, *channel = made.params[: len(names)]
+            topic.type = Name("topic", pattern=True, path=bool(channel))
+            for argument in channel:
+                argument.type, argument.required = Name("channel", pattern=True), False
+            subject = "TOPIC and CHANNEL, or TOPIC/CHANNEL as one argument," if channel else "TOPIC"
+            made.help = (
+                f"{made.help}\n\n{subject} may be a pattern such as 'orders*': all matches are shown, and "
+                "changed after confirmation."
+            )
         made.params += [option for shared in wanted for option in _SHARED[shared][1]]
         return made
 
     return make
+
+
+def _topic_and_channel(topic: str, channel: str | None) -> tuple[str, str]:
+    """The two names of the arguments; UsageError."""
+    topic, slash, second = topic.partition("/")
+    if bool(slash) == (channel is not None):
+        raise click.UsageError("give TOPIC and CHANNEL, or TOPIC/CHANNEL.")
+    return topic, channel or second
 
 
 class Duration(click.ParamType[float]):
@@ -128,15 +153,24 @@ class Duration(click.ParamType[float]):
 
 
 class Name(click.ParamType[str]):
-    """A valid name of a topic or channel."""
+    """A valid name of a topic or channel; with `pattern`, also a shell pattern; with `path`, also TOPIC/CHANNEL."""
 
     name = "name"
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, *, pattern: bool = False, path: bool = False) -> None:
         self.what = what
+        self.pattern = pattern
+        self.path = path
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
+        if self.path and "/" in text:
+            kinds = Name("topic", pattern=self.pattern), Name("channel", pattern=self.pattern)
+            return "/".join(
+                kind.convert(part, param, ctx) for kind, part in zip(kinds, text.split("/", 1), strict=True)
+            )
+        if self.pattern and len(text) <= 64 and re.fullmatch(r"[][.a-zA-Z0-9_#*?!-]*[*?[][][.a-zA-Z0-9_#*?!-]*", text):
+            return text
         if len(text) > 64 or not re.fullmatch(r"[.a-zA-Z0-9_-]+(#ephemeral)?", text):
             rule = "1 to 64 of a-z, A-Z, 0-9, '.', '_' and '-', optionally with #ephemeral at the end"
             self.fail(f"{printable(repr(text), 100)} is not a valid {self.what} name: expected {rule}.", param, ctx)
@@ -226,15 +260,16 @@ _OUTPUT = (
 _CONFIRM = (
     AdminOption(
         ["--yes", "-y"],
-        section="Before anything is lost",
+        section="Confirmation",
         is_flag=True,
-        help="Do not ask for confirmation. Required without a terminal.",
+        help="Do not ask before messages are lost, or before all matches of a pattern are changed. Required for these "
+        "without a terminal.",
     ),
     AdminOption(
         ["--dry-run", "-n"],
-        section="Before anything is lost",
+        section="Confirmation",
         is_flag=True,
-        help="Show what would be done and lost, and do nothing.",
+        help="Only show the changes and the messages that would be lost.",
     ),
 )
 

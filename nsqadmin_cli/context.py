@@ -17,7 +17,8 @@ replace those of both kinds.
 import json
 import os
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -233,3 +234,37 @@ def _context_of(told: Mapping[str, Any]) -> Context:
     for name in ("nsqd_http_address", "lookupd_http_address"):
         given[name] = tuple(map(str, given.get(name, ())))
     return Context(**given)
+
+
+class Commands:
+    """Formats gnsqadmin commands for the current cluster."""
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        # Variables come after a context that an option names, and would as options come before it.
+        given = settings.options if settings.by_option else merged(settings.variables, settings.options)
+        told = given.settings()
+        self._where: list[str] = []
+        self._how: list[str] = []
+        if settings.context_name:
+            self._how.append(f"--context={settings.context_name}")
+        for name, value in told.items():
+            flag = f"--{name.replace('_', '-')}"
+            if isinstance(value, list | tuple):
+                self._where += [f"{flag}={text}" for text in value]
+            elif value is True:
+                self._how.append(flag)
+            elif name != "timeout":
+                self._how.append(f"{flag}={value}")
+
+    def on_all(self, words: str, *names: str) -> str:
+        """`gnsqadmin {words} {names}` on the nodes that were examined."""
+        return self._line(words, names, [*self._where, *self._how])
+
+    def on(self, node: Address, words: str, *names: str) -> str:
+        """The same on one node."""
+        return self._line(words, names, [f"--nsqd-http-address={node}", *self._how])
+
+    def _line(self, words: str, names: Sequence[str], flags: list[str]) -> str:
+        if any(name.startswith("-") for name in names):
+            return shlex.join(["gnsqadmin", *words.split(), *flags, "--", *names])
+        return shlex.join(["gnsqadmin", *words.split(), *names, *flags])

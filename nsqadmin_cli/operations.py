@@ -7,7 +7,8 @@ the topic, and create it again.
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -18,8 +19,8 @@ from nsqadmin_cli.cluster import Answers, Cluster, ask_all, values_of
 from nsqadmin_cli.command import option
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import NodeError, Refused, timed_out
-from nsqadmin_cli.output import Confirm, Output, progress, report
-from nsqadmin_cli.snapshot import no_such
+from nsqadmin_cli.output import Confirm, Output, not_found, progress, report
+from nsqadmin_cli.snapshot import Snapshot, no_such
 from nsqadmin_cli.table import ALWAYS, Block, Cell, Form, Grid, Line, Table, Tone, column, table_of
 from nsqadmin_cli.units import plural
 
@@ -63,6 +64,21 @@ class Operation:
         return f"the channel {self.channel} in the topic {self.topic}" if self.channel else f"the topic {self.topic}"
 
     @property
+    def is_pattern(self) -> bool:
+        """Whether it is for all topics, or channels, with names that match."""
+        return any(letter in self.topic + self.channel for letter in "*?[")
+
+    def matches(self, seen: Snapshot) -> "list[Operation]":
+        """The operations that a pattern stands for, by name."""
+        return [
+            replace(self, topic=topic.topic_name, channel=channel)
+            for topic in seen.totals.topics
+            if fnmatchcase(topic.topic_name, self.topic)
+            for channel in ([one.channel_name for one in topic.channels] if self.channel else [""])
+            if fnmatchcase(channel, self.channel)
+        ]
+
+    @property
     def is_destructive(self) -> bool:
         return self.action in ("delete", "empty")
 
@@ -97,6 +113,10 @@ def plan_for_nodes(cluster: Cluster, operation: Operation, nodes: Sequence[Nsqd]
     # A channel is created only on nodes that have its topic, so the query includes the topic.
     channel = "" if operation.action == "create" else operation.channel
     answers = cluster.ask(partial(Nsqd.stats, topic=operation.topic, channel=channel), nodes)
+    return _plan(operation, nodes, answers)
+
+
+def _plan(operation: Operation, nodes: Sequence[Nsqd], answers: Answers[NodeStats]) -> list[Outcome[Nsqd]]:
     outcomes: list[Outcome[Nsqd]] = []
     for node in nodes:
         answer = answers[node.address]
@@ -234,6 +254,8 @@ DOCUMENT = """
     channel), "failed", or "planned" in a dry run. "lost" has the counts shortly
     before: depth, in_flight_count, deferred_count, client_count, channel_count, as
     far as the action affects them; null if nothing is lost.
+    With a pattern, the document has action, dry_run and operations: a list of these
+    documents, one for each match.
 """
 
 _DONE = {
@@ -318,13 +340,15 @@ class Work:
         """Print the results."""
         end = ""
         if dry_run:
-            warned = self.nodes or not self.lookupd_action
+            warned = self.operation.is_destructive and (self.nodes or not self.lookupd_action)
             end = f"{f'{self._warning()}. ' if warned else ''}Nothing was done."
         output.show(
-            lambda: self._document(dry_run), lambda: self._blocks(end), lambda: self._table(self.nodes, self.lookupds)
+            lambda: self.document(dry_run), lambda: self._blocks(end), lambda: self._table(self.nodes, self.lookupds)
         )
 
-    def _document(self, dry_run: bool) -> dict[str, Any]:
+    def document(self, dry_run: bool) -> dict[str, Any]:
+        """As specified by DOCUMENT."""
+
         def outcomes(found: Sequence[Outcome[Any]]) -> list[dict[str, Any]]:
             reasons = [outcome.error.reason if outcome.error else None for outcome in found]
             return [
@@ -396,18 +420,93 @@ def operate(
     if lookupd_only and not cluster.lookupds:
         raise click.UsageError("--lookupd-only requires an nsqlookupd: give it by --lookupd-http-address.")
     nodes = [] if lookupd_only else cluster.nsqds()
+    if operation.is_pattern:
+        assert confirm is not None
+        return _operate_on_matches(cluster, output, operation, confirm, nodes)
     work = Work(operation, plan_for_nodes(cluster, operation, nodes), plan_for_lookupds(cluster, operation))
     errors = cluster.lookupd_errors
     if not lookupd_only:
         _require(cluster, work, errors)
     dry_run = confirm is not None and confirm.dry_run
     if not dry_run:
-        if confirm is not None:
+        if confirm is not None and operation.is_destructive:
             work.confirm(confirm)
         do_at_lookupds(cluster, operation, work.lookupds)
         do_on_nodes(cluster, operation, work.nodes)
     work.show(output, dry_run=dry_run)
     return report([*errors, *work.failures(errors)])
+
+
+@dataclass(slots=True)
+class MatchRow:
+    """The topic or channel of one of several operations, what it loses, and what became of it."""
+
+    topic: str = column("topic", tone=Tone.STRONG)
+    channel: str = column("channel", keep=ALWAYS)
+    nodes: int = column("nodes", form=Form.COUNT, keep=ALWAYS)
+    channel_count: object = column("channels", form=Form.COUNT, keep=6)
+    depth: object = column("depth", form=Form.COUNT, keep=ALWAYS)
+    in_flight_count: object = column("in flight", "inflt", Form.COUNT, keep=ALWAYS)
+    deferred_count: object = column("deferred", "def", Form.COUNT, keep=6)
+    client_count: object = column("clients", form=Form.COUNT, keep=ALWAYS)
+    result: Cell | None = column("result", keep=ALWAYS)
+
+
+def _operate_on_matches(
+    cluster: Cluster, output: Output, operation: Operation, confirm: Confirm, nodes: Sequence[Nsqd]
+) -> int:
+    """Do `operation` on everything that matches its pattern, once that is confirmed."""
+    seen = Snapshot(cluster.ask(Nsqd.stats, nodes), cluster.lookupd_errors)
+    works = [
+        Work(one, _plan(one, nodes, seen.answers), plan_for_lookupds(cluster, one)) for one in operation.matches(seen)
+    ]
+    if not works:
+        what = f"channel that matches {operation.topic}/{operation.channel}"
+        raise not_found(f"a {what}" if operation.channel else f"a topic that matches {operation.topic}", seen.errors)
+    done = f"{plural(len(works), 'channel' if operation.channel else 'topic')}"
+
+    def blocks(end: str = "") -> list[Block]:
+        return [_match_table(works), *([Line.of(end)] if end else [])]
+
+    if not confirm.dry_run:
+        doing = _DOING[operation.action].capitalize()
+        confirm.ask(
+            f"{doing} {done} loses what the table shows." if operation.is_destructive else f"{doing} {done}.",
+            blocks(),
+            "Continue?",
+        )
+        for work in works:
+            do_at_lookupds(cluster, work.operation, work.lookupds)
+            do_on_nodes(cluster, work.operation, work.nodes)
+    output.show(
+        lambda: {
+            "action": operation.action,
+            "dry_run": confirm.dry_run,
+            "operations": [work.document(confirm.dry_run) for work in works],
+        },
+        lambda: blocks("Nothing was done." if confirm.dry_run else ""),
+    )
+    failures = {str(error): error for work in works for error in work.failures(seen.errors)}
+    return report([*seen.errors, *failures.values()])
+
+
+def _match_table(works: Sequence[Work]) -> Table:
+    rows = []
+    for work in works:
+        results = [outcome for outcome in work.nodes if outcome.result is not Result.ABSENT]
+        worst = max(results, key=lambda outcome: _BY_NEED.index(outcome.result))
+        row = MatchRow(
+            work.operation.topic, work.operation.channel, len(results), result=_said(work.operation.action, worst)
+        )
+        for key, value in _marked(work.losses()).items():
+            setattr(row, key, value)
+        rows.append(row)
+    lost = {key for work in works for key in work.losses()}
+    without = [*(key for key in _LOSSES if key not in lost), *([] if works[0].operation.channel else ["channel"])]
+    return table_of(MatchRow, rows, without=without)
+
+
+_BY_NEED = (Result.ABSENT, Result.ALREADY, Result.DONE, Result.PLANNED, Result.FAILED)
 
 
 def _require(cluster: Cluster, work: Work, errors: Sequence[AdminError]) -> None:

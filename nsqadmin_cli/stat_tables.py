@@ -39,7 +39,7 @@ class Counts:
     client_count: Value = count("clients", keep=ALWAYS)
 
 
-_RATES = ("ingress_rate", "egress_rate")
+RATES = ("ingress_rate", "egress_rate")
 
 
 @dataclass(eq=False, repr=False)
@@ -113,7 +113,7 @@ def tree_table(seen: Snapshot, *, watched: bool = False) -> Table:
     several = len(seen.answers) > 1
     summary = f"{plural(totals.topic_count, 'topic')}, {plural(totals.channel_count, 'channel')}"
     total = counts(Counts, totals, Cell(summary, Tone.STRONG)) if len(totals.topics) > 1 else None
-    without = [*(() if watched else _RATES), *(() if several else ("place",))]
+    without = [*(() if watched else RATES), *(() if several else ("place",))]
     return table_of(Counts, rows, without=without, total=total)
 
 
@@ -138,7 +138,7 @@ def topic_table(seen: Snapshot, *, watched: bool = False) -> Table:
         row = counts(TopicCounts, topic, topic.topic_name, flows.get((topic.topic_name, "")))
         row.message_bytes, row.channel_count, row.paused = topic.message_bytes, len(topic.channels), topic.paused
         rows.append(row)
-    without = ("place", *OF_CHANNELS, *(() if watched else _RATES))
+    without = ("place", *OF_CHANNELS, *(() if watched else RATES))
     return table_of(TopicCounts, rows, without=without, empty="No topics.")
 
 
@@ -151,7 +151,7 @@ def channel_table(seen: Snapshot, *, watched: bool = False, with_topic: bool = T
             row = counts(ChannelCounts, channel, key[1], flows.get(key))
             row.place, row.paused = key[0], channel.paused
             rows.append(row)
-    without = [*(() if with_topic else ("place",)), *(() if watched else _RATES)]
+    without = [*(() if with_topic else ("place",)), *(() if watched else RATES)]
     return table_of(ChannelCounts, rows, without=without, empty="No channels.")
 
 
@@ -166,7 +166,7 @@ def share_table(seen: Snapshot, shares: Shares, whole: TopicStats | ChannelStats
             rows.append(counts(NodeCounts, share, str(address), state=state))
     label = Cell(plural(len(shares), "node"), Tone.STRONG)
     total = counts(NodeCounts, whole, label) if len(rows) > 1 else None
-    without = ("place", *_RATES, *(() if isinstance(whole, ChannelStats) else OF_CHANNELS))
+    without = ("place", *RATES, *(() if isinstance(whole, ChannelStats) else OF_CHANNELS))
     return table_of(NodeCounts, rows, without=without, total=total)
 
 
@@ -193,13 +193,14 @@ class ClientRow:
     user_agent: Value = column("user agent", keep=2, tone=Tone.FAINT)
 
 
-def client_table(seen: Snapshot, *, with_places: bool = True) -> Table:
-    """One row for each consumer."""
+def client_table(seen: Snapshot, *, with_places: bool = True, of: tuple[str, str] | None = None) -> Table:
+    """One row for each consumer, or for those of one channel."""
     rows = [
         _client(client, topic.topic_name, channel, address, seen.clock)
         for address, node in seen.nodes.items()
         for topic in node.topics
         for channel in topic.channels
+        if of in (None, (topic.topic_name, channel.channel_name))
         for client in channel.clients or ()
     ]
     rows.sort(key=lambda row: (row.topic, row.channel, row.client) if with_places else row.client)
@@ -239,6 +240,8 @@ class NodeRow:
     health: Value = json_only()
     start_time: Value = json_only()
     uptime_seconds: Value = column("up", form=Form.DURATION, keep=7, json=False)
+    ingress_rate: Value = column("in/s", form=Form.RATE, keep=8, json=False)
+    egress_rate: Value = column("out/s", form=Form.RATE, keep=8, json=False)
     topic_count: Value = count("topics", keep=6)
     channel_count: Value = count("channels", keep=6)
     depth: Value = count("depth", keep=ALWAYS)
@@ -278,7 +281,7 @@ def _sum_up(row: NodeRow, sums: Totals) -> NodeRow:
 
 
 def node_table(
-    seen: Snapshot, rows: Mapping[Address, NodeRow] | None = None, without: Sequence[str] = ("daemon", *LISTING)
+    seen: Snapshot, rows: Mapping[Address, NodeRow] | None = None, without: Sequence[str] = ("daemon", *LISTING, *RATES)
 ) -> Table:
     """One row for each node."""
     total = _sum_up(NodeRow(Cell(plural(len(seen.answers), "node"), Tone.STRONG)), seen.totals)

@@ -24,6 +24,7 @@ class Tone(enum.Enum):
     NOTE = enum.auto()  # worth attention
     BAD = enum.auto()
     STRONG_NOTE = enum.auto()  # heading of something worth attention
+    SELECTED = enum.auto()  # the row of the cursor
 
 
 class Form(enum.Enum):

@@ -15,12 +15,13 @@ from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import Flow, Key, Snapshot, Totals, node_flows
-from nsqadmin_cli.table import ALWAYS, Cell, Column, Form, Line, Table, Tone
+from nsqadmin_cli.table import ALWAYS, Cell, Column, Form, Line, Table, Tone, as_json
 from nsqadmin_cli.units import plural
 
 _DISCOVERY = 15.0  # seconds between questions to the nsqlookupds
 
 HISTORY = 60  # looks that are remembered
+_FLAT = 10  # messages that do not count as a backlog
 
 
 class _Watched:
@@ -34,9 +35,9 @@ class _Watched:
         self.moment = time.monotonic()  # of the last answer, or of the beginning
         self.gone = False
 
-    def ask(self) -> None:
+    def ask(self, *, clients: bool) -> None:
         try:
-            answer = self.node.stats()
+            answer = self.node.stats(clients=clients)
         except AdminError as error:
             reason = error.reason if isinstance(error, NodeError) else str(error)  # a file for TLS, for one
             self.flows, self.answer = {}, NodeError(self.node.program, self.node.address, reason)
@@ -48,10 +49,11 @@ class _Watched:
 
 
 class Watcher:
-    """Owns the threads that ask all nodes of a cluster every `interval` seconds."""
+    """Owns the threads that ask all nodes of a cluster every `interval` seconds, for consumers if `clients` is set."""
 
     def __init__(self, cluster: Cluster, interval: float) -> None:
         self.interval = interval
+        self.clients = False
         self.troubles: list[AdminError] = []  # with the nsqlookupds
         self._cluster = cluster
         self._nodes: dict[Address, _Watched] = {}
@@ -69,10 +71,10 @@ class Watcher:
         """Whether a first answer is pending."""
         return not self._nodes or any(watched.answer is None for watched in self._nodes.values())
 
-    def see(self) -> tuple[Answers[NodeStats], dict[Key, Flow]]:
-        """The last answers of all nodes, by address, and their total flows."""
+    def see(self) -> tuple[Answers[NodeStats], dict[Address, dict[Key, Flow]]]:
+        """The last answers of all nodes, by address, and the flows of each."""
         answers: Answers[NodeStats] = {}
-        flows: dict[Key, Flow] = {}
+        flows: dict[Address, dict[Key, Flow]] = {}
         for address, watched in sorted(self._nodes.items()):
             silent = time.monotonic() - watched.moment
             if silent > 2 * self.interval + 2 and not isinstance(watched.answer, NodeError):
@@ -80,9 +82,7 @@ class Watcher:
                 continue
             if watched.answer is None:
                 continue  # it has been asked just now
-            answers[address] = watched.answer
-            for key, flow in watched.flows.items():
-                flows[key] = flows[key] + flow if key in flows else flow
+            answers[address], flows[address] = watched.answer, watched.flows
         return answers, flows
 
     def _discover(self) -> None:
@@ -107,7 +107,7 @@ class Watcher:
     def _watch(self, watched: _Watched) -> None:
         while not watched.gone:
             due = time.monotonic() + self.interval
-            watched.ask()
+            watched.ask(clients=self.clients)
             if self._stopped.wait(max(0.05, due - time.monotonic())):
                 return
 
@@ -135,6 +135,7 @@ class Trend:
 
 
 SUBJECTS = ("channel", "topic", "node")
+CONSUMER = "consumer"  # of one channel, reached by Enter
 
 _STUCK_LOOKS = 5  # without a message finished, with clients that could
 
@@ -210,7 +211,11 @@ HELP = (
     ("R", "reverse the order"),
     ("/", "filter names by a text: type it, Enter applies it, Escape drops it"),
     ("Tab", "channels, topics, nodes"),
-    ("Up Down PgUp PgDn Home End", "scroll"),
+    ("Up Down PgUp PgDn Home End", "move the cursor"),
+    ("Enter", "consumers of the channel, channels of the topic; Escape returns"),
+    ("p", "pause, unpause the channel or topic"),
+    ("P T", "peek at its queued messages; tail the topic until Ctrl-C"),
+    ("E D", "empty, delete it, after confirmation"),
     ("+ -", "longer, shorter interval"),
     ("Space", "pause, continue"),
     ("q", "quit"),
@@ -233,18 +238,31 @@ class TopView:
         self.held = False
         self.helping = False
         self.typing = False  # the needle
-        self.offset = 0
+        self.within: Key = ("", "")  # the topic or channel whose channels or consumers are shown
+        self.cursor = 0  # among the rows shown last
         self.troubles: Sequence[AdminError] = ()
+        self._offset = 0
+        self._index = 0
+        self._moved = 0  # by keys since the last display
+        self._selected: object = None  # the row that the cursor stays with, None for the first
+        self._shown: list[object] = []  # all rows, as displayed last
         self._answers: Answers[NodeStats] = {}
         self._totals = Totals.over([])
         self._flow = Flow()
+        self._node_flows: dict[Address, Flow] = {}
         self._rows: list[TopRow] = []
         self._trends: dict[Key, Trend] = {}
         self._page = 10  # rows shown last
 
-    def update(self, answers: Answers[NodeStats], flows: dict[Key, Flow]) -> None:
-        """Add one snapshot of all nodes."""
+    def update(self, answers: Answers[NodeStats], node_flows: dict[Address, dict[Key, Flow]]) -> None:
+        """Add one snapshot of all nodes, with the flows of each."""
         self._answers = answers
+        flows: dict[Key, Flow] = {}
+        for found in node_flows.values():
+            for name, flow in found.items():
+                flows[name] = flows[name] + flow if name in flows else flow
+        self._node_flows = {address: _through(found) for address, found in node_flows.items()}
+        self._flow = _through(flows)
         self._totals = totals = Totals.over(values_of(answers).values())
         lonely = Counter(
             (topic.topic_name, channel.channel_name)
@@ -255,21 +273,15 @@ class TopView:
         )
         trends: dict[Key, Trend] = {}
         self._rows = []
-        whole = Flow()
         for topic in totals.topics:
             key: Key = (topic.topic_name, "")
             trend = self._trend(trends, key, topic, flows)
-            flow = flows.get(key, Flow())
-            whole = Flow(whole.ingress + flow.ingress, whole.egress)
-            self._rows.append(TopRow(*key, topic, flow, trend))
+            self._rows.append(TopRow(*key, topic, flows.get(key, Flow()), trend))
             for channel in topic.channels:
                 key = topic.topic_name, channel.channel_name
-                flow = flows.get(key, Flow())
-                whole = Flow(whole.ingress, whole.egress + flow.egress)
                 trend = self._trend(trends, key, channel, flows)
-                self._rows.append(TopRow(*key, channel, flow, trend, lonely[key]))
+                self._rows.append(TopRow(*key, channel, flows.get(key, Flow()), trend, lonely[key]))
         self._trends = trends  # without nodes that are gone
-        self._flow = whole
 
     def _trend(
         self, trends: dict[Key, Trend], key: Key, counts: TopicStats | ChannelStats, flows: dict[Key, Flow]
@@ -287,7 +299,8 @@ class TopView:
         elif key in ("q", "Q"):
             return False
         elif order := next((order for order in ORDERS if order.key == key), None):
-            self.order, self.offset, self.reverse = order, 0, False
+            self.order, self.reverse = order, False
+            self._to_first()
         else:
             self._command(key)
         return True
@@ -302,7 +315,52 @@ class TopView:
                 self.needle = self.needle[:-1]
             case _ if len(key) == 1 and len(self.needle) < 64:
                 self.needle += key
-        self.offset = 0
+        self._to_first()
+
+    def _to_first(self) -> None:
+        self._index = self._moved = 0
+        self._selected = None
+
+    def _open(self) -> None:
+        """Show the channels of the topic at the cursor, or the consumers of the channel."""
+        if isinstance(row := self._current(), TopRow):
+            self.within = (row.topic, row.channel)
+            self.subject = CONSUMER if row.channel else "channel"
+            self._to_first()
+
+    def _back(self) -> None:
+        """Show again what `_open` came from; without it, drop the filter."""
+        if not any(self.within):
+            self.needle = ""
+        elif self.subject == CONSUMER:
+            self.subject, self.within = "channel", ("", "")
+        else:
+            self.subject, self.within = "topic", ("", "")
+        self._to_first()
+
+    def _current(self) -> object:
+        """The row at the cursor."""
+        return self._shown[self._index] if self._index < len(self._shown) else None
+
+    def action(self, key: str) -> tuple[str, ...]:
+        """The gnsqadmin command of a key for the row at the cursor: its words, then the names; empty for none."""
+        row = self._current()
+        if self.typing or self.helping or not isinstance(row, TopRow):
+            return ()
+        names = (row.topic, row.channel) if row.channel else (row.topic,)
+        noun = "channel" if row.channel else "topic"
+        match key:
+            case "p":
+                return (f"{noun} {'unpause' if row.counts.paused else 'pause'}", *names)
+            case "E":
+                return (f"{noun} empty", *names)
+            case "D":
+                return (f"{noun} delete", *names)
+            case "P":
+                return ("peek", *names)
+            case "T":
+                return ("tail", row.topic)
+        return ()
 
     def _command(self, key: str) -> None:
         match key:
@@ -311,10 +369,13 @@ class TopView:
             case "/":
                 self.typing = True
             case "escape":
-                self.needle = ""
+                self._back()
+            case "enter":
+                self._open()
             case "tab":
-                self.subject = SUBJECTS[(SUBJECTS.index(self.subject) + 1) % len(SUBJECTS)]
-                self.offset = 0
+                shown = "channel" if self.subject == CONSUMER else self.subject
+                self.subject, self.within = SUBJECTS[(SUBJECTS.index(shown) + 1) % len(SUBJECTS)], ("", "")
+                self._to_first()
             case "?" | "h":
                 self.helping = True
             case " ":
@@ -325,11 +386,11 @@ class TopView:
                 self.interval = max(0.25, self.interval / 2)
             case "up" | "down" | "page up" | "page down":
                 step = 1 if key in ("up", "down") else self._page
-                self.offset += step if key.endswith("down") else -step
+                self._moved += step if key.endswith("down") else -step
             case "home":
-                self.offset = 0
+                self._moved = -1 << 30
             case "end":
-                self.offset = 1 << 30
+                self._moved = 1 << 30
 
     def blocks(self, width: int, height: int) -> tuple[list[Line], Table, Line]:
         """The header, the table with as many rows as fit on `lines`, and the last line."""
@@ -340,14 +401,26 @@ class TopView:
             return head, table, Line.of("any key returns", Tone.FAINT)
         room = max(1, height - len(head) - 4)  # a blank line, headings, a rule and the last line
         self._page = room
-        table = self._node_table() if self.subject == "node" else self._row_table()
-        count = len(table.rows)
-        self.offset = max(0, min(self.offset, count - room))
-        table.rows = table.rows[self.offset : self.offset + room]
+        table = self._table()
+        self._move_to(table.rows, room)
         bars = 16 if width >= 120 else 8 if width >= 90 else 6
-        shown = [self._cells(row, bars) if isinstance(row, TopRow) else row for row in table.rows]
-        table.rows = shown
-        return head, table, self._foot(count, len(shown))
+        shown = table.rows[self._offset : self._offset + room]
+        table.rows = [self._cells(row, bars) if isinstance(row, TopRow) else row for row in shown]
+        return head, table, self._foot(len(self._shown), len(shown))
+
+    def _move_to(self, rows: Sequence[object], room: int) -> None:
+        """Put the cursor where it belongs among new rows, of which `room` are displayed."""
+        names = [_name_of(row) for row in rows]
+        if self._selected in names:
+            self._index = names.index(self._selected)
+        if self._moved:
+            self._index = max(0, min(self._index + self._moved, len(names) - 1))
+            self._selected, self._moved = names[self._index] if names else None, 0
+        self._index = max(0, min(self._index, len(names) - 1))
+        self._shown = list(rows)
+        self._offset = max(0, min(self._offset, len(names) - room), self._index - room + 1)
+        self._offset = min(self._offset, self._index)
+        self.cursor = self._index - self._offset
 
     def _head(self) -> list[Line]:
         totals = self._totals
@@ -384,20 +457,41 @@ class TopView:
         if self.typing:
             return Line(((f"only names with: {self.needle}", Tone.STRONG), ("█", Tone.PLAIN)))
         parts = [f"{plural(count, self.subject)} by {self.order.heading}"]
-        if self.subject == "node":
-            parts = [plural(count, "node")]
+        if self.subject in ("node", CONSUMER):
+            parts = [plural(count, self.subject)]
         elif self.reverse:
             parts[0] += ", reversed"
+        if any(self.within):
+            parts[0] += f" of {'/'.join(filter(None, self.within))}"
         if shown < count:
-            parts.append(f"{self.offset + 1:,}-{self.offset + shown:,}")
+            parts.append(f"{self._offset + 1:,}-{self._offset + shown:,}")
         if self.needle:
             parts.append(f"with {self.needle!r}")
         parts.append("held" if self.held else f"every {self.interval:g} s")
-        keys = "   q quit  ? help  / filter  Tab view  d i o e f x sort"
+        keys = "   q quit  ? help  Tab view  Enter open  p pause  P peek  T tail  E empty  D delete  / filter"
         return Line(((" · ".join(parts), Tone.STRONG if self.held or self.needle else Tone.PLAIN), (keys, Tone.FAINT)))
 
-    def _node_table(self) -> Table:
-        return stat_tables.node_table(Snapshot(self._answers, []))
+    def _table(self) -> Table:
+        seen = Snapshot(self._answers, [])
+        if self.subject == CONSUMER:
+            table = stat_tables.client_table(seen, with_places=False, of=self.within)
+            table.empty = "No consumers." if self._has_consumers() else "asking"
+            return table
+        if self.subject != "node":
+            return self._row_table()
+        rows = stat_tables.node_rows(seen)
+        for address, flow in self._node_flows.items():
+            rows[address].ingress_rate, rows[address].egress_rate = flow.ingress, flow.egress
+        table = stat_tables.node_table(seen, rows, ("daemon", *stat_tables.LISTING))
+        table.total = None  # the first line has the sums
+        return table
+
+    def _has_consumers(self) -> bool:
+        """Whether the last answers include consumers."""
+        channels = (
+            one for node in values_of(self._answers).values() for topic in node.topics for one in topic.channels
+        )
+        return all(channel.clients is not None for channel in channels)
 
     def _row_table(self) -> Table:
         of_channels = self.subject == "channel"
@@ -405,7 +499,9 @@ class TopView:
         rows = [
             row
             for row in self._rows
-            if bool(row.channel) == of_channels and (needle in row.channel.lower() or needle in row.topic.lower())
+            if bool(row.channel) == of_channels
+            and self.within[0] in ("", row.topic)
+            and (needle in row.channel.lower() or needle in row.topic.lower())
         ]
         rows.sort(key=lambda row: (row.channel, row.topic))
         value = self.order.value
@@ -453,6 +549,21 @@ _OF_CHANNELS = (
 )
 
 
+def _through(flows: dict[Key, Flow]) -> Flow:
+    """The messages per second published to topics, and finished by consumers."""
+    ingress = sum(flow.ingress for (_, channel), flow in flows.items() if not channel)
+    return Flow(ingress, sum(flow.egress for (_, channel), flow in flows.items() if channel))
+
+
+def _name_of(row: object) -> object:
+    """What a row stays the same by, in two displays."""
+    if isinstance(row, TopRow):
+        return row.topic, row.channel
+    assert isinstance(row, list)
+    return [as_json(cell) for cell in row[:3]]  # a node's address and state; a consumer's name, node and address
+
+
 def _bars(trend: Trend, count: int) -> str:
-    recent = list(trend.depths)[-count:]
-    return units.sparkline(recent).rjust(count) if any(recent) else ""
+    """The last depths; as many messages as leave in a second, or ten, are a flat line."""
+    least = max(_FLAT, trend.flow.egress if trend.flow else 0.0)
+    return units.sparkline(list(trend.depths)[-count:], least * 8).rjust(count)

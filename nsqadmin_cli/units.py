@@ -69,11 +69,9 @@ def latency(seconds: float) -> str:
     return f"{round(max(0.0, seconds) * 1e9)}ns"
 
 
-def sparkline(values: Sequence[float]) -> str:
-    """A bar for each value, the largest at full height."""
-    highest = max(values, default=0)
-    if highest <= 0:
-        return _BARS[0] * len(values)
+def sparkline(values: Sequence[float], least: float) -> str:
+    """A bar for each value, at full height for the largest, which is at least `least`."""
+    highest = max([least, *values])
     return "".join(_BARS[min(7, int(max(0.0, value) * 8 / highest))] for value in values)
 
 

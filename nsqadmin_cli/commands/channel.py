@@ -89,36 +89,39 @@ def create(cluster: Cluster, output: Output, topic: str, channel: str, lookupd_o
 
 @command(
     "pause",
-    examples="gnsqadmin channel pause orders billing\ngnsqadmin channel pause orders billing --json",
+    examples="gnsqadmin channel pause orders billing\ngnsqadmin channel pause 'orders/*'",
     document=DOCUMENT,
+    patterns=True,
 )
-def pause(cluster: Cluster, output: Output, topic: str, channel: str) -> int:
+def pause(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> int:
     """Stop a channel from sending messages to its consumers.
 
     New messages are queued, consumers stay connected, and messages in flight can be finished. The channel stays paused
     across restarts.
     """
-    return operate(cluster, output, Operation("pause", topic, channel))
+    return operate(cluster, output, Operation("pause", topic, channel), confirm)
 
 
 @command(
     "unpause",
     examples="gnsqadmin channel unpause orders billing\ngnsqadmin channel unpause orders billing --json",
     document=DOCUMENT,
+    patterns=True,
 )
-def unpause(cluster: Cluster, output: Output, topic: str, channel: str) -> int:
+def unpause(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> int:
     """Let a paused channel send messages again."""
-    return operate(cluster, output, Operation("unpause", topic, channel))
+    return operate(cluster, output, Operation("unpause", topic, channel), confirm)
 
 
 @command(
     "empty",
     examples="""
         gnsqadmin channel empty orders billing --dry-run
-        gnsqadmin channel empty orders billing
+        gnsqadmin channel empty 'orders/*' --dry-run
         gnsqadmin channel empty orders billing --yes --nsqd-http-address a.example:4151
     """,
     document=DOCUMENT,
+    patterns=True,
 )
 def empty(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> int:
     """Discard all messages of a channel.
@@ -137,6 +140,7 @@ def empty(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channe
         gnsqadmin channel delete orders billing --yes --json
     """,
     document=DOCUMENT,
+    patterns=True,
 )
 def delete(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> int:
     """Delete a channel with all its messages.

@@ -7,29 +7,21 @@ from typing import Any
 
 import click
 
-from gnsqd.log import Level
-from gnsqd.options import OPTIONS, TLS_VERSIONS, Kind
-from nsqadmin_cli import units
+from gnsqd.options import OPTIONS
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Answers, Cluster, ask_all, errors_of, values_of
 from nsqadmin_cli.command import command, option
 from nsqadmin_cli.http_client import Address, NodeError, Refused
+from nsqadmin_cli.node_options import NODE_OPTIONS, UNKNOWN, options_of, parse, shown
 from nsqadmin_cli.output import Output, not_found, report
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Row, Table, Tone
 from nsqadmin_cli.units import plural, printable, suggestion
 
-_UNKNOWN = "INVALID_OPTION"
 _SHOWN = 3  # nodes in a row
 _PATIENCE = 4  # timeouts for all options of a node, each of which has one
 
 
-NODE_OPTIONS = {option.cfg: option.kind for option in OPTIONS if option.cfg}
 CHANGEABLE = [option.cfg for option in OPTIONS if option.reload]  # while it runs
-_NAMES: dict[Kind, dict[int, str]] = {
-    Kind.LOG_LEVEL: {level.value: level.name.lower() for level in Level},
-    Kind.TLS_REQUIRED: {0: "no", 1: "tcp-https", 2: "yes"},
-    Kind.TLS_VERSION: {number: name for name, number in TLS_VERSIONS.items()},
-}
 
 
 class _Key(click.ParamType[str]):
@@ -74,7 +66,7 @@ def get(cluster: Cluster, output: Output, option: tuple[str, ...], different: bo
     value share a row.
     """
     keys = list(dict.fromkeys(option)) or list(NODE_OPTIONS)
-    answers = ask_all(cluster.nsqds(), lambda node: _options(node, keys), cluster.timeout * _PATIENCE)
+    answers = ask_all(cluster.nsqds(), lambda node: options_of(node, keys), cluster.timeout * _PATIENCE)
     errors = [*cluster.lookupd_errors, *errors_of(answers)]
     found = values_of(answers)
     missing = [key for key in keys if not any(key in options for options in found.values())]
@@ -114,52 +106,13 @@ def set_option(cluster: Cluster, output: Output, option: str, value: tuple[str, 
     answers = cluster.ask(lambda node: _changed(node, option, text))
     found = values_of(answers)
     errors = [*cluster.lookupd_errors, *errors_of(answers)]
-    if not found and any(isinstance(error, Refused) and error.code == _UNKNOWN for error in errors):
-        others = [error for error in errors if not (isinstance(error, Refused) and error.code == _UNKNOWN)]
+    if not found and any(isinstance(error, Refused) and error.code == UNKNOWN for error in errors):
+        others = [error for error in errors if not (isinstance(error, Refused) and error.code == UNKNOWN)]
         raise not_found(f"the option {option}{suggestion(option, NODE_OPTIONS)}", others)
     table = _change_table(option, answers)
     # Where nothing was changed, the errors are enough.
     output.show(lambda: _change_document(option, answers), lambda: [table] if found else [], lambda: table)
     return report(errors)
-
-
-def parse(key: str, text: str) -> object:
-    """The value in a node's answer: parsed JSON for options known not to be text, else the text itself."""
-    if NODE_OPTIONS.get(key, Kind.STRING) is Kind.STRING:
-        return text
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    # A node may send anything, but the value of an option is not nested.
-    parts = value if isinstance(value, list) else [value]
-    return text if any(isinstance(part, list | dict) for part in parts) else value
-
-
-def shown(key: str, value: object) -> str:
-    """A parsed value as readable text."""
-    kind = NODE_OPTIONS.get(key, Kind.STRING)
-    if kind is Kind.DURATION and type(value) is int and 0 <= value < 2**63:
-        return units.latency(value / 1e9)
-    if kind in _NAMES and type(value) is int:
-        return _NAMES[kind].get(value, str(value))
-    if kind in (Kind.STRINGS, Kind.FLOATS) and isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
-    if isinstance(value, str):
-        return value or "none"
-    return json.dumps(value)
-
-
-def _options(node: Nsqd, keys: Sequence[str]) -> dict[str, object]:
-    """The values of those options that the node has."""
-    found: dict[str, object] = {}
-    for key in keys:
-        try:
-            found[key] = parse(key, node.get_config(key))
-        except Refused as error:
-            if error.code != _UNKNOWN:
-                raise
-    return found
 
 
 def _changed(node: Nsqd, key: str, text: str) -> tuple[object, object]:
@@ -168,7 +121,7 @@ def _changed(node: Nsqd, key: str, text: str) -> tuple[object, object]:
     try:
         return before, parse(key, node.set_config(key, text))
     except Refused as error:
-        if error.code == _UNKNOWN:
+        if error.code == UNKNOWN:
             reason = f"{key} cannot be changed while nsqd runs, only {' and '.join(CHANGEABLE)} can"
         elif error.code == "INVALID_VALUE":
             expected = {"log_level": ", expected debug, info, warn, error or fatal"}.get(key, "")

@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from nsqadmin_cli.command import Duration, channel_option, command, option, topic_option
-from nsqadmin_cli.context import ClusterSettings
-from nsqadmin_cli.diagnosis.examination import Commands, Examination, Finding, Severity, examine
+from nsqadmin_cli.context import ClusterSettings, Commands
+from nsqadmin_cli.diagnosis.examination import Examination, Finding, Severity, examine
 from nsqadmin_cli.diagnosis.nodes import examine_directory, examine_nodes
 from nsqadmin_cli.diagnosis.queues import examine_queues
 from nsqadmin_cli.errors import ExitCode
@@ -40,11 +40,12 @@ _OF_A_KIND = 5  # findings that are shown without --all
         """,
         described("findings", "list, the worst first", Finding),
         """
-        code     of queues: no-consumers, orphan-channel, unserved-node, no-channel,
+        code     of queues: no-consumers, orphan-channel, no-channel, missing-channel,
                  paused-topic, paused-channel, rdy-zero, stuck, stuck-consumer,
-                 stuck-topic, slow, growing, requeue-storm, timeouts;
-                 of nodes: unreachable, unhealthy, draining, version-mix, clock-skew,
-                 no-nodes; of nsqlookupd: lookupd-unreachable, not-registered,
+                 stuck-topic, slow, growing, requeue-storm, timeouts, dead-letters;
+                 of nodes: unreachable, unhealthy, draining, unserved-node,
+                 version-mix, config-drift, clock-skew, no-nodes;
+                 of nsqlookupd: lookupd-unreachable, not-registered,
                  tombstoned, ghost-topic, bad-listing; of the data directory:
                  disk-full, bad-files, journals, orphan-files, no-metadata,
                  bad-metadata

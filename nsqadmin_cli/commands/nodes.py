@@ -11,7 +11,7 @@ from nsqadmin_cli.command import command, option
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.output import Output, report
 from nsqadmin_cli.snapshot import take_snapshot
-from nsqadmin_cli.stat_tables import LISTING, NodeRow, node_rows, node_table
+from nsqadmin_cli.stat_tables import LISTING, RATES, NodeRow, node_rows, node_table
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json_only, table_of
 
 
@@ -39,7 +39,7 @@ def nodes(cluster: Cluster, output: Output) -> int:
         if draining and row.health == "OK":
             row.status = Cell("draining", Tone.NOTE)
     _add_listings(cluster, rows)
-    without = () if cluster.lookupds else LISTING
+    without = RATES if cluster.lookupds else (*LISTING, *RATES)
     output.show(lambda: {"nodes": list(rows.values())}, lambda: [node_table(seen, rows, without)])
     return report(seen.errors)
 

@@ -4,9 +4,10 @@ import time
 
 import click
 
-from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import Duration, command, option
-from nsqadmin_cli.top_view import ORDERS, SUBJECTS, TopView, Watcher
+from nsqadmin_cli.context import ClusterSettings, Commands
+from nsqadmin_cli.table import Tone
+from nsqadmin_cli.top_view import CONSUMER, ORDERS, SUBJECTS, TopView, Watcher
 
 
 @command(
@@ -35,13 +36,14 @@ from nsqadmin_cli.top_view import ORDERS, SUBJECTS, TopView, Watcher
     show_default=True,
     help="Initial view.",
 )
-def top(cluster: Cluster, interval: float, order: str, needle: str, subject: str) -> None:
+def top(settings: ClusterSettings, interval: float, order: str, needle: str, subject: str) -> None:
     """Watch the queues on a full screen: rates, trends, drain times and problems.
 
-    Keys sort and filter; ? lists the keys, q quits. Nodes are queried separately, so a node that hangs does not delay
-    the others; it is shown as failed.
+    Keys sort and filter, and show the consumers of a channel. They also pause, empty, delete, peek at or tail the
+    selected topic or channel, with the same confirmation as the commands. ? lists the keys, q quits. Nodes are queried
+    separately, so a node that hangs does not delay the others; it is shown as failed.
 
-    The end of a row shows problems: no clients (queued messages are not consumed; with a number, on that many nodes),
+    The last column shows problems: no clients (queued messages are not consumed; a number is the number of such nodes),
     stuck (clients are connected and finish nothing), paused, timeouts, requeues (more than are finished), growing (more
     messages arrive than are finished).
     """
@@ -49,8 +51,9 @@ def top(cluster: Cluster, interval: float, order: str, needle: str, subject: str
     from nsqadmin_cli.render.screen import Screen
 
     view = TopView(subject=subject, order=order, needle=needle, interval=interval)
+    commands = Commands(settings)
     with Screen() as screen:
-        watcher = Watcher(cluster, interval)
+        watcher = Watcher(settings.cluster(), interval)
         watcher.start()
         started = time.monotonic()
         due = 0.0
@@ -65,11 +68,18 @@ def top(cluster: Cluster, interval: float, order: str, needle: str, subject: str
                 width, height = screen.size()
                 head, table, foot = view.blocks(width, height)
                 lines = [lay_out_line(line) for line in head]
-                lines += [[], *lay_out(table, width - 1, cut=True)]
+                rows = [[("  ", Tone.PLAIN), *parts] for parts in lay_out(table, width - 3, cut=True)]
+                if table.rows and not view.helping:  # below headings and a rule
+                    text = "".join(text for text, _ in rows[view.cursor + 2])
+                    rows[view.cursor + 2] = [(f"> {text[2:]}".ljust(width - 1), Tone.SELECTED)]
+                lines += [[], *rows]
                 lines += [[]] * (height - len(lines) - 1)
                 screen.draw([*lines[: height - 1], lay_out_line(foot)])
-                if (key := screen.key(due - time.monotonic())) and not view.press(key):
+                key = screen.key(due - time.monotonic())
+                if words := view.action(key):
+                    screen.run(commands.on_all(*words))
+                elif key and not view.press(key):
                     return
-                watcher.interval = view.interval
+                watcher.interval, watcher.clients = view.interval, view.subject == CONSUMER
         finally:
             watcher.stop()

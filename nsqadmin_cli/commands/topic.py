@@ -128,20 +128,30 @@ def create(cluster: Cluster, output: Output, topic: str, lookupd_only: bool) -> 
     return operate(cluster, output, Operation("create", topic), lookupd_only=lookupd_only)
 
 
-@command("pause", examples="gnsqadmin topic pause orders\ngnsqadmin topic pause orders --json", document=DOCUMENT)
-def pause(cluster: Cluster, output: Output, topic: str) -> int:
+@command(
+    "pause",
+    examples="gnsqadmin topic pause orders\ngnsqadmin topic pause 'orders*'",
+    document=DOCUMENT,
+    patterns=True,
+)
+def pause(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> int:
     """Stop a topic from passing messages to its channels.
 
     Publishers are not affected: messages are queued in the topic. Channels continue with the messages they have. The
     topic stays paused across restarts.
     """
-    return operate(cluster, output, Operation("pause", topic))
+    return operate(cluster, output, Operation("pause", topic), confirm)
 
 
-@command("unpause", examples="gnsqadmin topic unpause orders\ngnsqadmin topic unpause orders --json", document=DOCUMENT)
-def unpause(cluster: Cluster, output: Output, topic: str) -> int:
+@command(
+    "unpause",
+    examples="gnsqadmin topic unpause orders\ngnsqadmin topic unpause orders --json",
+    document=DOCUMENT,
+    patterns=True,
+)
+def unpause(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> int:
     """Let a paused topic pass messages to its channels again."""
-    return operate(cluster, output, Operation("unpause", topic))
+    return operate(cluster, output, Operation("unpause", topic), confirm)
 
 
 @command(
@@ -152,6 +162,7 @@ def unpause(cluster: Cluster, output: Output, topic: str) -> int:
         gnsqadmin topic empty orders --yes --nsqd-http-address a.example:4151
     """,
     document=DOCUMENT,
+    patterns=True,
 )
 @option("--with-channels", is_flag=True, help="Also empty all its channels.")
 def empty(cluster: Cluster, output: Output, confirm: Confirm, topic: str, with_channels: bool) -> int:
@@ -171,6 +182,7 @@ def empty(cluster: Cluster, output: Output, confirm: Confirm, topic: str, with_c
         gnsqadmin topic delete orders --yes --nsqd-http-address a.example:4151
     """,
     document=DOCUMENT,
+    patterns=True,
 )
 def delete(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> int:
     """Delete a topic with its channels and all messages.

@@ -3,7 +3,6 @@ some seconds apart, and other answers of nodes and nsqlookupds.
 """
 
 import enum
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,11 +10,22 @@ from typing import Any
 
 from nsqadmin_cli.api import ClientStats, Lookupd, Nsqd, Producer
 from nsqadmin_cli.cluster import Answers, Cluster, ask_all, values_of
-from nsqadmin_cli.context import ClusterSettings, merged
+from nsqadmin_cli.context import Commands
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError
+from nsqadmin_cli.node_options import options_of
 from nsqadmin_cli.snapshot import Snapshot
 from nsqadmin_cli.table import column, json_only
+
+# Options that usually have the same value on all nodes of a cluster.
+COMPARED = (
+    "mem_queue_size",
+    "max_msg_size",
+    "msg_timeout",
+    "max_attempts",
+    "durability",
+    LOOKUPDS := "nsqlookupd_tcp_addresses",
+)
 
 
 class Severity(enum.StrEnum):
@@ -48,40 +58,6 @@ class Finding:
     node: str = column("node", null=True, help="null if not about one", default="")
 
 
-class Commands:
-    """Formats gnsqadmin commands for the current cluster."""
-
-    def __init__(self, settings: ClusterSettings) -> None:
-        # Variables come after a context that an option names, and would as options come before it.
-        given = settings.options if settings.by_option else merged(settings.variables, settings.options)
-        told = given.settings()
-        self._where: list[str] = []
-        self._how: list[str] = []
-        if settings.context_name:
-            self._how.append(f"--context={settings.context_name}")
-        for name, value in told.items():
-            flag = f"--{name.replace('_', '-')}"
-            if isinstance(value, list | tuple):
-                self._where += [f"{flag}={text}" for text in value]
-            elif value is True:
-                self._how.append(flag)
-            elif name != "timeout":
-                self._how.append(f"{flag}={value}")
-
-    def on_all(self, words: str, *names: str) -> str:
-        """`gnsqadmin {words} {names}` on the nodes that were examined."""
-        return self._line(words, names, [*self._where, *self._how])
-
-    def on(self, node: Address, words: str, *names: str) -> str:
-        """The same on one node."""
-        return self._line(words, names, [f"--nsqd-http-address={node}", *self._how])
-
-    def _line(self, words: str, names: Sequence[str], flags: list[str]) -> str:
-        if any(name.startswith("-") for name in names):
-            return shlex.join(["gnsqadmin", *words.split(), *flags, "--", *names])
-        return shlex.join(["gnsqadmin", *words.split(), *names, *flags])
-
-
 def some_of(names: Sequence[str], longest: int = 3) -> str:
     """Names in a line: the first ones, and how many more there are."""
     more = f" and {len(names) - longest:,} more" if len(names) > longest else ""
@@ -103,6 +79,7 @@ class Examination:
     whole: bool = True
     clocks: Answers[tuple[float, float] | None] = field(default_factory=dict)  # seconds ahead, at least and at most
     drains: Answers[dict[str, Any]] = field(default_factory=dict)
+    options: Answers[dict[str, object]] = field(default_factory=dict)  # those of COMPARED that a node has
     listed: Answers[tuple[Producer, ...]] = field(default_factory=dict)  # by each nsqlookupd
     known_topics: Answers[tuple[str, ...]] = field(default_factory=dict)  # to each nsqlookupd
     discovery: Sequence[AdminError] = ()  # why the nodes that nsqlookupds know of could not be found out
@@ -135,6 +112,7 @@ def examine(
     there = [node for node in nodes if node.address in before.nodes]
     clocks = cluster.ask(Nsqd.clock_ahead, there)
     drains = cluster.ask(lambda node: node.drain("GET"), there)
+    options = cluster.ask(lambda node: options_of(node, COMPARED), there)
     lookupds = [lookupd for lookupd in cluster.lookupds if lookupd.address in values_of(listed)]
     known = ask_all(lookupds, Lookupd.topics, cluster.timeout)
     if there:
@@ -153,6 +131,7 @@ def examine(
         not topic and not channel,
         clocks,
         drains,
+        options,
         listed,
         known,
         discovery,

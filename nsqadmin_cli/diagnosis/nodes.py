@@ -12,9 +12,10 @@ from gnsq_shared.directory import METADATA, DataDirectory, Queue, is_held, list_
 from gnsqd.errors import StorageError
 from nsqadmin_cli import units
 from nsqadmin_cli.cluster import errors_of, producer_address, values_of
-from nsqadmin_cli.diagnosis.examination import Examination, Finding, Remedy, Severity, some_of
+from nsqadmin_cli.diagnosis.examination import COMPARED, LOOKUPDS, Examination, Finding, Remedy, Severity, some_of
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError
+from nsqadmin_cli.node_options import shown
 from nsqadmin_cli.units import plural
 
 _SKEW = 2.0  # seconds between clocks that are too many
@@ -33,8 +34,11 @@ def examine_nodes(seen: Examination) -> Iterator[Finding]:
     yield from _health(seen)
     yield from _versions(seen)
     yield from _clocks(seen)
-    if seen.listed:
-        yield from _listings(seen)
+    missing = unregistered(seen)
+    yield from _registrations(seen, missing)
+    yield from _drift(seen, [key for key in COMPARED if not missing or key != LOOKUPDS])
+    yield from _tombstones(seen)
+    yield from _ghosts(seen)
 
 
 def _unreachable(seen: Examination) -> Iterator[Finding]:
@@ -155,31 +159,73 @@ def _listing_nodes(seen: Examination) -> dict[Address, set[Address]]:
     return found
 
 
-def _listings(seen: Examination) -> Iterator[Finding]:
+def unregistered(seen: Examination) -> dict[Address, list[Address]]:
+    """The nodes that an nsqlookupd does not list, each with these nsqlookupds."""
     listing = _listing_nodes(seen)
     everywhere = set().union(*listing.values())
+    found: dict[Address, list[Address]] = {}
     for address in seen.after.nodes:
-        missing = [str(lookupd) for lookupd, nodes in listing.items() if address not in nodes]
-        if not missing or (address not in everywhere and _is_known_by_another_name(seen, address)):
-            continue
+        missing = [lookupd for lookupd, nodes in listing.items() if address not in nodes]
+        if missing and (address in everywhere or not _is_known_by_another_name(seen, address)):
+            found[address] = missing
+    return found
+
+
+def _registrations(seen: Examination, unregistered: dict[Address, list[Address]]) -> Iterator[Finding]:
+    lookupds = len(values_of(seen.listed))
+    for address, missing in unregistered.items():
         yield Finding(
             Severity.WARNING,
             "not-registered",
-            f"nsqd at {address} is not registered at nsqlookupd at {some_of(missing)}",
+            f"nsqd at {address} is not registered at nsqlookupd at {some_of(list(map(str, missing)))}",
             (
                 "consumers that use this nsqlookupd do not find it",
-                f"{len(listing) - len(missing)} of {len(listing)} list it",
+                f"{lookupds - len(missing)} of {lookupds} list it",
             ),
-            (
-                Remedy(
-                    "Check that the node has the TCP address of that nsqlookupd:",
-                    seen.commands.on(address, "config get nsqlookupd_tcp_addresses"),
-                ),
-            ),
+            (_registration(seen, address, missing),),
             node=str(address),
         )
-    yield from _tombstones(seen)
-    yield from _ghosts(seen)
+
+
+def _registration(seen: Examination, address: Address, missing: list[Address]) -> Remedy:
+    """How to register a node: with the nsqlookupds of other nodes, and those whose TCP port is the default one."""
+    lists = {node: _texts(options.get(LOOKUPDS)) for node, options in values_of(seen.options).items()}
+    if address not in lists:
+        return Remedy("Check that its --lookupd-tcp-address includes that nsqlookupd.")
+    own = lists[address]
+    known = {text for texts in lists.values() for text in texts}
+    usual = {str(Address(lookupd.host, 4160)) for lookupd in missing if lookupd.port == 4161}
+    if lacking := sorted((known or usual) - set(own)):
+        return Remedy(
+            "To register it until it restarts (then it needs these addresses as --lookupd-tcp-address):",
+            seen.commands.on(address, f"config set {LOOKUPDS}", *own, *lacking),
+        )
+    if own:
+        return Remedy(f"It has the nsqlookupds {', '.join(own)}. Its log has the reason if it cannot connect to them.")
+    return Remedy("It has no nsqlookupd. Start it with --lookupd-tcp-address.")
+
+
+def _texts(value: object) -> list[str]:
+    return list(map(str, value)) if isinstance(value, list) else []
+
+
+def _drift(seen: Examination, keys: Sequence[str]) -> Iterator[Finding]:
+    """Options of which nodes have different values; nodes without the option do not count."""
+    for key in keys:
+        found: dict[str, list[str]] = {}
+        for address, options in values_of(seen.options).items():
+            if key in options:
+                value = options[key]
+                text = shown(key, sorted(_texts(value)) if key == LOOKUPDS else value)
+                found.setdefault(text, []).append(str(address))
+        if len(found) > 1:
+            yield Finding(
+                Severity.WARNING if key == LOOKUPDS else Severity.NOTE,
+                "config-drift",
+                f"nodes have {len(found)} different values of {key}",
+                tuple(f"{text}: {some_of(nodes)}" for text, nodes in sorted(found.items())),
+                (Remedy("To compare all options:", seen.commands.on_all("config get --different")),),
+            )
 
 
 def _is_known_by_another_name(seen: Examination, address: Address) -> bool:
@@ -189,26 +235,33 @@ def _is_known_by_another_name(seen: Examination, address: Address) -> bool:
     )
 
 
-def _tombstones(seen: Examination) -> Iterator[Finding]:
-    hidden: dict[tuple[str, Address], list[str]] = {}
+def tombstones(seen: Examination) -> dict[tuple[str, Address], list[Address]]:
+    """Topics that nsqlookupds hide on a node that has them, each with these nsqlookupds."""
+    found: dict[tuple[str, Address], list[Address]] = {}
     for lookupd, producers in values_of(seen.listed).items():
         for producer in producers:
             for topic, dead in zip(producer.topics, producer.tombstones, strict=False):
-                if dead and topic in seen.after.topic_shares:
-                    try:
-                        hidden.setdefault((topic, producer_address(producer)), []).append(str(lookupd))
-                    except ValueError:
-                        continue  # already reported
-    for (topic, address), lookupds in hidden.items():
-        share = seen.after.topic_shares[topic].get(address)
-        if share is None:
-            continue
+                try:
+                    address = producer_address(producer)
+                except ValueError:
+                    continue  # already reported
+                if dead and address in seen.after.topic_shares.get(topic, ()):
+                    found.setdefault((topic, address), []).append(lookupd)
+    return found
+
+
+def _tombstones(seen: Examination) -> Iterator[Finding]:
+    for (topic, address), lookupds in tombstones(seen).items():
+        share = seen.after.topic_shares[topic][address]
         waiting = share.depth + sum(channel.depth for channel in share.channels)
         yield Finding(
             Severity.WARNING if waiting else Severity.NOTE,
             "tombstoned",
             f"topic {topic} is hidden at {address}: new consumers do not find it there",
-            (f"tombstoned at {some_of(lookupds)}, for 45 s by default", f"{plural(waiting, 'message')} queued there"),
+            (
+                f"tombstoned at {some_of(list(map(str, lookupds)))}, for 45 s by default",
+                f"{plural(waiting, 'message')} queued there",
+            ),
             (Remedy("To remove the topic from the node:", seen.commands.on(address, "topic delete", topic)),),
             topic=topic,
             node=str(address),

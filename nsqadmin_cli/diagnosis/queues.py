@@ -1,15 +1,20 @@
 """The rules about topics and channels: depth, consumers, requeues and timeouts.
 
-Only the first explanation of a channel's state is reported: a channel that is paused or has no consumers is not also
-reported as slow. Rates come from two snapshots, and the texts mention that.
+Each problem is reported once, as its cause: a channel that is paused, or whose messages are requeued, is not also
+reported as slow. A node that consumers cannot find is not also reported as one without consumers. Rates come from two
+snapshots, and the texts mention that.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from gnsqd.broker.envelope import is_dead_letter_topic
+from gnsqd.names import is_ephemeral
 from nsqadmin_cli import units
 from nsqadmin_cli.api import ChannelStats, ClientStats, TopicStats
+from nsqadmin_cli.cluster import values_of
 from nsqadmin_cli.diagnosis.examination import Examination, Finding, Remedy, Severity, some_of
+from nsqadmin_cli.diagnosis.nodes import tombstones, unregistered
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.snapshot import Flow, backlog
 from nsqadmin_cli.units import plural
@@ -25,10 +30,16 @@ Shares = Mapping[Address, ChannelStats]
 def examine_queues(seen: Examination) -> Iterator[Finding]:
     """All problems of topics and channels, topic by topic."""
     clients_before = seen.clients_before()
+    unserved: dict[Address, list[tuple[str, int]]] = {}
+    lost = _not_found(seen)
     for topic in seen.after.totals.topics:
+        name = topic.topic_name
+        if is_dead_letter_topic(name) and not any(channel.client_count for channel in topic.channels):
+            yield from _dead_letters(seen, topic)
+            continue
         yield from _topic(seen, topic)
         for channel in topic.channels:
-            key = topic.topic_name, channel.channel_name
+            key = name, channel.channel_name
             shares = seen.after.channel_shares[key]
             flow = (seen.after.flows or {}).get(key, Flow())
             then = seen.before.channel_shares.get(key, {})
@@ -37,22 +48,36 @@ def examine_queues(seen: Examination) -> Iterator[Finding]:
                 for address, share in shares.items()
                 for client in share.clients or ()
             ]
-            yield from ChannelCheck(seen, topic, channel, shares, then, flow, consumers).findings()
+            check = ChannelCheck(seen, topic, channel, shares, then, flow, consumers)
+            yield from check.findings()
+            for address in check.unserved():
+                if address not in lost and (name, address) not in lost:
+                    unserved.setdefault(address, []).append(("/".join(key), shares[address].depth))
+    yield from (_unserved(seen, address, channels) for address, channels in unserved.items())
+
+
+def _not_found(seen: Examination) -> set[Address | tuple[str, Address]]:
+    """Nodes, and topics of nodes, that no nsqlookupd gives to consumers: there are findings about these."""
+    lookupds = len(values_of(seen.listed))
+    found: set[Address | tuple[str, Address]] = set()
+    found.update(address for address, missing in unregistered(seen).items() if len(missing) == lookupds)
+    found.update(key for key, hiding in tombstones(seen).items() if len(hiding) == lookupds)
+    return found
 
 
 def _topic(seen: Examination, topic: TopicStats) -> Iterator[Finding]:
     name = topic.topic_name
     commands = seen.commands
+    shares = seen.after.topic_shares[name]
     flow = (seen.after.flows or {}).get((name, ""), Flow())
-    paused = [address for address, share in seen.after.topic_shares[name].items() if share.paused]
-    depth = f"{plural(topic.depth, 'message')} in the topic on {_nodes(seen.after.topic_shares[name])}"
+    paused = [address for address, share in shares.items() if share.paused]
+    depth = f"{plural(topic.depth, 'message')} in the topic on {_nodes(shares)}"
     rates = f"{units.rate(flow.ingress)}/s published"
-    create = commands.on_all("channel create", name, "CHANNEL")
     if paused:
         yield Finding(
             Severity.WARNING if topic.depth else Severity.NOTE,
             "paused-topic",
-            f"topic {name} is paused{_some(paused, seen.after.topic_shares[name])}: its channels get no messages",
+            f"topic {name} is paused{_some(paused, shares)}: its channels get no messages",
             (depth, rates),
             (Remedy("To unpause it:", commands.on_all("topic unpause", name)),),
             topic=name,
@@ -64,12 +89,15 @@ def _topic(seen: Examination, topic: TopicStats) -> Iterator[Finding]:
             f"topic {name} has no channel: published messages stay in it",
             (depth, rates),
             (
-                Remedy("Start a consumer, which creates its channel; or create a channel:", create),
+                Remedy(
+                    "Start a consumer, which creates its channel; or create a channel:",
+                    commands.on_all("channel create", name, "CHANNEL"),
+                ),
                 Remedy("If the messages are not needed:", commands.on_all("topic empty", name)),
             ),
             topic=name,
         )
-    elif topic.depth >= seen.deep and topic.channels and not flow.egress:
+    elif not flow.egress and sum(share.depth for share in _served(seen, shares)) >= seen.deep:
         yield Finding(
             Severity.CRITICAL,
             "stuck-topic",
@@ -78,6 +106,84 @@ def _topic(seen: Examination, topic: TopicStats) -> Iterator[Finding]:
             (Remedy("The node's log has the reason; often it cannot write a channel's overflow to disk."),),
             topic=name,
         )
+    if seen.whole:
+        yield from _missing_channels(seen, topic)
+
+
+def _served(seen: Examination, shares: Mapping[Address, TopicStats]) -> Iterator[TopicStats]:
+    """The shares of a topic that have a channel, on nodes whose disks are in order: these can pass messages on."""
+    return (share for address, share in shares.items() if share.channels and seen.after.nodes[address].health == "OK")
+
+
+def _missing_channels(seen: Examination, topic: TopicStats) -> Iterator[Finding]:
+    """Nodes that got messages of a topic but have not all its channels; ephemeral ones come with their consumers."""
+    names = [one.channel_name for one in topic.channels if not is_ephemeral(one.channel_name)]
+    for address, share in seen.after.topic_shares[topic.topic_name].items():
+        missing = sorted(set(names) - {one.channel_name for one in share.channels})
+        if not missing or not (share.depth or share.message_count):
+            continue
+        which = f"{plural(len(missing), 'channel')} that other nodes have: {some_of(missing)}"
+        held = (
+            f"{plural(share.depth, 'message')} in the topic there" if share.depth else "they get no messages from there"
+        )
+        yield Finding(
+            _by_depth(seen, share.depth),
+            "missing-channel",
+            f"topic {topic.topic_name} at {address} lacks {which}",
+            (f"{share.message_count:,} messages published there", held),
+            tuple(
+                Remedy(
+                    "To create it there:" if len(missing) == 1 else f"To create {channel} there:",
+                    seen.commands.on(address, "channel create", topic.topic_name, channel),
+                )
+                for channel in missing
+            ),
+            topic=topic.topic_name,
+            channel=missing[0] if len(missing) == 1 else "",
+            node=str(address),
+        )
+
+
+def _dead_letters(seen: Examination, topic: TopicStats) -> Iterator[Finding]:
+    """A topic of dead letters without consumers, as one finding with its channels."""
+    name = topic.topic_name
+    held = max([topic.depth, *map(backlog, topic.channels)])
+    if held:
+        yield Finding(
+            Severity.WARNING,
+            "dead-letters",
+            f"topic {name} has {plural(held, 'dead letter')}: messages that reached max-attempts",
+            (f"on {_nodes(seen.after.topic_shares[name])}",),
+            (
+                Remedy("To list them, with the reasons:", seen.commands.on_all("replay-dead --dry-run", name)),
+                Remedy("To publish them again, after the cause is fixed:", seen.commands.on_all("replay-dead", name)),
+                Remedy("If they are not needed:", seen.commands.on_all("topic empty", name)),
+            ),
+            topic=name,
+        )
+
+
+def _unserved(seen: Examination, address: Address, channels: list[tuple[str, int]]) -> Finding:
+    """A node with messages of channels whose consumers are all at other nodes."""
+    depth = sum(count for _, count in channels)
+    names = some_of([name for name, _ in channels])
+    topic, _, channel = channels[0][0].partition("/") if len(channels) == 1 else ("", "", "")
+    return Finding(
+        _by_depth(seen, depth),
+        "unserved-node",
+        f"{plural(depth, 'message')} of {names} at {address}, without a consumer there",
+        ("the consumers are at other nodes",),
+        (
+            Remedy(
+                "Consumers find nodes through nsqlookupd. Check that this node is registered there and not tombstoned:",
+                seen.commands.on_all("nodes"),
+            ),
+            Remedy("Check that consumers can connect to its broadcast-address."),
+        ),
+        topic=topic,
+        channel=channel,
+        node=str(address),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +228,18 @@ class ChannelCheck:
             self._no_consumers,
             self._not_ready,
             self._stuck,
-            self._slow,
         )
         found = next((finding for rule in rules if (finding := rule()) is not None), None)
         if found is not None:
             yield found
-        if found is None or found.code in ("stuck", "slow", "growing"):
-            yield from filter(None, (self._requeues(), self._timeouts()))
-        if found is None or found.code in ("slow", "growing"):
-            yield from self._idle_consumers()
+        if found is None or found.code == "stuck":
+            idle = list(self._idle_consumers()) if found is None else []
+            returned = list(filter(None, (self._requeues(), None if idle else self._timeouts())))
+            yield from returned + idle
+            if found is None and all(one.severity is Severity.NOTE for one in returned) and (slow := self._slow()):
+                yield slow
         if self.channel.client_count and (found is None or found.code not in ("paused-channel", "rdy-zero")):
-            yield from self._unserved()
+            yield from self._not_ready_at_nodes()
 
     @property
     def _name(self) -> str:
@@ -238,7 +345,7 @@ class ChannelCheck:
         longest = max(one.connected(clock) for one in self.consumers)
         idle = not any(one.now.finish_count for one in self.consumers)
         never = idle and longest >= _SETTLED and channel.timeout_count > 0  # else it may be their first message
-        if not never and not channel.depth:
+        if not never and not any(self.shares[one.node].depth for one in self.consumers):
             return None  # no messages are queued behind them
         held = max(self.consumers, key=lambda one: one.now.in_flight_count)
         since = f"nothing since the first connected {units.duration(longest)} ago" if never else "nothing meanwhile"
@@ -346,35 +453,27 @@ class ChannelCheck:
                 node=str(one.node),
             )
 
-    def _unserved(self) -> Iterator[Finding]:
-        """Nodes with messages of the channel, but without a consumer, or only with RDY 0."""
-        wanting = self._wanting()
-        for address, share in self.shares.items():
-            if not share.depth or address in wanting:
-                continue
-            waiting = f"{plural(share.depth, 'message')} at {address}"
+    def _not_ready_at_nodes(self) -> Iterator[Finding]:
+        """Nodes with messages of the channel, whose consumers all have RDY 0."""
+        for address, share in self._idle_shares():
             if share.client_count:
                 yield self._finding(
                     Severity.WARNING,
                     "rdy-zero",
-                    f"{waiting}, and {_all(share.client_count)} RDY 0 there",
+                    f"{plural(share.depth, 'message')} at {address}, and {_all(share.client_count)} RDY 0 there",
                     [f"{plural(self.channel.client_count, 'consumer')} on {_nodes(self.shares)}"],
                     Remedy("Their max_in_flight must be at least the number of nodes, or they skip some."),
                     node=str(address),
                 )
-                continue
-            yield self._finding(
-                _by_depth(self.seen, share.depth),
-                "unserved-node",
-                f"{waiting}, without a consumer there",
-                [f"{plural(self.channel.client_count, 'consumer')} at other nodes"],
-                Remedy(
-                    "Consumers find nodes by nsqlookupd. Check that this node is registered and not tombstoned, and "
-                    "that they can reach its broadcast-address.",
-                    self.seen.commands.on_all("topic show", self.topic.topic_name),
-                ),
-                node=str(address),
-            )
+
+    def unserved(self) -> Iterator[Address]:
+        """Nodes with messages of the channel, but without a consumer, while others have one."""
+        if self.channel.client_count and not self.channel.paused and self._not_ready() is None:
+            yield from (address for address, share in self._idle_shares() if not share.client_count)
+
+    def _idle_shares(self) -> Iterator[tuple[Address, ChannelStats]]:
+        wanting = self._wanting()
+        return (item for item in self.shares.items() if item[1].depth and item[0] not in wanting)
 
 
 def _by_depth(seen: Examination, depth: int) -> Severity:

@@ -47,9 +47,11 @@ def fits(columns: Sequence[Column]) -> Iterator[Fit]:
     yield Fit(shown, False, False, 3, 32)
     yield Fit(shown, True, False, 3, 32)
     yield Fit(shown, True, True, 1, 24)
-    for keep in sorted({column.keep for column in columns[1:] if column.keep < ALWAYS}):
-        shown = [index for index in shown if index == 0 or columns[index].keep > keep]
-        yield Fit(shown, True, True, 1, 16)
+    # One column less each time; of two that are equally important, the right one goes first.
+    for index in sorted(shown[1:], key=lambda index: (columns[index].keep, -index)):
+        if columns[index].keep < ALWAYS:
+            shown = [other for other in shown if other != index]
+            yield Fit(shown, True, True, 1, 16)
 
 
 def lay_out(table: Table, width: int, *, least: int = 0, cut: bool = False) -> Iterator[Parts]:

@@ -22,6 +22,7 @@ STYLES = {
     Tone.NOTE: Style.parse("yellow"),
     Tone.BAD: Style.parse("bold red"),
     Tone.STRONG_NOTE: Style.parse("bold yellow"),
+    Tone.SELECTED: Style.parse("reverse"),
 }
 
 _ASCII = str.maketrans("─│├└▁▂▃▄▅▆▇█↑↓", "-||`_.:-=+*#^v", "") | {ord("…"): "..."}

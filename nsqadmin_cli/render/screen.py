@@ -3,7 +3,9 @@
 import os
 import re
 import select
+import shlex
 import signal
+import subprocess
 import sys
 import termios
 import tty
@@ -61,6 +63,21 @@ class Screen:
     def size(self) -> tuple[int, int]:
         """Columns and lines."""
         return os.get_terminal_size(sys.stdout.fileno())
+
+    def run(self, command: str) -> None:
+        """Run a command line of gnsqadmin on the ordinary screen, then wait for Enter."""
+        self._give_back()
+        interrupt = signal.signal(signal.SIGINT, lambda *args: None)  # is for the program
+        try:
+            self._page.write(f"$ {command}\n")
+            self._page.flush()
+            subprocess.run([sys.executable, "-m", "nsqadmin_cli", *shlex.split(command)[1:]], check=False)
+            self._page.write("Enter returns to the full screen. ")
+            self._page.flush()
+            sys.stdin.readline()
+        finally:
+            signal.signal(signal.SIGINT, interrupt)
+            self._take()
 
     def draw(self, lines: Iterable[Parts]) -> None:
         """Show these lines and nothing else, truncated to fit. The last column stays empty."""

@@ -52,7 +52,8 @@ class FakeServer:
                 path = urlsplit(handler.path).path
                 self.asked.append(handler.path)
                 found = self._documents.get(path)
-                document = found[0] if found else {"message": "NOT_FOUND"}
+                missing = "INVALID_OPTION" if path.startswith("/config/") else "NOT_FOUND"
+                document = found[0] if found else {"message": missing}
                 body = json.dumps(document() if callable(document) else document).encode()
                 if found and len(found) > 1:
                     found.pop(0)
@@ -88,8 +89,9 @@ class FakeServer:
 class FakeNsqd(FakeServer):
     """An nsqd with these statistics, one for each look."""
 
-    def __init__(self, *looks: Any, clock: float = 0.0) -> None:
-        super().__init__({"/stats": looks, "/ping": ["OK"]}, clock=clock)
+    def __init__(self, *looks: Any, clock: float = 0.0, lookupds: Sequence[str] | None = None) -> None:
+        config = {} if lookupds is None else {"/config/nsqlookupd_tcp_addresses": [lookupds]}
+        super().__init__({"/stats": looks, "/ping": ["OK"]} | config, clock=clock)
 
     @property
     def flag(self) -> str:

@@ -12,7 +12,7 @@ from cli.nodes import address, at
 from conftest import DaemonFactory
 from daemons import Daemon, free_port
 from gnsqd.options import OPTIONS
-from nsqadmin_cli.commands.config import NODE_OPTIONS, parse, shown
+from nsqadmin_cli.node_options import NODE_OPTIONS, parse, shown
 
 
 def options(*args: str) -> list[dict[str, Any]]:

@@ -342,3 +342,84 @@ def test_tombstone_needs_nsqlookupd(gnsqd: Daemon) -> None:
     result = gnsqadmin("topic", "tombstone", "t", "x:1", *at(gnsqd))
     assert (result.code, result.out) == (2, "")
     assert result.err.endswith("Error: tombstones are kept by nsqlookupd: give it by --lookupd-http-address.\n")
+
+
+def paused(nsqd: Daemon) -> set[str]:
+    return {
+        f"{topic}/{channel['channel_name']}"
+        for topic, found in topics(nsqd).items()
+        for channel in found["channels"]
+        if channel["paused"]
+    }
+
+
+def test_a_pattern_pauses_every_match_on_all_nodes_once_confirmed(nsqd_factory: DaemonFactory) -> None:
+    a, b = nsqd_factory(), nsqd_factory()
+    create(a, "orders", "billing", "archive")
+    create(b, "orders", "billing")
+    create(b, "orders_eu", "billing")
+    create(b, "clicks", "billing")
+    plan = lines(gnsqadmin("channel", "pause", "orders*/b*", "--dry-run", *at(a, b)))
+    assert [line for line in plan[2:] if line] == [
+        ["orders", "billing", "2", "to", "be", "paused"],
+        ["orders_eu", "billing", "1", "to", "be", "paused"],
+        ["Nothing", "was", "done."],
+    ]
+    refused = gnsqadmin("channel", "pause", "orders*/b*", *at(a, b))
+    assert (refused.code, refused.out) == (5, "")
+    assert refused.err.startswith("Error: Pausing 2 channels. Nothing was done: use --yes")
+    assert (paused(a), paused(b)) == (set(), set())
+    found = document("channel", "pause", "orders*", "b*", "--yes", *at(a, b))
+    assert [(one["topic"], one["channel"]) for one in found["operations"]] == [
+        ("orders", "billing"),
+        ("orders_eu", "billing"),
+    ]
+    assert [node["result"] for node in found["operations"][1]["nodes"]] == ["absent", "done"]
+    assert paused(a) == {"orders/billing"}
+    assert paused(b) == {"orders/billing", "orders_eu/billing"}
+
+
+def test_a_pattern_empties_and_deletes_with_the_losses_shown(nsqd: Daemon) -> None:
+    fill(nsqd, "orders", "billing", 3)
+    fill(nsqd, "orders_eu", "archive", 4)
+    fill(nsqd, "clicks", "billing", 5)
+    result = gnsqadmin("channel", "empty", "orders*/*", "--yes", *at(nsqd))
+    assert [line[:4] for line in lines(result)[2:]] == [
+        ["orders", "billing", "1", "3"],
+        ["orders_eu", "archive", "1", "4"],
+    ]
+    assert nsqd.channel_stats("orders", "billing")["depth"] == 0
+    assert nsqd.channel_stats("clicks", "billing")["depth"] == 5
+    assert document("topic", "delete", "orders*", "--yes", *at(nsqd))["dry_run"] is False
+    assert list(topics(nsqd)) == ["clicks"]
+
+
+def test_a_pattern_without_a_match_is_not_found(nsqd: Daemon) -> None:
+    create(nsqd, "t", "c")
+    for words, what in (
+        ("topic pause x*", "topic that matches x*"),
+        ("channel pause t/x*", "channel that matches t/x*"),
+    ):
+        result = gnsqadmin(*words.split(), "--yes", *at(nsqd))
+        assert result == (4, "", f"Error: no node has a {what}\n")
+
+
+@pytest.mark.parametrize(
+    "arguments, reason",
+    [
+        (["t"], "give TOPIC and CHANNEL, or TOPIC/CHANNEL."),
+        (["t/c", "c"], "give TOPIC and CHANNEL, or TOPIC/CHANNEL."),
+        (["t/c d"], "'c d' is not a valid channel name"),
+        (["a b*", "c"], "'a b*' is not a valid topic name"),
+    ],
+)
+def test_a_wrong_pattern_is_wrong_usage(arguments: list[str], reason: str) -> None:
+    code, out, err = gnsqadmin("channel", "pause", *arguments)
+    assert (code, out) == (2, "")
+    assert reason in err
+
+
+def test_names_may_be_one_argument(nsqd: Daemon) -> None:
+    create(nsqd, "t", "c")
+    assert document("channel", "pause", "t/c", *at(nsqd))["channel"] == "c"
+    assert paused(nsqd) == {"t/c"}

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -21,6 +22,34 @@ def test_a_node_that_did_not_register_is_found(cluster: Cluster, gnsqd: Daemon) 
     found = examined(cluster.flag, *at(gnsqd))
     assert brief(found) == [("warning", "not-registered")]
     assert found[0]["node"] == address(gnsqd)
+    [remedy] = commands(found[0])
+    assert gnsqadmin(*shlex.split(remedy)[1:]).code == 0
+    eventually(lambda: examined(cluster.flag, *at(gnsqd), code=None) == [], "registered")
+
+
+def test_a_node_with_the_same_nsqlookupds_as_others_is_sent_to_its_log() -> None:
+    lookupds = ["lookup:4160"]
+    with (
+        FakeNsqd(node(), lookupds=lookupds) as one,
+        FakeNsqd(node(), lookupds=lookupds) as two,
+        FakeLookupd(producer(one.port)) as lookupd,
+    ):
+        [found] = examined(lookupd.flag, one.flag, two.flag)
+    assert (found["code"], found["node"]) == ("not-registered", two.address)
+    assert found["remedies"][0]["text"].startswith("It has the nsqlookupds lookup:4160. Its log")
+
+
+def test_options_that_differ_between_nodes_are_found(nsqd_factory: DaemonFactory) -> None:
+    one, two = nsqd_factory("--mem-queue-size=10"), nsqd_factory("--msg-timeout=5s")
+    found = examined(*at(one, two), code=0)
+    assert [(finding["code"], finding["summary"]) for finding in found] == [
+        ("config-drift", "nodes have 2 different values of mem_queue_size"),
+        ("config-drift", "nodes have 2 different values of msg_timeout"),
+    ]
+    assert found[1]["evidence"] == [f"1m 0s: {address(one)}", f"5s: {address(two)}"]
+    daemons = [nsqd_factory(f"--lookupd-tcp-address=127.0.0.1:{free_port()}") for _ in range(2)]
+    [drift] = examined(*at(*daemons))
+    assert (drift["severity"], drift["code"]) == ("warning", "config-drift")
 
 
 def test_a_drain_is_a_note(gnsqd: Daemon) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from cli.fake_nsqd import FakeNsqd, channel, client, node, topic
 from cli.findings import brief, commands, examined, only
+from cli.gnsqadmin import gnsqadmin
 from cli.nodes import Cluster, address, at, create, post, publish, wait_for_depth
 from conftest import DaemonFactory
 from daemons import Daemon, eventually
@@ -146,7 +147,7 @@ def test_a_node_that_consumers_do_not_reach_is_found(cluster: Cluster) -> None:
         consumer.subscribe("t", "c", rdy=10)
         eventually(lambda: served.channel_stats("t", "c")["in_flight_count"] == 3)
         found = examined(cluster.flag)
-    assert only(found, "unserved-node")["node"] == address(forgotten)
+    assert sorted(brief(found)) == [("note", "ghost-topic"), ("warning", "tombstoned")]  # and not also unserved
     hidden = only(found, "tombstoned")
     assert (hidden["severity"], hidden["topic"], hidden["node"]) == ("warning", "t", address(forgotten))
     assert commands(hidden)[0].endswith(f"--nsqd-http-address={address(forgotten)}")
@@ -173,6 +174,73 @@ def test_a_consumer_that_never_finished_anything_is_critical_or_singled_out() ->
         found = examined(nsqd.flag)
     assert brief(found) == [("warning", "stuck-consumer")]
     assert found[0]["summary"] == "channel t/c: consumer dead (dead:1) has 10 messages in flight and never finished one"
+
+
+def test_timeouts_are_blamed_on_the_consumer_that_holds_the_messages() -> None:
+    dead = client("dead", connected=7200, ready_count=10, in_flight_count=10, message_count=500)
+    looks = [
+        node(topic("t", channel("c", dead, busy, in_flight_count=10, message_count=1000 + count, timeout_count=count)))
+        for count in (0, 400)
+        for busy in [client("busy", connected=60, ready_count=10, finish_count=count)]
+    ]
+    with FakeNsqd(*looks) as nsqd:
+        assert brief(examined(nsqd.flag)) == [("warning", "stuck-consumer")]
+
+
+def test_a_requeue_storm_is_not_also_a_growing_channel() -> None:
+    counts = "depth", "message_count", "requeue_count"
+    looks = [
+        node(topic("t", channel("c", client("x", ready_count=1), **dict.fromkeys(counts, depth))))
+        for depth in (5000, 6000)
+    ]
+    with FakeNsqd(*looks) as nsqd:
+        assert brief(examined(nsqd.flag)) == [("critical", "requeue-storm")]
+
+
+def test_a_channel_that_a_node_lacks_is_found_and_created_by_the_remedy(nsqd_factory: DaemonFactory) -> None:
+    whole, lacking, unused = nsqd_factory(), nsqd_factory(), nsqd_factory()
+    create(whole, "t", "c", "e#ephemeral")
+    create(unused, "t")
+    publish(lacking, "t", 2)
+    found = examined(*at(whole, lacking, unused))
+    assert brief(found) == [("warning", "missing-channel"), ("note", "orphan-channel")]
+    assert found[0]["summary"] == f"topic t at {address(lacking)} lacks 1 channel that other nodes have: c"
+    assert (found[0]["channel"], found[0]["node"]) == ("c", address(lacking))
+    assert found[0]["evidence"][1] == "2 messages in the topic there"
+    [remedy] = commands(found[0])
+    assert gnsqadmin(*shlex.split(remedy)[1:]).code == 0
+    wait_for_depth(lacking, "t", "c", 2)
+    assert brief(examined(*at(whole, lacking, unused))) == [("warning", "no-consumers")]
+
+
+def test_dead_letters_are_one_finding_that_names_the_replay(nsqd: Daemon) -> None:
+    create(nsqd, "orders.billing.dead", "replay")
+    assert examined(*at(nsqd), code=0) == []
+    publish(nsqd, "orders.billing.dead", 3)
+    wait_for_depth(nsqd, "orders.billing.dead", "replay", 3)
+    [found] = examined(*at(nsqd))
+    assert (found["severity"], found["code"], found["topic"]) == ("warning", "dead-letters", "orders.billing.dead")
+    assert found["summary"].startswith("topic orders.billing.dead has 3 dead letters: ")
+    assert commands(found)[1] == shlex.join(["gnsqadmin", "replay-dead", "orders.billing.dead", *at(nsqd)])
+
+
+def test_a_node_whose_channels_have_consumers_only_elsewhere_is_one_finding() -> None:
+    consumer = client("x", ready_count=1, finish_count=9)
+    busy = node(topic("t", channel("a", consumer), channel("b", consumer)))
+    counts = {"depth": 3, "message_count": 3}
+    idle = node(topic("t", channel("a", **counts), channel("b", **counts), message_count=3))
+    with FakeNsqd(busy) as one, FakeNsqd(idle) as two:
+        [found] = examined(one.flag, two.flag)
+        assert (found["code"], found["node"], found["topic"]) == ("unserved-node", two.address, None)
+        assert found["summary"] == f"6 messages of t/a, t/b at {two.address}, without a consumer there"
+
+
+def test_a_topic_that_cannot_write_is_explained_by_its_node() -> None:
+    full = node(
+        topic("t", channel("c", client("x", ready_count=1)), depth=2000, message_count=2000), health="NOK - full"
+    )
+    with FakeNsqd(full) as nsqd:
+        assert brief(examined(nsqd.flag)) == [("critical", "unhealthy")]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from cli.gnsqadmin import FakeNode, Terminal, gnsqadmin, http_answer
 from cli.nodes import address, create, publish
 from daemons import Daemon, free_port
-from nsqadmin_cli.api import ChannelStats, NodeStats, TopicStats
+from nsqadmin_cli.api import ChannelStats, ClientStats, NodeStats, TopicStats
 from nsqadmin_cli.cluster import Answers
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import Flow, Key
@@ -33,7 +33,7 @@ def node(*channels: ChannelStats) -> NodeStats:
 def view(answers: Answers[NodeStats], flows: dict[Key, Flow] | None = None, looks: int = 1, **how: Any) -> TopView:
     found = TopView(interval=1, **how)
     for _ in range(looks):
-        found.update(answers, flows or {})
+        found.update(answers, {NODE: flows or {}})
     return found
 
 
@@ -93,24 +93,110 @@ def test_q_leaves_but_not_while_typing() -> None:
     assert found.needle == "q"
 
 
-def test_it_scrolls_within_what_there_is() -> None:
+def test_the_cursor_moves_within_what_there_is_and_the_rows_with_it() -> None:
     found = view({NODE: node(*(channel(f"c{number:03d}") for number in range(100)))}, order="name")
     assert column(found, "channel", 15)[0] == "c000"
     shown = len(column(found, "channel", 15))
     assert shown == 10
-    for keys, first in (
-        (["down"], "c001"),
-        (["page down"], "c011"),
-        (["up", "page up"], "c000"),
-        (["end"], "c090"),
-        (["down"], "c090"),
-        (["home"], "c000"),
-        (["up"], "c000"),
+    for keys, first, current in (
+        (["down"], "c000", "c001"),
+        (["page down"], "c002", "c011"),
+        (["up", "page up"], "c000", "c000"),
+        (["end"], "c090", "c099"),
+        (["down"], "c090", "c099"),
+        (["up"], "c090", "c098"),
+        (["home"], "c000", "c000"),
+        (["up"], "c000", "c000"),
     ):
         for key in keys:
             found.press(key)
-        assert column(found, "channel", 15)[0] == first, keys
+        names = column(found, "channel", 15)
+        assert (names[0], names[found.cursor]) == (first, current), keys
     assert "1-10" in foot(found, 15)
+
+
+def test_the_cursor_stays_with_its_row_once_it_was_moved() -> None:
+    found = view({NODE: node(channel("a", 3), channel("b", 2), channel("c", 1))})
+    assert column(found, "channel")[found.cursor] == "a"
+    found.update({NODE: node(channel("a", 3), channel("b", 2), channel("c", 4))}, {})
+    assert column(found, "channel")[found.cursor] == "c"  # the first row, for it was not moved yet
+    found.press("down")
+    assert column(found, "channel")[found.cursor] == "a"
+    found.update({NODE: node(channel("a", 9), channel("b", 2), channel("c", 4))}, {})
+    assert column(found, "channel")[found.cursor] == "a"
+    found.update({NODE: node(channel("b", 2))}, {})
+    assert column(found, "channel")[found.cursor] == "b"
+    found.update({NODE: node()}, {})
+    assert column(found, "channel") == []
+    assert found.action("D") == ()
+
+
+def test_enter_shows_the_consumers_of_a_channel_and_escape_returns() -> None:
+    clients = tuple(
+        ClientStats(name, "h", f"{name}:1", "V2", "", 3, 1, 0, 0, 0, 0, 1, 0, False, False) for name in ("x", "y")
+    )
+    one, other = replace(channel("a", 5), clients=clients), replace(channel("b"), clients=clients[:1])
+    found = view({NODE: node(one, other)})
+    column(found, "channel")
+    found.press("enter")
+    assert column(found, "client") == ["x", "y"]
+    assert foot(found).startswith("2 consumers of t/a")
+    found.press("escape")
+    assert column(found, "channel") == ["a", "b"]
+    found.update({NODE: node(channel("a", 5))}, {})  # without consumers, as before the next answer
+    column(found, "channel")
+    found.press("enter")
+    _, table, _ = found.blocks(160, 40)
+    assert table.empty == "asking"
+
+
+def test_enter_shows_the_channels_of_a_topic_and_escape_returns() -> None:
+    topics = [TopicStats(name, 0, 0, 0, 0, False, channels=(channel(f"of_{name}"),)) for name in ("t", "u")]
+    found = view({NODE: replace(node(), topics=tuple(topics))}, subject="topic", order="name")
+    assert column(found, "topic") == ["t", "u"]
+    for key in ("down", "enter"):
+        found.press(key)
+        shown = foot(found)
+    assert column(found, "channel") == ["of_u"]
+    assert shown.startswith("1 channel by name of u")
+    found.press("escape")
+    assert column(found, "topic") == ["t", "u"]
+
+
+def test_keys_act_on_the_row_at_the_cursor() -> None:
+    found = view({NODE: node(channel("a", 3), channel("b", 2, paused=True))})
+    assert found.action("p") == ()  # nothing was displayed yet
+    column(found, "channel")
+    assert [found.action(key) for key in "pEDPT"] == [
+        ("channel pause", "t", "a"),
+        ("channel empty", "t", "a"),
+        ("channel delete", "t", "a"),
+        ("peek", "t", "a"),
+        ("tail", "t"),
+    ]
+    found.press("down")
+    column(found, "channel")
+    assert found.action("p") == ("channel unpause", "t", "b")
+    for key in ("/", "?"):
+        found.press(key)
+        assert found.action("D") == ()
+        found.press("escape")
+    found.press("tab")
+    column(found, "topic")
+    assert [found.action(key) for key in "pE"] == [("topic pause", "t"), ("topic empty", "t")]
+    found.press("tab")
+    column(found, "node")
+    assert found.action("p") == ()
+
+
+def test_nodes_have_rates() -> None:
+    other = Address("b", 1)
+    found = TopView(subject="node", interval=1)
+    flows = {("t", ""): Flow(10, 9), ("t", "c"): Flow(9, 8), ("t", "d"): Flow(9, 1)}
+    found.update({NODE: node(channel("c")), other: node(channel("c"))}, {NODE: flows, other: {("t", ""): Flow(1, 0)}})
+    assert column(found, "ingress_rate") == [10, 1]
+    assert column(found, "egress_rate") == [9, 0]
+    assert "in 11/s  out 9.0/s" in head(found)
 
 
 def test_tab_shows_topics_then_nodes() -> None:
@@ -174,17 +260,27 @@ def test_drain_time_is_what_the_rates_promise(depth: int, flow: Flow | None, dra
 
 def test_messages_in_flight_and_deferred_are_no_backlog() -> None:
     found = view({NODE: node(replace(channel("c"), in_flight_count=7, deferred_count=8))}, {("t", "c"): BUSY}, 3)
-    assert [*column(found, "drain"), *column(found, "trend"), *column(found, "trouble")] == ["", "", ""]
+    assert [*column(found, "drain"), *column(found, "trouble")] == ["", ""]
+    assert column(found, "trend") == ["▁▁▁".rjust(16)]
 
 
 def test_trends_show_the_depths_of_the_last_looks() -> None:
     found = TopView(interval=1)
-    for depth in (0, 1, 2, 4, 8):
+    for depth in (0, 100, 200, 400, 800):
         found.update({NODE: node(channel("c", depth))}, {})
     assert column(found, "trend") == ["▁▂▃▅█".rjust(16)]
     found.update({NODE: node()}, {})
     found.update({NODE: node(channel("c", 1))}, {})
-    assert column(found, "trend") == ["█".rjust(16)]  # what was deleted is forgotten
+    assert column(found, "trend") == ["▁".rjust(16)]  # what was deleted is forgotten
+
+
+def test_the_trend_of_a_channel_that_keeps_up_is_flat() -> None:
+    found = TopView(interval=1)
+    for depth in (0, 9, 0, 3):
+        found.update(
+            {NODE: node(channel("idle", depth), channel("busy", depth * 50))}, {NODE: {("t", "busy"): Flow(900, 900)}}
+        )
+    assert column(found, "trend") == ["▁▁▁▁".rjust(16)] * 2
 
 
 def test_troubles_stand_on_top_and_do_not_fill_the_screen() -> None:

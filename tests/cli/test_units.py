@@ -63,11 +63,12 @@ def test_latencies_have_three_digits(seconds: float, shown: str) -> None:
     assert units.latency(seconds) == shown
 
 
-def test_sparklines_scale_to_their_largest_value() -> None:
-    assert units.sparkline([0, 1, 2, 4, 8]) == "▁▂▃▅█"
-    assert units.sparkline([0, 0]) == "▁▁"
-    assert units.sparkline([]) == ""
-    assert units.sparkline([5, 5]) == "██"
+def test_sparklines_scale_to_their_largest_value_or_what_is_given() -> None:
+    assert units.sparkline([0, 1, 2, 4, 8], 1) == "▁▂▃▅█"
+    assert units.sparkline([0, 0], 1) == "▁▁"
+    assert units.sparkline([], 1) == ""
+    assert units.sparkline([5, 5], 1) == "██"
+    assert units.sparkline([5, 0], 20) == "▃▁"
 
 
 def test_text_from_elsewhere_is_bounded_and_on_one_line() -> None:
