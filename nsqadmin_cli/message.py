@@ -5,6 +5,7 @@ A body can be any bytes. In JSON, it is the string `body` if it is UTF-8, else `
 
 import base64
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -105,6 +106,27 @@ def field_of(body: bytes, path: str) -> object:
     return found
 
 
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[][{},:]|[^][{},:"\s]+')
+
+
+def pretty_lines(text: str) -> list[str]:
+    """A JSON object or list with an indented line for each value, which is not changed; any other text as it is."""
+    try:
+        if len(text) > _MOST_PRETTY or not isinstance(json.loads(text), dict | list):
+            return [text]
+    except (ValueError, RecursionError):
+        return [text]
+    lines, depth, before = [""], 0, ""
+    for token in _TOKENS.findall(text):
+        depth -= token in "]}"
+        if (before in ("[", "{", ",") and token not in "]}") or (token in "]}" and before not in "[{"):
+            lines.append("  " * depth)
+        lines[-1] += f"{token} " if token == ":" else token
+        depth += token in "[{"
+        before = token
+    return lines
+
+
 def hex_lines(body: bytes) -> list[str]:
     """The body as `hexdump -C` shows it: sixteen bytes a line."""
     lines = []
@@ -119,6 +141,7 @@ def hex_lines(body: bytes) -> list[str]:
 Part = tuple[str, Tone]
 
 _MOST_HEX = 4096  # bytes of a body
+_MOST_PRETTY = 32768  # characters of a body
 
 
 def message_blocks(message: Message, facts: Sequence[Part], *, as_hex: bool = False) -> Iterator[Block]:
@@ -130,7 +153,7 @@ def message_blocks(message: Message, facts: Sequence[Part], *, as_hex: bool = Fa
     gap = ("  ", Tone.PLAIN)
     yield Line(tuple(one for part in parts for one in (part, gap))[:-1])
     if not as_hex:
-        yield Paragraph(gap, message.body_text)
+        yield from (Paragraph(gap, line) for line in pretty_lines(message.body_text))
         return
     for line in hex_lines(message.body[:_MOST_HEX]):
         yield Line((gap, (line, Tone.PLAIN)))

@@ -1,7 +1,7 @@
 """Statistics as tables: of topics with their channels, of topics, channels, clients and nodes each on their own."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ from nsqadmin_cli import units
 from nsqadmin_cli.api import ChannelStats, ClientStats, NodeStats, TopicStats
 from nsqadmin_cli.cluster import Answers
 from nsqadmin_cli.http_client import Address, NodeError
-from nsqadmin_cli.snapshot import OF_CHANNELS, Flow, Snapshot, Totals
+from nsqadmin_cli.snapshot import OF_CHANNELS, Flow, Key, Snapshot, Totals
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Grid, Table, Tone, as_json, column, json_only, table_of
 from nsqadmin_cli.units import plural
 
@@ -100,16 +100,18 @@ def _health(node: NodeStats) -> Cell:
     return Cell("healthy", Tone.GOOD) if node.health == "OK" else Cell(node.health, Tone.BAD)
 
 
-def tree_table(seen: Snapshot, *, watched: bool = False) -> Table:
-    """Each topic followed by its channels, each with its share per node, if several have it."""
+def tree_table(seen: Snapshot, *, watched: bool = False, by_node: bool = False) -> Table:
+    """Each topic followed by its channels; with `by_node`, also their shares of nodes, if several have one."""
     totals, flows = seen.totals, seen.flows or {}
     rows: list[Counts] = []
     for topic in totals.topics:
         name = topic.topic_name
-        rows += _with_shares(topic, name, seen.topic_shares[name], Tone.STRONG, flows.get((name, "")))
+        found = list(_with_shares(topic, name, seen.topic_shares[name], Tone.STRONG, flows.get((name, ""))))
+        rows += found if by_node else found[:1]
         for channel in topic.channels:
             key = name, channel.channel_name
-            rows += _with_shares(channel, f"  {key[1]}", seen.channel_shares[key], Tone.PLAIN, flows.get(key))
+            found = list(_with_shares(channel, f"  {key[1]}", seen.channel_shares[key], Tone.PLAIN, flows.get(key)))
+            rows += found if by_node else found[:1]
     several = len(seen.answers) > 1
     summary = f"{plural(totals.topic_count, 'topic')}, {plural(totals.channel_count, 'channel')}"
     total = counts(Counts, totals, Cell(summary, Tone.STRONG)) if len(totals.topics) > 1 else None
@@ -142,17 +144,50 @@ def topic_table(seen: Snapshot, *, watched: bool = False) -> Table:
     return table_of(TopicCounts, rows, without=without, empty="No topics.")
 
 
-def channel_table(seen: Snapshot, *, watched: bool = False, with_topic: bool = True) -> Table:
-    """One row for each channel, summed over nodes."""
+def channel_table(
+    seen: Snapshot, *, watched: bool = False, with_topic: bool = True, only: Collection[Key] | None = None
+) -> Table:
+    """One row for each channel, or only for these, summed over nodes."""
     rows, flows = [], seen.flows or {}
     for topic in seen.totals.topics:
         for channel in topic.channels:
             key = topic.topic_name, channel.channel_name
+            if only is not None and key not in only:
+                continue
             row = counts(ChannelCounts, channel, key[1], flows.get(key))
             row.place, row.paused = key[0], channel.paused
             rows.append(row)
     without = [*(() if with_topic else ("place",)), *(() if watched else RATES)]
     return table_of(ChannelCounts, rows, without=without, empty="No channels.")
+
+
+def troubled(seen: Snapshot) -> set[Key]:
+    """Channels that are paused, have messages on disk, or on a node without a consumer, time out or grow."""
+    found = set()
+    for key, places in seen.channel_shares.items():
+        flow, shares = (seen.flows or {}).get(key, Flow()), places.values()
+        depth = sum(share.depth for share in shares)
+        growing = depth and flow.ingress > flow.egress * 1.05 + 0.1
+        if (
+            growing
+            or flow.timeouts
+            or any(share.paused or share.backend_depth or (share.depth and not share.client_count) for share in shares)
+        ):
+            found.add(key)
+    return found
+
+
+def make_compact(table: Table) -> None:
+    """Drop the less important counts that are 0 in each row; "in memory" is depth where nothing is on disk."""
+    keys = [column.key for column in table.columns]
+    rows = [*table.rows, *([table.total] if table.total else [])]
+    used = {key for index, key in enumerate(keys) if any(as_json(row[index]) for row in rows)}
+    if "backend_depth" not in used:
+        used.discard("memory_depth")
+    table.select([index for index, key in enumerate(keys) if key in used or key not in _OPTIONAL])
+
+
+_OPTIONAL = ("memory_depth", "backend_depth", "deferred_count", "requeue_count", "timeout_count", "paused")
 
 
 def share_table(seen: Snapshot, shares: Shares, whole: TopicStats | ChannelStats) -> Table:

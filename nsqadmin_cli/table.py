@@ -78,6 +78,21 @@ class Table:
     total: Row | None = None
     empty: str = ""
 
+    def select(self, columns: Sequence[int]) -> None:
+        """Keep these columns, in this order."""
+        self.columns = [self.columns[index] for index in columns]
+        self.rows = [[row[index] for index in columns] for row in self.rows]
+        self.total = self.total and [self.total[index] for index in columns]
+
+    def sort(self, index: int) -> None:
+        """Sort the rows by a column: texts from a on, everything else the largest first; blanks last."""
+
+        def key(row: Row) -> tuple[bool, Any]:
+            value = as_json(row[index])
+            return value is None, value if isinstance(value, str) else -(value or 0)
+
+        self.rows.sort(key=key)
+
 
 def column(
     heading: str,

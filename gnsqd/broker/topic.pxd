@@ -29,8 +29,7 @@ cdef class Topic:
     @cython.locals(channel=Channel, queue=Queue)
     cdef bint _nothing_before(self, Py_ssize_t count) except -1
     cdef bint _flowing(self) except -1
-    cpdef put_messages(self, list messages)
     @cython.locals(message=Message, size=cython.longlong)
-    cdef _count(self, list messages)
+    cpdef put_messages(self, list messages)
     @cython.locals(message=Message, channel=Channel, queue=Queue, deferred=list, handed_over=list)
     cdef _hand_over(self, list messages)

@@ -94,25 +94,22 @@ class Topic:
         if self.exiting:
             raise BrokerError("exiting")
         self._store.append(messages)
-        if self._nothing_before(len(messages)):
-            self._hand_over(messages)
-        else:
-            try:
-                self.queue.put(messages, len(messages) if self._flowing() else 0)
-            except StorageError as error:
-                self._log.error("TOPIC(%s) ERROR: failed to write message to backend - %s", self.name, error)
-                self._count(messages[: error.written])
-                raise
-            finally:
+        try:
+            if self._nothing_before(len(messages)):
+                self._hand_over(messages)
+            else:
                 self._doorbell.ring()
-        self._count(messages)
-
-    def _count(self, messages: list[Message]) -> None:
-        self.message_count += len(messages)
-        size = 0
-        for message in messages:
-            size += len(message.frame)
-        self.message_bytes += size - BODY_AT * len(messages)
+                self.queue.put(messages, len(messages) if self._flowing() else 0)
+        except StorageError as error:
+            self._log.error("TOPIC(%s) ERROR: failed to write message to backend - %s", self.name, error)
+            messages = messages[: error.written]
+            raise
+        finally:
+            self.message_count += len(messages)
+            size = 0
+            for message in messages:
+                size += len(message.frame)
+            self.message_bytes += size - BODY_AT * len(messages)
 
     def _nothing_before(self, count: int) -> bool:
         """Whether so few messages may skip the pump: none is queued here, and the channels have room in memory."""

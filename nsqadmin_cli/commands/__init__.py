@@ -23,6 +23,7 @@ SEE = (
     Entry("nodes", "nodes", "nodes", "List the nodes: version, health, uptime, topics and messages."),
     Entry("lookup", "nodes", "lookup", "List the topics of nsqlookupds, and the nodes that consumers are sent to."),
     Entry("counter", "stats", "counter", "Count the messages of all topics on all nodes since they started."),
+    Entry("events", "events", "events", "Print changes as they happen: of consumers, topics, channels and nodes."),
     Entry("topic show", "topic", "show"),
     Entry("channel show", "channel", "show"),
 )
@@ -38,6 +39,9 @@ ACT = (
     Entry("channel unpause", "channel", "unpause"),
     Entry("channel empty", "channel", "empty"),
     Entry("channel delete", "channel", "delete"),
+    Entry("topology export", "topology", "export"),
+    Entry("topology diff", "topology", "diff"),
+    Entry("topology import", "topology", "import_"),
     Entry("config get", "config", "get"),
     Entry("config set", "config", "set_option"),
     Entry("drain start", "drain", "start"),
@@ -79,6 +83,7 @@ DATA = (
     Entry("data recover-bad", "data_write", "recover_bad"),
 )
 SELF: tuple[Entry, ...] = (
+    Entry("cheat", "cheat", "cheat", "Print the ten commands that are used most."),
     Entry("context list", "context", "list_contexts"),
     Entry("context set", "context", "set_context"),
     Entry("context use", "context", "use"),
@@ -105,6 +110,7 @@ SECTIONS = {
 GROUPS = {
     "topic": "Show or change one topic.",
     "channel": "Show or change one channel.",
+    "topology": "Copy topics and channels between clusters, and compare them.",
     "config": "Show or change the options of running nodes.",
     "drain": "Let consumers empty gnsqd nodes, which then exit.",
     "data": "Inspect and repair the data directory of a stopped nsqd.",

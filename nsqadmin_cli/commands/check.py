@@ -306,6 +306,7 @@ def _unknown(error: click.ClickException) -> click.ClickException:
         gnsqadmin check --topic orders --channel billing --depth 5000 --clients-min 4,2
         gnsqadmin check --requeue-rate 1,10 --drain-time 10m,1h --interval 30
         gnsqadmin check --channel-depth 50000 --exclude 'audit/*' --exclude '*#ephemeral'
+        gnsqadmin check --format prometheus > /var/lib/node_exporter/gnsqadmin.prom
     """,
     document=(
         """
@@ -336,6 +337,14 @@ def _unknown(error: click.ClickException) -> click.ClickException:
     type=Duration(3600),
     help="Time over which rates and the drain time are measured. [default: 5 if one of them has a limit]",
 )
+@option(
+    "--format",
+    "text_format",
+    type=click.Choice(["plugin", "prometheus"]),
+    default="plugin",
+    show_default=True,
+    help="Text: for monitoring plugins, or metrics for the textfile collector of Prometheus.",
+)
 def check(
     cluster: Cluster,
     output: Output,
@@ -343,6 +352,7 @@ def check(
     channel: str,
     exclude: tuple[str, ...],
     interval: float | None,
+    text_format: str,
     **limits: Limits | None,
 ) -> int:
     """Check that all is within limits: exit code 0 OK, 1 warning, 2 critical, 3 unknown.
@@ -384,7 +394,11 @@ def check(
             "problems": problems,
             "metrics": {metric.key: _number(measure.value) if measure else None for metric, measure in worst.items()},
         },
-        lambda: list(_lines(status, summary, problems, _performance(worst, given))),
+        lambda: list(
+            _prometheus(status, worst)
+            if text_format == "prometheus"
+            else _lines(status, summary, problems, _performance(worst, given))
+        ),
         lambda: table_of(Problem, problems),
     )
     return _CODES[status]
@@ -471,6 +485,20 @@ def _lines(status: Status, summary: str, problems: list[Problem], performance: s
             )
     if (more := len(problems) - _SHOWN) > 0:
         yield Line.of(f"and {more:,} more: --json has them all")
+
+
+def _prometheus(status: Status, worst: dict[Metric, Measure | None]) -> Iterator[Line]:
+    """The exit code and the worst value of each metric, in the text format of Prometheus."""
+    yield Line.of("# HELP gnsqadmin_check_status Exit code of gnsqadmin check: 0 OK, 1 warning, 2 critical, 3 unknown.")
+    yield Line.of("# TYPE gnsqadmin_check_status gauge")
+    yield Line.of(f"gnsqadmin_check_status {_CODES[status].value}")
+    for metric, measure in worst.items():
+        if measure is not None:
+            name = f"gnsqadmin_check_{metric.key}{'_seconds' * metric.duration}"
+            extreme = "Smallest" if metric.least else "Largest"
+            yield Line.of(f"# HELP {name} {extreme} value: {metric.what}.")
+            yield Line.of(f"# TYPE {name} gauge")
+            yield Line.of(f"{name} {'+Inf' if measure.value == math.inf else units.exact(measure.value)}")
 
 
 def _performance(worst: dict[Metric, Measure | None], given: dict[Metric, Limits]) -> str:

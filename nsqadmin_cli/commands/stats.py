@@ -1,6 +1,6 @@
 """`gnsqadmin stats`, `tree` and `counter`: statistics of topics, channels, clients and nodes."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import click
@@ -14,7 +14,7 @@ from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.output import Output, report
 from nsqadmin_cli.snapshot import Snapshot, client_document, every, require, stats_document, take_snapshot
 from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Line, Row, Table, Tone, column, table_of
-from nsqadmin_cli.units import plural
+from nsqadmin_cli.units import plural, printable
 
 
 @command(
@@ -23,6 +23,8 @@ from nsqadmin_cli.units import plural
         gnsqadmin stats
         gnsqadmin stats --nsqd-http-address a.example:4151 --nsqd-http-address b.example:4151
         gnsqadmin stats --lookupd-http-address lookup.example:4161 --by channel -o csv
+        gnsqadmin stats --sort depth --columns topic,channel,depth,client_count
+        gnsqadmin stats --trouble
         gnsqadmin stats --topic orders --channel billing --by channel --watch 2
         gnsqadmin stats --topic orders --json | jq .totals.depth
     """,
@@ -52,24 +54,42 @@ from nsqadmin_cli.units import plural
 @option(
     "--by",
     type=click.Choice(["tree", "topic", "channel", "client", "node"]),
-    default="tree",
-    show_default=True,
-    help="Rows: topics with their channels on each node, or only one of these.",
+    help="Rows: topics with their channels, or only one of these. [default: tree; channel with --sort and --trouble]",
+)
+@option("--nodes", "by_node", is_flag=True, help="Also a row for each node that has the topic or channel.")
+@option(
+    "--columns",
+    metavar="NAMES",
+    help="These columns, by their names in CSV, separated by commas; or all. By default, a table has no columns that "
+    "are 0 in each row, except for the most important ones.",
+)
+@option("--sort", metavar="NAME", help="Sort by this column, the largest value first. Without --by, rows are channels.")
+@option(
+    "--trouble",
+    is_flag=True,
+    help="Only channels that are paused, or have messages on disk, or queued messages on a node without a consumer; "
+    "with --watch, also channels that grow or have time-outs.",
 )
 def stats(
     cluster: Cluster,
     output: Output,
     topic: str,
     channel: str,
-    by: str,
+    by: str | None,
+    by_node: bool,
+    columns: str | None,
+    sort: str | None,
+    trouble: bool,
     watch: Watch,
 ) -> int:
     """Show the depths, counts and clients of topics and channels.
 
     A topic's depth counts messages that it has not passed to its channels yet; a channel's depth counts messages not
     sent to clients yet, without messages in flight and deferred messages. "In memory" and "on disk" are the two parts
-    of depth. If several nodes have a topic or channel, its line is the sum, and a line for each node follows. The last
-    line is the sum of the depths of topics and channels, and of messages published to topics.
+    of depth. Rows are sums over nodes. The last line is the sum of the depths of topics and channels, and of messages
+    published to topics.
+
+    --columns, --sort and --trouble are for tables and CSV; --json has everything.
 
     With --watch, in/s is the rate of published messages, and out/s that of messages finished by a channel's clients, or
     passed to all channels of a topic.
@@ -78,39 +98,83 @@ def stats(
 
     A node that does not answer causes one line on standard error and exit code 1; the others are still shown.
     """
+    if trouble and by not in (None, "channel"):
+        raise click.UsageError("--trouble is about channels: leave out --by, or use --by channel.")
+    if sort and by == "tree":
+        raise click.UsageError("the rows of --by tree have an order of their own: --sort requires another --by.")
+    by = by or ("channel" if sort or trouble else "tree")
+    names = columns.split(",") if columns else None
     seen: Snapshot | None = None
     code = ExitCode.OK
     for number in every(*watch):
         seen = take_snapshot(cluster, topic=topic, channel=channel, clients=by == "client", before=seen)
         if number == 0:
             require(cluster, seen, topic, channel)
-        code = _show_stats(output, seen, by, number if watch.interval else None)
+        rows = Rows(seen, by, by_node, names, sort, trouble, watch.interval is not None)
+        code = _show_stats(output, rows, number if watch.interval else None)
     return code
 
 
-def _show_stats(output: Output, seen: Snapshot, by: str, number: int | None) -> ExitCode:
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What the options select of a snapshot."""
+
+    seen: Snapshot
+    by: str
+    by_node: bool
+    names: Sequence[str] | None
+    sort: str | None
+    trouble: bool
+    watched: bool
+
+    def table(self, by: str, *, compact: bool = False) -> Table:
+        """UsageError for a wrong name."""
+        seen, watched = self.seen, self.watched
+        match by:
+            case "tree":
+                table = stat_tables.tree_table(seen, watched=watched, by_node=self.by_node)
+            case "topic":
+                table = stat_tables.topic_table(seen, watched=watched)
+            case "channel":
+                only = stat_tables.troubled(seen) if self.trouble else None
+                table = stat_tables.channel_table(seen, watched=watched, only=only)
+            case "client":
+                table = stat_tables.client_table(seen)
+            case _:
+                table = stat_tables.node_table(seen)
+        keys = [column.key for column in table.columns]
+        for name in [*(self.names or ()), *([self.sort] if self.sort else [])]:
+            if name not in keys and name != "all":
+                raise click.UsageError(f"{printable(name)!r} is not a column of --by {by}: {', '.join(keys)}.")
+        if self.sort:
+            table.sort(keys.index(self.sort))
+        if self.names is not None and "all" not in self.names:
+            table.select([keys.index(name) for name in self.names])
+        elif self.names is None and compact and not watched:
+            stat_tables.make_compact(table)
+        return table
+
+
+def _show_stats(output: Output, rows: Rows, number: int | None) -> ExitCode:
     """Print one snapshot; `number` counts those of a watch."""
-    watched = number is not None
-    tables: dict[str, Callable[[], Table]] = {
-        "tree": lambda: stat_tables.tree_table(seen, watched=watched),
-        "topic": lambda: stat_tables.topic_table(seen, watched=watched),
-        "channel": lambda: stat_tables.channel_table(seen, watched=watched),
-        "client": lambda: stat_tables.client_table(seen),
-        "node": lambda: stat_tables.node_table(seen),
-    }
+    seen, by, watched = rows.seen, rows.by, rows.watched
 
     def blocks() -> Sequence[Block]:
         if not seen.nodes and by != "node":
             return ()
-        table = tables[by]()
+        table = rows.table(by, compact=True)
         if not table.rows and not seen.totals.topics:
             table.empty = "No topics."
+        elif not table.rows and rows.trouble:
+            table.empty = "No channel is in trouble."
         if watched and by in ("topic", "channel") and len(table.rows) == 1:
             return [table]
         head = [Line(), Line.of(units.clock(seen.clock))] if watched else []
         return [*head, *([stat_tables.node_grid(seen.answers)] if by == "tree" else []), table]
 
-    output.show(lambda: stats_document(seen), blocks, tables["channel" if by == "tree" else by], number=number)
+    output.show(
+        lambda: stats_document(seen), blocks, lambda: rows.table("channel" if by == "tree" else by), number=number
+    )
     return report(seen.errors)
 
 

@@ -12,6 +12,7 @@ from cli.gnsqadmin import FakeNode, gnsqadmin, on_terminal
 from cli.nodes import Cluster, address, at, create, post, publish, wait_for_depth
 from conftest import DaemonFactory
 from daemons import Daemon, eventually, free_port
+from exposition import series
 from nsq_client import Client
 from nsqadmin_cli.cli import cli
 from nsqadmin_cli.commands.check import METRICS, LimitsType
@@ -240,6 +241,15 @@ def test_names_from_elsewhere_cannot_forge_performance_data() -> None:
 def test_on_a_terminal_the_status_has_a_colour_but_for_no_color(nsqd: Daemon) -> None:
     assert "\x1b[32mOK\x1b[0m" in on_terminal(80, "check", *at(nsqd)).out
     assert "\x1b" not in on_terminal(80, "check", *at(nsqd), NO_COLOR="1").out
+
+
+def test_metrics_have_the_format_of_prometheus(nsqd: Daemon) -> None:
+    create(nsqd, "t", "c")
+    result = gnsqadmin("check", "--format=prometheus", "--clients-min=1", *at(nsqd))
+    assert (result.code, result.err) == (2, "")
+    found = {name.removeprefix("gnsqadmin_check_"): value for (name, _), value in series(result.out.encode()).items()}
+    assert (found["status"], found["clients"], found["nodes"], found["channel_depth"]) == (2, 0, 1, 0)
+    assert "drain_time_seconds" not in found  # which takes two snapshots
 
 
 def test_csv_has_a_row_for_each_problem() -> None:

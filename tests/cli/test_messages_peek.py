@@ -10,6 +10,7 @@ from cli.gnsqadmin import FakeNode, gnsqadmin, http_answer, on_terminal
 from cli.nodes import address, at, create, post, publish, wait_for_depth
 from conftest import DaemonFactory
 from daemons import Daemon
+from nsqadmin_cli.message import pretty_lines
 
 
 def fill(nsqd: Daemon, *bodies: bytes) -> None:
@@ -95,6 +96,27 @@ def test_files_are_shown_while_the_daemon_runs_and_after_it(nsqd_factory: Daemon
     assert "00000000  3" in one.out
     missing = gnsqadmin("peek", "t", "x", "--data-path", str(nsqd.data_path))
     assert missing == (4, "", f"Error: {nsqd.data_path} does not have the channel x of t\n")
+
+
+def test_json_is_indented_and_not_changed(gnsqd: Daemon) -> None:
+    create(gnsqd, "t", "c")
+    post(gnsqd, "/pub?topic=t", b'{"price": 1.10, "tags": [], "of": {"a, b": [1, "\\"{"]}}')
+    wait_for_depth(gnsqd, "t", "c", 1)
+    result = gnsqadmin("peek", "t", "c", *at(gnsqd))
+    assert result.out.splitlines()[-10:] == [
+        "  {",
+        '    "price": 1.10,',
+        '    "tags": [],',
+        '    "of": {',
+        '      "a, b": [',
+        "        1,",
+        '        "\\"{"',
+        "      ]",
+        "    }",
+        "  }",
+    ]
+    for text in ("plain", "12", "{]", "[1"):
+        assert pretty_lines(text) == [text]
 
 
 def test_a_directory_that_is_none_is_told(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def nodes() -> Iterator[list[str]]:
 
 
 def arguments(addresses: list[str]) -> list[str]:
-    return ["stats", *(f"--nsqd-http-address={address}" for address in addresses)]
+    return ["stats", "--columns=all", "--nodes", *(f"--nsqd-http-address={address}" for address in addresses)]
 
 
 @pytest.mark.parametrize("several", [False, True])

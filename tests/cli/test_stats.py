@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cli.gnsqadmin import gnsqadmin
-from cli.nodes import address, create, post, publish, wait_for_depth
+from cli.nodes import address, at, create, post, publish, wait_for_depth
 from daemons import Daemon, eventually, free_port
 from nsq_client import Client
 
@@ -25,7 +25,8 @@ NO_LATENCY = {"count": 0, "percentiles": []}
 
 def stats(*daemons: Daemon, more: tuple[str, ...] = ()) -> str:
     """Standard output of a run over `daemons` that must go well."""
-    result = gnsqadmin("stats", *(f"--nsqd-http-address={address(daemon)}" for daemon in daemons), *more)
+    everything = ("--columns=all", "--nodes") if "--json" not in more else ()
+    result = gnsqadmin("stats", *at(*daemons), *everything, *more)
     assert (result.code, result.err) == (0, "")
     return result.out
 
@@ -188,7 +189,7 @@ def test_a_node_named_twice_counts_once(busy: Daemon) -> None:
 
 def test_a_node_that_is_down_leaves_the_others_shown(busy: Daemon) -> None:
     down = f"127.0.0.1:{free_port()}"
-    arguments = ["stats", f"--nsqd-http-address={down}", f"--nsqd-http-address={address(busy)}"]
+    arguments = ["stats", "--columns=all", f"--nsqd-http-address={down}", f"--nsqd-http-address={address(busy)}"]
     table = gnsqadmin(*arguments)
     assert table.code == 1
     assert table.err == f"Error: nsqd at {down}: connection refused\n"

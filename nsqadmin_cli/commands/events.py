@@ -1,0 +1,133 @@
+"""`gnsqadmin events`: what changes in a cluster, as it happens."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from nsqadmin_cli import units
+from nsqadmin_cli.api import ClientStats, NodeStats
+from nsqadmin_cli.cluster import Cluster
+from nsqadmin_cli.command import Duration, channel_option, command, option, topic_option
+from nsqadmin_cli.http_client import Address, NodeError
+from nsqadmin_cli.output import Output, is_terminal, note, report
+from nsqadmin_cli.snapshot import Snapshot, every, require, take_snapshot
+from nsqadmin_cli.table import ALWAYS, Form, Line, Tone, column, described, table_of
+from nsqadmin_cli.units import plural
+
+_TONES = {"disconnected": Tone.NOTE, "vanished": Tone.NOTE, "paused": Tone.NOTE, "failed": Tone.BAD}
+
+
+@dataclass(slots=True)
+class Event:
+    """One change. `time` is that of the snapshot which found it."""
+
+    time: float = column("time", form=Form.TIME)
+    event: str = column(
+        "event",
+        keep=ALWAYS,
+        help="connected, disconnected, created, vanished, paused, unpaused, failed, answers, restarted",
+    )
+    topic: str = column("topic", null=True, keep=ALWAYS)
+    channel: str = column("channel", null=True, keep=ALWAYS)
+    node: str = column("node", keep=ALWAYS, tone=Tone.NODE)
+    detail: str = column("detail", null=True, keep=ALWAYS, help="the consumer, or the reason")
+
+    def line(self) -> Line:
+        """As readable text: 13:45:07  connected  orders/billing  a.example:4151  worker-1 (10.0.0.7:51234)."""
+        place = "/".join(filter(None, (self.topic, self.channel)))
+        tone = _TONES.get(self.event, Tone.GOOD)
+        parts = [(units.clock(self.time), Tone.FAINT), (self.event.ljust(12), tone), (place, Tone.STRONG)]
+        parts += [(self.node, Tone.NODE), (self.detail, Tone.PLAIN)]
+        return Line(tuple(one for text, tone in parts if text for one in ((text, tone), ("  ", Tone.PLAIN)))[:-1])
+
+
+@command(
+    "events",
+    examples="""
+        gnsqadmin events
+        gnsqadmin events --topic orders --interval 0.5
+        gnsqadmin events --json | jq -c 'select(.event == "disconnected")'
+    """,
+    document=(described("(a line)", "for each event", Event),),
+)
+@topic_option
+@channel_option
+@option("--interval", type=Duration(3600), default=1.0, help="Time between two snapshots. [default: 1]")
+@option("--count", type=int, default=None, metavar="N", help="Stop after N snapshots. Without it, Ctrl-C stops.")
+def events(cluster: Cluster, output: Output, topic: str, channel: str, interval: float, count: int | None) -> None:
+    """Print changes as they happen: of consumers, topics, channels and nodes.
+
+    Consumers connect and disconnect; topics and channels are created, paused, unpaused or vanish; nodes fail, answer
+    again or were restarted. Snapshots are compared, so something that comes and goes between two of them is not seen.
+    """
+    before: Snapshot | None = None
+    number = 0
+    for _ in every(interval, count):
+        seen = take_snapshot(cluster, topic=topic, channel=channel, clients=True)
+        if before is None:
+            require(cluster, seen, topic, channel)
+            report(seen.errors)
+            if is_terminal(sys.stderr):
+                note(f"Watching {plural(len(seen.nodes), 'node')}. Ctrl-C ends it.")
+        for event in _changes(before, seen) if before else ():
+            output.show(lambda: event, lambda: [event.line()], lambda: table_of(Event, [event]), number=number)  # noqa: B023
+            number += 1
+        before = seen
+
+
+def _changes(before: Snapshot, seen: Snapshot) -> Iterator[Event]:
+    for address in {**before.answers, **seen.answers}:
+        yield from _of_node(seen.clock, address, before.answers.get(address), seen.answers.get(address))
+
+
+def _of_node(
+    clock: float, address: Address, then: NodeStats | NodeError | None, now: NodeStats | NodeError | None
+) -> Iterator[Event]:
+    node = str(address)
+    if not isinstance(now, NodeStats):
+        if isinstance(then, NodeStats):
+            yield Event(clock, "failed", "", "", node, "not listed any more" if now is None else now.reason)
+        return
+    if not isinstance(then, NodeStats):
+        yield Event(clock, "answers", "", "", node, f"nsqd {now.version}")
+        return
+    if now.start_time != then.start_time:
+        yield Event(clock, "restarted", "", "", node, f"nsqd {now.version}")
+    old, new = _paused(then), _paused(now)
+    for topic, channel in sorted({*old, *new}):
+        key = topic, channel
+        if key not in new:
+            yield Event(clock, "vanished", *key, node)
+        elif key not in old:
+            yield Event(clock, "created", *key, node, "paused" if new[key] else "")
+        elif old[key] != new[key]:
+            yield Event(clock, "paused" if new[key] else "unpaused", *key, node)
+    yield from _of_clients(clock, node, _clients(then), _clients(now))
+
+
+def _paused(node: NodeStats) -> dict[tuple[str, str], bool]:
+    """Each topic and channel, and whether it is paused."""
+    found = {(topic.topic_name, ""): topic.paused for topic in node.topics}
+    return found | {(topic.topic_name, one.channel_name): one.paused for topic in node.topics for one in topic.channels}
+
+
+Connection = tuple[str, str, str, int]  # topic, channel, remote address, time of connecting
+
+
+def _clients(node: NodeStats) -> dict[Connection, ClientStats]:
+    return {
+        (topic.topic_name, channel.channel_name, client.remote_address, client.connect_ts): client
+        for topic in node.topics
+        for channel in topic.channels
+        for client in channel.clients or ()
+    }
+
+
+def _of_clients(
+    clock: float, node: str, old: Mapping[Connection, ClientStats], new: Mapping[Connection, ClientStats]
+) -> Iterator[Event]:
+    for event, those, others in (("disconnected", old, new), ("connected", new, old)):
+        for key in sorted(those.keys() - others.keys()):
+            client = those[key]
+            name = f"{client.client_id or client.hostname} ({client.remote_address})"
+            yield Event(clock, event, key[0], key[1], node, name)

@@ -1,0 +1,172 @@
+"""`gnsqadmin topology export`, `import` and `diff`: the topics and channels of a cluster as a file."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import click
+
+from gnsqd.names import is_ephemeral, is_valid_name
+from nsqadmin_cli.api import Nsqd
+from nsqadmin_cli.cluster import Cluster, errors_of
+from nsqadmin_cli.command import command
+from nsqadmin_cli.errors import AdminError, ExitCode
+from nsqadmin_cli.output import Confirm, Output, report
+from nsqadmin_cli.snapshot import Snapshot, take_snapshot
+from nsqadmin_cli.table import ALWAYS, Tone, column, described, table_of
+from nsqadmin_cli.units import plural, printable
+
+Entry = tuple[str, str]  # topic, and channel or "" for the topic itself
+
+
+@dataclass(slots=True)
+class Difference:
+    """What a node has otherwise than the file."""
+
+    topic: str = column("topic", tone=Tone.STRONG)
+    channel: str = column("channel", null=True, keep=ALWAYS, help="null for the topic itself")
+    node: str = column("node", keep=ALWAYS, tone=Tone.NODE)
+    difference: object = column("difference", keep=ALWAYS, help="missing, extra, paused, unpaused or failed: ...")
+
+
+@command(
+    "export",
+    examples="""
+        gnsqadmin topology export > topology.ndjson
+        gnsqadmin topology export --lookupd-http-address lookup.example:4161 | ssh b gnsqadmin topology import -
+    """,
+)
+def export(cluster: Cluster) -> int:
+    """Print the topics and channels of all nodes, one JSON document per line.
+
+    A line has the keys topic, channel (null for the topic itself) and paused (on all nodes that have it). Ephemeral
+    topics and channels are left out.
+    """
+    seen = take_snapshot(cluster)
+    for (topic, channel), paused in sorted(_topology(seen).items()):
+        click.echo(json.dumps({"topic": topic, "channel": channel or None, "paused": paused}))
+    return report(seen.errors)
+
+
+@command(
+    "diff",
+    examples="""
+        gnsqadmin topology diff topology.ndjson
+        gnsqadmin topology diff topology.ndjson --json | jq '.differences[] | select(.difference == "missing")'
+    """,
+    document=described("differences", "list, by topic and channel", Difference),
+)
+@click.argument("file", type=click.File(encoding="utf-8"))
+def diff(cluster: Cluster, output: Output, file: TextIO) -> int:
+    """Compare the topics and channels of each node with a file; exit code 1 if they differ.
+
+    "extra" is what a node has and the file does not. "paused" and "unpaused" are the states of the node.
+    """
+    expected = _read(file)
+    seen = take_snapshot(cluster)
+    found = list(_differences(seen, expected))
+    output.show(lambda: {"differences": found}, lambda: [table_of(Difference, found, empty="No differences.")])
+    return max(report(seen.errors), ExitCode.FAILED if found else ExitCode.OK)
+
+
+@command(
+    "import",
+    examples="""
+        gnsqadmin topology import topology.ndjson --dry-run
+        gnsqadmin topology import topology.ndjson --yes --nsqd-http-address b.example:4151
+    """,
+    document=described("differences", "list of what was changed", Difference),
+)
+@click.argument("file", type=click.File(encoding="utf-8"))
+def import_(cluster: Cluster, output: Output, confirm: Confirm, file: TextIO) -> int:
+    """Create the missing topics and channels of a file on every node, and pause or unpause them as in the file.
+
+    The changes are shown, and made after confirmation. Nothing is deleted: topics and channels that are not in the file
+    are left as they are.
+    """
+    expected = _read(file)
+    seen = take_snapshot(cluster)
+    found = [one for one in _differences(seen, expected) if one.difference != "extra"]
+    if found and not confirm.dry_run:
+        nodes = {one.node for one in found}
+        changes = f"{plural(len(found), 'change')} on {plural(len(nodes), 'node')}"
+        confirm.ask(f"{changes}.", [table_of(Difference, found)], "Continue?")
+    errors: list[AdminError] = list(seen.errors)
+    if not confirm.dry_run:
+        todo = {address: [one for one in found if one.node == str(address)] for address in seen.nodes}
+        nodes_to_change = [Nsqd(address, cluster.http) for address, changes in todo.items() if changes]
+        errors += errors_of(cluster.ask(lambda node: _apply(node, todo[node.address], expected), nodes_to_change))
+    output.show(lambda: {"differences": found}, lambda: [table_of(Difference, found, empty="Nothing to change.")])
+    return report(errors)
+
+
+def _topology(seen: Snapshot) -> dict[Entry, bool]:
+    """All topics and channels that stay, with whether they are paused on all nodes."""
+    found: dict[Entry, bool] = {}
+    for topic, shares in seen.topic_shares.items():
+        if not is_ephemeral(topic):
+            found[topic, ""] = all(share.paused for share in shares.values())
+    for (topic, channel), places in seen.channel_shares.items():
+        if not is_ephemeral(topic) and not is_ephemeral(channel):
+            found[topic, channel] = all(share.paused for share in places.values())
+    return found
+
+
+def _differences(seen: Snapshot, expected: dict[Entry, bool]) -> Iterator[Difference]:
+    """In the order in which they can be changed: a topic before its channels."""
+    by_node = {address: _topology(Snapshot({address: node}, [])) for address, node in seen.nodes.items()}
+    for topic, channel in sorted({*expected, *(entry for found in by_node.values() for entry in found)}):
+        for address, found in by_node.items():
+            if (text := _difference(found.get((topic, channel)), expected.get((topic, channel)))) is not None:
+                yield Difference(topic, channel, str(address), text)
+
+
+def _difference(paused: bool | None, expected: bool | None) -> str | None:
+    """None for none; a state is None if it does not exist."""
+    if paused == expected:
+        return None
+    if expected is None:
+        return "extra"
+    return "missing" if paused is None else "paused" if paused else "unpaused"
+
+
+def _apply(node: Nsqd, changes: Sequence[Difference], expected: dict[Entry, bool]) -> None:
+    for one in changes:
+        pause = expected[one.topic, one.channel]
+        for action in (["create"] if one.difference == "missing" else []) + (["pause"] if pause else ["unpause"]):
+            if action == "unpause" and one.difference == "missing":
+                continue
+            if one.channel:
+                node.channel(action, one.topic, one.channel)  # type: ignore[arg-type]
+            else:
+                node.topic(action, one.topic)  # type: ignore[arg-type]
+
+
+def _read(file: TextIO) -> dict[Entry, bool]:
+    """The entries of a file; AdminError. Each channel adds its topic."""
+    found: dict[Entry, bool] = {}
+    try:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                entry, paused = _entry(line, f"{file.name}, line {number}")
+                found.setdefault((entry[0], ""), False)
+                found[entry] = paused
+    except UnicodeDecodeError:
+        raise AdminError(f"{file.name} is not UTF-8") from None
+    return found
+
+
+def _entry(line: str, where: str) -> tuple[Entry, bool]:
+    try:
+        document: Any = json.loads(line)
+        topic, channel, paused = document["topic"], document.get("channel") or "", document.get("paused", False)
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        reason = 'expected a JSON object with "topic", "channel" and "paused"'
+        raise AdminError(f"{where}: {printable(line.strip(), 100)!r}: {reason}") from None
+    for name in (topic, *([channel] if channel else [])):
+        if not isinstance(name, str) or not is_valid_name(name):
+            raise AdminError(f"{where}: {printable(repr(name), 100)} is not a valid name")
+    if not isinstance(paused, bool):
+        raise AdminError(f'{where}: "paused" is {printable(repr(paused), 100)}, expected true or false')
+    return (topic, channel), paused
