@@ -38,6 +38,8 @@ class Picture(NamedTuple):
     lines: int
     command: str
     seconds: float = 0.0  # how long a full screen runs before it is kept
+    keys: str = "x"  # that are pressed then
+    until: str = ""  # what it shows after that
 
 
 PICTURES = {
@@ -46,7 +48,12 @@ PICTURES = {
     "tree": Picture(110, 40, "tree"),
     "channel": Picture(110, 30, "channel show orders archive"),
     "doctor": Picture(130, 40, "doctor"),
+    "consumers": Picture(120, 12, "top --filter archive", 3.0, "\r", "archiver-2"),
+    "trouble": Picture(100, 20, "stats --trouble --sort depth"),
+    "pattern": Picture(100, 20, "channel empty orders/* --dry-run"),
 }
+
+KEPT = ["top", "doctor", "tree", "consumers", "trouble", "pattern"]  # in the documents
 
 QUEUES = {
     "clicks": ["dashboard#ephemeral"],
@@ -149,8 +156,8 @@ def shown(picture: Picture, nodes: list[Daemon]) -> str:
         while time.monotonic() < began + picture.seconds:
             terminal.printed = ""
             terminal.wait_for("q quit")
-        terminal.type("x")  # and so one whole frame comes
-        terminal.wait_for("q quit")
+        terminal.type(picture.keys)  # and so one whole frame comes
+        terminal.wait_for(picture.until, "q quit")
         frame = terminal.printed.rpartition("\x1b[H")[2]
         terminal.type("q")
         terminal.end()
@@ -176,7 +183,7 @@ def _moved(match: re.Match[str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("names", nargs="*", metavar="NAME", default=["top", "doctor", "tree"])
+    parser.add_argument("names", nargs="*", metavar="NAME", default=KEPT)
     parser.add_argument("--light", action="store_true")
     parser.add_argument("--columns", type=int, default=0)
     parser.add_argument("--to", type=Path, default=SCREENS)
