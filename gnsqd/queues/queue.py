@@ -153,11 +153,13 @@ class Queue:
         """Queue messages; StorageError if the store refuses some: the first `error.written` are queued nevertheless.
 
         `takers` is how many messages could be taken at once: an ephemeral queue has room for these."""
-        room = max(self.capacity - len(self.memory), 0)
+        memory = self.memory
+        room = self.capacity - len(memory)
         if len(messages) <= room:
-            self.memory.extend(messages)
+            memory.extend(messages)
             return
-        self.memory.extend(messages[:room])
+        room = max(room, 0)
+        memory.extend(messages[:room])
         try:
             self.store(messages[room:])
         except StorageError as error:
