@@ -154,8 +154,8 @@ class Queue:
 
         `takers` is how many messages could be taken at once: an ephemeral queue has room for these."""
         memory = self.memory
-        room = self.capacity - len(memory)
-        if len(messages) <= room:
+        room = self.capacity - len(memory)  # less than 0 while the store refuses messages
+        if len(messages) <= room or not messages:
             memory.extend(messages)
             return
         room = max(room, 0)
