@@ -181,7 +181,7 @@ def test_no_module_imports_itself_by_a_detour() -> None:
 
 @pytest.mark.parametrize("module, known", [("topic", {"message", "queue", "store"}), ("channel", {"message", "queue"})])
 def test_topics_and_channels_do_not_know_where_messages_are_kept(module: str, known: set[str]) -> None:
-    """A topic knows the base class of stores, and one is opened for it; it imports nothing of what a store is made of."""
+    """A topic knows the base class of stores, and one is opened for it; neither imports what a store is made of."""
     imported = graph("gnsqd")[f"gnsqd.broker.{module}"]
     found = {name for name in imported if name.startswith(("gnsqd.queues", "gnsqd.storage"))}
     assert found == {f"gnsqd.queues.{name}" for name in known}
