@@ -7,7 +7,6 @@ there: an integer for a bool has its usual meaning (1 is true), and values that 
 """
 
 import os
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -142,6 +141,8 @@ def _default_text(option: Option) -> str:
 
 def load_file(path: str) -> dict[str, Any]:
     """The keys of a config file, as they are; StartError when it cannot be read or is not TOML."""
+    import tomllib  # imported late, as it loads slowly
+
     try:
         with open(path, "rb") as file:
             config = tomllib.load(file)

@@ -38,3 +38,7 @@ class StorageError(NSQError):
 
 class AuthError(NSQError):
     """No auth server gave a valid answer. The text is for the log only: clients do not get it."""
+
+
+class HTTPClientError(NSQError):
+    """An HTTP server that gnsqd asks gives no answer, or none with status 200."""

@@ -9,6 +9,7 @@ import os
 import shlex
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from gevent.event import Event
 
@@ -19,8 +20,6 @@ from gnsqd.broker.environment import Environment
 from gnsqd.broker.guid import GuidFactory
 from gnsqd.broker.queue_scan import QueueScan
 from gnsqd.broker.registry import Registry
-from gnsqd.cluster.auth import MAX_ANSWER_SIZE, Auth
-from gnsqd.cluster.http_client import HTTPClient
 from gnsqd.cluster.lookup import Lookup
 from gnsqd.errors import StartError, StorageError
 from gnsqd.health import Health
@@ -46,6 +45,9 @@ from gnsqd.web.status import Status
 from gnsqd.wire.commands import Commands
 from gnsqd.wire.session import ProtocolV2
 from gnsqd.wire.tcp import TCPServer
+
+if TYPE_CHECKING:
+    from gnsqd.cluster.auth import Auth
 
 
 class NSQD:
@@ -107,10 +109,8 @@ class NSQD:
         # /config shows what is registered with nsqlookupd
         options.broadcast_tcp_port = options.broadcast_tcp_port or max(tcp_listener.port, 0)
         options.broadcast_http_port = options.broadcast_http_port or max(http_port, 0)
-        timeouts = (options.http_client_connect_timeout, options.http_client_request_timeout)
-        http_client = HTTPClient(*timeouts, client_roots, options.tls_min_version, MAX_ANSWER_SIZE)
-        self._auth = Auth(options.auth_http_addresses, http_client)
-        authenticate = self._auth.query if options.auth_http_addresses else None
+        self._auth = self._open_auth(client_roots) if options.auth_http_addresses else None
+        authenticate = None if self._auth is None else self._auth.query
         spawn_for_client = self._supervisor.spawn_for_client
         commands = Commands(self._registry, options, log, new_tls, authenticate)
         protocol = ProtocolV2(commands, log, spawn_for_client)
@@ -234,13 +234,22 @@ class NSQD:
         """Return once an exit was asked for, or after `timeout` seconds; whether it was."""
         return bool(self._exit_requested.wait(timeout))
 
+    def _open_auth(self, client_roots: bytes) -> "Auth":
+        from gnsqd.cluster.auth import MAX_ANSWER_SIZE, Auth  # imported late, as they load slowly and few need them
+        from gnsqd.cluster.http_client import HTTPClient
+
+        options = self._options
+        timeouts = (options.http_client_connect_timeout, options.http_client_request_timeout)
+        http_client = HTTPClient(*timeouts, client_roots, options.tls_min_version, MAX_ANSWER_SIZE)
+        return Auth(options.auth_http_addresses, http_client)
+
     def exit(self) -> int:
         """Stop everything, flush everything to disk; the exit code. What fails by a defect does not keep the rest from
         being done."""
         for step in (
             self._health.stop,
             self._service_manager.stopping,
-            self._auth.stop,
+            *([] if self._auth is None else [self._auth.stop]),
             self._tcp_server.close,
             self._debug.stop,
             *(server.close for server in self._http_servers),

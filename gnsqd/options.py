@@ -7,7 +7,6 @@ Facts: NSQD-COMPAT 1.2 to 1.4.
 
 import dataclasses
 import enum
-import hashlib
 import socket
 import zlib
 from collections.abc import Callable
@@ -86,7 +85,11 @@ _HOSTNAME = socket.gethostname()
 
 
 def _default_node_id(hostname: str) -> int:
-    return zlib.crc32(hashlib.md5(hostname.encode(), usedforsecurity=False).digest()) % 1024
+    try:
+        from _md5 import md5  # type: ignore[import-not-found]  # hashlib would load OpenSSL
+    except ImportError:  # a Python built without it
+        from hashlib import md5
+    return zlib.crc32(md5(hostname.encode(), usedforsecurity=False).digest()) % 1024
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -7,7 +7,7 @@ packaging reads it from here, so it stays a plain literal.
 
 import importlib.machinery
 import importlib.util
-import platform
+import sys
 
 VERSION = "0.1.0"
 NSQD_VERSION = "1.3.0"
@@ -15,7 +15,7 @@ NSQD_VERSION = "1.3.0"
 
 def version_string() -> str:
     """The line `--version` prints, in the shape of the real daemon's `nsqd v1.3.0 (built w/go1.19.8)`."""
-    return f"nsqd v{NSQD_VERSION} (built w/gnsqd-{VERSION}-py{platform.python_version()})"
+    return f"nsqd v{NSQD_VERSION} (built w/gnsqd-{VERSION}-py{sys.version.split()[0]})"
 
 
 def lane() -> str:

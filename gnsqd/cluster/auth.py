@@ -15,8 +15,8 @@ import re2
 from gevent import get_hub
 from greenlet import getcurrent, greenlet
 
-from gnsqd.cluster.http_client import HTTPClient, HTTPClientError
-from gnsqd.errors import AuthError
+from gnsqd.cluster.http_client import HTTPClient
+from gnsqd.errors import AuthError, HTTPClientError
 from gnsqd.gotext import Struct, decode_object, quote
 from gnsqd.hub.cooperative import Turns
 

@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 import gevent.ssl
 from gevent import Timeout
 
-from gnsqd.errors import NSQError
+from gnsqd.errors import HTTPClientError
 from gnsqd.gotext import Struct, decode_object, quote
 from gnsqd.hub.cooperative import give_way
 from gnsqd.net.addresses import join_host_port
@@ -34,10 +34,6 @@ _TLS_HANDSHAKE_SECONDS = 10.0
 _SHOWN = 200  # bytes of an answer that is an error
 _FORBIDDEN = Struct("", {"https_port": "int"})
 _UNKNOWN_AUTHORITY = (18, 19, 20, 21)  # self-signed, or no issuer found: X509_V_ERR_* of OpenSSL
-
-
-class HTTPClientError(NSQError):
-    """No answer, or none with status 200."""
 
 
 @dataclass(eq=False)

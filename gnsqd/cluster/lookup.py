@@ -6,7 +6,7 @@ faulty delays no other.
 
 import json
 from socket import gethostname
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus
 
 from gevent import Greenlet, joinall, killall
@@ -14,13 +14,16 @@ from gevent import Greenlet, joinall, killall
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.environment import Spawn
 from gnsqd.broker.registry import Registry
-from gnsqd.cluster.http_client import HTTPClient, HTTPClientError
 from gnsqd.cluster.lookup_peer import LookupPeer, PeerInfo
+from gnsqd.errors import HTTPClientError
 from gnsqd.log import Logger
 from gnsqd.names import is_valid_name
 from gnsqd.net.addresses import join_host_port
 from gnsqd.options import Options
 from gnsqd.version import NSQD_VERSION
+
+if TYPE_CHECKING:
+    from gnsqd.cluster.http_client import HTTPClient
 
 MAX_CHANNELS_BODY = 256 * 1024  # bytes; more would keep everybody waiting while it is parsed
 
@@ -33,9 +36,7 @@ class Lookup:
         self._options = options
         self._log = log
         self._spawn = spawn
-        self._http = HTTPClient(
-            options.http_client_connect_timeout, options.http_client_request_timeout, max_body_size=MAX_CHANNELS_BODY
-        )
+        self._http: HTTPClient | None = None
         self._peers: dict[str, LookupPeer] = {}
         self._queries: set[Greenlet[..., None]] = set()
 
@@ -53,6 +54,11 @@ class Lookup:
     def set_addresses(self, addresses: list[str]) -> None:
         """Disconnect peers that are not in `addresses`, and connect to new ones. Never yields."""
         options = self._options
+        if addresses and self._http is None:
+            from gnsqd.cluster.http_client import HTTPClient  # imported late, as it loads slowly
+
+            timeouts = options.http_client_connect_timeout, options.http_client_request_timeout
+            self._http = HTTPClient(*timeouts, max_body_size=MAX_CHANNELS_BODY)
         wanted = set(addresses)
         for address in [address for address in self._peers if address not in wanted]:
             self._log.info("LOOKUP(%s): removing peer", address)
@@ -118,6 +124,7 @@ class Lookup:
         target = f"/channels?topic={quote_plus(topic_name)}"
 
         def query() -> None:
+            assert self._http is not None
             self._log.info("CI: querying nsqlookupd http://%s%s", address, target)
             try:
                 names.update(self._parse_channels(self._http.get(f"http://{address}{target}")))

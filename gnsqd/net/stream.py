@@ -14,8 +14,6 @@ may be split anywhere; what is in a whole chunk, and its CRC-32C, is the library
 import zlib
 from typing import Protocol
 
-import cramjam
-
 from gnsqd.errors import NSQError
 
 MAX_CHUNK = 256 * 1024  # bytes: a compressing layer decodes at most this much in one call
@@ -142,6 +140,9 @@ class SnappyLayer:
     ended = False  # the format has no end
 
     def __init__(self) -> None:
+        import cramjam  # imported late, as few need it
+
+        self._cramjam = cramjam
         self._unread = b""  # begins with a chunk's header
         self._skip = 0  # bytes still to come of a chunk that is to be skipped
         self._identified = False
@@ -153,8 +154,8 @@ class SnappyLayer:
         if not chunks:
             return b""
         try:
-            return bytes(cramjam.snappy.decompress(b"".join((_SNAPPY_IDENTIFIER, *chunks))))
-        except cramjam.DecompressionError as error:
+            return bytes(self._cramjam.snappy.decompress(b"".join((_SNAPPY_IDENTIFIER, *chunks))))
+        except self._cramjam.DecompressionError as error:
             raise StreamError(str(error)) from error
 
     def _take_chunks(self, data: bytes) -> list[bytes]:
@@ -201,7 +202,7 @@ class SnappyLayer:
     def encode(self, data: bytes) -> bytes:
         if not data:
             return b""
-        framed = memoryview(cramjam.snappy.compress(data))
+        framed = memoryview(self._cramjam.snappy.compress(data))
         if self._sent_identifier:
             return bytes(framed[len(_SNAPPY_IDENTIFIER) :])
         self._sent_identifier = True

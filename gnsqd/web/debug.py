@@ -8,7 +8,6 @@ Compiled modules have no frames: their time counts for the Python code that runs
 where a stack would show more.
 """
 
-import ctypes
 import gc
 import signal
 import sys
@@ -228,6 +227,8 @@ def _sampling() -> Iterator[Counter[str]]:
 def _trim() -> None:
     """Return free memory to the system, if the C library can."""
     with suppress(AttributeError):
+        import ctypes  # imported late, as few need it
+
         ctypes.CDLL(None).malloc_trim(0)
 
 

@@ -13,8 +13,6 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
-from hmac import compare_digest
 from time import monotonic
 
 from gnsqd.errors import StartError
@@ -84,7 +82,9 @@ class Tokens:
             return Role.ANYBODY
         if monotonic() - self._checked >= CHECK_SECONDS:
             self._check()
-        digest = sha256(token.strip()).digest()
+        from hmac import compare_digest  # imported late, as `_digest` does
+
+        digest = _digest(token.strip())
         found = Role.ANYBODY
         for file in self._files:
             for known in file.digests:
@@ -133,7 +133,7 @@ class _TokenFile:
                 raise ValueError(f"line {number} is not a token: 16 or more of A-Z a-z 0-9 . _ ~ + / -")
         if not any(lines):
             raise ValueError("there is no token")
-        self.digests = [sha256(line).digest() for line in lines if line]
+        self.digests = [_digest(line) for line in lines if line]
         self.complaint = ""
         self._signature = signature
 
@@ -151,6 +151,12 @@ def _role_and_rest(flag: str, text: str) -> tuple[Role, str]:
 
 def _reason(error: Exception) -> str:
     return (error.strerror or "").lower() if isinstance(error, OSError) else str(error)
+
+
+def _digest(token: bytes) -> bytes:
+    from hashlib import sha256  # imported late, as it loads OpenSSL
+
+    return sha256(token).digest()
 
 
 def build_guard(options: Options, router: Router, log: Logger) -> Guard | None:

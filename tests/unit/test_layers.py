@@ -270,3 +270,10 @@ def test_only_render_imports_rich() -> None:
         if any(imported.split(".")[0] == "rich" for imported in imports(path, name))
     }
     assert {name for name in importing if not name.startswith("nsqadmin_cli.render.")} == set()
+
+
+def test_a_start_loads_no_library_that_only_some_options_need() -> None:
+    rare = ("ssl", "_hashlib", "http.client", "tomllib", "cramjam", "re2", "ctypes", "OpenSSL", "prometheus_client")
+    code = f"import sys, gnsqd.nsqd; print(*[name for name in {rare} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == []

@@ -11,8 +11,8 @@ from gevent.event import Event
 from auth_server import EVERYTHING
 from daemons import DEADLINE
 from gnsqd.cluster.auth import MAX_REGEX_SIZE, MAX_SECRET_SIZE, Auth, State, parse_answer
-from gnsqd.cluster.http_client import HTTPClient, HTTPClientError
-from gnsqd.errors import AuthError
+from gnsqd.cluster.http_client import HTTPClient
+from gnsqd.errors import AuthError, HTTPClientError
 
 
 def answer(*authorizations: object, ttl: int = 1) -> bytes:

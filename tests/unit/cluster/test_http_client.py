@@ -16,7 +16,8 @@ from gevent.socket import socket
 from auth_server import AuthServer, response
 from certificates import Identity, issue
 from daemons import DEADLINE
-from gnsqd.cluster.http_client import HTTPClient, HTTPClientError
+from gnsqd.cluster.http_client import HTTPClient
+from gnsqd.errors import HTTPClientError
 from gnsqd.options import MILLISECOND, SECOND
 from unit.cluster.fake_lookupd import FakeHTTP
 
