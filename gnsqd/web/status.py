@@ -13,6 +13,7 @@ from gevent import get_hub
 
 from gnsqd.broker.drain import Drain
 from gnsqd.broker.registry import Registry
+from gnsqd.cluster.lookup import Lookup
 from gnsqd.gotext import format_duration
 from gnsqd.hub.cooperative import Turns
 from gnsqd.observe.stats import Row, Snapshot, snapshot
@@ -49,6 +50,7 @@ class Status:
     _drain: Drain
     _debug: Debug
     _tcp_server: TCPServer
+    _lookup: Lookup
     _http_port: int
     _exiting: Callable[[], bool]
 
@@ -140,6 +142,7 @@ class Status:
                     clients=self._tcp_server.clients.values,
                     greenlets=self._debug.greenlet_count,
                     crashes=self._debug.crashes,
+                    lookupds=self._lookup.connected,
                 )
         return Content(*self._metrics.render(request.headers.get(b"accept", b"").decode("latin-1")))
 
