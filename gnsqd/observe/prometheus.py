@@ -219,10 +219,8 @@ def _printable(text: str) -> str:
 
 def _memory_of_mixin(memory: MemoryStats) -> Iterator[Family]:
     for key, value in memory.row().items():
-        if key == "gc_total_runs":
-            yield _gauge("nsq_mem_gc_runs", "The gc_total_runs of /stats.", value, "unknown")
-        else:
-            yield _gauge(f"nsq_mem_{key}", f"The {key} of /stats.", value)
+        name, kind = ("gc_runs", "unknown") if key == "gc_total_runs" else (key, "gauge")
+        yield _gauge(f"nsq_mem_{name}", f"The {key} of /stats.", value, kind)
 
 
 def _channels_of_mixin(channels: list[_Thing]) -> Iterator[Family]:
