@@ -169,7 +169,9 @@ class Metrics(Collector):
             yield "gnsqd_producer_messages", "counter", "Messages published by the client.", producers
         if self.options.metrics_compat:
             yield from _memory_of_mixin(self.memory)
-            yield from _channels_of_mixin(things["channel"])
+            for field in STAT_FIELDS["channel"]:
+                if field.statsd:
+                    yield _family(f"nsq_topic_channel_{field.statsd}", field, things["channel"], "unknown")
             yield from _latencies_of_mixin(things, percentiles)
             yield from _topics_and_channels_of_exporter(things, percentiles, turns)
             if self.options.metrics_clients:
@@ -221,12 +223,6 @@ def _memory_of_mixin(memory: MemoryStats) -> Iterator[Family]:
     for key, value in memory.row().items():
         name, kind = ("gc_runs", "unknown") if key == "gc_total_runs" else (key, "gauge")
         yield _gauge(f"nsq_mem_{name}", f"The {key} of /stats.", value, kind)
-
-
-def _channels_of_mixin(channels: list[_Thing]) -> Iterator[Family]:
-    for field in STAT_FIELDS["channel"]:
-        if field.statsd:
-            yield _family(f"nsq_topic_channel_{field.statsd}", field, channels, "unknown")
 
 
 def _latencies_of_mixin(things: dict[str, list[_Thing]], percentiles: Sequence[float]) -> Iterator[Family]:

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from gevent import get_hub
@@ -133,9 +134,9 @@ class Status:
     def metrics(self, request: Request) -> Content:
         if self._metrics is None:
             # At the first scrape, as it takes a third of a start's time; in a thread, so that the hub goes on.
-            metrics = get_hub().threadpool.apply(_import_metrics)
+            prometheus = get_hub().threadpool.apply(import_module, ("gnsqd.observe.prometheus",))
             if self._metrics is None:  # or another scrape was first
-                self._metrics = metrics(
+                self._metrics = prometheus.Metrics(
                     registry=self._registry,
                     options=self._options,
                     memory=self._debug.memory,
@@ -145,12 +146,6 @@ class Status:
                     lookupds=self._lookup.connected,
                 )
         return Content(*self._metrics.render(request.headers.get(b"accept", b"").decode("latin-1")))
-
-
-def _import_metrics() -> "type[Metrics]":
-    from gnsqd.observe.prometheus import Metrics
-
-    return Metrics
 
 
 def stats_page(stats: Snapshot, memory: Row | None, health: str, start_time: int, uptime: int) -> Iterator[str]:

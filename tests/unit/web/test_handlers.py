@@ -201,7 +201,7 @@ def test_metrics_are_rendered_for_the_accept_header(world: World, monkeypatch: p
         def render(self, accept: str) -> tuple[bytes, str]:
             return f"page for {accept}".encode(), "text/page"
 
-    monkeypatch.setattr("gnsqd.web.status._import_metrics", lambda: Metrics)
+    monkeypatch.setattr("gnsqd.observe.prometheus.Metrics", Metrics)
     assert world.ask("status.metrics", "", b"", b"Accept: text/plain") == Content(b"page for text/plain", "text/page")
 
 
