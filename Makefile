@@ -9,6 +9,7 @@ TESTS ?=
 export PYTHON
 
 PEERS := tests/peers/bin/.built
+PROMTOOL := tests/peers/bin/promtool
 # pytest keeps what it made of each test file: making it takes longer than many a folder's tests.
 CACHING := PYTHONDONTWRITEBYTECODE=
 # Tests mostly wait, for processes and for time to pass, so there may be more at once than there are cores.
@@ -48,13 +49,19 @@ test-spark: ## the Spark side, with Spark installed; needs Java 17 or 21
 	@CC=/bin/false .ci/install .venv-plain dev,spark
 	@$(call PYTEST,.venv-plain) tests/spark $(TESTS)
 
-peers: $(PEERS) ## the programs of the real NSQ, for tests and benchmarks; needs Go
+peers: $(PEERS) $(PROMTOOL) ## the programs of the real NSQ, and promtool, for tests and benchmarks; needs Go
 
 $(PEERS): tests/peers/go.mod tests/peers/go.sum tests/peers/peers.go $(wildcard tests/peers/load/*.go)
 	@command -v go >/dev/null || { echo "make peers needs Go"; exit 1; }
 	@mkdir -p tests/peers/bin
 	cd tests/peers && go build -o bin/ $$(go list -e -tags peers -f '{{join .Imports " "}}' .) ./load
 	cd tests/peers && go test -c -o bin/nsqd.test github.com/nsqio/nsq/nsqd
+	@touch $@
+
+$(PROMTOOL): tests/peers/promtool.mod tests/peers/promtool.sum
+	@mkdir -p $(@D)
+	@cp $^ $(@D)
+	cd $(@D) && go build -modfile=promtool.mod -mod=mod -tags=remove_all_sd github.com/prometheus/prometheus/cmd/promtool
 	@touch $@
 
 bench: $(PEERS) ## throughput, latency and memory, with the real nsqd in the same run

@@ -116,7 +116,8 @@ class NSQD:
         protocol = ProtocolV2(commands, log, spawn_for_client)
         self._tcp_server = TCPServer(tcp_listener, protocol, options, log, spawn_for_client)
         exiting = self._exit_requested.is_set
-        status = Status(options, self._registry, self._drain, self._debug, self._tcp_server, http_port, exiting)
+        parts = (self._registry, self._drain, self._debug, self._tcp_server, self._lookup)
+        status = Status(options, *parts, http_port, exiting)
         api = API(options, self._registry, log, self._metadata_file, self._lookup, status, self._debug)
         router = Router(api, options, log)
         guard = build_guard(options, router, log)

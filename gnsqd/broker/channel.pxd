@@ -16,7 +16,7 @@ cdef class Channel:
     cdef public str topic_name, name
     cdef public bint ephemeral, paused, exiting
     cdef public dict clients
-    cdef public long long message_count, requeue_count, timeout_count, dead_letter_count
+    cdef public long long message_count, finish_count, requeue_count, timeout_count, dead_letter_count
     cdef public object latencies, aside
     cdef public Queue queue
     cdef object _environment, _log, _options, _on_last_client

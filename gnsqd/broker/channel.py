@@ -92,7 +92,7 @@ class Channel:
         self.ephemeral = is_ephemeral(name)
         self.clients: dict[int, Consumer] = {}
         self.paused = self.exiting = False
-        self.message_count = self.requeue_count = self.timeout_count = self.dead_letter_count = 0
+        self.message_count = self.finish_count = self.requeue_count = self.timeout_count = self.dead_letter_count = 0
         self._environment = environment
         self._log = environment.log
         self._options = environment.options
@@ -229,6 +229,7 @@ class Channel:
         self._note_finished([self._in_flight.pop(id, client_id)])
 
     def _note_finished(self, messages: list[Message]) -> None:
+        self.finish_count += len(messages)
         self.queue.finish(messages)
         if self.latencies is not None:
             now = time_ns()

@@ -74,6 +74,8 @@ class Consumer(Protocol):
 
     @property
     def id(self) -> int: ...
+    @property
+    def ready_count(self) -> int: ...
     def wake(self) -> None: ...  # there may be something to take, or to stop taking
     def timed_out_message(self) -> None: ...  # one of its messages in flight went back to the queue
     def emptied(self) -> None: ...  # all of its messages in flight are gone

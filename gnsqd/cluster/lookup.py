@@ -77,6 +77,10 @@ class Lookup:
                 peer.loop = self._spawn(f"lookupLoop:{address}", peer.lookupLoop)
                 self._peers[address] = peer
 
+    def connected(self) -> dict[str, bool]:
+        """Of each nsqlookupd, by address, whether it is connected and has all registrations."""
+        return {address: peer.connected for address, peer in self._peers.items()}
+
     def _registrations(self) -> list[tuple[str, list[str]]]:
         return [
             (topic.name, [channel.name for channel in topic.channels.values() if not channel.exiting])

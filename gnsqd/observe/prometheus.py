@@ -34,7 +34,7 @@ from gnsqd.broker.environment import ClientStats
 from gnsqd.broker.registry import Registry
 from gnsqd.hub.cooperative import Turns, give_way
 from gnsqd.names import is_ephemeral
-from gnsqd.observe.stats import BOUND_FIELDS, CLIENT_FIELDS, STAT_FIELDS, Kind, MemoryStats, StatField
+from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, Kind, MemoryStats, StatField, metric_fields
 from gnsqd.options import SECOND, Options
 from gnsqd.quantile import Result
 from gnsqd.version import NSQD_VERSION, VERSION, lane
@@ -71,6 +71,7 @@ class Metrics(Collector):
     clients()     all TCP clients
     greenlets()   how many greenlets there are
     crashes       how many died of a defect, by kind
+    lookupds()    whether each nsqlookupd, by address, is connected
     """
 
     registry: Registry
@@ -79,6 +80,7 @@ class Metrics(Collector):
     clients: Callable[[], Collection[Client]]
     greenlets: Callable[[], int]
     crashes: Mapping[str, int]
+    lookupds: Callable[[], Mapping[str, bool]]
 
     def __post_init__(self) -> None:
         self._collectors = CollectorRegistry()
@@ -127,6 +129,9 @@ class Metrics(Collector):
         # IOLoop from the start, so that there is a series to look at before something happens.
         crashes = [({"greenlet": kind}, count) for kind, count in {"IOLoop": 0, **self.crashes}.items()]
         yield "gnsqd_greenlet_crashes", "counter", "Greenlets that failed because of a defect, by kind.", crashes
+        help = "Whether the nsqlookupd is connected and has all registrations (1) or not (0)."
+        points = [({"address": address}, connected) for address, connected in self.lookupds().items()]
+        yield "gnsqd_nsqlookupd_connected", "gauge", help, points
         yield _gauge("gnsqd_hub_watchers", "Sockets and timers that the hub watches.", get_hub().loop.activecnt)
         started = perf_counter()
         give_way()
@@ -135,8 +140,8 @@ class Metrics(Collector):
 
     def _broker_families(self, turns: Turns) -> Iterator[Family]:
         """The state at the beginning of a scrape: topics, channels and, if asked for, clients."""
-        healthy = self.registry.healthy
-        yield _gauge("gnsqd_healthy", "Whether the last write to disk succeeded (1) or not (0).", healthy)
+        help = "Whether the last write to disk succeeded (1) or not (0)."
+        yield _gauge("gnsqd_healthy", help, self.registry.healthy)
         help = "Whether publishers are refused until all queues are empty (1) or not (0)."
         yield _gauge("gnsqd_draining", help, self.registry.draining)
         if self.options.min_free_disk:
@@ -154,24 +159,19 @@ class Metrics(Collector):
             "channel": [_Thing(_channel_labels(it), it, it.e2e_latency()) for it in turns.over(channels)],
         }
         for level in things:
-            for field in STAT_FIELDS[level]:
+            for field in metric_fields(level, self.options):
                 yield _family(f"gnsqd_{level}_{field.metric}", field, things[level])
             if percentiles:
                 yield _latencies(f"gnsqd_{level}_{_LATENCY}_seconds", things[level])
-            if self.options.bounded:
-                for field in BOUND_FIELDS[level]:
-                    yield _family(f"gnsqd_{level}_{field.metric}", field, things[level])
-        if self.options.max_attempts:
-            help = "Messages moved to the dead-letter topic of the channel."
-            points = ((thing.labels, thing.it.dead_letter_count) for thing in things["channel"])
-            yield "gnsqd_channel_dead_letters", "counter", help, points
         if self.options.metrics_clients:
             for field in CLIENT_FIELDS:
                 yield _family(f"gnsqd_client_{field.metric}", field, clients)
             yield "gnsqd_producer_messages", "counter", "Messages published by the client.", producers
         if self.options.metrics_compat:
             yield from _memory_of_mixin(self.memory)
-            yield from _channels_of_mixin(things["channel"])
+            for field in STAT_FIELDS["channel"]:
+                if field.statsd:
+                    yield _family(f"nsq_topic_channel_{field.statsd}", field, things["channel"], "unknown")
             yield from _latencies_of_mixin(things, percentiles)
             yield from _topics_and_channels_of_exporter(things, percentiles, turns)
             if self.options.metrics_clients:
@@ -221,16 +221,8 @@ def _printable(text: str) -> str:
 
 def _memory_of_mixin(memory: MemoryStats) -> Iterator[Family]:
     for key, value in memory.row().items():
-        if key == "gc_total_runs":
-            yield _gauge("nsq_mem_gc_runs", "The gc_total_runs of /stats.", value, "unknown")
-        else:
-            yield _gauge(f"nsq_mem_{key}", f"The {key} of /stats.", value)
-
-
-def _channels_of_mixin(channels: list[_Thing]) -> Iterator[Family]:
-    for field in STAT_FIELDS["channel"]:
-        if field.statsd:
-            yield _family(f"nsq_topic_channel_{field.statsd}", field, channels, "unknown")
+        name, kind = ("gc_runs", "unknown") if key == "gc_total_runs" else (key, "gauge")
+        yield _gauge(f"nsq_mem_{name}", f"The {key} of /stats.", value, kind)
 
 
 def _latencies_of_mixin(things: dict[str, list[_Thing]], percentiles: Sequence[float]) -> Iterator[Family]:
@@ -246,7 +238,7 @@ def _topics_and_channels_of_exporter(
 ) -> Iterator[Family]:
     for level, latency_name in (("topic", "e2e_latency_{}_percentile"), ("channel", "e2e_latency_{}p")):
         labelled = [
-            thing._replace(labels=thing.labels | {"paused": _true_or_false(thing.it.paused)})
+            thing._replace(labels=thing.labels | {"paused": str(thing.it.paused).lower()})
             for thing in turns.over(things[level])
         ]
         for field in STAT_FIELDS[level]:
@@ -269,7 +261,7 @@ def _clients_of_exporter(clients: list[_Thing], turns: Turns) -> Iterator[Family
         labels = {name: value for name, value in thing.labels.items() if name != "id"}
         labels["version"] = _printable(thing.it.version)
         for name in ("deflate", "snappy", "tls"):
-            labels[name] = _true_or_false(getattr(thing.it, name))
+            labels[name] = str(getattr(thing.it, name)).lower()
         labelled[tuple(labels.values())] = thing._replace(labels=labels)  # one of several with the same labels
     for field in CLIENT_FIELDS:
         yield _family(f"nsq_client_{field.name}", field, list(labelled.values()), "unknown")
@@ -277,10 +269,6 @@ def _clients_of_exporter(clients: list[_Thing], turns: Turns) -> Iterator[Family
 
 def _nanoseconds(thing: _Thing, index: int | None) -> int:
     return thing.latency.percentiles[index][1] if thing.latency is not None and index is not None else 0
-
-
-def _true_or_false(value: bool) -> str:
-    return "true" if value else "false"
 
 
 # Families

@@ -21,6 +21,7 @@ from gnsqd.broker.environment import ClientStats, Consumer
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
 from gnsqd.hub.cooperative import Turns
+from gnsqd.options import Options
 from gnsqd.quantile import Result
 
 
@@ -40,7 +41,7 @@ class StatField:
     metric: str
     kind: Kind
     help: str
-    getter: Callable[[Any], int]
+    getter: Callable[[Any], Any]
     statsd: str
 
 
@@ -52,12 +53,16 @@ def _gauge(name: str, metric: str, help: str) -> StatField:
     return StatField(name, metric, Kind.GAUGE, help, attrgetter(name), name)
 
 
-def _flag(name: str, help: str) -> StatField:
-    return StatField(name, name, Kind.GAUGE, help, attrgetter(name), "")
+def _pulled(name: str, metric: str, help: str, kind: Kind = Kind.GAUGE) -> StatField:
+    return StatField(name, metric, kind, help, attrgetter(name), "")
+
+
+def _ready_count(channel: Channel) -> int:
+    return sum(client.ready_count for client in channel.clients.values())
 
 
 def _bound(name: str, help: str) -> StatField:
-    return StatField(name, f"{name}_messages", Kind.COUNTER, help, attrgetter(f"queue.{name}"), "")
+    return _pulled(f"queue.{name}", f"{name}_messages", help, Kind.COUNTER)
 
 
 # In the order of /stats (NSQD-COMPAT 5.3).
@@ -67,7 +72,7 @@ STAT_FIELDS: dict[str, tuple[StatField, ...]] = {
         _gauge("backend_depth", "backend_depth", "Messages that no channel has yet, on disk."),
         _counter("message_count", "messages", "Messages published since the daemon started."),
         _counter("message_bytes", "message_bytes", "Bytes of the messages published since the daemon started."),
-        _flag("paused", "Whether the topic is paused (1) or not (0)."),
+        _pulled("paused", "paused", "Whether the topic is paused (1) or not (0)."),
     ),
     "channel": (
         _gauge("depth", "depth", "Queued messages, in memory and on disk, without in-flight and deferred ones."),
@@ -78,12 +83,29 @@ STAT_FIELDS: dict[str, tuple[StatField, ...]] = {
         _counter("requeue_count", "requeues", "Messages requeued by clients."),
         _counter("timeout_count", "timeouts", "Messages requeued because a client did not answer in time."),
         StatField("client_count", "clients", Kind.GAUGE, "Clients subscribed.", lambda it: len(it.clients), "clients"),
-        _flag("paused", "Whether the channel is paused (1) or not (0)."),
+        _pulled("paused", "paused", "Whether the channel is paused (1) or not (0)."),
     ),
 }
 
-# Only Prometheus has them, and only with a bound: /stats stays what clients of nsqd know.
-BOUND_FIELDS: dict[str, tuple[StatField, ...]] = {
+# Only Prometheus has these and the following: /stats stays what clients of nsqd know.
+_OWN_FIELDS: dict[str, tuple[StatField, ...]] = {
+    "topic": (
+        _pulled("queue.age", "oldest_message_age_seconds", "Age of the oldest message that no channel has yet."),
+        _pulled("queue.disk_bytes", "disk_bytes", "Bytes of the topic's disk queue, or of its journal."),
+    ),
+    "channel": (
+        _pulled("finish_count", "finished_messages", "Messages that clients finished.", Kind.COUNTER),
+        StatField("ready_count", "ready", Kind.GAUGE, "Sum of the RDY counts of its clients.", _ready_count, ""),
+        _pulled("queue.age", "oldest_message_age_seconds", "Age of the oldest queued message."),
+        _pulled("queue.disk_bytes", "disk_bytes", "Bytes of the channel's disk queue."),
+    ),
+}
+
+_DEAD_LETTERS = "Messages moved to the dead-letter topic of the channel."
+_DEAD_LETTER_FIELD = _pulled("dead_letter_count", "dead_letters", _DEAD_LETTERS, Kind.COUNTER)
+
+# Only with a bound.
+_BOUND_FIELDS: dict[str, tuple[StatField, ...]] = {
     "topic": (
         _bound("rejected", "Messages refused because any limit was reached."),
         _bound("dropped", "Messages dropped at a limit, before any channel had them."),
@@ -96,19 +118,23 @@ BOUND_FIELDS: dict[str, tuple[StatField, ...]] = {
     ),
 }
 
+
+def metric_fields(level: str, options: Options) -> list[StatField]:
+    """What Prometheus has of a topic or channel."""
+    fields = [*STAT_FIELDS[level], *_OWN_FIELDS[level], *(_BOUND_FIELDS[level] if options.bounded else ())]
+    return [*fields, _DEAD_LETTER_FIELD] if options.max_attempts and level == "channel" else fields
+
+
 # Of ClientStats. Only Prometheus has them, where series of every client are asked for.
-CLIENT_FIELDS = tuple(
-    StatField(name, metric, kind, help, attrgetter(name), "")
-    for name, metric, kind, help in (
-        ("state", "state", Kind.GAUGE, "0 new, 3 subscribed, 4 closing."),
-        ("ready_count", "ready", Kind.GAUGE, "The client's RDY count."),
-        ("in_flight_count", "in_flight", Kind.GAUGE, "Messages sent to the client that it has not finished yet."),
-        ("message_count", "messages", Kind.COUNTER, "Messages sent to the client."),
-        ("finish_count", "finished_messages", Kind.COUNTER, "Messages that the client finished."),
-        ("requeue_count", "requeues", Kind.COUNTER, "Messages requeued by the client."),
-        ("connect_ts", "connect_timestamp_seconds", Kind.GAUGE, "When the client connected, in seconds since 1970."),
-        ("sample_rate", "sample_rate", Kind.GAUGE, "Percentage of messages that the client receives; 0 means all."),
-    )
+CLIENT_FIELDS = (
+    _pulled("state", "state", "0 new, 3 subscribed, 4 closing."),
+    _pulled("ready_count", "ready", "The client's RDY count."),
+    _pulled("in_flight_count", "in_flight", "Messages sent to the client that it has not finished yet."),
+    _pulled("message_count", "messages", "Messages sent to the client.", Kind.COUNTER),
+    _pulled("finish_count", "finished_messages", "Messages that the client finished.", Kind.COUNTER),
+    _pulled("requeue_count", "requeues", "Messages requeued by the client.", Kind.COUNTER),
+    _pulled("connect_ts", "connect_timestamp_seconds", "When the client connected, in seconds since 1970."),
+    _pulled("sample_rate", "sample_rate", "Percentage of messages that the client receives; 0 means all."),
 )
 
 Row = dict[str, Any]

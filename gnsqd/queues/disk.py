@@ -13,7 +13,7 @@ from gnsqd.names import is_ephemeral
 from gnsqd.options import Options
 from gnsqd.queues.message import Message, message_from_payload
 from gnsqd.queues.queue import MAX_STEP, Left, Queue
-from gnsqd.storage.disk.diskqueue import DiskQueue
+from gnsqd.storage.disk.diskqueue import HEAD_SIZE, DiskQueue
 
 MAX_FLUSH = 256  # messages in one write
 MAX_READ = 256 * 1024  # bytes that are read at a time to be dropped
@@ -42,6 +42,14 @@ class DiskBackedQueue(Queue):
 
     def stored_size(self) -> int:
         return self.backend.size
+
+    def stored_since(self) -> int:
+        head = self.backend.peek_head()
+        return _timestamp(head) if len(head) == HEAD_SIZE else maxsize
+
+    @property
+    def disk_bytes(self) -> int:
+        return self.backend.file_size
 
     def store(self, messages: list[Message]) -> None:
         try:

@@ -7,6 +7,7 @@ journal what its owner does with messages: taken, held back, finished (for a top
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from itertools import chain, islice, starmap
 from sys import maxsize
@@ -45,7 +46,7 @@ class JournaledQueue(Queue):
         self._frames: list[bytes] = []  # read ahead
         self._frames_at = 0  # number of the first
         self._frames_due = 0
-        self._seen = (-1, 0)  # number and timestamp of the message that drop_stored_before met last, and left
+        self._seen = (-1, 0)  # number and timestamp of a message, the last that was at the front
         self._noted = False
         self._finished_notes: list[tuple[int, int]] = []
         self._taken_notes: list[tuple[int, int]] = []
@@ -58,6 +59,18 @@ class JournaledQueue(Queue):
 
     def stored_size(self) -> int:
         return self._depth * self.journal.mean_size()
+
+    def stored_since(self) -> int:
+        start = self._runs[0][0]
+        if start != self._seen[0] and start < self.journal.first_unwritten:
+            with suppress(StorageError):  # the next read of the queue logs it
+                if frames := self.journal.read(start, start + 1)[1]:
+                    self._seen = (start, Message(frames[0], 0, 0).timestamp)
+        return self._seen[1] if start == self._seen[0] else maxsize
+
+    @property
+    def disk_bytes(self) -> int:
+        return 0 if self.index else self.journal.file_size
 
     def store(self, messages: list[Message]) -> None:
         for start, end in _runs_of(messages):

@@ -10,6 +10,7 @@ bytes from the timestamp on.
 """
 
 from struct import Struct
+from time import monotonic_ns, time_ns
 
 FRAME_TYPE_MESSAGE = 2
 MAX_ATTEMPTS = 0xFFFF
@@ -62,6 +63,12 @@ class Message:
         """Wall clock in ns at which it was published."""
         timestamp: int = _TIMESTAMP.unpack_from(self.frame, _PAYLOAD_AT)[0]
         return timestamp
+
+    @property
+    def age(self) -> int:
+        """Nanoseconds since it was published, or since it was due if it was held back."""
+        age, due = time_ns() - self.timestamp, getattr(self, "deadline", 0)
+        return min(age, monotonic_ns() - due) if due else age
 
     @property
     def body(self) -> bytes:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from gnsqd.errors import StorageError
 from gnsqd.log import Logger
-from gnsqd.options import Options
+from gnsqd.options import SECOND, Options
 from gnsqd.queues.message import FRAME_SURPLUS, Message
 
 MAX_STEP = 2048  # messages that one step drops
@@ -138,6 +138,17 @@ class Queue:
     def size(self) -> int:
         """Bytes of the queued messages; those in memory count if there is a bound for bytes."""
         return self.stored_size() + (self.memory.size if isinstance(self.memory, WeighedMemory) else 0)
+
+    @property
+    def age(self) -> float:
+        """Of the next message in memory or in the store, whichever is older, in seconds; 0 if there is none."""
+        age = time_ns() - self.stored_since() if self.stored() else 0
+        return max(age, self.memory[0].age if self.memory else 0, 0) / SECOND
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of the files of the queue, read messages included; of a journal for the topic's queue alone."""
+        return 0
 
     @property
     def deferred_count(self) -> int:
@@ -357,6 +368,10 @@ class Queue:
     def stored_size(self) -> int:
         """Bytes of these."""
         return 0
+
+    def stored_since(self) -> int:
+        """When the next of these was published (wall clock, ns); maxsize if that can't be read now."""
+        return maxsize
 
     def store(self, messages: list[Message]) -> None:
         """Keep messages; errors as `put`."""

@@ -7,12 +7,14 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from gevent import get_hub
 
 from gnsqd.broker.drain import Drain
 from gnsqd.broker.registry import Registry
+from gnsqd.cluster.lookup import Lookup
 from gnsqd.gotext import format_duration
 from gnsqd.hub.cooperative import Turns
 from gnsqd.observe.stats import Row, Snapshot, snapshot
@@ -49,6 +51,7 @@ class Status:
     _drain: Drain
     _debug: Debug
     _tcp_server: TCPServer
+    _lookup: Lookup
     _http_port: int
     _exiting: Callable[[], bool]
 
@@ -131,23 +134,18 @@ class Status:
     def metrics(self, request: Request) -> Content:
         if self._metrics is None:
             # At the first scrape, as it takes a third of a start's time; in a thread, so that the hub goes on.
-            metrics = get_hub().threadpool.apply(_import_metrics)
+            prometheus = get_hub().threadpool.apply(import_module, ("gnsqd.observe.prometheus",))
             if self._metrics is None:  # or another scrape was first
-                self._metrics = metrics(
+                self._metrics = prometheus.Metrics(
                     registry=self._registry,
                     options=self._options,
                     memory=self._debug.memory,
                     clients=self._tcp_server.clients.values,
                     greenlets=self._debug.greenlet_count,
                     crashes=self._debug.crashes,
+                    lookupds=self._lookup.connected,
                 )
         return Content(*self._metrics.render(request.headers.get(b"accept", b"").decode("latin-1")))
-
-
-def _import_metrics() -> "type[Metrics]":
-    from gnsqd.observe.prometheus import Metrics
-
-    return Metrics
 
 
 def stats_page(stats: Snapshot, memory: Row | None, health: str, start_time: int, uptime: int) -> Iterator[str]:

@@ -1,15 +1,26 @@
 """/metrics of a daemon at work: its options, topics that come and go, and what a scrape costs the others."""
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from benchmarks.scrape import FORMATS, write_topics
 from daemons import Daemon, eventually
-from exposition import Series, labels, series
+from exposition import Labels, Series, labels, series
 from nsq_client import Client
 
 TEXT, OPENMETRICS = FORMATS["text"], FORMATS["openmetrics"]
+OF_TOPIC, OF_CHANNEL = labels(topic="t"), labels(topic="t", channel="c")
+STORES = {
+    "memory": [],
+    "memory and disk": ["--mem-queue-size=1"],
+    "disk": ["--mem-queue-size=0"],
+    "journal": ["--mem-queue-size=0", "--durability=process"],
+}
+ROUNDING = 1e-3  # seconds: wall clock and monotonic clock are not read at once
 
 
 def scrape(daemon: Daemon, accept: str = TEXT) -> Series:
@@ -87,3 +98,142 @@ def test_scrapes_bear_topics_that_come_and_go(gnsqd_factory: Callable[..., Daemo
         stop.set()
         thread.join()
     assert "ERROR" not in daemon.log()
+
+
+# Channels
+
+
+def test_finished_messages_and_rdy_counts_add_up(gnsqd: Daemon) -> None:
+    with Client(gnsqd.tcp_address) as one, Client(gnsqd.tcp_address) as other, Client(gnsqd.tcp_address) as publisher:
+        one.subscribe("t", "c", rdy=5)
+        other.subscribe("t", "c")
+        publisher.publish("t", *[b"x"] * 4)
+        taken = [one.message() for _ in range(4)]
+        one.send(b"".join(b"FIN %b\n" % message.id for message in taken[:3]))
+        one.command(b"REQ %b 0" % taken[3].id)
+        one.command(b"RDY 0")
+        other.command(b"RDY 3")
+        other.command(b"FIN " + other.message().id)
+        eventually(lambda: scrape(gnsqd)["gnsqd_channel_finished_messages_total", OF_CHANNEL] == 4)
+        found = scrape(gnsqd)
+        assert found["gnsqd_channel_requeues_total", OF_CHANNEL] == 1
+        assert found["gnsqd_channel_ready", OF_CHANNEL] == 3
+        other.command(b"RDY 0")
+        eventually(lambda: scrape(gnsqd)["gnsqd_channel_ready", OF_CHANNEL] == 0)
+
+
+# Ages
+
+
+def create_channel(daemon: Daemon) -> None:
+    for path in ("/topic/create?topic=t", "/channel/create?topic=t&channel=c"):
+        assert daemon.http("POST", path)[0] == 200
+
+
+def timed_age(daemon: Daemon, its: Labels) -> tuple[float, int, int]:
+    """The age that a scrape shows, and the wall clock before and after it in ns."""
+    before = time.time_ns()
+    age = scrape(daemon)[f"gnsqd_{'channel' if its == OF_CHANNEL else 'topic'}_oldest_message_age_seconds", its]
+    return age, before, time.time_ns()
+
+
+def assert_age_since(since: int, timed: tuple[float, int, int]) -> None:
+    age, before, after = timed
+    assert (before - since) / 1e9 - ROUNDING <= age <= (after - since) / 1e9 + ROUNDING
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_age_is_that_of_the_message_that_comes_next(gnsqd_factory: Callable[..., Daemon], store: str) -> None:
+    daemon = gnsqd_factory(*STORES[store])
+    create_channel(daemon)
+    with Client(daemon.tcp_address) as publisher, Client(daemon.tcp_address) as consumer:
+        for number in range(3):
+            publisher.publish("t", b"x")
+            eventually(lambda number=number: daemon.channel_stats("t", "c")["depth"] == number + 1)  # type: ignore[misc]
+        of_first = timed_age(daemon, OF_CHANNEL)
+        consumer.subscribe("t", "c", rdy=1)
+        first = consumer.message()
+        consumer.command(b"RDY 0")
+        consumer.command(b"FIN " + first.id)
+        eventually(lambda: daemon.channel_stats("t", "c")["in_flight_count"] == 0)
+        of_second = [timed_age(daemon, OF_CHANNEL), timed_age(daemon, OF_CHANNEL)]
+    daemon.restart()
+    of_second.append(timed_age(daemon, OF_CHANNEL))
+    with Client(daemon.tcp_address) as consumer:
+        consumer.subscribe("t", "c", rdy=2)
+        second, third = sorted((consumer.message() for _ in range(2)), key=lambda message: message.timestamp)
+        eventually(lambda: daemon.channel_stats("t", "c")["depth"] == 0)
+        assert timed_age(daemon, OF_CHANNEL)[0] == 0
+    assert first.timestamp < second.timestamp < third.timestamp
+    assert_age_since(first.timestamp, of_first)
+    for timed in of_second:
+        assert_age_since(second.timestamp, timed)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_age_of_a_topic_is_that_of_messages_without_a_channel(gnsqd_factory: Callable[..., Daemon], store: str) -> None:
+    daemon = gnsqd_factory(*STORES[store])
+    with Client(daemon.tcp_address) as publisher, Client(daemon.tcp_address) as consumer:
+        publisher.publish("t", b"x")
+        publisher.publish("t", b"y")
+        timed = timed_age(daemon, OF_TOPIC)
+        consumer.subscribe("t", "c", rdy=2)
+        messages = [consumer.message(), consumer.message()]
+        assert timed_age(daemon, OF_TOPIC)[0] == 0
+    assert_age_since(min(message.timestamp for message in messages), timed)
+
+
+def test_age_of_a_deferred_message_begins_when_it_is_due(gnsqd: Daemon) -> None:
+    with Client(gnsqd.tcp_address) as publisher, Client(gnsqd.tcp_address) as consumer:
+        create_channel(gnsqd)
+        publisher.command(b"DPUB t 500", b"x")
+        assert publisher.response() == b"OK"
+        found = scrape(gnsqd)
+        if found["gnsqd_channel_deferred", OF_CHANNEL]:
+            assert found["gnsqd_channel_oldest_message_age_seconds", OF_CHANNEL] == 0
+        eventually(lambda: gnsqd.channel_stats("t", "c")["depth"] == 1)
+        age, _, after = timed_age(gnsqd, OF_CHANNEL)
+        consumer.subscribe("t", "c", rdy=1)
+        assert 0 <= age <= (after - consumer.message().timestamp) / 1e9 - 0.5 + ROUNDING
+
+
+# Bytes on disk
+
+
+def bytes_of(daemon: Daemon, pattern: str) -> int:
+    return sum(path.stat().st_size for path in daemon.data_path.glob(pattern) if ".meta." not in path.name)
+
+
+@pytest.mark.parametrize(
+    "flags, topic_files, channel_files",
+    [
+        ([], "t.diskqueue.*", "t:c.diskqueue.*"),
+        (["--durability=process"], "t.journal.*", "t:c.*"),
+    ],
+)
+def test_bytes_on_disk_are_those_of_the_files(
+    gnsqd_factory: Callable[..., Daemon], flags: list[str], topic_files: str, channel_files: str
+) -> None:
+    daemon = gnsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=2000", *flags)
+
+    def shows_sizes() -> bool:
+        found = scrape(daemon)
+        channel = found.get(("gnsqd_channel_disk_bytes", OF_CHANNEL), 0)
+        return (found["gnsqd_topic_disk_bytes", OF_TOPIC], channel) == (
+            bytes_of(daemon, topic_files),
+            bytes_of(daemon, channel_files),
+        )
+
+    with Client(daemon.tcp_address) as publisher, Client(daemon.tcp_address) as consumer:
+        publisher.publish("t", *[b"x" * 100] * 50)
+        assert bytes_of(daemon, topic_files) > 5000
+        eventually(shows_sizes)
+        consumer.subscribe("t", "c", rdy=1)
+        for _ in range(30):
+            consumer.command(b"FIN " + consumer.message().id)
+        publisher.command(b"DPUB t 3600000", b"x")
+        assert publisher.response() == b"OK"
+        eventually(shows_sizes)
+        assert bytes_of(daemon, topic_files) + bytes_of(daemon, channel_files) > 2000
+    daemon.restart()
+    eventually(shows_sizes)

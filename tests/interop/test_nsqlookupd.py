@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from daemons import Daemon, eventually, free_port
+from exposition import labels, series
 from interop.cluster import Lookupd, Pretender, is_registered, post
 from nsq_client import Client, sized
 
@@ -230,3 +231,23 @@ def test_daemon_that_drains_stays_registered_for_consumers_to_find(
         consumer.command(b"FIN " + consumer.message().id)
     assert gnsqd.wait() == 0
     eventually(lambda: lookupd.producers() == [])
+
+
+def test_metrics_show_which_nsqlookupd_has_the_registrations(
+    gnsqd_factory: DaemonFactory, start_lookupd: Callable[[], Lookupd]
+) -> None:
+    one, two = start_lookupd(), start_lookupd()
+    gnsqd = gnsqd_factory(one.flag, two.flag)
+
+    def connected() -> list[float]:
+        page = series(gnsqd.http("GET", "/metrics")[2])
+        return [page["gnsqd_nsqlookupd_connected", labels(address=each.tcp_address)] for each in (one, two)]
+
+    eventually(lambda: connected() == [1, 1])
+    one.kill()
+    post(gnsqd, "/topic/create?topic=t")  # otherwise it shows at the next PING
+    eventually(lambda: connected() == [0, 1])
+    one.start()
+    post(gnsqd, "/topic/create?topic=u")
+    is_registered(one, "t:", "u:")
+    eventually(lambda: connected() == [1, 1])

@@ -11,7 +11,7 @@ cdef class DiskQueue:
     cdef long long _max_bytes_per_file, _sync_every, _sync_at, _save_every, _depth, _read_file, _read_pos, _write_file
     cdef long long _write_pos, _safe_write_pos, _finished_size, _read_end, _operations, _synced_operations, _saved_pos
     cdef long long _saved_operations, _unsaved_reads, _meta_changes
-    cdef dict _finished
+    cdef dict _finished, _head
     cdef RecordReader _reader
     cdef list _peeked_ends
     cdef int _write_descriptor

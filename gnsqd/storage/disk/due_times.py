@@ -47,7 +47,7 @@ class DueTimes:
         self._max_hints = _MIN_HINTS
         self._held: dict[bytes, int] = {}  # size of the entry of each message whose payload is in the file
         self._unwritten: dict[bytes, bytes] = {}  # entries of messages that are to follow
-        self._size = 0  # of the file, 0 if there is none
+        self.size = 0  # of the file, 0 if there is none
         self._waste = 0  # bytes of it that are of no use, without what a compaction under way may drop
         self._enough = _MIN_WASTE  # to compact it
         self._compaction: Greenlet[[], None] | None = None
@@ -102,7 +102,7 @@ class DueTimes:
         if entries:
             self._append(b"".join(entries))
             self._waste += DUE_TIMES_ENTRY.size * len(entries)
-            if self._waste > max(self._size - self._waste, self._enough) and self._compaction is None:
+            if self._waste > max(self.size - self._waste, self._enough) and self._compaction is None:
                 self._compaction = spawn(self._compact)
                 self._compaction.name = f"compact:{self._queue}.due_times"
 
@@ -118,13 +118,13 @@ class DueTimes:
         return size > 0
 
     def _append(self, entries: bytes) -> bool:
-        data = entries if self._size else DUE_TIMES_FIRST_LINE + entries
+        data = entries if self.size else DUE_TIMES_FIRST_LINE + entries
         try:
             append_file(self._path, data)
         except StorageError as error:
             self._log.error("DISKQUEUE(%s) failed to write due times - %s", self._queue, error)
             return False
-        self._size += len(data)
+        self.size += len(data)
         self.unsynced = True
         return True
 
@@ -136,7 +136,7 @@ class DueTimes:
         held_back: dict[bytes, bytes] = {}
         now = time_ns()
         try:
-            self._size = self._find()
+            self.size = self._find()
             for key, due, payload in self._read(len(DUE_TIMES_FIRST_LINE)):
                 self._hints.pop(key, None)
                 held_back.pop(key, None)
@@ -146,14 +146,14 @@ class DueTimes:
                 if payload:
                     held_back[key] = payload
                     self._held[key] = DUE_TIMES_ENTRY.size + len(payload)
-            self._waste = self._size - sum(self._held.values()) - DUE_TIMES_ENTRY.size * len(self._hints)
+            self._waste = self.size - sum(self._held.values()) - DUE_TIMES_ENTRY.size * len(self._hints)
         except StorageError as error:
             self._log.error("DISKQUEUE(%s) deferred messages may come early or be missing - %s", self._queue, error)
             self._log.warn("DISKQUEUE(%s) saving bad file as %s.bad", self._queue, self._path)
             with suppress(OSError):
                 os.rename(self._path, f"{self._path}.bad")
             self._held.clear()
-            self._size = 0
+            self.size = 0
         return held_back
 
     def _find(self) -> int:
@@ -166,15 +166,15 @@ class DueTimes:
 
     def _read(self, position: int) -> Iterator[tuple[bytes, int, bytes]]:
         """(key, due time, payload) of all entries from there on, also of those appended meanwhile; StorageError."""
-        if position >= self._size:
+        if position >= self.size:
             return
         with failing_as_go("read", self._path), suppress(FileNotFoundError), open(self._path, "rb") as file:
             file.seek(position)
-            while position < self._size:
+            while position < self.size:
                 head = file.read(DUE_TIMES_ENTRY.size)
                 key, due, size = DUE_TIMES_ENTRY.unpack(head) if len(head) == DUE_TIMES_ENTRY.size else (b"", 0, -1)
                 position += DUE_TIMES_ENTRY.size + size
-                if size < 0 or position > self._size:
+                if size < 0 or position > self.size:
                     raise StorageError(f"{self._path} ends in the middle of an entry")
                 yield key, due, file.read(size)
 
@@ -189,7 +189,7 @@ class DueTimes:
             self._compaction.join()
         if is_empty:
             self._hints.clear()
-        return not (self._hints or self._size) or self._syncer.run(self.save)
+        return not (self._hints or self.size) or self._syncer.run(self.save)
 
     def _compact(self) -> None:
         endings = self._endings
@@ -205,7 +205,7 @@ class DueTimes:
     def _replace(self, sync: Callable[[str], None]) -> Generator[bool, None, None]:
         """As `save`, step by step: True after each, False if it failed. Closed early, it leaves the file as it is."""
         waste, self._waste, self._enough = self._waste, 0, _MIN_WASTE
-        old_size, now = self._size, time_ns()
+        old_size, now = self.size, time_ns()
         hints = [hint for hint in self._hints.items() if hint[1] > now]
         if not hints and not self._held:
             self._unlink()
@@ -232,7 +232,7 @@ class DueTimes:
             self._enough = self._waste + _MIN_WASTE
             yield False
         else:
-            self._size = size
+            self.size = size
             self.unsynced = True  # what was appended during `sync`
         finally:
             with suppress(OSError):
@@ -261,10 +261,10 @@ class DueTimes:
         self._unlink()
 
     def _unlink(self) -> None:
-        if self._size:
+        if self.size:
             with suppress(OSError):
                 os.unlink(self._path)
-            self._size = self._waste = 0
+            self.size = self._waste = 0
 
 
 def payload_key(payload: bytes) -> bytes:

@@ -433,6 +433,11 @@ class Journal:
         """The number of the first message that is not written, behind all numbers if there is none."""
         return self._batch.first
 
+    @property
+    def file_size(self) -> int:
+        """Bytes of all files, without a snapshot or a copy that is not yet complete."""
+        return sum(file.size for file in (*self.segments.all, *self._void, *self._abandoned, *self._replaced))
+
     def _is_snapshot_safe(self) -> bool:
         """Otherwise older segments may be all that survives."""
         if self._current is None:

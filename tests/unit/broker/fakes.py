@@ -47,6 +47,10 @@ class FakeConsumer:
     def id(self) -> int:
         return self._id
 
+    @property
+    def ready_count(self) -> int:
+        return 1
+
     def wake(self) -> None:
         self.woken += 1
 

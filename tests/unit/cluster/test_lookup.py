@@ -121,6 +121,16 @@ def test_heartbeats(daemon: MakeDaemon, lookupd: Lookupd, monkeypatch: pytest.Mo
     reported(server, ["PING", "PING", "PING"])
 
 
+def test_shows_which_peers_are_connected(daemon: MakeDaemon, lookupd: Lookupd) -> None:
+    server, ours = lookupd(), daemon()
+    refusing = f"127.0.0.1:{free_port()}"
+    ours.start(server, refusing)
+    assert ours.lookup.connected() == {server.address: False, refusing: False}
+    until(lambda: ours.lookup.connected() == {server.address: True, refusing: False})
+    ours.lookup.set_addresses([refusing])
+    assert ours.lookup.connected() == {refusing: False}
+
+
 def test_heartbeat_reconnects(daemon: MakeDaemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookup_peer, "PING_INTERVAL", 0.02)
     server, ours = lookupd(), daemon()

@@ -29,6 +29,10 @@ class ShownClient:
         self.pub_counts = pub_counts or {}
         self._shown = shown
 
+    @property
+    def ready_count(self) -> int:
+        return self._shown.ready_count
+
     def wake(self) -> None: ...
     def timed_out_message(self) -> None: ...
     def emptied(self) -> None: ...

@@ -32,6 +32,7 @@ FUNCTIONS = {
     "increase",
     "label_values",
     "max",
+    "max_over_time",
     "min_over_time",
     "rate",
     "sum",
@@ -51,6 +52,8 @@ TOKEN = re.compile(
       | (?P<space> \s+ )""",
     re.VERBOSE,
 )
+
+LOOKUPDS = {"127.0.0.1:4160": True}
 
 Named = dict[str, set[str]]
 
@@ -147,7 +150,9 @@ def _exported(registry: Registry, options: Options) -> Named:
 def _page(registry: Registry, options: Options, accept: str = "") -> list[Any]:
     registry.get_topic("t").get_channel("c").add_client(ShownClient(1))
     clients = [ShownClient(2, pub_counts={"t": 1})]
-    return families(Metrics(registry, options, MemoryStats(), lambda: clients, lambda: 1, {}).render(accept)[0])
+    return families(
+        Metrics(registry, options, MemoryStats(), lambda: clients, lambda: 1, {}, lambda: LOOKUPDS).render(accept)[0]
+    )
 
 
 def assert_exported(expression: str, exported: Named) -> None:
@@ -224,6 +229,7 @@ def rules() -> list[tuple[str, str, str]]:
         (expression,) = re.findall(r"^        expr: (.*)$", text, re.MULTILINE)
         assert ": " not in expression, "YAML would take this for a mapping"
         assert " #" not in expression, "YAML would take this for a comment"
+        assert ": {" not in text, "YAML would take this for a mapping"
         found.append((text.split("\n", 1)[0], expression, text))
     return found
 
@@ -236,13 +242,17 @@ def test_alerts_watch_only_what_is_exported(exported: Named) -> None:
         assert set(re.findall(r"\$labels\.(\w+)", text)) <= exported[first] | OF_PROMETHEUS
 
 
-def test_alerts_that_need_an_option_say_so(exported_by_default: Named) -> None:
-    text = ALERTS.read_text("utf-8")
-    for alert, expression, _ in rules():
-        if any(name not in exported_by_default for name in named(expression)):
-            assert re.search(
-                rf"      # Only with --e2e-processing-latency-percentile=\S+\n      - alert: {alert}\n", text
-            )
+def test_alerts_need_no_option(exported_by_default: Named) -> None:
+    for _, expression, _ in rules():
+        assert named(expression).keys() <= exported_by_default.keys()
+
+
+def test_documentation_lists_the_alerts_of_channels_in_their_order() -> None:
+    of_channels = [(alert, text) for alert, _, text in rules() if alert.startswith("NsqChannel")]
+    documented = re.findall(r"^\| `(\w+)` \| .* \| (\d+) (h|m)(?:in)? \|$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
+    assert [alert for alert, _ in of_channels] == [alert for alert, _, _ in documented]
+    for (_, text), (_, number, unit) in zip(of_channels, documented, strict=True):
+        assert f"        for: {number}{unit}\n" in text
 
 
 def test_scrape_config_has_the_job_and_the_rules_that_belong_together() -> None:

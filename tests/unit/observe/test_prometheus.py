@@ -49,7 +49,9 @@ def clients() -> list[ShownClient]:
 @pytest.fixture
 def metrics(registry: Registry, options: Options, clients: list[ShownClient]) -> Metrics:
     crashes = {"messagePump": 2}
-    return Metrics(registry, options, MemoryStats(), lambda: clients, greenlets=lambda: 11, crashes=crashes)
+    return Metrics(
+        registry, options, MemoryStats(), lambda: clients, greenlets=lambda: 11, crashes=crashes, lookupds=dict
+    )
 
 
 def scrape(metrics: Metrics, accept: str = "") -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -68,12 +70,16 @@ def test_topics_and_channels_show_all_their_figures(registry: Registry, metrics:
     topic.put_messages(topic.new_messages([b"abc", b"de"]))
     gevent.sleep(0)
     found = scrape(metrics)
+    assert 0 < found["gnsqd_channel_oldest_message_age_seconds", labels(topic="t", channel="c")] < 60
+    del found["gnsqd_channel_oldest_message_age_seconds", labels(topic="t", channel="c")]
     assert names_with(found, "gnsqd_topic") | names_with(found, "gnsqd_channel") == {
         "gnsqd_topic_depth": 0,
         "gnsqd_topic_backend_depth": 0,
         "gnsqd_topic_messages_total": 2,
         "gnsqd_topic_message_bytes_total": 5,
         "gnsqd_topic_paused": 0,
+        "gnsqd_topic_oldest_message_age_seconds": 0,
+        "gnsqd_topic_disk_bytes": 0,
         "gnsqd_channel_depth": 2,
         "gnsqd_channel_backend_depth": 0,
         "gnsqd_channel_in_flight": 0,
@@ -83,6 +89,9 @@ def test_topics_and_channels_show_all_their_figures(registry: Registry, metrics:
         "gnsqd_channel_timeouts_total": 0,
         "gnsqd_channel_clients": 0,
         "gnsqd_channel_paused": 1,
+        "gnsqd_channel_finished_messages_total": 0,
+        "gnsqd_channel_ready": 0,
+        "gnsqd_channel_disk_bytes": 0,
     }
     assert found["gnsqd_topic_messages_total", labels(topic="t")] == 2
     assert found["gnsqd_channel_depth", labels(topic="t", channel="c")] == 2
@@ -138,7 +147,7 @@ def test_hub_watchers_are_what_the_hub_looks_after(metrics: Metrics) -> None:
 
 def test_pauses_of_the_garbage_collector_are_counted(registry: Registry, options: Options) -> None:
     memory = MemoryStats()
-    page = Metrics(registry, options, memory, list, lambda: 0, {})
+    page = Metrics(registry, options, memory, list, lambda: 0, {}, dict)
     assert scrape(page)["gnsqd_gc_pause_seconds_count", ()] == 0
     memory.start()
     try:
@@ -395,7 +404,7 @@ def test_topics_and_clients_may_come_and_go_during_a_scrape(registry: Registry, 
             changes += 1
             gevent.sleep(0)
 
-    page = Metrics(registry, options, MemoryStats(), clients.values, lambda: 0, {})
+    page = Metrics(registry, options, MemoryStats(), clients.values, lambda: 0, {}, dict)
     changer = gevent.spawn(change_things)
     try:
         found = scrape(page, accept)

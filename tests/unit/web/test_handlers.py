@@ -58,9 +58,9 @@ class World:
         debug = Debug(registry, MemoryStats(), {})
         drain = cast(Any, Thing(self.calls))
         tcp_server = cast(Any, SimpleNamespace(port=4150, clients={}, producers=list))
-        status = Status(self.options, registry, drain, debug, tcp_server, -1, lambda: self.exiting)
         metadata_file = cast(Any, Thing(self.calls))
         lookup = cast(Any, Thing(self.calls))
+        status = Status(self.options, registry, drain, debug, tcp_server, lookup, -1, lambda: self.exiting)
         self.api = API(self.options, registry, log, metadata_file, lookup, status, debug)
 
     def ask(self, handler: str, query: str = "topic=t&channel=c", body: bytes = b"", *headers: bytes) -> object:
@@ -201,7 +201,7 @@ def test_metrics_are_rendered_for_the_accept_header(world: World, monkeypatch: p
         def render(self, accept: str) -> tuple[bytes, str]:
             return f"page for {accept}".encode(), "text/page"
 
-    monkeypatch.setattr("gnsqd.web.status._import_metrics", lambda: Metrics)
+    monkeypatch.setattr("gnsqd.observe.prometheus.Metrics", Metrics)
     assert world.ask("status.metrics", "", b"", b"Accept: text/plain") == Content(b"page for text/plain", "text/page")
 
 

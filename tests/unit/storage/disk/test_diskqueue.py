@@ -80,6 +80,24 @@ def test_peeking_consumes_nothing(open_queue: OpenQueue) -> None:
     assert queue.peek_many(ALL, ALL) == [b"c"]
 
 
+def test_head_can_be_seen_without_opening_the_queue_for_reading(open_queue: OpenQueue, tmp_path: Path) -> None:
+    queue = open_queue("t:c")
+    queue.put_many([b"12345678-one", b"87654321-two", b"short"])
+    opened = set(os.listdir("/dev/fd"))
+    assert queue.peek_head() == b"12345678"
+    assert set(os.listdir("/dev/fd")) == opened
+    queue.peek_many(ALL, ALL)
+    queue.advance(1)
+    assert queue.peek_head() == b"87654321"
+    os.rename(tmp_path / "t:c.diskqueue.000000.dat", tmp_path / "elsewhere")
+    assert queue.peek_head() == b"87654321"
+    queue.advance(1)
+    assert queue.peek_head() == b""
+    os.rename(tmp_path / "elsewhere", tmp_path / "t:c.diskqueue.000000.dat")
+    assert queue.peek_head() == b"short"
+    assert drain(queue) == [b"short"]
+
+
 def test_peek_keeps_to_the_bytes_but_gives_at_least_one(open_queue: OpenQueue) -> None:
     queue = open_queue()
     queue.put_many([b"12345", b"67890", b"x" * 100, b"y"])

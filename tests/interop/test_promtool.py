@@ -1,0 +1,263 @@
+"""Prometheus' own tool judges what contrib/ has for Prometheus, and a page of /metrics.
+
+The alert rules run on invented series: `promtool test rules` evaluates them minute by minute. What it reads is YAML, of
+which JSON is a part.
+"""
+
+import json
+import random
+import re
+import shutil
+import subprocess
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from daemons import Daemon
+from nsq_client import Client
+
+pytestmark = [pytest.mark.peer, pytest.mark.one_lane]
+
+CONTRIB = Path(__file__).resolve().parents[2] / "contrib"
+ALERTS = CONTRIB / "grafana" / "gnsqd-alerts.yml"
+DASHBOARD = CONTRIB / "grafana" / "gnsqd-dashboard.json"
+
+PAUSED, WITHOUT_CONSUMERS, NOT_READY, TIMEOUTS, REQUEUES, FALLS_BEHIND = (
+    f"NsqChannel{name}" for name in ("Paused", "WithoutConsumers", "NotReady", "Timeouts", "Requeues", "FallsBehind")
+)
+
+Promtool = Callable[..., str]
+
+
+@pytest.fixture
+def promtool(peer_binary: Callable[[str], Path], tmp_path: Path) -> Promtool:
+    """`promtool(*arguments)` must find nothing to complain about; returns what it prints."""
+
+    def run(*arguments: str | Path, input: bytes = b"") -> str:
+        command = [peer_binary("promtool"), *arguments]
+        result = subprocess.run(command, input=input, capture_output=True, cwd=tmp_path)
+        output = (result.stdout + result.stderr).decode()
+        assert result.returncode == 0, output
+        return output
+
+    return run
+
+
+# What contrib/ has
+
+
+def test_rules_and_scrape_configs_are_valid(promtool: Promtool, tmp_path: Path) -> None:
+    promtool("check", "config", CONTRIB / "prometheus" / "gnsqd.yml")
+    shutil.copy(CONTRIB / "container" / "prometheus.yml", tmp_path)
+    shutil.copy(ALERTS, tmp_path)
+    checked = promtool("check", "config", tmp_path / "prometheus.yml")
+    assert f"{ALERTS.read_text('utf-8').count('expr:')} rules found" in checked
+
+
+def test_expressions_of_the_dashboard_are_valid(promtool: Promtool, tmp_path: Path) -> None:
+    dashboard = json.loads(DASHBOARD.read_text("utf-8"))
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
+    expressions += [annotation["expr"] for annotation in dashboard["annotations"]["list"]]
+    rules = [
+        {"record": f"panel:{number}", "expr": expression.replace("$__rate_interval", "5m")}
+        for number, expression in enumerate(expressions)
+    ]
+    (tmp_path / "panels.yml").write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
+    assert f"{len(expressions)} rules found" in promtool("check", "rules", "panels.yml")
+
+
+# What gnsqd serves
+
+
+def test_page_has_nothing_to_complain_about(gnsqd_factory: Callable[..., Daemon], promtool: Promtool) -> None:
+    gnsqd = gnsqd_factory(
+        "--metrics-clients",
+        "--max-attempts=5",
+        "--max-channel-depth=1000",
+        "--min-free-disk=1",
+        "--e2e-processing-latency-percentile=0.99,0.5",
+        "--lookupd-tcp-address=127.0.0.1:1",
+    )
+    with Client(gnsqd.tcp_address) as client:
+        client.subscribe("t", "c", rdy=1)
+        client.publish("t", b"x")
+        client.command(b"FIN " + client.message().id)
+        page = gnsqd.http("GET", "/metrics")[2]
+    assert page.count(b"# TYPE gnsqd_") > 40
+    assert promtool("check", "metrics", input=page) == ""
+
+
+def test_only_names_of_others_break_the_conventions(
+    gnsqd_factory: Callable[..., Daemon], peer_binary: Callable[[str], Path]
+) -> None:
+    gnsqd = gnsqd_factory("--metrics-clients", "--metrics-compat")
+    with Client(gnsqd.tcp_address) as client:
+        client.subscribe("t", "c")
+        page = gnsqd.http("GET", "/metrics")[2]
+    result = subprocess.run([peer_binary("promtool"), "check", "metrics"], input=page, capture_output=True, text=False)
+    complaints = (result.stdout + result.stderr).decode().splitlines()
+    assert complaints
+    assert [line for line in complaints if not re.match(r"nsq_\w+ ", line)] == []
+
+
+# The alerts
+
+
+class State(NamedTuple):
+    """Of a channel; `timeouts` and `requeues` per second, of 10 messages per second. The depth rises by `growth` per
+    second; `age` in seconds."""
+
+    depth: int = 0
+    growth: int = 0
+    age: int = 0
+    clients: int = 2
+    ready: int = 10
+    paused: int = 0
+    timeouts: int = 0
+    requeues: int = 0
+    deferred: int = 0
+
+    @property
+    def alert(self) -> str | None:
+        """What fires when this has lasted for long enough, by contrib/docs/metrics.md."""
+        if self.paused:
+            return PAUSED
+        queued = self.depth > 0 or self.growth > 0
+        if not self.clients or not self.ready:
+            return (NOT_READY if self.clients else WITHOUT_CONSUMERS) if queued else None
+        if self.timeouts or self.requeues:
+            return TIMEOUTS if self.timeouts else REQUEUES
+        return FALLS_BEHIND if self.growth or self.age > 900 else None
+
+
+def series_of(channel: str, states: Sequence[State]) -> list[dict[str, str]]:
+    """The series of a channel that is in each state for a minute, in which 600 messages are published."""
+    values: dict[str, list[int]] = defaultdict(list)
+    grown = timeouts = requeues = 0
+    for minute, state in enumerate(states):
+        grown = grown + 60 * state.growth if state.growth else 0
+        timeouts += 60 * state.timeouts
+        requeues += 60 * state.requeues
+        values["depth"].append(state.depth + grown)
+        values["oldest_message_age_seconds"].append(state.age)
+        values["clients"].append(state.clients)
+        values["ready"].append(state.ready)
+        values["paused"].append(state.paused)
+        values["deferred"].append(state.deferred)
+        values["messages_total"].append(600 * minute)
+        values["timeouts_total"].append(timeouts)
+        values["requeues_total"].append(requeues)
+    labels = f'{{job="gnsqd",instance="i",topic="t",channel="{channel}"}}'
+    return [
+        {"series": f"gnsqd_channel_{name}{labels}", "values": " ".join(map(str, each))} for name, each in values.items()
+    ]
+
+
+class Checks(NamedTuple):
+    """Expressions at minutes, with the samples that they must have, as (labels, value)."""
+
+    promtool: Promtool
+    path: Path
+    series: list[dict[str, str]]
+
+    def run(self, *checks: tuple[int, str, Sequence[tuple[str, int]]]) -> None:
+        test = {
+            "interval": "1m",
+            "input_series": self.series,
+            "promql_expr_test": [
+                {
+                    "expr": expression,
+                    "eval_time": f"{minute}m",
+                    "exp_samples": [{"labels": labels, "value": value} for labels, value in samples],
+                }
+                for minute, expression, samples in checks
+            ],
+        }
+        (self.path / "alerts_test.yml").write_text(json.dumps({"rule_files": [str(ALERTS)], "tests": [test]}))
+        self.promtool("test", "rules", "alerts_test.yml")
+
+
+FIRING = 'sum by (alertname, channel) (ALERTS{alertstate="firing",channel!=""})'
+FIRING_TOGETHER = 'count by (channel) (ALERTS{alertstate="firing",channel!=""}) > 1'
+
+
+def firing(alerts: dict[str, str | None]) -> list[tuple[str, int]]:
+    """What FIRING has, by channel."""
+    return [(f'{{alertname="{alert}",channel="{channel}"}}', 1) for channel, alert in alerts.items() if alert]
+
+
+def all_states() -> Iterator[State]:
+    backlogs = [(0, 0, 0), (10, 0, 5), (10, 0, 2000), (5000, 0, 5), (5000, 5, 5), (5000, 5, 2000)]
+    consumers = [(0, 0), (2, 0), (2, 10)]
+    for backlog, (clients, ready), paused, timeouts, requeues in product(backlogs, consumers, (0, 1), (0, 2), (0, 2)):
+        yield State(*backlog, clients, ready, paused, timeouts, requeues)
+
+
+def test_each_state_of_a_channel_causes_one_alert_or_none(promtool: Promtool, tmp_path: Path) -> None:
+    states = {f"c{number}": state for number, state in enumerate(all_states())}
+    series = [each for channel, state in states.items() for each in series_of(channel, [state] * 121)]
+    expected = firing({channel: state.alert for channel, state in states.items()})
+    assert len({labels.split(",")[0] for labels, _ in expected}) == 6
+    Checks(promtool, tmp_path, series).run((120, FIRING, expected))
+
+
+def test_at_no_time_two_alerts_of_a_channel_fire(promtool: Promtool, tmp_path: Path) -> None:
+    chance = random.Random(1)
+    states = list(all_states())
+    end = 300
+    series = []
+    for channel in range(60):
+        story: list[State] = []
+        while len(story) <= end:
+            story += [chance.choice(states)] * chance.choice((1, 7, 20, 90))
+        series += series_of(f"c{channel}", story[: end + 1])
+    fired = 'count by (alertname) (count_over_time(ALERTS{alertstate="firing",channel=~"c[0-9]"}[5h]))'
+    Checks(promtool, tmp_path, series).run(
+        *((minute, FIRING_TOGETHER, []) for minute in range(10, end + 1, 2)),
+        (end, f"count({fired})", [("{}", 6)]),  # the seed lets each of the six fire
+    )
+
+
+QUIET = State(depth=3, age=1)
+LOST = QUIET._replace(clients=0, ready=0)
+UNREADY = QUIET._replace(ready=0)
+DUE_AT_ONCE = [State(deferred=5000)] * 30 + [State(5000 - 500 * n, age=60 * n) for n in range(10)] + [State()] * 60
+
+
+@pytest.mark.parametrize(
+    "states, alerts",
+    [
+        pytest.param([UNREADY], {8: None, 10: NOT_READY}, id="RDY 0"),
+        pytest.param([UNREADY, UNREADY, QUIET], {50: None, 99: None}, id="backoff"),
+        pytest.param([State(ready=0)], {99: None}, id="RDY 0 without messages"),
+        pytest.param([LOST], {8: None, 10: WITHOUT_CONSUMERS}, id="no consumers"),
+        pytest.param([LOST, LOST, QUIET], {50: None, 99: None}, id="consumers that reconnect"),
+        pytest.param([QUIET._replace(paused=1)], {59: None, 61: PAUSED}, id="paused"),
+        pytest.param([State(5000, 5, 1)], {14: None, 16: FALLS_BEHIND}, id="growing"),
+        pytest.param([State(20, 0, 1000)], {14: None, 16: FALLS_BEHIND}, id="old"),
+        # DPUB with an hour's delay: many are deferred, and some are just due.
+        pytest.param([State(deferred=36000), State(20, deferred=36000)], {50: None, 99: None}, id="deferred"),
+        pytest.param(DUE_AT_ONCE, dict.fromkeys(range(30, 60)), id="deferred to the same time"),
+    ],
+)
+def test_alerts_fire_after_a_while(
+    promtool: Promtool, tmp_path: Path, states: list[State], alerts: dict[int, str | None]
+) -> None:
+    before = 10
+    series = series_of("c", [QUIET] * before + (states * 100)[:100])
+    checks = [(before + minute, FIRING, firing({"c": alert})) for minute, alert in alerts.items()]
+    Checks(promtool, tmp_path, series).run(*checks)
+
+
+def test_lost_nsqlookupd_causes_an_alert(promtool: Promtool, tmp_path: Path) -> None:
+    series = [
+        {"series": f'gnsqd_nsqlookupd_connected{{instance="i",address="{address}"}}', "values": values}
+        for address, values in (("a", "1x10 0x20"), ("b", "1x30"), ("c", "1 0 1 0 1 0 1 0 0 0 1x20"))
+    ]
+    expression = 'sum by (alertname, address) (ALERTS{alertstate="firing"})'
+    expected = [('{alertname="GnsqdLookupdDisconnected",address="a"}', 1)]
+    Checks(promtool, tmp_path, series).run((14, expression, []), (17, expression, expected))
