@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cli.gnsqadmin import FakeNode, Terminal, gnsqadmin, http_answer
-from cli.nodes import address, create, publish
+from cli.nodes import address, at, create, publish
 from daemons import Daemon, free_port
 from nsqadmin_cli.api import ChannelStats, ClientStats, NodeStats, TopicStats
 from nsqadmin_cli.cluster import Answers
@@ -335,6 +335,32 @@ def test_top_shows_a_running_node_and_obeys_keys(nsqd: Daemon) -> None:
         assert terminal.end() == 0
         assert terminal.printed.endswith("\x1b[?1049l")
         assert termios.tcgetattr(terminal.slave) == terminal.settings
+
+
+def test_a_key_runs_the_command_with_its_confirmation_and_returns(nsqd: Daemon) -> None:
+    create(nsqd, "orders", "billing", "archive")
+    publish(nsqd, "orders", 3)
+    flag = at(nsqd)[0]
+    with Terminal(120, 24, "top", "--interval=0.25", "--sort=name", flag) as terminal:
+        terminal.wait_for("archive", "billing", "2 channels by name")
+        terminal.type("\x1b[B")
+        terminal.wait_for("> billing")
+        terminal.type("p")
+        terminal.wait_for(f"$ gnsqadmin channel pause orders billing {flag}", "paused", "Enter returns")
+        assert nsqd.channel_stats("orders", "billing")["paused"]
+        assert not nsqd.channel_stats("orders", "archive")["paused"]
+        terminal.type("\r")
+        terminal.wait_for("> billing", "paused", "q quit")
+        terminal.type("E")
+        terminal.wait_for("Emptying the channel billing in the topic orders on 1 node loses 3 messages", "[y/N]")
+        terminal.type("n\r")
+        terminal.wait_for("not confirmed, nothing was done", "Enter returns")
+        terminal.type("\r")
+        terminal.wait_for("> billing", "q quit")
+        terminal.type("q")
+        assert terminal.end() == 0
+        assert termios.tcgetattr(terminal.slave) == terminal.settings
+    assert nsqd.channel_stats("orders", "billing")["depth"] == 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
