@@ -26,7 +26,7 @@ from gnsqd.health import Health
 from gnsqd.log import Logger
 from gnsqd.net.listener import Listener
 from gnsqd.net.stream import TLS
-from gnsqd.observe.stats import MemoryStats
+from gnsqd.observe.stats import MemoryStats, held
 from gnsqd.observe.statsd import Statsd
 from gnsqd.options import TLS_REQUIRED, Options, validate, validate_after_tls
 from gnsqd.queues.data_path import DataPath
@@ -73,7 +73,7 @@ class NSQD:
         self._terminating = False
         self._health = Health(self._registry, options.max_msg_size, self._metadata_path, self._syncer, log)
         self._memory = MemoryStats()
-        self._debug = Debug(self._registry, self._memory, self._supervisor.crashes)
+        self._debug = Debug(partial(held, self._registry), self._memory, self._supervisor.crashes)
         self._queue_scan = QueueScan(self._registry, options, log, self._spawn)
         self._lookup = Lookup(self._registry, options, log, self._spawn)
         self._statsd = Statsd(self._registry, options, self._memory, log, self._spawn)
