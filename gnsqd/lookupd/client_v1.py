@@ -117,10 +117,8 @@ class Registrant:
 
     def register(self, topic: str, channel: str) -> None:
         """Register for a topic, and for a channel of it unless that is ""; TooMany."""
-        if channel and self._db.register_channel(self.peer, topic, channel):
-            self._log_change("REGISTER", "channel", topic, channel)
-        if self._db.register_topic(self.peer, topic):
-            self._log_change("REGISTER", "topic", topic)
+        for registration in self._db.register(self.peer, topic, channel):
+            self._log_change("REGISTER", *registration)
 
     def unregister(self, topic: str, channel: str) -> None:
         """The opposite; a topic goes with its channels."""
@@ -140,5 +138,5 @@ class Registrant:
 
     def disconnect(self) -> None:
         """It is gone."""
-        for category, topic, channel in self._db.disconnect(self.peer):
-            self._log_change("UNREGISTER", category, topic, channel)
+        for registration in self._db.disconnect(self.peer):
+            self._log_change("UNREGISTER", *registration)

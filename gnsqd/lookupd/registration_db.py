@@ -114,31 +114,30 @@ class RegistrationDB:
         self._limit = limit
 
     def _check(self, more: int) -> None:
-        if 0 < self._limit < self.count + more:
+        if more and 0 < self._limit < self.count + more:
             raise TooMany("too many registrations")
 
     # Registrations of nsqds
 
-    def register_topic(self, peer: PeerInfo, topic: str) -> bool:
-        """Whether it was not registered yet; TooMany."""
-        if topic in peer.topics:
-            return False
-        self._check(1 + (topic not in self.topics))
-        self.add_topic(topic)
-        self.topics[topic][peer.id] = peer.topics[topic] = Producer(peer)
-        self.count += 1
-        return True
-
-    def register_channel(self, peer: PeerInfo, topic: str, channel: str) -> bool:
-        """Whether it was not registered yet; TooMany."""
-        if (topic, channel) in peer.channels:
-            return False
-        self._check(1 + (channel not in self.channels.get(topic, ())))
-        self.add_channel(topic, channel)
-        self.channels[topic][channel][peer.id] = peer
-        peer.channels[topic, channel] = None
-        self.count += 1
-        return True
+    def register(self, peer: PeerInfo, topic: str, channel: str) -> list[Registration]:
+        """Register an nsqd for a topic, and for a channel of it unless that is ""; what of it is new. TooMany, and
+        then none of it is done."""
+        new_channel = bool(channel) and (topic, channel) not in peer.channels
+        new_topic = topic not in peer.topics
+        names = (new_topic and topic not in self.topics) + (new_channel and channel not in self.channels.get(topic, ()))
+        self._check(new_channel + new_topic + names)
+        registered = []
+        if new_channel:
+            self.add_channel(topic, channel)
+            self.channels[topic][channel][peer.id] = peer
+            peer.channels[topic, channel] = None
+            registered.append(("channel", topic, channel))
+        if new_topic:
+            self.add_topic(topic)
+            self.topics[topic][peer.id] = peer.topics[topic] = Producer(peer)
+            registered.append(("topic", topic, ""))
+        self.count += len(registered)
+        return registered
 
     def unregister_topic(self, peer: PeerInfo, topic: str) -> bool:
         """Whether it was registered. An ephemeral topic goes with its last producer."""
