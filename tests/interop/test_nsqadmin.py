@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from daemons import Daemon, eventually, own_command
+from lookupds import own_lookupd_command
 from nsq_client import Client
 from peer_program import PeerProgram, start_nsqlookupd
 
@@ -64,16 +65,19 @@ class Site(NamedTuple):
 Launch = Callable[[list[str], str], Site]
 
 
-@pytest.fixture(params=["nsqlookupd", "nsqd-http-address"])
+@pytest.fixture(params=["nsqlookupd", "gnsqlookupd", "nsqd-http-address"])
 def launch(request: pytest.FixtureRequest, peer_binary: Callable[[str], Path], tmp_path: Path) -> Iterator[Launch]:
-    """Start a daemon by command and name, and the programs that watch it."""
+    """Start a daemon by command and name, and the programs that watch it; `gnsqlookupd` is ours beside our daemon, and
+    the real one beside the real one."""
     with ExitStack() as stack:
 
         def start(command: list[str], name: str) -> Site:
             flags = ["--broadcast-address=127.0.0.1"]
             lookupd = None
-            if request.param == "nsqlookupd":
-                lookupd = stack.enter_context(start_nsqlookupd(peer_binary("nsqlookupd"), tmp_path / f"{name}-lookupd"))
+            if request.param != "nsqd-http-address":
+                own = request.param == "gnsqlookupd" and command == own_command()
+                lookupd_command = own_lookupd_command() if own else [str(peer_binary("nsqlookupd"))]
+                lookupd = stack.enter_context(start_nsqlookupd(lookupd_command, tmp_path / f"{name}-lookupd"))
                 flags.append(f"--lookupd-tcp-address={lookupd.address['TCP']}")
             nsqd = stack.enter_context(Daemon(command, tmp_path / name, *flags))
             watched = f"--nsqd-http-address=127.0.0.1:{nsqd.http_address[1]}"
