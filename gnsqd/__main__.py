@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from gnsqd import process
@@ -19,7 +21,13 @@ def _start(flags: Mapping[str, Any], config: Mapping[str, Any]) -> int:
     options = resolve(flags, config)
     from gnsqd.nsqd import NSQD  # here, because a mistake in a flag should not wait for the whole daemon to load
 
-    return process.serve(lambda: NSQD(options, Logger(options.log_prefix, options.log_level)))
+    with _temporary_data_path() if options.dev and not options.data_path else nullcontext(options.data_path) as path:
+        options.data_path = path
+        return process.serve(lambda: NSQD(options, Logger(options.log_prefix, options.log_level)))
+
+
+def _temporary_data_path() -> AbstractContextManager[str]:
+    return TemporaryDirectory(prefix="gnsqd-", ignore_cleanup_errors=True)
 
 
 if __name__ == "__main__":

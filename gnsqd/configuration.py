@@ -15,7 +15,7 @@ from typing import Any
 from gnsqd import gotext
 from gnsqd.errors import NSQError, StartError
 from gnsqd.log import Level
-from gnsqd.options import OPTIONS, TLS_VERSIONS, Kind, Option, Options, parse_tls_required, parse_tls_version
+from gnsqd.options import DEV, OPTIONS, TLS_VERSIONS, Kind, Option, Options, parse_tls_required, parse_tls_version
 
 Table = Sequence[Option]
 
@@ -177,7 +177,10 @@ def _check_integers(value: object) -> None:
 
 def resolve(flags: Mapping[str, Any], config: Mapping[str, Any]) -> Options:
     """nsqd's options by flags and config file; errors as `combine`."""
-    return Options(**combine(flags, config))
+    values = combine(flags, config)
+    if values.get("dev"):
+        values = DEV | values
+    return Options(**values, broadcast_address_given="broadcast_address" in values)
 
 
 def combine(flags: Mapping[str, Any], config: Mapping[str, Any], options: Table = OPTIONS) -> dict[str, Any]:

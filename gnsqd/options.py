@@ -29,6 +29,13 @@ TLS_REQUIRED = 2
 BOUNDS = ("max_channel_depth", "max_topic_bytes", "message_ttl", "min_free_disk")
 MOST_ATTEMPTS = 0xFFFF  # that are counted
 
+# What --dev sets where flags and config file do not.
+DEV: dict[str, Any] = {
+    "embedded_lookupd_tcp_address": "0.0.0.0:4160",
+    "embedded_lookupd_http_address": "0.0.0.0:4161",
+    "lookup_creates_topics": True,
+}
+
 TLS_VERSIONS = {"tls1.0": 769, "tls1.1": 770, "tls1.2": 771, "tls1.3": 772}
 
 
@@ -119,6 +126,7 @@ class Options:
     broadcast_address: str = _row(
         _HOSTNAME, "address that will be registered with lookupd (defaults to the OS hostname)"
     )
+    broadcast_address_given: bool = _row(False, flag="", cfg="")  # not the default
     broadcast_tcp_port: int = _row(
         0, "TCP port that will be registered with lookupd (defaults to the TCP port that this nsqd is listening on)"
     )
@@ -299,6 +307,24 @@ class Options:
         MINUTE, "time limit for a TCP client to send the first four bytes of the protocol (0, i.e., none)", ours=True
     )
     http_idle_timeout: int = _duration(0, "time limit for an idle HTTP connection (default 0, i.e., none)", ours=True)
+
+    dev: bool = _row(
+        False,
+        "serve a development environment: nsqlookupd in the same process, topics that consumers look up, and data in a "
+        "temporary directory; the other flags override each of these",
+        ours=True,
+    )
+    embedded_lookupd_tcp_address: str = _row(
+        "", "<addr>:<port> where nsqlookupd in this process listens for nsqds", ours=True
+    )
+    embedded_lookupd_http_address: str = _row(
+        "", "<addr>:<port> where nsqlookupd in this process listens for consumers", ours=True
+    )
+    lookup_creates_topics: bool = _row(
+        False,
+        "create a topic when a consumer looks it up at nsqlookupd in this process, and no nsqd has it",
+        ours=True,
+    )
 
     @property
     def bounded(self) -> bool:

@@ -4,7 +4,7 @@ The producers of /lookup and /nodes are put together from JSON that each nsqd wa
 topic may have thousands of them. Names of topics need no escapes in JSON.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gnsqd.gotext import dumps
@@ -12,6 +12,7 @@ from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
 from gnsqd.lookupd.registration_db import PeerInfo, Producer, RegistrationDB
 from gnsqd.names import is_valid_name
+from gnsqd.net.addresses import split_host_port
 from gnsqd.options import LookupdOptions
 from gnsqd.version import NSQD_VERSION
 from gnsqd.web.debug import Debug
@@ -47,12 +48,14 @@ _NEVER = -6795364578871345152  # Go's zero time, as UnixNano shows it
 
 @dataclass(eq=False)
 class LookupdAPI:
-    """The endpoints of one nsqlookupd; `debug` has those of pprof."""
+    """The endpoints of one nsqlookupd; `debug` has those of pprof. `provide(topic)`, which may yield, is called for a
+    topic that is looked up and has no producer."""
 
     _options: LookupdOptions
     _db: RegistrationDB
     _log: Logger
     debug: Debug
+    _provide: Callable[[str], None] | None = None
 
     def ping(self, request: Request) -> str:
         return "OK"
@@ -70,9 +73,12 @@ class LookupdAPI:
 
     def lookup(self, request: Request) -> EncodedJSON:
         topic = _required(_parameters(request), "topic")
+        if self._provide is not None and not self._db.topics.get(topic) and is_valid_name(topic):
+            self._provide(topic)
         if not self._db.has_topic(topic):
             raise HTTPError(404, "TOPIC_NOT_FOUND")
-        producers = [producer.peer.json for producer in self._db.producers(topic) if self._is_found(producer)]
+        host = _host(request)
+        producers = [producer.peer.json_for(host) for producer in self._db.producers(topic) if self._is_found(producer)]
         channels = dumps(self._db.channel_names(topic))
         return EncodedJSON(f'{{"channels":{channels},"producers":[{",".join(producers)}]}}')
 
@@ -84,13 +90,15 @@ class LookupdAPI:
     def nodes(self, request: Request) -> EncodedJSON:
         turns = Turns()
         timeout = self._options.inactive_producer_timeout
-        rows = [self._node(peer) for peer in turns.over(list(self._db.clients.values())) if peer.is_active(timeout)]
+        host = _host(request)
+        clients = turns.over(list(self._db.clients.values()))
+        rows = [self._node(peer, host) for peer in clients if peer.is_active(timeout)]
         return EncodedJSON(f'{{"producers":[{",".join(rows)}]}}')
 
-    def _node(self, peer: PeerInfo) -> str:
+    def _node(self, peer: PeerInfo, host: str) -> str:
         lifetime = self._options.tombstone_lifetime
         tombstones = dumps([producer.is_tombstoned(lifetime) for producer in peer.topics.values()])
-        return f'{peer.json[:-1]},"tombstones":{tombstones},"topics":{dumps(list(peer.topics))}}}'
+        return f'{peer.json_for(host)[:-1]},"tombstones":{tombstones},"topics":{dumps(list(peer.topics))}}}'
 
     def debug_registrations(self, request: Request) -> dict[str, object]:
         """Every registration by `category:topic:channel`, sorted, without names that nobody has registered."""
@@ -139,8 +147,9 @@ class LookupdAPI:
         parameters = _parameters(request)
         topic, node = _required(parameters, "topic"), _required(parameters, "node")
         self._log.info("DB: setting tombstone for producer@%s of topic(%s)", node, topic)
+        host = _host(request)
         for producer in self._db.producers(topic):
-            if f"{producer.peer.broadcast_address}:{producer.peer.http_port}" == node:
+            if f"{producer.peer.address_for(host)}:{producer.peer.http_port}" == node:
                 producer.tombstone()
 
 
@@ -149,6 +158,15 @@ def _parameters(request: Request) -> dict[str, str]:
         return read_parameters(request)
     except BadQuery as error:
         raise HTTPError(400, "INVALID_REQUEST") from error
+
+
+def _host(request: Request) -> str:
+    """The host by which the client reached us, without port and brackets; "" if it did not report it."""
+    text = request.headers.get(b"host", b"").decode("utf-8", "replace")
+    try:
+        return split_host_port(text)[0]
+    except ValueError:  # no port
+        return text.removeprefix("[").removesuffix("]")
 
 
 def _required(parameters: dict[str, str], name: str) -> str:

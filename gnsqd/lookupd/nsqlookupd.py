@@ -3,7 +3,9 @@
 `LookupdServers` also serves inside another daemon.
 """
 
-from gevent import joinall
+from collections.abc import Callable
+
+from gevent import Greenlet, joinall
 from gevent.event import Event
 
 from gnsqd.broker.environment import Spawn
@@ -26,29 +28,44 @@ ANY_PORT = ":0"  # in place of an empty address, as in the real nsqlookupd
 
 
 class LookupdServers:
-    """Owns the database, and the servers of TCP and HTTP. Listens when it is made; StartError."""
+    """Owns the database, and the servers of TCP and HTTP; an empty address leaves its server out. Listens when it is
+    made; StartError. `provide` as in LookupdAPI."""
 
     def __init__(
-        self, options: LookupdOptions, log: Logger, spawn: Spawn, spawn_for_client: Spawn, debug: Debug
+        self,
+        options: LookupdOptions,
+        log: Logger,
+        spawn: Spawn,
+        spawn_for_client: Spawn,
+        debug: Debug,
+        provide: Callable[[str], None] | None = None,
     ) -> None:
         self.db = RegistrationDB(options.max_registrations)
         self._spawn = spawn
-        tcp = Listener(options.tcp_address or ANY_PORT, tcp_only=True)
-        http = Listener(options.http_address or ANY_PORT, tcp_only=True)
-        protocol = LookupProtocolV1(self.db, options.broadcast_address, (tcp.port, http.port), log)
-        self._tcp_server = LookupTCPServer(tcp, protocol, options, log, spawn_for_client)
-        router = Router(LookupdAPI(options, self.db, log, debug), options, log, LOOKUPD_ROUTES)
-        self._http_server = HTTPServer(http, router, options, log, spawn_for_client)
+        self._greenlets: list[Greenlet[..., None]] = []
+        tcp, http = (
+            Listener(address, tcp_only=True) if address else None
+            for address in (options.tcp_address, options.http_address)
+        )
+        listeners = {"TCP": tcp, "HTTP": http}
+        self.addresses = [f"{listener.address} ({kind})" for kind, listener in listeners.items() if listener]
+        self._servers: dict[str, LookupTCPServer | HTTPServer] = {}
+        if tcp is not None:
+            ports = (tcp.port, 0 if http is None else http.port)
+            protocol = LookupProtocolV1(self.db, options.broadcast_address, ports, log)
+            self._servers["lookupdTCPServer"] = LookupTCPServer(tcp, protocol, options, log, spawn_for_client)
+        if http is not None:
+            router = Router(LookupdAPI(options, self.db, log, debug, provide), options, log, LOOKUPD_ROUTES)
+            self._servers["lookupdHTTPServer"] = HTTPServer(http, router, options, log, spawn_for_client)
 
     def start(self) -> None:
         """Begin to accept. Never yields."""
-        bodies = {"tcpServer": self._tcp_server.serve, "httpServer": self._http_server.serve}
-        self._greenlets = [self._spawn(name, body) for name, body in bodies.items()]
+        self._greenlets = [self._spawn(name, server.serve) for name, server in self._servers.items()]
 
     def close(self) -> None:
         """Stop accepting, and end all connections. Yields."""
-        self._tcp_server.close()
-        self._http_server.close()
+        for server in self._servers.values():
+            server.close()
         joinall(self._greenlets)
 
 
@@ -57,6 +74,8 @@ class NSQLookupd:
 
     def __init__(self, options: LookupdOptions, log: Logger) -> None:
         self._options = options
+        options.tcp_address = options.tcp_address or ANY_PORT
+        options.http_address = options.http_address or ANY_PORT
         self._log = log
         self._exit_code = 0
         self._exit_requested = Event()

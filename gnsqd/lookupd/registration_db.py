@@ -65,6 +65,14 @@ class PeerInfo:
             }
         )
 
+    def json_for(self, host: str) -> str:
+        """The fields of /lookup, for an asker that reached nsqlookupd by this host name, "" if unknown."""
+        return self.json
+
+    def address_for(self, host: str) -> str:
+        """The broadcast address in that."""
+        return self.broadcast_address
+
     def note_update(self) -> int:
         """It was heard of now; how many nanoseconds that is after the last time."""
         before = self._heard

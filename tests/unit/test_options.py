@@ -51,6 +51,7 @@ def test_rows_without_a_flag_hold_the_fixed_values() -> None:
         "queue_scan_refresh_interval": 5 * SECOND,
         "queue_scan_dirty_percent": 0.25,
         "client_timeout": 60 * SECOND,
+        "broadcast_address_given": False,
     }
     assert not any(option.cfg for option in OPTIONS if not option.flag)
 
