@@ -203,7 +203,7 @@ class NSQD:
         )
 
     def _channels_to_precreate(self, topic: str) -> list[str]:
-        """Those that any nsqlookupd lists. Yields."""
+        """The channels that any nsqlookupd lists. Yields."""
         embedded = [] if self._embedded is None else self._embedded.channels(topic)
         return sorted({*embedded, *self._lookup.channels_to_precreate(topic)})
 

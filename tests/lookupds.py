@@ -102,8 +102,10 @@ class Lookupd:
     def flag(self) -> str:
         return f"--lookupd-tcp-address={self.tcp_address}"
 
-    def ask(self, path: str, method: str = "GET") -> Any:
-        request = urllib.request.Request(f"http://{self.http_address}{path}", method=method)
+    def ask(self, path: str, method: str = "GET", host: str = "") -> Any:
+        """What is in the JSON that comes back; `host` is the Host header, if not the address. HTTPError."""
+        headers = {"Host": host} if host else {}
+        request = urllib.request.Request(f"http://{self.http_address}{path}", headers=headers, method=method)
         with urllib.request.urlopen(request, timeout=DEADLINE) as response:
             body = response.read()
         return json.loads(body) if body else None
@@ -141,6 +143,26 @@ class Lookupd:
         self.kill()
         assert "Traceback (most" not in self.log(), self.log()
 
+
+class EmbeddedLookupd(Lookupd):
+    """The nsqlookupd in a gnsqd that runs, started with the flags EMBEDDED."""
+
+    def __init__(self, nsqd: Daemon) -> None:
+        super().__init__([], nsqd.data_path)
+        self._nsqd = nsqd
+        listening = re.compile(r"^\[nsqlookupd\] .* (TCP|HTTP): listening on \S+:(\d+)$", re.MULTILINE)
+        found = eventually(lambda: listening.findall(nsqd.log()))
+        self._ports |= {kind.lower(): port for kind, port in found}
+
+    def log(self) -> str:
+        return self._nsqd.log()
+
+    def names(self, host: str = "") -> list[str]:
+        """The addresses of nsqds for one that reaches nsqlookupd by this name."""
+        return [row["broadcast_address"] for row in self.ask("/nodes", host=host)["producers"]]
+
+
+EMBEDDED = ("--embedded-lookupd-tcp-address=127.0.0.1:0", "--embedded-lookupd-http-address=127.0.0.1:0")
 
 LookupdPair = tuple[Lookupd, Lookupd]  # ours and the real one
 

@@ -135,7 +135,7 @@ def test_commands_of_gnsqadmin_that_pages_type_can_be_run() -> None:
 def test_options_that_texts_name_exist() -> None:
     """In the pages about the daemon: what is written `--like-this` is a flag of gnsqd or of gnsqadmin."""
     words = re.findall(r"`(--[a-z0-9-]+)", (DOCS / "gnsqadmin.md").read_text("utf-8"))
-    known = {f"--{flag}" for flag in FLAGS} | set(words) | set(WORDS_OF_OTHERS)
+    known = {f"--{flag}" for flag in FLAGS | LOOKUPD_FLAGS} | set(words) | set(WORDS_OF_OTHERS)
     for page in ABOUT_DAEMON:
         reported = set(re.findall(r"`(--[a-z0-9-]+)", (DOCS / page).read_text("utf-8")))
         assert reported <= known, f"{page}: {reported - known}"
@@ -148,6 +148,7 @@ ABOUT_DAEMON = (
     "disk-queue.md",
     "greenlets.md",
     "http.md",
+    "lookupd.md",
     "message.md",
     "move.md",
     "operations.md",
@@ -161,7 +162,6 @@ ABOUT_DAEMON = (
     "watch.md",
 )
 WORDS_OF_OTHERS = (
-    *("--inactive-producer-timeout", "--tombstone-lifetime"),  # nsqlookupd
     *("--http-client-tls-cert", "--http-client-tls-key"),  # nsqadmin
     *("--cap-drop", "--read-only", "--sdnotify"),  # container engines
 )
