@@ -1,10 +1,10 @@
 """The HTTP API of nsqlookupd (NSQD-COMPAT 6.3): one method per endpoint of LOOKUPD_ROUTES.
 
 The producers of /lookup and /nodes are put together from JSON that each nsqd was given when it identified itself: a
-topic may have thousands of them. Names of topics need no escapes in JSON.
+topic may have thousands of them. Names of topics and channels need no escapes in JSON.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from gnsqd.gotext import dumps
@@ -65,11 +65,12 @@ class LookupdAPI:
 
     # Queries
 
-    def topics(self, request: Request) -> dict[str, object]:
-        return {"topics": list(self._db.topics)}
+    def topics(self, request: Request) -> EncodedJSON:
+        return EncodedJSON(f'{{"topics":{_list(self._db.topics)}}}')
 
-    def channels(self, request: Request) -> dict[str, object]:
-        return {"channels": self._db.channel_names(_required(_parameters(request), "topic"))}
+    def channels(self, request: Request) -> EncodedJSON:
+        topic = _required(_parameters(request), "topic")
+        return EncodedJSON(f'{{"channels":{_list(self._db.channel_names(topic))}}}')
 
     def lookup(self, request: Request) -> EncodedJSON:
         topic = _required(_parameters(request), "topic")
@@ -79,7 +80,7 @@ class LookupdAPI:
             raise HTTPError(404, "TOPIC_NOT_FOUND")
         host = _host(request)
         producers = [producer.peer.json_for(host) for producer in self._db.producers(topic) if self._is_found(producer)]
-        channels = dumps(self._db.channel_names(topic))
+        channels = _list(self._db.channel_names(topic))
         return EncodedJSON(f'{{"channels":{channels},"producers":[{",".join(producers)}]}}')
 
     def _is_found(self, producer: Producer) -> bool:
@@ -98,7 +99,7 @@ class LookupdAPI:
     def _node(self, peer: PeerInfo, host: str) -> str:
         lifetime = self._options.tombstone_lifetime
         tombstones = dumps([producer.is_tombstoned(lifetime) for producer in peer.topics.values()])
-        return f'{peer.json_for(host)[:-1]},"tombstones":{tombstones},"topics":{dumps(list(peer.topics))}}}'
+        return f'{peer.json_for(host)[:-1]},"tombstones":{tombstones},"topics":{_list(peer.topics)}}}'
 
     def debug_registrations(self, request: Request) -> dict[str, object]:
         """Every registration by `category:topic:channel`, sorted, without names that nobody has registered."""
@@ -151,6 +152,11 @@ class LookupdAPI:
         for producer in self._db.producers(topic):
             if f"{producer.peer.address_for(host)}:{producer.peer.http_port}" == node:
                 producer.tombstone()
+
+
+def _list(names: Collection[str]) -> str:
+    joined = '","'.join(names)
+    return f'["{joined}"]' if names else "[]"
 
 
 def _parameters(request: Request) -> dict[str, str]:
