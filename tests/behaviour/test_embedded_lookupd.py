@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from daemons import DEADLINE, Daemon, StartFailed, eventually, free_port
+from daemons import DEADLINE, Daemon, StartFailed, eventually, free_port, own_command
+from gnsqd.testing import running
 from lookupds import EMBEDDED, IDENTITY, EmbeddedLookupd, Nsqd
 from nsq_client import Client
 
@@ -107,6 +108,14 @@ def test_log_level_is_that_of_the_daemon(gnsqd_factory: DaemonFactory) -> None:
     nsqd.http("PUT", "/config/log_level", b"info")
     lookupd.ask("/topics")
     assert re.search(r"^\[nsqlookupd\] .* INFO: 200 GET /topics", nsqd.log(), re.MULTILINE)
+
+
+def test_helper_for_tests_finds_the_addresses_of_the_daemon() -> None:
+    with running(*EMBEDDED, command=own_command()) as daemon:
+        connection = http.client.HTTPConnection(daemon.http_address, timeout=DEADLINE)
+        connection.request("GET", "/info")
+        assert daemon.tcp_address.endswith(f":{json.loads(connection.getresponse().read())['tcp_port']}")
+        connection.close()
 
 
 # Names of this daemon

@@ -241,13 +241,12 @@ def test_producer_that_is_not_heard_of_is_hidden_until_it_pings(command: str, tm
             assert lookupd.producers() == []
             assert lookupd.ask("/lookup?topic=t") == {"channels": ["c"], "producers": []}
             assert lookupd.ask("/debug") == before
-        assert nsqd.command(b"PING\n") == b"OK"
-        assert lookupd.found("t") == {1}
+        eventually(lambda: nsqd.command(b"PING\n") == b"OK" and lookupd.found("t") == {1})
 
 
 @pytest.mark.parametrize("command", ["gnsqlookupd", "nsqlookupd"])
 def test_tombstone_hides_a_producer_of_a_topic_for_its_lifetime(command: str, tmp_path: Path) -> None:
-    lookupd = Lookupd(_command(command), tmp_path / "lookupd", "--tombstone-lifetime=1s")
+    lookupd = Lookupd(_command(command), tmp_path / "lookupd", "--tombstone-lifetime=2s")
     with lookupd, Nsqd(lookupd) as nsqd, Nsqd(lookupd, {**IDENTITY, "tcp_port": 3, "http_port": 4}) as other:
         for one in (nsqd, other):
             one.register("t", "u")
