@@ -25,7 +25,6 @@ from gnsqd.cluster.lookup import Lookup
 from gnsqd.errors import BrokerError, StartError, StorageError
 from gnsqd.health import Health
 from gnsqd.log import Logger
-from gnsqd.lookupd.embedded import EmbeddedLookupd
 from gnsqd.names import check_limit
 from gnsqd.net.listener import Listener
 from gnsqd.net.stream import TLS
@@ -51,6 +50,7 @@ from gnsqd.wire.tcp import TCPServer
 
 if TYPE_CHECKING:
     from gnsqd.cluster.auth import Auth
+    from gnsqd.lookupd.embedded import EmbeddedLookupd
 
 
 class NSQD:
@@ -164,7 +164,9 @@ class NSQD:
             registry = "" if self._embedded is None else f"; nsqlookupd: {self._embedded.addresses}"
             log.info("DEV: nsqd: %s%s; data: %s", " and ".join(own), registry, options.data_path or ".")
 
-    def _new_embedded(self) -> EmbeddedLookupd:
+    def _new_embedded(self) -> "EmbeddedLookupd":
+        from gnsqd.lookupd.embedded import EmbeddedLookupd  # most daemons have none
+
         options, spawn, spawn_for_client = self._options, self._spawn, self._supervisor.spawn_for_client
         log = self._log.derive(LookupdOptions().log_prefix)
         return EmbeddedLookupd(options, log, spawn, spawn_for_client, self._debug, self._new_topic)

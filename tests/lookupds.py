@@ -66,6 +66,11 @@ class Lookupd:
         assert self.process.poll() is None, self.log()
         return True
 
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
     def log(self) -> str:
         return self._log.read_text("utf-8", "backslashreplace")
 

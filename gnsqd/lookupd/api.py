@@ -6,11 +6,12 @@ topic may have thousands of them. Names of topics and channels need no escapes i
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from time import monotonic_ns
 
 from gnsqd.gotext import dumps
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
-from gnsqd.lookupd.registration_db import PeerInfo, Producer, RegistrationDB
+from gnsqd.lookupd.registration_db import PeerInfo, RegistrationDB
 from gnsqd.names import is_valid_name
 from gnsqd.net.addresses import split_host_port
 from gnsqd.options import LookupdOptions
@@ -78,22 +79,24 @@ class LookupdAPI:
             self._provide(topic)
         if not self._db.has_topic(topic):
             raise HTTPError(404, "TOPIC_NOT_FOUND")
-        host = _host(request)
-        producers = [producer.peer.json_for(host) for producer in self._db.producers(topic) if self._is_found(producer)]
+        host, oldest, lifetime = _host(request), self._oldest(), self._options.tombstone_lifetime
+        producers = [
+            producer.peer.json_for(host)
+            for producer in self._db.producers(topic)
+            if producer.peer.heard >= oldest and not (producer.tombstoned_at and producer.is_tombstoned(lifetime))
+        ]
         channels = _list(self._db.channel_names(topic))
         return EncodedJSON(f'{{"channels":{channels},"producers":[{",".join(producers)}]}}')
 
-    def _is_found(self, producer: Producer) -> bool:
-        return producer.peer.is_active(self._options.inactive_producer_timeout) and not producer.is_tombstoned(
-            self._options.tombstone_lifetime
-        )
+    def _oldest(self) -> int:
+        """When a producer must have been heard of to be active."""
+        return monotonic_ns() - self._options.inactive_producer_timeout
 
     def nodes(self, request: Request) -> EncodedJSON:
         turns = Turns()
-        timeout = self._options.inactive_producer_timeout
-        host = _host(request)
+        host, oldest = _host(request), self._oldest()
         clients = turns.over(list(self._db.clients.values()))
-        rows = [self._node(peer, host) for peer in clients if peer.is_active(timeout)]
+        rows = [self._node(peer, host) for peer in clients if peer.heard >= oldest]
         return EncodedJSON(f'{{"producers":[{",".join(rows)}]}}')
 
     def _node(self, peer: PeerInfo, host: str) -> str:

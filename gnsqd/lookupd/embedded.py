@@ -21,6 +21,8 @@ from gnsqd.options import LookupdOptions, Options
 from gnsqd.version import NSQD_VERSION
 from gnsqd.web.debug import Debug
 
+_ALWAYS = 1 << 63  # later than any time of the clock
+
 
 class OwnPeer(PeerInfo):
     """This gnsqd. It never times out; with `follows_host` its address is the asker's name for it."""
@@ -37,15 +39,13 @@ class OwnPeer(PeerInfo):
             version=NSQD_VERSION,
         )
         self._follows_host = not options.broadcast_address_given
+        self.heard = _ALWAYS
 
     def address_for(self, host: str) -> str:
         return host if host and self._follows_host else self.broadcast_address
 
     def json_for(self, host: str) -> str:
         return self.encode(self.address_for(host))
-
-    def is_active(self, timeout: int) -> bool:
-        return True
 
 
 class EmbeddedLookupd:

@@ -22,11 +22,13 @@ class PeerInfo:
     """One nsqd, by what it reported about itself.
 
     id           the remote address of its connection
+    json         the fields of /lookup
     last_update  when it was last heard of, in ns since 1970
+    heard        the same by the monotonic clock
     """
 
     __slots__ = (
-        "_heard", "broadcast_address", "channels", "hostname", "http_port", "id", "json", "last_update",
+        "broadcast_address", "channels", "heard", "hostname", "http_port", "id", "json", "last_update",
         "tcp_port", "topics", "version",
     )  # fmt: skip
 
@@ -50,7 +52,7 @@ class PeerInfo:
         self.topics: dict[str, Producer] = {}
         self.channels: dict[tuple[str, str], None] = {}
         self.last_update = time_ns()
-        self._heard = monotonic_ns()
+        self.heard = monotonic_ns()
 
     def encode(self, broadcast_address: str) -> str:
         """The fields of /lookup, as JSON with this address."""
@@ -75,14 +77,10 @@ class PeerInfo:
 
     def note_update(self) -> int:
         """It was heard of now; how many nanoseconds that is after the last time."""
-        before = self._heard
+        before = self.heard
         self.last_update = time_ns()
-        self._heard = monotonic_ns()
-        return self._heard - before
-
-    def is_active(self, timeout: int) -> bool:
-        """Whether it was heard of in the last `timeout` nanoseconds."""
-        return monotonic_ns() - self._heard <= timeout
+        self.heard = monotonic_ns()
+        return self.heard - before
 
 
 class Producer:
