@@ -8,6 +8,7 @@ from typing import Any
 
 from gnsqd import process
 from gnsqd.configuration import resolve
+from gnsqd.errors import StartError
 from gnsqd.log import Logger
 from gnsqd.options import OPTIONS
 
@@ -27,7 +28,10 @@ def _start(flags: Mapping[str, Any], config: Mapping[str, Any]) -> int:
 
 
 def _temporary_data_path() -> AbstractContextManager[str]:
-    return TemporaryDirectory(prefix="gnsqd-", ignore_cleanup_errors=True)
+    try:
+        return TemporaryDirectory(prefix="gnsqd-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise StartError(f"failed to create a temporary data path: {error}") from error
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from daemons import DEADLINE, Daemon, StartFailed, eventually, free_port, own_command
+from gnsqd.__main__ import main
 from gnsqd.testing import running
 from lookupds import EMBEDDED, IDENTITY, EmbeddedLookupd, Nsqd
 from nsq_client import Client
@@ -240,6 +241,18 @@ def test_dev_keeps_data_where_it_is_told_to(gnsqd_factory: DaemonFactory) -> Non
     assert dev_line(nsqd).endswith(f"; data: {nsqd.data_path}")
     nsqd.terminate()
     assert (nsqd.data_path / "nsqd.dat").exists()
+
+
+def test_dev_without_a_place_for_its_directory_is_a_fatal_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**_: object) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr("gnsqd.__main__.TemporaryDirectory", fail)
+    assert main(["--dev"]) == 1
+    line = "FATAL: failed to instantiate nsqd - failed to create a temporary data path: no space"
+    assert line in capfd.readouterr().err
 
 
 def test_flags_and_config_file_override_what_dev_sets(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def ping(nsqds: Sequence[Nsqd], stop: threading.Event) -> None:
 
 
 def ask(lookupd: Lookupd, path: str, count: int) -> list[float]:
-    """Seconds of each of so many requests on one connection."""
+    """The seconds of each of `count` requests on one connection."""
     connection = http.client.HTTPConnection(lookupd.http_address, timeout=DEADLINE)
     seconds = []
     for _ in range(count):
