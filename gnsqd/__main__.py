@@ -1,111 +1,37 @@
-"""The `gnsqd` command: flags and config file, signals, exit codes; the daemon itself is `gnsqd.nsqd`.
+"""The `gnsqd` command; the daemon itself is `gnsqd.nsqd`."""
 
-Exit codes: 0 for a clean exit, `--version` and `--help`; 1 for what keeps the daemon from starting or running;
-2 for a bad command line and after SIGQUIT. Everything but `--version` goes to stderr (NSQD-COMPAT 1.1, 9).
-"""
-
-import contextlib
-import gc
-import os
-import resource
-import signal
 import sys
-import time
-from types import FrameType
-from typing import TextIO
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from tempfile import TemporaryDirectory
+from typing import Any
 
-import gevent
-from gevent.util import print_run_info
-
-from gnsqd import gc_tuning
-from gnsqd.configuration import BadValue, FlagError, HelpRequested, load_file, parse_flags, resolve, usage
+from gnsqd import process
+from gnsqd.configuration import resolve
 from gnsqd.errors import StartError
-from gnsqd.log import Level, Logger
-from gnsqd.options import Options
-from gnsqd.version import version_string
-
-_MOST_DESCRIPTORS = 10240  # that macOS gives a process whose hard limit is none
+from gnsqd.log import Logger
+from gnsqd.options import OPTIONS
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the daemon until a signal stops it; returns the exit code."""
-    _reserve_standard_descriptors()
-    try:
-        flags = parse_flags(sys.argv[1:] if argv is None else argv)
-        if flags.get("version"):
-            _write(sys.stdout, f"{version_string()}\n")
-            return 0
-        path = flags.get("config")
-        return _run(resolve(flags, load_file(path) if path else {}))
-    except HelpRequested:
-        _write(sys.stderr, usage())
-        return 0
-    except FlagError as error:
-        _write(sys.stderr, f"{error}\n{usage()}")
-        return 2
-    except BadValue as error:
-        _write(sys.stderr, f"{time.strftime('%Y/%m/%d %H:%M:%S')} {error}\n")
-        return 1
-    except StartError as error:
-        # with nsqd's own prefix, whatever log-prefix is
-        Logger(Options().log_prefix, Level.FATAL).fatal("%s", error.line)
-        return 1
+    return process.run("nsqd", OPTIONS, sys.argv[1:] if argv is None else argv, _start)
 
 
-def _run(options: Options) -> int:
+def _start(flags: Mapping[str, Any], config: Mapping[str, Any]) -> int:
+    options = resolve(flags, config)
     from gnsqd.nsqd import NSQD  # here, because a mistake in a flag should not wait for the whole daemon to load
 
-    _raise_descriptor_limit()
-    gevent.config.track_greenlet_tree = False  # where each was spawned: half a kilobyte a greenlet
-    nsqd = NSQD(options, Logger(options.log_prefix, options.log_level))
-    for number in (signal.SIGINT, signal.SIGHUP):
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup holds
-            gevent.signal_handler(number, nsqd.request_exit, 0)
-    gevent.signal_handler(signal.SIGTERM, nsqd.terminate)
-    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN)
-    # Python's own handler runs even while a greenlet spins, when a dump is needed most
-    signal.signal(signal.SIGQUIT, _dump)
-    nsqd.start()
-    gc_tuning.settle()
-    while not nsqd.wait(gc_tuning.INTERVAL_SECONDS):
-        gc_tuning.collect()
-    code = nsqd.exit()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # else Python, as it ends, makes one more of them deadly
-    return code
+    with _temporary_data_path() if options.dev and not options.data_path else nullcontext(options.data_path) as path:
+        options.data_path = path
+        return process.serve(lambda: NSQD(options, Logger(options.log_prefix, options.log_level)))
 
 
-def _dump(number: int, frame: FrameType | None) -> None:
+def _temporary_data_path() -> AbstractContextManager[str]:
     try:
-        gc.unfreeze()  # gevent finds the greenlets among the collector's objects
-        print_run_info(file=sys.stderr)
-    finally:
-        os._exit(2)
-
-
-def _reserve_standard_descriptors() -> None:
-    """Keep files and sockets off descriptors 0 to 2 where these were closed: C code prints its complaints there."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(descriptor)
-
-
-def _raise_descriptor_limit() -> None:
-    """To the hard limit, as Go's runtime does: every client and every queue on disk takes descriptors."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for limit in (hard, max(soft, _MOST_DESCRIPTORS)):
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-            break
-
-
-def _write(stream: TextIO | None, text: str) -> None:
-    """Print, as far as the stream is open and takes it."""
-    if stream is not None:
-        with contextlib.suppress(OSError):
-            stream.write(text)
-            stream.flush()
+        return TemporaryDirectory(prefix="gnsqd-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise StartError(f"failed to create a temporary data path: {error}") from error
 
 
 if __name__ == "__main__":

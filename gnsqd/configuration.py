@@ -1,5 +1,7 @@
 """Where options come from: the command line, then the TOML config file, then defaults (NSQD-COMPAT 1.1 and 1.3).
 
+The functions take the table of nsqd's options unless they are given another one.
+
 The command line has the syntax of Go's flag package and its messages and usage text: `-name` and `--name` are the same;
 a bool flag takes its value only behind `=`; the first word that is not a flag ends the flags, and whatever follows is
 ignored. Values of the file are coerced as the real daemon does, with its messages, except for what causes failures
@@ -13,9 +15,10 @@ from typing import Any
 from gnsqd import gotext
 from gnsqd.errors import NSQError, StartError
 from gnsqd.log import Level
-from gnsqd.options import OPTIONS, TLS_VERSIONS, Kind, Option, Options, parse_tls_required, parse_tls_version
+from gnsqd.options import DEV, OPTIONS, TLS_VERSIONS, Kind, Option, Options, parse_tls_required, parse_tls_version
 
-_BY_FLAG = {option.flag: option for option in OPTIONS if option.flag}
+Table = Sequence[Option]
+
 _NEEDS_NO_VALUE = (Kind.BOOL, Kind.TLS_REQUIRED)
 
 
@@ -31,12 +34,13 @@ class BadValue(NSQError):
     """A value refused where the real daemon only writes a dated line without prefix, exit 1."""
 
 
-def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
-    """The values of the flags that were given, by the names `Options` has for them.
+def parse_flags(arguments: Sequence[str], options: Table = OPTIONS) -> dict[str, Any]:
+    """The values of the flags that were given, by the names of their options.
 
     Raises FlagError, HelpRequested, or BadValue (for a percentile that is not a number).
     """
     values: dict[str, Any] = {}
+    by_flag = _by_flag(options)
     rest = list(arguments)
     while rest and len(rest[0]) > 1 and rest[0].startswith("-"):
         argument = rest.pop(0)
@@ -46,7 +50,7 @@ def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
         if not name or name[0] in "-=":
             raise FlagError(f"bad flag syntax: {argument}")
         name, equals, text = name.partition("=")
-        option = _BY_FLAG.get(name)
+        option = by_flag.get(name)
         if option is None:
             if name in ("help", "h"):
                 raise HelpRequested
@@ -64,6 +68,10 @@ def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
                 raise FlagError(f"invalid boolean value {gotext.quote(text)} for -{name}: {error}") from None
             raise FlagError(f"invalid value {gotext.quote(text)} for flag -{name}: {error}") from None
     return values
+
+
+def _by_flag(options: Table) -> dict[str, Option]:
+    return {option.flag: option for option in options if option.flag}
 
 
 def _parse(option: Option, text: str, before: Any) -> Any:
@@ -100,12 +108,12 @@ def _percentile(text: str) -> float:
         raise BadValue(f"Could not parse: {text}") from None
 
 
-def usage() -> str:
-    """The text of `--help`. The program is always called nsqd in it; flags that nsqd does not have come at the end."""
-    options = [_BY_FLAG[flag] for flag in sorted(_BY_FLAG)]
-    theirs = "".join(_usage(option) for option in options if not option.ours)
-    ours = "".join(_usage(option) for option in options if option.ours)
-    return f"Usage of nsqd:\n{theirs}\nFlags of gnsqd alone:\n{ours}"
+def usage(program: str = "nsqd", options: Table = OPTIONS) -> str:
+    """The text of `--help`. `program` is the real daemon's name; flags that it does not have come at the end."""
+    rows = [option for _, option in sorted(_by_flag(options).items())]
+    theirs = "".join(_usage(option) for option in rows if not option.ours)
+    ours = "".join(_usage(option) for option in rows if option.ours)
+    return f"Usage of {program}:\n{theirs}\nFlags of g{program} alone:\n{ours}"
 
 
 _TYPE_WORDS = {Kind.STRING: " string", Kind.INT: " int", Kind.DURATION: " duration"}
@@ -168,16 +176,24 @@ def _check_integers(value: object) -> None:
 
 
 def resolve(flags: Mapping[str, Any], config: Mapping[str, Any]) -> Options:
-    """The options that flags (as `parse_flags` gives them) and config file amount to.
+    """nsqd's options by flags and config file; errors as `combine`."""
+    values = combine(flags, config)
+    if values.get("dev"):
+        values = DEV | values
+    return Options(**values, broadcast_address_given="broadcast_address" in values)
+
+
+def combine(flags: Mapping[str, Any], config: Mapping[str, Any], options: Table = OPTIONS) -> dict[str, Any]:
+    """The values that flags (as `parse_flags` gives them) and config file amount to, without defaults.
 
     Unknown keys are ignored. Raises StartError or BadValue, each with the text the real daemon has where it has one.
     """
-    config = _parse_special(config)
+    config = _parse_special({option.cfg: config[option.cfg] for option in options if option.cfg in config})
     values = dict(flags)
-    for option in OPTIONS:
+    for option in options:
         if option.cfg and option.cfg in config and option.name not in flags:
             values[option.name] = _coerce(option, config[option.cfg])
-    return Options(**values)
+    return values
 
 
 # These come first and are checked even where a flag overrides them.

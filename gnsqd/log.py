@@ -46,7 +46,7 @@ class Level(enum.IntEnum):
 
 
 class Logger:
-    """Writes lines of at least `level` to one stream; `level` may be changed at any time."""
+    """Writes lines of at least `level` to one stream; `set_level` changes it at any time."""
 
     def __init__(self, prefix: str, level: Level, stream: TextIO | None = None) -> None:
         self.prefix = prefix
@@ -54,6 +54,17 @@ class Logger:
         self._stream = sys.stderr if stream is None else stream
         self._second = -1
         self._date = ""
+        self._derived: list[Logger] = []
+
+    def derive(self, prefix: str) -> "Logger":
+        """Another logger for the same stream, whose level follows this one's."""
+        derived = Logger(prefix, self.level, self._stream)
+        self._derived.append(derived)
+        return derived
+
+    def set_level(self, level: Level) -> None:
+        for logger in (self, *self._derived):
+            logger.level = level
 
     def debug(self, format: str, *args: object) -> None:
         if self.level <= Level.DEBUG:

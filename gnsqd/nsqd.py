@@ -20,15 +20,17 @@ from gnsqd.broker.environment import Environment
 from gnsqd.broker.guid import GuidFactory
 from gnsqd.broker.queue_scan import QueueScan
 from gnsqd.broker.registry import Registry
+from gnsqd.broker.topic import Topic
 from gnsqd.cluster.lookup import Lookup
-from gnsqd.errors import StartError, StorageError
+from gnsqd.errors import BrokerError, StartError, StorageError
 from gnsqd.health import Health
 from gnsqd.log import Logger
+from gnsqd.names import check_limit
 from gnsqd.net.listener import Listener
 from gnsqd.net.stream import TLS
-from gnsqd.observe.stats import MemoryStats
+from gnsqd.observe.stats import MemoryStats, held
 from gnsqd.observe.statsd import Statsd
-from gnsqd.options import TLS_REQUIRED, Options, validate, validate_after_tls
+from gnsqd.options import TLS_REQUIRED, LookupdOptions, Options, validate, validate_after_tls
 from gnsqd.queues.data_path import DataPath
 from gnsqd.storage import metadata
 from gnsqd.storage.directory import DirLock, FreeDisk
@@ -48,6 +50,7 @@ from gnsqd.wire.tcp import TCPServer
 
 if TYPE_CHECKING:
     from gnsqd.cluster.auth import Auth
+    from gnsqd.lookupd.embedded import EmbeddedLookupd
 
 
 class NSQD:
@@ -73,9 +76,10 @@ class NSQD:
         self._terminating = False
         self._health = Health(self._registry, options.max_msg_size, self._metadata_path, self._syncer, log)
         self._memory = MemoryStats()
-        self._debug = Debug(self._registry, self._memory, self._supervisor.crashes)
+        self._debug = Debug(partial(held, self._registry), self._memory, self._supervisor.crashes)
         self._queue_scan = QueueScan(self._registry, options, log, self._spawn)
         self._lookup = Lookup(self._registry, options, log, self._spawn)
+        self._embedded: EmbeddedLookupd | None = None
         self._statsd = Statsd(self._registry, options, self._memory, log, self._spawn)
         self._service_manager = ServiceManager(self._registry, self._drain, log)
 
@@ -109,6 +113,8 @@ class NSQD:
         # /config shows what is registered with nsqlookupd
         options.broadcast_tcp_port = options.broadcast_tcp_port or max(tcp_listener.port, 0)
         options.broadcast_http_port = options.broadcast_http_port or max(http_port, 0)
+        if options.embedded_lookupd_tcp_address or options.embedded_lookupd_http_address:
+            self._embedded = self._new_embedded()
         self._auth = self._open_auth(client_roots) if options.auth_http_addresses else None
         authenticate = None if self._auth is None else self._auth.query
         spawn_for_client = self._supervisor.spawn_for_client
@@ -136,6 +142,8 @@ class NSQD:
         self._spawn("tcpServer", self._tcp_server.serve)
         for server in self._http_servers:
             self._spawn("httpServer", server.serve)
+        if self._embedded is not None:
+            self._embedded.start()
         self._queue_scan.start()
         self._spawn("syncLoop", self._syncer.syncLoop)
         self._spawn("journalLoop", self._data_path.journals.journal_loop)
@@ -150,6 +158,28 @@ class NSQD:
         self._statsd.start()
         self._spawn("reportLoop", self._service_manager.report_loop)
         self._service_manager.ready()
+        if options.dev:
+            listeners = {"TCP": tcp_listener, "HTTP": http_listener, "HTTPS": https_listener}
+            own = [f"{listener.address} ({kind})" for kind, listener in listeners.items() if listener is not None]
+            registry = "" if self._embedded is None else f"; nsqlookupd: {self._embedded.addresses}"
+            log.info("DEV: nsqd: %s%s; data: %s", " and ".join(own), registry, options.data_path or ".")
+
+    def _new_embedded(self) -> "EmbeddedLookupd":
+        from gnsqd.lookupd.embedded import EmbeddedLookupd  # most daemons have none
+
+        options, spawn, spawn_for_client = self._options, self._spawn, self._supervisor.spawn_for_client
+        log = self._log.derive(LookupdOptions().log_prefix)
+        return EmbeddedLookupd(options, log, spawn, spawn_for_client, self._debug, self._new_topic)
+
+    def _new_topic(self, name: str) -> Topic | None:
+        """The topic that a consumer looks for, unless none can be created now. May yield."""
+        try:
+            if not self._registry.draining:
+                check_limit(name, self._registry.topics, self._options.max_topics, "topics")
+                return self._registry.get_topic(name)
+        except (BrokerError, StorageError) as error:
+            self._log.warn("TOPIC(%s): not created for a lookup - %s", name, error)
+        return None
 
     def _prepare_tls(self) -> tuple[Callable[[], TLS] | None, bytes]:
         """What makes the TLS layer of a connection, None without a certificate, and the roots for our own requests."""
@@ -168,11 +198,16 @@ class NSQD:
             ids=GuidFactory(self._options.node_id),
             open_store=self._data_path.open_store,
             notify=self._notify,
-            channels_to_precreate=self._lookup.channels_to_precreate,
+            channels_to_precreate=self._channels_to_precreate,
             spawn=self._spawn,
             free_disk=self._free_disk,
             note_dead=self._dead_letters.note,
         )
+
+    def _channels_to_precreate(self, topic: str) -> list[str]:
+        """The channels that any nsqlookupd lists. Yields."""
+        embedded = [] if self._embedded is None else self._embedded.channels(topic)
+        return sorted({*embedded, *self._lookup.channels_to_precreate(topic)})
 
     def _check_exit(self) -> None:
         if self._registry.loading and self._exit_requested.is_set():
@@ -215,6 +250,8 @@ class NSQD:
             self._metadata_file.note_change()
         self._registry.note_change()
         self._lookup.notify(changed)
+        if self._embedded is not None:
+            self._embedded.notify(changed)
 
     # Exit
 
@@ -254,6 +291,7 @@ class NSQD:
             self._tcp_server.close,
             self._debug.stop,
             *(server.close for server in self._http_servers),
+            *([] if self._embedded is None else [self._embedded.close]),
             self._drain.stop,
             self._bounds_exit.set,
             self._dead_letters.stop,

@@ -1,8 +1,8 @@
-"""The one table of options: every flag of nsqd, its config key, default and help text.
+"""The tables of options: every flag of nsqd and of nsqlookupd, its config key, default and help text.
 
-The table is the body of `Options`: a field is a row, `OPTIONS` lists them in order of declaration. The parsers
-of the command line and the config file (`configuration`) and `/config/:opt` read it and define nothing themselves.
-Facts: NSQD-COMPAT 1.2 to 1.4.
+A table is the body of a class, `Options` or `LookupdOptions`: a field is a row, `OPTIONS` and `LOOKUPD_OPTIONS` list
+them in order of declaration. The parsers of the command line and the config file (`configuration`) and `/config/:opt`
+read them and define nothing themselves. Facts: NSQD-COMPAT 1.2 to 1.4 and 6.3.
 """
 
 import dataclasses
@@ -28,6 +28,13 @@ TLS_REQUIRED = 2
 
 BOUNDS = ("max_channel_depth", "max_topic_bytes", "message_ttl", "min_free_disk")
 MOST_ATTEMPTS = 0xFFFF  # that are counted
+
+# What --dev sets where flags and config file do not.
+DEV: dict[str, Any] = {
+    "embedded_lookupd_tcp_address": "0.0.0.0:4160",
+    "embedded_lookupd_http_address": "0.0.0.0:4161",
+    "lookup_creates_topics": True,
+}
 
 TLS_VERSIONS = {"tls1.0": 769, "tls1.1": 770, "tls1.2": 771, "tls1.3": 772}
 
@@ -119,6 +126,7 @@ class Options:
     broadcast_address: str = _row(
         _HOSTNAME, "address that will be registered with lookupd (defaults to the OS hostname)"
     )
+    broadcast_address_given: bool = _row(False, flag="", cfg="")  # not the default
     broadcast_tcp_port: int = _row(
         0, "TCP port that will be registered with lookupd (defaults to the TCP port that this nsqd is listening on)"
     )
@@ -300,10 +308,64 @@ class Options:
     )
     http_idle_timeout: int = _duration(0, "time limit for an idle HTTP connection (default 0, i.e., none)", ours=True)
 
+    dev: bool = _row(
+        False,
+        "serve a development environment: nsqlookupd in the same process, topics that consumers look up, and data in a "
+        "temporary directory; the other flags override each of these",
+        ours=True,
+    )
+    embedded_lookupd_tcp_address: str = _row(
+        "", "<addr>:<port> where nsqlookupd in this process listens for nsqds", ours=True
+    )
+    embedded_lookupd_http_address: str = _row(
+        "", "<addr>:<port> where nsqlookupd in this process listens for consumers", ours=True
+    )
+    lookup_creates_topics: bool = _row(
+        False,
+        "create a topic when a consumer looks it up at nsqlookupd in this process, and no nsqd has it",
+        ours=True,
+    )
+
     @property
     def bounded(self) -> bool:
         """Whether any limit on queues is set."""
         return any(getattr(self, name) for name in BOUNDS)
+
+
+@dataclasses.dataclass(kw_only=True)
+class LookupdOptions:
+    """The values that nsqlookupd runs with, as `Options`."""
+
+    version: bool = _row(False, "print version string", cfg="")
+    config: str = _row("", "path to config file", cfg="")
+    log_level: Level = _row(Level.INFO, "set log verbosity: debug, info, warn, error, or fatal")
+    log_prefix: str = _row("[nsqlookupd] ", "log message prefix")
+    verbose: bool = _row(False, "[deprecated] has no effect, use --log-level", cfg="")
+    tcp_address: str = _row("0.0.0.0:4160", "<addr>:<port> to listen on for TCP clients")
+    http_address: str = _row("0.0.0.0:4161", "<addr>:<port> to listen on for HTTP clients")
+    broadcast_address: str = _row(_HOSTNAME, "address of this lookupd node, (default to the OS hostname)")
+    inactive_producer_timeout: int = _duration(
+        5 * MINUTE, "duration of time a producer will remain in the active list since its last ping"
+    )
+    tombstone_lifetime: int = _duration(
+        45 * SECOND, "duration of time a producer will remain tombstoned if registration remains"
+    )
+
+    max_registrations: int = _row(
+        1_000_000,
+        "maximum number of topics, channels and producers of each, counted together (0, i.e., unlimited)",
+        ours=True,
+    )
+    max_tcp_connections: int = _row(
+        0, "maximum number of TCP connections; further ones are closed at once (default 0, i.e., unlimited)", ours=True
+    )
+    max_http_connections: int = _row(
+        0, "maximum number of HTTP connections; further ones are closed at once (default 0, i.e., unlimited)", ours=True
+    )
+    magic_timeout: int = _duration(
+        MINUTE, "time limit for a TCP client to send the protocol's magic (0, i.e., none)", ours=True
+    )
+    http_idle_timeout: int = _duration(0, "time limit for an idle HTTP connection (default 0, i.e., none)", ours=True)
 
 
 _ACRONYMS = {word.lower(): word for word in ("TCP", "HTTP", "HTTPS", "TLS", "E2E")} | {"nsqlookupd": "NSQLookupd"}
@@ -317,6 +379,7 @@ def _option(field: "dataclasses.Field[Any]") -> Option:
 
 
 OPTIONS: tuple[Option, ...] = tuple(_option(field) for field in dataclasses.fields(Options))
+LOOKUPD_OPTIONS: tuple[Option, ...] = tuple(_option(field) for field in dataclasses.fields(LookupdOptions))
 
 
 def parse_tls_required(text: str) -> int:

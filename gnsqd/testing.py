@@ -22,7 +22,8 @@ START_SECONDS = 30.0
 EXIT_SECONDS = 30.0
 
 _SHOWN = 4000  # characters of the log in an error
-_LISTENING = re.compile(r"\b(TCP|HTTP): listening on (\S+:\d+)$", re.MULTILINE)
+# Not of the nsqlookupd that may be in the same process.
+_LISTENING = re.compile(r"^(?!\[nsqlookupd\] ).*\b(TCP|HTTP): listening on (\S+:\d+)$", re.MULTILINE)
 
 
 class StartFailed(Exception):

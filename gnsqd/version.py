@@ -13,9 +13,9 @@ VERSION = "0.1.0"
 NSQD_VERSION = "1.3.0"
 
 
-def version_string() -> str:
+def version_string(program: str = "nsqd") -> str:
     """The line `--version` prints, in the shape of the real daemon's `nsqd v1.3.0 (built w/go1.19.8)`."""
-    return f"nsqd v{NSQD_VERSION} (built w/gnsqd-{VERSION}-py{sys.version.split()[0]})"
+    return f"{program} v{NSQD_VERSION} (built w/gnsqd-{VERSION}-py{sys.version.split()[0]})"
 
 
 def lane() -> str:

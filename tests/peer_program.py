@@ -5,6 +5,7 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,19 +13,11 @@ from typing import Any
 from daemons import DEADLINE, eventually
 
 
-class PeerProgram:
-    """One program; `with` ends it. `address["HTTP"]` is where it listens: host and port in one text."""
+class Server:
+    """What answers over HTTP. `address["HTTP"]` is where it listens: host and port in one text."""
 
-    def __init__(self, binary: Path, log: Path, *flags: str, kinds: tuple[str, ...] = ("HTTP",)) -> None:
-        self._log = log
-        self.address: dict[str, str] = {}
-        with log.open("wb") as output:
-            self._process = subprocess.Popen([os.fspath(binary), *flags], stdout=output, stderr=subprocess.STDOUT)
-        for kind in kinds:
-            line = re.compile(rf"\b{kind}: listening on (\S+)$", re.MULTILINE)
-            found = eventually(lambda line=line: self._process.poll() or line.search(log.read_text()))  # type: ignore[misc]
-            assert isinstance(found, re.Match), log.read_text()
-            self.address[kind] = found[1]
+    def __init__(self, address: dict[str, str]) -> None:
+        self.address = address
 
     def ask(self, method: str, path: str, **body: str) -> tuple[int, Any]:
         """Status and what is in the JSON that comes back."""
@@ -37,6 +30,24 @@ class PeerProgram:
         finally:
             connection.close()
 
+
+class PeerProgram(Server):
+    """One program; `with` ends it."""
+
+    def __init__(
+        self, command: Path | Sequence[str], log: Path, *flags: str, kinds: tuple[str, ...] = ("HTTP",)
+    ) -> None:
+        super().__init__({})
+        self._log = log
+        with log.open("wb") as output:
+            argv = [os.fspath(command)] if isinstance(command, Path) else command
+            self._process = subprocess.Popen([*argv, *flags], stdout=output, stderr=subprocess.STDOUT)
+        for kind in kinds:
+            line = re.compile(rf"\b{kind}: listening on (\S+)$", re.MULTILINE)
+            found = eventually(lambda line=line: self._process.poll() or line.search(log.read_text()))  # type: ignore[misc]
+            assert isinstance(found, re.Match), log.read_text()
+            self.address[kind] = found[1]
+
     def __enter__(self) -> "PeerProgram":
         return self
 
@@ -47,6 +58,6 @@ class PeerProgram:
         self._process.wait(DEADLINE)
 
 
-def start_nsqlookupd(binary: Path, log: Path) -> PeerProgram:
+def start_nsqlookupd(command: Path | Sequence[str], log: Path) -> PeerProgram:
     flags = ["--broadcast-address=127.0.0.1", "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]
-    return PeerProgram(binary, log, *flags, kinds=("TCP", "HTTP"))
+    return PeerProgram(command, log, *flags, kinds=("TCP", "HTTP"))

@@ -27,7 +27,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, NoReturn
 
-MODULES = ("gnsqd", "nsqadmin_cli")
+MODULES = ("gnsqd", "gnsqd.lookupd", "nsqadmin_cli")
 
 _REQUEST_SIZE = 1 << 20
 

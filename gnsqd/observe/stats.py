@@ -7,7 +7,7 @@ made from it. Nothing is stored here: a snapshot reads the broker's counters on 
 import gc
 import resource
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
@@ -223,6 +223,21 @@ def client_row(stats: ClientStats) -> Row:
     if stats.pub_counts:
         row["pub_counts"] = [{"topic": topic, "count": count} for topic, count in stats.pub_counts]
     return row
+
+
+def held(registry: Registry) -> dict[str, int]:
+    """Topics, channels and messages in memory, counted. Yields."""
+    counts = Counter(topics=0, channels=0, messages_in_memory=0, in_flight=0, deferred=0)
+    turns = Turns()
+    for topic in turns.over(list(registry.topics.values())):
+        counts["topics"] += 1
+        counts["messages_in_memory"] += topic.depth - topic.backend_depth
+        for channel in turns.over(list(topic.channels.values())):
+            counts["channels"] += 1
+            counts["messages_in_memory"] += channel.depth - channel.backend_depth
+            counts["in_flight"] += channel.in_flight_count
+            counts["deferred"] += channel.deferred_count
+    return dict(counts)
 
 
 class MemoryStats:

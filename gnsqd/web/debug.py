@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from traceback import walk_stack
 from types import FrameType
@@ -25,7 +25,6 @@ from gevent.hub import Hub
 from greenlet import getcurrent
 
 from gnsqd import gc_tuning
-from gnsqd.broker.registry import Registry
 from gnsqd.gotext import NumberError, parse_int
 from gnsqd.hub.cooperative import Turns
 from gnsqd.observe.stats import MemoryStats
@@ -49,12 +48,14 @@ _PAGES = {
 
 class Debug:
     """The endpoints of one daemon. Owns the record of its greenlets, from `start` to `stop`; `crashes` counts the ones
-    that ended by an unexpected exception, by kind."""
+    that ended by an unexpected exception, by kind. `held()` counts what the daemon holds, and may yield."""
 
-    def __init__(self, registry: Registry, memory: MemoryStats, crashes: Mapping[str, int]) -> None:
+    def __init__(
+        self, held: Callable[[], Mapping[str, object]], memory: MemoryStats, crashes: Mapping[str, int]
+    ) -> None:
         self.memory = memory
         self.crashes = crashes
-        self._registry = registry
+        self._held = held
         self._greenlets: WeakSet[Greenlet[..., object]] = WeakSet()
         self._profiling = False
         self._stopped = Event()
@@ -75,7 +76,10 @@ class Debug:
     # At pprof's paths
 
     def index(self, request: Request) -> Content:
-        rows = [f"<tr><td><a href='{name}'>{name}</a></td><td>{what}</td></tr>\n" for name, what in _PAGES.items()]
+        rows = [
+            f"<tr><td><a href='/debug/pprof/{name}'>{name}</a></td><td>{what}</td></tr>\n"
+            for name, what in _PAGES.items()
+        ]
         title = "<title>/debug/pprof/</title>"
         page = f"<html>\n<head>{title}</head>\n<body>\n<table>\n{''.join(rows)}</table>\n</body>\n</html>\n"
         return Content(page.encode(), "text/html; charset=utf-8")
@@ -116,7 +120,7 @@ class Debug:
         figures |= self.memory.row()
         for generation, stats in enumerate(gc.get_stats()):
             figures[f"gc_generation_{generation}"] = ", ".join(f"{stats[name]} {name}" for name in stats)
-        figures |= self._held()
+        figures |= {"greenlets": self.greenlet_count(), **self._held()}
         return "heap profile:\n" + "".join(f"{name} = {value}\n" for name, value in figures.items())
 
     def profile(self, request: Request) -> Content:
@@ -162,20 +166,6 @@ class Debug:
         for one in Turns().over(list(self._greenlets)):
             if not one.dead:
                 yield one.name, _stack(sys._getframe() if one is getcurrent() else one.gr_frame)
-
-    def _held(self) -> dict[str, object]:
-        """The broker's counts. Yields."""
-        held: Counter[str] = Counter(topics=0, channels=0, messages_in_memory=0, in_flight=0, deferred=0)
-        turns = Turns()
-        for topic in turns.over(list(self._registry.topics.values())):
-            held["topics"] += 1
-            held["messages_in_memory"] += topic.depth - topic.backend_depth
-            for channel in turns.over(list(topic.channels.values())):
-                held["channels"] += 1
-                held["messages_in_memory"] += channel.depth - channel.backend_depth
-                held["in_flight"] += channel.in_flight_count
-                held["deferred"] += channel.deferred_count
-        return {"greenlets": self.greenlet_count(), **held}
 
 
 def _kind(name: str) -> str:

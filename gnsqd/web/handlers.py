@@ -226,7 +226,7 @@ class API:
         except ValueError as error:
             raise HTTPError(400, "INVALID_VALUE") from error
         setattr(self._options, option.name, value)
-        self._log.level = self._options.log_level
+        self._log.set_level(self._options.log_level)
         self._lookup.set_addresses(self._options.nsqlookupd_tcp_addresses or [])
         return self.get_config(request)
 

@@ -24,7 +24,6 @@ from gnsqd.gotext import dumps, format_duration, quote
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
 from gnsqd.names import TooMany
-from gnsqd.options import Options
 from gnsqd.web.http11 import Request, render
 
 
@@ -52,6 +51,12 @@ class JSON(NamedTuple):
     """An answer that is always JSON, even strings and None."""
 
     value: object
+
+
+class EncodedJSON(NamedTuple):
+    """An answer that is JSON already."""
+
+    text: str
 
 
 class Role(IntEnum):
@@ -131,9 +136,10 @@ _V1_JSON = _V1 + _JSON
 
 
 class Router:
-    """Dispatches requests to the methods of one `api`. `respond` never raises for errors of handlers."""
+    """Dispatches requests to the methods of one `api`; `options` has the limits of bodies. `respond` never raises for
+    errors of handlers."""
 
-    def __init__(self, api: object, options: Options, log: Logger, routes: tuple[Route, ...] = ROUTES) -> None:
+    def __init__(self, api: object, options: object, log: Logger, routes: tuple[Route, ...] = ROUTES) -> None:
         self._options = options
         self._log = log
         self._endpoints: dict[str, dict[str, tuple[Route, Handler]]] = {}
@@ -279,6 +285,8 @@ def _dress(request: Request, status: int, result: object, v1: bool, headers: byt
         return render(request, status, result.body, b"Content-Type: %s\r\n" % result.content_type.encode())
     if result is None:
         return render(request, status, b"", _V1 if v1 else b"")
+    if isinstance(result, EncodedJSON):
+        return render(request, status, result.text.encode(), _V1_JSON)
     if isinstance(result, JSON):
         result = result.value
     return render(request, status, "".join(_json(result, Turns())).encode(), _V1_JSON)

@@ -23,7 +23,7 @@ from gnsqd.log import Logger
 from gnsqd.net.connection import Connection
 from gnsqd.net.listener import Listener
 from gnsqd.net.stream import TLS, StreamError
-from gnsqd.options import SECOND, Options
+from gnsqd.options import SECOND
 from gnsqd.web.http11 import Request, RequestReader
 
 REQUEST_TIMEOUT = 60.0  # seconds for a head, and as many for a body, which has more for what has arrived:
@@ -49,6 +49,13 @@ class Responder(Protocol):
         """The response to send. May yield."""
 
 
+class Limits(Protocol):
+    """The options of a server."""
+
+    http_idle_timeout: int
+    max_http_connections: int
+
+
 @dataclass(eq=False)
 class HTTPServer:
     """Owns the listener and the connections that came by it. `spawn(name, body)` starts a greenlet; with
@@ -57,7 +64,7 @@ class HTTPServer:
 
     _listener: Listener
     _router: Responder
-    _options: Options
+    _options: Limits
     _log: Logger
     _spawn: Spawn
     _new_tls: Callable[[], TLS] | None = None

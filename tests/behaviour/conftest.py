@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from daemons import PEERS, Daemon, own_command
+from lookupds import REAL_COMMAND, Lookupd, LookupdPair, own_lookupd_command
 from nsq_client import Client
 
 _numbers = itertools.count()
@@ -54,3 +55,21 @@ def publisher(nsqd: Daemon) -> Client:
 def topic() -> str:
     """A topic name that no other test uses."""
     return f"topic{next(_numbers)}"
+
+
+@pytest.fixture
+def lookupd_pair(tmp_path: Path, peer_binary: Callable[[str], Path]) -> Iterator[LookupdPair]:
+    """Both nsqlookupds, ours first."""
+    peer_binary("nsqlookupd")
+    with (
+        Lookupd(own_lookupd_command(), tmp_path / "gnsqlookupd") as ours,
+        Lookupd(REAL_COMMAND, tmp_path / "nsqlookupd") as real,
+    ):
+        yield ours, real
+
+
+@pytest.fixture
+def lookupd(tmp_path: Path) -> Iterator[Lookupd]:
+    """Ours."""
+    with Lookupd(own_lookupd_command(), tmp_path / "gnsqlookupd") as lookupd:
+        yield lookupd

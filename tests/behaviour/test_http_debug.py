@@ -151,7 +151,7 @@ def test_pprof_is_not_logged_and_the_rest_is(nsqd: Daemon) -> None:
 
 def test_index_links_to_every_page(gnsqd: Daemon) -> None:
     _, headers, page = answer(gnsqd, "GET /debug/pprof/")
-    links = re.findall(r"<a href='(\w+)'>", page)
+    links = re.findall(r"<a href='/debug/pprof/(\w+)'>", page)
     assert headers == {"Content-Type": "text/html; charset=utf-8"}
     assert sorted(links) == ["block", "cmdline", "goroutine", "heap", "profile", "symbol", "threadcreate"]
     assert [ask(gnsqd, f"GET /debug/pprof/{link}?seconds=1")[0] for link in links] == [200] * len(links)

@@ -115,6 +115,10 @@ PROOFS = {
     "max-topics": "faults/test_limits.py::test_topics_and_channels_have_an_end_where_that_is_asked_for",
     "max-channels": "faults/test_limits.py::test_topics_and_channels_have_an_end_where_that_is_asked_for",
     "magic-timeout": "faults/test_limits.py::test_magic_has_to_come_in_time",
+    "dev": "behaviour/test_embedded_lookupd.py::test_dev_has_a_directory_of_its_own_and_removes_it",
+    "embedded-lookupd-tcp-address": "behaviour/test_embedded_lookupd.py::test_each_address_is_enough",
+    "embedded-lookupd-http-address": "behaviour/test_embedded_lookupd.py::test_each_address_is_enough",
+    "lookup-creates-topics": "behaviour/test_embedded_lookupd.py::test_topic_that_is_looked_up_is_there",
     "http-idle-timeout": "faults/test_limits.py::test_idle_http_connections_are_closed_where_that_is_asked_for",
 }
 

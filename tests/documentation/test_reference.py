@@ -6,10 +6,11 @@ import shlex
 import click
 import pytest
 
-from documentation.markdown import DOCS, PAGES, code
+from documentation.markdown import DOCS, PAGES, ROOT, code
 from documentation.writers import load_writer
+from gnsqd.lookupd.api import LOOKUPD_ROUTES
 from gnsqd.observe.stats import STAT_FIELDS
-from gnsqd.options import OPTIONS
+from gnsqd.options import LOOKUPD_OPTIONS, OPTIONS
 from gnsqd.web.routes import ROUTES
 from gnsqd.wire.codec import GRAMMAR
 from nsqadmin_cli.cli import cli
@@ -18,6 +19,7 @@ from pyspark_nsq.options import OPTIONS as SPARK_OPTIONS
 from pyspark_nsq_diskqueue.options import OPTIONS as DISKQUEUE_OPTIONS
 
 FLAGS = {option.flag for option in OPTIONS if option.flag} | {"help"}
+LOOKUPD_FLAGS = {option.flag for option in LOOKUPD_OPTIONS} | {"help"}
 WRITER = load_writer("write_reference")
 
 
@@ -43,11 +45,24 @@ def test_speed_is_what_was_measured() -> None:
         assert path.read_text("utf-8") == text, f"{path.name}: run `make options`"
 
 
+def test_errors_of_nsqlookupd_are_documented() -> None:
+    source = (ROOT / "gnsqd/lookupd/api.py").read_text("utf-8")
+    codes = re.findall(r'HTTPError\(\d+, "([A-Z_]+)"\)', source)
+    codes += [f"MISSING_ARG_{name.upper()}" for name in re.findall(r'_required\(.*?"(\w+)"\)', source)]
+    assert len(set(codes)) > 5
+    text = (DOCS / "lookupd.md").read_text("utf-8")
+    assert [code for code in codes if f"`{code}`" not in text] == []
+
+
 @pytest.mark.parametrize(
     "page, names",
     [
         ("options.md", {f"--{option.flag}" for option in OPTIONS if option.flag}),
         ("http.md", {f"{route.method} {route.path}" for route in ROUTES} | set(WRITER.http_errors())),
+        (
+            "lookupd.md",
+            {f"{route.method} {route.path}" for route in LOOKUPD_ROUTES if not route.path.startswith("/debug/pprof/")},
+        ),
         ("tcp.md", WRITER.wire_errors()),
         ("statistics.md", {field.name for level in STAT_FIELDS.values() for field in level}),
         ("metrics.md", {WRITER.metric(level, field) for level, fields in STAT_FIELDS.items() for field in fields}),
@@ -93,12 +108,13 @@ def typed(command: str) -> list[tuple[str, list[str]]]:
     return found
 
 
-def test_flags_that_pages_type_exist() -> None:
-    lines = typed("gnsqd")
-    assert len(lines) > 10
+@pytest.mark.parametrize("command, known, count", [("gnsqd", FLAGS, 10), ("gnsqlookupd", LOOKUPD_FLAGS, 0)])
+def test_flags_that_pages_type_exist(command: str, known: set[str], count: int) -> None:
+    lines = typed(command)
+    assert len(lines) > count
     for place, arguments in lines:
         flags = {word.lstrip("-").partition("=")[0] for word in arguments if word.startswith("-")}
-        assert flags <= FLAGS, f"{place}: no flag {flags - FLAGS}"
+        assert flags <= known, f"{place}: no flag {flags - known}"
 
 
 def test_commands_of_gnsqadmin_that_pages_type_can_be_run() -> None:
@@ -119,7 +135,7 @@ def test_commands_of_gnsqadmin_that_pages_type_can_be_run() -> None:
 def test_options_that_texts_name_exist() -> None:
     """In the pages about the daemon: what is written `--like-this` is a flag of gnsqd or of gnsqadmin."""
     words = re.findall(r"`(--[a-z0-9-]+)", (DOCS / "gnsqadmin.md").read_text("utf-8"))
-    known = {f"--{flag}" for flag in FLAGS} | set(words) | set(WORDS_OF_OTHERS)
+    known = {f"--{flag}" for flag in FLAGS | LOOKUPD_FLAGS} | set(words) | set(WORDS_OF_OTHERS)
     for page in ABOUT_DAEMON:
         reported = set(re.findall(r"`(--[a-z0-9-]+)", (DOCS / page).read_text("utf-8")))
         assert reported <= known, f"{page}: {reported - known}"
@@ -132,6 +148,7 @@ ABOUT_DAEMON = (
     "disk-queue.md",
     "greenlets.md",
     "http.md",
+    "lookupd.md",
     "message.md",
     "move.md",
     "operations.md",
@@ -145,7 +162,6 @@ ABOUT_DAEMON = (
     "watch.md",
 )
 WORDS_OF_OTHERS = (
-    *("--inactive-producer-timeout", "--tombstone-lifetime"),  # nsqlookupd
     *("--http-client-tls-cert", "--http-client-tls-key"),  # nsqadmin
     *("--cap-drop", "--read-only", "--sdnotify"),  # container engines
 )

@@ -1,4 +1,5 @@
-"""A data path that gnsqd and the real nsqd hand over to each other (tests/handover.py), and real nsqlookupds."""
+"""A data path that gnsqd and the real nsqd hand over to each other (tests/handover.py), and nsqlookupds of both
+kinds."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from handover import DaemonFactory
-from interop.cluster import Lookupd
+from lookupds import REAL_COMMAND, Lookupd, own_lookupd_command
 
 
 @pytest.fixture
@@ -16,20 +17,24 @@ def start_first(nsqd_factory: DaemonFactory, peer_binary: Callable[[str], Path])
     return nsqd_factory
 
 
-@pytest.fixture
-def make_lookupd(peer_binary: Callable[[str], Path], tmp_path: Path) -> Iterator[Callable[..., Lookupd]]:
-    """An nsqlookupd that has not been started yet, any number of times; argument as its class."""
+@pytest.fixture(params=["gnsqlookupd", "nsqlookupd"])
+def make_lookupd(
+    request: pytest.FixtureRequest, peer_binary: Callable[[str], Path], tmp_path: Path
+) -> Iterator[Callable[..., Lookupd]]:
+    """An nsqlookupd, ours and in another test the real one, that has not been started yet; any number of times."""
     made: list[Lookupd] = []
 
     def make(tcp_port: int = 0) -> Lookupd:
         directory = tmp_path / f"nsqlookupd-{len(made)}"
-        directory.mkdir()
-        made.append(Lookupd(peer_binary("nsqlookupd"), directory, tcp_port))
+        made.append(Lookupd(command, directory, tcp_port=tcp_port))
         return made[-1]
 
+    peer_binary("nsqlookupd")
+    command = own_lookupd_command() if request.param == "gnsqlookupd" else REAL_COMMAND
     yield make
     for each in made:
         each.kill()
+        assert "Traceback (most" not in each.log(), each.log()
 
 
 @pytest.fixture

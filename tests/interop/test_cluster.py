@@ -13,7 +13,8 @@ import pytest
 
 from daemons import DEADLINE, Daemon, eventually, free_port, own_command
 from handover import REAL
-from interop.cluster import Lookupd, Program, is_registered, port, post
+from interop.cluster import Program, is_registered, port, post
+from lookupds import Lookupd
 from peer_program import PeerProgram
 
 pytestmark = pytest.mark.peer

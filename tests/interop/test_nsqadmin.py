@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from daemons import Daemon, eventually, own_command
+from lookupds import EMBEDDED, EmbeddedLookupd, own_lookupd_command
 from nsq_client import Client
-from peer_program import PeerProgram, start_nsqlookupd
+from peer_program import PeerProgram, Server, start_nsqlookupd
 
 pytestmark = pytest.mark.peer
 
@@ -31,7 +32,7 @@ class Site(NamedTuple):
 
     nsqd: Daemon
     admin: PeerProgram
-    lookupd: PeerProgram | None
+    lookupd: Server | None
 
     @property
     def node(self) -> str:
@@ -57,25 +58,36 @@ class Site(NamedTuple):
             ports += [(self.lookupd.address[kind].rpartition(":")[2], f"LOOKUPD-{kind}") for kind in ("HTTP", "TCP")]
         for port, name in ports:
             text = re.sub(rf"\b{port}\b", name, text)
-        text = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:CLIENT", text)
+        remote = r'127\.0\.0\.1:\d+|(?<=HTTP/)127\.0\.0\.1:TCP|(?<="remote_address": ")127\.0\.0\.1:TCP'
+        text = re.sub(remote, "127.0.0.1:CLIENT", text)
         return re.sub(r'"(connect_ts|connected)": \d+', r'"\1": 0', text)
 
 
 Launch = Callable[[list[str], str], Site]
 
 
-@pytest.fixture(params=["nsqlookupd", "nsqd-http-address"])
+@pytest.fixture(params=["nsqlookupd", "gnsqlookupd", "embedded", "nsqd-http-address"])
 def launch(request: pytest.FixtureRequest, peer_binary: Callable[[str], Path], tmp_path: Path) -> Iterator[Launch]:
-    """Start a daemon by command and name, and the programs that watch it."""
+    """Start a daemon by command and name, and the programs that watch it. `gnsqlookupd` is ours beside our daemon, and
+    `embedded` ours inside our daemon; the real daemon has the real one."""
     with ExitStack() as stack:
 
         def start(command: list[str], name: str) -> Site:
             flags = ["--broadcast-address=127.0.0.1"]
-            lookupd = None
-            if request.param == "nsqlookupd":
-                lookupd = stack.enter_context(start_nsqlookupd(peer_binary("nsqlookupd"), tmp_path / f"{name}-lookupd"))
+            lookupd: Server | None = None
+            own = command == own_command()
+            embedded = request.param == "embedded" and own
+            if embedded:
+                flags = [*EMBEDDED]  # with the address by which nsqadmin asks
+            elif request.param != "nsqd-http-address":
+                own = request.param == "gnsqlookupd" and own
+                lookupd_command = own_lookupd_command() if own else [str(peer_binary("nsqlookupd"))]
+                lookupd = stack.enter_context(start_nsqlookupd(lookupd_command, tmp_path / f"{name}-lookupd"))
                 flags.append(f"--lookupd-tcp-address={lookupd.address['TCP']}")
             nsqd = stack.enter_context(Daemon(command, tmp_path / name, *flags))
+            if embedded:
+                inside = EmbeddedLookupd(nsqd)
+                lookupd = Server({"TCP": inside.tcp_address, "HTTP": inside.http_address})
             watched = f"--nsqd-http-address=127.0.0.1:{nsqd.http_address[1]}"
             if lookupd is not None:
                 watched = f"--lookupd-http-address={lookupd.address['HTTP']}"

@@ -13,7 +13,8 @@ import pytest
 
 from daemons import Daemon, eventually, free_port
 from exposition import labels, series
-from interop.cluster import Lookupd, Pretender, is_registered, post
+from interop.cluster import Pretender, is_registered, post
+from lookupds import Lookupd
 from nsq_client import Client, sized
 
 pytestmark = pytest.mark.peer

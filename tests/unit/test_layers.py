@@ -21,9 +21,11 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
     ("gnsqd.pytest_plugin",),
     ("gnsqd.testing",),
-    ("gnsqd.__main__",),
+    ("gnsqd.__main__", "gnsqd.lookupd.__main__"),
+    ("gnsqd.process",),
     ("gnsqd.configuration",),
     ("gnsqd.nsqd",),
+    ("gnsqd.lookupd",),
     ("gnsqd.supervisor", "gnsqd.systemd", "gnsqd.health"),
     ("gnsqd.web",),
     ("gnsqd.wire", "gnsqd.cluster", "gnsqd.observe.statsd", "gnsqd.observe.prometheus"),

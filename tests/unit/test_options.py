@@ -9,10 +9,18 @@ from typing import Any
 import pytest
 
 from gnsqd import options
-from gnsqd.configuration import BadValue, FlagError, load_file, parse_flags, resolve
+from gnsqd.configuration import BadValue, FlagError, combine, load_file, parse_flags, resolve
 from gnsqd.errors import StartError
 from gnsqd.log import Level
-from gnsqd.options import OPTIONS, Kind, Options, validate, validate_after_tls
+from gnsqd.options import (
+    LOOKUPD_OPTIONS,
+    OPTIONS,
+    Kind,
+    LookupdOptions,
+    Options,
+    validate,
+    validate_after_tls,
+)
 
 SECOND = 1_000_000_000
 
@@ -43,6 +51,7 @@ def test_rows_without_a_flag_hold_the_fixed_values() -> None:
         "queue_scan_refresh_interval": 5 * SECOND,
         "queue_scan_dirty_percent": 0.25,
         "client_timeout": 60 * SECOND,
+        "broadcast_address_given": False,
     }
     assert not any(option.cfg for option in OPTIONS if not option.flag)
 
@@ -309,15 +318,32 @@ def writer() -> ModuleType:
     return module
 
 
-def test_example_config_file_is_what_the_table_gives(writer: ModuleType) -> None:
-    assert (CONTRIB / "nsqd.cfg.example").read_text() == writer.config_example(), "run `make options`"
+DAEMONS = ("nsqd", "nsqlookupd")
 
 
-def test_page_of_options_is_what_the_table_gives(writer: ModuleType) -> None:
-    text = (CONTRIB / "docs" / "options.md").read_text()
-    assert text == writer.page(text), "run `make options`"
+@pytest.mark.parametrize("daemon", DAEMONS)
+def test_example_config_file_is_what_the_table_gives(writer: ModuleType, daemon: str) -> None:
+    assert writer.example(daemon).read_text() == writer.config_example(daemon), "run `make options`"
+
+
+@pytest.mark.parametrize("daemon", DAEMONS)
+def test_page_of_options_is_what_the_table_gives(writer: ModuleType, daemon: str) -> None:
+    options, path = writer.DAEMONS[daemon]
+    text = path.read_text()
+    assert text == writer.page(daemon, text), "run `make options`"
     shown = re.findall(r"^\| `--(\S+)` \| ", text, re.MULTILINE)
-    assert sorted(shown) == sorted(option.flag for option in OPTIONS if option.flag)
+    assert sorted(shown) == sorted(option.flag for option in options if option.flag)
+
+
+def test_example_config_file_of_nsqlookupd_holds_every_key_with_its_default() -> None:
+    config = load_file(str(CONTRIB / "nsqlookupd.cfg.example"))
+    assert set(config) == {option.cfg for option in LOOKUPD_OPTIONS if option.cfg} - {"broadcast_address"}
+    assert LookupdOptions(**combine({}, config, LOOKUPD_OPTIONS)) == LookupdOptions()
+
+
+def test_keys_of_nsqd_mean_nothing_to_nsqlookupd() -> None:
+    config = {"tls_required": "bogus", "mem_queue_size": "x", "tcp_address": "a"}
+    assert combine({}, config, LOOKUPD_OPTIONS) == {"tcp_address": "a"}
 
 
 def test_example_config_file_holds_every_key_with_its_default() -> None:
@@ -331,4 +357,12 @@ def test_values_left_out_of_the_example_are_shown_in_it(tmp_path: Path) -> None:
     path = tmp_path / "nsqd.cfg"
     path.write_text(re.sub(r"^# (\w+ = )", r"\1", (CONTRIB / "nsqd.cfg.example").read_text(), flags=re.MULTILINE))
     shown = resolve({}, load_file(str(path)))
-    assert shown == Options(node_id=1, broadcast_address="nsqd-1.example.com")
+    assert shown == Options(node_id=1, broadcast_address="nsqd-1.example.com", broadcast_address_given=True)
+
+
+def test_dev_sets_what_nothing_else_does() -> None:
+    plain, dev = resolve({}, {}), resolve({"dev": True}, {"embedded_lookupd_http_address": "a:1"})
+    assert (plain.embedded_lookupd_tcp_address, plain.lookup_creates_topics) == ("", False)
+    assert (dev.embedded_lookupd_tcp_address, dev.lookup_creates_topics) == ("0.0.0.0:4160", True)
+    assert dev.embedded_lookupd_http_address == "a:1"
+    assert resolve({"lookup_creates_topics": False}, {"dev": True}).lookup_creates_topics is False

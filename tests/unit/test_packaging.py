@@ -110,7 +110,7 @@ def test_hot_classes_are_extension_types_in_the_compiled_lane_alone(module: str)
 def test_all_commands_are_installed() -> None:
     entry_points = importlib.metadata.distribution("gnsqd").entry_points
     commands = {entry.name: entry for entry in entry_points.select(group="console_scripts")}
-    assert sorted(commands) == ["gnsq-pipeline", "gnsqadmin", "gnsqd"]
+    assert sorted(commands) == ["gnsq-pipeline", "gnsqadmin", "gnsqd", "gnsqlookupd"]
     for entry in commands.values():
         assert callable(entry.load())
 

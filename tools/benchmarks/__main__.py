@@ -6,8 +6,8 @@ from pathlib import Path
 TOOLS = Path(__file__).resolve().parents[1]
 sys.path[:1] = [str(TOOLS), str(TOOLS.with_name("tests"))]
 
-from benchmarks import cli, memory, scale, scrape  # noqa: E402
+from benchmarks import cli, lookupd, memory, scale, scrape  # noqa: E402
 
-OTHERS = {"memory": memory.main, "scale": scale.main, "scrape": scrape.main}
+OTHERS = {"lookupd": lookupd.main, "memory": memory.main, "scale": scale.main, "scrape": scrape.main}
 
 sys.exit(OTHERS[sys.argv[1]](sys.argv[2:]) if sys.argv[1:2] and sys.argv[1] in OTHERS else cli.main())

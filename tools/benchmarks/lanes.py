@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from daemons import Daemon
 
@@ -84,7 +85,14 @@ def total_cpu_seconds(daemon: Daemon) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
 
-def resident(daemon: Daemon, field: str = "VmRSS") -> int:
+class Process(Protocol):
+    """What runs."""
+
+    @property
+    def pid(self) -> int: ...
+
+
+def resident(daemon: Process, field: str = "VmRSS") -> int:
     """Bytes of resident memory (proc(5), status): VmRSS is now, VmHWM the most so far."""
     status = Path(f"/proc/{daemon.pid}/status").read_text(encoding="utf-8")
     found = re.search(rf"^{field}:\s+(\d+) kB$", status, re.MULTILINE)

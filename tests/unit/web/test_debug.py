@@ -4,6 +4,7 @@ import re
 import signal
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, cast
 
 import gevent
@@ -12,7 +13,7 @@ from gevent import Greenlet
 from gevent.event import Event
 
 from gnsqd.broker.registry import Registry
-from gnsqd.observe.stats import MemoryStats
+from gnsqd.observe.stats import MemoryStats, held
 from gnsqd.web import debug
 from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import Request
@@ -35,7 +36,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.registry = Registry()
-        self.debug = Debug(self.registry, MemoryStats(), {})
+        self.debug = Debug(partial(held, self.registry), MemoryStats(), {})
         self.debug.start()
         self.end = Event()
         self.greenlets: list[Greenlet[..., object]] = []

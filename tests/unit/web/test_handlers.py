@@ -4,6 +4,7 @@ show from outside. Everything else about them is in behaviour/test_http."""
 import io
 import time
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +16,7 @@ from gnsqd.broker.registry import Registry, TopicNotFound
 from gnsqd.broker.topic import ChannelNotFound, Draining
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.log import Level, Logger
-from gnsqd.observe.stats import MemoryStats
+from gnsqd.observe.stats import MemoryStats, held
 from gnsqd.options import Options
 from gnsqd.web.debug import Debug
 from gnsqd.web.handlers import API
@@ -55,7 +56,7 @@ class World:
         registry.topics["t"] = cast(Any, self.topic)
         self.registry = registry
         log = Logger("", Level.INFO, self.log)
-        debug = Debug(registry, MemoryStats(), {})
+        debug = Debug(partial(held, registry), MemoryStats(), {})
         drain = cast(Any, Thing(self.calls))
         tcp_server = cast(Any, SimpleNamespace(port=4150, clients={}, producers=list))
         metadata_file = cast(Any, Thing(self.calls))

@@ -1,0 +1,26 @@
+"""The `gnsqlookupd` command; the daemon itself is `gnsqd.lookupd.nsqlookupd`."""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from gnsqd import process
+from gnsqd.configuration import combine
+from gnsqd.log import Logger
+from gnsqd.options import LOOKUPD_OPTIONS, LookupdOptions
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the daemon until a signal stops it; returns the exit code."""
+    return process.run("nsqlookupd", LOOKUPD_OPTIONS, sys.argv[1:] if argv is None else argv, _start)
+
+
+def _start(flags: Mapping[str, Any], config: Mapping[str, Any]) -> int:
+    options = LookupdOptions(**combine(flags, config, LOOKUPD_OPTIONS))
+    from gnsqd.lookupd.nsqlookupd import NSQLookupd  # here, as in gnsqd's command
+
+    return process.serve(lambda: NSQLookupd(options, Logger(options.log_prefix, options.log_level)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,209 @@
+"""The HTTP API of nsqlookupd (NSQD-COMPAT 6.3): one method per endpoint of LOOKUPD_ROUTES.
+
+The producers of /lookup and /nodes are put together from JSON that each nsqd was given when it identified itself: a
+topic may have thousands of them. Names of topics and channels need no escapes in JSON.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from time import monotonic_ns
+
+from gnsqd.gotext import dumps
+from gnsqd.hub.cooperative import Turns
+from gnsqd.log import Logger
+from gnsqd.lookupd.registration_db import PeerInfo, RegistrationDB
+from gnsqd.names import is_valid_name
+from gnsqd.net.addresses import split_host_port
+from gnsqd.options import LookupdOptions
+from gnsqd.version import NSQD_VERSION
+from gnsqd.web.debug import Debug
+from gnsqd.web.http11 import Request
+from gnsqd.web.routes import BadQuery, EncodedJSON, HTTPError, Route, read_parameters
+
+LOOKUPD_ROUTES = (
+    Route("GET", "/ping", "ping", v1=False),
+    Route("GET", "/info", "info"),
+    Route("GET", "/debug", "debug_registrations"),
+    Route("GET", "/lookup", "lookup"),
+    Route("GET", "/topics", "topics"),
+    Route("GET", "/channels", "channels"),
+    Route("GET", "/nodes", "nodes"),
+    Route("POST", "/topic/create", "create_topic"),
+    Route("POST", "/topic/delete", "delete_topic"),
+    Route("POST", "/channel/create", "create_channel"),
+    Route("POST", "/channel/delete", "delete_channel"),
+    Route("POST", "/topic/tombstone", "tombstone_topic_producer"),
+    Route("GET", "/debug/pprof", "debug.index", v1=False, logged=False),
+    Route("GET", "/debug/pprof/cmdline", "debug.cmdline", v1=False, logged=False),
+    Route("GET", "/debug/pprof/symbol", "debug.symbol", v1=False, logged=False),
+    Route("POST", "/debug/pprof/symbol", "debug.symbol", v1=False, logged=False),
+    Route("GET", "/debug/pprof/profile", "debug.profile", v1=False, logged=False),
+    Route("GET", "/debug/pprof/heap", "debug.heap", v1=False, logged=False),
+    Route("GET", "/debug/pprof/goroutine", "debug.goroutine", v1=False, logged=False),
+    Route("GET", "/debug/pprof/block", "debug.block", v1=False, logged=False),
+    Route("GET", "/debug/pprof/threadcreate", "debug.threadcreate", v1=False, logged=False),
+)
+
+_NEVER = -6795364578871345152  # Go's zero time, as UnixNano shows it
+
+
+@dataclass(eq=False)
+class LookupdAPI:
+    """The endpoints of one nsqlookupd; `debug` has those of pprof. `provide(topic)`, which may yield, is called for a
+    topic that is looked up and has no producer."""
+
+    _options: LookupdOptions
+    _db: RegistrationDB
+    _log: Logger
+    debug: Debug
+    _provide: Callable[[str], None] | None = None
+
+    def ping(self, request: Request) -> str:
+        return "OK"
+
+    def info(self, request: Request) -> dict[str, object]:
+        return {"version": NSQD_VERSION}
+
+    # Queries
+
+    def topics(self, request: Request) -> EncodedJSON:
+        return EncodedJSON(f'{{"topics":{_list(self._db.topics)}}}')
+
+    def channels(self, request: Request) -> EncodedJSON:
+        topic = _required(_parameters(request), "topic")
+        return EncodedJSON(f'{{"channels":{_list(self._db.channel_names(topic))}}}')
+
+    def lookup(self, request: Request) -> EncodedJSON:
+        topic = _required(_parameters(request), "topic")
+        if self._provide is not None and not self._db.topics.get(topic) and is_valid_name(topic):
+            self._provide(topic)
+        if not self._db.has_topic(topic):
+            raise HTTPError(404, "TOPIC_NOT_FOUND")
+        host, oldest, lifetime = _host(request), self._oldest(), self._options.tombstone_lifetime
+        producers = [
+            producer.peer.json_for(host)
+            for producer in self._db.producers(topic)
+            if producer.peer.heard >= oldest and not (producer.tombstoned_at and producer.is_tombstoned(lifetime))
+        ]
+        channels = _list(self._db.channel_names(topic))
+        return EncodedJSON(f'{{"channels":{channels},"producers":[{",".join(producers)}]}}')
+
+    def _oldest(self) -> int:
+        """When a producer must have been heard of to be active."""
+        return monotonic_ns() - self._options.inactive_producer_timeout
+
+    def nodes(self, request: Request) -> EncodedJSON:
+        turns = Turns()
+        host, oldest = _host(request), self._oldest()
+        clients = turns.over(list(self._db.clients.values()))
+        rows = [self._node(peer, host) for peer in clients if peer.heard >= oldest]
+        return EncodedJSON(f'{{"producers":[{",".join(rows)}]}}')
+
+    def _node(self, peer: PeerInfo, host: str) -> str:
+        lifetime = self._options.tombstone_lifetime
+        tombstones = dumps([producer.is_tombstoned(lifetime) for producer in peer.topics.values()])
+        return f'{peer.json_for(host)[:-1]},"tombstones":{tombstones},"topics":{_list(peer.topics)}}}'
+
+    def debug_registrations(self, request: Request) -> dict[str, object]:
+        """Every registration by `category:topic:channel`, sorted, without names that nobody has registered."""
+        return {key: rows for key, rows in sorted(self._registrations(Turns())) if rows}
+
+    def _registrations(self, turns: Turns) -> Iterator[tuple[str, list[dict[str, object]]]]:
+        yield "client::", [_debug_row(peer) for peer in self._db.clients.values()]
+        for topic, producers in turns.over(list(self._db.topics.items())):
+            yield f"topic:{topic}:", [_debug_row(one.peer, one.tombstoned_at) for one in producers.values()]
+        for topic, channels in turns.over(list(self._db.channels.items())):
+            for channel, peers in channels.items():
+                yield f"channel:{topic}:{channel}", [_debug_row(peer) for peer in peers.values()]
+
+    # Names
+
+    def create_topic(self, request: Request) -> None:
+        topic = _required(_parameters(request), "topic")
+        if not is_valid_name(topic):
+            raise HTTPError(400, "INVALID_ARG_TOPIC")
+        self._add_topic(topic)
+
+    def _add_topic(self, topic: str) -> None:
+        self._log.info("DB: adding topic(%s)", topic)
+        self._db.add_topic(topic)
+
+    def delete_topic(self, request: Request) -> None:
+        topic = _required(_parameters(request), "topic")
+        for channel in self._db.delete_channels(topic):
+            self._log.info("DB: removing channel(%s) from topic(%s)", channel, topic)
+        for _ in range(self._db.delete_topics(topic)):
+            self._log.info("DB: removing topic(%s)", topic)
+
+    def create_channel(self, request: Request) -> None:
+        topic, channel = _topic_and_channel(request)
+        self._log.info("DB: adding channel(%s) in topic(%s)", channel, topic)
+        self._db.add_channel(topic, channel)
+        self._add_topic(topic)
+
+    def delete_channel(self, request: Request) -> None:
+        topic, channel = _topic_and_channel(request)
+        if not self._db.delete_channel(topic, channel):
+            raise HTTPError(404, "CHANNEL_NOT_FOUND")
+        self._log.info("DB: removing channel(%s) from topic(%s)", channel, topic)
+
+    def tombstone_topic_producer(self, request: Request) -> None:
+        parameters = _parameters(request)
+        topic, node = _required(parameters, "topic"), _required(parameters, "node")
+        self._log.info("DB: setting tombstone for producer@%s of topic(%s)", node, topic)
+        host = _host(request)
+        for producer in self._db.producers(topic):
+            if f"{producer.peer.address_for(host)}:{producer.peer.http_port}" == node:
+                producer.tombstone()
+
+
+def _list(names: Collection[str]) -> str:
+    joined = '","'.join(names)
+    return f'["{joined}"]' if names else "[]"
+
+
+def _parameters(request: Request) -> dict[str, str]:
+    try:
+        return read_parameters(request)
+    except BadQuery as error:
+        raise HTTPError(400, "INVALID_REQUEST") from error
+
+
+def _host(request: Request) -> str:
+    """The host by which the client reached us, without port and brackets; "" if it did not report it."""
+    text = request.headers.get(b"host", b"").decode("utf-8", "replace")
+    try:
+        return split_host_port(text)[0]
+    except ValueError:  # no port
+        return text.removeprefix("[").removesuffix("]")
+
+
+def _required(parameters: dict[str, str], name: str) -> str:
+    if name not in parameters:
+        raise HTTPError(400, f"MISSING_ARG_{name.upper()}")
+    return parameters[name]
+
+
+def _topic_and_channel(request: Request) -> tuple[str, str]:
+    parameters = _parameters(request)
+    topic = _required(parameters, "topic")
+    if not is_valid_name(topic):
+        raise HTTPError(400, "INVALID_ARG_TOPIC")
+    channel = _required(parameters, "channel")
+    if not is_valid_name(channel):
+        raise HTTPError(400, "INVALID_ARG_CHANNEL")
+    return topic, channel
+
+
+def _debug_row(peer: PeerInfo, tombstoned_at: int = 0) -> dict[str, object]:
+    return {
+        "broadcast_address": peer.broadcast_address,
+        "hostname": peer.hostname,
+        "http_port": peer.http_port,
+        "id": peer.id,
+        "last_update": peer.last_update,
+        "tcp_port": peer.tcp_port,
+        "tombstoned": bool(tombstoned_at),
+        "tombstoned_at": tombstoned_at or _NEVER,
+        "version": peer.version,
+    }

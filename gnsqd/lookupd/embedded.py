@@ -1,0 +1,125 @@
+"""nsqlookupd inside a gnsqd, which registers in its database directly, and at once.
+
+Unless gnsqd was given a broadcast address, answers about it contain the host by which the asker has reached nsqlookupd:
+the Host header of the request. So a container and its host, which know gnsqd by different names, both find it. Other
+nsqds are shown as they describe themselves.
+"""
+
+from collections.abc import Callable
+from socket import gethostname
+from typing import Any
+
+from gnsqd.broker.channel import Channel
+from gnsqd.broker.environment import Spawn
+from gnsqd.broker.topic import Topic
+from gnsqd.log import Logger
+from gnsqd.lookupd.client_v1 import Registrant
+from gnsqd.lookupd.nsqlookupd import LookupdServers
+from gnsqd.lookupd.registration_db import PeerInfo
+from gnsqd.names import TooMany
+from gnsqd.options import LookupdOptions, Options
+from gnsqd.version import NSQD_VERSION
+from gnsqd.web.debug import Debug
+
+_ALWAYS = 1 << 63  # later than any time of the clock
+
+
+class OwnPeer(PeerInfo):
+    """This gnsqd. It never times out; with `follows_host` its address is the asker's name for it."""
+
+    __slots__ = ("_follows_host",)
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(
+            f"127.0.0.1:{options.broadcast_tcp_port}",
+            hostname=gethostname(),
+            broadcast_address=options.broadcast_address,
+            tcp_port=options.broadcast_tcp_port,
+            http_port=options.broadcast_http_port,
+            version=NSQD_VERSION,
+        )
+        self._follows_host = not options.broadcast_address_given
+        self.heard = _ALWAYS
+
+    def address_for(self, host: str) -> str:
+        return host if host and self._follows_host else self.broadcast_address
+
+    def json_for(self, host: str) -> str:
+        return self.encode(self.address_for(host))
+
+
+class EmbeddedLookupd:
+    """Owns the servers, and the registration of this gnsqd. `new_topic(name)` gives a topic, created if need be; it is
+    called for topics that are looked up, with --lookup-creates-topics. Listens when it is made; StartError. The
+    broadcast ports in `options` must be known by then."""
+
+    def __init__(
+        self,
+        options: Options,
+        log: Logger,
+        spawn: Spawn,
+        spawn_for_client: Spawn,
+        debug: Debug,
+        new_topic: Callable[[str], Topic | None],
+    ) -> None:
+        self._log = log
+        self._new_topic = new_topic
+        lookupd_options = LookupdOptions(
+            tcp_address=options.embedded_lookupd_tcp_address,
+            http_address=options.embedded_lookupd_http_address,
+            broadcast_address=options.broadcast_address,
+            max_tcp_connections=options.max_tcp_connections,
+            max_http_connections=options.max_http_connections,
+            magic_timeout=options.magic_timeout,
+            http_idle_timeout=options.http_idle_timeout,
+        )
+        provide = self._provide if options.lookup_creates_topics else None
+        self._servers = LookupdServers(lookupd_options, log, spawn, spawn_for_client, debug, provide)
+        self._registrant: Registrant | None = None
+        if options.broadcast_tcp_port and options.broadcast_http_port:
+            self._registrant = Registrant(self._servers.db, OwnPeer(options), log)
+        else:
+            log.error("this nsqd is not registered: it has no TCP port or no HTTP port, and no broadcast port instead")
+
+    def start(self) -> None:
+        """Begin to accept. Never yields."""
+        self._servers.start()
+
+    def close(self) -> None:
+        """Stop accepting, and end all connections. Yields."""
+        self._servers.close()
+
+    @property
+    def addresses(self) -> str:
+        """Where it listens, for people."""
+        return " and ".join(self._servers.addresses)
+
+    def notify(self, thing: Any) -> None:
+        """A topic or channel was created or deleted. Never yields."""
+        if self._registrant is None:
+            return
+        topic, channels = (thing.topic_name, [thing.name]) if isinstance(thing, Channel) else (thing.name, [""])
+        if not thing.exiting:
+            self._register(topic, *channels)
+            return
+        if isinstance(thing, Topic):
+            channels = [*thing.channels, ""]  # which will report themselves too late
+        for channel in channels:
+            self._registrant.unregister(topic, channel)
+
+    def _register(self, topic: str, *channels: str) -> None:
+        assert self._registrant is not None
+        try:
+            for channel in channels:
+                self._registrant.register(topic, channel)
+        except TooMany as error:
+            self._log.error("DB: topic(%s) is not registered: %s", topic, error.reason)
+
+    def channels(self, topic: str) -> list[str]:
+        """The registered channels of a topic."""
+        return self._servers.db.channel_names(topic)
+
+    def _provide(self, name: str) -> None:
+        topic = self._new_topic(name) if self._registrant is not None else None
+        if topic is not None and not topic.exiting:
+            self._register(name, "", *topic.channels)  # which may have been deleted here, and not in the broker

@@ -1,0 +1,121 @@
+"""nsqlookupd as a daemon: its servers, and what starts and stops them.
+
+`LookupdServers` also serves inside another daemon.
+"""
+
+from collections.abc import Callable
+
+from gevent import Greenlet, joinall
+from gevent.event import Event
+
+from gnsqd.broker.environment import Spawn
+from gnsqd.errors import StartError
+from gnsqd.log import Logger
+from gnsqd.lookupd.api import LOOKUPD_ROUTES, LookupdAPI
+from gnsqd.lookupd.protocol_v1 import LookupProtocolV1
+from gnsqd.lookupd.registration_db import RegistrationDB
+from gnsqd.lookupd.tcp import LookupTCPServer
+from gnsqd.net.listener import Listener
+from gnsqd.observe.stats import MemoryStats
+from gnsqd.options import LookupdOptions
+from gnsqd.supervisor import Supervisor
+from gnsqd.version import version_string
+from gnsqd.web.debug import Debug
+from gnsqd.web.routes import Router
+from gnsqd.web.server import HTTPServer
+
+ANY_PORT = ":0"  # in place of an empty address, as in the real nsqlookupd
+
+
+class LookupdServers:
+    """Owns the database, and the servers of TCP and HTTP; an empty address leaves its server out. Listens when it is
+    made; StartError. `provide` as in LookupdAPI."""
+
+    def __init__(
+        self,
+        options: LookupdOptions,
+        log: Logger,
+        spawn: Spawn,
+        spawn_for_client: Spawn,
+        debug: Debug,
+        provide: Callable[[str], None] | None = None,
+    ) -> None:
+        self.db = RegistrationDB(options.max_registrations)
+        self._spawn = spawn
+        self._greenlets: list[Greenlet[..., None]] = []
+        tcp, http = (
+            Listener(address, tcp_only=True) if address else None
+            for address in (options.tcp_address, options.http_address)
+        )
+        listeners = {"TCP": tcp, "HTTP": http}
+        self.addresses = [f"{listener.address} ({kind})" for kind, listener in listeners.items() if listener]
+        self._servers: dict[str, LookupTCPServer | HTTPServer] = {}
+        if tcp is not None:
+            ports = (tcp.port, 0 if http is None else http.port)
+            protocol = LookupProtocolV1(self.db, options.broadcast_address, ports, log)
+            self._servers["lookupdTCPServer"] = LookupTCPServer(tcp, protocol, options, log, spawn_for_client)
+        if http is not None:
+            router = Router(LookupdAPI(options, self.db, log, debug, provide), options, log, LOOKUPD_ROUTES)
+            self._servers["lookupdHTTPServer"] = HTTPServer(http, router, options, log, spawn_for_client)
+
+    def start(self) -> None:
+        """Begin to accept. Never yields."""
+        self._greenlets = [self._spawn(name, server.serve) for name, server in self._servers.items()]
+
+    def close(self) -> None:
+        """Stop accepting, and end all connections. Yields."""
+        for server in self._servers.values():
+            server.close()
+        joinall(self._greenlets)
+
+
+class NSQLookupd:
+    """One daemon. `start`, then `wait`, then `exit`; `request_exit` ends the waiting from anywhere."""
+
+    def __init__(self, options: LookupdOptions, log: Logger) -> None:
+        self._options = options
+        options.tcp_address = options.tcp_address or ANY_PORT
+        options.http_address = options.http_address or ANY_PORT
+        self._log = log
+        self._exit_code = 0
+        self._exit_requested = Event()
+        self._supervisor = Supervisor(log, lambda: self.request_exit(1))
+        self._memory = MemoryStats()
+        self._debug = Debug(self._held, self._memory, self._supervisor.crashes)
+
+    def _held(self) -> dict[str, int]:
+        db = self._servers.db
+        return {"clients": len(db.clients), "topics": len(db.topics), "registrations": db.count}
+
+    def start(self) -> None:
+        """Bring everything up; StartError."""
+        self._supervisor.watch()
+        self._debug.start()
+        self._log.info(version_string("nsqlookupd"))
+        try:
+            self._servers = LookupdServers(
+                self._options, self._log, self._supervisor.spawn, self._supervisor.spawn_for_client, self._debug
+            )
+        except StartError as error:
+            raise StartError(str(error), prefix="failed to instantiate nsqlookupd") from error
+        self._memory.start()
+        self._servers.start()
+
+    def request_exit(self, code: int) -> None:
+        """Ask for the exit; the first worse code than 0 stays."""
+        self._exit_code = self._exit_code or code
+        self._exit_requested.set()
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.request_exit(0)
+
+    def wait(self, timeout: float) -> bool:
+        """Return once an exit was asked for, or after `timeout` seconds; whether it was."""
+        return bool(self._exit_requested.wait(timeout))
+
+    def exit(self) -> int:
+        """Stop everything; the exit code."""
+        self._debug.stop()
+        self._supervisor.run("exit", self._servers.close)
+        return self._exit_code

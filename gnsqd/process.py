@@ -1,0 +1,133 @@
+"""What the commands `gnsqd` and `gnsqlookupd` have in common: flags and config file, signals, exit codes.
+
+Exit codes: 0 for a clean exit, `--version` and `--help`; 1 for what keeps the daemon from starting or running;
+2 for a bad command line and after SIGQUIT. Everything but `--version` goes to stderr (NSQD-COMPAT 1.1, 9).
+"""
+
+import contextlib
+import gc
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
+from typing import Any, Protocol, TextIO
+
+import gevent
+from gevent.util import print_run_info
+
+from gnsqd import gc_tuning
+from gnsqd.configuration import BadValue, FlagError, HelpRequested, load_file, parse_flags, usage
+from gnsqd.errors import StartError
+from gnsqd.log import Level, Logger
+from gnsqd.options import Option
+from gnsqd.version import version_string
+
+_MOST_DESCRIPTORS = 10240  # that macOS gives a process whose hard limit is none
+
+
+class Daemon(Protocol):
+    """What `serve` runs."""
+
+    def start(self) -> None:
+        """Bring everything up; StartError."""
+
+    def request_exit(self, code: int) -> None:
+        """Ask for the clean exit."""
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+
+    def wait(self, timeout: float) -> bool:
+        """Return once an exit was asked for, or after `timeout` seconds; whether it was."""
+
+    def exit(self) -> int:
+        """Stop everything; the exit code."""
+
+
+def run(
+    program: str,
+    options: Sequence[Option],
+    arguments: Sequence[str],
+    start: Callable[[Mapping[str, Any], Mapping[str, Any]], int],
+) -> int:
+    """Call `start` with the values of flags and config file; returns the exit code. `program` is the real daemon's
+    name, and `options` its table."""
+    _reserve_standard_descriptors()
+    try:
+        flags = parse_flags(arguments, options)
+        if flags.get("version"):
+            _write(sys.stdout, f"{version_string(program)}\n")
+            return 0
+        path = flags.get("config")
+        return start(flags, load_file(path) if path else {})
+    except HelpRequested:
+        _write(sys.stderr, usage(program, options))
+        return 0
+    except FlagError as error:
+        _write(sys.stderr, f"{error}\n{usage(program, options)}")
+        return 2
+    except BadValue as error:
+        _write(sys.stderr, f"{time.strftime('%Y/%m/%d %H:%M:%S')} {error}\n")
+        return 1
+    except StartError as error:
+        # with the real daemon's own prefix, whatever log-prefix is
+        Logger(f"[{program}] ", Level.FATAL).fatal("%s", error.line)
+        return 1
+
+
+def serve(new_daemon: Callable[[], Daemon]) -> int:
+    """Run the daemon until a signal stops it; returns the exit code. StartError."""
+    _raise_descriptor_limit()
+    gevent.config.track_greenlet_tree = False  # where each was spawned: half a kilobyte a greenlet
+    daemon = new_daemon()
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup holds
+            gevent.signal_handler(number, daemon.request_exit, 0)
+    gevent.signal_handler(signal.SIGTERM, daemon.terminate)
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    # Python's own handler runs even while a greenlet spins, when a dump is needed most
+    signal.signal(signal.SIGQUIT, _dump)
+    daemon.start()
+    gc_tuning.settle()
+    while not daemon.wait(gc_tuning.INTERVAL_SECONDS):
+        gc_tuning.collect()
+    code = daemon.exit()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # else Python, as it ends, makes one more of them deadly
+    return code
+
+
+def _dump(number: int, frame: FrameType | None) -> None:
+    try:
+        gc.unfreeze()  # gevent finds the greenlets among the collector's objects
+        print_run_info(file=sys.stderr)
+    finally:
+        os._exit(2)
+
+
+def _reserve_standard_descriptors() -> None:
+    """Keep files and sockets off descriptors 0 to 2 where these were closed: C code prints its complaints there."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+
+
+def _raise_descriptor_limit() -> None:
+    """To the hard limit, as Go's runtime does: every client and every queue on disk takes descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for limit in (hard, max(soft, _MOST_DESCRIPTORS)):
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            break
+
+
+def _write(stream: TextIO | None, text: str) -> None:
+    """Print, as far as the stream is open and takes it."""
+    if stream is not None:
+        with contextlib.suppress(OSError):
+            stream.write(text)
+            stream.flush()

@@ -1,0 +1,234 @@
+"""Flags, config file, exit codes and signals of nsqlookupd: the same words and codes from ours and the real one."""
+
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from daemons import DEADLINE, eventually, free_port, run_to_end
+from http_api import read_all
+from lookupds import REAL_COMMAND, Lookupd, LookupdPair, Nsqd, normal, own_lookupd_command
+
+pytestmark = pytest.mark.peer
+
+Result = subprocess.CompletedProcess[str]
+Run = Callable[..., tuple[Result, Result]]
+
+EXTRA = re.compile(r"%!\(EXTRA \*\w+\.\w+=(.*)\)")  # an error that the real one does not format
+ANY_PORTS = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]
+
+
+@pytest.fixture
+def run(tmp_path: Path, peer_binary: Callable[[str], Path]) -> Run:
+    """Run both to their end, with the same flags, in an empty directory; ours comes first."""
+    peer_binary("nsqlookupd")
+
+    def run_both(*flags: str) -> tuple[Result, Result]:
+        ours, real = (run_to_end(command, *flags, cwd=tmp_path) for command in (own_lookupd_command(), REAL_COMMAND))
+        return ours, real
+
+    return run_both
+
+
+def shown(result: Result) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr, without dates and our own flags."""
+    lines = re.sub(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(\.\d{6})?", "DATE", normal(result.stderr))
+    theirs = lines.partition("\nFlags of gnsqlookupd alone:\n")[0]
+    return result.returncode, normal(result.stdout), EXTRA.sub(r" - \1", theirs)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--help"],
+        ["-h"],
+        ["--version", "--config=/nonexistent"],
+        ["--bogus"],
+        ["---x"],
+        ["--tcp-address"],
+        ["--inactive-producer-timeout=60"],
+        ["--inactive-producer-timeout=1x"],
+        ["--tombstone-lifetime", "abc"],
+        ["--log-level=trace"],
+        ["--verbose=maybe"],
+        ["--version=2"],
+        ["--config=/nonexistent"],
+        ["--tcp-address=bogus"],
+        ["--tcp-address=/tmp/socket"],
+        ["--tcp-address=127.0.0.1:0", "--http-address=bogus", "--log-prefix=x "],
+        ["--http-address=127.0.0.1:99999"],
+        ["--tcp-address=999.1.1.1:1"],
+    ],
+    ids=" ".join,
+)
+def test_what_ends_at_once_prints_and_exits_as_nsqlookupd(run: Run, flags: list[str]) -> None:
+    ours, real = run(*flags)
+    assert shown(ours) == shown(real)
+
+
+def test_address_in_use_is_a_fatal_line(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for flag in (f"--tcp-address={address}", f"--http-address={address}"):
+            ours, real = run(*ANY_PORTS, flag)
+            assert shown(ours) == shown(real)
+            assert ours.returncode == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'log_level = "trace"',
+        "log_level = 3",
+        "tombstone_lifetime = 1.5",
+        "tombstone_lifetime = true",
+        'inactive_producer_timeout = "60"',
+        'inactive_producer_timeout = "x"',
+    ],
+)
+def test_bad_value_in_the_config_file_prints_and_exits_as_nsqlookupd(run: Run, tmp_path: Path, text: str) -> None:
+    (tmp_path / "lookupd.cfg").write_text(text)
+    ours, real = run("--config=lookupd.cfg")
+    assert shown(ours) == shown(real)
+    assert ours.returncode == 1
+
+
+def test_our_own_flags_come_after_those_of_nsqlookupd(run: Run) -> None:
+    ours, real = run("--help")
+    theirs, _, alone = ours.stderr.partition("\nFlags of gnsqlookupd alone:\n")
+    assert theirs == real.stderr
+    flags = re.findall(r"^  -(\S+)", alone, re.MULTILINE)
+    assert flags == sorted(flags)
+    assert "max-registrations" in flags
+
+
+# While it runs
+
+
+@pytest.fixture
+def start(tmp_path: Path, peer_binary: Callable[[str], Path]) -> Iterator[Callable[..., LookupdPair]]:
+    """Start both with the same flags."""
+    peer_binary("nsqlookupd")
+    with ExitStack() as stack:
+
+        def start_both(*flags: str) -> LookupdPair:
+            ours, real = (
+                stack.enter_context(Lookupd(command, tmp_path / name, *flags))
+                for command, name in ((own_lookupd_command(), "gnsqlookupd"), (REAL_COMMAND, "nsqlookupd"))
+            )
+            return ours, real
+
+        yield start_both
+
+
+Start = Callable[..., LookupdPair]
+
+
+def levels(lookupd: Lookupd) -> set[str]:
+    return set(re.findall(r"^\S+ \S+ \S+ (\w+):", lookupd.log(), re.MULTILINE))
+
+
+def test_values_of_the_config_file_take_effect_and_flags_win(start: Start, tmp_path: Path) -> None:
+    config = tmp_path / "lookupd.cfg"
+    config.write_text(
+        'broadcast_address = "b"\nlog_prefix = "p "\nlog_level = "debug"\nunknown = 1\nverbose = true\n'
+        f'tcp_address = "127.0.0.1:{free_port()}"\ntombstone_lifetime = 300\ninactive_producer_timeout = "1m"\n'
+    )
+    for lookupd in start(f"--config={config}", "--broadcast-address=c", "--log-prefix=q "):
+        assert lookupd.log().startswith("q ")
+        with Nsqd(lookupd) as nsqd:
+            assert nsqd.identity["broadcast_address"] == "c"
+            nsqd.register("t")
+            lookupd.ask("/topic/tombstone?topic=t&node=b:2", "POST")
+            eventually(lambda one=lookupd: one.found("t") == {1})  # type: ignore[misc]  # after 300 ms
+
+
+def test_addresses_of_the_config_file_are_listened_on(tmp_path: Path, peer_binary: Callable[[str], Path]) -> None:
+    peer_binary("nsqlookupd")
+    for name, command in (("ours", own_lookupd_command()), ("real", REAL_COMMAND)):
+        tcp, http = free_port(), free_port()
+        config = tmp_path / f"{name}.cfg"
+        config.write_text(f'tcp_address = "127.0.0.1:{tcp}"\nhttp_address = "127.0.0.1:{http}"\nlog_level = "error"\n')
+        with subprocess.Popen([*command, f"--config={config}"], stderr=subprocess.PIPE, text=True) as process:
+            for port in (tcp, http):
+                eventually(lambda port=port: _listens(port))  # type: ignore[misc]
+            process.terminate()
+            _, log = process.communicate(timeout=DEADLINE)
+        assert process.returncode == 0
+        assert set(re.findall(r" ([A-Z]+): ", log)) <= {"ERROR"}, log
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), DEADLINE).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_log_level_and_prefix_are_those_of_the_flags(start: Start) -> None:
+    for lookupd in start("--log-prefix=p ", "--log-level=DEBUG"):
+        assert all(line.startswith("p ") for line in lookupd.log().splitlines())
+        assert levels(lookupd) == {"INFO"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_connections_and_exits_with_0(start: Start, number: signal.Signals) -> None:
+    for lookupd in start():
+        with Nsqd(lookupd) as nsqd:
+            assert lookupd.terminate(number) == 0
+            assert nsqd.reply() == b""
+        assert {" INFO: HTTP: closing ADDRESS", " INFO: TCP: closing ADDRESS"} <= {
+            re.sub(r"^\S+ \S+ \S+", "", line) for line in normal(lookupd.log()).splitlines()
+        }
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE])
+def test_signal_without_meaning_changes_nothing(start: Start, number: signal.Signals) -> None:
+    for lookupd in start():
+        assert lookupd.process is not None
+        lookupd.process.send_signal(number)
+        with Nsqd(lookupd) as nsqd:
+            assert nsqd.command(b"PING\n") == b"OK"
+        assert lookupd.terminate() == 0
+
+
+def test_quit_prints_what_everything_waits_for_and_exits_2(start: Start) -> None:
+    for lookupd in start():
+        assert lookupd.terminate(signal.SIGQUIT) == 2
+        assert re.search("goroutine|Greenlet", lookupd.log())
+
+
+def test_hangup_is_a_clean_exit(lookupd: Lookupd) -> None:
+    """It kills the real nsqlookupd."""
+    assert lookupd.terminate(signal.SIGHUP) == 0
+
+
+def test_exit_does_not_wait_for_clients_without_magic(lookupd: Lookupd) -> None:
+    """The real nsqlookupd does."""
+    host, _, port = lookupd.tcp_address.partition(":")
+    with socket.create_connection((host, int(port)), DEADLINE) as sock:
+        eventually(lambda: "new client" in lookupd.log())
+        started = time.monotonic()
+        assert lookupd.terminate() == 0
+        assert time.monotonic() - started < DEADLINE / 2
+        assert read_all(sock) == b""
+
+
+# How it is called
+
+
+def test_link_named_nsqlookupd_is_enough(tmp_path: Path) -> None:
+    script = tmp_path / "nsqlookupd"
+    module = tmp_path / "gnsqlookupd"
+    module.write_text(f'#!/bin/sh\nexec {" ".join(own_lookupd_command())} "$@"\n')
+    module.chmod(0o755)
+    script.symlink_to(module)
+    result = subprocess.run([script, "--version"], capture_output=True, text=True, timeout=DEADLINE)
+    assert re.fullmatch(r"nsqlookupd v1\.3\.0 \(built w/gnsqd-[\d.]+-py[\d.]+\)\n", result.stdout), result

@@ -1,0 +1,275 @@
+"""Protocol V1 of nsqlookupd: ours and the real one give the same answers, hold the same registrations and log the same
+lines in the same run (NSQD-COMPAT 6.2)."""
+
+import json
+import re
+import socket
+import struct
+from contextlib import ExitStack
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from daemons import DEADLINE, eventually
+from http_api import read_all
+from lookupds import IDENTITY, Lookupd, LookupdPair, Nsqd, identify, normal, own_lookupd_command
+
+pytestmark = pytest.mark.peer
+
+
+def exchange(lookupd: Lookupd, data: bytes) -> str:
+    """All that comes back for `data`, after which this side of the connection ends."""
+    host, _, port = lookupd.tcp_address.partition(":")
+    with socket.create_connection((host, int(port)), DEADLINE) as sock:
+        sock.sendall(data)
+        sock.shutdown(socket.SHUT_WR)
+        return normal(read_all(sock).decode("latin-1"))
+
+
+def log_lines(lookupd: Lookupd) -> list[str]:
+    """The lines without date; consecutive ones about what one client leaves, or about the start, sorted."""
+    lines = [re.sub(r"^(\S+ )?\S+ \S+ ", r"\1", line) for line in normal(lookupd.log()).splitlines()]
+    groups = groupby(lines, lambda line: re.findall("listening| UNREGISTER ", line))
+    return [line for key, group in groups for line in (sorted(group) if key else group)]
+
+
+IDENTIFIED = b"  V1" + identify(IDENTITY)
+
+
+def identity(**fields: object) -> bytes:
+    return b"  V1" + identify({**IDENTITY, **fields})
+
+
+CONVERSATIONS = {
+    "nothing": b"",
+    "part of a magic": b"  V",
+    "magic of nsqd": b"  V2",
+    "only a magic": b"  V1",
+    "PING": b"  V1PING\n",
+    "PING after PING, with spaces, parameters and CR": b"  V1 PING x \r\nPING\n\t\vPING\xc2\x85\n",
+    "PING without a line feed": b"  V1PING",
+    "PING after IDENTIFY": IDENTIFIED + b"PING\nPING\n",
+    "empty line": b"  V1\n",
+    "unknown command": b"  V1FOO bar\nPING\n",
+    "lower case": b"  V1ping\n",
+    "command that is not UTF-8": b"  V1\xff\xfe\n",
+    "REGISTER before IDENTIFY": b"  V1REGISTER t\n",
+    "UNREGISTER before IDENTIFY, without parameters": b"  V1UNREGISTER\n",
+    "IDENTIFY without size": b"  V1IDENTIFY\n",
+    "IDENTIFY with half a size": b"  V1IDENTIFY\n\0\0",
+    "IDENTIFY without body": b"  V1IDENTIFY\n\0\0\0\x05",
+    "IDENTIFY with half a body": b"  V1IDENTIFY\n\0\0\0\x05ab",
+    "IDENTIFY with an empty body": b"  V1" + identify(b""),
+    "IDENTIFY without fields": b"  V1" + identify(b"{}"),
+    "IDENTIFY with null": b"  V1" + identify(b"null"),
+    "IDENTIFY with a list": b"  V1" + identify(b"[]"),
+    "IDENTIFY with no JSON": b"  V1" + identify(b"{x}"),
+    "IDENTIFY with two values": b"  V1" + identify(b"{}{}"),
+    "port as text": identity(tcp_port="1"),
+    "port as fraction": identity(tcp_port=1.5),
+    "number as address": identity(broadcast_address=1),
+    "remote address as number": identity(remote_address=1),
+    "hostname as list": identity(hostname=[]),
+    "no version": identity(version=""),
+    "null as version": identity(version=None),
+    "no address": identity(broadcast_address=""),
+    "no TCP port": identity(tcp_port=0),
+    "no HTTP port": identity(http_port=0),
+    "no hostname": identity(hostname=""),
+    "negative port": identity(tcp_port=-1),
+    "another remote address, and unknown fields": identity(remote_address="r", extra=[1], Hostname="later"),
+    "keys in any case": b"  V1" + identify({name.upper(): value for name, value in IDENTITY.items()}),
+    "parameters of IDENTIFY": b"  V1" + identify(IDENTITY).replace(b"IDENTIFY", b"IDENTIFY a b", 1),
+    "IDENTIFY again": IDENTIFIED + identify(IDENTITY),
+    "REGISTER without parameters": IDENTIFIED + b"REGISTER\n",
+    "REGISTER topic": IDENTIFIED + b"REGISTER t\nREGISTER t\n",
+    "REGISTER channel": IDENTIFIED + b"REGISTER t c\nREGISTER t c\nREGISTER t d\n",
+    "REGISTER ephemeral": IDENTIFIED + b"REGISTER t#ephemeral c#ephemeral\n",
+    "REGISTER with more parameters": IDENTIFIED + b"REGISTER t c d\n",
+    "REGISTER with two spaces before the topic": IDENTIFIED + b"REGISTER  t\n",
+    "REGISTER with two spaces before the channel": IDENTIFIED + b"REGISTER t  c\n",
+    "REGISTER of a bad topic": IDENTIFIED + b"REGISTER t$ c$\n",
+    "REGISTER of a bad channel": IDENTIFIED + b"REGISTER t c$\n",
+    "REGISTER of a topic that is not UTF-8": IDENTIFIED + b"REGISTER t\xff\n",
+    "REGISTER of all": IDENTIFIED + b"REGISTER *\n",
+    "REGISTER of the longest name": IDENTIFIED + b"REGISTER " + b"a" * 64 + b"\n",
+    "REGISTER of a longer name": IDENTIFIED + b"REGISTER " + b"a" * 65 + b"\n",
+    "UNREGISTER without parameters": IDENTIFIED + b"UNREGISTER\n",
+    "UNREGISTER of unknown names": IDENTIFIED + b"UNREGISTER t\nUNREGISTER t c\nUNREGISTER t c#ephemeral\n",
+    "UNREGISTER channel": IDENTIFIED + b"REGISTER t c\nUNREGISTER t c\nUNREGISTER t c\n",
+    "UNREGISTER topic": IDENTIFIED + b"REGISTER t\nUNREGISTER t\nUNREGISTER t\n",
+    "UNREGISTER topic with its channel": IDENTIFIED + b"REGISTER t c\nUNREGISTER t\n",
+    "UNREGISTER of a bad topic": IDENTIFIED + b"UNREGISTER t$\n",
+    "UNREGISTER of a bad channel": IDENTIFIED + b"UNREGISTER t c$\n",
+    "long line": b"  V1" + b"X" * 16000 + b"\n",
+}
+
+
+def test_every_command_and_error_is_answered_and_logged_as_by_nsqlookupd(lookupd_pair: LookupdPair) -> None:
+    for name, data in CONVERSATIONS.items():
+        ours, real = (exchange(lookupd, data) for lookupd in lookupd_pair)
+        assert ours == real, name
+    closing = len(CONVERSATIONS) - 2  # without a magic another line is the last
+    for lookupd in lookupd_pair:
+        eventually(lambda one=lookupd: one.log().count("ERROR: client(") == closing)  # type: ignore[misc]
+    # Ours shows bytes that are not UTF-8 in escapes.
+    assert [line.replace("\\udc", "\\x") for line in log_lines(lookupd_pair[0])] == log_lines(lookupd_pair[1])
+
+
+def contents(lookupd: Lookupd) -> dict[str, object]:
+    """What nsqlookupd holds, lists in order."""
+
+    def in_order(value: object) -> object:
+        if isinstance(value, dict):
+            return {name: in_order(item) for name, item in value.items()}
+        return sorted(map(in_order, value), key=json.dumps) if isinstance(value, list) else value
+
+    paths = ["/topics", "/nodes", "/debug", "/channels?topic=t", "/channels?topic=*", "/lookup?topic=*"]
+    paths += ["/channels?topic=e%23ephemeral"]
+    if not lookupd.ask("/topics")["topics"]:
+        paths.remove("/lookup?topic=*")  # which is not found
+    answers = {path: json.dumps(lookupd.ask(path), separators=(",", ":")) for path in paths}
+    return {path: in_order(json.loads(normal(text))) for path, text in answers.items()}
+
+
+def is_gone(lookupd: Lookupd, name: str) -> bool:
+    return all(row["hostname"] != name for row in lookupd.producers())
+
+
+STEPS = (
+    "a REGISTER t c",
+    "b REGISTER t d",
+    "b REGISTER u",
+    "a REGISTER e#ephemeral f#ephemeral",
+    "b REGISTER e#ephemeral f#ephemeral",
+    "a REGISTER t g#ephemeral",
+    "a UNREGISTER e#ephemeral f#ephemeral",
+    "b UNREGISTER t c",
+    "b UNREGISTER u",
+    "b UNREGISTER e#ephemeral f#ephemeral",
+    "a UNREGISTER e#ephemeral",
+    "b UNREGISTER e#ephemeral",
+    "b REGISTER e#ephemeral f",
+    "b UNREGISTER e#ephemeral",
+    "a UNREGISTER t",
+    "a REGISTER t c",
+    "a REGISTER t c",
+    "a CLOSE",
+    "b UNREGISTER t g#ephemeral",
+    "b REGISTER v w#ephemeral",
+    "b CLOSE",
+)
+
+
+def test_registrations_come_and_go_as_in_nsqlookupd(lookupd_pair: LookupdPair) -> None:
+    with ExitStack() as stack:
+        nsqds = [
+            {name: stack.enter_context(Nsqd(lookupd, {**IDENTITY, "hostname": name})) for name in "ab"}
+            for lookupd in lookupd_pair
+        ]
+        assert contents(lookupd_pair[0]) == contents(lookupd_pair[1])
+        for step in STEPS:
+            name, command = step.split(" ", 1)
+            for lookupd, nsqd in zip(lookupd_pair, nsqds, strict=True):
+                if command != "CLOSE":
+                    assert nsqd[name].command(f"{command}\n".encode()) == b"OK", step
+                    continue
+                nsqd[name].close()
+                eventually(partial(is_gone, lookupd, name), step)
+            assert contents(lookupd_pair[0]) == contents(lookupd_pair[1]), step
+
+
+def test_reply_to_identify_describes_nsqlookupd(lookupd_pair: LookupdPair) -> None:
+    for lookupd in lookupd_pair:
+        with Nsqd(lookupd) as nsqd:
+            assert nsqd.identity == {
+                "broadcast_address": "127.0.0.1",
+                "hostname": socket.gethostname(),
+                "http_port": int(lookupd.http_address.partition(":")[2]),
+                "tcp_port": int(lookupd.tcp_address.partition(":")[2]),
+                "version": "1.3.0",
+            }
+            assert nsqd.address in lookupd.log()
+
+
+def test_commands_may_come_in_any_pieces(lookupd_pair: LookupdPair) -> None:
+    data = identify(IDENTITY) + b"REGISTER t c\nPING\n"
+    for lookupd in lookupd_pair:
+        with Nsqd(lookupd, None) as nsqd:
+            for byte in data:
+                nsqd.sock.sendall(bytes([byte]))
+            assert json.loads(nsqd.reply())["version"] == "1.3.0"
+            assert (nsqd.reply(), nsqd.reply()) == (b"OK", b"OK")
+
+
+# What only ours does
+
+
+@pytest.mark.parametrize("size", [-1, -(1 << 31), 16385, (1 << 31) - 1])
+def test_size_that_is_negative_or_too_large_is_refused(lookupd: Lookupd, size: int) -> None:
+    """A negative one ends the real nsqlookupd, and a large one takes as much memory."""
+    with Nsqd(lookupd) as other, Nsqd(lookupd, None) as nsqd:
+        assert nsqd.command(b"IDENTIFY\n" + struct.pack(">i", size)) == b"E_BAD_BODY IDENTIFY failed to read body"
+        assert nsqd.reply() == b""
+        assert other.command(b"PING\n") == b"OK"
+
+
+def test_longest_line_and_body_are_taken(lookupd: Lookupd) -> None:
+    with Nsqd(lookupd, {**IDENTITY, "version": "v" * 16000}) as nsqd:
+        assert nsqd.command(b"PING " + b"x" * (16384 - 6) + b"\n") == b"OK"
+        nsqd.sock.sendall(b"x" * 16384)
+        assert nsqd.reply() == b"E_INVALID command line is longer than 16384 bytes"
+        assert nsqd.reply() == b""
+
+
+def test_registrations_beyond_the_limit_are_refused_and_nothing_is_lost(tmp_path: Path) -> None:
+    with Lookupd(own_lookupd_command(), tmp_path / "ours", "--max-registrations=6") as lookupd, Nsqd(lookupd) as nsqd:
+        nsqd.register("t c", "t")  # a topic, a channel, and a registration for each
+        with Nsqd(lookupd) as other:
+            assert other.command(b"REGISTER u c\n") == b"E_REGISTER_FAILED REGISTER failed too many registrations"
+            assert other.reply() == b""
+        assert lookupd.registered() == {"t:", "t:c"}
+        nsqd.register("u")
+        assert nsqd.command(b"UNREGISTER u\n") == b"OK"
+        nsqd.register("u", "t c")
+        assert lookupd.registered() == {"t:", "t:c", "u:"}
+
+
+def test_client_without_magic_is_disconnected(tmp_path: Path) -> None:
+    with (
+        Lookupd(own_lookupd_command(), tmp_path / "ours", "--magic-timeout=100ms") as lookupd,
+        Nsqd(lookupd) as nsqd,
+    ):
+        host, _, port = lookupd.tcp_address.partition(":")
+        with socket.create_connection((host, int(port)), DEADLINE) as sock:
+            assert read_all(sock) == b""
+        assert "ERROR: failed to read protocol version - read tcp 127.0.0.1:" in lookupd.log()
+        assert nsqd.command(b"PING\n") == b"OK"
+
+
+def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
+    with Lookupd(own_lookupd_command(), tmp_path / "ours", "--max-tcp-connections=2") as lookupd:
+        with Nsqd(lookupd), Nsqd(lookupd) as second:
+            host, _, port = lookupd.tcp_address.partition(":")
+            with socket.create_connection((host, int(port)), DEADLINE) as sock:
+                assert read_all(sock) == b""
+            assert second.command(b"PING\n") == b"OK"
+        eventually(lambda: lookupd.producers() == [])
+        with Nsqd(lookupd) as nsqd:
+            assert nsqd.command(b"PING\n") == b"OK"
+
+
+def test_bad_clients_harm_nobody(lookupd: Lookupd) -> None:
+    """200 of them at once: silent, cut off in the middle, not reading, and sending garbage."""
+    kinds = [b"", b"  V1", b"  V1IDENTIFY\n\0\0\1\0{", b"  V1PING\n" * 1000, b"\0" * 5000, IDENTIFIED + b"REGISTER "]
+    host, _, port = lookupd.tcp_address.partition(":")
+    with ExitStack() as stack, Nsqd(lookupd) as nsqd:
+        for number in range(200):
+            sock = stack.enter_context(socket.create_connection((host, int(port)), DEADLINE))
+            sock.sendall(kinds[number % len(kinds)])
+        nsqd.register("t c")
+        assert lookupd.ask("/lookup?topic=t")["channels"] == ["c"]
+    eventually(lambda: lookupd.producers() == [])
+    assert lookupd.terminate() == 0

@@ -1,0 +1,226 @@
+"""nsqlookupd for tests, ours and the real one: start one on free ports, ask it over HTTP, talk protocol V1 to it."""
+
+import json
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import preloaded
+from daemons import DEADLINE, PEERS, Daemon, eventually, own_command
+from nsq_client import sized
+
+REAL_COMMAND = [str(PEERS / "nsqlookupd")]
+IDENTITY: dict[str, object] = {
+    "broadcast_address": "b",
+    "hostname": "h",
+    "http_port": 2,
+    "tcp_port": 1,
+    "version": "v",
+}
+
+
+def own_lookupd_command() -> list[str]:
+    """How to start gnsqlookupd: with the interpreter that starts gnsqd, or the program beside that."""
+    *interpreter, program = own_command()
+    return [*interpreter, program.removesuffix("gnsqd") + ("gnsqd.lookupd" if interpreter else "gnsqlookupd")]
+
+
+class Lookupd:
+    """One nsqlookupd by its command, not started yet; `with` starts and ends it. After `kill` or `terminate`, `start`
+    begins again on the same ports, knowing nothing; `tcp_port` fixes one beforehand, 0 doesn't."""
+
+    def __init__(self, command: Sequence[str], directory: Path, *flags: str, tcp_port: int = 0) -> None:
+        self._command = list(command)
+        self._directory = directory
+        self._flags = flags
+        self._log = directory / "nsqlookupd.log"
+        self._ports = {"tcp": str(tcp_port), "http": "0"}
+        self.process: subprocess.Popen[bytes] | preloaded.Process | None = None
+
+    def start(self) -> "Lookupd":
+        self._directory.mkdir(parents=True, exist_ok=True)
+        flags = [f"--{kind}-address=127.0.0.1:{port}" for kind, port in self._ports.items()]
+        flags = ["--broadcast-address=127.0.0.1", *flags, *self._flags]
+        with self._log.open("wb") as log, open(os.devnull, "rb") as nothing:
+            if Daemon.preloaded and preloaded.can_start(self._command):
+                self.process = preloaded.start(self._command, flags, stdin=nothing, stdout=log, stderr=log)
+            else:
+                self.process = subprocess.Popen([*self._command, *flags], stdin=nothing, stdout=log, stderr=log)
+        for kind in self._ports:
+            line = re.compile(rf"\b{kind.upper()}: listening on 127\.0\.0\.1:(\d+)$", re.MULTILINE)
+            found = eventually(lambda line=line: self._running() and line.search(self.log()))  # type: ignore[misc]
+            self._ports[kind] = found[1]
+        return self
+
+    def _running(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.log()
+        return True
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def log(self) -> str:
+        return self._log.read_text("utf-8", "backslashreplace")
+
+    def terminate(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal and wait for the exit; the exit code."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(DEADLINE)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(DEADLINE)
+            self.process = None
+
+    def freeze(self) -> None:
+        """From now on the kernel accepts connections, and nobody answers."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    @property
+    def tcp_address(self) -> str:
+        return f"127.0.0.1:{self._ports['tcp']}"
+
+    @property
+    def http_address(self) -> str:
+        return f"127.0.0.1:{self._ports['http']}"
+
+    @property
+    def flag(self) -> str:
+        return f"--lookupd-tcp-address={self.tcp_address}"
+
+    def ask(self, path: str, method: str = "GET", host: str = "") -> Any:
+        """What is in the JSON that comes back; `host` is the Host header, if not the address. HTTPError."""
+        headers = {"Host": host} if host else {}
+        request = urllib.request.Request(f"http://{self.http_address}{path}", headers=headers, method=method)
+        with urllib.request.urlopen(request, timeout=DEADLINE) as response:
+            body = response.read()
+        return json.loads(body) if body else None
+
+    def registered(self) -> set[str]:
+        """`topic:channel` for each registration of a producer, `topic:` for a topic's own."""
+        return {
+            f"{topic}:{channel}"
+            for category, topic, channel in (key.split(":") for key in self.ask("/debug"))
+            if category != "client"
+        }
+
+    def producers(self) -> list[dict[str, Any]]:
+        return list(self.ask("/nodes")["producers"])
+
+    def having(self, topic: str, channel: str) -> set[int]:
+        """The TCP ports of the nodes that registered the channel."""
+        return {producer["tcp_port"] for producer in self.ask("/debug").get(f"channel:{topic}:{channel}", [])}
+
+    def found(self, topic: str) -> set[int]:
+        """The TCP ports where consumers would look for the topic."""
+        try:
+            return {producer["tcp_port"] for producer in self.ask(f"/lookup?topic={topic}")["producers"]}
+        except urllib.error.HTTPError as error:
+            if error.code != 404:
+                raise
+            return set()
+
+    def __enter__(self) -> "Lookupd":
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.kill()
+        assert "Traceback (most" not in self.log(), self.log()
+
+
+class EmbeddedLookupd(Lookupd):
+    """The nsqlookupd in a gnsqd that runs, started with the flags EMBEDDED."""
+
+    def __init__(self, nsqd: Daemon) -> None:
+        super().__init__([], nsqd.data_path)
+        self._nsqd = nsqd
+        listening = re.compile(r"^\[nsqlookupd\] .* (TCP|HTTP): listening on \S+:(\d+)$", re.MULTILINE)
+        found = eventually(lambda: listening.findall(nsqd.log()))
+        self._ports |= {kind.lower(): port for kind, port in found}
+
+    def log(self) -> str:
+        return self._nsqd.log()
+
+    def names(self, host: str = "") -> list[str]:
+        """The addresses of nsqds for one that reaches nsqlookupd by this name."""
+        return [row["broadcast_address"] for row in self.ask("/nodes", host=host)["producers"]]
+
+
+EMBEDDED = ("--embedded-lookupd-tcp-address=127.0.0.1:0", "--embedded-lookupd-http-address=127.0.0.1:0")
+
+LookupdPair = tuple[Lookupd, Lookupd]  # ours and the real one
+
+
+def normal(text: str) -> str:
+    """A text of nsqlookupd without addresses, times and the build; JSON stays JSON."""
+    text = re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", text)
+    text = re.sub(r'_port":\d{4,}', '_port":4', text)
+    text = re.sub(r'"(last_update|tombstoned_at)":1\d{18}', r'"\1":1', text)
+    text = re.sub(r"last ping [\d.]+(ns|\u00b5s|ms|s)", "last ping D", text)
+    return re.sub(r"built w/[^)]*", "built", text)
+
+
+class Nsqd:
+    """The connection of a pretended nsqd, which has identified itself unless `identity` is None; `with` closes it."""
+
+    def __init__(self, lookupd: Lookupd, identity: dict[str, object] | None = IDENTITY) -> None:
+        host, _, port = lookupd.tcp_address.partition(":")
+        self.sock = socket.create_connection((host, int(port)), DEADLINE)
+        self.file = self.sock.makefile("rb")
+        self.address = "{}:{}".format(*self.sock.getsockname())
+        self.sock.sendall(b"  V1")
+        if identity is not None:
+            self.identity = json.loads(self.command(identify(identity)))
+
+    def command(self, command: bytes) -> bytes:
+        """Send a command, with its line feed and body, and return the reply."""
+        self.sock.sendall(command)
+        return self.reply()
+
+    def register(self, *names: str) -> None:
+        """Register `topic`s and `topic channel`s."""
+        for name in names:
+            assert self.command(f"REGISTER {name}\n".encode()) == b"OK"
+
+    def reply(self) -> bytes:
+        """The next reply; b"" at the end."""
+        head = self.file.read(4)
+        return self.file.read(*struct.unpack(">i", head)) if head else b""
+
+    def close(self) -> None:
+        self.file.close()
+        self.sock.close()
+
+    def __enter__(self) -> "Nsqd":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def identify(identity: dict[str, object] | bytes) -> bytes:
+    """The command IDENTIFY, with a body that is JSON or anything else."""
+    return b"IDENTIFY\n" + sized(identity if isinstance(identity, bytes) else json.dumps(identity).encode())

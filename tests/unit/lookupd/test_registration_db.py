@@ -1,0 +1,127 @@
+"""The database against a plain map of keys to producers, over random changes."""
+
+import random
+
+import pytest
+
+from gnsqd.lookupd.registration_db import PeerInfo, RegistrationDB
+from gnsqd.names import TooMany
+
+TOPICS = ("t", "u", "e#ephemeral")
+CHANNELS = ("c", "d", "f#ephemeral")
+
+Key = tuple[str, str, str]
+
+
+class Model:
+    """Every key with the ids of its producers."""
+
+    def __init__(self) -> None:
+        self.keys: dict[Key, set[str]] = {}
+
+    def register(self, id: str, topic: str, channel: str) -> None:
+        if channel:
+            self.keys.setdefault(("channel", topic, channel), set()).add(id)
+        self.keys.setdefault(("topic", topic, ""), set()).add(id)
+
+    def unregister(self, id: str, topic: str, channel: str) -> None:
+        for key, ids in list(self.keys.items()):
+            if key[1] == topic and (not channel or key == ("channel", topic, channel)):
+                ids.discard(id)
+        key = ("channel", topic, channel) if channel else ("topic", topic, "")
+        if (channel or topic).endswith("#ephemeral") and not self.keys.get(key, {id}):
+            del self.keys[key]
+
+    def disconnect(self, id: str) -> None:
+        for ids in self.keys.values():
+            ids.discard(id)
+
+    def add(self, topic: str, channel: str) -> None:
+        self.keys.setdefault(("channel", topic, channel) if channel else ("topic", topic, ""), set())
+
+    def delete(self, topic: str, channel: str) -> None:
+        for key in list(self.keys):
+            if topic in (key[1], "*") and (not channel or key[2] == channel):
+                del self.keys[key]
+
+
+def contents(db: RegistrationDB) -> dict[Key, set[str]]:
+    found = {("topic", topic, ""): set(producers) for topic, producers in db.topics.items()}
+    for topic, channels in db.channels.items():
+        found |= {("channel", topic, channel): set(peers) for channel, peers in channels.items()}
+    return found
+
+
+class Subject:
+    """The database, with the same methods."""
+
+    def __init__(self, db: RegistrationDB, peers: dict[str, PeerInfo]) -> None:
+        self._db = db
+        self._peers = peers
+
+    def register(self, id: str, topic: str, channel: str) -> None:
+        self._db.register(self._peers[id], topic, channel)
+
+    def unregister(self, id: str, topic: str, channel: str) -> None:
+        if channel:
+            self._db.unregister_channel(self._peers[id], topic, channel)
+        else:
+            self._db.unregister_channels(self._peers[id], topic)
+            self._db.unregister_topic(self._peers[id], topic)
+
+    def disconnect(self, id: str) -> None:
+        self._db.disconnect(self._peers[id])
+
+    def add(self, topic: str, channel: str) -> None:
+        if channel:
+            self._db.add_channel(topic, channel)
+        else:
+            self._db.add_topic(topic)
+
+    def delete(self, topic: str, channel: str) -> None:
+        if channel:
+            self._db.delete_channel(topic, channel)
+        else:
+            self._db.delete_channels(topic)
+            self._db.delete_topics(topic)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_changes_leave_what_a_plain_map_has(seed: int) -> None:
+    chance = random.Random(seed)
+    db, model = RegistrationDB(0), Model()
+    peers = {id: PeerInfo(id) for id in "xyz"}
+    subject = Subject(db, peers)
+    for _ in range(300):
+        id, topic, channel = chance.choice("xyz"), chance.choice(TOPICS), chance.choice(("", *CHANNELS))
+        changes = {
+            "register": (10, (id, topic, channel)),
+            "unregister": (4, (id, topic, channel)),
+            "disconnect": (1, (id,)),
+            "add": (2, (topic, channel)),
+            "delete": (1, (chance.choice((topic, "*")) if not channel else topic, channel)),
+        }
+        (name,) = chance.choices([*changes], [weight for weight, _ in changes.values()])
+        for one in (subject, model):
+            getattr(one, name)(*changes[name][1])
+        assert contents(db) == model.keys
+        assert db.count == len(model.keys) + sum(map(len, model.keys.values()))
+        for other in peers.values():
+            registered = {("topic", name, "") for name in other.topics}
+            registered |= {("channel", *pair) for pair in other.channels}
+            assert registered == {key for key, ids in model.keys.items() if other.id in ids}
+
+
+def test_registration_beyond_the_limit_leaves_nothing() -> None:
+    db, peer = RegistrationDB(3), PeerInfo("x")
+    with pytest.raises(TooMany):
+        db.register(peer, "t", "c")
+    assert (contents(db), db.count) == ({}, 0)
+    db.register(peer, "t", "")
+    db.register(peer, "t", "")
+    with pytest.raises(TooMany):
+        db.register(peer, "u", "")
+    db.add_topic("u")
+    with pytest.raises(TooMany):
+        db.add_channel("u", "c")
+    assert contents(db) == {("topic", "t", ""): {"x"}, ("topic", "u", ""): set()}
