@@ -4,9 +4,11 @@ Rows go by topic and delay, and as many together as `batchSize` and `batchBytes`
 Arrow batch (10,000 rows, unless Spark is configured otherwise), so memory is bounded by that.
 """
 
+import base64
+import json
 import logging
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import pyarrow as pa
 
@@ -36,47 +38,69 @@ class MessageBatch(NamedTuple):
 
 
 def message_batches(rows: pa.RecordBatch, columns: Columns, settings: Settings) -> Iterator[MessageBatch]:
-    """All messages of an Arrow batch; InvalidRow, before the first one, if a row has none that could be published and
-    invalid rows are not to be skipped."""
-    skip = settings.invalid_rows == "skip"
-    bodies: list[bytes] = rows.column(columns.value).cast(pa.binary()).to_pylist()
-    total = len(bodies)
-    if not all(bodies):
-        if not skip:
-            what = "NULL" if None in bodies else "empty"
-            raise InvalidRow(f"the column value is {what} in a row: nsqd takes no message without a body")
-        rows = rows.take(pa.array([index for index, body in enumerate(bodies) if body], pa.int64()))
-        bodies = [body for body in bodies if body]
-    groups = _grouped(rows, columns, settings.topic, bodies, skip)
-    if skipped := total - sum(map(len, groups.values())):
-        _log.warning("%d of %d rows are not published: no body, or an invalid topic or delay", skipped, total)
+    """All messages of an Arrow batch. With the policy `fail`, InvalidRow before the first one if a row is invalid."""
+    groups, invalid = _grouped(rows, columns, settings.topic)
+    if invalid:
+        policy = settings.invalid_rows
+        if policy == "fail":
+            raise invalid[0].error
+        done = "are not published" if policy == "skip" else f"are published to {policy.replace(':', ' ')}"
+        count = sum(len(one.bodies) for one in invalid)
+        _log.warning("%d of %d rows %s: no body, or an invalid topic or delay", count, rows.num_rows, done)
+        if policy != "skip":
+            groups.setdefault((policy.removeprefix("topic:"), 0), []).extend(
+                letter for one in invalid for letter in one.dead_letters()
+            )
     for (topic, defer_ms), group in groups.items():
         for batch in _cut(group, settings.batch_size, settings.batch_bytes):
             yield MessageBatch(topic, defer_ms, batch)
 
 
+class _Invalid(NamedTuple):
+    """Rows that are invalid for the same reason."""
+
+    error: InvalidRow
+    topic: str | None
+    defer_ms: int | None
+    bodies: list[bytes | None]
+
+    def dead_letters(self) -> Iterator[bytes]:
+        """A JSON object for each row: reason, topic, defer_ms, and value, or value_base64 if that is not UTF-8."""
+        row: dict[str, object] = {"reason": str(self.error), "topic": self.topic, "defer_ms": self.defer_ms}
+        for body in self.bodies:
+            try:
+                value: dict[str, object] = {"value": None if body is None else body.decode()}
+            except UnicodeDecodeError:
+                value = {"value_base64": base64.b64encode(body or b"").decode()}
+            yield json.dumps(row | value).encode()
+
+
 def _grouped(
-    rows: pa.RecordBatch, columns: Columns, topic: str | None, bodies: list[bytes], skip: bool
-) -> dict[tuple[str, int], list[bytes]]:
-    """Bodies by topic and delay. An option `topic` prevails over the column. `skip`: leave out invalid ones."""
-    count = len(bodies)
+    rows: pa.RecordBatch, columns: Columns, topic: str | None
+) -> tuple[dict[tuple[str, int], list[bytes]], list[_Invalid]]:
+    """Bodies by topic and delay, and invalid rows. An option `topic` prevails over the column."""
+    count = rows.num_rows
+    bodies: list[bytes | None] = rows.column(columns.value).cast(pa.binary()).to_pylist()
     topics = [topic] * count if topic or columns.topic is None else rows.column(columns.topic).to_pylist()
     delays = [0] * count if columns.defer_ms is None else rows.column(columns.defer_ms).to_pylist()
-    groups: dict[tuple[str | None, int | None], list[bytes]] = {}
-    for key, body in zip(zip(topics, delays, strict=True), bodies, strict=True):
+    groups: dict[tuple[str | None, int | None, bool], list[bytes | None]] = {}
+    for key, body in zip(zip(topics, delays, map(bool, bodies), strict=True), bodies, strict=True):
         group = groups.get(key)
         if group is None:
             groups[key] = [body]
         else:
             group.append(body)
     checked: dict[tuple[str, int], list[bytes]] = {}
-    for (name, delay), group in groups.items():
+    invalid = []
+    for (name, delay, has_body), found in groups.items():
         try:
-            checked.setdefault((_topic(name), _delay(delay)), []).extend(group)
-        except InvalidRow:
-            if not skip:
-                raise
-    return checked
+            if not has_body:
+                what = "NULL" if None in found else "empty"
+                raise InvalidRow(f"the column value is {what} in a row: nsqd takes no message without a body")
+            checked.setdefault((_topic(name), _delay(delay)), []).extend(cast(list[bytes], found))
+        except InvalidRow as error:
+            invalid.append(_Invalid(error, name, delay, found))
+    return checked, invalid
 
 
 def _topic(name: str | None) -> str:

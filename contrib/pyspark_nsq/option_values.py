@@ -124,13 +124,15 @@ def _size(text: str) -> int:
 
 
 def _invalid_rows(text: str) -> str:
-    if text.lower() not in ("fail", "skip"):
-        raise ValueError("expected fail or skip")
-    return text.lower()
+    if text.lower() in ("fail", "skip"):
+        return text.lower()
+    if not text.startswith("topic:"):
+        raise ValueError("expected fail, skip or topic:NAME")
+    return f"topic:{_name(text.removeprefix('topic:'))}"
 
 
 TEXT = Kind("text", _text)
-INVALID_ROWS = Kind("fail, skip", _invalid_rows)
+INVALID_ROWS = Kind("fail, skip, topic:NAME", _invalid_rows)
 FILE = Kind("file", _text)
 DIRECTORY = Kind("directory", _text)
 TOPIC = Kind("topic", _name)

@@ -156,7 +156,8 @@ OPTIONS: tuple[SourceOption, ...] = (
         "invalid_rows",
         _WRITERS,
         "how to handle a row without a body, or with an invalid topic or delay. fail: the job fails, and the task does "
-        "not run again; skip: the row is omitted, and a warning reports the number of omitted rows",
+        "not run again; skip: the row is omitted, and a warning reports the number of omitted rows; topic:NAME: it is "
+        "published to this topic as JSON, with the reason",
     ),
     SourceOption(
         "nsq.tls.enabled",

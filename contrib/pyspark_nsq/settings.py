@@ -49,5 +49,5 @@ class Settings:
     batch_size: int = 1000  # messages of an MPUB
     batch_bytes: int = 1 << 20  # of an MPUB
     retry_timeout: float = 30.0
-    invalid_rows: str = "fail"  # or "skip"
+    invalid_rows: str = "fail"  # or "skip", or "topic:NAME"
     connection: ConnectionSettings = field(default_factory=ConnectionSettings)

@@ -1,5 +1,6 @@
 """`write` and `writeStream` of `format("nsq")`, to gnsqd and to the real nsqd."""
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,6 +117,15 @@ def test_a_row_without_a_body_fails_the_job(spark: "SparkSession", gnsqd: Daemon
 def test_a_row_without_a_body_can_be_skipped(spark: "SparkSession", gnsqd: Daemon) -> None:
     write(spark.sql("SELECT * FROM VALUES ('x'), (NULL) AS (value)"), gnsqd, topic="t", invalidRows="skip")
     assert take(gnsqd, "t", 1) == [b"x"]
+
+
+def test_invalid_rows_are_published_to_a_topic_for_them(spark: "SparkSession", gnsqd: Daemon) -> None:
+    frame = spark.sql("SELECT * FROM VALUES ('x'), (NULL) AS (value)")
+    write(frame, gnsqd, topic="t", invalidRows="topic:invalid")
+    assert take(gnsqd, "t", 1) == [b"x"]
+    [letter] = [json.loads(body) for body in take(gnsqd, "invalid", 1)]
+    assert letter["reason"].startswith("the column value is NULL in a row")
+    assert (letter["topic"], letter["value"]) == ("t", None)
 
 
 def test_a_job_fails_when_no_nsqd_is_there_in_time(spark: "SparkSession") -> None:

@@ -128,7 +128,7 @@ def test_a_read_does_without_a_spool_only_on_request() -> None:
         ),
         ("readStream", {"dedupRetention": "7 weeks"}, "expected seconds, or a number with ms, s, m, h or d behind it"),
         ("read", {"nsq.http.timeout": "0"}, "expected more than 0"),
-        ("write", {"invalidRows": "ignore"}, "expected fail or skip"),
+        ("write", {"invalidRows": "ignore"}, "expected fail, skip or topic:NAME"),
         ("readStream", {"spoolMaxBytes": "0"}, "expected bytes from 1 on"),
         ("write", {"topic": "a,b"}, "option 'topic' has the value 'a,b'"),
         ("write", {"nsq.client.id": ""}, "expected a text that is not empty"),

@@ -2,6 +2,7 @@
 when an nsqd does not take them."""
 
 import itertools
+import json
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -47,6 +48,33 @@ def test_a_batch_has_at_most_batch_size_messages() -> None:
         MessageBatch("clicks", 0, [b"3", b"4", b"5"]),
         MessageBatch("clicks", 0, [b"6"]),
     ]
+
+
+def test_invalid_rows_go_to_the_topic_for_them_with_their_reason() -> None:
+    rows = frame(
+        value=[b"fine", None, b"", b"\xff", b"text"],
+        topic=["t", "t", "t", "a b", None],
+        defer_ms=[5, 6, None, None, None],
+    )
+    settings = replace(SETTINGS, topic=None, invalid_rows="topic:invalid")
+    fine, letters = batches(rows, settings)
+    assert fine == MessageBatch("t", 5, [b"fine"])
+    assert (letters.topic, letters.defer_ms) == ("invalid", 0)
+    found = [json.loads(body) for body in letters.bodies]
+    reasons = [one.pop("reason") for one in found]
+    assert found == [
+        {"topic": "t", "defer_ms": 6, "value": None},
+        {"topic": "t", "defer_ms": None, "value": ""},
+        {"topic": "a b", "defer_ms": None, "value_base64": "/w=="},
+        {"topic": None, "defer_ms": None, "value": "text"},
+    ]
+    starts = (
+        "the column value is NULL",
+        "the column value is empty",
+        "the column topic is 'a b'",
+        "the column topic is NULL",
+    )
+    assert all(reason.startswith(start) for reason, start in zip(reasons, starts, strict=True))
 
 
 def test_a_batch_has_at_most_batch_bytes_but_for_a_larger_message() -> None:
