@@ -86,8 +86,16 @@ def _start(conf: dict[str, str], settings: SessionSettings) -> "SparkSession":
     session = builder.getOrCreate()
     if not settings.verbose:
         session.sparkContext.setLogLevel("OFF")
-        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)  # repeats what is raised
+        for name in ("SQLQueryContextLogger", "py4j"):  # these repeat what is raised
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        logging.getLogger().addFilter(is_not_of_py4j)
     return session
+
+
+def is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Whether a record of the root logger is from elsewhere. py4j logs there, with a traceback, that the JVM ended during
+    a call, and also raises it."""
+    return record.module != "java_gateway"
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """What stands before a session: Java, PySpark, and errors as one line; and the values that options have."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -7,11 +8,13 @@ from pathlib import Path
 
 import click
 import pytest
+from py4j.java_gateway import GatewayClient
+from py4j.protocol import ERROR, Py4JNetworkError
 
 from gnsq_pipeline.cli import INSTALL
 from gnsq_pipeline.errors import ExitCode, PipelineError, UsageError
 from gnsq_pipeline.parameters import ADDRESS, DURATION, MOMENT, SETTING, SIZE
-from gnsq_pipeline.session import reason, require_java
+from gnsq_pipeline.session import is_not_of_py4j, reason, require_java
 from gnsq_pipeline.source import directories, stream_options
 
 
@@ -179,3 +182,23 @@ def test_without_pyspark_a_run_ends_with_one_line(tmp_path: Path) -> None:
         assert ended.returncode == ExitCode.FAILED
         assert ended.stderr == f"Error: pyspark is not installed: {INSTALL}\n"
     assert run("archive", "--help", PYTHONPATH=path).returncode == 0
+
+
+def test_a_call_that_ended_with_the_jvm_is_not_logged_by_py4j(caplog: pytest.LogCaptureFixture) -> None:
+    class Closed:
+        def send_command(self, command: str) -> str:
+            raise Py4JNetworkError("closed")
+
+        def close(self, reset: bool = False) -> None:
+            pass
+
+    client = GatewayClient()
+    client.deque.append(Closed())
+    root = logging.getLogger()
+    root.addFilter(is_not_of_py4j)
+    try:
+        assert client.send_command("c", retry=False) == ERROR
+        logging.error("of somebody else")
+    finally:
+        root.removeFilter(is_not_of_py4j)
+    assert [record.message for record in caplog.records] == ["of somebody else"]
