@@ -246,7 +246,7 @@ DOCUMENT = """
     topic
     channel   null for the topic itself
     dry_run   true: nothing was done
-    nodes     list, in the order asked: address, result, error (null, or why it
+    nodes     list, in the order queried: address, result, error (null, or why it
               failed), lost
     lookupds  list of the nsqlookupds involved: address, result, error
     lost      the sums over all nodes
@@ -549,5 +549,6 @@ def _said(action: str, outcome: Outcome[Nsqd] | Outcome[Lookupd]) -> Cell:
 lookupd_only_option = option(
     "--lookupd-only",
     is_flag=True,
-    help="Create it only at nsqlookupds, as nsqadmin does with topics; nodes create it when it is used.",
+    help="Create it only at nsqlookupds, as nsqadmin does with topics. Nodes create the topic or channel at its "
+    "first use.",
 )

@@ -19,9 +19,9 @@ class Entry(NamedTuple):
 SEE = (
     Entry("stats", "stats", "stats", "Show the depths, counts and clients of topics and channels."),
     Entry("top", "top", "top", "Watch the queues on a full screen: rates, trends, drain times and problems."),
-    Entry("tree", "stats", "tree", "Show topics, their channels and the consumers of these, on all nodes."),
+    Entry("tree", "stats", "tree", "Show topics, channels and consumers on all nodes."),
     Entry("nodes", "nodes", "nodes", "List the nodes: version, health, uptime, topics and messages."),
-    Entry("lookup", "nodes", "lookup", "List the topics of nsqlookupds, and the nodes that consumers are sent to."),
+    Entry("lookup", "nodes", "lookup", "List the topics of nsqlookupds, and the nodes that they return to consumers."),
     Entry("counter", "stats", "counter", "Count the messages of all topics on all nodes since they started."),
     Entry("events", "events", "events", "Print changes as they happen: of consumers, topics, channels and nodes."),
     Entry("topic show", "topic", "show"),

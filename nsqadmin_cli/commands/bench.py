@@ -89,7 +89,8 @@ _BUSY = 0.85  # of a core: then it is this program that is measured
     type=click.IntRange(1, 1_000_000),
     default=1000,
     show_default=True,
-    help="Maximum of published messages not yet received. Nodes must be able to hold them: see --mem-queue-size.",
+    help="Maximum number of published messages that are not yet received. Nodes must be able to store them in "
+    "memory: see --mem-queue-size.",
 )
 @option("--durable", is_flag=True, help="Use a topic and channel that are not ephemeral, which overflow to disk.")
 @auth_option
@@ -110,8 +111,8 @@ def bench(
 
     Publishes to a temporary topic on every node, consumes it, and deletes it at the end. Without --rate it generates as
     much load as it can: take care with nodes in production. Publishing latency is measured per request, delivery
-    latency per message, from just before publishing to receipt; without --rate, most of it is queueing behind the
-    --window messages before.
+    latency per message, from just before publishing to receipt. Without --rate, most of the delivery latency is the
+    time in the queue after up to --window other messages.
 
     gnsqadmin uses at most one core. If that limits the result, the last line reports it: the nodes can handle more.
     """

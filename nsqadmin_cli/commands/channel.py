@@ -126,8 +126,8 @@ def unpause(cluster: Cluster, output: Output, confirm: Confirm, topic: str, chan
 def empty(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> int:
     """Discard all messages of a channel.
 
-    This includes messages in flight and deferred messages. Other channels keep theirs, and consumers stay connected,
-    but can no longer finish what they have in flight.
+    This includes messages in flight and deferred messages. Other channels keep their messages. Consumers stay
+    connected, but cannot finish their messages in flight.
     """
     return operate(cluster, output, Operation("empty", topic, channel), confirm)
 

@@ -360,9 +360,9 @@ def check(
     LIMITS are CRITICAL, or WARNING,CRITICAL, or WARNING, with a trailing comma: numbers, or durations such as 10m for
     --drain-time. A value equal to a limit is within it. Counts are summed over nodes.
 
-    A node that does not answer or is unhealthy is critical, also if it is only listed by nsqlookupd. An nsqlookupd that
-    does not answer is a warning as long as another one answers. A --topic or --channel that no node has is unknown; so
-    is wrong usage.
+    A node that does not answer or is unhealthy is critical. This also applies to a node that only nsqlookupd lists. An
+    nsqlookupd that does not answer is a warning as long as another one answers. The status is unknown if no node has
+    the --topic or --channel, and after wrong usage.
 
     The first line is the one that monitoring systems show: the status, the worst problem, and after a | the worst
     values as performance data. With several problems, the first 20 follow, one per line.

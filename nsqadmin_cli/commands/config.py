@@ -52,15 +52,15 @@ def _complete_changeable(param: click.Parameter, incomplete: str) -> list[str]:
         gnsqadmin config get --json | jq '.nodes[0].options.mem_queue_size'
     """,
     document="""
-        nodes    list, in the order asked: address, error (null, or why it has no
+        nodes    list, in the order queried: address, error (null, or why it has no
                  options), options (by key: values as in /config, durations
-                 in ns; without options that the node does not have)
+                 in ns; options that the node does not have are missing)
     """,
 )
 @click.argument("option", nargs=-1, type=_Key(), shell_complete=_complete)
 @option("--different", is_flag=True, help="Show only options whose values differ between nodes.")
 def get(cluster: Cluster, output: Output, option: tuple[str, ...], different: bool) -> int:
-    """Show the options of running nodes, all or the given ones.
+    """Show all or the given options of running nodes.
 
     Options are named by their keys in the config file (max_msg_size) or as flags (max-msg-size). Nodes with the same
     value share a row.
@@ -90,7 +90,7 @@ def get(cluster: Cluster, output: Output, option: tuple[str, ...], different: bo
     """,
     document="""
         option
-        nodes    list, in the order asked: address, error (null, or why nothing was
+        nodes    list, in the order queried: address, error (null, or why nothing was
                  changed), before, after (values as in /config)
     """,
 )

@@ -49,7 +49,7 @@ def list_contexts(output: Output) -> None:
 )
 @click.argument("name", shell_complete=complete_contexts)
 def set_context(settings: ClusterSettings, name: str) -> None:
-    """Save the given options under a name; options saved there before are kept.
+    """Save the given options under a name. Options already saved under this name are kept.
 
     The first context becomes the current one. Variables such as GNSQADMIN_TIMEOUT are not saved.
     """

@@ -162,12 +162,12 @@ def save(cluster: Cluster, output: Output, topic: str, file: str, append: bool, 
 
     The file is compressed if its name ends in .gz; - is standard output. gnsqadmin load publishes the messages again.
 
-    With --channel, the messages of that channel are moved to the file until the channel is empty. Each is finished only
-    after it is safely on disk. Messages in flight when a run ends are requeued, so there may be duplicates, but none is
-    lost.
+    With --channel, the messages of that channel are moved to the file until the channel is empty. Each message is
+    finished only after it is synced to disk. Messages in flight when a run ends are requeued, so there may be
+    duplicates, but none is lost.
 
-    Without --channel, messages published from now on are saved, until Ctrl-C. Messages that arrive while no save runs,
-    or faster than they can be saved, are not in the file.
+    Without --channel, messages published from now on are saved, until Ctrl-C. Messages that arrive while save does not
+    run, or that arrive too fast, are not in the file.
     """
     started = time.monotonic()
     row = SavedFile(topic, source.options.channel, file)

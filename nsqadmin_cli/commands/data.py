@@ -153,8 +153,8 @@ class VerifiedJournal:
 def verify(output: Output, directory: str, topic: str, channel: str, max_msg_size: int) -> int:
     """Read all files of a data directory, and report damage and how to repair it.
 
-    Damage is what nsqd has lost, would lose, or cannot start with; a note is harmless, or corrected by nsqd itself. The
-    exit code is 1 if there is damage.
+    Damage means that nsqd has lost messages, would lose messages, or cannot start. A note is harmless, or nsqd corrects
+    it. The exit code is 1 if there is damage.
 
     While an nsqd runs on the directory, files may disagree, so only damage within files is reported.
     """
@@ -321,12 +321,13 @@ class JournalRow:
 def ls(output: Output, directory: str, topic: str, channel: str) -> None:
     """List the queues in a data directory: their messages, and the age of the oldest.
 
-    DIRECTORY is nsqd's --data-path. Counts are from the meta files, which is fast; data verify reads everything.
+    DIRECTORY is nsqd's --data-path. Counts are read from the meta files, which is fast. data verify reads all files.
     Messages in the memory of a running nsqd are missing. A topic's own queue has the messages that are not in its
     channels yet.
 
-    If gnsqd keeps a journal, a column shows each queue's messages in it, as the newest journal file lists them,
-    including messages in flight and deferred messages. After a killed conversion, the queue's files are copies of them.
+    If gnsqd keeps a journal, a column shows the number of each queue's messages in the journal, according to its newest
+    file. It includes messages in flight and deferred messages. After a killed conversion, the same messages are also in
+    the queue's files.
     """
     found = list_directory(directory)
     running = is_held(directory)

@@ -64,7 +64,7 @@ def export(
 
     FILE has one line per message, a JSON document that gnsqadmin load can publish; - is standard output, and a name
     that ends in .gz is compressed. Messages are in nsqd's order of delivery, once for every channel that has them;
-    messages behind damage are included.
+    messages after the damage are included.
 
     The directory is not changed. nsqd may be running, but its messages in memory are missing.
     """
@@ -165,7 +165,11 @@ def convert(output: Output, directory: str, dry_run: bool) -> None:
 )
 @directory_argument
 @option("--to", "target", type=click.Path(), metavar="PATH", help="Path of the copy. [DIRECTORY.repaired]")
-@option("--replace", is_flag=True, help="Replace DIRECTORY by the copy, and keep it as DIRECTORY.before-repair.")
+@option(
+    "--replace",
+    is_flag=True,
+    help="Replace DIRECTORY by the copy, and keep the damaged directory as DIRECTORY.before-repair.",
+)
 @option("--adopt-orphans", is_flag=True, help="Add topics and channels to nsqd.dat that it does not list.")
 @max_msg_size_option
 def repair(
@@ -179,11 +183,11 @@ def repair(
 ) -> None:
     """Make a repaired copy of a data directory.
 
-    The directory itself is not changed. Messages behind damage are recovered, counts and positions corrected, and an
-    unusable nsqd.dat rebuilt (with nothing paused). nsqd must be stopped. Files set aside as .bad are left to data
-    recover-bad.
+    The directory itself is not changed. Messages after the damage are recovered, counts and positions corrected,
+    and an unusable nsqd.dat rebuilt (with nothing paused). nsqd must be stopped. Files set aside as .bad are left to
+    data recover-bad.
 
-    The copy is read again to verify it. --replace then swaps it with the directory.
+    The copy is read again to verify it. --replace then replaces the directory by the copy.
     """
     path = os.path.realpath(directory)
     copy = os.path.abspath(target or f"{path}.repaired")
@@ -336,9 +340,9 @@ def recover_bad(
 ) -> int:
     """Recover the messages in files that nsqd set aside as .bad.
 
-    nsqd sets a file aside at the first damage: the messages before it were delivered; those behind it were not, and
-    are recovered. A file without damage was read completely, unless the log of nsqd reports that it could not be
-    opened; in that case, recover it with --all.
+    nsqd sets a file aside at the first damage. nsqd has delivered the messages before the damage. This command recovers
+    the messages after it. A file without damage was read completely, unless the log of nsqd reports that it could not
+    be opened; in that case, recover it with --all.
 
     The messages are added to the end of their queue, and the file is renamed to .bad.recovered. nsqd must be stopped,
     and a damaged queue must be repaired first. --to writes the messages to a file instead, which gnsqadmin load can

@@ -58,7 +58,7 @@ _OF_A_KIND = 5  # findings that are shown without --all
     "--interval",
     type=Duration(3600),
     default=3.0,
-    help="Time between the two snapshots. More time makes findings such as stuck more certain. [default: 3]",
+    help="Time between the two snapshots. Findings such as stuck are more reliable with a longer time. [default: 3]",
 )
 @option(
     "--deep",
@@ -86,11 +86,11 @@ def doctor(
 ) -> int:
     """Find problems of nodes, topics and channels, and suggest remedies.
 
-    Takes two snapshots to see what changes, and modifies nothing. Each finding has evidence and remedies, with commands
-    for the nodes that were examined.
+    doctor takes two snapshots to find changes. It modifies nothing. Each finding has evidence and remedies, with
+    commands for the nodes that were examined.
 
-    Critical: messages are lost or not consumed. Warning: they will be. Note: it may be intended. The exit code is 1 if
-    there are findings other than notes.
+    Critical: messages are lost or not consumed. Warning: messages will probably be lost or not consumed. Note: the
+    state may be intended. The exit code is 1 if there are findings other than notes.
     """
     here = list(examine_directory(data_path)) if data_path else []  # reports a wrong path at once
     cluster = settings.cluster()

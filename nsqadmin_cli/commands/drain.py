@@ -137,7 +137,7 @@ class DrainRow:
 
 
 _DOCUMENT = (
-    described("nodes", "list, in the order asked", DrainRow),
+    described("nodes", "list, in the order queried", DrainRow),
     "After an error draining, remaining, messages and holding are null.",
 )
 _TIME_LIMIT = "drain_timeout"
@@ -157,9 +157,9 @@ _SHOWN = 3  # queues in a row
 def start(cluster: Cluster, output: Output, confirm: Confirm, is_watched: bool) -> int:
     """Drain nodes: they refuse publishers, and exit when consumers have emptied all queues.
 
-    They also exit after their --drain-timeout; messages left are kept on disk, except those of ephemeral topics and
-    channels. Messages of a topic without channels, of paused topics and channels, and of channels without consumers are
-    never consumed, so the node waits until the timeout. Only gnsqd can drain.
+    They also exit after their --drain-timeout; remaining messages are kept on disk, except for ephemeral topics and
+    channels. Some messages cannot be consumed: in topics without channels, in paused topics and channels, and in
+    channels without consumers. With such messages, the node waits until the timeout. Only gnsqd can drain.
     """
     nodes = cluster.nsqds()
     answers = cluster.ask(lambda node: DrainState.ask(node, "GET"), nodes)
@@ -202,8 +202,8 @@ def status(cluster: Cluster, output: Output) -> int:
 def watch(cluster: Cluster, output: Output) -> int:
     """Wait until draining nodes have exited, and report whether they were empty.
 
-    The exit code is 1 if the time of a node was up before it was empty, or its drain was cancelled. Ctrl-C ends only
-    this command.
+    The exit code is 1 if a node reached its timeout before it was empty, or if its drain was cancelled. Ctrl-C ends
+    only this command.
     """
     answers = cluster.ask(lambda node: DrainState.ask(node, "GET"))
     return _watch(cluster, output, answers)

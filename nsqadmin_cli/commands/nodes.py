@@ -28,7 +28,8 @@ def nodes(cluster: Cluster, output: Output) -> int:
     """List the nodes: version, health, uptime, topics and messages.
 
     "daemon" is gnsqd with its own version, or nsqd. A draining node accepts no new messages and exits when it is empty.
-    "listed" is the number of nsqlookupds that list a node, "tombstoned" the number of topics for which they hide it.
+    "listed" is the number of nsqlookupds that list a node. "tombstoned" is the number of topics for which nsqlookupds
+    hide the node from consumers.
     """
     seen = take_snapshot(cluster)
     rows = node_rows(seen)
@@ -103,10 +104,10 @@ class Listed:
 )
 @option("--orphans", is_flag=True, help="Show only topics without a node.")
 def lookup(cluster: Cluster, output: Output, orphans: bool) -> int:
-    """List the topics of nsqlookupds, and the nodes that consumers are sent to.
+    """List the topics of nsqlookupds, and the nodes that they return to consumers.
 
-    nsqlookupd keeps a topic without a node until it is deleted; its channels are shown, because the topic gets them if
-    it is created again.
+    nsqlookupd keeps a topic without a node until the topic is deleted. The channels of such a topic are shown, because
+    a node that creates the topic also creates them.
     """
     if not cluster.lookupds:
         raise click.UsageError("give an nsqlookupd by --lookupd-http-address or a saved context.")

@@ -80,9 +80,9 @@ def pub(
 
     Empty lines are skipped, because NSQ does not accept empty messages. The topic is created if it does not exist.
 
-    Each message goes to one node. With several nodes, batches go to them in turn, and a node that fails is skipped. If
-    the answer of a node is lost, its batch is published again, so there may be duplicates. --timeout applies to each
-    batch.
+    Each message goes to one node. With several nodes, batches are sent to the nodes in turn, and a failed node is
+    skipped. If the answer of a node is lost, its batch is published again, so there may be duplicates. --timeout
+    applies to each batch.
     """
     _check(messages, file, whole, times)
     path = file or STDIN

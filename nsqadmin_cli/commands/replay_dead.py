@@ -100,14 +100,15 @@ def replay_dead(
 ) -> int:
     """Publish the dead letters of a channel, or of a dead-letter topic, again.
 
-    gnsqd moves messages that failed --max-attempts times to the topic TOPIC.CHANNEL.dead. Their original bodies are
-    published, with a new id and timestamp, to their original topic. All channels of that topic get them again, not only
-    the one where they failed; to avoid that, specify another topic by --to.
+    gnsqd moves messages that failed --max-attempts times to the topic TOPIC.CHANNEL.dead. This command publishes the
+    original bodies to the original topics, with new ids and timestamps. All channels of a topic receive them again, not
+    only the channel where they failed; to avoid that, give another topic with --to.
 
-    They are consumed from a channel named replay, which the first run creates and which remains. If it is the first
-    channel, it receives all dead letters, else only later ones. Each dead letter is finished only after
-    its message is published. Messages in flight when a run ends are requeued, so there may be duplicates, but none is
-    lost. A message that is not a dead letter is left in the channel, and the exit code is 1.
+    Dead letters are consumed from the channel replay, which the first run creates and does not delete. If it is the
+    first channel of the dead-letter topic, it receives all dead letters; otherwise only dead letters published later.
+    Each dead letter is finished only after its message is published. Messages in flight when a run ends are requeued,
+    so there may be duplicates, but none is lost. A message that is not a dead letter is left in the channel, and the
+    exit code is 1.
     """
     if channel is None and not is_dead_letter_topic(topic):
         raise click.UsageError(f"{topic} is not a dead-letter topic, which ends in .dead: also give the CHANNEL.")

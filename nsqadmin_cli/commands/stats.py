@@ -30,7 +30,7 @@ from nsqadmin_cli.units import plural, printable
     """,
     document="""
         time     unix seconds
-        nodes    list, in the order asked: address, error (null, or why this node
+        nodes    list, in the order queried: address, error (null, or why this node
                  has no numbers), version, health ("OK" or "NOK - ..."; both null
                  after an error), start_time (unix seconds or null), topics, producers
         totals   the sums over all nodes: topic_count, channel_count, depth,
@@ -84,17 +84,16 @@ def stats(
 ) -> int:
     """Show the depths, counts and clients of topics and channels.
 
-    A topic's depth counts messages that it has not passed to its channels yet; a channel's depth counts messages not
-    sent to clients yet, without messages in flight and deferred messages. "In memory" and "on disk" are the two parts
-    of depth. Rows are sums over nodes. The last line is the sum of the depths of topics and channels, and of messages
-    published to topics.
+    The depth of a topic counts messages not yet passed to its channels. The depth of a channel counts queued messages;
+    it excludes messages in flight and deferred messages. "In memory" and "on disk" are the two parts of depth. Rows are
+    sums over nodes. The last line is the sum of the depths of topics and channels, and of messages published to topics.
 
     --columns, --sort and --trouble are for tables and CSV; --json has everything.
 
-    With --watch, in/s is the rate of published messages, and out/s that of messages finished by a channel's clients, or
-    passed to all channels of a topic.
+    With --watch, in/s is the rate of published messages. out/s is the rate of messages finished by a channel's clients,
+    or, for a topic, passed to all its channels.
 
-    On a narrow terminal, headings are those of nsq_stat and numbers are rounded down (12.3k).
+    On a narrow terminal, headings are abbreviated as in nsq_stat, and numbers are rounded down (12.3k).
 
     A node that does not answer causes one line on standard error and exit code 1; the others are still shown.
     """
@@ -196,7 +195,7 @@ def _show_stats(output: Output, rows: Rows, number: int | None) -> ExitCode:
 @topic_option
 @channel_option
 def tree(cluster: Cluster, output: Output, topic: str, channel: str) -> int:
-    """Show topics, their channels and the consumers of these, on all nodes.
+    """Show topics, channels and consumers on all nodes.
 
     CSV output has one row per consumer.
     """

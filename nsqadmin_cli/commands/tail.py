@@ -130,8 +130,8 @@ def tail(
 ) -> int:
     """Show messages as they are published, on all nodes that have the topic, until Ctrl-C.
 
-    Uses a temporary channel, so other consumers are not affected. Messages queued in a topic that has no channel yet
-    would be lost with that channel: tail asks for confirmation, or needs --yes.
+    Uses a temporary channel, so other consumers are not affected. If a topic has no channel, the temporary channel
+    receives all its queued messages, and they are lost when it is deleted: tail asks for confirmation, or needs --yes.
 
     In a pipe, each body is printed unchanged, followed by a line feed; with several topics, the name of the topic comes
     first. On a terminal, unprintable bytes are shown as escape sequences.
@@ -246,11 +246,11 @@ def peek(
 ) -> int:
     """Show the queued messages of a channel, without consuming them.
 
-    Without CHANNEL, shows the messages in the topic's own queue, because it has no channel or is paused. Messages in
-    memory come first, then those on disk. Messages in flight and deferred messages are not shown.
+    Without CHANNEL, shows the messages in the topic's own queue. A topic has such messages if it is paused or has no
+    channel. Messages in memory come first, then those on disk. Messages in flight and deferred messages are not shown.
 
-    Only gnsqd supports this over HTTP. --data-path reads the queues on disk of gnsqd or nsqd, also while it runs. All
-    other messages are written there when the daemon exits.
+    Only gnsqd supports this over HTTP. --data-path reads the queues on disk of gnsqd or nsqd, also while it runs. The
+    daemon writes all other messages to disk when it exits.
     """
     answers: dict[str, Found | NodeError | None]
     if data_path is not None:
@@ -297,11 +297,11 @@ def _peek_blocks(found: dict[str, Found], topic: str, channel: str | None, as_he
     for number, (address, answer) in enumerate(found.items()):
         if number:
             yield Line()
-        waiting = f"{plural(answer.depth, 'message')} waiting" if answer.depth else "nothing waits"
+        queued = f"{plural(answer.depth, 'message')} queued" if answer.depth else "no messages"
         if len(answer.messages) < answer.depth:
-            waiting += f", {len(answer.messages):,} shown"
+            queued += f", {len(answer.messages):,} shown"
         name = f"{topic} {channel}" if channel else topic
-        yield Line(((name, Tone.STRONG), (" at ", Tone.FAINT), (address, Tone.NODE), (f": {waiting}", Tone.PLAIN)))
+        yield Line(((name, Tone.STRONG), (" at ", Tone.FAINT), (address, Tone.NODE), (f": {queued}", Tone.PLAIN)))
         for one in answer.messages:
             yield from message_blocks(one.message, [(_age(one.message), Tone.FAINT), _place(one)], as_hex=as_hex)
 

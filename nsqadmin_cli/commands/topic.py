@@ -47,8 +47,8 @@ from nsqadmin_cli.units import plural, printable
 def show(cluster: Cluster, output: Output, topic: str) -> int:
     """Show one topic: its counts, nodes and channels.
 
-    With nsqlookupds, a node is marked if they do not send consumers to it, because the topic is tombstoned there or the
-    node did not register.
+    With nsqlookupds, a node is marked if they do not return it to consumers: the topic is tombstoned there, or the node
+    is not registered.
     """
     seen = take_snapshot(cluster, topic=topic)
     found, errors = _found(cluster, topic)
@@ -215,9 +215,9 @@ def tombstone(
 ) -> int:
     """Hide one node from the consumers of a topic.
 
-    nsqlookupds no longer send consumers there. Stop publishers first. With --delete, the topic is then deleted on the
-    node with all its messages; without it, connected consumers continue. NODE is {broadcast address}:{HTTP port}, as
-    nsqlookupd lists it.
+    nsqlookupds no longer send consumers there. Stop publishers first. With --delete, the topic and all its messages on
+    the node are then deleted. Without --delete, connected consumers continue. NODE is {broadcast address}:{HTTP port},
+    as nsqlookupd lists it.
 
     A tombstone expires (--tombstone-lifetime of nsqlookupd, 45 seconds); if the node still has the topic then,
     consumers are sent there again.

@@ -25,7 +25,7 @@ def test_messages_are_shown_and_stay(gnsqd: Daemon) -> None:
     code, out, err = gnsqadmin("peek", "t", "c", "-n", "2", *at(gnsqd))
     assert (code, err) == (0, "")
     first, *rows = out.splitlines()
-    assert first == f"t c at {address(gnsqd)}: 3 messages waiting, 2 shown"
+    assert first == f"t c at {address(gnsqd)}: 3 messages queued, 2 shown"
     assert rows[1::2] == ["  first", r"  \x1b[31m\xff"]
     assert " ago  in memory  " in rows[0]
     assert rows[0].endswith("  5 B")
@@ -76,7 +76,7 @@ def test_the_real_nsqd_says_how_it_can_be_looked_at(nsqd_factory: DaemonFactory,
         return
     reason = "only gnsqd supports peek; for messages that nsqd has on disk, use gnsqadmin peek --data-path"
     assert (code, err) == (1, f"Error: nsqd at {address(other)}: {reason}\n")
-    assert f"t c at {address(gnsqd)}: 1 message waiting\n" in out
+    assert f"t c at {address(gnsqd)}: 1 message queued\n" in out
 
 
 def test_files_are_shown_while_the_daemon_runs_and_after_it(nsqd_factory: DaemonFactory) -> None:
