@@ -309,6 +309,12 @@ class Peer:
             reason = f"answered something that is not JSON; is this the HTTP address of an {self.program}?"
             raise NodeError(self.program, self.address, reason) from None
 
+    def act(self, action: Action, topic: str, channel: str = "") -> None:
+        """Perform an operation on a topic or channel; nsqlookupds only create and delete. Refused if it does not exist,
+        codes TOPIC_NOT_FOUND and CHANNEL_NOT_FOUND; to delete an unknown topic at an nsqlookupd is not an error."""
+        query = {"topic": topic} | ({"channel": channel} if channel else {})
+        self.request("POST", f"/{'channel' if channel else 'topic'}/{action}", query=query)
+
     def clock_ahead(self) -> tuple[float, float] | None:
         """Lower and upper bound of how many seconds its clock is ahead of this machine's; None if unknown."""
         asked = time.time()
@@ -354,14 +360,6 @@ class Nsqd(Peer):
         first, _, _ = self.request("GET", "/stats", query=query).partition(b"\n")
         match = re.search(rb"\(built w/gnsqd-([0-9A-Za-z.]{1,20})-", first)
         return f"gnsqd {match[1].decode()}" if match else "nsqd"
-
-    def topic(self, action: Action, topic: str) -> None:
-        """Perform an operation on a topic. Except for "create", a missing topic is Refused, code TOPIC_NOT_FOUND."""
-        self.request("POST", f"/topic/{action}", query={"topic": topic})
-
-    def channel(self, action: Action, topic: str, channel: str) -> None:
-        """Perform an operation on a channel; codes TOPIC_NOT_FOUND and CHANNEL_NOT_FOUND."""
-        self.request("POST", f"/channel/{action}", query={"topic": topic, "channel": channel})
 
     def pub(self, topic: str, body: bytes, *, defer_ms: int = 0) -> None:
         self.request("POST", "/pub", body, query={"topic": topic} | ({"defer": str(defer_ms)} if defer_ms else {}))
@@ -414,14 +412,6 @@ class Lookupd(Peer):
     def nodes(self) -> tuple[Producer, ...]:
         """All active nodes, also tombstoned ones."""
         return self.ask("/nodes", Producer.list_from_json)
-
-    def topic(self, action: Literal["create", "delete"], topic: str) -> None:
-        """Deleting an unknown topic is not an error."""
-        self.request("POST", f"/topic/{action}", query={"topic": topic})
-
-    def channel(self, action: Literal["create", "delete"], topic: str, channel: str) -> None:
-        """Code CHANNEL_NOT_FOUND for deleting an unknown one."""
-        self.request("POST", f"/channel/{action}", query={"topic": topic, "channel": channel})
 
     def tombstone(self, topic: str, node: str) -> None:
         """Hide a node, `{broadcast address}:{HTTP port}`, from consumers of a topic; it may be unknown."""

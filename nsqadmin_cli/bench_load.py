@@ -181,10 +181,10 @@ class Load:
         for node in self._nodes:
             with self._request(node) as may:
                 if may:
-                    node.topic("create", plan.topic)
+                    node.act("create", plan.topic)
             with self._request(node) as may:
                 if may and plan.consumers:
-                    node.channel("create", plan.topic, plan.channel)
+                    node.act("create", plan.topic, plan.channel)
 
     def _subscribe(self) -> None:
         plan = self._plan
@@ -237,7 +237,7 @@ class Load:
         for subscription in self._subscriptions:
             if subscription.node is node:
                 subscription.drop()
-        node.topic("delete", self._plan.topic)
+        node.act("delete", self._plan.topic)
 
     def _stop(self) -> None:
         with self._lock:

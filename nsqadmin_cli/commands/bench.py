@@ -142,7 +142,7 @@ def bench(
     finally:
         left = load.close()
         if durable:  # nsqlookupd keeps such a topic when its last node has deleted it
-            left += errors_of(cluster.ask_lookupds(lambda lookupd: lookupd.topic("delete", plan.topic)))
+            left += errors_of(cluster.ask_lookupds(lambda lookupd: lookupd.act("delete", plan.topic)))
         for error in left:
             note(f"Warning: {error}; the topic {plan.topic} may still exist there")
     output.show(

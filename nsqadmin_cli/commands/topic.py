@@ -11,7 +11,6 @@ from nsqadmin_cli.command import command, option
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.http_client import Address, NodeError, Refused
 from nsqadmin_cli.operations import (
-    DOCUMENT,
     Operation,
     Outcome,
     Result,
@@ -21,6 +20,8 @@ from nsqadmin_cli.operations import (
     is_listed,
     lookupd_only_option,
     operate,
+    operation_command,
+    pattern_command,
     plan_for_nodes,
 )
 from nsqadmin_cli.output import Confirm, Output, not_found, report
@@ -110,14 +111,13 @@ def _document(seen: Snapshot, topic: str, found: set[str] | None) -> dict[str, A
     return {**as_json(seen.totals.topics[0]), "nodes": nodes}
 
 
-@command(
+@operation_command(
     "create",
     examples="""
         gnsqadmin topic create orders
         gnsqadmin topic create orders --nsqd-http-address a.example:4151 --nsqd-http-address b.example:4151
         gnsqadmin topic create orders --lookupd-only --lookupd-http-address lookup.example:4161
     """,
-    document=DOCUMENT,
 )
 @lookupd_only_option
 def create(cluster: Cluster, output: Output, topic: str, lookupd_only: bool) -> int:
@@ -128,12 +128,7 @@ def create(cluster: Cluster, output: Output, topic: str, lookupd_only: bool) -> 
     return operate(cluster, output, Operation("create", topic), lookupd_only=lookupd_only)
 
 
-@command(
-    "pause",
-    examples="gnsqadmin topic pause orders\ngnsqadmin topic pause 'orders*'",
-    document=DOCUMENT,
-    patterns=True,
-)
+@pattern_command("pause", examples="gnsqadmin topic pause orders\ngnsqadmin topic pause 'orders*'")
 def pause(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> int:
     """Stop a topic from passing messages to its channels.
 
@@ -143,26 +138,19 @@ def pause(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> int
     return operate(cluster, output, Operation("pause", topic), confirm)
 
 
-@command(
-    "unpause",
-    examples="gnsqadmin topic unpause orders\ngnsqadmin topic unpause orders --json",
-    document=DOCUMENT,
-    patterns=True,
-)
+@pattern_command("unpause", examples="gnsqadmin topic unpause orders\ngnsqadmin topic unpause orders --json")
 def unpause(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> int:
     """Let a paused topic pass messages to its channels again."""
     return operate(cluster, output, Operation("unpause", topic), confirm)
 
 
-@command(
+@pattern_command(
     "empty",
     examples="""
         gnsqadmin topic empty orders --dry-run
         gnsqadmin topic empty orders --with-channels
         gnsqadmin topic empty orders --yes --nsqd-http-address a.example:4151
     """,
-    document=DOCUMENT,
-    patterns=True,
 )
 @option("--with-channels", is_flag=True, help="Also empty all its channels.")
 def empty(cluster: Cluster, output: Output, confirm: Confirm, topic: str, with_channels: bool) -> int:
@@ -174,15 +162,13 @@ def empty(cluster: Cluster, output: Output, confirm: Confirm, topic: str, with_c
     return operate(cluster, output, Operation("empty", topic, with_channels=with_channels), confirm)
 
 
-@command(
+@pattern_command(
     "delete",
     examples="""
         gnsqadmin topic delete orders --dry-run
         gnsqadmin topic delete orders --lookupd-http-address lookup.example:4161
         gnsqadmin topic delete orders --yes --nsqd-http-address a.example:4151
     """,
-    document=DOCUMENT,
-    patterns=True,
 )
 def delete(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> int:
     """Delete a topic with its channels and all messages.
@@ -193,13 +179,12 @@ def delete(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> in
     return operate(cluster, output, Operation("delete", topic), confirm)
 
 
-@command(
+@operation_command(
     "tombstone",
     examples="""
         gnsqadmin topic tombstone orders a.example:4151 --lookupd-http-address lookup.example:4161
         gnsqadmin topic tombstone orders a.example:4151 --delete --lookupd-http-address lookup.example:4161
     """,
-    document=DOCUMENT,
 )
 @click.argument("node")
 @option(

@@ -176,7 +176,7 @@ class SlowNode(Nsqd):
         self.may_create.set()
         self.done: list[str] = []
 
-    def topic(self, action: str, topic: str) -> None:
+    def act(self, action: str, topic: str, channel: str = "") -> None:
         if action == "create":
             self.creating.set()
             assert self.may_create.wait(DEADLINE)
