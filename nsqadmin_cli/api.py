@@ -12,7 +12,8 @@ import json
 import re
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, TypeVar
@@ -142,6 +143,17 @@ class Producer:
     topics: tuple[str, ...] = ()
     tombstones: tuple[bool, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """The name of the node in tombstones: {broadcast address}:{HTTP port}."""
+        return f"{self.broadcast_address}:{self.http_port}"
+
+    @property
+    def http_address(self) -> Address:
+        """ValueError if it is invalid."""
+        host = self.broadcast_address
+        return Address.parse(f"[{host}]:{self.http_port}" if ":" in host else self.name)
+
     @classmethod
     def list_from_json(cls, data: object) -> tuple["Producer", ...]:
         """The producers in the parsed `/nodes` or `/lookup` of one nsqlookupd; ModelError if it is anything else."""
@@ -154,6 +166,13 @@ class Producer:
             tombstones = tuple(bool(told) for told in _list(producer, "tombstones", inner) or ()) if topics else ()
             found.append(cls(*_scalars(Producer, producer, inner), topics, tombstones))  # type: ignore[call-arg]
         return tuple(found)
+
+
+def located(producers: Iterable[Producer]) -> Iterator[tuple[Address, Producer]]:
+    """The producers whose HTTP address is valid; Cluster.nsqds reports the others."""
+    for producer in producers:
+        with suppress(ValueError):
+            yield producer.http_address, producer
 
 
 Where = tuple[str, str]  # what is read, and its name if it has one; made a text of only for an error

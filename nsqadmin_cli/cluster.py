@@ -58,7 +58,7 @@ class Cluster:
         for lookupd, producers in self._ask_for_producers().items():
             for producer in producers:
                 try:
-                    address = producer_address(producer)
+                    address = producer.http_address
                 except ValueError as error:
                     self.lookupd_errors.append(NodeError("nsqlookupd", lookupd, f"lists a node at {error}"))
                     continue
@@ -89,12 +89,6 @@ class Cluster:
 
     def ask_lookupds(self, question: Callable[[Lookupd], T]) -> Answers[T]:
         return ask_all(self.lookupds, question, self.timeout, self.waiting)
-
-
-def producer_address(producer: Producer) -> Address:
-    """The HTTP address of a node that an nsqlookupd lists; ValueError if it is invalid."""
-    host = producer.broadcast_address
-    return Address.parse(f"[{host}]:{producer.http_port}" if ":" in host else f"{host}:{producer.http_port}")
 
 
 def ask_all(

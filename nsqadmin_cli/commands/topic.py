@@ -5,8 +5,8 @@ from typing import Any
 import click
 
 from nsqadmin_cli import stat_tables
-from nsqadmin_cli.api import Nsqd, Producer
-from nsqadmin_cli.cluster import Cluster, producer_address
+from nsqadmin_cli.api import Nsqd, Producer, located
+from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import command, option
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.http_client import Address, NodeError, Refused
@@ -75,17 +75,10 @@ def _found(cluster: Cluster, topic: str) -> tuple[set[str] | None, list[NodeErro
     errors: list[NodeError] = []
     for answer in cluster.ask_lookupds(lambda lookupd: lookupd.lookup(topic)).values():
         if not isinstance(answer, NodeError):
-            found |= {_address(producer) for producer in answer}
+            found |= {str(address) for address, _ in located(answer)}
         elif not (isinstance(answer, Refused) and answer.code == "TOPIC_NOT_FOUND"):
             errors.append(answer)
     return found, errors
-
-
-def _address(producer: Producer) -> str:
-    try:
-        return str(producer_address(producer))
-    except ValueError:
-        return ""
 
 
 def _blocks(seen: Snapshot, topic: str, found: set[str] | None) -> list[Block]:
@@ -210,7 +203,6 @@ def tombstone(
     if not cluster.lookupds:
         raise click.UsageError("tombstones are kept by nsqlookupd: give it by --lookupd-http-address.")
     found = _find(cluster.producers(), node, topic)
-    name = f"{found.broadcast_address}:{found.http_port}"
     operation = Operation("delete", topic)
     nodes = [_node(cluster, found)] if with_delete else []
     hidden = [Outcome(lookupd, Result.PLANNED) for lookupd in cluster.lookupds]
@@ -219,7 +211,7 @@ def tombstone(
     if not confirm.dry_run:
         if with_delete:
             Work(operation, work.nodes, ()).confirm(confirm)
-        do_planned(cluster, hidden, lambda lookupd: lookupd.tombstone(topic, name))
+        do_planned(cluster, hidden, lambda lookupd: lookupd.tombstone(topic, found.name))
         do_on_nodes(cluster, operation, work.nodes)
     work.show(output, dry_run=confirm.dry_run)
     return report([*errors, *work.failures(errors)])
@@ -229,7 +221,7 @@ def _find(producers: list[Producer], node: str, topic: str) -> Producer:
     """The node with this name, which must have the topic; NotFound."""
     matching = [producer for producer in producers if node in _names(producer)]
     if not matching:
-        known = ", ".join(f"{one.broadcast_address}:{one.http_port}" for one in producers) or "none"
+        known = ", ".join(one.name for one in producers) or "none"
         raise NotFound(f"nsqlookupd does not list the node {printable(node)}; it lists: {printable(known, 1000)}")
     if topic not in matching[0].topics:
         raise NotFound(f"the node {printable(node)} has not registered the topic {topic} at nsqlookupd")
@@ -238,16 +230,13 @@ def _find(producers: list[Producer], node: str, topic: str) -> Producer:
 
 def _node(cluster: Cluster, producer: Producer) -> Nsqd:
     try:
-        return Nsqd(producer_address(producer), cluster.http)
+        return Nsqd(producer.http_address, cluster.http)
     except ValueError as error:
         raise AdminError(f"nsqlookupd lists a node at {error}") from None
 
 
 def _names(producer: Producer) -> set[str]:
     """The names of a node."""
-    names = {f"{producer.broadcast_address}:{producer.http_port}"}
-    try:
-        address: Address = producer_address(producer)
-    except ValueError:
-        return names
-    return names | {str(address), f"http://{address}"}
+    return {producer.name} | {
+        name for address, _ in located([producer]) for name in (str(address), f"http://{address}")
+    }

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from gnsq_shared.directory import METADATA, DataDirectory, Queue, is_held, list_directory, reason_of
 from gnsqd.errors import StorageError
 from nsqadmin_cli import units
-from nsqadmin_cli.cluster import errors_of, producer_address, values_of
+from nsqadmin_cli.api import located
+from nsqadmin_cli.cluster import errors_of, values_of
 from nsqadmin_cli.diagnosis.examination import COMPARED, LOOKUPDS, Examination, Finding, Remedy, Severity, some_of
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError
@@ -148,15 +149,8 @@ def _ahead(span: tuple[float, float]) -> str:
 
 def _listing_nodes(seen: Examination) -> dict[Address, set[Address]]:
     """The nodes that each nsqlookupd lists."""
-    found: dict[Address, set[Address]] = {}
-    for lookupd, producers in values_of(seen.listed).items():
-        nodes = found.setdefault(lookupd, set())
-        for producer in producers:
-            try:
-                nodes.add(producer_address(producer))
-            except ValueError:
-                continue  # already reported
-    return found
+    listed = values_of(seen.listed)
+    return {lookupd: {address for address, _ in located(producers)} for lookupd, producers in listed.items()}
 
 
 def unregistered(seen: Examination) -> dict[Address, list[Address]]:
@@ -239,12 +233,8 @@ def tombstones(seen: Examination) -> dict[tuple[str, Address], list[Address]]:
     """Topics that nsqlookupds hide on a node that has them, each with these nsqlookupds."""
     found: dict[tuple[str, Address], list[Address]] = {}
     for lookupd, producers in values_of(seen.listed).items():
-        for producer in producers:
+        for address, producer in located(producers):
             for topic, dead in zip(producer.topics, producer.tombstones, strict=False):
-                try:
-                    address = producer_address(producer)
-                except ValueError:
-                    continue  # already reported
                 if dead and address in seen.after.topic_shares.get(topic, ()):
                     found.setdefault((topic, address), []).append(lookupd)
     return found
