@@ -102,6 +102,9 @@ class TopicStats:
     channels: tuple[ChannelStats, ...] = ()
 
 
+Connection = tuple[str, str, str, int]  # topic, channel, remote address, time of connecting
+
+
 @dataclass(frozen=True, slots=True)
 class NodeStats:
     """All statistics of one nsqd."""
@@ -112,6 +115,18 @@ class NodeStats:
     topics: tuple[TopicStats, ...]
     producers: tuple[ClientStats, ...] | None = None  # None: not asked for
     moment: float = field(default=0.0, compare=False, metadata={"json": False})  # of the answer, by time.monotonic()
+
+    def channels(self) -> Iterator[tuple[str, ChannelStats]]:
+        """Each channel and the name of its topic."""
+        return ((topic.topic_name, channel) for topic in self.topics for channel in topic.channels)
+
+    def connections(self) -> dict[Connection, ClientStats]:
+        """The consumers, by the identity of their connection."""
+        return {
+            (topic, channel.channel_name, client.remote_address, client.connect_ts): client
+            for topic, channel in self.channels()
+            for client in channel.clients or ()
+        }
 
     @classmethod
     def from_json(cls, data: object, moment: float = 0.0) -> "NodeStats":

@@ -63,4 +63,4 @@ def _topics(cluster: Cluster) -> Iterable[str]:
 
 def _channels(cluster: Cluster, topic: str) -> Iterable[str]:
     for node in values_of(cluster.ask(lambda node: node.stats(topic=topic))).values():
-        yield from (channel.channel_name for found in node.topics for channel in found.channels)
+        yield from (channel.channel_name for _, channel in node.channels())

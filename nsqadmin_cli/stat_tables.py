@@ -231,11 +231,10 @@ class ClientRow:
 def client_table(seen: Snapshot, *, with_places: bool = True, of: tuple[str, str] | None = None) -> Table:
     """One row for each consumer, or for those of one channel."""
     rows = [
-        _client(client, topic.topic_name, channel, address, seen.clock)
+        _client(client, topic, channel, address, seen.clock)
         for address, node in seen.nodes.items()
-        for topic in node.topics
-        for channel in topic.channels
-        if of in (None, (topic.topic_name, channel.channel_name))
+        for topic, channel in node.channels()
+        if of in (None, (topic, channel.channel_name))
         for client in channel.clients or ()
     ]
     rows.sort(key=lambda row: (row.topic, row.channel, row.client) if with_places else row.client)

@@ -12,7 +12,7 @@ from nsqadmin_cli.command import Watch, channel_option, command, option, topic_o
 from nsqadmin_cli.errors import ExitCode
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.output import Output, report
-from nsqadmin_cli.snapshot import Snapshot, client_document, every, require, stats_document, take_snapshot
+from nsqadmin_cli.snapshot import Snapshot, client_document, every, require, stats_document, take_snapshot, through
 from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Line, Row, Table, Tone, column, table_of
 from nsqadmin_cli.units import plural, printable
 
@@ -331,7 +331,6 @@ def _show_count(output: Output, seen: Snapshot, number: int | None) -> None:
     delivered = sum(channel.message_count for topic in seen.totals.topics for channel in topic.channels)
     row = Count(seen.clock, seen.totals.message_count, delivered)
     if seen.flows is not None:
-        row.ingress_rate = sum(flow.ingress for (_, channel), flow in seen.flows.items() if not channel)
-        row.egress_rate = sum(flow.egress for (_, channel), flow in seen.flows.items() if channel)
+        row.ingress_rate, row.egress_rate, *_ = through(seen.flows)
     without = ("ingress_rate", "egress_rate") if number is None else ()
     output.show(lambda: row, lambda: [table_of(Count, [row], without=without)], number=number)

@@ -29,7 +29,7 @@ Shares = Mapping[Address, ChannelStats]
 
 def examine_queues(seen: Examination) -> Iterator[Finding]:
     """All problems of topics and channels, topic by topic."""
-    clients_before = seen.clients_before()
+    before = {address: node.connections() for address, node in seen.before.nodes.items()}
     unserved: dict[Address, list[tuple[str, int]]] = {}
     lost = _not_found(seen)
     for topic in seen.after.totals.topics:
@@ -44,7 +44,7 @@ def examine_queues(seen: Examination) -> Iterator[Finding]:
             flow = (seen.after.flows or {}).get(key, Flow())
             then = seen.before.channel_shares.get(key, {})
             consumers = [
-                Consumer(address, client, clients_before.get((address, *key, client.remote_address, client.connect_ts)))
+                Consumer(address, client, before[address].get((*key, client.remote_address, client.connect_ts)))
                 for address, share in shares.items()
                 for client in share.clients or ()
             ]
