@@ -25,9 +25,10 @@ Function = Callable[..., Any]
 
 
 class AdminOption(click.Option):
-    """An option that help lists under `section`."""
+    """An option that help lists under `section`, with its default."""
 
     def __init__(self, *args: Any, section: str = "Options", **attributes: Any) -> None:
+        attributes.setdefault("show_default", bool(attributes.get("default")))
         if "metavar" not in attributes:
             attributes["metavar"] = _METAVARS.get(type(attributes.get("type")))
         super().__init__(*args, **attributes)
@@ -252,7 +253,6 @@ _OUTPUT = (
         section="Output",
         type=click.Choice([form.value for form in OutputFormat]),
         default=OutputFormat.TABLE.value,
-        show_default=True,
         help="Output format.",
     ),
     AdminOption(["--json", "as_json"], section="Output", is_flag=True, help="Same as -o json."),

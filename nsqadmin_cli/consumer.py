@@ -306,7 +306,6 @@ def source_options(purpose: str) -> Callable[[Function], Function]:
                 "--in-flight",
                 type=click.IntRange(1, 1_000_000),
                 default=1000,
-                show_default=True,
                 help="Maximum number of messages in flight to this command, over all nodes.",
             ),
             count_option,

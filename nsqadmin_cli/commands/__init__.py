@@ -16,6 +16,11 @@ class Entry(NamedTuple):
     summary: str = ""
 
 
+def _of(noun: str, *verbs: str) -> list[Entry]:
+    """Commands of two words, which are their module and attribute."""
+    return [Entry(f"{noun} {verb}", noun, verb) for verb in verbs]
+
+
 SEE = (
     Entry("stats", "stats", "stats", "Show the depths, counts and clients of topics and channels."),
     Entry("top", "top", "top", "Watch the queues on a full screen: rates, trends, drain times and problems."),
@@ -24,30 +29,17 @@ SEE = (
     Entry("lookup", "nodes", "lookup", "List the topics of nsqlookupds, and the nodes that they return to consumers."),
     Entry("counter", "stats", "counter", "Count the messages of all topics on all nodes since they started."),
     Entry("events", "events", "events", "Print changes as they happen: of consumers, topics, channels and nodes."),
-    Entry("topic show", "topic", "show"),
-    Entry("channel show", "channel", "show"),
+    *_of("topic", "show"),
+    *_of("channel", "show"),
 )
 ACT = (
-    Entry("topic create", "topic", "create"),
-    Entry("topic pause", "topic", "pause"),
-    Entry("topic unpause", "topic", "unpause"),
-    Entry("topic empty", "topic", "empty"),
-    Entry("topic delete", "topic", "delete"),
-    Entry("topic tombstone", "topic", "tombstone"),
-    Entry("channel create", "channel", "create"),
-    Entry("channel pause", "channel", "pause"),
-    Entry("channel unpause", "channel", "unpause"),
-    Entry("channel empty", "channel", "empty"),
-    Entry("channel delete", "channel", "delete"),
-    Entry("topology export", "topology", "export"),
-    Entry("topology diff", "topology", "diff"),
+    *_of("topic", "create", "pause", "unpause", "empty", "delete", "tombstone"),
+    *_of("channel", "create", "pause", "unpause", "empty", "delete"),
+    *_of("topology", "export", "diff"),
     Entry("topology import", "topology", "import_"),
-    Entry("config get", "config", "get"),
+    *_of("config", "get"),
     Entry("config set", "config", "set_option"),
-    Entry("drain start", "drain", "start"),
-    Entry("drain status", "drain", "status"),
-    Entry("drain watch", "drain", "watch"),
-    Entry("drain cancel", "drain", "cancel"),
+    *_of("drain", "start", "status", "watch", "cancel"),
 )
 MESSAGES = (
     Entry("pub", "pub", "pub", "Publish messages: the arguments, each line of a file, or each line of standard input."),
@@ -75,8 +67,7 @@ JUDGE: tuple[Entry, ...] = (
     Entry("bench", "bench", "bench", "Measure messages per second that nodes accept and deliver, and latencies."),
 )
 DATA = (
-    Entry("data ls", "data", "ls"),
-    Entry("data verify", "data", "verify"),
+    *_of("data", "ls", "verify"),
     Entry("data export", "data_write", "export"),
     Entry("data convert", "data_write", "convert"),
     Entry("data repair", "data_write", "repair"),
@@ -86,8 +77,7 @@ SELF: tuple[Entry, ...] = (
     Entry("cheat", "cheat", "cheat", "Print the ten commands that are used most."),
     Entry("context list", "context", "list_contexts"),
     Entry("context set", "context", "set_context"),
-    Entry("context use", "context", "use"),
-    Entry("context remove", "context", "remove"),
+    *_of("context", "use", "remove"),
     Entry(
         "completion",
         "context",

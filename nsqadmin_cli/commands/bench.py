@@ -48,17 +48,11 @@ _BUSY = 0.85  # of a core: then it is this program that is measured
         errors            list of texts; the first one ends the run
     """,
 )
-@option(
-    "--duration",
-    type=Duration(86400),
-    default=5.0,
-    help="Duration of the measurement. [default: 5]",
-)
+@option("--duration", type=Duration(86400), default="5", help="Duration of the measurement.")
 @option(
     "--size",
     type=click.IntRange(SMALLEST, 64 * 1024 * 1024),
     default=200,
-    show_default=True,
     metavar="BYTES",
     help="Size of each message.",
 )
@@ -81,14 +75,12 @@ _BUSY = 0.85  # of a core: then it is this program that is measured
     "--consumers",
     type=click.IntRange(0, 256),
     default=2,
-    show_default=True,
     help="Connections that consume, at least one per node; 0: measure publishing only.",
 )
 @option(
     "--window",
     type=click.IntRange(1, 1_000_000),
     default=1000,
-    show_default=True,
     help="Maximum number of published messages that are not yet received. Nodes must be able to store them in "
     "memory: see --mem-queue-size.",
 )

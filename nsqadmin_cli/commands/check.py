@@ -312,7 +312,6 @@ def _unknown(error: click.ClickException) -> click.ClickException:
     "text_format",
     type=click.Choice(["plugin", "prometheus"]),
     default="plugin",
-    show_default=True,
     help="Text: for monitoring plugins, or metrics for the textfile collector of Prometheus.",
 )
 def check(

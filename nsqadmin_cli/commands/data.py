@@ -61,7 +61,6 @@ max_msg_size_option = option(
     "--max-msg-size",
     type=click.IntRange(1),
     default=DEFAULT_MAX_MSG_SIZE,
-    show_default=True,
     metavar="BYTES",
     help="The --max-msg-size of nsqd, which treats larger messages as damage.",
 )

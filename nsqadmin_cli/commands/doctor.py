@@ -57,16 +57,10 @@ _OF_A_KIND = 5  # findings that are shown without --all
 @option(
     "--interval",
     type=Duration(3600),
-    default=3.0,
-    help="Time between the two snapshots. Findings such as stuck are more reliable with a longer time. [default: 3]",
+    default="3",
+    help="Time between the two snapshots. Findings such as stuck are more reliable with a longer time.",
 )
-@option(
-    "--deep",
-    type=click.IntRange(1),
-    default=1000,
-    show_default=True,
-    help="Depth from which a queue counts as deep.",
-)
+@option("--deep", type=click.IntRange(1), default=1000, help="Depth from which a queue counts as deep.")
 @option(
     "--data-path",
     type=click.Path(exists=True, file_okay=False),

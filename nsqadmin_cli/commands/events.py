@@ -52,7 +52,7 @@ class Event:
 )
 @topic_option
 @channel_option
-@option("--interval", type=Duration(3600), default=1.0, help="Time between two snapshots. [default: 1]")
+@option("--interval", type=Duration(3600), default="1", help="Time between two snapshots.")
 @option("--count", type=int, default=None, metavar="N", help="Stop after N snapshots. Without it, Ctrl-C stops.")
 def events(cluster: Cluster, output: Output, topic: str, channel: str, interval: float, count: int | None) -> None:
     """Print changes as they happen: of consumers, topics, channels and nodes.

@@ -57,7 +57,6 @@ class Delimiter(click.ParamType[bytes]):
     "--delimiter",
     type=Delimiter(),
     default=r"\n",
-    show_default=True,
     metavar="BYTE",
     help=r"Byte that ends a message in a file or in standard input; also \0, \t, \x1e.",
 )

@@ -220,14 +220,7 @@ def _print_bodies(messages: Sequence[Received], several: bool) -> None:
     """,
 )
 @click.argument("channel", type=Name("channel"), default=None, required=False, shell_complete=complete_channels)
-@option(
-    "-n",
-    "--count",
-    type=click.IntRange(1, MOST),
-    default=10,
-    show_default=True,
-    help="Show at most N messages of each node.",
-)
+@option("-n", "--count", type=click.IntRange(1, MOST), default=10, help="Show at most N messages of each node.")
 @option("--hex", "as_hex", is_flag=True, help="Show bodies as a hex dump.")
 @option(
     "--data-path",
