@@ -14,8 +14,8 @@ from nsqadmin_cli.command import command, option
 from nsqadmin_cli.http_client import Address, NodeError, Refused
 from nsqadmin_cli.node_options import NODE_OPTIONS, UNKNOWN, options_of, parse, shown
 from nsqadmin_cli.output import Output, not_found, report
-from nsqadmin_cli.table import ALWAYS, Cell, Column, Row, Table, Tone
-from nsqadmin_cli.units import plural, printable, suggestion
+from nsqadmin_cli.table import ALWAYS, Cell, Column, Table, Tone
+from nsqadmin_cli.units import plural, printable, shortened, suggestion
 
 _SHOWN = 3  # nodes in a row
 _PATIENCE = 4  # timeouts for all options of a node, each of which has one
@@ -175,20 +175,11 @@ def _value_table(keys: Sequence[str], found: Mapping[Address, Mapping[str, objec
             places.setdefault(shown(key, options[key]) if key in options else "", []).append(str(address))
         name: object = Cell(key, Tone.STRONG)
         for value, nodes in places.items():
-            where = plural(len(nodes), "node") if len(nodes) == len(found) else _some_of(nodes)
-            row: Row = [name, _value_cell(value), *([where] if several else [])]
-            table.rows.append(row)
+            where = plural(len(nodes), "node") if len(nodes) == len(found) else shortened(nodes, _SHOWN)
+            text = Cell(value or "has no such option", Tone.FAINT if value in ("", "none") else None)
+            table.rows.append([name, text, *([where] if several else [])])
             name = ""
     return table
-
-
-def _some_of(nodes: Sequence[str]) -> str:
-    more = [f"and {len(nodes) - _SHOWN} more"] if len(nodes) > _SHOWN else []
-    return ", ".join([*nodes[:_SHOWN], *more])
-
-
-def _value_cell(value: str) -> Cell:
-    return Cell(value or "has no such option", Tone.FAINT if value in ("", "none") else None)
 
 
 def _flat_table(keys: Sequence[str], found: Mapping[Address, Mapping[str, object]]) -> Table:

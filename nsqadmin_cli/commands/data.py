@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import click
@@ -52,7 +53,6 @@ from nsqadmin_cli.units import plural
 
 Function = Callable[..., Any]
 
-_WHICH = "Which queues"
 _MARGIN = 8
 _QUICKLY_READ = 20_000_000  # bytes
 
@@ -67,20 +67,10 @@ max_msg_size_option = option(
 
 
 def queue_options(function: Function) -> Function:
-    """`--topic`, `--channel` and `--max-msg-size`: parameters of these names."""
-    for one in (
-        max_msg_size_option,
-        option("--channel", section=_WHICH, default="", metavar="NAME", help="Only channels of this name."),
-        option(
-            "--topic",
-            section=_WHICH,
-            default="",
-            metavar="NAME",
-            help="Only this topic and its channels.",
-        ),
-    ):
-        function = one(function)
-    return function
+    """`--topic` and `--channel`: parameters of these names."""
+    which = partial(option, section="Which queues", default="", metavar="NAME")
+    channels = which("--channel", help="Only channels of this name.")
+    return which("--topic", help="Only this topic and its channels.")(channels(function))
 
 
 def select(found: DataDirectory, topic: str, channel: str) -> list[Queue]:
@@ -149,6 +139,7 @@ class VerifiedJournal:
 )
 @directory_argument
 @queue_options
+@max_msg_size_option
 def verify(output: Output, directory: str, topic: str, channel: str, max_msg_size: int) -> int:
     """Read all files of a data directory, and report damage and how to repair it.
 
@@ -315,8 +306,7 @@ class JournalRow:
     ),
 )
 @directory_argument
-@option("--topic", default="", metavar="NAME", help="Only this topic and its channels.")
-@option("--channel", default="", metavar="NAME", help="Only channels of this name.")
+@queue_options
 def ls(output: Output, directory: str, topic: str, channel: str) -> None:
     """List the queues in a data directory: their messages, and the age of the oldest.
 

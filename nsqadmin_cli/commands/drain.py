@@ -17,7 +17,7 @@ from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError, Refused
 from nsqadmin_cli.output import Advance, Confirm, Output, note, progress, report
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json_only, table_of
-from nsqadmin_cli.units import plural
+from nsqadmin_cli.units import plural, shortened
 
 POLL_SECONDS = 0.2
 _GONE = ("connection refused", "no such file or directory")  # a closed port or unix socket
@@ -178,8 +178,7 @@ def start(cluster: Cluster, output: Output, confirm: Confirm, is_watched: bool) 
         answers |= cluster.ask(lambda node: DrainState.ask(node, "POST"), able)
     if is_watched and not confirm.dry_run:
         return _watch(cluster, output, answers)
-    _show(output, answers)
-    return report([*cluster.lookupd_errors, *errors_of(answers)])
+    return _show_answers(cluster, output, answers)
 
 
 @command(
@@ -189,9 +188,7 @@ def start(cluster: Cluster, output: Output, confirm: Confirm, is_watched: bool) 
 )
 def status(cluster: Cluster, output: Output) -> int:
     """Show which nodes drain, the time left, and the messages left."""
-    answers = cluster.ask(lambda node: DrainState.ask(node, "GET"))
-    _show(output, answers)
-    return report([*cluster.lookupd_errors, *errors_of(answers)])
+    return _show_answers(cluster, output, cluster.ask(lambda node: DrainState.ask(node, "GET")))
 
 
 @command(
@@ -216,7 +213,10 @@ def watch(cluster: Cluster, output: Output) -> int:
 )
 def cancel(cluster: Cluster, output: Output) -> int:
     """Cancel drains: the nodes accept messages again."""
-    answers = cluster.ask(lambda node: DrainState.ask(node, "DELETE"))
+    return _show_answers(cluster, output, cluster.ask(lambda node: DrainState.ask(node, "DELETE")))
+
+
+def _show_answers(cluster: Cluster, output: Output, answers: Answers[DrainState]) -> int:
     _show(output, answers)
     return report([*cluster.lookupd_errors, *errors_of(answers)])
 
@@ -287,6 +287,4 @@ _TONES = {"exited": Tone.GOOD, "timed out": Tone.BAD, "cancelled": Tone.NOTE}
 
 def _held_by(holding: Sequence[Holder]) -> str:
     """orders:billing 1,200 (no consumer), clicks 5 (no channel), and 3 more"""
-    texts = [str(holder) for holder in holding[:_SHOWN]]
-    more = [f"and {len(holding) - _SHOWN} more"] if len(holding) > _SHOWN else []
-    return ", ".join([*texts, *more])
+    return shortened([str(holder) for holder in holding], _SHOWN)
