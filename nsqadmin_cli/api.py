@@ -133,9 +133,9 @@ class NodeStats:
         """Read the parsed `/stats?format=json` of one nsqd, received at `moment`; ModelError."""
         where = ("the document", "")
         node = _object(data, where)
-        scalars = _scalars(NodeStats, node, where)
+        values = scalars(NodeStats, node, where)
         topics = tuple(_topic(item) for item in _list(node, "topics", where) or ())
-        return cls(*scalars, topics, _clients(node, "producers", where), moment)  # type: ignore[call-arg]
+        return cls(*values, topics, _clients(node, "producers", where), moment)  # type: ignore[call-arg]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class Producer:
             producer = _object(item, inner)
             topics = strings(producer, "topics", inner) if "topics" in producer else ()
             tombstones = tuple(bool(told) for told in _list(producer, "tombstones", inner) or ()) if topics else ()
-            found.append(cls(*_scalars(Producer, producer, inner), topics, tombstones))  # type: ignore[call-arg]
+            found.append(cls(*scalars(Producer, producer, inner), topics, tombstones))  # type: ignore[call-arg]
         return tuple(found)
 
 
@@ -203,16 +203,16 @@ def strings(data: object, key: str, where: Where = ("the document", "")) -> tupl
 
 def _topic(data: object) -> TopicStats:
     topic = _object(data, ("a topic", ""))
-    scalars = _scalars(TopicStats, topic, ("a topic", ""))
-    name = scalars[0]
+    values = scalars(TopicStats, topic, ("a topic", ""))
+    name = values[0]
     inner = ("a channel of topic", name)
     channels = []
     for item in _list(topic, "channels", ("topic", name)) or ():
         channel = _object(item, inner)
         latency = _latency(channel, inner)
         clients = _clients(channel, "clients", inner)
-        channels.append(ChannelStats(*_scalars(ChannelStats, channel, inner), latency, clients))  # type: ignore[call-arg]
-    return TopicStats(*scalars, _latency(topic, ("topic", name)), tuple(channels))  # type: ignore[call-arg]
+        channels.append(ChannelStats(*scalars(ChannelStats, channel, inner), latency, clients))  # type: ignore[call-arg]
+    return TopicStats(*values, _latency(topic, ("topic", name)), tuple(channels))  # type: ignore[call-arg]
 
 
 def _clients(data: dict[str, Any], key: str, where: Where) -> tuple[ClientStats, ...] | None:
@@ -220,7 +220,7 @@ def _clients(data: dict[str, Any], key: str, where: Where) -> tuple[ClientStats,
     if found is None:
         return None
     inner = (f"a client of {_text(where)}", "") if found else where
-    return tuple(ClientStats(*_scalars(ClientStats, _object(item, inner), inner)) for item in found)
+    return tuple(ClientStats(*scalars(ClientStats, item, inner)) for item in found)
 
 
 def _latency(data: dict[str, Any], where: Where) -> Latency:
@@ -255,11 +255,7 @@ def _list(data: dict[str, Any], key: str, where: Where) -> list[Any] | None:
 
 def scalars(kind: type, data: object, where: Where = ("the document", "")) -> list[Any]:
     """The values in `data` of the fields of `kind` that are text, numbers or booleans, in their order; ModelError."""
-    return _scalars(kind, _object(data, where), where)
-
-
-def _scalars(kind: type, data: dict[str, Any], where: Where) -> list[Any]:
-    values = []
+    data, values = _object(data, where), []
     for name, wanted, default in _fields_of(kind):
         value = data.get(name, default)
         if type(value) is not wanted or (wanted is int and not -_LARGEST < value < _LARGEST):
@@ -272,7 +268,7 @@ def _scalars(kind: type, data: dict[str, Any], where: Where) -> list[Any]:
 
 @cache
 def _fields_of(kind: type) -> tuple[tuple[str, Any, Any], ...]:
-    """Name, type and default of the fields that `_scalars` reads."""
+    """Name, type and default of the fields that `scalars` reads."""
     found = (one for one in fields(kind) if one.type in (str, int, bool) and one.metadata.get("json", True))
     return tuple((one.name, one.type, one.default) for one in found)
 

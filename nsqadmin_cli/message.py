@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from nsqadmin_cli import units
 from nsqadmin_cli.api import ModelError, Nsqd
 from nsqadmin_cli.http_client import NodeError, Refused
-from nsqadmin_cli.table import Block, Column, Form, Line, Paragraph, Table, Tone
+from nsqadmin_cli.table import Block, Column, Line, Paragraph, Table, Tone
 
 # What --json has of a message, for the help of commands.
 DOCUMENT = """
@@ -168,21 +168,23 @@ def _clock_today(message: Message) -> str:
 
 
 def message_table(messages: Sequence[Message]) -> Table:
-    """A row for each; bodies are made printable, and are whole in JSON only."""
-    columns = [
-        Column("time", "published"),
-        Column("topic", "topic"),
-        Column("node", "node", tone=Tone.NODE),
-        Column("id", "id"),
-        Column("attempts", "attempts", form=Form.COUNT),
-        Column("size", "size", form=Form.BYTES),
-        Column("body", "body"),
-    ]
-    rows = [
-        [units.iso_time(one.timestamp), one.topic, one.node, one.id_text, one.attempts, len(one.body), one.body_text]
-        for one in messages
-    ]
-    return Table(columns, list(rows))
+    """A row for each, for CSV; bodies are made printable, and are whole in JSON only."""
+    names = ("time", "topic", "node", "id", "attempts", "size", "body")
+    return Table(
+        [Column(name, name) for name in names],
+        [
+            (
+                units.iso_time(one.timestamp),
+                one.topic,
+                one.node,
+                one.id_text,
+                one.attempts,
+                len(one.body),
+                one.body_text,
+            )
+            for one in messages
+        ],
+    )
 
 
 MOST = 1000  # messages that a node shows at once

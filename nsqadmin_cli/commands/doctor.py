@@ -110,7 +110,7 @@ def _document(seen: Examination, findings: list[Finding]) -> dict[str, Any]:
         "time": seen.after.clock,
         "seconds": seen.seconds,
         "nodes": [
-            {"address": str(address), "error": answer.reason if isinstance(answer, NodeError) else None}
+            {"address": address, "error": answer.reason if isinstance(answer, NodeError) else None}
             for address, answer in seen.after.answers.items()
         ],
         "counts": _counts(findings),
@@ -153,18 +153,9 @@ def _blocks(findings: list[Finding], of_a_kind: int | None) -> Iterator[Block]:
 
 def _summary(seen: Examination, findings: list[Finding]) -> Iterator[Block]:
     totals = seen.after.totals
-    looked = ", ".join(
-        (
-            plural(len(seen.after.nodes), "node"),
-            plural(totals.topic_count, "topic"),
-            plural(totals.channel_count, "channel"),
-            plural(totals.client_count, "consumer"),
-        )
-    )
+    topics, channels = plural(totals.topic_count, "topic"), plural(totals.channel_count, "channel")
+    looked = f"{plural(len(seen.after.nodes), 'node')}, {topics}, {channels}, {plural(totals.client_count, 'consumer')}"
     counts = _counts(findings)
-    if not findings:
-        yield Paragraph(("No problems: ", Tone.GOOD), f"{looked}, watched for {seen.seconds:.1f} s.")
-        return
     found = f"{counts['critical']:,} critical, {plural(counts['warning'], 'warning')}, {plural(counts['note'], 'note')}"
-    label = f"{found}: ", _TONES[findings[0].severity]
+    label = (f"{found}: ", _TONES[findings[0].severity]) if findings else ("No problems: ", Tone.GOOD)
     yield Paragraph(label, f"{looked}, watched for {seen.seconds:.1f} s.")

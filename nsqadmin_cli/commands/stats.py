@@ -6,14 +6,23 @@ from dataclasses import dataclass
 import click
 
 from nsqadmin_cli import stat_tables, units
-from nsqadmin_cli.api import ChannelStats, ClientStats
+from nsqadmin_cli.api import ChannelStats, ClientStats, TopicStats
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import Watch, channel_option, command, option, topic_option
 from nsqadmin_cli.errors import ExitCode
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.output import Output, report
-from nsqadmin_cli.snapshot import Snapshot, client_document, every, require, stats_document, take_snapshot, through
-from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Line, Row, Table, Tone, column, table_of
+from nsqadmin_cli.snapshot import (
+    Snapshot,
+    Totals,
+    client_document,
+    every,
+    require,
+    stats_document,
+    take_snapshot,
+    through,
+)
+from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Line, Row, Table, Tone, column, described, table_of
 from nsqadmin_cli.units import plural, printable
 
 
@@ -28,26 +37,25 @@ from nsqadmin_cli.units import plural, printable
         gnsqadmin stats --topic orders --channel billing --by channel --watch 2
         gnsqadmin stats --topic orders --json | jq .totals.depth
     """,
-    document="""
+    document=(
+        """
         time     unix seconds
         nodes    list, in the order queried: address, error (null, or why this node
                  has no numbers), version, health ("OK" or "NOK - ..."; both null
                  after an error), start_time (unix seconds or null), topics, producers
-        totals   the sums over all nodes: topic_count, channel_count, depth,
-                 backend_depth, in_flight_count, deferred_count, message_count,
-                 message_bytes, requeue_count, timeout_count, client_count, topics
-        topics   list by name: topic_name, depth, backend_depth, message_count,
-                 message_bytes, paused, e2e_processing_latency, channels
-        channels list by name: channel_name, depth, backend_depth,
-                 in_flight_count, deferred_count, message_count, requeue_count,
-                 timeout_count, client_count, paused, e2e_processing_latency, clients
+        """,
+        described("totals", "the sums over all nodes", Totals),
+        described("topics", "list by name", TopicStats),
+        described("channels", "list by name", ChannelStats),
+        """
         clients  null without --by client and in totals, else as in /stats
         flows    null, or with --watch since the last document: list of topic,
                  channel (empty: the topic itself), ingress_rate, egress_rate
         Other keys are those of nsqd's /stats. In totals, paused means on any
         node, and latencies are those of the slowest node.
         With --watch there is one document per line.
-    """,
+        """,
+    ),
 )
 @topic_option
 @channel_option
@@ -262,27 +270,15 @@ def _place(nodes: Mapping[Address, object]) -> str:
 
 def _tree_document(seen: Snapshot) -> Iterator[dict[str, object]]:
     for topic in seen.totals.topics:
-        channels = []
+        name, channels = topic.topic_name, []
         for channel in topic.channels:
-            places = seen.channel_shares[topic.topic_name, channel.channel_name]
-            channels.append(
-                {
-                    "channel_name": channel.channel_name,
-                    "nodes": [str(address) for address in places],
-                    "depth": channel.depth,
-                    "in_flight_count": channel.in_flight_count,
-                    "deferred_count": channel.deferred_count,
-                    "paused": channel.paused,
-                    "clients": [client_document(client, address) for address, client in _clients(places)],
-                }
-            )
-        yield {
-            "topic_name": topic.topic_name,
-            "nodes": [str(address) for address in seen.topic_shares[topic.topic_name]],
-            "depth": topic.depth,
-            "paused": topic.paused,
-            "channels": channels,
-        }
+            places = seen.channel_shares[name, channel.channel_name]
+            counts = {key: getattr(channel, key) for key in ("depth", "in_flight_count", "deferred_count", "paused")}
+            clients = [client_document(client, address) for address, client in _clients(places)]
+            channels.append({"channel_name": channel.channel_name, "nodes": [*places], **counts, "clients": clients})
+        places_of_topic = [*seen.topic_shares[name]]
+        paused = {"paused": topic.paused, "channels": channels}
+        yield {"topic_name": name, "nodes": places_of_topic, "depth": topic.depth, **paused}
 
 
 @dataclass(eq=False, repr=False)

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from gnsq_shared.directory import Plan, Queue, list_directory, make_plan
+from gnsq_shared.directory import list_directory, make_plan
 from gnsqd.storage.disk.record import decode_record
 from nsqadmin_cli import units
 from nsqadmin_cli.cluster import Cluster, errors_of
@@ -273,17 +273,12 @@ def _look_at_files(path: str, topic: str, channel: str, count: int) -> Found:
         raise NotFound(f"{path} does not have the {f'channel {channel} of {topic}' if channel else f'topic {topic}'}")
     plan = make_plan(queue)
     messages = []
-    for payload in islice(_payloads(queue, plan), count):
+    records = (item for _, item in read_queue(queue, plan, DEFAULT_MAX_MSG_SIZE) if isinstance(item, Record))
+    for payload in (record.payload for record in islice(records, count)):
         timestamp, attempts, id, body = decode_record(payload)
         messages.append(Peeked(Message(topic, timestamp, attempts, id, body, path), True, len(body)))
     depth = len(messages) if plan.meta is None else plan.meta.depth
     return Found(depth, depth, messages)
-
-
-def _payloads(queue: Queue, plan: Plan) -> Iterator[bytes]:
-    for _, item in read_queue(queue, plan, DEFAULT_MAX_MSG_SIZE):
-        if isinstance(item, Record):
-            yield item.payload
 
 
 def _peek_blocks(found: dict[str, Found], topic: str, channel: str | None, as_hex: bool) -> Iterator[Block]:
@@ -296,11 +291,8 @@ def _peek_blocks(found: dict[str, Found], topic: str, channel: str | None, as_he
         name = f"{topic} {channel}" if channel else topic
         yield Line(((name, Tone.STRONG), (" at ", Tone.FAINT), (address, Tone.NODE), (f": {queued}", Tone.PLAIN)))
         for one in answer.messages:
-            yield from message_blocks(one.message, [(_age(one.message), Tone.FAINT), _place(one)], as_hex=as_hex)
-
-
-def _age(message: Message) -> str:
-    return f"{units.duration(max(0.0, time.time() - message.timestamp / 1e9))} ago"
+            age = f"{units.duration(time.time() - one.message.timestamp / 1e9)} ago"
+            yield from message_blocks(one.message, [(age, Tone.FAINT), _place(one)], as_hex=as_hex)
 
 
 def _place(peeked: Peeked) -> tuple[str, Tone]:
@@ -315,10 +307,9 @@ def _peek_document(answers: dict[str, Found | NodeError | None]) -> dict[str, An
         match answer:
             case Found(depth, backend_depth, peeked):
                 nodes.append({"address": address, "error": None, "depth": depth, "backend_depth": backend_depth})
-                messages += [
-                    {"node": address, "on_disk": one.on_disk, "size": one.size} | one.message.document()
-                    for one in peeked
-                ]
+                for one in peeked:
+                    place = {"node": address, "on_disk": one.on_disk, "size": one.size}
+                    messages.append(place | one.message.document())
             case NodeError(reason=reason):
                 nodes.append({"address": address, "error": reason, "depth": None, "backend_depth": None})
     return {"nodes": nodes, "messages": messages}
