@@ -26,7 +26,7 @@ import click
 
 from nsqadmin_cli.api import NodeStats, Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
-from nsqadmin_cli.command import Name, option
+from nsqadmin_cli.command import Function, Name, option
 from nsqadmin_cli.completion import complete_channels
 from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
 from nsqadmin_cli.http_client import Address, NodeError
@@ -244,9 +244,6 @@ def ephemeral_channel(purpose: str) -> str:
     )
     tail = f"-{os.getpid()}-{time.monotonic_ns() % 10_000:04}#ephemeral"
     return f"gnsqadmin-{purpose}-{host}"[: 64 - len(tail)] + tail
-
-
-Function = Callable[..., Any]
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,16 @@ is unknown whether the node has the batch: it also goes to the next one, so ther
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import click
 
 from nsqadmin_cli import units
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import ask_all
-from nsqadmin_cli.command import option
+from nsqadmin_cli.command import Function, option
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError, Refused
 from nsqadmin_cli.output import Output, note
@@ -29,6 +28,7 @@ MOST_BYTES = 1024 * 1024
 # What is wrong with the messages, whatever node is asked. Codes of the others mean that another node may do.
 _TOO_BIG = {"MSG_TOO_BIG", "BODY_TOO_BIG", "BAD_MESSAGE", "BAD_BODY"}
 _WRONG = _TOO_BIG | {"MSG_EMPTY", "INVALID_TOPIC", "INVALID_DEFER"}
+PATIENCE = 20.0  # seconds that a destination may be away; a message in flight times out after 60
 _RESTING = 5.0  # seconds that a node which failed is left alone, if there is another
 
 
@@ -148,8 +148,6 @@ def _batches(bodies: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
     if batch:
         yield batch
 
-
-Function = Callable[..., Any]
 
 # The document of `show_published`, for the help of commands.
 PUBLISHED = """

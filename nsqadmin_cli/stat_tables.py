@@ -86,14 +86,14 @@ def counts(
 
 def node_grid(answers: Answers[NodeStats]) -> Grid:
     """One line for each node: address and state."""
-    return Grid([[Cell(str(address), Tone.NODE), *_condition(answer)] for address, answer in answers.items()])
-
-
-def _condition(answer: NodeStats | NodeError) -> list[Cell | str]:
-    if isinstance(answer, NodeError):
-        return ["", Cell("failed", Tone.BAD)]
-    uptime = Cell(f"up {units.duration(time.time() - answer.start_time)}", Tone.FAINT)
-    return [f"nsqd {answer.version}", uptime, _health(answer)]
+    grid = Grid()
+    for address, answer in answers.items():
+        state: list[Cell | str] = ["", Cell("failed", Tone.BAD)]
+        if isinstance(answer, NodeStats):
+            uptime = Cell(f"up {units.duration(time.time() - answer.start_time)}", Tone.FAINT)
+            state = [f"nsqd {answer.version}", uptime, _health(answer)]
+        grid.rows.append([Cell(str(address), Tone.NODE), *state])
+    return grid
 
 
 def _health(node: NodeStats) -> Cell:

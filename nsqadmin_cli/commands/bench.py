@@ -6,13 +6,13 @@ from typing import Any
 import click
 
 from nsqadmin_cli import units
-from nsqadmin_cli.bench_load import SMALLEST, Histogram, Load, Plan, Report
+from nsqadmin_cli.bench_load import SMALLEST, Bar, Histogram, Load, Plan, Report
 from nsqadmin_cli.cluster import Cluster, errors_of
 from nsqadmin_cli.command import Duration, command, option
 from nsqadmin_cli.consumer import auth_option, ephemeral_channel
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.output import Output, note, report
-from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Grid, Line, Paragraph, Table, Tone
+from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Grid, Line, Paragraph, Table, Tone, table_of
 from nsqadmin_cli.units import plural
 
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
@@ -130,7 +130,10 @@ def bench(
     load = Load(nodes, plan, timeout=cluster.timeout, tls=cluster.http.tls)
     try:
         load.connect()
-        measured = _measure(load, plan)
+        from nsqadmin_cli.render.progress import countdown  # what it needs loads slowly
+
+        with countdown(f"load for {plan.seconds:g} s", plan.seconds) as say:
+            measured = load.run(lambda so_far: say(f"{so_far.published:,} published  {so_far.received:,} received"))
     finally:
         left = load.close()
         if durable:  # nsqlookupd keeps such a topic when its last node has deleted it
@@ -143,13 +146,6 @@ def bench(
         lambda: _table(measured, plan),
     )
     return report([*cluster.lookupd_errors, *measured.errors])
-
-
-def _measure(load: Load, plan: Plan) -> Report:
-    from nsqadmin_cli.render.progress import countdown  # what it needs loads slowly
-
-    with countdown(f"load for {plan.seconds:g} s", plan.seconds) as say:
-        return load.run(lambda so_far: say(f"{so_far.published:,} published  {so_far.received:,} received"))
 
 
 def _rate(count: int, measured: Report) -> float:
@@ -184,7 +180,7 @@ def _document(measured: Report, plan: Plan, nodes: list[str]) -> dict[str, Any]:
         "own_cpu": measured.cpu / measured.seconds if measured.seconds else 0.0,
         "publish_latency": {"count": measured.publishing.count, **_latencies(measured.publishing)},
         "delivery_latency": {"count": measured.delivery.count, **_latencies(measured.delivery)},
-        "histogram": [{"least": bar.least, "most": bar.most, "count": bar.number} for bar in measured.delivery.bars()],
+        "histogram": list(measured.delivery.bars()),
         "errors": list(map(str, measured.errors)),
     }
 
@@ -238,18 +234,8 @@ def _blocks(measured: Report, plan: Plan, nodes: int) -> Iterator[Block]:
 
 def _histogram(histogram: Histogram) -> Table:
     bars = list(histogram.bars())
-    highest = max(bar.number for bar in bars)
-    table = Table(
-        [
-            Column("least", "from", form=Form.LATENCY),
-            Column("most", "to", form=Form.LATENCY, keep=ALWAYS),
-            Column("count", "messages", form=Form.COUNT, keep=ALWAYS),
-            Column("share", "share", keep=ALWAYS),
-            Column("bar", "", keep=ALWAYS, tone=Tone.NODE),
-        ]
-    )
+    highest = max(bar.count for bar in bars)
     for bar in bars:
-        share = f"{bar.number / histogram.count:6.1%}"
-        length = round(_BAR * bar.number / highest)
-        table.rows.append([bar.least, bar.most, bar.number, share, "█" * max(length, bool(bar.number))])
-    return table
+        bar.share = f"{bar.count / histogram.count:6.1%}"
+        bar.bar = "█" * max(round(_BAR * bar.count / highest), bool(bar.count))
+    return table_of(Bar, bars)

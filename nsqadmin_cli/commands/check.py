@@ -477,14 +477,13 @@ def _performance(worst: dict[Metric, Measure | None], given: dict[Metric, Limits
         if measure is not None:
             limits = given.get(metric, Limits())
             value = "U" if measure.value == math.inf else f"{units.exact(measure.value)}{'s' * metric.duration}"
-            ends = [_limit(metric, limit) for limit in (limits.warning, limits.critical)]
+            # A range whose outside is bad: `10` is 0 to 10, `10:` 10 and more.
+            ends = [
+                "" if limit is None else f"{units.exact(limit)}{':' * metric.least}"
+                for limit in (limits.warning, limits.critical)
+            ]
             parts.append(f"{metric.key}={value};{';'.join(ends)};0")
     return " ".join(parts)
-
-
-def _limit(metric: Metric, limit: float | None) -> str:
-    """A range whose outside is bad: `10` is 0 to 10, `10:` 10 and more."""
-    return "" if limit is None else f"{units.exact(limit)}{':' * metric.least}"
 
 
 def _number(value: float) -> float | None:

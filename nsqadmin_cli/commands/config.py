@@ -2,10 +2,11 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from gnsqd.options import OPTIONS
 from nsqadmin_cli.api import Nsqd
@@ -25,22 +26,20 @@ CHANGEABLE = [option.cfg for option in OPTIONS if option.reload]  # while it run
 
 
 class _Key(click.ParamType[str]):
-    """The key of an option, which may be given like its flag."""
+    """The key of an option, which may be given like its flag; a shell completes `keys`."""
 
     name = "option"
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self.keys = keys
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", value):
             self.fail(f"{printable(repr(value), 100)} is not a valid option name.", param, ctx)
         return str(value).replace("-", "_")
 
-
-def _complete(param: click.Parameter, incomplete: str) -> list[str]:
-    return [key for key in NODE_OPTIONS if key.startswith(incomplete)]
-
-
-def _complete_changeable(param: click.Parameter, incomplete: str) -> list[str]:
-    return [key for key in CHANGEABLE if key.startswith(incomplete)]
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(key) for key in self.keys if key.startswith(incomplete)]
 
 
 @command(
@@ -57,7 +56,7 @@ def _complete_changeable(param: click.Parameter, incomplete: str) -> list[str]:
                  in ns; options that the node does not have are missing)
     """,
 )
-@click.argument("option", nargs=-1, type=_Key(), shell_complete=_complete)
+@click.argument("option", nargs=-1, type=_Key(NODE_OPTIONS))
 @option("--different", is_flag=True, help="Show only options whose values differ between nodes.")
 def get(cluster: Cluster, output: Output, option: tuple[str, ...], different: bool) -> int:
     """Show all or the given options of running nodes.
@@ -72,7 +71,11 @@ def get(cluster: Cluster, output: Output, option: tuple[str, ...], different: bo
     missing = [key for key in keys if not any(key in options for options in found.values())]
     if option and missing and (found or not errors):
         raise not_found(f"the option {missing[0]}{suggestion(missing[0], NODE_OPTIONS)}", errors)
-    kept = [key for key in keys if key not in missing and not (different and _is_same(key, found))]
+    kept = [key for key in keys if key not in missing]
+    if different:
+        kept = [
+            key for key in kept if len({json.dumps(told[key]) if key in told else "" for told in found.values()}) > 1
+        ]
     output.show(
         lambda: {"nodes": list(_documents(answers, kept))},
         lambda: [_value_table(kept, found)],
@@ -94,7 +97,7 @@ def get(cluster: Cluster, output: Output, option: tuple[str, ...], different: bo
                  changed), before, after (values as in /config)
     """,
 )
-@click.argument("option", type=_Key(), shell_complete=_complete_changeable)
+@click.argument("option", type=_Key(CHANGEABLE))
 @click.argument("value", nargs=-1, required=True)
 def set_option(cluster: Cluster, output: Output, option: str, value: tuple[str, ...]) -> int:
     """Change an option of running nodes, until they are restarted.
@@ -147,11 +150,6 @@ def _text(key: str, values: Sequence[str]) -> str:
         if address is None or address.path or "://" in value:
             raise click.UsageError(f"{printable(repr(value), 100)} is not a host:port of an nsqlookupd.")
     return json.dumps(values)
-
-
-def _is_same(key: str, found: Mapping[Address, Mapping[str, object]]) -> bool:
-    values = [json.dumps(options.get(key)) if key in options else "" for options in found.values()]
-    return len(set(values)) < 2
 
 
 def _documents(answers: Answers[dict[str, object]], keys: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -21,6 +21,7 @@ from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.message import DOCUMENT
 from nsqadmin_cli.output import Advance, Output, is_terminal, note, progress, report
 from nsqadmin_cli.publisher import (
+    PATIENCE,
     PUBLISHED,
     NodeCount,
     Publisher,
@@ -33,7 +34,6 @@ from nsqadmin_cli.subscription import Received
 from nsqadmin_cli.table import Form, Line, column, described, table_of
 from nsqadmin_cli.units import plural
 
-_PATIENCE = 20.0  # seconds that the destination may be away; a message in flight times out after 60
 _TO = "Where to"
 
 
@@ -108,7 +108,7 @@ def copy(
         raise click.UsageError(
             "source and destination are the same: give another DESTINATION, or another cluster, as with --to-context."
         )
-    publisher = Publisher(nodes, patience=_PATIENCE, rate=rate)
+    publisher = Publisher(nodes, patience=PATIENCE, rate=rate)
     started = time.monotonic()
 
     def deliver(messages: Sequence[Received], advance: Advance) -> None:
@@ -234,7 +234,7 @@ def load(
     Each line is a JSON object with "body" or "body_base64", and "topic" unless TOPIC is given. Messages get a new id
     and timestamp. At an invalid line, or when nodes refuse a message, load stops and prints the line to continue from.
     """
-    publisher = None if dry_run else Publisher(cluster.nsqds(), patience=_PATIENCE, rate=rate)
+    publisher = None if dry_run else Publisher(cluster.nsqds(), patience=PATIENCE, rate=rate)
     run = _Run(publisher)
     started = time.monotonic()
     try:

@@ -1,7 +1,7 @@
 """`gnsqadmin data verify` and `ls`, which only read, and the parts that commands for data directories share."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ from gnsq_shared.directory import (
     oldest,
     read_due_times,
 )
-from nsqadmin_cli.command import command, option
+from nsqadmin_cli.command import Function, command, option
 from nsqadmin_cli.datadir.checking import (
     Checker,
     Finding,
@@ -50,8 +50,6 @@ from nsqadmin_cli.table import (
     table_of,
 )
 from nsqadmin_cli.units import plural
-
-Function = Callable[..., Any]
 
 _MARGIN = 8
 _QUICKLY_READ = 20_000_000  # bytes

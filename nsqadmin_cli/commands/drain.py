@@ -278,13 +278,12 @@ def _row(address: Address, answer: DrainState | NodeError, end: str = "") -> Dra
     state = Cell(end, _TONES[end]) if end else Cell("draining", Tone.NOTE) if answer.draining else "not draining"
     left = answer.remaining / 1e9 if answer.draining and not end else None
     row = DrainRow(str(address), None, answer.draining, answer.remaining, left, answer.messages, state)
-    row.held_by, row.holding, row.end = _held_by(answer.holding), [*map(asdict, answer.holding)], end
+    row.held_by, row.holding, row.end = (
+        shortened(list(map(str, answer.holding)), _SHOWN),
+        [*map(asdict, answer.holding)],
+        end,
+    )
     return row
 
 
 _TONES = {"exited": Tone.GOOD, "timed out": Tone.BAD, "cancelled": Tone.NOTE}
-
-
-def _held_by(holding: Sequence[Holder]) -> str:
-    """orders:billing 1,200 (no consumer), clicks 5 (no channel), and 3 more"""
-    return shortened([str(holder) for holder in holding], _SHOWN)

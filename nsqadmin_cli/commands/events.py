@@ -69,15 +69,12 @@ def events(cluster: Cluster, output: Output, topic: str, channel: str, interval:
             report(seen.errors)
             if is_terminal(sys.stderr):
                 note(f"Watching {plural(len(seen.nodes), 'node')}. Ctrl-C ends it.")
-        for event in _changes(before, seen) if before else ():
-            output.show(lambda: event, lambda: [event.line()], lambda: table_of(Event, [event]), number=number)  # noqa: B023
-            number += 1
+        then = before.answers if before else seen.answers
+        for address in {**then, **seen.answers}:
+            for event in _of_node(seen.clock, address, then.get(address), seen.answers.get(address)):
+                output.show(lambda: event, lambda: [event.line()], lambda: table_of(Event, [event]), number=number)  # noqa: B023
+                number += 1
         before = seen
-
-
-def _changes(before: Snapshot, seen: Snapshot) -> Iterator[Event]:
-    for address in {**before.answers, **seen.answers}:
-        yield from _of_node(seen.clock, address, before.answers.get(address), seen.answers.get(address))
 
 
 def _of_node(

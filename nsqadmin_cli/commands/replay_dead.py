@@ -16,14 +16,13 @@ from nsqadmin_cli.consumer import Source, auth_option, transfer
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.message import MOST, Found, Message, clock, peek_at
 from nsqadmin_cli.output import Advance, Output, note, report
-from nsqadmin_cli.publisher import NodeCount, Publisher, TopicCount, rate_option, show_by_topic
+from nsqadmin_cli.publisher import PATIENCE, NodeCount, Publisher, TopicCount, rate_option, show_by_topic
 from nsqadmin_cli.snapshot import no_such
 from nsqadmin_cli.subscription import ConsumerOptions, Received
 from nsqadmin_cli.table import Form, Tone, column, described, json_only, table_of
 from nsqadmin_cli.units import plural
 
 CHANNEL = "replay"  # of the dead-letter topic, to take letters from
-_PATIENCE = 20.0  # seconds that all nodes may be away; a message in flight times out after 60
 _WINDOW = 1000  # messages on their way here
 
 
@@ -117,7 +116,7 @@ def replay_dead(
     if dry_run:
         run.show_letters(cluster, limit)
     else:
-        run.publisher = Publisher(cluster.nsqds(), patience=_PATIENCE, rate=rate)
+        run.publisher = Publisher(cluster.nsqds(), patience=PATIENCE, rate=rate)
         options = ConsumerOptions(CHANNEL, min(_WINDOW, limit or _WINDOW), auth_secret=auth_secret)
         run.replay(cluster, Source(options, limit, follow=False, create=True, yes=False))
     run.show(output)

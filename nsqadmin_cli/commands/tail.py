@@ -174,7 +174,9 @@ def _has(body: bytes, path: str, wanted: str) -> bool:
 def _printer(output: Output, *, details: bool, as_hex: bool, several: bool) -> Callable[[Sequence[Received]], None]:
     """How to print some messages."""
     if output.format is OutputFormat.JSON:
-        return _print_documents
+        return lambda messages: sys.stdout.writelines(
+            f"{json.dumps({'node': one.node} | one.document())}\n" for one in messages
+        )
     if output.format is OutputFormat.CSV:
         return lambda messages: output.show(dict, tuple, lambda: message_table(messages), number=0)
     if details or as_hex:
@@ -185,10 +187,6 @@ def _printer(output: Output, *, details: bool, as_hex: bool, several: bool) -> C
 def _blocks(messages: Sequence[Received], as_hex: bool) -> Iterator[Block]:
     for one in messages:
         yield from message_blocks(one, [(one.topic, Tone.STRONG), (one.node, Tone.NODE)], as_hex=as_hex)
-
-
-def _print_documents(messages: Sequence[Received]) -> None:
-    sys.stdout.write("".join(f"{json.dumps({'node': one.node} | one.document())}\n" for one in messages))
 
 
 def _print_bodies(messages: Sequence[Received], several: bool) -> None:

@@ -25,8 +25,9 @@ from gnsqd.errors import StorageError
 from gnsqd.log import Level, Logger
 from gnsqd.storage.disk.record import MIN_RECORD_SIZE, due_times_file_name, meta_file_name, segment_name
 from gnsqd.storage.journal.replay import Replay
-from nsqadmin_cli.datadir.records import Advance, Gap, Record, describe_missing, read_data_file, read_queue
+from nsqadmin_cli.datadir.records import Gap, Record, describe_missing, read_data_file, read_queue
 from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.output import Advance
 from nsqadmin_cli.table import column
 from nsqadmin_cli.units import plural
 

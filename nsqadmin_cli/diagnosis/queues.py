@@ -234,7 +234,9 @@ class ChannelCheck:
             yield found
         if found is None or found.code == "stuck":
             idle = list(self._idle_consumers()) if found is None else []
-            returned = list(filter(None, (self._requeues(), None if idle else self._timeouts())))
+            returned = list(
+                filter(None, (self._comes_back("requeue-storm"), None if idle else self._comes_back("timeouts")))
+            )
             yield from returned + idle
             if found is None and all(one.severity is Severity.NOTE for one in returned) and (slow := self._slow()):
                 yield slow
@@ -396,18 +398,13 @@ class ChannelCheck:
             ),
         )
 
-    def _requeues(self) -> Finding | None:
-        return self._comes_back(
-            "requeue-storm", "requeued", self.flow.requeues, self.channel.requeue_count, "requeued by consumers"
-        )
-
-    def _timeouts(self) -> Finding | None:
-        return self._comes_back(
-            "timeouts", "timed out", self.flow.timeouts, self.channel.timeout_count, "not finished within msg-timeout"
-        )
-
-    def _comes_back(self, code: str, word: str, rate: float, count: int, meaning: str) -> Finding | None:
+    def _comes_back(self, code: str) -> Finding | None:
         """Messages that are delivered repeatedly: now, or a large part of all so far."""
+        word, meaning = "requeued", "requeued by consumers"
+        rate, count = self.flow.requeues, self.channel.requeue_count
+        if code == "timeouts":
+            word, meaning = "timed out", "not finished within msg-timeout"
+            rate, count = self.flow.timeouts, self.channel.timeout_count
         taken, finished = self.channel.message_count, self.flow.egress
         summary = f"{units.rate(rate)} messages per second {word}, {units.rate(finished)} finished"
         if rate >= _STORM and rate > finished and code == "requeue-storm":

@@ -37,10 +37,6 @@ def make_console(*, stderr: bool = False) -> Console:
     )
 
 
-def width_of(console: Console) -> int:
-    return console.width if console.file.isatty() else UNLIMITED
-
-
 class Painter:
     """Adds the codes of a tone to a text, or none if colours are off."""
 
@@ -98,4 +94,5 @@ def standard_error() -> Page:
 
 def _page(console: Console) -> Page:
     drawing = console.encoding.startswith("utf")
-    return Page(console.file.write, console.file.flush, Painter(console), width_of(console), drawing)
+    width = console.width if console.file.isatty() else UNLIMITED
+    return Page(console.file.write, console.file.flush, Painter(console), width, drawing)

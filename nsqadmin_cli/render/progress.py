@@ -9,10 +9,9 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.text import Text
 
 from nsqadmin_cli import units
+from nsqadmin_cli.output import Advance
 from nsqadmin_cli.render.palette import make_console
 from nsqadmin_cli.units import printable
-
-Advance = Callable[[int], None]
 
 _BESIDE_BAR = 70  # columns
 
@@ -66,11 +65,8 @@ def progress(description: str, total: int | None = None, unit: str = "messages")
         yield lambda count: update(advance=count)
 
 
-Say = Callable[[str], None]
-
-
 @contextmanager
-def countdown(description: str, seconds: float) -> Iterator[Say]:
+def countdown(description: str, seconds: float) -> Iterator[Callable[[str], None]]:
     """Show how much of `seconds` has elapsed: `with` gets a function to call at times, with an optional remark."""
     started = time.monotonic()
     with _bar(description, seconds, TextColumn("{task.fields[remark]}")) as update:
