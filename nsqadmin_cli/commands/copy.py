@@ -74,7 +74,7 @@ _TO = "Where to"
     help="A saved context to publish to.",
 )
 @rate_option
-@source_options("copy")
+@source_options
 def copy(
     cluster: Cluster,
     output: Output,
@@ -156,7 +156,7 @@ class SavedFile:
 )
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @option("--append", is_flag=True, help="Append to an existing file.")
-@source_options("save")
+@source_options
 def save(cluster: Cluster, output: Output, topic: str, file: str, append: bool, source: Source) -> int:
     """Save messages to a file, one JSON document per line.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import click
 
@@ -118,7 +119,9 @@ def stats(
         if number == 0:
             require(cluster, seen, topic, channel)
         rows = Rows(seen, by, by_node, names, sort, trouble, watch.interval is not None)
-        code = _show_stats(output, rows, number if watch.interval else None)
+        of_many = number if watch.interval else None
+        output.show(partial(stats_document, seen), rows.blocks, rows.for_csv, number=of_many)
+        code = report(seen.errors)
     return code
 
 
@@ -161,28 +164,22 @@ class Rows:
             stat_tables.make_compact(table)
         return table
 
+    def for_csv(self) -> Table:
+        return self.table("channel" if self.by == "tree" else self.by)
 
-def _show_stats(output: Output, rows: Rows, number: int | None) -> ExitCode:
-    """Print one snapshot; `number` counts those of a watch."""
-    seen, by, watched = rows.seen, rows.by, rows.watched
-
-    def blocks() -> Sequence[Block]:
+    def blocks(self) -> Sequence[Block]:
+        seen, by = self.seen, self.by
         if not seen.nodes and by != "node":
             return ()
-        table = rows.table(by, compact=True)
+        table = self.table(by, compact=True)
         if not table.rows and not seen.totals.topics:
             table.empty = "No topics."
-        elif not table.rows and rows.trouble:
+        elif not table.rows and self.trouble:
             table.empty = "No channel is in trouble."
-        if watched and by in ("topic", "channel") and len(table.rows) == 1:
+        if self.watched and by in ("topic", "channel") and len(table.rows) == 1:
             return [table]
-        head = [Line(), Line.of(units.clock(seen.clock))] if watched else []
+        head = [Line(), Line.of(units.clock(seen.clock))] if self.watched else []
         return [*head, *([stat_tables.node_grid(seen.answers)] if by == "tree" else []), table]
-
-    output.show(
-        lambda: stats_document(seen), blocks, lambda: rows.table("channel" if by == "tree" else by), number=number
-    )
-    return report(seen.errors)
 
 
 @command(
