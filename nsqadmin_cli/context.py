@@ -67,9 +67,6 @@ class Contexts:
             text = f"there is no context {printable(repr(name))} in {config_path()}; there: {known}"
             raise NotFound(text) from None
 
-    def with_context(self, name: str, context: Context) -> "Contexts":
-        return replace(self, contexts={**self.contexts, name: context})
-
     def without(self, name: str) -> "Contexts":
         self.get(name)
         left = {other: context for other, context in self.contexts.items() if other != name}

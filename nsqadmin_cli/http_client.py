@@ -240,22 +240,6 @@ def timed_out(timeout: float) -> str:
     return f"no complete answer within {timeout:g} s"
 
 
-def _connected(address: Address, timeout: float | None) -> socket.socket:
-    """A connection to the first of a host's addresses that accepts it, or to the unix socket."""
-    if not address.path:
-        sock = socket.create_connection((address.host, address.port), timeout)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return sock
-    sock = socket.socket(socket.AF_UNIX)
-    try:
-        sock.settimeout(timeout)
-        sock.connect(address.path)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
 class _Connected:
     """A connection of urllib3 to an address, which may be a unix socket."""
 
@@ -266,7 +250,20 @@ class _Connected:
         self._address = address
 
     def _new_conn(self) -> socket.socket:
-        return _connected(self._address, self.timeout)
+        """A connection to the first of the host's addresses that accepts it, or to the unix socket."""
+        address = self._address
+        if not address.path:
+            sock = socket.create_connection((address.host, address.port), self.timeout)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return sock
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock.settimeout(self.timeout)
+            sock.connect(address.path)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
 
 
 class _Connection(_Connected, HTTPConnection):

@@ -53,11 +53,6 @@ class Message:
         """The body as readable text."""
         return self.body.decode("utf-8", "backslashreplace")
 
-    @property
-    def clock(self) -> str:
-        """When it was published, in local time."""
-        return clock(self.timestamp)
-
 
 def clock(timestamp: int) -> str:
     """A time in ns since 1970, in local time."""
@@ -145,8 +140,9 @@ _MOST_PRETTY = 32768  # characters of a body
 
 
 def message_blocks(message: Message, facts: Sequence[Part], *, as_hex: bool = False) -> Iterator[Block]:
-    """A line with the time of publishing, `facts` and other metadata, and the body below."""
-    parts: list[Part] = [(_clock_today(message), Tone.FAINT), *facts]
+    """A line with the time of publishing, with the day unless that is today, `facts` and metadata; the body below."""
+    day, _, time_of_day = (published := clock(message.timestamp)).partition(" ")
+    parts: list[Part] = [(time_of_day if day == time.strftime("%Y-%m-%d") else published, Tone.FAINT), *facts]
     parts += [(message.id_text, Tone.FAINT), (units.size(len(message.body)), Tone.FAINT)]
     if message.attempts > 1:
         parts.append((f"attempt {message.attempts}", Tone.NOTE))
@@ -159,12 +155,6 @@ def message_blocks(message: Message, facts: Sequence[Part], *, as_hex: bool = Fa
         yield Line((gap, (line, Tone.PLAIN)))
     if len(message.body) > _MOST_HEX:
         yield Line((gap, (f"and {len(message.body) - _MOST_HEX:,} bytes more", Tone.FAINT)))
-
-
-def _clock_today(message: Message) -> str:
-    """The time of publishing, with the day if that is not today."""
-    day, _, clock = message.clock.partition(" ")
-    return clock if day == time.strftime("%Y-%m-%d") else message.clock
 
 
 def message_table(messages: Sequence[Message]) -> Table:

@@ -84,10 +84,6 @@ class Watched:
     error: NodeError | None = None
     failures: int = 0
 
-    @property
-    def is_over(self) -> bool:
-        return bool(self.end) or self.error is not None
-
     def take(self, answer: DrainState | NodeError) -> None:
         """Update from the next answer."""
         now = time.monotonic()
@@ -108,7 +104,7 @@ class Watched:
 
 def watch_drains(cluster: Cluster, watched: Sequence[Watched], advance: Advance) -> None:
     """Poll until all of `watched` have ended. Calls `advance` with the number of messages consumed."""
-    while going_on := [one for one in watched if not one.is_over]:
+    while going_on := [one for one in watched if not (one.end or one.error)]:
         before = sum(one.state.messages for one in going_on)
         answers = cluster.ask(lambda node: DrainState.ask(node, "GET"), [one.node for one in going_on])
         for one in going_on:

@@ -157,10 +157,12 @@ def unregistered(seen: Examination) -> dict[Address, list[Address]]:
     """The nodes that an nsqlookupd does not list, each with these nsqlookupds."""
     listing = _listing_nodes(seen)
     everywhere = set().union(*listing.values())
+    # A node with a listed port may have been given by another name than its broadcast-address.
+    ports = {producer.http_port for producers in values_of(seen.listed).values() for producer in producers}
     found: dict[Address, list[Address]] = {}
     for address in seen.after.nodes:
         missing = [lookupd for lookupd, nodes in listing.items() if address not in nodes]
-        if missing and (address in everywhere or not _is_known_by_another_name(seen, address)):
+        if missing and (address in everywhere or address.port not in ports):
             found[address] = missing
     return found
 
@@ -220,13 +222,6 @@ def _drift(seen: Examination, keys: Sequence[str]) -> Iterator[Finding]:
                 tuple(f"{text}: {some_of(nodes)}" for text, nodes in sorted(found.items())),
                 (Remedy("To compare all options:", seen.commands.on_all("config get --different")),),
             )
-
-
-def _is_known_by_another_name(seen: Examination, address: Address) -> bool:
-    """Whether a listed node has that port: it may have been given by another name than its broadcast-address."""
-    return any(
-        producer.http_port == address.port for producers in values_of(seen.listed).values() for producer in producers
-    )
 
 
 def tombstones(seen: Examination) -> dict[tuple[str, Address], list[Address]]:
