@@ -6,10 +6,10 @@ neither the command nor Ctrl-C. Everything else is limited by the HTTP client's 
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nsqadmin_cli.api import Lookupd, Nsqd, Peer, Producer
 from nsqadmin_cli.errors import AdminError
@@ -130,6 +130,19 @@ def _answer(future: "Future[T]", question: Callable[[P], T], peer: P) -> None:
 def values_of(answers: Answers[T]) -> dict[Address, T]:
     """The answers without errors."""
     return {address: answer for address, answer in answers.items() if not isinstance(answer, NodeError)}
+
+
+def by_node(
+    answers: Answers[T],
+    keys: Callable[[T], Mapping[str, object]] = lambda answer: {},
+    failed: Mapping[str, object] = {},
+) -> list[dict[str, Any]]:
+    """For --json: the address of each node, its error or null, and the `keys` of its answer, or these of `failed`."""
+    return [
+        {"address": str(address)}
+        | ({"error": answer.reason, **failed} if isinstance(answer, NodeError) else {"error": None, **keys(answer)})
+        for address, answer in answers.items()
+    ]
 
 
 def errors_of(answers: Answers[T]) -> list[NodeError]:

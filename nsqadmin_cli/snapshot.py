@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from nsqadmin_cli.api import ChannelStats, ClientStats, Latency, NodeStats, Nsqd, Percentile, TopicStats
-from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
+from nsqadmin_cli.cluster import Answers, Cluster, by_node, errors_of, values_of
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.output import not_found
@@ -283,13 +283,8 @@ def take_snapshot(
 
 def stats_document(seen: Snapshot) -> dict[str, Any]:
     """Nodes, sums and flows, as specified by `gnsqadmin stats --help`."""
-    nodes = []
-    unknown = dict.fromkeys(("version", "health", "start_time"), None) | {"topics": [], "producers": None}
-    for address, answer in seen.answers.items():
-        if isinstance(answer, NodeError):
-            nodes.append({"address": str(address), "error": answer.reason} | unknown)
-        else:
-            nodes.append({"address": str(address), "error": None} | as_json(answer))
+    unknown: dict[str, Any] = {"version": None, "health": None, "start_time": None, "topics": [], "producers": None}
+    nodes = by_node(seen.answers, as_json, unknown)
     flows = seen.flows and [
         {"topic": topic, "channel": channel, "ingress_rate": flow.ingress, "egress_rate": flow.egress}
         for (topic, channel), flow in seen.flows.items()

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 
 from gnsqd.options import OPTIONS
 from nsqadmin_cli.api import Nsqd
-from nsqadmin_cli.cluster import Answers, Cluster, ask_all, errors_of, values_of
+from nsqadmin_cli.cluster import Answers, Cluster, ask_all, by_node, errors_of, values_of
 from nsqadmin_cli.command import command, option
 from nsqadmin_cli.http_client import Address, NodeError, Refused
 from nsqadmin_cli.node_options import NODE_OPTIONS, UNKNOWN, options_of, parse, shown
@@ -77,7 +77,11 @@ def get(cluster: Cluster, output: Output, option: tuple[str, ...], different: bo
             key for key in kept if len({json.dumps(told[key]) if key in told else "" for told in found.values()}) > 1
         ]
     output.show(
-        lambda: {"nodes": list(_documents(answers, kept))},
+        lambda: {
+            "nodes": by_node(
+                answers, lambda had: {"options": {key: had[key] for key in kept if key in had}}, {"options": {}}
+            )
+        },
         lambda: [_value_table(kept, found)],
         lambda: _flat_table(kept, found),
     )
@@ -113,8 +117,9 @@ def set_option(cluster: Cluster, output: Output, option: str, value: tuple[str, 
         others = [error for error in errors if not (isinstance(error, Refused) and error.code == UNKNOWN)]
         raise not_found(f"the option {option}{suggestion(option, NODE_OPTIONS)}", others)
     table = _change_table(option, answers)
+    nodes = by_node(answers, lambda pair: {"before": pair[0], "after": pair[1]}, {"before": None, "after": None})
     # Where nothing was changed, the errors are enough.
-    output.show(lambda: _change_document(option, answers), lambda: [table] if found else [], lambda: table)
+    output.show(lambda: {"option": option, "nodes": nodes}, lambda: [table] if found else [], lambda: table)
     return report(errors)
 
 
@@ -152,15 +157,6 @@ def _text(key: str, values: Sequence[str]) -> str:
     return json.dumps(values)
 
 
-def _documents(answers: Answers[dict[str, object]], keys: Sequence[str]) -> Iterator[dict[str, Any]]:
-    for address, answer in answers.items():
-        if isinstance(answer, NodeError):
-            yield {"address": str(address), "error": answer.reason, "options": {}}
-        else:
-            options = {key: answer[key] for key in keys if key in answer}
-            yield {"address": str(address), "error": None, "options": options}
-
-
 def _value_table(keys: Sequence[str], found: Mapping[Address, Mapping[str, object]]) -> Table:
     """One row for each value of each option, with the nodes that have it where these are not all."""
     several = len(found) > 1
@@ -189,15 +185,6 @@ def _flat_table(keys: Sequence[str], found: Mapping[Address, Mapping[str, object
                 value = options[key]
                 table.rows.append([key, str(address), value if isinstance(value, str) else json.dumps(value)])
     return table
-
-
-def _change_document(key: str, answers: Answers[tuple[object, object]]) -> dict[str, Any]:
-    nodes = []
-    for address, answer in answers.items():
-        before, after = (None, None) if isinstance(answer, NodeError) else answer
-        error = answer.reason if isinstance(answer, NodeError) else None
-        nodes.append({"address": str(address), "error": error, "before": before, "after": after})
-    return {"option": key, "nodes": nodes}
 
 
 def _change_table(key: str, answers: Answers[tuple[object, object]]) -> Table:

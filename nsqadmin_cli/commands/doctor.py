@@ -5,13 +5,13 @@ from typing import Any
 
 import click
 
+from nsqadmin_cli.cluster import by_node
 from nsqadmin_cli.command import Duration, channel_option, command, option, topic_option
 from nsqadmin_cli.context import ClusterSettings, Commands
 from nsqadmin_cli.diagnosis.examination import Examination, Finding, Severity, examine
 from nsqadmin_cli.diagnosis.nodes import examine_directory, examine_nodes
 from nsqadmin_cli.diagnosis.queues import examine_queues
 from nsqadmin_cli.errors import ExitCode
-from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.output import Output
 from nsqadmin_cli.snapshot import require
 from nsqadmin_cli.table import Block, Column, Line, Paragraph, Table, Tone, described
@@ -109,10 +109,7 @@ def _document(seen: Examination, findings: list[Finding]) -> dict[str, Any]:
     return {
         "time": seen.after.clock,
         "seconds": seen.seconds,
-        "nodes": [
-            {"address": address, "error": answer.reason if isinstance(answer, NodeError) else None}
-            for address, answer in seen.after.answers.items()
-        ],
+        "nodes": by_node(seen.after.answers),
         "counts": _counts(findings),
         "findings": findings,
     }

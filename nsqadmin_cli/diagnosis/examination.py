@@ -58,10 +58,9 @@ class Finding:
     node: str = column("node", null=True, help="null if not about one", default="")
 
 
-def some_of(names: Sequence[str], longest: int = 3) -> str:
-    """Names in a line: the first ones, and how many more there are."""
-    more = f" and {len(names) - longest:,} more" if len(names) > longest else ""
-    return ", ".join(names[:longest]) + more
+def some_of(names: Sequence[str]) -> str:
+    """Names in a line: the first three, and how many more there are."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
 @dataclass(frozen=True, slots=True)
