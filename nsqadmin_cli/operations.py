@@ -166,11 +166,6 @@ def plan_for_lookupds(cluster: Cluster, operation: Operation) -> list[Outcome[Lo
     return outcomes
 
 
-def do_at_lookupds(cluster: Cluster, operation: Operation, outcomes: Sequence[Outcome[Lookupd]]) -> None:
-    """Do what is planned, and record the results in `outcomes`."""
-    do_planned(cluster, outcomes, lambda lookupd: lookupd.act(operation.action, operation.topic, operation.channel))
-
-
 def do_on_nodes(cluster: Cluster, operation: Operation, outcomes: Sequence[Outcome[Nsqd]]) -> None:
     """Do what is planned, and record the results in `outcomes`."""
     shares = {outcome.peer.address: outcome.share for outcome in outcomes}
@@ -325,6 +320,12 @@ class Work:
         clients = lost.get("client_count", 0)
         return f"{text} and disconnects {plural(clients, 'client')}" if clients else text
 
+    def do(self, cluster: Cluster) -> None:
+        """Do what is planned, and record the results."""
+        action, topic, channel = self.operation.action, self.operation.topic, self.operation.channel
+        do_planned(cluster, self.lookupds, lambda lookupd: lookupd.act(action, topic, channel))
+        do_on_nodes(cluster, self.operation, self.nodes)
+
     def show(self, output: Output, *, dry_run: bool = False) -> None:
         """Print the results."""
         end = ""
@@ -420,8 +421,7 @@ def operate(
     if not dry_run:
         if confirm is not None and operation.is_destructive:
             work.confirm(confirm)
-        do_at_lookupds(cluster, operation, work.lookupds)
-        do_on_nodes(cluster, operation, work.nodes)
+        work.do(cluster)
     work.show(output, dry_run=dry_run)
     return report([*errors, *work.failures(errors)])
 
@@ -450,8 +450,7 @@ def _operate_on_matches(
             "Continue?",
         )
         for work in works:
-            do_at_lookupds(cluster, work.operation, work.lookupds)
-            do_on_nodes(cluster, work.operation, work.nodes)
+            work.do(cluster)
     output.show(
         lambda: {
             "action": operation.action,

@@ -9,7 +9,7 @@ from nsqadmin_cli.api import Nsqd, Producer, located
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import command, option
 from nsqadmin_cli.errors import AdminError, NotFound
-from nsqadmin_cli.http_client import Address, NodeError, Refused
+from nsqadmin_cli.http_client import NodeError, Refused
 from nsqadmin_cli.operations import (
     Operation,
     Outcome,
@@ -97,10 +97,9 @@ def _blocks(seen: Snapshot, topic: str, found: set[str] | None) -> list[Block]:
 
 
 def _document(seen: Snapshot, topic: str, found: set[str] | None) -> dict[str, Any]:
-    def is_found(address: Address) -> bool | None:
-        return None if found is None else str(address) in found
-
-    nodes = stat_tables.share_documents(seen, seen.topic_shares[topic], "topic", found=is_found)
+    nodes = stat_tables.share_documents(
+        seen, seen.topic_shares[topic], "topic", found=lambda at: None if found is None else str(at) in found
+    )
     return {**as_json(seen.totals.topics[0]), "nodes": nodes}
 
 
