@@ -54,6 +54,8 @@ def test_json_tells_of_all_nodes(gnsqd_factory: DaemonFactory) -> None:
 def test_a_topic_without_channels_is_shown(gnsqd: Daemon) -> None:
     post(gnsqd, "/pub?topic=t", b"waits")
     assert "waits\n" in gnsqadmin("peek", "t", *at(gnsqd)).out
+    create(gnsqd, "empty")
+    assert gnsqadmin("peek", "empty", *at(gnsqd)) == (0, f"empty at {address(gnsqd)}: no messages\n", "")
     assert gnsqadmin("peek", "t", "c", *at(gnsqd)) == (4, "", "Error: no node has the channel c in the topic t\n")
     assert gnsqadmin("peek", "u", *at(gnsqd)) == (4, "", "Error: no node has the topic u\n")
 
