@@ -9,7 +9,6 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.text import Text
 
 from nsqadmin_cli import units
-from nsqadmin_cli.output import Advance
 from nsqadmin_cli.render.palette import make_console
 from nsqadmin_cli.units import printable
 
@@ -56,7 +55,7 @@ def _bar(description: str, total: float | None, last: ProgressColumn) -> Iterato
 
 
 @contextmanager
-def progress(description: str, total: int | None = None, unit: str = "messages") -> Iterator[Advance]:
+def progress(description: str, total: int | None = None, unit: str = "messages") -> Iterator[Callable[[int], None]]:
     """Show the progress of `with`, which gets a function to call with the number of further `unit` done.
 
     `unit` "bytes" is shown in kB and MB.
