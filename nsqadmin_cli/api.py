@@ -12,7 +12,8 @@ import json
 import re
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, TypeVar
@@ -101,6 +102,9 @@ class TopicStats:
     channels: tuple[ChannelStats, ...] = ()
 
 
+Connection = tuple[str, str, str, int]  # topic, channel, remote address, time of connecting
+
+
 @dataclass(frozen=True, slots=True)
 class NodeStats:
     """All statistics of one nsqd."""
@@ -112,14 +116,26 @@ class NodeStats:
     producers: tuple[ClientStats, ...] | None = None  # None: not asked for
     moment: float = field(default=0.0, compare=False, metadata={"json": False})  # of the answer, by time.monotonic()
 
+    def channels(self) -> Iterator[tuple[str, ChannelStats]]:
+        """Each channel and the name of its topic."""
+        return ((topic.topic_name, channel) for topic in self.topics for channel in topic.channels)
+
+    def connections(self) -> dict[Connection, ClientStats]:
+        """The consumers, by the identity of their connection."""
+        return {
+            (topic, channel.channel_name, client.remote_address, client.connect_ts): client
+            for topic, channel in self.channels()
+            for client in channel.clients or ()
+        }
+
     @classmethod
     def from_json(cls, data: object, moment: float = 0.0) -> "NodeStats":
         """Read the parsed `/stats?format=json` of one nsqd, received at `moment`; ModelError."""
         where = ("the document", "")
         node = _object(data, where)
-        scalars = _scalars(NodeStats, node, where)
+        values = scalars(NodeStats, node, where)
         topics = tuple(_topic(item) for item in _list(node, "topics", where) or ())
-        return cls(*scalars, topics, _clients(node, "producers", where), moment)  # type: ignore[call-arg]
+        return cls(*values, topics, _clients(node, "producers", where), moment)  # type: ignore[call-arg]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +158,17 @@ class Producer:
     topics: tuple[str, ...] = ()
     tombstones: tuple[bool, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """The name of the node in tombstones: {broadcast address}:{HTTP port}."""
+        return f"{self.broadcast_address}:{self.http_port}"
+
+    @property
+    def http_address(self) -> Address:
+        """ValueError if it is invalid."""
+        host = self.broadcast_address
+        return Address.parse(f"[{host}]:{self.http_port}" if ":" in host else self.name)
+
     @classmethod
     def list_from_json(cls, data: object) -> tuple["Producer", ...]:
         """The producers in the parsed `/nodes` or `/lookup` of one nsqlookupd; ModelError if it is anything else."""
@@ -152,8 +179,15 @@ class Producer:
             producer = _object(item, inner)
             topics = strings(producer, "topics", inner) if "topics" in producer else ()
             tombstones = tuple(bool(told) for told in _list(producer, "tombstones", inner) or ()) if topics else ()
-            found.append(cls(*_scalars(Producer, producer, inner), topics, tombstones))  # type: ignore[call-arg]
+            found.append(cls(*scalars(Producer, producer, inner), topics, tombstones))  # type: ignore[call-arg]
         return tuple(found)
+
+
+def located(producers: Iterable[Producer]) -> Iterator[tuple[Address, Producer]]:
+    """The producers whose HTTP address is valid; Cluster.nsqds reports the others."""
+    for producer in producers:
+        with suppress(ValueError):
+            yield producer.http_address, producer
 
 
 Where = tuple[str, str]  # what is read, and its name if it has one; made a text of only for an error
@@ -169,16 +203,16 @@ def strings(data: object, key: str, where: Where = ("the document", "")) -> tupl
 
 def _topic(data: object) -> TopicStats:
     topic = _object(data, ("a topic", ""))
-    scalars = _scalars(TopicStats, topic, ("a topic", ""))
-    name = scalars[0]
+    values = scalars(TopicStats, topic, ("a topic", ""))
+    name = values[0]
     inner = ("a channel of topic", name)
     channels = []
     for item in _list(topic, "channels", ("topic", name)) or ():
         channel = _object(item, inner)
         latency = _latency(channel, inner)
         clients = _clients(channel, "clients", inner)
-        channels.append(ChannelStats(*_scalars(ChannelStats, channel, inner), latency, clients))  # type: ignore[call-arg]
-    return TopicStats(*scalars, _latency(topic, ("topic", name)), tuple(channels))  # type: ignore[call-arg]
+        channels.append(ChannelStats(*scalars(ChannelStats, channel, inner), latency, clients))  # type: ignore[call-arg]
+    return TopicStats(*values, _latency(topic, ("topic", name)), tuple(channels))  # type: ignore[call-arg]
 
 
 def _clients(data: dict[str, Any], key: str, where: Where) -> tuple[ClientStats, ...] | None:
@@ -186,7 +220,7 @@ def _clients(data: dict[str, Any], key: str, where: Where) -> tuple[ClientStats,
     if found is None:
         return None
     inner = (f"a client of {_text(where)}", "") if found else where
-    return tuple(ClientStats(*_scalars(ClientStats, _object(item, inner), inner)) for item in found)
+    return tuple(ClientStats(*scalars(ClientStats, item, inner)) for item in found)
 
 
 def _latency(data: dict[str, Any], where: Where) -> Latency:
@@ -221,11 +255,7 @@ def _list(data: dict[str, Any], key: str, where: Where) -> list[Any] | None:
 
 def scalars(kind: type, data: object, where: Where = ("the document", "")) -> list[Any]:
     """The values in `data` of the fields of `kind` that are text, numbers or booleans, in their order; ModelError."""
-    return _scalars(kind, _object(data, where), where)
-
-
-def _scalars(kind: type, data: dict[str, Any], where: Where) -> list[Any]:
-    values = []
+    data, values = _object(data, where), []
     for name, wanted, default in _fields_of(kind):
         value = data.get(name, default)
         if type(value) is not wanted or (wanted is int and not -_LARGEST < value < _LARGEST):
@@ -238,7 +268,7 @@ def _scalars(kind: type, data: dict[str, Any], where: Where) -> list[Any]:
 
 @cache
 def _fields_of(kind: type) -> tuple[tuple[str, Any, Any], ...]:
-    """Name, type and default of the fields that `_scalars` reads."""
+    """Name, type and default of the fields that `scalars` reads."""
     found = (one for one in fields(kind) if one.type in (str, int, bool) and one.metadata.get("json", True))
     return tuple((one.name, one.type, one.default) for one in found)
 
@@ -309,6 +339,12 @@ class Peer:
             reason = f"answered something that is not JSON; is this the HTTP address of an {self.program}?"
             raise NodeError(self.program, self.address, reason) from None
 
+    def act(self, action: Action, topic: str, channel: str = "") -> None:
+        """Perform an operation on a topic or channel; nsqlookupds only create and delete. Refused if it does not exist,
+        codes TOPIC_NOT_FOUND and CHANNEL_NOT_FOUND; to delete an unknown topic at an nsqlookupd is not an error."""
+        query = {"topic": topic} | ({"channel": channel} if channel else {})
+        self.request("POST", f"/{'channel' if channel else 'topic'}/{action}", query=query)
+
     def clock_ahead(self) -> tuple[float, float] | None:
         """Lower and upper bound of how many seconds its clock is ahead of this machine's; None if unknown."""
         asked = time.time()
@@ -354,14 +390,6 @@ class Nsqd(Peer):
         first, _, _ = self.request("GET", "/stats", query=query).partition(b"\n")
         match = re.search(rb"\(built w/gnsqd-([0-9A-Za-z.]{1,20})-", first)
         return f"gnsqd {match[1].decode()}" if match else "nsqd"
-
-    def topic(self, action: Action, topic: str) -> None:
-        """Perform an operation on a topic. Except for "create", a missing topic is Refused, code TOPIC_NOT_FOUND."""
-        self.request("POST", f"/topic/{action}", query={"topic": topic})
-
-    def channel(self, action: Action, topic: str, channel: str) -> None:
-        """Perform an operation on a channel; codes TOPIC_NOT_FOUND and CHANNEL_NOT_FOUND."""
-        self.request("POST", f"/channel/{action}", query={"topic": topic, "channel": channel})
 
     def pub(self, topic: str, body: bytes, *, defer_ms: int = 0) -> None:
         self.request("POST", "/pub", body, query={"topic": topic} | ({"defer": str(defer_ms)} if defer_ms else {}))
@@ -414,14 +442,6 @@ class Lookupd(Peer):
     def nodes(self) -> tuple[Producer, ...]:
         """All active nodes, also tombstoned ones."""
         return self.ask("/nodes", Producer.list_from_json)
-
-    def topic(self, action: Literal["create", "delete"], topic: str) -> None:
-        """Deleting an unknown topic is not an error."""
-        self.request("POST", f"/topic/{action}", query={"topic": topic})
-
-    def channel(self, action: Literal["create", "delete"], topic: str, channel: str) -> None:
-        """Code CHANNEL_NOT_FOUND for deleting an unknown one."""
-        self.request("POST", f"/channel/{action}", query={"topic": topic, "channel": channel})
 
     def tombstone(self, topic: str, node: str) -> None:
         """Hide a node, `{broadcast address}:{HTTP port}`, from consumers of a topic; it may be unknown."""

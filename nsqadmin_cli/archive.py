@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.errors import AdminError, reason_of
 from nsqadmin_cli.message import Message, body_of
 from nsqadmin_cli.output import Advance
 from nsqadmin_cli.units import plural
@@ -173,7 +173,7 @@ class ArchiveWriter:
         except FileExistsError:
             raise ArchiveError(f"{path} already exists; --append adds to it") from None
         except OSError as error:
-            raise ArchiveError(f"cannot write {path}: {_reason(error)}") from None
+            raise ArchiveError(f"cannot write {path}: {reason_of(error)}") from None
 
     def _open(self, append: bool) -> BinaryIO:
         try:
@@ -244,7 +244,7 @@ class ArchiveWriter:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise ArchiveError(f"cannot write {self.path}: {_reason(error)}") from None
+            raise ArchiveError(f"cannot write {self.path}: {reason_of(error)}") from None
         self._whole = True
 
     def __exit__(self, kind: object, *error: object) -> None:
@@ -349,7 +349,3 @@ def _parse(number: int, text: bytes, path: str) -> ArchivedLine | None:
     if not body:
         raise InputError(f"line {number:,} of {name_of(path)}: its body is empty, which NSQ does not accept")
     return ArchivedLine(number, topic or "", body)
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()

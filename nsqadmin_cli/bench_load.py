@@ -16,23 +16,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from struct import Struct
-from typing import NamedTuple
 
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import ask_all, errors_of
 from nsqadmin_cli.http_client import TLS, NodeError, timed_out
 from nsqadmin_cli.subscription import ConsumerOptions, Subscription
+from nsqadmin_cli.table import ALWAYS, Form, Tone, column
 
 _GROWTH = math.log(1.04)  # of buckets: a quantile is at most 2 % off
 _BOUNDS = [digit * 10**power for power in range(3, 14) for digit in (1, 2, 5)]  # ns; the last ones are hours
 
 
-class Bar(NamedTuple):
-    """A histogram of durations, in seconds."""
+@dataclass(slots=True)
+class Bar:
+    """The number of durations between two, in seconds."""
 
-    least: float
-    most: float
-    number: int
+    least: float = column("from", form=Form.LATENCY)
+    most: float = column("to", form=Form.LATENCY, keep=ALWAYS)
+    count: int = column("messages", form=Form.COUNT, keep=ALWAYS)
+    share: str = column("share", keep=ALWAYS, json=False)
+    bar: str = column("", keep=ALWAYS, tone=Tone.NODE, json=False)
 
 
 class Histogram:
@@ -181,10 +184,10 @@ class Load:
         for node in self._nodes:
             with self._request(node) as may:
                 if may:
-                    node.topic("create", plan.topic)
+                    node.act("create", plan.topic)
             with self._request(node) as may:
                 if may and plan.consumers:
-                    node.channel("create", plan.topic, plan.channel)
+                    node.act("create", plan.topic, plan.channel)
 
     def _subscribe(self) -> None:
         plan = self._plan
@@ -237,7 +240,7 @@ class Load:
         for subscription in self._subscriptions:
             if subscription.node is node:
                 subscription.drop()
-        node.topic("delete", self._plan.topic)
+        node.act("delete", self._plan.topic)
 
     def _stop(self) -> None:
         with self._lock:

@@ -6,10 +6,10 @@ neither the command nor Ctrl-C. Everything else is limited by the HTTP client's 
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nsqadmin_cli.api import Lookupd, Nsqd, Peer, Producer
 from nsqadmin_cli.errors import AdminError
@@ -58,7 +58,7 @@ class Cluster:
         for lookupd, producers in self._ask_for_producers().items():
             for producer in producers:
                 try:
-                    address = producer_address(producer)
+                    address = producer.http_address
                 except ValueError as error:
                     self.lookupd_errors.append(NodeError("nsqlookupd", lookupd, f"lists a node at {error}"))
                     continue
@@ -89,12 +89,6 @@ class Cluster:
 
     def ask_lookupds(self, question: Callable[[Lookupd], T]) -> Answers[T]:
         return ask_all(self.lookupds, question, self.timeout, self.waiting)
-
-
-def producer_address(producer: Producer) -> Address:
-    """The HTTP address of a node that an nsqlookupd lists; ValueError if it is invalid."""
-    host = producer.broadcast_address
-    return Address.parse(f"[{host}]:{producer.http_port}" if ":" in host else f"{host}:{producer.http_port}")
 
 
 def ask_all(
@@ -136,6 +130,19 @@ def _answer(future: "Future[T]", question: Callable[[P], T], peer: P) -> None:
 def values_of(answers: Answers[T]) -> dict[Address, T]:
     """The answers without errors."""
     return {address: answer for address, answer in answers.items() if not isinstance(answer, NodeError)}
+
+
+def by_node(
+    answers: Answers[T],
+    keys: Callable[[T], Mapping[str, object]] = lambda answer: {},
+    failed: Mapping[str, object] = {},
+) -> list[dict[str, Any]]:
+    """For --json: the address of each node, its error or null, and the `keys` of its answer, or these of `failed`."""
+    return [
+        {"address": str(address)}
+        | ({"error": answer.reason, **failed} if isinstance(answer, NodeError) else {"error": None, **keys(answer)})
+        for address, answer in answers.items()
+    ]
 
 
 def errors_of(answers: Answers[T]) -> list[NodeError]:

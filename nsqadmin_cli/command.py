@@ -25,9 +25,10 @@ Function = Callable[..., Any]
 
 
 class AdminOption(click.Option):
-    """An option that help lists under `section`."""
+    """An option that help lists under `section`, with its default."""
 
     def __init__(self, *args: Any, section: str = "Options", **attributes: Any) -> None:
+        attributes.setdefault("show_default", bool(attributes.get("default")))
         if "metavar" not in attributes:
             attributes["metavar"] = _METAVARS.get(type(attributes.get("type")))
         super().__init__(*args, **attributes)
@@ -233,17 +234,17 @@ _CLUSTER = (
     _where(
         "--timeout",
         "DURATION",
-        f"Time limit for the whole answer of a node, as in 5 or 500ms. [default: {DEFAULT_TIMEOUT:g}]",
+        f"Time limit for the whole answer of a node, for example 5 (seconds) or 500ms. [default: {DEFAULT_TIMEOUT:g}]",
         type=Duration(3600),
     ),
     _where("--tls-ca", "FILE", "CA certificates in PEM format to trust for https, instead of the system's."),
     _where("--tls-cert", "FILE", "Client certificate in PEM format."),
-    _where("--tls-key", "FILE", "Its key, unless the certificate's file contains it."),
+    _where("--tls-key", "FILE", "Private key of the client certificate, unless --tls-cert contains it."),
     _where("--tls-insecure", None, "Accept any certificate for https.", is_flag=True),
     _where(
         "--token-file",
         "FILE",
-        "File whose first line is the token for gnsqds that require one; nsqlookupds do not get it.",
+        "File whose first line is the token for gnsqds that require one. The token is not sent to nsqlookupds.",
     ),
 )
 _OUTPUT = (
@@ -252,7 +253,6 @@ _OUTPUT = (
         section="Output",
         type=click.Choice([form.value for form in OutputFormat]),
         default=OutputFormat.TABLE.value,
-        show_default=True,
         help="Output format.",
     ),
     AdminOption(["--json", "as_json"], section="Output", is_flag=True, help="Same as -o json."),
@@ -327,15 +327,13 @@ _SHARED: dict[str, tuple[Callable[[dict[str, Any]], Any], tuple[AdminOption, ...
 }
 
 # Empty if it is not given.
-topic_option = option(
-    "--topic", default="", metavar="NAME", shell_complete=complete_topics, help="Show only this topic."
-)
+topic_option = option("--topic", default="", metavar="NAME", shell_complete=complete_topics, help="Only this topic.")
 channel_option = option(
     "--channel",
     default="",
     metavar="NAME",
     shell_complete=complete_channels,
-    help="Show only this channel and the topics that have it.",
+    help="Only this channel, and the topics that have it.",
 )
 # Valid names; the shell completes channels of the topic before them.
 _NAMES: dict[str, dict[str, Any]] = {

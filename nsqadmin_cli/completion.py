@@ -5,11 +5,13 @@ Errors would disturb the shell: if anything fails, there are no completions.
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 import click
 from click.core import ParameterSource
 
-from nsqadmin_cli.cluster import Cluster, values_of
+from nsqadmin_cli.api import NodeStats, Nsqd
+from nsqadmin_cli.cluster import values_of
 from nsqadmin_cli.context import CLUSTER_PARAMETERS, load_contexts, make_cluster, take_settings
 from nsqadmin_cli.errors import AdminError
 
@@ -19,13 +21,13 @@ _PATIENCE = 1.0  # seconds that a person waits for the answer to a Tab
 
 def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Names of topics that begin with `incomplete`."""
-    return _names(ctx, incomplete, _topics)
+    return _names(ctx, incomplete, "", lambda node: (topic.topic_name for topic in node.topics))
 
 
 def complete_channels(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Names of channels, of the topic if it was given before."""
     topic = ctx.params.get("topic") or ""
-    return _names(ctx, incomplete, lambda cluster: _channels(cluster, topic))
+    return _names(ctx, incomplete, topic, lambda node: (channel.channel_name for _, channel in node.channels()))
 
 
 def complete_contexts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -36,15 +38,16 @@ def complete_contexts(ctx: click.Context, param: click.Parameter, incomplete: st
         return []
 
 
-def _names(ctx: click.Context, incomplete: str, find: Callable[[Cluster], Iterable[str]]) -> list[str]:
+def _names(ctx: click.Context, incomplete: str, topic: str, find: Callable[[NodeStats], Iterable[str]]) -> list[str]:
     if not _settings_are_usable(ctx):
         return []
     try:
         settings = take_settings(ctx, dict(ctx.params))
         context, name = settings.resolved()
         patience = min(_PATIENCE, context.timeout or _PATIENCE)
-        found = find(make_cluster(replace(context, timeout=patience), name))
-        return sorted({name for name in found if name.startswith(incomplete) and name.isprintable()})
+        nodes = values_of(make_cluster(replace(context, timeout=patience), name).ask(partial(Nsqd.stats, topic=topic)))
+        found = {name for node in nodes.values() for name in find(node)}
+        return sorted(name for name in found if name.startswith(incomplete) and name.isprintable())
     except AdminError:
         return []
 
@@ -54,13 +57,3 @@ def _settings_are_usable(ctx: click.Context) -> bool:
     given = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
     dropped = (name for name in CLUSTER_PARAMETERS if ctx.params.get(name) is None)
     return MISSPELT not in ctx.meta and not any(ctx.get_parameter_source(name) in given for name in dropped)
-
-
-def _topics(cluster: Cluster) -> Iterable[str]:
-    for node in values_of(cluster.ask(lambda node: node.stats())).values():
-        yield from (topic.topic_name for topic in node.topics)
-
-
-def _channels(cluster: Cluster, topic: str) -> Iterable[str]:
-    for node in values_of(cluster.ask(lambda node: node.stats(topic=topic))).values():
-        yield from (channel.channel_name for found in node.topics for channel in found.channels)

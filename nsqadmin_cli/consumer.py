@@ -26,7 +26,7 @@ import click
 
 from nsqadmin_cli.api import NodeStats, Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
-from nsqadmin_cli.command import Name, option
+from nsqadmin_cli.command import Function, Name, option
 from nsqadmin_cli.completion import complete_channels
 from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
 from nsqadmin_cli.http_client import Address, NodeError
@@ -246,9 +246,6 @@ def ephemeral_channel(purpose: str) -> str:
     return f"gnsqadmin-{purpose}-{host}"[: 64 - len(tail)] + tail
 
 
-Function = Callable[..., Any]
-
-
 @dataclass(frozen=True)
 class Source:
     """What to consume from: without `follow`, it ends when the channel is empty; `create` and `yes` are for
@@ -277,53 +274,49 @@ yes_option = option(
 )
 
 
-def source_options(purpose: str) -> Callable[[Function], Function]:
+def _source(values: dict[str, Any]) -> Source:
+    """The parameter `source` of a command, of its parsed options, which are removed."""
+    channel, create, follow, count, in_flight, secret, yes = map(values.pop, _SOURCE)
+    if create and not channel:
+        raise click.UsageError("--create requires --channel.")
+    window = min(in_flight, count or in_flight)  # what is taken and given back counts as an attempt
+    name = channel or ephemeral_channel(click.get_current_context().info_name or "")
+    options = ConsumerOptions(name, window, auth_secret=secret)
+    return Source(options, count, follow or not channel, create, yes)
+
+
+_SOURCE = {
+    "channel": option(
+        "--channel",
+        type=Name("channel"),
+        shell_complete=complete_channels,
+        help="Consume this channel until it is empty. Without it, a temporary channel receives messages "
+        "published from now on.",
+    ),
+    "create": option("--create", is_flag=True, help="Create the channel if it does not exist."),
+    "follow": option("--follow", is_flag=True, help="Continue with new messages when --channel is empty."),
+    "count": count_option,
+    "in_flight": option(
+        "--in-flight",
+        type=click.IntRange(1, 1_000_000),
+        default=1000,
+        help="Maximum number of messages in flight to this command, over all nodes.",
+    ),
+    "auth_secret": auth_option,
+    "yes": yes_option,
+}
+
+
+def source_options(function: Function) -> Function:
     """The options of a command that consumes a channel: parameter `source` (Source)."""
 
-    def decorate(function: Function) -> Function:
-        @functools.wraps(function)
-        def called(
-            *args: Any,
-            channel: str | None,
-            create: bool,
-            follow: bool,
-            count: int | None,
-            in_flight: int,
-            auth_secret: str,
-            yes: bool,
-            **values: Any,
-        ) -> Any:
-            if create and not channel:
-                raise click.UsageError("--create requires --channel.")
-            window = min(in_flight, count or in_flight)  # what is taken and given back counts as an attempt
-            options = ConsumerOptions(channel or ephemeral_channel(purpose), window, auth_secret=auth_secret)
-            return function(*args, source=Source(options, count, follow or not channel, create, yes), **values)
+    @functools.wraps(function)
+    def called(*args: Any, **values: Any) -> Any:
+        return function(*args, source=_source(values), **values)
 
-        for one in (
-            yes_option,
-            auth_option,
-            option(
-                "--in-flight",
-                type=click.IntRange(1, 1_000_000),
-                default=1000,
-                show_default=True,
-                help="Maximum number of messages in flight to this command, over all nodes.",
-            ),
-            count_option,
-            option("--follow", is_flag=True, help="Continue with new messages when --channel is empty."),
-            option("--create", is_flag=True, help="Create the channel if it does not exist."),
-            option(
-                "--channel",
-                type=Name("channel"),
-                shell_complete=complete_channels,
-                help="Consume this channel until it is empty. Without it, a temporary channel receives messages "
-                "published from now on.",
-            ),
-        ):
-            called = one(called)
-        return called
-
-    return decorate
+    for one in reversed(_SOURCE.values()):
+        called = one(called)
+    return called
 
 
 _TICK = 0.2  # seconds

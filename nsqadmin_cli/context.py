@@ -27,7 +27,7 @@ import click
 from click.core import ParameterSource
 
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.errors import AdminError, NotFound
+from nsqadmin_cli.errors import AdminError, NotFound, reason_of
 from nsqadmin_cli.http_client import TLS, Address
 from nsqadmin_cli.units import printable
 
@@ -67,9 +67,6 @@ class Contexts:
             text = f"there is no context {printable(repr(name))} in {config_path()}; there: {known}"
             raise NotFound(text) from None
 
-    def with_context(self, name: str, context: Context) -> "Contexts":
-        return replace(self, contexts={**self.contexts, name: context})
-
     def without(self, name: str) -> "Contexts":
         self.get(name)
         left = {other: context for other, context in self.contexts.items() if other != name}
@@ -98,7 +95,7 @@ def load_contexts() -> Contexts:
     except FileNotFoundError:
         return Contexts()
     except OSError as error:
-        raise AdminError(f"cannot read {file}: {(error.strerror or str(error)).lower()}") from None
+        raise AdminError(f"cannot read {file}: {reason_of(error)}") from None
     import tomllib  # most people have no such file
 
     try:
@@ -130,7 +127,7 @@ def save_contexts(contexts: Contexts) -> None:
         raise AdminError("a file name that is not UTF-8 cannot be saved in a context") from None
     except OSError as error:
         written.unlink(missing_ok=True)
-        raise AdminError(f"cannot write {file}: {(error.strerror or str(error)).lower()}") from None
+        raise AdminError(f"cannot write {file}: {reason_of(error)}") from None
 
 
 _KINDS: dict[str, tuple[type, ...]] = {

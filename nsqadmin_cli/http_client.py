@@ -22,7 +22,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from gnsqd.version import VERSION
-from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.errors import AdminError, reason_of
 from nsqadmin_cli.units import printable
 
 _FORMS = "expected host:port, [ipv6]:port, http://host:port, https://host:port or unix:/path"
@@ -130,9 +130,7 @@ class TLS:
             )
             raise AdminError(f"cannot use {file} for TLS: {reason}") from None
         except OSError as error:
-            raise AdminError(
-                f"cannot use {error.filename or file} for TLS: {(error.strerror or str(error)).lower()}"
-            ) from None
+            raise AdminError(f"cannot use {error.filename or file} for TLS: {reason_of(error)}") from None
         if self.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -229,7 +227,7 @@ def _read_token(path: str) -> str:
         with open(path, encoding="ascii") as file:
             token = file.readline(_LONGEST_TOKEN).strip()
     except OSError as error:
-        raise AdminError(f"cannot read the token in {path}: {(error.strerror or str(error)).lower()}") from None
+        raise AdminError(f"cannot read the token in {path}: {reason_of(error)}") from None
     except ValueError:
         token = ""
     if not re.fullmatch(r"[A-Za-z0-9._~+/-]+=*", token):
@@ -242,22 +240,6 @@ def timed_out(timeout: float) -> str:
     return f"no complete answer within {timeout:g} s"
 
 
-def _connected(address: Address, timeout: float | None) -> socket.socket:
-    """A connection to the first of a host's addresses that accepts it, or to the unix socket."""
-    if not address.path:
-        sock = socket.create_connection((address.host, address.port), timeout)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return sock
-    sock = socket.socket(socket.AF_UNIX)
-    try:
-        sock.settimeout(timeout)
-        sock.connect(address.path)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
 class _Connected:
     """A connection of urllib3 to an address, which may be a unix socket."""
 
@@ -268,7 +250,20 @@ class _Connected:
         self._address = address
 
     def _new_conn(self) -> socket.socket:
-        return _connected(self._address, self.timeout)
+        """A connection to the first of the host's addresses that accepts it, or to the unix socket."""
+        address = self._address
+        if not address.path:
+            sock = socket.create_connection((address.host, address.port), self.timeout)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return sock
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock.settimeout(self.timeout)
+            sock.connect(address.path)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
 
 
 class _Connection(_Connected, HTTPConnection):
@@ -307,7 +302,7 @@ def _reason(error: BaseException, program: str, timeout: float) -> str:
             case http.client.HTTPException():
                 return f"does not answer in valid HTTP ({type(cause).__name__})"
             case OSError():
-                return (cause.strerror or str(cause)).lower()
+                return reason_of(cause)
     return f"does not answer in valid HTTP ({type(error).__name__})"
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from nsqadmin_cli import units
 from nsqadmin_cli.api import ModelError, Nsqd
 from nsqadmin_cli.http_client import NodeError, Refused
-from nsqadmin_cli.table import Block, Column, Form, Line, Paragraph, Table, Tone
+from nsqadmin_cli.table import Block, Column, Line, Paragraph, Table, Tone
 
 # What --json has of a message, for the help of commands.
 DOCUMENT = """
@@ -52,11 +52,6 @@ class Message:
     def body_text(self) -> str:
         """The body as readable text."""
         return self.body.decode("utf-8", "backslashreplace")
-
-    @property
-    def clock(self) -> str:
-        """When it was published, in local time."""
-        return clock(self.timestamp)
 
 
 def clock(timestamp: int) -> str:
@@ -145,8 +140,9 @@ _MOST_PRETTY = 32768  # characters of a body
 
 
 def message_blocks(message: Message, facts: Sequence[Part], *, as_hex: bool = False) -> Iterator[Block]:
-    """A line with the time of publishing, `facts` and other metadata, and the body below."""
-    parts: list[Part] = [(_clock_today(message), Tone.FAINT), *facts]
+    """A line with the time of publishing, with the day unless that is today, `facts` and metadata; the body below."""
+    day, _, time_of_day = (published := clock(message.timestamp)).partition(" ")
+    parts: list[Part] = [(time_of_day if day == time.strftime("%Y-%m-%d") else published, Tone.FAINT), *facts]
     parts += [(message.id_text, Tone.FAINT), (units.size(len(message.body)), Tone.FAINT)]
     if message.attempts > 1:
         parts.append((f"attempt {message.attempts}", Tone.NOTE))
@@ -161,28 +157,24 @@ def message_blocks(message: Message, facts: Sequence[Part], *, as_hex: bool = Fa
         yield Line((gap, (f"and {len(message.body) - _MOST_HEX:,} bytes more", Tone.FAINT)))
 
 
-def _clock_today(message: Message) -> str:
-    """The time of publishing, with the day if that is not today."""
-    day, _, clock = message.clock.partition(" ")
-    return clock if day == time.strftime("%Y-%m-%d") else message.clock
-
-
 def message_table(messages: Sequence[Message]) -> Table:
-    """A row for each; bodies are made printable, and are whole in JSON only."""
-    columns = [
-        Column("time", "published"),
-        Column("topic", "topic"),
-        Column("node", "node", tone=Tone.NODE),
-        Column("id", "id"),
-        Column("attempts", "attempts", form=Form.COUNT),
-        Column("size", "size", form=Form.BYTES),
-        Column("body", "body"),
-    ]
-    rows = [
-        [units.iso_time(one.timestamp), one.topic, one.node, one.id_text, one.attempts, len(one.body), one.body_text]
-        for one in messages
-    ]
-    return Table(columns, list(rows))
+    """A row for each, for CSV; bodies are made printable, and are whole in JSON only."""
+    names = ("time", "topic", "node", "id", "attempts", "size", "body")
+    return Table(
+        [Column(name, name) for name in names],
+        [
+            (
+                units.iso_time(one.timestamp),
+                one.topic,
+                one.node,
+                one.id_text,
+                one.attempts,
+                len(one.body),
+                one.body_text,
+            )
+            for one in messages
+        ],
+    )
 
 
 MOST = 1000  # messages that a node shows at once

@@ -16,7 +16,7 @@ import click
 
 from nsqadmin_cli.api import Action, ChannelStats, Lookupd, NodeStats, Nsqd, Peer, TopicStats
 from nsqadmin_cli.cluster import Answers, Cluster, ask_all, values_of
-from nsqadmin_cli.command import option
+from nsqadmin_cli.command import command, option
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import NodeError, Refused, timed_out
 from nsqadmin_cli.output import Confirm, Output, not_found, progress, report
@@ -166,28 +166,12 @@ def plan_for_lookupds(cluster: Cluster, operation: Operation) -> list[Outcome[Lo
     return outcomes
 
 
-def do_at_lookupds(cluster: Cluster, operation: Operation, outcomes: Sequence[Outcome[Lookupd]]) -> None:
-    """Do what is planned, and record the results in `outcomes`."""
-
-    def done(lookupd: Lookupd) -> None:
-        assert operation.action in ("create", "delete")
-        if operation.channel:
-            lookupd.channel(operation.action, operation.topic, operation.channel)
-        else:
-            lookupd.topic(operation.action, operation.topic)
-
-    do_planned(cluster, outcomes, done)
-
-
 def do_on_nodes(cluster: Cluster, operation: Operation, outcomes: Sequence[Outcome[Nsqd]]) -> None:
     """Do what is planned, and record the results in `outcomes`."""
     shares = {outcome.peer.address: outcome.share for outcome in outcomes}
 
     def done(node: Nsqd) -> None:
-        if operation.channel:
-            node.channel(operation.action, operation.topic, operation.channel)
-            return
-        node.topic(operation.action, operation.topic)
+        node.act(operation.action, operation.topic, operation.channel)
         share = shares[node.address]
         if operation.with_channels and isinstance(share, TopicStats):
             for channel in share.channels:
@@ -199,7 +183,7 @@ def do_on_nodes(cluster: Cluster, operation: Operation, outcomes: Sequence[Outco
 
 def _empty_channel(node: Nsqd, topic: str, channel: str) -> None:
     try:
-        node.channel("empty", topic, channel)
+        node.act("empty", topic, channel)
     except UnicodeEncodeError:
         reason = "answered JSON that is not an nsqd's: no channel can have such a name"
         raise NodeError(node.program, node.address, reason) from None
@@ -229,24 +213,20 @@ def do_planned(
             outcome.result = Result.ABSENT  # somebody else was faster
         else:
             outcome.result = Result.FAILED
-            outcome.error = _perhaps_done(answer, cluster.timeout)
-
-
-def _perhaps_done(error: NodeError, timeout: float) -> NodeError:
-    """A daemon completes an operation even if its client no longer waits for the answer."""
-    if error.reason != timed_out(timeout):
-        return error
-    return NodeError(error.program, error.address, f"{error.reason}; it may still have been done")
+            outcome.error = answer
+            if answer.reason == timed_out(cluster.timeout):  # a daemon completes it even if its client has gone
+                reason = f"{answer.reason}; it may still have been done"
+                outcome.error = NodeError(answer.program, answer.address, reason)
 
 
 _DOING = {"create": "creating", "delete": "deleting", "empty": "emptying", "pause": "pausing", "unpause": "unpausing"}
 
-DOCUMENT = """
+_DOCUMENT = """
     action    create, delete, empty, pause, unpause or tombstone
     topic
     channel   null for the topic itself
     dry_run   true: nothing was done
-    nodes     list, in the order asked: address, result, error (null, or why it
+    nodes     list, in the order queried: address, result, error (null, or why it
               failed), lost
     lookupds  list of the nsqlookupds involved: address, result, error
     lost      the sums over all nodes
@@ -267,15 +247,17 @@ _DONE = {
     "tombstone": "hidden",
 }
 _ALREADY = {"create": "already existed", "pause": "was already paused", "unpause": "was not paused"}
-_TAKING = {"delete": "Deleting", "empty": "Emptying"}
 
 
 @dataclass(slots=True)
 class OutcomeRow:
-    """The losses and the result at one target."""
+    """The losses and the result at one target; of a pattern, those of one match, on a number of nodes."""
 
     address: object = column("node", key="node", tone=Tone.NODE)
     program: str = column("program", default="nsqd")
+    topic: str = column("topic", tone=Tone.STRONG)
+    channel: str = column("channel", keep=ALWAYS)
+    nodes: int | None = column("nodes", form=Form.COUNT, keep=ALWAYS)
     channel_count: object = column("channels", form=Form.COUNT, keep=6)
     depth: object = column("depth", form=Form.COUNT, keep=ALWAYS)
     in_flight_count: object = column("in flight", "inflt", Form.COUNT, keep=ALWAYS)
@@ -284,6 +266,8 @@ class OutcomeRow:
     result: Cell | None = column("result", keep=ALWAYS)
 
 
+_OF_TARGETS = ("address", "program")
+_OF_MATCHES = ("topic", "channel", "nodes")
 _LOSSES = ("channel_count", "depth", "in_flight_count", "deferred_count", "client_count")
 
 
@@ -332,9 +316,15 @@ class Work:
         messages = sum(lost.get(key, 0) for key in ("depth", "in_flight_count", "deferred_count"))
         where = f"on {plural(count, 'node')}" if count else "at nsqlookupd"
         lost_messages = plural(messages, "message") if messages else "no messages"
-        text = f"{_TAKING[self.operation.action]} {self.operation} {where} loses {lost_messages}"
+        text = f"{_DOING[self.operation.action].capitalize()} {self.operation} {where} loses {lost_messages}"
         clients = lost.get("client_count", 0)
         return f"{text} and disconnects {plural(clients, 'client')}" if clients else text
+
+    def do(self, cluster: Cluster) -> None:
+        """Do what is planned, and record the results."""
+        action, topic, channel = self.operation.action, self.operation.topic, self.operation.channel
+        do_planned(cluster, self.lookupds, lambda lookupd: lookupd.act(action, topic, channel))
+        do_on_nodes(cluster, self.operation, self.nodes)
 
     def show(self, output: Output, *, dry_run: bool = False) -> None:
         """Print the results."""
@@ -399,7 +389,7 @@ class Work:
         done = sum(outcome.result in (Result.PLANNED, Result.DONE) for outcome in outcomes)
         lost = self.losses()
         kept = lost or (["depth"] if self.operation.is_destructive and outcomes else [])
-        without = [*(key for key in _LOSSES if key not in kept), *(["program"] if lookupds is None else [])]
+        without = {*_OF_MATCHES, *_LOSSES, *(["program"] if lookupds is None else [])}.difference(kept)
         total = OutcomeRow(Cell(plural(done, "node"), Tone.STRONG), **_marked(lost)) if done > 1 and lost else None
         return table_of(OutcomeRow, rows, without=without, total=total)
 
@@ -431,25 +421,9 @@ def operate(
     if not dry_run:
         if confirm is not None and operation.is_destructive:
             work.confirm(confirm)
-        do_at_lookupds(cluster, operation, work.lookupds)
-        do_on_nodes(cluster, operation, work.nodes)
+        work.do(cluster)
     work.show(output, dry_run=dry_run)
     return report([*errors, *work.failures(errors)])
-
-
-@dataclass(slots=True)
-class MatchRow:
-    """The topic or channel of one of several operations, what it loses, and what became of it."""
-
-    topic: str = column("topic", tone=Tone.STRONG)
-    channel: str = column("channel", keep=ALWAYS)
-    nodes: int = column("nodes", form=Form.COUNT, keep=ALWAYS)
-    channel_count: object = column("channels", form=Form.COUNT, keep=6)
-    depth: object = column("depth", form=Form.COUNT, keep=ALWAYS)
-    in_flight_count: object = column("in flight", "inflt", Form.COUNT, keep=ALWAYS)
-    deferred_count: object = column("deferred", "def", Form.COUNT, keep=6)
-    client_count: object = column("clients", form=Form.COUNT, keep=ALWAYS)
-    result: Cell | None = column("result", keep=ALWAYS)
 
 
 def _operate_on_matches(
@@ -476,8 +450,7 @@ def _operate_on_matches(
             "Continue?",
         )
         for work in works:
-            do_at_lookupds(cluster, work.operation, work.lookupds)
-            do_on_nodes(cluster, work.operation, work.nodes)
+            work.do(cluster)
     output.show(
         lambda: {
             "action": operation.action,
@@ -495,15 +468,12 @@ def _match_table(works: Sequence[Work]) -> Table:
     for work in works:
         results = [outcome for outcome in work.nodes if outcome.result is not Result.ABSENT]
         worst = max(results, key=lambda outcome: _BY_NEED.index(outcome.result))
-        row = MatchRow(
-            work.operation.topic, work.operation.channel, len(results), result=_said(work.operation.action, worst)
-        )
-        for key, value in _marked(work.losses()).items():
-            setattr(row, key, value)
+        row = OutcomeRow(result=_said(work.operation.action, worst), **_marked(work.losses()))
+        row.topic, row.channel, row.nodes = work.operation.topic, work.operation.channel, len(results)
         rows.append(row)
     lost = {key for work in works for key in work.losses()}
-    without = [*(key for key in _LOSSES if key not in lost), *([] if works[0].operation.channel else ["channel"])]
-    return table_of(MatchRow, rows, without=without)
+    without = {*_OF_TARGETS, *_LOSSES, *([] if works[0].operation.channel else ["channel"])}
+    return table_of(OutcomeRow, rows, without=without - lost)
 
 
 _BY_NEED = (Result.ABSENT, Result.ALREADY, Result.DONE, Result.PLANNED, Result.FAILED)
@@ -546,8 +516,12 @@ def _said(action: str, outcome: Outcome[Nsqd] | Outcome[Lookupd]) -> Cell:
             return Cell(f"to be {_DONE[action]}", Tone.NOTE)
 
 
+# Decorators of commands that perform an operation, also on all matches of a pattern.
+operation_command = partial(command, document=_DOCUMENT)
+pattern_command = partial(operation_command, patterns=True)
 lookupd_only_option = option(
     "--lookupd-only",
     is_flag=True,
-    help="Create it only at nsqlookupds, as nsqadmin does with topics; nodes create it when it is used.",
+    help="Create it only at nsqlookupds, as nsqadmin does with topics. Nodes create the topic or channel at its "
+    "first use.",
 )

@@ -145,9 +145,9 @@ class Confirm(NamedTuple):
         if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
             text = f"{warning} Nothing was done: use --yes to do it, or --dry-run to see more"
             raise AdminError(text, ExitCode.NOT_CONFIRMED)
-        from nsqadmin_cli.render import show_aside  # imported late: what it needs loads slowly
+        from nsqadmin_cli.render import show_blocks  # imported late: what it needs loads slowly
 
-        show_aside([*blocks, Line.of(warning, Tone.STRONG_NOTE)])
+        show_blocks([*blocks, Line.of(warning, Tone.STRONG_NOTE)], stderr=True)
         if not _agrees(question):
             raise AdminError("not confirmed, nothing was done", ExitCode.NOT_CONFIRMED)
 

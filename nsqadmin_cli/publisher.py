@@ -6,10 +6,9 @@ is unknown whether the node has the batch: it also goes to the next one, so ther
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import click
 
@@ -29,6 +28,7 @@ MOST_BYTES = 1024 * 1024
 # What is wrong with the messages, whatever node is asked. Codes of the others mean that another node may do.
 _TOO_BIG = {"MSG_TOO_BIG", "BODY_TOO_BIG", "BAD_MESSAGE", "BAD_BODY"}
 _WRONG = _TOO_BIG | {"MSG_EMPTY", "INVALID_TOPIC", "INVALID_DEFER"}
+PATIENCE = 20.0  # seconds that a destination may be away; a message in flight times out after 60
 _RESTING = 5.0  # seconds that a node which failed is left alone, if there is another
 
 
@@ -149,8 +149,6 @@ def _batches(bodies: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
         yield batch
 
 
-Function = Callable[..., Any]
-
 # The document of `show_published`, for the help of commands.
 PUBLISHED = """
         topic    destination
@@ -159,16 +157,15 @@ PUBLISHED = """
         nodes    list: address, messages that it accepted"""
 
 
-def rate_option(function: Function) -> Function:
-    """`--rate`: parameter `rate`, 0 for no limit."""
-    return option(
-        "--rate",
-        type=click.FloatRange(0, min_open=True),
-        default=None,
-        callback=lambda ctx, param, value: value or 0.0,
-        metavar="N",
-        help="Publish at most N messages per second.",
-    )(function)
+# Parameter `rate`, 0 for no limit.
+rate_option = option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    default=None,
+    callback=lambda ctx, param, value: value or 0.0,
+    metavar="N",
+    help="Publish at most N messages per second.",
+)
 
 
 def show_published(
@@ -176,17 +173,11 @@ def show_published(
 ) -> None:
     """Messages published per node, and their source."""
     nodes = publisher.counts()
-    document = {
-        "topic": topic,
-        "messages": publisher.total,
-        "bytes": publisher.bytes,
-        "seconds": round(seconds, 3),
-        "nodes": nodes,
-    }
-    document |= source or {}
+    document = {"topic": topic, "messages": publisher.total, "bytes": publisher.bytes, "seconds": round(seconds, 3)}
+    document |= {"nodes": nodes, **(source or {})}
     table = table_of(NodeCount, nodes)
     where = f" at {nodes[0].address}" if len(nodes) == 1 else ""
-    told = f"Published {_amount(publisher.total, publisher.bytes)} to {topic}{where}{_pace(publisher.total, seconds)}"
+    told = _summary("Published", publisher.total, publisher.bytes, f" to {topic}{where}", seconds)
     output.show(lambda: document, lambda: [Line.of(told), *([table] if len(nodes) > 1 else [])], lambda: table)
 
 
@@ -206,9 +197,7 @@ def show_by_topic(
     document = {**more, "topics": rows, "messages": total, "bytes": size, "seconds": round(seconds, 3)}
     document["nodes"] = publisher.counts() if publisher else []
     where = f" to {rows[0].topic}" if len(rows) == 1 else ""
-    told = f"{'Published' if publisher else 'Would publish'} {_amount(total, size)}{where}"
-    if publisher:
-        told += _pace(total, seconds)
+    told = _summary("Published" if publisher else "Would publish", total, size, where, seconds if publisher else 0.0)
     table = table_of(TopicCount, rows)
     blocks: list[Block] = [
         *([detail] if detail and detail.rows else []),
@@ -218,11 +207,7 @@ def show_by_topic(
     output.show(lambda: document, lambda: blocks, lambda: detail or table)
 
 
-def _amount(messages: int, size: int) -> str:
-    """`1,234 messages (56 kB)`."""
-    return f"{plural(messages, 'message')} ({units.size(size)})"
-
-
-def _pace(messages: int, seconds: float) -> str:
-    """` in 12s, 345/s`, if it took long enough."""
-    return f" in {units.latency(seconds)}, {units.rate(messages / seconds)}/s" if seconds >= 1 else ""
+def _summary(doing: str, messages: int, size: int, where: str, seconds: float) -> str:
+    """Published 1,234 messages (56 kB) to orders in 12s, 345/s; the rate only if it took long enough."""
+    pace = f" in {units.latency(seconds)}, {units.rate(messages / seconds)}/s" if seconds >= 1 else ""
+    return f"{doing} {plural(messages, 'message')} ({units.size(size)}){where}{pace}"

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from nsqadmin_cli.api import ChannelStats, ClientStats, Latency, NodeStats, Nsqd, Percentile, TopicStats
-from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
+from nsqadmin_cli.cluster import Answers, Cluster, by_node, errors_of, values_of
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.output import not_found
@@ -132,19 +132,30 @@ def flows_between(before: Mapping[Address, NodeStats], after: Mapping[Address, N
 
     The rates of each node use the times of its own two answers, because slow nodes answer later than others.
     """
+    return summed(node_flows(before.get(address), node) for address, node in after.items())
+
+
+def summed(parts: Iterable[Mapping[Key, Flow]]) -> dict[Key, Flow]:
+    """The flows of several nodes together."""
     found: dict[Key, Flow] = {}
-    for address, node in after.items():
-        for key, flow in node_flows(before.get(address), node).items():
+    for part in parts:
+        for key, flow in part.items():
             found[key] = found[key] + flow if key in found else flow
     return found
+
+
+def through(flows: Mapping[Key, Flow]) -> Flow:
+    """The messages per second published to topics, and finished by consumers."""
+    ingress = sum(flow.ingress for (_, channel), flow in flows.items() if not channel)
+    return Flow(ingress, sum(flow.egress for (_, channel), flow in flows.items() if channel))
 
 
 def node_flows(before: NodeStats | None, after: NodeStats) -> dict[Key, Flow]:
     """The flows of everything that one node has; none if it was restarted, or a topic created again, in between."""
     found: dict[Key, Flow] = {}
-    known = _by_key(before) if before and before.start_time == after.start_time else {}
+    known = by_key(before) if before and before.start_time == after.start_time else {}
     seconds = max(1e-3, after.moment - before.moment) if before else 1.0
-    for key, row in _by_key(after).items():
+    for key, row in by_key(after).items():
         then = known.get(key)
         if then is None or row.message_count < then.message_count:
             found[key] = _STILL
@@ -165,13 +176,10 @@ def node_flows(before: NodeStats | None, after: NodeStats) -> dict[Key, Flow]:
 _STILL = Flow()
 
 
-def _by_key(node: NodeStats) -> dict[Key, TopicStats | ChannelStats]:
-    found: dict[Key, TopicStats | ChannelStats] = {}
-    for topic in node.topics:
-        found[topic.topic_name, ""] = topic
-        for channel in topic.channels:
-            found[topic.topic_name, channel.channel_name] = channel
-    return found
+def by_key(node: NodeStats) -> dict[Key, TopicStats | ChannelStats]:
+    """All topics and channels."""
+    found: dict[Key, TopicStats | ChannelStats] = {(topic.topic_name, ""): topic for topic in node.topics}
+    return found | {(topic, channel.channel_name): channel for topic, channel in node.channels()}
 
 
 @dataclass
@@ -218,9 +226,8 @@ class Snapshot:
         """Each channel, by topic and name, on each node that has it."""
         found: dict[Key, dict[Address, ChannelStats]] = {}
         for address, node in self.nodes.items():
-            for topic in node.topics:
-                for channel in topic.channels:
-                    found.setdefault((topic.topic_name, channel.channel_name), {})[address] = channel
+            for topic, channel in node.channels():
+                found.setdefault((topic, channel.channel_name), {})[address] = channel
         return found
 
     @property
@@ -276,13 +283,8 @@ def take_snapshot(
 
 def stats_document(seen: Snapshot) -> dict[str, Any]:
     """Nodes, sums and flows, as specified by `gnsqadmin stats --help`."""
-    nodes = []
-    unknown = dict.fromkeys(("version", "health", "start_time"), None) | {"topics": [], "producers": None}
-    for address, answer in seen.answers.items():
-        if isinstance(answer, NodeError):
-            nodes.append({"address": str(address), "error": answer.reason} | unknown)
-        else:
-            nodes.append({"address": str(address), "error": None} | as_json(answer))
+    unknown: dict[str, Any] = {"version": None, "health": None, "start_time": None, "topics": [], "producers": None}
+    nodes = by_node(seen.answers, as_json, unknown)
     flows = seen.flows and [
         {"topic": topic, "channel": channel, "ingress_rate": flow.ingress, "egress_rate": flow.egress}
         for (topic, channel), flow in seen.flows.items()

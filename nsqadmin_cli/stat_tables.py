@@ -86,14 +86,14 @@ def counts(
 
 def node_grid(answers: Answers[NodeStats]) -> Grid:
     """One line for each node: address and state."""
-    return Grid([[Cell(str(address), Tone.NODE), *_condition(answer)] for address, answer in answers.items()])
-
-
-def _condition(answer: NodeStats | NodeError) -> list[Cell | str]:
-    if isinstance(answer, NodeError):
-        return ["", Cell("failed", Tone.BAD)]
-    uptime = Cell(f"up {units.duration(time.time() - answer.start_time)}", Tone.FAINT)
-    return [f"nsqd {answer.version}", uptime, _health(answer)]
+    grid = Grid()
+    for address, answer in answers.items():
+        state: list[Cell | str] = ["", Cell("failed", Tone.BAD)]
+        if isinstance(answer, NodeStats):
+            uptime = Cell(f"up {units.duration(time.time() - answer.start_time)}", Tone.FAINT)
+            state = [f"nsqd {answer.version}", uptime, _health(answer)]
+        grid.rows.append([Cell(str(address), Tone.NODE), *state])
+    return grid
 
 
 def _health(node: NodeStats) -> Cell:
@@ -231,11 +231,10 @@ class ClientRow:
 def client_table(seen: Snapshot, *, with_places: bool = True, of: tuple[str, str] | None = None) -> Table:
     """One row for each consumer, or for those of one channel."""
     rows = [
-        _client(client, topic.topic_name, channel, address, seen.clock)
+        _client(client, topic, channel, address, seen.clock)
         for address, node in seen.nodes.items()
-        for topic in node.topics
-        for channel in topic.channels
-        if of in (None, (topic.topic_name, channel.channel_name))
+        for topic, channel in node.channels()
+        if of in (None, (topic, channel.channel_name))
         for client in channel.clients or ()
     ]
     rows.sort(key=lambda row: (row.topic, row.channel, row.client) if with_places else row.client)

@@ -179,7 +179,8 @@ _SIMPLE = (str, int, float, type(None))
 
 def described(name: str, what: str, kind: type) -> str:
     """`name` and its meaning, with the keys of a kind of rows, for the help of a command: lines of 80 columns."""
-    keys = ", ".join(one.name + f" ({one.metadata['help']})" * bool(one.metadata.get("help")) for one in _keys_of(kind))
+    helps = ((one.name, one.metadata.get("help")) for one in _keys_of(kind))
+    keys = ", ".join(f"{name} ({help})" if help else name for name, help in helps)
     return textwrap.fill(f"{what}: {keys}", 78, initial_indent=name.ljust(9), subsequent_indent=" " * 9) + "\n"
 
 

@@ -14,7 +14,7 @@ from nsqadmin_cli.api import ChannelStats, NodeStats, Nsqd, TopicStats
 from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError
-from nsqadmin_cli.snapshot import Flow, Key, Snapshot, Totals, node_flows
+from nsqadmin_cli.snapshot import Flow, Key, Snapshot, Totals, node_flows, summed, through
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Form, Line, Table, Tone, as_json
 from nsqadmin_cli.units import plural
 
@@ -257,18 +257,14 @@ class TopView:
     def update(self, answers: Answers[NodeStats], node_flows: dict[Address, dict[Key, Flow]]) -> None:
         """Add one snapshot of all nodes, with the flows of each."""
         self._answers = answers
-        flows: dict[Key, Flow] = {}
-        for found in node_flows.values():
-            for name, flow in found.items():
-                flows[name] = flows[name] + flow if name in flows else flow
-        self._node_flows = {address: _through(found) for address, found in node_flows.items()}
-        self._flow = _through(flows)
+        flows = summed(node_flows.values())
+        self._node_flows = {address: through(found) for address, found in node_flows.items()}
+        self._flow = through(flows)
         self._totals = totals = Totals.over(values_of(answers).values())
         lonely = Counter(
-            (topic.topic_name, channel.channel_name)
+            (topic, channel.channel_name)
             for node in values_of(answers).values()
-            for topic in node.topics
-            for channel in topic.channels
+            for topic, channel in node.channels()
             if channel.depth and not channel.client_count
         )
         trends: dict[Key, Trend] = {}
@@ -488,10 +484,8 @@ class TopView:
 
     def _has_consumers(self) -> bool:
         """Whether the last answers include consumers."""
-        channels = (
-            one for node in values_of(self._answers).values() for topic in node.topics for one in topic.channels
-        )
-        return all(channel.clients is not None for channel in channels)
+        nodes = values_of(self._answers).values()
+        return all(channel.clients is not None for node in nodes for _, channel in node.channels())
 
     def _row_table(self) -> Table:
         of_channels = self.subject == "channel"
@@ -547,12 +541,6 @@ _OF_CHANNELS = (
     Column("timeout_rate", "t-o/s", form=Form.RATE, keep=5),
     Column("client_count", "clients", "cl", Form.COUNT, keep=ALWAYS),
 )
-
-
-def _through(flows: dict[Key, Flow]) -> Flow:
-    """The messages per second published to topics, and finished by consumers."""
-    ingress = sum(flow.ingress for (_, channel), flow in flows.items() if not channel)
-    return Flow(ingress, sum(flow.egress for (_, channel), flow in flows.items() if channel))
 
 
 def _name_of(row: object) -> object:

@@ -133,6 +133,12 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
+def shortened(names: Sequence[str], most: int) -> str:
+    """The first `most` of these, and how many more there are."""
+    more = [f"and {len(names) - most} more"] if len(names) > most else []
+    return ", ".join([*names[:most], *more])
+
+
 def plural(count: int, noun: str) -> str:
     """`1 topic`, `2,000 topics`."""
     return f"{count:,} {noun}{'s' * (count != 1)}"

@@ -16,83 +16,67 @@ class Entry(NamedTuple):
     summary: str = ""
 
 
+def _one(word: str, summary: str, module: str = "") -> Entry:
+    """A command of one word, which is its attribute and, unless it is given, its module."""
+    name = word.replace("-", "_")
+    return Entry(word, module or name, name, summary)
+
+
+def _of(noun: str, *verbs: str) -> list[Entry]:
+    """Commands of two words, which are their module and attribute."""
+    return [Entry(f"{noun} {verb}", noun, verb) for verb in verbs]
+
+
 SEE = (
-    Entry("stats", "stats", "stats", "Show the depths, counts and clients of topics and channels."),
-    Entry("top", "top", "top", "Watch the queues on a full screen: rates, trends, drain times and problems."),
-    Entry("tree", "stats", "tree", "Show topics, their channels and the consumers of these, on all nodes."),
-    Entry("nodes", "nodes", "nodes", "List the nodes: version, health, uptime, topics and messages."),
-    Entry("lookup", "nodes", "lookup", "List the topics of nsqlookupds, and the nodes that consumers are sent to."),
-    Entry("counter", "stats", "counter", "Count the messages of all topics on all nodes since they started."),
-    Entry("events", "events", "events", "Print changes as they happen: of consumers, topics, channels and nodes."),
-    Entry("topic show", "topic", "show"),
-    Entry("channel show", "channel", "show"),
+    _one("stats", "Show the depths, counts and clients of topics and channels."),
+    _one("top", "Watch the queues on a full screen: rates, trends, drain times and problems."),
+    _one("tree", "Show topics, channels and consumers on all nodes.", "stats"),
+    _one("nodes", "List the nodes: version, health, uptime, topics and messages."),
+    _one("lookup", "List the topics of nsqlookupds, and the nodes that they return to consumers.", "nodes"),
+    _one("counter", "Count the messages of all topics on all nodes since they started.", "stats"),
+    _one("events", "Print changes as they happen: of consumers, topics, channels and nodes."),
+    *_of("topic", "show"),
+    *_of("channel", "show"),
 )
 ACT = (
-    Entry("topic create", "topic", "create"),
-    Entry("topic pause", "topic", "pause"),
-    Entry("topic unpause", "topic", "unpause"),
-    Entry("topic empty", "topic", "empty"),
-    Entry("topic delete", "topic", "delete"),
-    Entry("topic tombstone", "topic", "tombstone"),
-    Entry("channel create", "channel", "create"),
-    Entry("channel pause", "channel", "pause"),
-    Entry("channel unpause", "channel", "unpause"),
-    Entry("channel empty", "channel", "empty"),
-    Entry("channel delete", "channel", "delete"),
-    Entry("topology export", "topology", "export"),
-    Entry("topology diff", "topology", "diff"),
+    *_of("topic", "create", "pause", "unpause", "empty", "delete", "tombstone"),
+    *_of("channel", "create", "pause", "unpause", "empty", "delete"),
+    *_of("topology", "export", "diff"),
     Entry("topology import", "topology", "import_"),
-    Entry("config get", "config", "get"),
+    *_of("config", "get"),
     Entry("config set", "config", "set_option"),
-    Entry("drain start", "drain", "start"),
-    Entry("drain status", "drain", "status"),
-    Entry("drain watch", "drain", "watch"),
-    Entry("drain cancel", "drain", "cancel"),
+    *_of("drain", "start", "status", "watch", "cancel"),
 )
 MESSAGES = (
-    Entry("pub", "pub", "pub", "Publish messages: the arguments, each line of a file, or each line of standard input."),
-    Entry(
-        "tail", "tail", "tail", "Show messages as they are published, on all nodes that have the topic, until Ctrl-C."
-    ),
-    Entry("peek", "tail", "peek", "Show the queued messages of a channel, without consuming them."),
-    Entry("copy", "copy", "copy", "Publish the messages of TOPIC to DESTINATION, by default a topic of the same name."),
-    Entry("save", "copy", "save", "Save messages to a file, one JSON document per line."),
-    Entry(
-        "load", "copy", "load", "Publish the messages of a file that gnsqadmin save, tail --json or data export wrote."
-    ),
-    Entry(
-        "replay-dead",
-        "replay_dead",
-        "replay_dead",
-        "Publish the dead letters of a channel, or of a dead-letter topic, again.",
-    ),
+    _one("pub", "Publish messages: the arguments, each line of a file, or each line of standard input."),
+    _one("tail", "Show messages as they are published, on all nodes that have the topic, until Ctrl-C."),
+    _one("peek", "Show the queued messages of a channel, without consuming them.", "tail"),
+    _one("copy", "Publish the messages of TOPIC to DESTINATION, by default a topic of the same name."),
+    _one("save", "Save messages to a file, one JSON document per line.", "copy"),
+    _one("load", "Publish the messages of a file that gnsqadmin save, tail --json or data export wrote.", "copy"),
+    _one("replay-dead", "Publish the dead letters of a channel, or of a dead-letter topic, again."),
 )
 JUDGE: tuple[Entry, ...] = (
-    Entry("doctor", "doctor", "doctor", "Find problems of nodes, topics and channels, and suggest remedies."),
-    Entry(
-        "check", "check", "check", "Check that all is within limits: exit code 0 OK, 1 warning, 2 critical, 3 unknown."
-    ),
-    Entry("bench", "bench", "bench", "Measure messages per second that nodes accept and deliver, and latencies."),
+    _one("doctor", "Find problems of nodes, topics and channels, and suggest remedies."),
+    _one("check", "Check that all is within limits: exit code 0 OK, 1 warning, 2 critical, 3 unknown."),
+    _one("bench", "Measure messages per second that nodes accept and deliver, and latencies."),
 )
 DATA = (
-    Entry("data ls", "data", "ls"),
-    Entry("data verify", "data", "verify"),
+    *_of("data", "ls", "verify"),
     Entry("data export", "data_write", "export"),
     Entry("data convert", "data_write", "convert"),
     Entry("data repair", "data_write", "repair"),
     Entry("data recover-bad", "data_write", "recover_bad"),
 )
 SELF: tuple[Entry, ...] = (
-    Entry("cheat", "cheat", "cheat", "Print the ten commands that are used most."),
+    _one("cheat", "Print the ten commands that are used most."),
     Entry("context list", "context", "list_contexts"),
     Entry("context set", "context", "set_context"),
-    Entry("context use", "context", "use"),
-    Entry("context remove", "context", "remove"),
-    Entry(
-        "completion",
-        "context",
+    *_of("context", "use", "remove"),
+    _one(
         "completion",
         "Print a script that lets a shell complete commands, options, saved contexts, topics and channels.",
+        "context",
     ),
 )
 

@@ -6,13 +6,13 @@ from typing import Any
 import click
 
 from nsqadmin_cli import units
-from nsqadmin_cli.bench_load import SMALLEST, Histogram, Load, Plan, Report
+from nsqadmin_cli.bench_load import SMALLEST, Bar, Histogram, Load, Plan, Report
 from nsqadmin_cli.cluster import Cluster, errors_of
 from nsqadmin_cli.command import Duration, command, option
 from nsqadmin_cli.consumer import auth_option, ephemeral_channel
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.output import Output, note, report
-from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Grid, Line, Paragraph, Table, Tone
+from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Grid, Line, Paragraph, Table, Tone, table_of
 from nsqadmin_cli.units import plural
 
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
@@ -48,17 +48,11 @@ _BUSY = 0.85  # of a core: then it is this program that is measured
         errors            list of texts; the first one ends the run
     """,
 )
-@option(
-    "--duration",
-    type=Duration(86400),
-    default=5.0,
-    help="Duration of the measurement. [default: 5]",
-)
+@option("--duration", type=Duration(86400), default="5", help="Duration of the measurement.")
 @option(
     "--size",
     type=click.IntRange(SMALLEST, 64 * 1024 * 1024),
     default=200,
-    show_default=True,
     metavar="BYTES",
     help="Size of each message.",
 )
@@ -81,15 +75,14 @@ _BUSY = 0.85  # of a core: then it is this program that is measured
     "--consumers",
     type=click.IntRange(0, 256),
     default=2,
-    show_default=True,
     help="Connections that consume, at least one per node; 0: measure publishing only.",
 )
 @option(
     "--window",
     type=click.IntRange(1, 1_000_000),
     default=1000,
-    show_default=True,
-    help="Maximum of published messages not yet received. Nodes must be able to hold them: see --mem-queue-size.",
+    help="Maximum number of published messages that are not yet received. Nodes must be able to store them in "
+    "memory: see --mem-queue-size.",
 )
 @option("--durable", is_flag=True, help="Use a topic and channel that are not ephemeral, which overflow to disk.")
 @auth_option
@@ -110,8 +103,8 @@ def bench(
 
     Publishes to a temporary topic on every node, consumes it, and deletes it at the end. Without --rate it generates as
     much load as it can: take care with nodes in production. Publishing latency is measured per request, delivery
-    latency per message, from just before publishing to receipt; without --rate, most of it is queueing behind the
-    --window messages before.
+    latency per message, from just before publishing to receipt. Without --rate, most of the delivery latency is the
+    time in the queue after up to --window other messages.
 
     gnsqadmin uses at most one core. If that limits the result, the last line reports it: the nodes can handle more.
     """
@@ -137,11 +130,14 @@ def bench(
     load = Load(nodes, plan, timeout=cluster.timeout, tls=cluster.http.tls)
     try:
         load.connect()
-        measured = _measure(load, plan)
+        from nsqadmin_cli.render.progress import countdown  # what it needs loads slowly
+
+        with countdown(f"load for {plan.seconds:g} s", plan.seconds) as say:
+            measured = load.run(lambda so_far: say(f"{so_far.published:,} published  {so_far.received:,} received"))
     finally:
         left = load.close()
         if durable:  # nsqlookupd keeps such a topic when its last node has deleted it
-            left += errors_of(cluster.ask_lookupds(lambda lookupd: lookupd.topic("delete", plan.topic)))
+            left += errors_of(cluster.ask_lookupds(lambda lookupd: lookupd.act("delete", plan.topic)))
         for error in left:
             note(f"Warning: {error}; the topic {plan.topic} may still exist there")
     output.show(
@@ -150,13 +146,6 @@ def bench(
         lambda: _table(measured, plan),
     )
     return report([*cluster.lookupd_errors, *measured.errors])
-
-
-def _measure(load: Load, plan: Plan) -> Report:
-    from nsqadmin_cli.render.progress import countdown  # what it needs loads slowly
-
-    with countdown(f"load for {plan.seconds:g} s", plan.seconds) as say:
-        return load.run(lambda so_far: say(f"{so_far.published:,} published  {so_far.received:,} received"))
 
 
 def _rate(count: int, measured: Report) -> float:
@@ -191,7 +180,7 @@ def _document(measured: Report, plan: Plan, nodes: list[str]) -> dict[str, Any]:
         "own_cpu": measured.cpu / measured.seconds if measured.seconds else 0.0,
         "publish_latency": {"count": measured.publishing.count, **_latencies(measured.publishing)},
         "delivery_latency": {"count": measured.delivery.count, **_latencies(measured.delivery)},
-        "histogram": [{"least": bar.least, "most": bar.most, "count": bar.number} for bar in measured.delivery.bars()],
+        "histogram": list(measured.delivery.bars()),
         "errors": list(map(str, measured.errors)),
     }
 
@@ -245,18 +234,8 @@ def _blocks(measured: Report, plan: Plan, nodes: int) -> Iterator[Block]:
 
 def _histogram(histogram: Histogram) -> Table:
     bars = list(histogram.bars())
-    highest = max(bar.number for bar in bars)
-    table = Table(
-        [
-            Column("least", "from", form=Form.LATENCY),
-            Column("most", "to", form=Form.LATENCY, keep=ALWAYS),
-            Column("count", "messages", form=Form.COUNT, keep=ALWAYS),
-            Column("share", "share", keep=ALWAYS),
-            Column("bar", "", keep=ALWAYS, tone=Tone.NODE),
-        ]
-    )
+    highest = max(bar.count for bar in bars)
     for bar in bars:
-        share = f"{bar.number / histogram.count:6.1%}"
-        length = round(_BAR * bar.number / highest)
-        table.rows.append([bar.least, bar.most, bar.number, share, "█" * max(length, bool(bar.number))])
-    return table
+        bar.share = f"{bar.count / histogram.count:6.1%}"
+        bar.bar = "█" * max(round(_BAR * bar.count / highest), bool(bar.count))
+    return table_of(Bar, bars)

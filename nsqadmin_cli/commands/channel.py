@@ -5,7 +5,7 @@ from typing import Any
 from nsqadmin_cli import stat_tables
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import command
-from nsqadmin_cli.operations import DOCUMENT, Operation, lookupd_only_option, operate
+from nsqadmin_cli.operations import Operation, lookupd_only_option, operate, operation_command, pattern_command
 from nsqadmin_cli.output import Confirm, Output, report
 from nsqadmin_cli.snapshot import Snapshot, client_document, no_such, take_snapshot
 from nsqadmin_cli.table import Block, Cell, Grid, Line, Tone, as_json
@@ -68,14 +68,13 @@ def _document(seen: Snapshot, topic: str, channel: str) -> dict[str, Any]:
     return {"topic_name": topic, **whole, "clients": clients, "nodes": nodes}
 
 
-@command(
+@operation_command(
     "create",
     examples="""
         gnsqadmin channel create orders billing
         gnsqadmin channel create orders billing --lookupd-http-address lookup.example:4161
         gnsqadmin channel create orders billing --lookupd-only --lookupd-http-address lookup.example:4161
     """,
-    document=DOCUMENT,
 )
 @lookupd_only_option
 def create(cluster: Cluster, output: Output, topic: str, channel: str, lookupd_only: bool) -> int:
@@ -87,12 +86,7 @@ def create(cluster: Cluster, output: Output, topic: str, channel: str, lookupd_o
     return operate(cluster, output, Operation("create", topic, channel), lookupd_only=lookupd_only)
 
 
-@command(
-    "pause",
-    examples="gnsqadmin channel pause orders billing\ngnsqadmin channel pause 'orders/*'",
-    document=DOCUMENT,
-    patterns=True,
-)
+@pattern_command("pause", examples="gnsqadmin channel pause orders billing\ngnsqadmin channel pause 'orders/*'")
 def pause(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> int:
     """Stop a channel from sending messages to its consumers.
 
@@ -102,45 +96,38 @@ def pause(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channe
     return operate(cluster, output, Operation("pause", topic, channel), confirm)
 
 
-@command(
-    "unpause",
-    examples="gnsqadmin channel unpause orders billing\ngnsqadmin channel unpause orders billing --json",
-    document=DOCUMENT,
-    patterns=True,
+@pattern_command(
+    "unpause", examples="gnsqadmin channel unpause orders billing\ngnsqadmin channel unpause orders billing --json"
 )
 def unpause(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> int:
     """Let a paused channel send messages again."""
     return operate(cluster, output, Operation("unpause", topic, channel), confirm)
 
 
-@command(
+@pattern_command(
     "empty",
     examples="""
         gnsqadmin channel empty orders billing --dry-run
         gnsqadmin channel empty 'orders/*' --dry-run
         gnsqadmin channel empty orders billing --yes --nsqd-http-address a.example:4151
     """,
-    document=DOCUMENT,
-    patterns=True,
 )
 def empty(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> int:
     """Discard all messages of a channel.
 
-    This includes messages in flight and deferred messages. Other channels keep theirs, and consumers stay connected,
-    but can no longer finish what they have in flight.
+    This includes messages in flight and deferred messages. Other channels keep their messages. Consumers stay
+    connected, but cannot finish their messages in flight.
     """
     return operate(cluster, output, Operation("empty", topic, channel), confirm)
 
 
-@command(
+@pattern_command(
     "delete",
     examples="""
         gnsqadmin channel delete orders billing --dry-run
         gnsqadmin channel delete orders billing --lookupd-http-address lookup.example:4161
         gnsqadmin channel delete orders billing --yes --json
     """,
-    document=DOCUMENT,
-    patterns=True,
 )
 def delete(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> int:
     """Delete a channel with all its messages.

@@ -41,25 +41,37 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric. `least`: its limits are lower limits. `moving`: it needs two snapshots."""
+    """A metric. `source` is a field of channels or of their flows, or a function. `least`: its limits are lower limits.
+    `moving`: it needs two snapshots."""
 
     key: str
     what: str
     help: str
-    measure: Callable[["Scope"], Iterator[Measure]]
+    source: "str | Callable[[Scope], Iterator[Measure]]"
     least: bool = False
-    moving: bool = False
     duration: bool = False  # seconds; else a number
-    rate: bool = False
+
+    @property
+    def rate(self) -> bool:
+        return self.source in Flow._fields
+
+    @property
+    def moving(self) -> bool:
+        return self.rate or self.duration
 
     @property
     def option(self) -> str:
         return f"--{self.key.replace('_', '-')}{'-min' * self.least}"
 
+    def measure(self, scope: "Scope") -> Iterator[Measure]:
+        if not isinstance(self.source, str):
+            yield from self.source(scope)
+            return
+        for topic, channel, flow in scope.channels():
+            yield Measure(getattr(flow if self.rate else channel, self.source), topic, channel.channel_name)
+
     def beyond(self, value: float, limit: float | None) -> bool:
-        if limit is None:
-            return False
-        return value < limit if self.least else value > limit
+        return limit is not None and (value < limit if self.least else value > limit)
 
     def complaint(self, value: float, limit: float) -> str:
         """The text for a value beyond its limit."""
@@ -110,21 +122,6 @@ def _topic_depth(scope: Scope) -> Iterator[Measure]:
     return (Measure(topic.depth, topic.topic_name) for topic in scope.topics())
 
 
-def _of_channels(field: str) -> Callable[[Scope], Iterator[Measure]]:
-    def measure(scope: Scope) -> Iterator[Measure]:
-        for topic, channel, _ in scope.channels():
-            yield Measure(getattr(channel, field), topic, channel.channel_name)
-
-    return measure
-
-
-def _of_flows(field: str) -> Callable[[Scope], Iterator[Measure]]:
-    def measure(scope: Scope) -> Iterator[Measure]:
-        return (Measure(getattr(flow, field), topic, row.channel_name) for topic, row, flow in scope.channels())
-
-    return measure
-
-
 def _drain_time(scope: Scope) -> Iterator[Measure]:
     for topic, channel, flow in scope.channels():
         seconds = flow.drain_seconds(channel.depth)
@@ -138,39 +135,20 @@ def _nodes(scope: Scope) -> Iterator[Measure]:
 METRICS = (
     Metric("depth", "depth", "Maximum depth of all topics and channels together.", _depth),
     Metric("topic_depth", "depth", "Maximum depth of a topic.", _topic_depth),
-    Metric("channel_depth", "depth", "Maximum depth of a channel.", _of_channels("depth")),
-    Metric(
-        "backend_depth", "on disk", "Maximum number of messages of a channel on disk.", _of_channels("backend_depth")
-    ),
-    Metric(
-        "in_flight", "in flight", "Maximum number of messages of a channel in flight.", _of_channels("in_flight_count")
-    ),
-    Metric("deferred", "deferred", "Maximum number of deferred messages of a channel.", _of_channels("deferred_count")),
-    Metric(
-        "requeue_rate",
-        "requeued",
-        "Maximum number of requeued messages of a channel per second.",
-        _of_flows("requeues"),
-        moving=True,
-        rate=True,
-    ),
-    Metric(
-        "timeout_rate",
-        "timed out",
-        "Maximum number of timed out messages of a channel per second.",
-        _of_flows("timeouts"),
-        moving=True,
-        rate=True,
-    ),
+    Metric("channel_depth", "depth", "Maximum depth of a channel.", "depth"),
+    Metric("backend_depth", "on disk", "Maximum number of messages of a channel on disk.", "backend_depth"),
+    Metric("in_flight", "in flight", "Maximum number of messages of a channel in flight.", "in_flight_count"),
+    Metric("deferred", "deferred", "Maximum number of deferred messages of a channel.", "deferred_count"),
+    Metric("requeue_rate", "requeued", "Maximum number of requeued messages of a channel per second.", "requeues"),
+    Metric("timeout_rate", "timed out", "Maximum number of timed out messages of a channel per second.", "timeouts"),
     Metric(
         "drain_time",
         "time to drain",
         "Maximum time until a channel is empty at the current rates.",
         _drain_time,
-        moving=True,
         duration=True,
     ),
-    Metric("clients", "clients", "Minimum number of consumers of a channel.", _of_channels("client_count"), least=True),
+    Metric("clients", "clients", "Minimum number of consumers of a channel.", "client_count", least=True),
     Metric("nodes", "healthy nodes", "Minimum number of nodes that answer and are healthy.", _nodes, least=True),
 )
 
@@ -235,14 +213,6 @@ class Status(enum.StrEnum):
 
 
 _TONES = {Status.CRITICAL: Tone.BAD, Status.UNKNOWN: Tone.NOTE, Status.WARNING: Tone.NOTE, Status.OK: Tone.GOOD}
-_CODES = {
-    Status.CRITICAL: ExitCode.CRITICAL,
-    Status.UNKNOWN: ExitCode.UNKNOWN,
-    Status.WARNING: ExitCode.WARNING,
-    Status.OK: ExitCode.OK,
-}
-
-
 _SHOWN = 20  # problems in the text: monitoring systems take some kilobytes
 
 
@@ -342,7 +312,6 @@ def _unknown(error: click.ClickException) -> click.ClickException:
     "text_format",
     type=click.Choice(["plugin", "prometheus"]),
     default="plugin",
-    show_default=True,
     help="Text: for monitoring plugins, or metrics for the textfile collector of Prometheus.",
 )
 def check(
@@ -360,9 +329,9 @@ def check(
     LIMITS are CRITICAL, or WARNING,CRITICAL, or WARNING, with a trailing comma: numbers, or durations such as 10m for
     --drain-time. A value equal to a limit is within it. Counts are summed over nodes.
 
-    A node that does not answer or is unhealthy is critical, also if it is only listed by nsqlookupd. An nsqlookupd that
-    does not answer is a warning as long as another one answers. A --topic or --channel that no node has is unknown; so
-    is wrong usage.
+    A node that does not answer or is unhealthy is critical. This also applies to a node that only nsqlookupd lists. An
+    nsqlookupd that does not answer is a warning as long as another one answers. The status is unknown if no node has
+    the --topic or --channel, and after wrong usage.
 
     The first line is the one that monitoring systems show: the status, the worst problem, and after a | the worst
     values as performance data. With several problems, the first 20 follow, one per line.
@@ -401,7 +370,7 @@ def check(
         ),
         lambda: table_of(Problem, problems),
     )
-    return _CODES[status]
+    return ExitCode[status]
 
 
 def _look(cluster: Cluster, topic: str, channel: str, interval: float | None) -> Snapshot:
@@ -491,7 +460,7 @@ def _prometheus(status: Status, worst: dict[Metric, Measure | None]) -> Iterator
     """The exit code and the worst value of each metric, in the text format of Prometheus."""
     yield Line.of("# HELP gnsqadmin_check_status Exit code of gnsqadmin check: 0 OK, 1 warning, 2 critical, 3 unknown.")
     yield Line.of("# TYPE gnsqadmin_check_status gauge")
-    yield Line.of(f"gnsqadmin_check_status {_CODES[status].value}")
+    yield Line.of(f"gnsqadmin_check_status {ExitCode[status].value}")
     for metric, measure in worst.items():
         if measure is not None:
             name = f"gnsqadmin_check_{metric.key}{'_seconds' * metric.duration}"
@@ -508,14 +477,13 @@ def _performance(worst: dict[Metric, Measure | None], given: dict[Metric, Limits
         if measure is not None:
             limits = given.get(metric, Limits())
             value = "U" if measure.value == math.inf else f"{units.exact(measure.value)}{'s' * metric.duration}"
-            ends = [_limit(metric, limit) for limit in (limits.warning, limits.critical)]
+            # A range whose outside is bad: `10` is 0 to 10, `10:` 10 and more.
+            ends = [
+                "" if limit is None else f"{units.exact(limit)}{':' * metric.least}"
+                for limit in (limits.warning, limits.critical)
+            ]
             parts.append(f"{metric.key}={value};{';'.join(ends)};0")
     return " ".join(parts)
-
-
-def _limit(metric: Metric, limit: float | None) -> str:
-    """A range whose outside is bad: `10` is 0 to 10, `10:` 10 and more."""
-    return "" if limit is None else f"{units.exact(limit)}{':' * metric.least}"
 
 
 def _number(value: float) -> float | None:

@@ -2,20 +2,21 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from gnsqd.options import OPTIONS
 from nsqadmin_cli.api import Nsqd
-from nsqadmin_cli.cluster import Answers, Cluster, ask_all, errors_of, values_of
+from nsqadmin_cli.cluster import Answers, Cluster, ask_all, by_node, errors_of, values_of
 from nsqadmin_cli.command import command, option
 from nsqadmin_cli.http_client import Address, NodeError, Refused
 from nsqadmin_cli.node_options import NODE_OPTIONS, UNKNOWN, options_of, parse, shown
 from nsqadmin_cli.output import Output, not_found, report
-from nsqadmin_cli.table import ALWAYS, Cell, Column, Row, Table, Tone
-from nsqadmin_cli.units import plural, printable, suggestion
+from nsqadmin_cli.table import ALWAYS, Cell, Column, Table, Tone
+from nsqadmin_cli.units import plural, printable, shortened, suggestion
 
 _SHOWN = 3  # nodes in a row
 _PATIENCE = 4  # timeouts for all options of a node, each of which has one
@@ -25,22 +26,20 @@ CHANGEABLE = [option.cfg for option in OPTIONS if option.reload]  # while it run
 
 
 class _Key(click.ParamType[str]):
-    """The key of an option, which may be given like its flag."""
+    """The key of an option, which may be given like its flag; a shell completes `keys`."""
 
     name = "option"
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self.keys = keys
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", value):
             self.fail(f"{printable(repr(value), 100)} is not a valid option name.", param, ctx)
         return str(value).replace("-", "_")
 
-
-def _complete(param: click.Parameter, incomplete: str) -> list[str]:
-    return [key for key in NODE_OPTIONS if key.startswith(incomplete)]
-
-
-def _complete_changeable(param: click.Parameter, incomplete: str) -> list[str]:
-    return [key for key in CHANGEABLE if key.startswith(incomplete)]
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(key) for key in self.keys if key.startswith(incomplete)]
 
 
 @command(
@@ -52,15 +51,15 @@ def _complete_changeable(param: click.Parameter, incomplete: str) -> list[str]:
         gnsqadmin config get --json | jq '.nodes[0].options.mem_queue_size'
     """,
     document="""
-        nodes    list, in the order asked: address, error (null, or why it has no
+        nodes    list, in the order queried: address, error (null, or why it has no
                  options), options (by key: values as in /config, durations
-                 in ns; without options that the node does not have)
+                 in ns; options that the node does not have are missing)
     """,
 )
-@click.argument("option", nargs=-1, type=_Key(), shell_complete=_complete)
+@click.argument("option", nargs=-1, type=_Key(NODE_OPTIONS))
 @option("--different", is_flag=True, help="Show only options whose values differ between nodes.")
 def get(cluster: Cluster, output: Output, option: tuple[str, ...], different: bool) -> int:
-    """Show the options of running nodes, all or the given ones.
+    """Show all or the given options of running nodes.
 
     Options are named by their keys in the config file (max_msg_size) or as flags (max-msg-size). Nodes with the same
     value share a row.
@@ -72,9 +71,17 @@ def get(cluster: Cluster, output: Output, option: tuple[str, ...], different: bo
     missing = [key for key in keys if not any(key in options for options in found.values())]
     if option and missing and (found or not errors):
         raise not_found(f"the option {missing[0]}{suggestion(missing[0], NODE_OPTIONS)}", errors)
-    kept = [key for key in keys if key not in missing and not (different and _is_same(key, found))]
+    kept = [key for key in keys if key not in missing]
+    if different:
+        kept = [
+            key for key in kept if len({json.dumps(told[key]) if key in told else "" for told in found.values()}) > 1
+        ]
     output.show(
-        lambda: {"nodes": list(_documents(answers, kept))},
+        lambda: {
+            "nodes": by_node(
+                answers, lambda had: {"options": {key: had[key] for key in kept if key in had}}, {"options": {}}
+            )
+        },
         lambda: [_value_table(kept, found)],
         lambda: _flat_table(kept, found),
     )
@@ -90,11 +97,11 @@ def get(cluster: Cluster, output: Output, option: tuple[str, ...], different: bo
     """,
     document="""
         option
-        nodes    list, in the order asked: address, error (null, or why nothing was
+        nodes    list, in the order queried: address, error (null, or why nothing was
                  changed), before, after (values as in /config)
     """,
 )
-@click.argument("option", type=_Key(), shell_complete=_complete_changeable)
+@click.argument("option", type=_Key(CHANGEABLE))
 @click.argument("value", nargs=-1, required=True)
 def set_option(cluster: Cluster, output: Output, option: str, value: tuple[str, ...]) -> int:
     """Change an option of running nodes, until they are restarted.
@@ -110,8 +117,9 @@ def set_option(cluster: Cluster, output: Output, option: str, value: tuple[str, 
         others = [error for error in errors if not (isinstance(error, Refused) and error.code == UNKNOWN)]
         raise not_found(f"the option {option}{suggestion(option, NODE_OPTIONS)}", others)
     table = _change_table(option, answers)
+    nodes = by_node(answers, lambda pair: {"before": pair[0], "after": pair[1]}, {"before": None, "after": None})
     # Where nothing was changed, the errors are enough.
-    output.show(lambda: _change_document(option, answers), lambda: [table] if found else [], lambda: table)
+    output.show(lambda: {"option": option, "nodes": nodes}, lambda: [table] if found else [], lambda: table)
     return report(errors)
 
 
@@ -149,20 +157,6 @@ def _text(key: str, values: Sequence[str]) -> str:
     return json.dumps(values)
 
 
-def _is_same(key: str, found: Mapping[Address, Mapping[str, object]]) -> bool:
-    values = [json.dumps(options.get(key)) if key in options else "" for options in found.values()]
-    return len(set(values)) < 2
-
-
-def _documents(answers: Answers[dict[str, object]], keys: Sequence[str]) -> Iterator[dict[str, Any]]:
-    for address, answer in answers.items():
-        if isinstance(answer, NodeError):
-            yield {"address": str(address), "error": answer.reason, "options": {}}
-        else:
-            options = {key: answer[key] for key in keys if key in answer}
-            yield {"address": str(address), "error": None, "options": options}
-
-
 def _value_table(keys: Sequence[str], found: Mapping[Address, Mapping[str, object]]) -> Table:
     """One row for each value of each option, with the nodes that have it where these are not all."""
     several = len(found) > 1
@@ -175,20 +169,11 @@ def _value_table(keys: Sequence[str], found: Mapping[Address, Mapping[str, objec
             places.setdefault(shown(key, options[key]) if key in options else "", []).append(str(address))
         name: object = Cell(key, Tone.STRONG)
         for value, nodes in places.items():
-            where = plural(len(nodes), "node") if len(nodes) == len(found) else _some_of(nodes)
-            row: Row = [name, _value_cell(value), *([where] if several else [])]
-            table.rows.append(row)
+            where = plural(len(nodes), "node") if len(nodes) == len(found) else shortened(nodes, _SHOWN)
+            text = Cell(value or "has no such option", Tone.FAINT if value in ("", "none") else None)
+            table.rows.append([name, text, *([where] if several else [])])
             name = ""
     return table
-
-
-def _some_of(nodes: Sequence[str]) -> str:
-    more = [f"and {len(nodes) - _SHOWN} more"] if len(nodes) > _SHOWN else []
-    return ", ".join([*nodes[:_SHOWN], *more])
-
-
-def _value_cell(value: str) -> Cell:
-    return Cell(value or "has no such option", Tone.FAINT if value in ("", "none") else None)
 
 
 def _flat_table(keys: Sequence[str], found: Mapping[Address, Mapping[str, object]]) -> Table:
@@ -200,15 +185,6 @@ def _flat_table(keys: Sequence[str], found: Mapping[Address, Mapping[str, object
                 value = options[key]
                 table.rows.append([key, str(address), value if isinstance(value, str) else json.dumps(value)])
     return table
-
-
-def _change_document(key: str, answers: Answers[tuple[object, object]]) -> dict[str, Any]:
-    nodes = []
-    for address, answer in answers.items():
-        before, after = (None, None) if isinstance(answer, NodeError) else answer
-        error = answer.reason if isinstance(answer, NodeError) else None
-        nodes.append({"address": str(address), "error": error, "before": before, "after": after})
-    return {"option": key, "nodes": nodes}
 
 
 def _change_table(key: str, answers: Answers[tuple[object, object]]) -> Table:

@@ -49,7 +49,7 @@ def list_contexts(output: Output) -> None:
 )
 @click.argument("name", shell_complete=complete_contexts)
 def set_context(settings: ClusterSettings, name: str) -> None:
-    """Save the given options under a name; options saved there before are kept.
+    """Save the given options under a name. Options already saved under this name are kept.
 
     The first context becomes the current one. Variables such as GNSQADMIN_TIMEOUT are not saved.
     """
@@ -58,8 +58,10 @@ def set_context(settings: ClusterSettings, name: str) -> None:
     saved = load_contexts()
     # A copy of the context that an option names.
     base = saved.get(settings.context_name) if settings.by_option else saved.contexts.get(name, Context())
-    saved = saved.with_context(name, merged(base, _with_absolute_paths(settings.options)))
-    save_contexts(saved if saved.current else replace(saved, current=name))
+    # Files are found from any directory.
+    files = {key: os.path.abspath(path) for key in _FILES if (path := getattr(settings.options, key))}
+    contexts = {**saved.contexts, name: merged(base, replace(settings.options, **files))}
+    save_contexts(Contexts(saved.current or name, contexts))
     note(f"saved context {name} in {config_path()}")
 
 
@@ -83,11 +85,6 @@ def remove(name: str) -> None:
     """Remove a context."""
     save_contexts(load_contexts().without(name))
     note(f"removed context {name}")
-
-
-def _with_absolute_paths(context: Context) -> Context:
-    """`context` with names of files that are found from any directory."""
-    return replace(context, **{name: os.path.abspath(path) for name in _FILES if (path := getattr(context, name))})
 
 
 def _document(saved: Contexts) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.message import DOCUMENT
 from nsqadmin_cli.output import Advance, Output, is_terminal, note, progress, report
 from nsqadmin_cli.publisher import (
+    PATIENCE,
     PUBLISHED,
     NodeCount,
     Publisher,
@@ -33,7 +34,6 @@ from nsqadmin_cli.subscription import Received
 from nsqadmin_cli.table import Form, Line, column, described, table_of
 from nsqadmin_cli.units import plural
 
-_PATIENCE = 20.0  # seconds that the destination may be away; a message in flight times out after 60
 _TO = "Where to"
 
 
@@ -74,7 +74,7 @@ _TO = "Where to"
     help="A saved context to publish to.",
 )
 @rate_option
-@source_options("copy")
+@source_options
 def copy(
     cluster: Cluster,
     output: Output,
@@ -108,7 +108,7 @@ def copy(
         raise click.UsageError(
             "source and destination are the same: give another DESTINATION, or another cluster, as with --to-context."
         )
-    publisher = Publisher(nodes, patience=_PATIENCE, rate=rate)
+    publisher = Publisher(nodes, patience=PATIENCE, rate=rate)
     started = time.monotonic()
 
     def deliver(messages: Sequence[Received], advance: Advance) -> None:
@@ -156,18 +156,18 @@ class SavedFile:
 )
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @option("--append", is_flag=True, help="Append to an existing file.")
-@source_options("save")
+@source_options
 def save(cluster: Cluster, output: Output, topic: str, file: str, append: bool, source: Source) -> int:
     """Save messages to a file, one JSON document per line.
 
     The file is compressed if its name ends in .gz; - is standard output. gnsqadmin load publishes the messages again.
 
-    With --channel, the messages of that channel are moved to the file until the channel is empty. Each is finished only
-    after it is safely on disk. Messages in flight when a run ends are requeued, so there may be duplicates, but none is
-    lost.
+    With --channel, the messages of that channel are moved to the file until the channel is empty. Each message is
+    finished only after it is synced to disk. Messages in flight when a run ends are requeued, so there may be
+    duplicates, but none is lost.
 
-    Without --channel, messages published from now on are saved, until Ctrl-C. Messages that arrive while no save runs,
-    or faster than they can be saved, are not in the file.
+    Without --channel, messages published from now on are saved, until Ctrl-C. Messages that arrive while save does not
+    run, or that arrive too fast, are not in the file.
     """
     started = time.monotonic()
     row = SavedFile(topic, source.options.channel, file)
@@ -234,7 +234,7 @@ def load(
     Each line is a JSON object with "body" or "body_base64", and "topic" unless TOPIC is given. Messages get a new id
     and timestamp. At an invalid line, or when nodes refuse a message, load stops and prints the line to continue from.
     """
-    publisher = None if dry_run else Publisher(cluster.nsqds(), patience=_PATIENCE, rate=rate)
+    publisher = None if dry_run else Publisher(cluster.nsqds(), patience=PATIENCE, rate=rate)
     run = _Run(publisher)
     started = time.monotonic()
     try:

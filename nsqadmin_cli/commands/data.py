@@ -1,9 +1,10 @@
 """`gnsqadmin data verify` and `ls`, which only read, and the parts that commands for data directories share."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import click
@@ -19,7 +20,7 @@ from gnsq_shared.directory import (
     oldest,
     read_due_times,
 )
-from nsqadmin_cli.command import command, option
+from nsqadmin_cli.command import Function, command, option
 from nsqadmin_cli.datadir.checking import (
     Checker,
     Finding,
@@ -50,9 +51,6 @@ from nsqadmin_cli.table import (
 )
 from nsqadmin_cli.units import plural
 
-Function = Callable[..., Any]
-
-_WHICH = "Which queues"
 _MARGIN = 8
 _QUICKLY_READ = 20_000_000  # bytes
 
@@ -61,27 +59,16 @@ max_msg_size_option = option(
     "--max-msg-size",
     type=click.IntRange(1),
     default=DEFAULT_MAX_MSG_SIZE,
-    show_default=True,
     metavar="BYTES",
     help="The --max-msg-size of nsqd, which treats larger messages as damage.",
 )
 
 
 def queue_options(function: Function) -> Function:
-    """`--topic`, `--channel` and `--max-msg-size`: parameters of these names."""
-    for one in (
-        max_msg_size_option,
-        option("--channel", section=_WHICH, default="", metavar="NAME", help="Only channels of this name."),
-        option(
-            "--topic",
-            section=_WHICH,
-            default="",
-            metavar="NAME",
-            help="Only this topic and its channels.",
-        ),
-    ):
-        function = one(function)
-    return function
+    """`--topic` and `--channel`: parameters of these names."""
+    which = partial(option, section="Which queues", default="", metavar="NAME")
+    channels = which("--channel", help="Only channels of this name.")
+    return which("--topic", help="Only this topic and its channels.")(channels(function))
 
 
 def select(found: DataDirectory, topic: str, channel: str) -> list[Queue]:
@@ -150,11 +137,12 @@ class VerifiedJournal:
 )
 @directory_argument
 @queue_options
+@max_msg_size_option
 def verify(output: Output, directory: str, topic: str, channel: str, max_msg_size: int) -> int:
     """Read all files of a data directory, and report damage and how to repair it.
 
-    Damage is what nsqd has lost, would lose, or cannot start with; a note is harmless, or corrected by nsqd itself. The
-    exit code is 1 if there is damage.
+    Damage means that nsqd has lost messages, would lose messages, or cannot start. A note is harmless, or nsqd corrects
+    it. The exit code is 1 if there is damage.
 
     While an nsqd runs on the directory, files may disagree, so only damage within files is reported.
     """
@@ -316,17 +304,17 @@ class JournalRow:
     ),
 )
 @directory_argument
-@option("--topic", default="", metavar="NAME", help="Only this topic and its channels.")
-@option("--channel", default="", metavar="NAME", help="Only channels of this name.")
+@queue_options
 def ls(output: Output, directory: str, topic: str, channel: str) -> None:
     """List the queues in a data directory: their messages, and the age of the oldest.
 
-    DIRECTORY is nsqd's --data-path. Counts are from the meta files, which is fast; data verify reads everything.
+    DIRECTORY is nsqd's --data-path. Counts are read from the meta files, which is fast. data verify reads all files.
     Messages in the memory of a running nsqd are missing. A topic's own queue has the messages that are not in its
     channels yet.
 
-    If gnsqd keeps a journal, a column shows each queue's messages in it, as the newest journal file lists them,
-    including messages in flight and deferred messages. After a killed conversion, the queue's files are copies of them.
+    If gnsqd keeps a journal, a column shows the number of each queue's messages in the journal, according to its newest
+    file. It includes messages in flight and deferred messages. After a killed conversion, the same messages are also in
+    the queue's files.
     """
     found = list_directory(directory)
     running = is_held(directory)

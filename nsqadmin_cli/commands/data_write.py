@@ -23,13 +23,13 @@ from nsqadmin_cli.commands.data import (
     select,
 )
 from nsqadmin_cli.datadir.checking import Finding, Report, count_messages
-from nsqadmin_cli.datadir.records import Advance, Saved
-from nsqadmin_cli.datadir.recovering import BadFile, MessageFile, bad_files, export_queue, put_back
+from nsqadmin_cli.datadir.records import Saved
+from nsqadmin_cli.datadir.recovering import MessageFile, bad_files, export_queue, put_back
 from nsqadmin_cli.datadir.repairing import Repair, exchange
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.message import DOCUMENT
 from nsqadmin_cli.output import Confirm, Output, note, report
-from nsqadmin_cli.table import ALWAYS, Block, Column, Form, Line, Table, Tone, column, described, json_only, table_of
+from nsqadmin_cli.table import ALWAYS, Block, Form, Line, Tone, column, described, json_only, table_of
 from nsqadmin_cli.units import plural
 
 
@@ -51,6 +51,7 @@ from nsqadmin_cli.units import plural
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @option("--append", is_flag=True, help="Append to FILE if it exists.")
 @queue_options
+@max_msg_size_option
 def export(
     output: Output,
     directory: str,
@@ -64,7 +65,7 @@ def export(
 
     FILE has one line per message, a JSON document that gnsqadmin load can publish; - is standard output, and a name
     that ends in .gz is compressed. Messages are in nsqd's order of delivery, once for every channel that has them;
-    messages behind damage are included.
+    messages after the damage are included.
 
     The directory is not changed. nsqd may be running, but its messages in memory are missing.
     """
@@ -84,9 +85,12 @@ def export(
     if file == STDOUT:
         note(f"{plural(messages, 'message')} of {plural(len(queues), 'queue')}")
     else:
+        told = (
+            f"Wrote {plural(messages, 'message')} to {file}." if messages else f"No messages; {file} was not written."
+        )
         output.show(
-            lambda: _export_document(directory, file, messages, exported),
-            lambda: [table_of(Saved, exported, empty="No queues."), Line.of(_export_outcome(messages, file))],
+            lambda: {"directory": directory, "file": file, "messages": messages, "queues": exported},
+            lambda: [table_of(Saved, exported, empty="No queues."), Line.of(told)],
         )
     errors = [
         AdminError(f"{each.queue}: {plural(each.lost_bytes, 'byte')} could not be read as messages")
@@ -96,12 +100,10 @@ def export(
     return report(errors)
 
 
-def _export_document(directory: str, file: str, messages: int, exported: list[Saved]) -> dict[str, Any]:
-    return {"directory": directory, "file": file, "messages": messages, "queues": exported}
-
-
-def _export_outcome(messages: int, file: str) -> str:
-    return f"Wrote {plural(messages, 'message')} to {file}." if messages else f"No messages; {file} was not written."
+@dataclass(slots=True)
+class ConvertedQueue:
+    queue: str = column("queue")
+    messages: int = column("messages", "msgs", Form.COUNT, ALWAYS)
 
 
 @command(
@@ -110,10 +112,7 @@ def _export_outcome(messages: int, file: str) -> str:
         gnsqadmin data convert /var/lib/nsqd --dry-run
         gnsqadmin data convert /var/lib/nsqd && nsqd --data-path=/var/lib/nsqd
     """,
-    document="""
-        directory
-        queues   list of queues with messages in a journal: queue, messages
-    """,
+    document=("directory", described("queues", "list of queues with messages in a journal", ConvertedQueue)),
 )
 @directory_argument
 @option("--dry-run", "-n", is_flag=True, help="Only show what would be converted.")
@@ -135,15 +134,10 @@ def convert(output: Output, directory: str, dry_run: bool) -> None:
                 raise AdminError(f"{error}; the journals still have all messages") from error
     messages = plural(sum(counts.values()), "message")
     verdict = f"{messages} would be converted. Nothing was done." if dry_run else f"{messages} converted."
-    columns = (Column("queue", "queue"), Column("messages", "messages", "msgs", Form.COUNT, ALWAYS))
-    table = Table(columns, [[name, count] for name, count in counts.items()], empty="No messages in journals.")
+    rows = [ConvertedQueue(name, count) for name, count in counts.items()]
+    table = table_of(ConvertedQueue, rows, empty="No messages in journals.")
     output.show(
-        lambda: {
-            "directory": directory,
-            "queues": [{"queue": name, "messages": count} for name, count in counts.items()],
-        },
-        lambda: [table, Line.of(verdict)] if counts else [table],
-        lambda: table,
+        lambda: {"directory": directory, "queues": rows}, lambda: [table, *([Line.of(verdict)] if rows else [])]
     )
 
 
@@ -165,7 +159,11 @@ def convert(output: Output, directory: str, dry_run: bool) -> None:
 )
 @directory_argument
 @option("--to", "target", type=click.Path(), metavar="PATH", help="Path of the copy. [DIRECTORY.repaired]")
-@option("--replace", is_flag=True, help="Replace DIRECTORY by the copy, and keep it as DIRECTORY.before-repair.")
+@option(
+    "--replace",
+    is_flag=True,
+    help="Replace DIRECTORY by the copy, and keep the damaged directory as DIRECTORY.before-repair.",
+)
 @option("--adopt-orphans", is_flag=True, help="Add topics and channels to nsqd.dat that it does not list.")
 @max_msg_size_option
 def repair(
@@ -179,11 +177,11 @@ def repair(
 ) -> None:
     """Make a repaired copy of a data directory.
 
-    The directory itself is not changed. Messages behind damage are recovered, counts and positions corrected, and an
-    unusable nsqd.dat rebuilt (with nothing paused). nsqd must be stopped. Files set aside as .bad are left to data
-    recover-bad.
+    The directory itself is not changed. Messages after the damage are recovered, counts and positions corrected,
+    and an unusable nsqd.dat rebuilt (with nothing paused). nsqd must be stopped. Files set aside as .bad are left to
+    data recover-bad.
 
-    The copy is read again to verify it. --replace then swaps it with the directory.
+    The copy is read again to verify it. --replace then replaces the directory by the copy.
     """
     path = os.path.realpath(directory)
     copy = os.path.abspath(target or f"{path}.repaired")
@@ -211,7 +209,8 @@ def repair(
             messages = plural(sum(each.messages for each in reports), "message")
             warning = f"{path}, with {messages} readable, is renamed to {kept}, and replaced by its repaired copy."
             confirm.ask(warning, [*finding_blocks(findings)], "Go on?")
-        repaired = _run(work, copy)
+        with reading(f"writing {os.path.basename(copy)}", work.size) as advance:
+            repaired = work.run(advance)
         left = _check_copy(reports, copy, path if replace else copy, max_msg_size)
         if replace:
             exchange(path, copy, kept)
@@ -223,11 +222,6 @@ def repair(
             *_outcome(found, work.adopted, path, copy, kept if replace else ""),
         ],
     )
-
-
-def _run(work: Repair, copy: str) -> list[Saved]:
-    with reading(f"writing {os.path.basename(copy)}", work.size) as advance:
-        return work.run(advance)
 
 
 def _check_copy(reports: list[Report], copy: str, name: str, max_msg_size: int) -> list[Finding]:
@@ -276,14 +270,7 @@ def _outcome(found: DataDirectory, adopted: list[str], path: str, copy: str, kep
 def _document(
     path: str, copy: str | None, kept: str | None, repaired: list[Saved], adopted: list[str], left: list[Finding]
 ) -> dict[str, Any]:
-    return {
-        "directory": path,
-        "copy": copy,
-        "kept": kept,
-        "queues": repaired,
-        "adopted": adopted,
-        "left": left,
-    }
+    return {"directory": path, "copy": copy, "kept": kept, "queues": repaired, "adopted": adopted, "left": left}
 
 
 @dataclass(slots=True)
@@ -323,6 +310,7 @@ class BadRow:
 )
 @option("--dry-run", "-n", is_flag=True, help="Only show what would be recovered.")
 @queue_options
+@max_msg_size_option
 def recover_bad(
     output: Output,
     directory: str,
@@ -336,23 +324,14 @@ def recover_bad(
 ) -> int:
     """Recover the messages in files that nsqd set aside as .bad.
 
-    nsqd sets a file aside at the first damage: the messages before it were delivered; those behind it were not, and
-    are recovered. A file without damage was read completely, unless the log of nsqd reports that it could not be
-    opened; in that case, recover it with --all.
+    nsqd sets a file aside at the first damage. nsqd has delivered the messages before the damage. This command recovers
+    the messages after it. A file without damage was read completely, unless the log of nsqd reports that it could not
+    be opened; in that case, recover it with --all.
 
     The messages are added to the end of their queue, and the file is renamed to .bad.recovered. nsqd must be stopped,
     and a damaged queue must be repaired first. --to writes the messages to a file instead, which gnsqadmin load can
     publish.
     """
-
-    def read(bad: BadFile, advance: Advance) -> None:
-        for _ in bad.read(everything=everything, max_msg_size=max_msg_size, advance=advance):
-            pass
-
-    def save(bad: BadFile, lines: MessageFile, advance: Advance) -> None:
-        for payload in bad.read(everything=everything, max_msg_size=max_msg_size, advance=advance):
-            lines.add(bad.queue, payload)
-
     errors: list[AdminError] = []
     with ExitStack() as stack:
         changing = target is None and not dry_run
@@ -367,43 +346,30 @@ def recover_bad(
             lines = MessageFile(stack.enter_context(ArchiveWriter(target, append=appending)))
         advance = stack.enter_context(reading("recovering", size, quiet=target == STDOUT))
         for bad in files:
-            if lines is not None:
-                save(bad, lines, advance)
-            elif dry_run:
-                read(bad, advance)
-            else:
+            if changing:
                 try:
                     put_back(bad, found, everything=everything, max_msg_size=max_msg_size, advance=advance)
                 except AdminError as error:
                     bad.found, bad.error = 0, str(error)
                     errors.append(AdminError(f"{bad.name}: {error}"))
+                continue
+            for payload in bad.read(everything=everything, max_msg_size=max_msg_size, advance=advance):
+                if lines is not None:
+                    lines.add(bad.queue, payload)
         if lines is not None:
             lines.flush()
     messages = sum(bad.found for bad in files)
     rows = [BadRow(bad.name, bad.queue.name, bad.delivered, bad.found, bad.lost_bytes, bad.error) for bad in files]
+    told = f"{plural(messages, 'message')} {'is' if messages == 1 else 'are'} back in the queue."
+    if dry_run:
+        told = f"{plural(messages, 'message')} would be recovered. Nothing was done."
+    elif target is not None:
+        told = f"Wrote {plural(messages, 'message')} to {target}. No queue was changed."
     if target == STDOUT and not dry_run:
         note(f"{plural(messages, 'message')} of {plural(len(files), 'file')}")
     else:
         output.show(
-            lambda: {
-                "directory": directory,
-                "file": None if dry_run else target,
-                "messages": messages,
-                "files": rows,
-            },
-            lambda: [
-                table_of(BadRow, rows, empty="No files were set aside."),
-                *_bad_outcome(messages, target, dry_run=dry_run),
-            ],
+            lambda: {"directory": directory, "file": lines and target, "messages": messages, "files": rows},
+            lambda: [table_of(BadRow, rows, empty="No files were set aside."), *([Line.of(told)] if messages else [])],
         )
     return report(errors)
-
-
-def _bad_outcome(messages: int, target: str | None, *, dry_run: bool) -> list[Block]:
-    if not messages:
-        return []
-    if dry_run:
-        return [Line.of(f"{plural(messages, 'message')} would be recovered. Nothing was done.")]
-    if target is not None:
-        return [Line.of(f"Wrote {plural(messages, 'message')} to {target}. No queue was changed.")]
-    return [Line.of(f"{plural(messages, 'message')} {'is' if messages == 1 else 'are'} back in the queue.")]

@@ -5,13 +5,13 @@ from typing import Any
 
 import click
 
+from nsqadmin_cli.cluster import by_node
 from nsqadmin_cli.command import Duration, channel_option, command, option, topic_option
 from nsqadmin_cli.context import ClusterSettings, Commands
 from nsqadmin_cli.diagnosis.examination import Examination, Finding, Severity, examine
 from nsqadmin_cli.diagnosis.nodes import examine_directory, examine_nodes
 from nsqadmin_cli.diagnosis.queues import examine_queues
 from nsqadmin_cli.errors import ExitCode
-from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.output import Output
 from nsqadmin_cli.snapshot import require
 from nsqadmin_cli.table import Block, Column, Line, Paragraph, Table, Tone, described
@@ -57,16 +57,10 @@ _OF_A_KIND = 5  # findings that are shown without --all
 @option(
     "--interval",
     type=Duration(3600),
-    default=3.0,
-    help="Time between the two snapshots. More time makes findings such as stuck more certain. [default: 3]",
+    default="3",
+    help="Time between the two snapshots. Findings such as stuck are more reliable with a longer time.",
 )
-@option(
-    "--deep",
-    type=click.IntRange(1),
-    default=1000,
-    show_default=True,
-    help="Depth from which a queue counts as deep.",
-)
+@option("--deep", type=click.IntRange(1), default=1000, help="Depth from which a queue counts as deep.")
 @option(
     "--data-path",
     type=click.Path(exists=True, file_okay=False),
@@ -86,11 +80,11 @@ def doctor(
 ) -> int:
     """Find problems of nodes, topics and channels, and suggest remedies.
 
-    Takes two snapshots to see what changes, and modifies nothing. Each finding has evidence and remedies, with commands
-    for the nodes that were examined.
+    doctor takes two snapshots to find changes. It modifies nothing. Each finding has evidence and remedies, with
+    commands for the nodes that were examined.
 
-    Critical: messages are lost or not consumed. Warning: they will be. Note: it may be intended. The exit code is 1 if
-    there are findings other than notes.
+    Critical: messages are lost or not consumed. Warning: messages will probably be lost or not consumed. Note: the
+    state may be intended. The exit code is 1 if there are findings other than notes.
     """
     here = list(examine_directory(data_path)) if data_path else []  # reports a wrong path at once
     cluster = settings.cluster()
@@ -115,10 +109,7 @@ def _document(seen: Examination, findings: list[Finding]) -> dict[str, Any]:
     return {
         "time": seen.after.clock,
         "seconds": seen.seconds,
-        "nodes": [
-            {"address": str(address), "error": answer.reason if isinstance(answer, NodeError) else None}
-            for address, answer in seen.after.answers.items()
-        ],
+        "nodes": by_node(seen.after.answers),
         "counts": _counts(findings),
         "findings": findings,
     }
@@ -159,18 +150,9 @@ def _blocks(findings: list[Finding], of_a_kind: int | None) -> Iterator[Block]:
 
 def _summary(seen: Examination, findings: list[Finding]) -> Iterator[Block]:
     totals = seen.after.totals
-    looked = ", ".join(
-        (
-            plural(len(seen.after.nodes), "node"),
-            plural(totals.topic_count, "topic"),
-            plural(totals.channel_count, "channel"),
-            plural(totals.client_count, "consumer"),
-        )
-    )
+    topics, channels = plural(totals.topic_count, "topic"), plural(totals.channel_count, "channel")
+    looked = f"{plural(len(seen.after.nodes), 'node')}, {topics}, {channels}, {plural(totals.client_count, 'consumer')}"
     counts = _counts(findings)
-    if not findings:
-        yield Paragraph(("No problems: ", Tone.GOOD), f"{looked}, watched for {seen.seconds:.1f} s.")
-        return
     found = f"{counts['critical']:,} critical, {plural(counts['warning'], 'warning')}, {plural(counts['note'], 'note')}"
-    label = f"{found}: ", _TONES[findings[0].severity]
+    label = (f"{found}: ", _TONES[findings[0].severity]) if findings else ("No problems: ", Tone.GOOD)
     yield Paragraph(label, f"{looked}, watched for {seen.seconds:.1f} s.")

@@ -17,7 +17,7 @@ from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError, Refused
 from nsqadmin_cli.output import Advance, Confirm, Output, note, progress, report
 from nsqadmin_cli.table import ALWAYS, Cell, Form, Tone, column, described, json_only, table_of
-from nsqadmin_cli.units import plural
+from nsqadmin_cli.units import plural, shortened
 
 POLL_SECONDS = 0.2
 _GONE = ("connection refused", "no such file or directory")  # a closed port or unix socket
@@ -84,10 +84,6 @@ class Watched:
     error: NodeError | None = None
     failures: int = 0
 
-    @property
-    def is_over(self) -> bool:
-        return bool(self.end) or self.error is not None
-
     def take(self, answer: DrainState | NodeError) -> None:
         """Update from the next answer."""
         now = time.monotonic()
@@ -108,7 +104,7 @@ class Watched:
 
 def watch_drains(cluster: Cluster, watched: Sequence[Watched], advance: Advance) -> None:
     """Poll until all of `watched` have ended. Calls `advance` with the number of messages consumed."""
-    while going_on := [one for one in watched if not one.is_over]:
+    while going_on := [one for one in watched if not (one.end or one.error)]:
         before = sum(one.state.messages for one in going_on)
         answers = cluster.ask(lambda node: DrainState.ask(node, "GET"), [one.node for one in going_on])
         for one in going_on:
@@ -137,7 +133,7 @@ class DrainRow:
 
 
 _DOCUMENT = (
-    described("nodes", "list, in the order asked", DrainRow),
+    described("nodes", "list, in the order queried", DrainRow),
     "After an error draining, remaining, messages and holding are null.",
 )
 _TIME_LIMIT = "drain_timeout"
@@ -157,9 +153,9 @@ _SHOWN = 3  # queues in a row
 def start(cluster: Cluster, output: Output, confirm: Confirm, is_watched: bool) -> int:
     """Drain nodes: they refuse publishers, and exit when consumers have emptied all queues.
 
-    They also exit after their --drain-timeout; messages left are kept on disk, except those of ephemeral topics and
-    channels. Messages of a topic without channels, of paused topics and channels, and of channels without consumers are
-    never consumed, so the node waits until the timeout. Only gnsqd can drain.
+    They also exit after their --drain-timeout; remaining messages are kept on disk, except for ephemeral topics and
+    channels. Some messages cannot be consumed: in topics without channels, in paused topics and channels, and in
+    channels without consumers. With such messages, the node waits until the timeout. Only gnsqd can drain.
     """
     nodes = cluster.nsqds()
     answers = cluster.ask(lambda node: DrainState.ask(node, "GET"), nodes)
@@ -178,8 +174,7 @@ def start(cluster: Cluster, output: Output, confirm: Confirm, is_watched: bool) 
         answers |= cluster.ask(lambda node: DrainState.ask(node, "POST"), able)
     if is_watched and not confirm.dry_run:
         return _watch(cluster, output, answers)
-    _show(output, answers)
-    return report([*cluster.lookupd_errors, *errors_of(answers)])
+    return _show_answers(cluster, output, answers)
 
 
 @command(
@@ -189,9 +184,7 @@ def start(cluster: Cluster, output: Output, confirm: Confirm, is_watched: bool) 
 )
 def status(cluster: Cluster, output: Output) -> int:
     """Show which nodes drain, the time left, and the messages left."""
-    answers = cluster.ask(lambda node: DrainState.ask(node, "GET"))
-    _show(output, answers)
-    return report([*cluster.lookupd_errors, *errors_of(answers)])
+    return _show_answers(cluster, output, cluster.ask(lambda node: DrainState.ask(node, "GET")))
 
 
 @command(
@@ -202,8 +195,8 @@ def status(cluster: Cluster, output: Output) -> int:
 def watch(cluster: Cluster, output: Output) -> int:
     """Wait until draining nodes have exited, and report whether they were empty.
 
-    The exit code is 1 if the time of a node was up before it was empty, or its drain was cancelled. Ctrl-C ends only
-    this command.
+    The exit code is 1 if a node reached its timeout before it was empty, or if its drain was cancelled. Ctrl-C ends
+    only this command.
     """
     answers = cluster.ask(lambda node: DrainState.ask(node, "GET"))
     return _watch(cluster, output, answers)
@@ -216,7 +209,10 @@ def watch(cluster: Cluster, output: Output) -> int:
 )
 def cancel(cluster: Cluster, output: Output) -> int:
     """Cancel drains: the nodes accept messages again."""
-    answers = cluster.ask(lambda node: DrainState.ask(node, "DELETE"))
+    return _show_answers(cluster, output, cluster.ask(lambda node: DrainState.ask(node, "DELETE")))
+
+
+def _show_answers(cluster: Cluster, output: Output, answers: Answers[DrainState]) -> int:
     _show(output, answers)
     return report([*cluster.lookupd_errors, *errors_of(answers)])
 
@@ -278,15 +274,12 @@ def _row(address: Address, answer: DrainState | NodeError, end: str = "") -> Dra
     state = Cell(end, _TONES[end]) if end else Cell("draining", Tone.NOTE) if answer.draining else "not draining"
     left = answer.remaining / 1e9 if answer.draining and not end else None
     row = DrainRow(str(address), None, answer.draining, answer.remaining, left, answer.messages, state)
-    row.held_by, row.holding, row.end = _held_by(answer.holding), [*map(asdict, answer.holding)], end
+    row.held_by, row.holding, row.end = (
+        shortened(list(map(str, answer.holding)), _SHOWN),
+        [*map(asdict, answer.holding)],
+        end,
+    )
     return row
 
 
 _TONES = {"exited": Tone.GOOD, "timed out": Tone.BAD, "cancelled": Tone.NOTE}
-
-
-def _held_by(holding: Sequence[Holder]) -> str:
-    """orders:billing 1,200 (no consumer), clicks 5 (no channel), and 3 more"""
-    texts = [str(holder) for holder in holding[:_SHOWN]]
-    more = [f"and {len(holding) - _SHOWN} more"] if len(holding) > _SHOWN else []
-    return ", ".join([*texts, *more])

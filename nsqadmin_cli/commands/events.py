@@ -1,16 +1,16 @@
 """`gnsqadmin events`: what changes in a cluster, as it happens."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nsqadmin_cli import units
-from nsqadmin_cli.api import ClientStats, NodeStats
+from nsqadmin_cli.api import NodeStats
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import Duration, channel_option, command, option, topic_option
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.output import Output, is_terminal, note, report
-from nsqadmin_cli.snapshot import Snapshot, every, require, take_snapshot
+from nsqadmin_cli.snapshot import Snapshot, by_key, every, require, take_snapshot
 from nsqadmin_cli.table import ALWAYS, Form, Line, Tone, column, described, table_of
 from nsqadmin_cli.units import plural
 
@@ -52,7 +52,7 @@ class Event:
 )
 @topic_option
 @channel_option
-@option("--interval", type=Duration(3600), default=1.0, help="Time between two snapshots. [default: 1]")
+@option("--interval", type=Duration(3600), default="1", help="Time between two snapshots.")
 @option("--count", type=int, default=None, metavar="N", help="Stop after N snapshots. Without it, Ctrl-C stops.")
 def events(cluster: Cluster, output: Output, topic: str, channel: str, interval: float, count: int | None) -> None:
     """Print changes as they happen: of consumers, topics, channels and nodes.
@@ -69,65 +69,38 @@ def events(cluster: Cluster, output: Output, topic: str, channel: str, interval:
             report(seen.errors)
             if is_terminal(sys.stderr):
                 note(f"Watching {plural(len(seen.nodes), 'node')}. Ctrl-C ends it.")
-        for event in _changes(before, seen) if before else ():
-            output.show(lambda: event, lambda: [event.line()], lambda: table_of(Event, [event]), number=number)  # noqa: B023
-            number += 1
+        then = before.answers if before else seen.answers
+        for address in {**then, **seen.answers}:
+            for event in _of_node(seen.clock, address, then.get(address), seen.answers.get(address)):
+                output.show(lambda: event, lambda: [event.line()], lambda: table_of(Event, [event]), number=number)  # noqa: B023
+                number += 1
         before = seen
-
-
-def _changes(before: Snapshot, seen: Snapshot) -> Iterator[Event]:
-    for address in {**before.answers, **seen.answers}:
-        yield from _of_node(seen.clock, address, before.answers.get(address), seen.answers.get(address))
 
 
 def _of_node(
     clock: float, address: Address, then: NodeStats | NodeError | None, now: NodeStats | NodeError | None
 ) -> Iterator[Event]:
-    node = str(address)
+    name = str(address)
     if not isinstance(now, NodeStats):
         if isinstance(then, NodeStats):
-            yield Event(clock, "failed", "", "", node, "not listed any more" if now is None else now.reason)
+            yield Event(clock, "failed", "", "", name, "not listed any more" if now is None else now.reason)
         return
     if not isinstance(then, NodeStats):
-        yield Event(clock, "answers", "", "", node, f"nsqd {now.version}")
+        yield Event(clock, "answers", "", "", name, f"nsqd {now.version}")
         return
     if now.start_time != then.start_time:
-        yield Event(clock, "restarted", "", "", node, f"nsqd {now.version}")
-    old, new = _paused(then), _paused(now)
+        yield Event(clock, "restarted", "", "", name, f"nsqd {now.version}")
+    old, new = ({key: row.paused for key, row in by_key(node).items()} for node in (then, now))
     for topic, channel in sorted({*old, *new}):
         key = topic, channel
         if key not in new:
-            yield Event(clock, "vanished", *key, node)
+            yield Event(clock, "vanished", *key, name)
         elif key not in old:
-            yield Event(clock, "created", *key, node, "paused" if new[key] else "")
+            yield Event(clock, "created", *key, name, "paused" if new[key] else "")
         elif old[key] != new[key]:
-            yield Event(clock, "paused" if new[key] else "unpaused", *key, node)
-    yield from _of_clients(clock, node, _clients(then), _clients(now))
-
-
-def _paused(node: NodeStats) -> dict[tuple[str, str], bool]:
-    """Each topic and channel, and whether it is paused."""
-    found = {(topic.topic_name, ""): topic.paused for topic in node.topics}
-    return found | {(topic.topic_name, one.channel_name): one.paused for topic in node.topics for one in topic.channels}
-
-
-Connection = tuple[str, str, str, int]  # topic, channel, remote address, time of connecting
-
-
-def _clients(node: NodeStats) -> dict[Connection, ClientStats]:
-    return {
-        (topic.topic_name, channel.channel_name, client.remote_address, client.connect_ts): client
-        for topic in node.topics
-        for channel in topic.channels
-        for client in channel.clients or ()
-    }
-
-
-def _of_clients(
-    clock: float, node: str, old: Mapping[Connection, ClientStats], new: Mapping[Connection, ClientStats]
-) -> Iterator[Event]:
-    for event, those, others in (("disconnected", old, new), ("connected", new, old)):
-        for key in sorted(those.keys() - others.keys()):
-            client = those[key]
-            name = f"{client.client_id or client.hostname} ({client.remote_address})"
-            yield Event(clock, event, key[0], key[1], node, name)
+            yield Event(clock, "paused" if new[key] else "unpaused", *key, name)
+    gone, come = then.connections(), now.connections()
+    for event, these, others in (("disconnected", gone, come), ("connected", come, gone)):
+        for at in sorted(these.keys() - others.keys()):
+            client = these[at]
+            yield Event(clock, event, at[0], at[1], name, f"{client.client_id or client.hostname} ({at[2]})")

@@ -5,8 +5,8 @@ from functools import partial
 
 import click
 
-from nsqadmin_cli.api import Lookupd, Nsqd, Producer
-from nsqadmin_cli.cluster import Cluster, errors_of, producer_address, values_of
+from nsqadmin_cli.api import Lookupd, Nsqd, Producer, located
+from nsqadmin_cli.cluster import Cluster, errors_of, values_of
 from nsqadmin_cli.command import command, option
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.output import Output, report
@@ -28,7 +28,8 @@ def nodes(cluster: Cluster, output: Output) -> int:
     """List the nodes: version, health, uptime, topics and messages.
 
     "daemon" is gnsqd with its own version, or nsqd. A draining node accepts no new messages and exits when it is empty.
-    "listed" is the number of nsqlookupds that list a node, "tombstoned" the number of topics for which they hide it.
+    "listed" is the number of nsqlookupds that list a node. "tombstoned" is the number of topics for which nsqlookupds
+    hide the node from consumers.
     """
     seen = take_snapshot(cluster)
     rows = node_rows(seen)
@@ -53,11 +54,9 @@ def _kind(node: Nsqd) -> tuple[str, bool]:
 def _add_listings(cluster: Cluster, rows: dict[Address, NodeRow]) -> None:
     """The nsqlookupds that list each node, and the topics for which any of them hides it."""
     for lookupd, producers in cluster.listed.items():
-        for producer in producers:
-            try:
-                row = rows[producer_address(producer)]
-            except (ValueError, KeyError):
-                continue  # it has been reported by who asked for the nodes
+        for address, producer in located(producers):
+            if (row := rows.get(address)) is None:
+                continue
             hidden = {topic for topic, dead in zip(producer.topics, producer.tombstones, strict=False) if dead}
             row.lookupds = (*row.lookupds, lookupd)
             row.tombstoned_topics = tuple(sorted({*row.tombstoned_topics, *hidden}))
@@ -103,10 +102,10 @@ class Listed:
 )
 @option("--orphans", is_flag=True, help="Show only topics without a node.")
 def lookup(cluster: Cluster, output: Output, orphans: bool) -> int:
-    """List the topics of nsqlookupds, and the nodes that consumers are sent to.
+    """List the topics of nsqlookupds, and the nodes that they return to consumers.
 
-    nsqlookupd keeps a topic without a node until it is deleted; its channels are shown, because the topic gets them if
-    it is created again.
+    nsqlookupd keeps a topic without a node until the topic is deleted. The channels of such a topic are shown, because
+    a node that creates the topic also creates them.
     """
     if not cluster.lookupds:
         raise click.UsageError("give an nsqlookupd by --lookupd-http-address or a saved context.")
@@ -129,10 +128,9 @@ def _listed(cluster: Cluster) -> tuple[dict[str, Listed], list[NodeError]]:
         for name in topics:
             found.setdefault(name, Listed(name))
         for producer in producers:
-            at = f"{producer.broadcast_address}:{producer.http_port}"
             for name, hidden in zip(producer.topics, producer.tombstones, strict=False):
                 topic = found.setdefault(name, Listed(name))
-                (topic.tombstoned if hidden else topic.nodes).add(at)
+                (topic.tombstoned if hidden else topic.nodes).add(producer.name)
     orphans = [name for name, topic in found.items() if not topic.has_node]
     if orphans:
         for channels in values_of(cluster.ask_lookupds(partial(_channels, topics=orphans))).values():

@@ -57,7 +57,6 @@ class Delimiter(click.ParamType[bytes]):
     "--delimiter",
     type=Delimiter(),
     default=r"\n",
-    show_default=True,
     metavar="BYTE",
     help=r"Byte that ends a message in a file or in standard input; also \0, \t, \x1e.",
 )
@@ -80,9 +79,9 @@ def pub(
 
     Empty lines are skipped, because NSQ does not accept empty messages. The topic is created if it does not exist.
 
-    Each message goes to one node. With several nodes, batches go to them in turn, and a node that fails is skipped. If
-    the answer of a node is lost, its batch is published again, so there may be duplicates. --timeout applies to each
-    batch.
+    Each message goes to one node. With several nodes, batches are sent to the nodes in turn, and a failed node is
+    skipped. If the answer of a node is lost, its batch is published again, so there may be duplicates. --timeout
+    applies to each batch.
     """
     _check(messages, file, whole, times)
     path = file or STDIN

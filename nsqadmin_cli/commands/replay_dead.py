@@ -16,14 +16,13 @@ from nsqadmin_cli.consumer import Source, auth_option, transfer
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.message import MOST, Found, Message, clock, peek_at
 from nsqadmin_cli.output import Advance, Output, note, report
-from nsqadmin_cli.publisher import NodeCount, Publisher, TopicCount, rate_option, show_by_topic
+from nsqadmin_cli.publisher import PATIENCE, NodeCount, Publisher, TopicCount, rate_option, show_by_topic
 from nsqadmin_cli.snapshot import no_such
 from nsqadmin_cli.subscription import ConsumerOptions, Received
 from nsqadmin_cli.table import Form, Tone, column, described, json_only, table_of
 from nsqadmin_cli.units import plural
 
 CHANNEL = "replay"  # of the dead-letter topic, to take letters from
-_PATIENCE = 20.0  # seconds that all nodes may be away; a message in flight times out after 60
 _WINDOW = 1000  # messages on their way here
 
 
@@ -100,14 +99,15 @@ def replay_dead(
 ) -> int:
     """Publish the dead letters of a channel, or of a dead-letter topic, again.
 
-    gnsqd moves messages that failed --max-attempts times to the topic TOPIC.CHANNEL.dead. Their original bodies are
-    published, with a new id and timestamp, to their original topic. All channels of that topic get them again, not only
-    the one where they failed; to avoid that, specify another topic by --to.
+    gnsqd moves messages that failed --max-attempts times to the topic TOPIC.CHANNEL.dead. This command publishes the
+    original bodies to the original topics, with new ids and timestamps. All channels of a topic receive them again, not
+    only the channel where they failed; to avoid that, give another topic with --to.
 
-    They are consumed from a channel named replay, which the first run creates and which remains. If it is the first
-    channel, it receives all dead letters, else only later ones. Each dead letter is finished only after
-    its message is published. Messages in flight when a run ends are requeued, so there may be duplicates, but none is
-    lost. A message that is not a dead letter is left in the channel, and the exit code is 1.
+    Dead letters are consumed from the channel replay, which the first run creates and does not delete. If it is the
+    first channel of the dead-letter topic, it receives all dead letters; otherwise only dead letters published later.
+    Each dead letter is finished only after its message is published. Messages in flight when a run ends are requeued,
+    so there may be duplicates, but none is lost. A message that is not a dead letter is left in the channel, and the
+    exit code is 1.
     """
     if channel is None and not is_dead_letter_topic(topic):
         raise click.UsageError(f"{topic} is not a dead-letter topic, which ends in .dead: also give the CHANNEL.")
@@ -116,7 +116,7 @@ def replay_dead(
     if dry_run:
         run.show_letters(cluster, limit)
     else:
-        run.publisher = Publisher(cluster.nsqds(), patience=_PATIENCE, rate=rate)
+        run.publisher = Publisher(cluster.nsqds(), patience=PATIENCE, rate=rate)
         options = ConsumerOptions(CHANNEL, min(_WINDOW, limit or _WINDOW), auth_secret=auth_secret)
         run.replay(cluster, Source(options, limit, follow=False, create=True, yes=False))
     run.show(output)

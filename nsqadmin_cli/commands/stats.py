@@ -2,18 +2,28 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import click
 
 from nsqadmin_cli import stat_tables, units
-from nsqadmin_cli.api import ChannelStats, ClientStats
+from nsqadmin_cli.api import ChannelStats, ClientStats, TopicStats
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import Watch, channel_option, command, option, topic_option
 from nsqadmin_cli.errors import ExitCode
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.output import Output, report
-from nsqadmin_cli.snapshot import Snapshot, client_document, every, require, stats_document, take_snapshot
-from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Line, Row, Table, Tone, column, table_of
+from nsqadmin_cli.snapshot import (
+    Snapshot,
+    Totals,
+    client_document,
+    every,
+    require,
+    stats_document,
+    take_snapshot,
+    through,
+)
+from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Line, Row, Table, Tone, column, described, table_of
 from nsqadmin_cli.units import plural, printable
 
 
@@ -28,26 +38,25 @@ from nsqadmin_cli.units import plural, printable
         gnsqadmin stats --topic orders --channel billing --by channel --watch 2
         gnsqadmin stats --topic orders --json | jq .totals.depth
     """,
-    document="""
+    document=(
+        """
         time     unix seconds
-        nodes    list, in the order asked: address, error (null, or why this node
+        nodes    list, in the order queried: address, error (null, or why this node
                  has no numbers), version, health ("OK" or "NOK - ..."; both null
                  after an error), start_time (unix seconds or null), topics, producers
-        totals   the sums over all nodes: topic_count, channel_count, depth,
-                 backend_depth, in_flight_count, deferred_count, message_count,
-                 message_bytes, requeue_count, timeout_count, client_count, topics
-        topics   list by name: topic_name, depth, backend_depth, message_count,
-                 message_bytes, paused, e2e_processing_latency, channels
-        channels list by name: channel_name, depth, backend_depth,
-                 in_flight_count, deferred_count, message_count, requeue_count,
-                 timeout_count, client_count, paused, e2e_processing_latency, clients
+        """,
+        described("totals", "the sums over all nodes", Totals),
+        described("topics", "list by name", TopicStats),
+        described("channels", "list by name", ChannelStats),
+        """
         clients  null without --by client and in totals, else as in /stats
         flows    null, or with --watch since the last document: list of topic,
                  channel (empty: the topic itself), ingress_rate, egress_rate
         Other keys are those of nsqd's /stats. In totals, paused means on any
         node, and latencies are those of the slowest node.
         With --watch there is one document per line.
-    """,
+        """,
+    ),
 )
 @topic_option
 @channel_option
@@ -84,17 +93,16 @@ def stats(
 ) -> int:
     """Show the depths, counts and clients of topics and channels.
 
-    A topic's depth counts messages that it has not passed to its channels yet; a channel's depth counts messages not
-    sent to clients yet, without messages in flight and deferred messages. "In memory" and "on disk" are the two parts
-    of depth. Rows are sums over nodes. The last line is the sum of the depths of topics and channels, and of messages
-    published to topics.
+    The depth of a topic counts messages not yet passed to its channels. The depth of a channel counts queued messages;
+    it excludes messages in flight and deferred messages. "In memory" and "on disk" are the two parts of depth. Rows are
+    sums over nodes. The last line is the sum of the depths of topics and channels, and of messages published to topics.
 
     --columns, --sort and --trouble are for tables and CSV; --json has everything.
 
-    With --watch, in/s is the rate of published messages, and out/s that of messages finished by a channel's clients, or
-    passed to all channels of a topic.
+    With --watch, in/s is the rate of published messages. out/s is the rate of messages finished by a channel's clients,
+    or, for a topic, passed to all its channels.
 
-    On a narrow terminal, headings are those of nsq_stat and numbers are rounded down (12.3k).
+    On a narrow terminal, headings are abbreviated as in nsq_stat, and numbers are rounded down (12.3k).
 
     A node that does not answer causes one line on standard error and exit code 1; the others are still shown.
     """
@@ -111,7 +119,9 @@ def stats(
         if number == 0:
             require(cluster, seen, topic, channel)
         rows = Rows(seen, by, by_node, names, sort, trouble, watch.interval is not None)
-        code = _show_stats(output, rows, number if watch.interval else None)
+        of_many = number if watch.interval else None
+        output.show(partial(stats_document, seen), rows.blocks, rows.for_csv, number=of_many)
+        code = report(seen.errors)
     return code
 
 
@@ -154,28 +164,22 @@ class Rows:
             stat_tables.make_compact(table)
         return table
 
+    def for_csv(self) -> Table:
+        return self.table("channel" if self.by == "tree" else self.by)
 
-def _show_stats(output: Output, rows: Rows, number: int | None) -> ExitCode:
-    """Print one snapshot; `number` counts those of a watch."""
-    seen, by, watched = rows.seen, rows.by, rows.watched
-
-    def blocks() -> Sequence[Block]:
+    def blocks(self) -> Sequence[Block]:
+        seen, by = self.seen, self.by
         if not seen.nodes and by != "node":
             return ()
-        table = rows.table(by, compact=True)
+        table = self.table(by, compact=True)
         if not table.rows and not seen.totals.topics:
             table.empty = "No topics."
-        elif not table.rows and rows.trouble:
+        elif not table.rows and self.trouble:
             table.empty = "No channel is in trouble."
-        if watched and by in ("topic", "channel") and len(table.rows) == 1:
+        if self.watched and by in ("topic", "channel") and len(table.rows) == 1:
             return [table]
-        head = [Line(), Line.of(units.clock(seen.clock))] if watched else []
+        head = [Line(), Line.of(units.clock(seen.clock))] if self.watched else []
         return [*head, *([stat_tables.node_grid(seen.answers)] if by == "tree" else []), table]
-
-    output.show(
-        lambda: stats_document(seen), blocks, lambda: rows.table("channel" if by == "tree" else by), number=number
-    )
-    return report(seen.errors)
 
 
 @command(
@@ -196,7 +200,7 @@ def _show_stats(output: Output, rows: Rows, number: int | None) -> ExitCode:
 @topic_option
 @channel_option
 def tree(cluster: Cluster, output: Output, topic: str, channel: str) -> int:
-    """Show topics, their channels and the consumers of these, on all nodes.
+    """Show topics, channels and consumers on all nodes.
 
     CSV output has one row per consumer.
     """
@@ -263,27 +267,15 @@ def _place(nodes: Mapping[Address, object]) -> str:
 
 def _tree_document(seen: Snapshot) -> Iterator[dict[str, object]]:
     for topic in seen.totals.topics:
-        channels = []
+        name, channels = topic.topic_name, []
         for channel in topic.channels:
-            places = seen.channel_shares[topic.topic_name, channel.channel_name]
-            channels.append(
-                {
-                    "channel_name": channel.channel_name,
-                    "nodes": [str(address) for address in places],
-                    "depth": channel.depth,
-                    "in_flight_count": channel.in_flight_count,
-                    "deferred_count": channel.deferred_count,
-                    "paused": channel.paused,
-                    "clients": [client_document(client, address) for address, client in _clients(places)],
-                }
-            )
-        yield {
-            "topic_name": topic.topic_name,
-            "nodes": [str(address) for address in seen.topic_shares[topic.topic_name]],
-            "depth": topic.depth,
-            "paused": topic.paused,
-            "channels": channels,
-        }
+            places = seen.channel_shares[name, channel.channel_name]
+            counts = {key: getattr(channel, key) for key in ("depth", "in_flight_count", "deferred_count", "paused")}
+            clients = [client_document(client, address) for address, client in _clients(places)]
+            channels.append({"channel_name": channel.channel_name, "nodes": [*places], **counts, "clients": clients})
+        places_of_topic = [*seen.topic_shares[name]]
+        paused = {"paused": topic.paused, "channels": channels}
+        yield {"topic_name": name, "nodes": places_of_topic, "depth": topic.depth, **paused}
 
 
 @dataclass(eq=False, repr=False)
@@ -332,7 +324,6 @@ def _show_count(output: Output, seen: Snapshot, number: int | None) -> None:
     delivered = sum(channel.message_count for topic in seen.totals.topics for channel in topic.channels)
     row = Count(seen.clock, seen.totals.message_count, delivered)
     if seen.flows is not None:
-        row.ingress_rate = sum(flow.ingress for (_, channel), flow in seen.flows.items() if not channel)
-        row.egress_rate = sum(flow.egress for (_, channel), flow in seen.flows.items() if channel)
+        row.ingress_rate, row.egress_rate, *_ = through(seen.flows)
     without = ("ingress_rate", "egress_rate") if number is None else ()
     output.show(lambda: row, lambda: [table_of(Count, [row], without=without)], number=number)

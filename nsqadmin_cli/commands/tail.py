@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from gnsq_shared.directory import Plan, Queue, list_directory, make_plan
+from gnsq_shared.directory import list_directory, make_plan
 from gnsqd.storage.disk.record import decode_record
 from nsqadmin_cli import units
 from nsqadmin_cli.cluster import Cluster, errors_of
@@ -130,8 +130,8 @@ def tail(
 ) -> int:
     """Show messages as they are published, on all nodes that have the topic, until Ctrl-C.
 
-    Uses a temporary channel, so other consumers are not affected. Messages queued in a topic that has no channel yet
-    would be lost with that channel: tail asks for confirmation, or needs --yes.
+    Uses a temporary channel, so other consumers are not affected. If a topic has no channel, the temporary channel
+    receives all its queued messages, and they are lost when it is deleted: tail asks for confirmation, or needs --yes.
 
     In a pipe, each body is printed unchanged, followed by a line feed; with several topics, the name of the topic comes
     first. On a terminal, unprintable bytes are shown as escape sequences.
@@ -174,7 +174,9 @@ def _has(body: bytes, path: str, wanted: str) -> bool:
 def _printer(output: Output, *, details: bool, as_hex: bool, several: bool) -> Callable[[Sequence[Received]], None]:
     """How to print some messages."""
     if output.format is OutputFormat.JSON:
-        return _print_documents
+        return lambda messages: sys.stdout.writelines(
+            f"{json.dumps({'node': one.node} | one.document())}\n" for one in messages
+        )
     if output.format is OutputFormat.CSV:
         return lambda messages: output.show(dict, tuple, lambda: message_table(messages), number=0)
     if details or as_hex:
@@ -185,10 +187,6 @@ def _printer(output: Output, *, details: bool, as_hex: bool, several: bool) -> C
 def _blocks(messages: Sequence[Received], as_hex: bool) -> Iterator[Block]:
     for one in messages:
         yield from message_blocks(one, [(one.topic, Tone.STRONG), (one.node, Tone.NODE)], as_hex=as_hex)
-
-
-def _print_documents(messages: Sequence[Received]) -> None:
-    sys.stdout.write("".join(f"{json.dumps({'node': one.node} | one.document())}\n" for one in messages))
 
 
 def _print_bodies(messages: Sequence[Received], several: bool) -> None:
@@ -220,14 +218,7 @@ def _print_bodies(messages: Sequence[Received], several: bool) -> None:
     """,
 )
 @click.argument("channel", type=Name("channel"), default=None, required=False, shell_complete=complete_channels)
-@option(
-    "-n",
-    "--count",
-    type=click.IntRange(1, MOST),
-    default=10,
-    show_default=True,
-    help="Show at most N messages of each node.",
-)
+@option("-n", "--count", type=click.IntRange(1, MOST), default=10, help="Show at most N messages of each node.")
 @option("--hex", "as_hex", is_flag=True, help="Show bodies as a hex dump.")
 @option(
     "--data-path",
@@ -246,11 +237,11 @@ def peek(
 ) -> int:
     """Show the queued messages of a channel, without consuming them.
 
-    Without CHANNEL, shows the messages in the topic's own queue, because it has no channel or is paused. Messages in
-    memory come first, then those on disk. Messages in flight and deferred messages are not shown.
+    Without CHANNEL, shows the messages in the topic's own queue. A topic has such messages if it is paused or has no
+    channel. Messages in memory come first, then those on disk. Messages in flight and deferred messages are not shown.
 
-    Only gnsqd supports this over HTTP. --data-path reads the queues on disk of gnsqd or nsqd, also while it runs. All
-    other messages are written there when the daemon exits.
+    Only gnsqd supports this over HTTP. --data-path reads the queues on disk of gnsqd or nsqd, also while it runs. The
+    daemon writes all other messages to disk when it exits.
     """
     answers: dict[str, Found | NodeError | None]
     if data_path is not None:
@@ -280,34 +271,26 @@ def _look_at_files(path: str, topic: str, channel: str, count: int) -> Found:
         raise NotFound(f"{path} does not have the {f'channel {channel} of {topic}' if channel else f'topic {topic}'}")
     plan = make_plan(queue)
     messages = []
-    for payload in islice(_payloads(queue, plan), count):
+    records = (item for _, item in read_queue(queue, plan, DEFAULT_MAX_MSG_SIZE) if isinstance(item, Record))
+    for payload in (record.payload for record in islice(records, count)):
         timestamp, attempts, id, body = decode_record(payload)
         messages.append(Peeked(Message(topic, timestamp, attempts, id, body, path), True, len(body)))
     depth = len(messages) if plan.meta is None else plan.meta.depth
     return Found(depth, depth, messages)
 
 
-def _payloads(queue: Queue, plan: Plan) -> Iterator[bytes]:
-    for _, item in read_queue(queue, plan, DEFAULT_MAX_MSG_SIZE):
-        if isinstance(item, Record):
-            yield item.payload
-
-
 def _peek_blocks(found: dict[str, Found], topic: str, channel: str | None, as_hex: bool) -> Iterator[Block]:
     for number, (address, answer) in enumerate(found.items()):
         if number:
             yield Line()
-        waiting = f"{plural(answer.depth, 'message')} waiting" if answer.depth else "nothing waits"
+        queued = f"{plural(answer.depth, 'message')} queued" if answer.depth else "no messages"
         if len(answer.messages) < answer.depth:
-            waiting += f", {len(answer.messages):,} shown"
+            queued += f", {len(answer.messages):,} shown"
         name = f"{topic} {channel}" if channel else topic
-        yield Line(((name, Tone.STRONG), (" at ", Tone.FAINT), (address, Tone.NODE), (f": {waiting}", Tone.PLAIN)))
+        yield Line(((name, Tone.STRONG), (" at ", Tone.FAINT), (address, Tone.NODE), (f": {queued}", Tone.PLAIN)))
         for one in answer.messages:
-            yield from message_blocks(one.message, [(_age(one.message), Tone.FAINT), _place(one)], as_hex=as_hex)
-
-
-def _age(message: Message) -> str:
-    return f"{units.duration(max(0.0, time.time() - message.timestamp / 1e9))} ago"
+            age = f"{units.duration(time.time() - one.message.timestamp / 1e9)} ago"
+            yield from message_blocks(one.message, [(age, Tone.FAINT), _place(one)], as_hex=as_hex)
 
 
 def _place(peeked: Peeked) -> tuple[str, Tone]:
@@ -322,10 +305,9 @@ def _peek_document(answers: dict[str, Found | NodeError | None]) -> dict[str, An
         match answer:
             case Found(depth, backend_depth, peeked):
                 nodes.append({"address": address, "error": None, "depth": depth, "backend_depth": backend_depth})
-                messages += [
-                    {"node": address, "on_disk": one.on_disk, "size": one.size} | one.message.document()
-                    for one in peeked
-                ]
+                for one in peeked:
+                    place = {"node": address, "on_disk": one.on_disk, "size": one.size}
+                    messages.append(place | one.message.document())
             case NodeError(reason=reason):
                 nodes.append({"address": address, "error": reason, "depth": None, "backend_depth": None})
     return {"nodes": nodes, "messages": messages}

@@ -18,24 +18,16 @@ from nsqadmin_cli.top_view import CONSUMER, ORDERS, SUBJECTS, TopView, Watcher
         gnsqadmin top --filter orders --interval 5
     """,
 )
-@option("--interval", type=Duration(60), default=1.0, help="Interval between updates. [default: 1]")
+@option("--interval", type=Duration(60), default="1", help="Interval between updates.")
 @option(
     "--sort",
     "order",
     type=click.Choice([order.heading for order in ORDERS]),
     default=ORDERS[0].heading,
-    show_default=True,
     help="Initial sort column.",
 )
 @option("--filter", "needle", default="", metavar="TEXT", help="Show only names that contain this text.")
-@option(
-    "--show",
-    "subject",
-    type=click.Choice(SUBJECTS),
-    default=SUBJECTS[0],
-    show_default=True,
-    help="Initial view.",
-)
+@option("--show", "subject", type=click.Choice(SUBJECTS), default=SUBJECTS[0], help="Initial view.")
 def top(settings: ClusterSettings, interval: float, order: str, needle: str, subject: str) -> None:
     """Watch the queues on a full screen: rates, trends, drain times and problems.
 

@@ -5,13 +5,12 @@ from typing import Any
 import click
 
 from nsqadmin_cli import stat_tables
-from nsqadmin_cli.api import Nsqd, Producer
-from nsqadmin_cli.cluster import Cluster, producer_address
+from nsqadmin_cli.api import Nsqd, Producer, located
+from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import command, option
 from nsqadmin_cli.errors import AdminError, NotFound
-from nsqadmin_cli.http_client import Address, NodeError, Refused
+from nsqadmin_cli.http_client import NodeError, Refused
 from nsqadmin_cli.operations import (
-    DOCUMENT,
     Operation,
     Outcome,
     Result,
@@ -21,6 +20,8 @@ from nsqadmin_cli.operations import (
     is_listed,
     lookupd_only_option,
     operate,
+    operation_command,
+    pattern_command,
     plan_for_nodes,
 )
 from nsqadmin_cli.output import Confirm, Output, not_found, report
@@ -47,8 +48,8 @@ from nsqadmin_cli.units import plural, printable
 def show(cluster: Cluster, output: Output, topic: str) -> int:
     """Show one topic: its counts, nodes and channels.
 
-    With nsqlookupds, a node is marked if they do not send consumers to it, because the topic is tombstoned there or the
-    node did not register.
+    With nsqlookupds, a node is marked if they do not return it to consumers: the topic is tombstoned there, or the node
+    is not registered.
     """
     seen = take_snapshot(cluster, topic=topic)
     found, errors = _found(cluster, topic)
@@ -74,17 +75,10 @@ def _found(cluster: Cluster, topic: str) -> tuple[set[str] | None, list[NodeErro
     errors: list[NodeError] = []
     for answer in cluster.ask_lookupds(lambda lookupd: lookupd.lookup(topic)).values():
         if not isinstance(answer, NodeError):
-            found |= {_address(producer) for producer in answer}
+            found |= {str(address) for address, _ in located(answer)}
         elif not (isinstance(answer, Refused) and answer.code == "TOPIC_NOT_FOUND"):
             errors.append(answer)
     return found, errors
-
-
-def _address(producer: Producer) -> str:
-    try:
-        return str(producer_address(producer))
-    except ValueError:
-        return ""
 
 
 def _blocks(seen: Snapshot, topic: str, found: set[str] | None) -> list[Block]:
@@ -103,21 +97,19 @@ def _blocks(seen: Snapshot, topic: str, found: set[str] | None) -> list[Block]:
 
 
 def _document(seen: Snapshot, topic: str, found: set[str] | None) -> dict[str, Any]:
-    def is_found(address: Address) -> bool | None:
-        return None if found is None else str(address) in found
-
-    nodes = stat_tables.share_documents(seen, seen.topic_shares[topic], "topic", found=is_found)
+    nodes = stat_tables.share_documents(
+        seen, seen.topic_shares[topic], "topic", found=lambda at: None if found is None else str(at) in found
+    )
     return {**as_json(seen.totals.topics[0]), "nodes": nodes}
 
 
-@command(
+@operation_command(
     "create",
     examples="""
         gnsqadmin topic create orders
         gnsqadmin topic create orders --nsqd-http-address a.example:4151 --nsqd-http-address b.example:4151
         gnsqadmin topic create orders --lookupd-only --lookupd-http-address lookup.example:4161
     """,
-    document=DOCUMENT,
 )
 @lookupd_only_option
 def create(cluster: Cluster, output: Output, topic: str, lookupd_only: bool) -> int:
@@ -128,12 +120,7 @@ def create(cluster: Cluster, output: Output, topic: str, lookupd_only: bool) -> 
     return operate(cluster, output, Operation("create", topic), lookupd_only=lookupd_only)
 
 
-@command(
-    "pause",
-    examples="gnsqadmin topic pause orders\ngnsqadmin topic pause 'orders*'",
-    document=DOCUMENT,
-    patterns=True,
-)
+@pattern_command("pause", examples="gnsqadmin topic pause orders\ngnsqadmin topic pause 'orders*'")
 def pause(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> int:
     """Stop a topic from passing messages to its channels.
 
@@ -143,26 +130,19 @@ def pause(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> int
     return operate(cluster, output, Operation("pause", topic), confirm)
 
 
-@command(
-    "unpause",
-    examples="gnsqadmin topic unpause orders\ngnsqadmin topic unpause orders --json",
-    document=DOCUMENT,
-    patterns=True,
-)
+@pattern_command("unpause", examples="gnsqadmin topic unpause orders\ngnsqadmin topic unpause orders --json")
 def unpause(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> int:
     """Let a paused topic pass messages to its channels again."""
     return operate(cluster, output, Operation("unpause", topic), confirm)
 
 
-@command(
+@pattern_command(
     "empty",
     examples="""
         gnsqadmin topic empty orders --dry-run
         gnsqadmin topic empty orders --with-channels
         gnsqadmin topic empty orders --yes --nsqd-http-address a.example:4151
     """,
-    document=DOCUMENT,
-    patterns=True,
 )
 @option("--with-channels", is_flag=True, help="Also empty all its channels.")
 def empty(cluster: Cluster, output: Output, confirm: Confirm, topic: str, with_channels: bool) -> int:
@@ -174,15 +154,13 @@ def empty(cluster: Cluster, output: Output, confirm: Confirm, topic: str, with_c
     return operate(cluster, output, Operation("empty", topic, with_channels=with_channels), confirm)
 
 
-@command(
+@pattern_command(
     "delete",
     examples="""
         gnsqadmin topic delete orders --dry-run
         gnsqadmin topic delete orders --lookupd-http-address lookup.example:4161
         gnsqadmin topic delete orders --yes --nsqd-http-address a.example:4151
     """,
-    document=DOCUMENT,
-    patterns=True,
 )
 def delete(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> int:
     """Delete a topic with its channels and all messages.
@@ -193,13 +171,12 @@ def delete(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> in
     return operate(cluster, output, Operation("delete", topic), confirm)
 
 
-@command(
+@operation_command(
     "tombstone",
     examples="""
         gnsqadmin topic tombstone orders a.example:4151 --lookupd-http-address lookup.example:4161
         gnsqadmin topic tombstone orders a.example:4151 --delete --lookupd-http-address lookup.example:4161
     """,
-    document=DOCUMENT,
 )
 @click.argument("node")
 @option(
@@ -215,9 +192,9 @@ def tombstone(
 ) -> int:
     """Hide one node from the consumers of a topic.
 
-    nsqlookupds no longer send consumers there. Stop publishers first. With --delete, the topic is then deleted on the
-    node with all its messages; without it, connected consumers continue. NODE is {broadcast address}:{HTTP port}, as
-    nsqlookupd lists it.
+    nsqlookupds no longer send consumers there. Stop publishers first. With --delete, the topic and all its messages on
+    the node are then deleted. Without --delete, connected consumers continue. NODE is {broadcast address}:{HTTP port},
+    as nsqlookupd lists it.
 
     A tombstone expires (--tombstone-lifetime of nsqlookupd, 45 seconds); if the node still has the topic then,
     consumers are sent there again.
@@ -225,7 +202,6 @@ def tombstone(
     if not cluster.lookupds:
         raise click.UsageError("tombstones are kept by nsqlookupd: give it by --lookupd-http-address.")
     found = _find(cluster.producers(), node, topic)
-    name = f"{found.broadcast_address}:{found.http_port}"
     operation = Operation("delete", topic)
     nodes = [_node(cluster, found)] if with_delete else []
     hidden = [Outcome(lookupd, Result.PLANNED) for lookupd in cluster.lookupds]
@@ -234,7 +210,7 @@ def tombstone(
     if not confirm.dry_run:
         if with_delete:
             Work(operation, work.nodes, ()).confirm(confirm)
-        do_planned(cluster, hidden, lambda lookupd: lookupd.tombstone(topic, name))
+        do_planned(cluster, hidden, lambda lookupd: lookupd.tombstone(topic, found.name))
         do_on_nodes(cluster, operation, work.nodes)
     work.show(output, dry_run=confirm.dry_run)
     return report([*errors, *work.failures(errors)])
@@ -244,7 +220,7 @@ def _find(producers: list[Producer], node: str, topic: str) -> Producer:
     """The node with this name, which must have the topic; NotFound."""
     matching = [producer for producer in producers if node in _names(producer)]
     if not matching:
-        known = ", ".join(f"{one.broadcast_address}:{one.http_port}" for one in producers) or "none"
+        known = ", ".join(one.name for one in producers) or "none"
         raise NotFound(f"nsqlookupd does not list the node {printable(node)}; it lists: {printable(known, 1000)}")
     if topic not in matching[0].topics:
         raise NotFound(f"the node {printable(node)} has not registered the topic {topic} at nsqlookupd")
@@ -253,16 +229,13 @@ def _find(producers: list[Producer], node: str, topic: str) -> Producer:
 
 def _node(cluster: Cluster, producer: Producer) -> Nsqd:
     try:
-        return Nsqd(producer_address(producer), cluster.http)
+        return Nsqd(producer.http_address, cluster.http)
     except ValueError as error:
         raise AdminError(f"nsqlookupd lists a node at {error}") from None
 
 
 def _names(producer: Producer) -> set[str]:
     """The names of a node."""
-    names = {f"{producer.broadcast_address}:{producer.http_port}"}
-    try:
-        address: Address = producer_address(producer)
-    except ValueError:
-        return names
-    return names | {str(address), f"http://{address}"}
+    return {producer.name} | {
+        name for address, _ in located([producer]) for name in (str(address), f"http://{address}")
+    }

@@ -133,14 +133,12 @@ def _difference(paused: bool | None, expected: bool | None) -> str | None:
 
 def _apply(node: Nsqd, changes: Sequence[Difference], expected: dict[Entry, bool]) -> None:
     for one in changes:
-        pause = expected[one.topic, one.channel]
-        for action in (["create"] if one.difference == "missing" else []) + (["pause"] if pause else ["unpause"]):
-            if action == "unpause" and one.difference == "missing":
-                continue
-            if one.channel:
-                node.channel(action, one.topic, one.channel)  # type: ignore[arg-type]
-            else:
-                node.topic(action, one.topic)  # type: ignore[arg-type]
+        if one.difference == "missing":
+            node.act("create", one.topic, one.channel)
+        if expected[one.topic, one.channel]:
+            node.act("pause", one.topic, one.channel)
+        elif one.difference != "missing":
+            node.act("unpause", one.topic, one.channel)
 
 
 def _read(file: TextIO) -> dict[Entry, bool]:

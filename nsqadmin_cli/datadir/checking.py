@@ -25,8 +25,9 @@ from gnsqd.errors import StorageError
 from gnsqd.log import Level, Logger
 from gnsqd.storage.disk.record import MIN_RECORD_SIZE, due_times_file_name, meta_file_name, segment_name
 from gnsqd.storage.journal.replay import Replay
-from nsqadmin_cli.datadir.records import Advance, Gap, Record, describe_missing, read_data_file, read_queue
+from nsqadmin_cli.datadir.records import Gap, Record, describe_missing, read_data_file, read_queue
 from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.output import Advance
 from nsqadmin_cli.table import column
 from nsqadmin_cli.units import plural
 
@@ -93,6 +94,9 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     needs_repair: bool = False
 
+    def add(self, severity: Severity, file: str, text: str, command: str = "", position: int | None = None) -> None:
+        self.findings.append(Finding(severity, self.queue.name, file, position, text, command))
+
     @property
     def damaged(self) -> bool:
         return any(finding.severity is Severity.DAMAGE for finding in self.findings)
@@ -113,9 +117,8 @@ class Checker:
         """Problems that do not concern a queue."""
         found = self._found
         if found.listed is None:
-            text = f"{found.metadata_error}: nsqd starts without topics"
-            if found.metadata_error != "no such file or directory":
-                text = f"{found.metadata_error}: nsqd does not start"
+            starts = found.metadata_error == "no such file or directory"
+            text = f"{found.metadata_error}: nsqd {'starts without topics' if starts else 'does not start'}"
             yield Finding(Severity.DAMAGE, "", METADATA, None, text, self._repair)
         for name in found.others:
             text = "this is not a data file, though it is named like one"
@@ -162,14 +165,9 @@ class Checker:
                 text += f"; {plural(tally.behind, 'message')} in it can be saved"
             if tally.lost:
                 text += f"; {plural(tally.lost, 'byte')} cannot be read as messages"
-            command = self._repair
-            if not tally.broken:
-                command = f"nsqd --max-msg-size={tally.largest}"
+            command = self._repair if tally.broken else f"nsqd --max-msg-size={tally.largest}"
             report.needs_repair = report.needs_repair or tally.broken
-            position = tally.flaw_position
-            report.findings.append(
-                Finding(Severity.DAMAGE, queue.name, queue.file_name(number), position, text, command)
-            )
+            report.add(Severity.DAMAGE, queue.file_name(number), text, command, tally.flaw_position)
 
     def _judge_meta(self, report: Report) -> None:
         queue, plan, meta = report.queue, report.plan, report.plan.meta
@@ -214,11 +212,11 @@ class Checker:
             self._add(report, Severity.DAMAGE, name, text)
         if queue.bad_due_times:
             text = "due times were set aside: deferred messages may have been delivered early or be missing"
-            report.findings.append(Finding(Severity.NOTE, queue.name, f"{name}.bad", None, text))
+            report.add(Severity.NOTE, f"{name}.bad", text)
         if not self._found.is_listed(queue) and report.messages:
             text = f"not in {METADATA}: its {plural(report.messages, 'message')} are unread until it is created again"
             command = f"{self._repair} --adopt-orphans" if "#" not in queue.name else ""
-            report.findings.append(Finding(Severity.NOTE, queue.name, "", None, text, command))
+            report.add(Severity.NOTE, "", text, command)
 
     def _judge_bad(self, report: Report, number: int) -> None:
         queue = report.queue
@@ -228,18 +226,17 @@ class Checker:
         name = queue.file_name(number, bad=True)
         if not tally.flaw:
             text = "set aside, but whole: nsqd had read all of it, or could not open it, as its log reports"
-            finding = Finding(Severity.NOTE, queue.name, name, None, text)
+            report.add(Severity.NOTE, name, text)
         else:
             text = f"set aside for {tally.flaw}; {plural(tally.behind, 'message')} behind that can be recovered"
             severity = Severity.DAMAGE if tally.behind else Severity.NOTE
             command = self._recover if tally.behind else ""
-            finding = Finding(severity, queue.name, name, tally.flaw_position, text, command)
-        report.findings.append(finding)
+            report.add(severity, name, text, command, tally.flaw_position)
 
     def _add(self, report: Report, severity: Severity, file: str, text: str) -> None:
         """A problem that a repair corrects."""
         report.needs_repair = True
-        report.findings.append(Finding(severity, report.queue.name, file, None, text, self._repair))
+        report.add(severity, file, text, self._repair)
 
 
 _BEHIND_ALL = 1 << 62  # numbers of messages

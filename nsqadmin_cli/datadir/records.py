@@ -9,13 +9,14 @@ read. Files may be written or deleted at the same time; a file is never kept in 
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from gnsq_shared.directory import Plan, Queue, open_file, reason_of
 from gnsqd.storage.disk.record import LENGTH, MIN_RECORD_SIZE
 from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.output import Advance
 from nsqadmin_cli.table import ALWAYS, Form, Tone, column
 
 DEFAULT_MAX_MSG_SIZE = 1 << 20  # bytes of a body, as nsqd has it
@@ -26,8 +27,6 @@ _ID = re.compile(rb"[0-9a-f]{16}")
 # length below 2**27, time between 2000 and 2100 in ns, attempts, id
 _HEAD_PATTERN = re.compile(rb"[\x00-\x07](?=.{3}[\x0d-\x38].{9}[0-9a-f]{16})", re.DOTALL)
 _MESSAGE_PATTERN = re.compile(rb"[\x0d-\x38].{9}[0-9a-f]{16}", re.DOTALL)
-
-Advance = Callable[[int], None]
 
 
 class Record(NamedTuple):

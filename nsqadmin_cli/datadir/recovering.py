@@ -19,10 +19,11 @@ from gnsq_shared.directory import DataDirectory, Queue, key_of, make_plan, read_
 from gnsqd.errors import StorageError
 from gnsqd.storage.disk.record import Meta, decode_record
 from nsqadmin_cli.archive import ArchiveWriter
-from nsqadmin_cli.datadir.records import Advance, Gap, Saved, read_data_file, read_queue
+from nsqadmin_cli.datadir.records import Gap, Saved, read_data_file, read_queue
 from nsqadmin_cli.datadir.repairing import Writer, replace_file, sync_directory
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.message import Message
+from nsqadmin_cli.output import Advance
 
 
 @dataclass

@@ -16,8 +16,9 @@ from gnsq_shared.directory import METADATA, DataDirectory, Listed, Queue, read_f
 from gnsqd.storage.disk.record import LENGTH, Meta, data_file_name, due_times_file_name, meta_file_name, segment_name
 from gnsqd.version import NSQD_VERSION
 from nsqadmin_cli.datadir.checking import Report
-from nsqadmin_cli.datadir.records import Advance, Record, Saved, read_queue
+from nsqadmin_cli.datadir.records import Record, Saved, read_queue
 from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.output import Advance
 from nsqadmin_cli.units import size
 
 _CHUNK = 1 << 20
@@ -117,7 +118,9 @@ class Repair:
         if self._found.listed is not None and not self._adopt:
             return []
         unknown = [queue for queue in self._found.queues.values() if queue.name not in (self._found.listed or {})]
-        return sorted(queue.name for queue in unknown if _NAME.fullmatch(queue.name) and _has_files(queue))
+        return sorted(
+            queue.name for queue in unknown if _NAME.fullmatch(queue.name) and (queue.numbers or queue.has_meta)
+        )
 
     @property
     def is_needed(self) -> bool:
@@ -140,13 +143,10 @@ class Repair:
                 else:
                     self._copy(report.queue, unfinished, advance)
             self._write_metadata(unfinished)
-            for name in [*self._found.unknown, *self._segment_names()]:
-                copy_file(os.path.join(source, name), os.path.join(unfinished, name), advance)
+            journals = self._found.journals.values()
+            segments = [segment_name(journal.topic, number) for journal in journals for number in journal.numbers]
+            self._copy_names([*self._found.unknown, *segments], unfinished, advance)
         return repaired
-
-    def _segment_names(self) -> list[str]:
-        journals = self._found.journals.values()
-        return [segment_name(journal.topic, number) for journal in journals for number in journal.numbers]
 
     def _copy(self, queue: Queue, target: str, advance: Advance) -> None:
         names = [queue.file_name(number) for number in queue.numbers]
@@ -224,10 +224,6 @@ def _metadata(listed: dict[str, Listed], queues: dict[str, None]) -> bytes:
         "version": NSQD_VERSION,
     }
     return json.dumps(document, separators=(",", ":")).encode()
-
-
-def _has_files(queue: Queue) -> bool:
-    return bool(queue.numbers or queue.has_meta)
 
 
 def _bad_names(queue: Queue) -> list[str]:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from nsqadmin_cli.api import ClientStats, Lookupd, Nsqd, Producer
+from nsqadmin_cli.api import Lookupd, Nsqd, Producer
 from nsqadmin_cli.cluster import Answers, Cluster, ask_all, values_of
 from nsqadmin_cli.context import Commands
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.http_client import Address, NodeError
+from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.node_options import options_of
 from nsqadmin_cli.snapshot import Snapshot
 from nsqadmin_cli.table import column, json_only
@@ -58,10 +58,9 @@ class Finding:
     node: str = column("node", null=True, help="null if not about one", default="")
 
 
-def some_of(names: Sequence[str], longest: int = 3) -> str:
-    """Names in a line: the first ones, and how many more there are."""
-    more = f" and {len(names) - longest:,} more" if len(names) > longest else ""
-    return ", ".join(names[:longest]) + more
+def some_of(names: Sequence[str]) -> str:
+    """Names in a line: the first three, and how many more there are."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +82,6 @@ class Examination:
     listed: Answers[tuple[Producer, ...]] = field(default_factory=dict)  # by each nsqlookupd
     known_topics: Answers[tuple[str, ...]] = field(default_factory=dict)  # to each nsqlookupd
     discovery: Sequence[AdminError] = ()  # why the nodes that nsqlookupds know of could not be found out
-
-    def clients_before(self) -> "dict[tuple[Address, str, str, str, int], ClientStats]":
-        """The consumers of the first snapshot, by the identity of their connection."""
-        return {
-            (address, topic.topic_name, channel.channel_name, client.remote_address, client.connect_ts): client
-            for address, node in self.before.nodes.items()
-            for topic in node.topics
-            for channel in topic.channels
-            for client in channel.clients or ()
-        }
 
 
 def examine(

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from gnsq_shared.directory import METADATA, DataDirectory, Queue, is_held, list_directory, reason_of
 from gnsqd.errors import StorageError
 from nsqadmin_cli import units
-from nsqadmin_cli.cluster import errors_of, producer_address, values_of
+from nsqadmin_cli.api import located
+from nsqadmin_cli.cluster import errors_of, values_of
 from nsqadmin_cli.diagnosis.examination import COMPARED, LOOKUPDS, Examination, Finding, Remedy, Severity, some_of
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError
@@ -148,25 +149,20 @@ def _ahead(span: tuple[float, float]) -> str:
 
 def _listing_nodes(seen: Examination) -> dict[Address, set[Address]]:
     """The nodes that each nsqlookupd lists."""
-    found: dict[Address, set[Address]] = {}
-    for lookupd, producers in values_of(seen.listed).items():
-        nodes = found.setdefault(lookupd, set())
-        for producer in producers:
-            try:
-                nodes.add(producer_address(producer))
-            except ValueError:
-                continue  # already reported
-    return found
+    listed = values_of(seen.listed)
+    return {lookupd: {address for address, _ in located(producers)} for lookupd, producers in listed.items()}
 
 
 def unregistered(seen: Examination) -> dict[Address, list[Address]]:
     """The nodes that an nsqlookupd does not list, each with these nsqlookupds."""
     listing = _listing_nodes(seen)
     everywhere = set().union(*listing.values())
+    # A node with a listed port may have been given by another name than its broadcast-address.
+    ports = {producer.http_port for producers in values_of(seen.listed).values() for producer in producers}
     found: dict[Address, list[Address]] = {}
     for address in seen.after.nodes:
         missing = [lookupd for lookupd, nodes in listing.items() if address not in nodes]
-        if missing and (address in everywhere or not _is_known_by_another_name(seen, address)):
+        if missing and (address in everywhere or address.port not in ports):
             found[address] = missing
     return found
 
@@ -228,23 +224,12 @@ def _drift(seen: Examination, keys: Sequence[str]) -> Iterator[Finding]:
             )
 
 
-def _is_known_by_another_name(seen: Examination, address: Address) -> bool:
-    """Whether a listed node has that port: it may have been given by another name than its broadcast-address."""
-    return any(
-        producer.http_port == address.port for producers in values_of(seen.listed).values() for producer in producers
-    )
-
-
 def tombstones(seen: Examination) -> dict[tuple[str, Address], list[Address]]:
     """Topics that nsqlookupds hide on a node that has them, each with these nsqlookupds."""
     found: dict[tuple[str, Address], list[Address]] = {}
     for lookupd, producers in values_of(seen.listed).items():
-        for producer in producers:
+        for address, producer in located(producers):
             for topic, dead in zip(producer.topics, producer.tombstones, strict=False):
-                try:
-                    address = producer_address(producer)
-                except ValueError:
-                    continue  # already reported
                 if dead and address in seen.after.topic_shares.get(topic, ()):
                     found.setdefault((topic, address), []).append(lookupd)
     return found

@@ -29,7 +29,7 @@ Shares = Mapping[Address, ChannelStats]
 
 def examine_queues(seen: Examination) -> Iterator[Finding]:
     """All problems of topics and channels, topic by topic."""
-    clients_before = seen.clients_before()
+    before = {address: node.connections() for address, node in seen.before.nodes.items()}
     unserved: dict[Address, list[tuple[str, int]]] = {}
     lost = _not_found(seen)
     for topic in seen.after.totals.topics:
@@ -44,7 +44,7 @@ def examine_queues(seen: Examination) -> Iterator[Finding]:
             flow = (seen.after.flows or {}).get(key, Flow())
             then = seen.before.channel_shares.get(key, {})
             consumers = [
-                Consumer(address, client, clients_before.get((address, *key, client.remote_address, client.connect_ts)))
+                Consumer(address, client, before[address].get((*key, client.remote_address, client.connect_ts)))
                 for address, share in shares.items()
                 for client in share.clients or ()
             ]
@@ -234,7 +234,9 @@ class ChannelCheck:
             yield found
         if found is None or found.code == "stuck":
             idle = list(self._idle_consumers()) if found is None else []
-            returned = list(filter(None, (self._requeues(), None if idle else self._timeouts())))
+            returned = list(
+                filter(None, (self._comes_back("requeue-storm"), None if idle else self._comes_back("timeouts")))
+            )
             yield from returned + idle
             if found is None and all(one.severity is Severity.NOTE for one in returned) and (slow := self._slow()):
                 yield slow
@@ -396,18 +398,13 @@ class ChannelCheck:
             ),
         )
 
-    def _requeues(self) -> Finding | None:
-        return self._comes_back(
-            "requeue-storm", "requeued", self.flow.requeues, self.channel.requeue_count, "requeued by consumers"
-        )
-
-    def _timeouts(self) -> Finding | None:
-        return self._comes_back(
-            "timeouts", "timed out", self.flow.timeouts, self.channel.timeout_count, "not finished within msg-timeout"
-        )
-
-    def _comes_back(self, code: str, word: str, rate: float, count: int, meaning: str) -> Finding | None:
+    def _comes_back(self, code: str) -> Finding | None:
         """Messages that are delivered repeatedly: now, or a large part of all so far."""
+        word, meaning = "requeued", "requeued by consumers"
+        rate, count = self.flow.requeues, self.channel.requeue_count
+        if code == "timeouts":
+            word, meaning = "timed out", "not finished within msg-timeout"
+            rate, count = self.flow.timeouts, self.channel.timeout_count
         taken, finished = self.channel.message_count, self.flow.egress
         summary = f"{units.rate(rate)} messages per second {word}, {units.rate(finished)} finished"
         if rate >= _STORM and rate > finished and code == "requeue-storm":

@@ -3,21 +3,13 @@
 from collections.abc import Iterator, Sequence
 
 from nsqadmin_cli.render.layout import Parts, lay_out, lay_out_grid, lay_out_line, lay_out_paragraph
-from nsqadmin_cli.render.palette import Page, standard_error, standard_output
+from nsqadmin_cli.render.palette import standard_page
 from nsqadmin_cli.table import Block, Grid, Line, Paragraph, Table
 
 
-def show_blocks(blocks: Sequence[Block]) -> None:
+def show_blocks(blocks: Sequence[Block], *, stderr: bool = False) -> None:
     """Print the blocks."""
-    _print(blocks, standard_output())
-
-
-def show_aside(blocks: Sequence[Block]) -> None:
-    """Print the blocks on standard error."""
-    _print(blocks, standard_error())
-
-
-def _print(blocks: Sequence[Block], page: Page) -> None:
+    page = standard_page(stderr=stderr)
     for parts in lines_of(blocks, page.width):
         page.print(parts)
     page.flush()
@@ -25,7 +17,7 @@ def _print(blocks: Sequence[Block], page: Page) -> None:
 
 def show_row(table: Table, number: int) -> None:
     """Print the one row of a table after `number` rows; repeats the headings every 25 rows."""
-    page = standard_output()
+    page = standard_page()
     lines = list(lay_out(table, page.width, least=7))
     for parts in lines if number % 25 == 0 else lines[2:]:
         page.print(parts)

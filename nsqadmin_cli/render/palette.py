@@ -37,10 +37,6 @@ def make_console(*, stderr: bool = False) -> Console:
     )
 
 
-def width_of(console: Console) -> int:
-    return console.width if console.file.isatty() else UNLIMITED
-
-
 class Painter:
     """Adds the codes of a tone to a text, or none if colours are off."""
 
@@ -65,7 +61,7 @@ class Painter:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Standard output: `paint` adds its colours, `width` is its columns, `drawing` whether it has lines and bars."""
+    """Standard output or error: `paint` adds its colours, `width` is its columns; `drawing`: it has lines and bars."""
 
     write: Callable[[str], object]
     flush: Callable[[], object]
@@ -86,16 +82,9 @@ class Page:
         return text if self.drawing or text.isascii() else text.translate(_ASCII)
 
 
-def standard_output() -> Page:
-    """The page for standard output; a null one if that is closed."""
-    return _page(make_console())
-
-
-def standard_error() -> Page:
-    """The page for standard error."""
-    return _page(make_console(stderr=True))
-
-
-def _page(console: Console) -> Page:
+def standard_page(*, stderr: bool = False) -> Page:
+    """The page for standard output or standard error; a null one if that is closed."""
+    console = make_console(stderr=stderr)
     drawing = console.encoding.startswith("utf")
-    return Page(console.file.write, console.file.flush, Painter(console), width_of(console), drawing)
+    width = console.width if console.file.isatty() else UNLIMITED
+    return Page(console.file.write, console.file.flush, Painter(console), width, drawing)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
@@ -10,8 +11,6 @@ from rich.text import Text
 from nsqadmin_cli import units
 from nsqadmin_cli.render.palette import make_console
 from nsqadmin_cli.units import printable
-
-Advance = Callable[[int], None]
 
 _BESIDE_BAR = 70  # columns
 
@@ -36,45 +35,41 @@ class _CountColumn(ProgressColumn):
 
 
 @contextmanager
-def progress(description: str, total: int | None = None, unit: str = "messages") -> Iterator[Advance]:
-    """Show the progress of `with`, which gets a function to call with the number of further `unit` done.
+def _bar(description: str, total: float | None, last: ProgressColumn) -> Iterator[Callable[..., None]]:
+    """Show a bar, or without `total` only a spinner, and remove it at the end: `with` gets a function for its changes.
 
-    Nothing is shown if standard error is not a terminal, and the bar is removed at the end. `unit` "bytes" is shown
-    in kB and MB. Without `total` there is a spinner and no bar.
+    Nothing is shown if standard error is not a terminal.
     """
     console = make_console(stderr=True)
     if not console.is_terminal:
-        yield lambda count: None
+        yield lambda **changes: None
         return
     columns = [SpinnerColumn(), TextColumn("{task.description}")]
     if total is not None:
         columns += [BarColumn(max(5, min(40, console.width - _BESIDE_BAR))), TimeRemainingColumn(compact=True)]
     # The bar must not affect data on standard output, which may be a file.
-    bar = Progress(*columns, _CountColumn(unit), console=console, transient=True, redirect_stdout=False)
-    task = bar.add_task(printable(description), total=total)
+    bar = Progress(*columns, last, console=console, transient=True, redirect_stdout=False)
+    task = bar.add_task(printable(description), total=total, remark="")
     with bar:
-        yield lambda count: bar.update(task, advance=count)
-
-
-Say = Callable[[str], None]
+        yield partial(bar.update, task)
 
 
 @contextmanager
-def countdown(description: str, seconds: float) -> Iterator[Say]:
-    """Show how much of `seconds` has elapsed: `with` gets a function to call at times, with an optional remark.
+def progress(description: str, total: int | None = None, unit: str = "messages") -> Iterator[Callable[[int], None]]:
+    """Show the progress of `with`, which gets a function to call with the number of further `unit` done.
 
-    Nothing is shown if standard error is not a terminal, and the bar is removed at the end.
+    `unit` "bytes" is shown in kB and MB.
     """
-    console = make_console(stderr=True)
-    if not console.is_terminal:
-        yield lambda remark: None
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(compact=True))
-    bar = Progress(*columns, TextColumn("{task.fields[remark]}"), console=console, transient=True)
-    task = bar.add_task(printable(description), total=seconds, remark="")
+    with _bar(description, total, _CountColumn(unit)) as update:
+        yield lambda count: update(advance=count)
+
+
+@contextmanager
+def countdown(description: str, seconds: float) -> Iterator[Callable[[str], None]]:
+    """Show how much of `seconds` has elapsed: `with` gets a function to call at times, with an optional remark."""
     started = time.monotonic()
-    with bar:
-        yield lambda remark: bar.update(task, completed=time.monotonic() - started, remark=printable(remark))
+    with _bar(description, seconds, TextColumn("{task.fields[remark]}")) as update:
+        yield lambda remark: update(completed=time.monotonic() - started, remark=printable(remark))
 
 
 def wait(description: str, seconds: float) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.render.layout import Parts
-from nsqadmin_cli.render.palette import Page, standard_output
+from nsqadmin_cli.render.palette import Page, standard_page
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # the other screen, no cursor, no wrapping
 _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
@@ -51,7 +51,7 @@ class Screen:
     def __init__(self) -> None:
         if not (sys.stdin and sys.stdout and sys.stdin.isatty() and sys.stdout.isatty()):
             raise AdminError("a full screen requires a terminal; elsewhere use gnsqadmin stats --watch")
-        self._page: Page = standard_output()
+        self._page: Page = standard_page()
         self._fd = sys.stdin.fileno()
         self._wakeup, self._bell = os.pipe()
         self._saved: list[Any] = []

@@ -176,7 +176,7 @@ class SlowNode(Nsqd):
         self.may_create.set()
         self.done: list[str] = []
 
-    def topic(self, action: str, topic: str) -> None:
+    def act(self, action: str, topic: str, channel: str = "") -> None:
         if action == "create":
             self.creating.set()
             assert self.may_create.wait(DEADLINE)
@@ -296,7 +296,7 @@ def test_bars_have_round_ends_and_no_gaps() -> None:
     histogram.add(700, 2)
     histogram.add(10**15)
     bars = list(histogram.bars())
-    assert [(bar.least, bar.most, bar.number) for bar in bars[:6]] == [
+    assert [(bar.least, bar.most, bar.count) for bar in bars[:6]] == [
         (0.0, 1e-6, 2),
         (1e-6, 2e-6, 0),
         (2e-6, 5e-6, 0),
@@ -304,5 +304,5 @@ def test_bars_have_round_ends_and_no_gaps() -> None:
         (1e-5, 2e-5, 0),
         (2e-5, 5e-5, 1),
     ]
-    assert bars[-1].number == 1
+    assert bars[-1].count == 1
     assert all(one.most == other.least for one, other in pairwise(bars))

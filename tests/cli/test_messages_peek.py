@@ -25,7 +25,7 @@ def test_messages_are_shown_and_stay(gnsqd: Daemon) -> None:
     code, out, err = gnsqadmin("peek", "t", "c", "-n", "2", *at(gnsqd))
     assert (code, err) == (0, "")
     first, *rows = out.splitlines()
-    assert first == f"t c at {address(gnsqd)}: 3 messages waiting, 2 shown"
+    assert first == f"t c at {address(gnsqd)}: 3 messages queued, 2 shown"
     assert rows[1::2] == ["  first", r"  \x1b[31m\xff"]
     assert " ago  in memory  " in rows[0]
     assert rows[0].endswith("  5 B")
@@ -54,6 +54,8 @@ def test_json_tells_of_all_nodes(gnsqd_factory: DaemonFactory) -> None:
 def test_a_topic_without_channels_is_shown(gnsqd: Daemon) -> None:
     post(gnsqd, "/pub?topic=t", b"waits")
     assert "waits\n" in gnsqadmin("peek", "t", *at(gnsqd)).out
+    create(gnsqd, "empty")
+    assert gnsqadmin("peek", "empty", *at(gnsqd)) == (0, f"empty at {address(gnsqd)}: no messages\n", "")
     assert gnsqadmin("peek", "t", "c", *at(gnsqd)) == (4, "", "Error: no node has the channel c in the topic t\n")
     assert gnsqadmin("peek", "u", *at(gnsqd)) == (4, "", "Error: no node has the topic u\n")
 
@@ -76,7 +78,7 @@ def test_the_real_nsqd_says_how_it_can_be_looked_at(nsqd_factory: DaemonFactory,
         return
     reason = "only gnsqd supports peek; for messages that nsqd has on disk, use gnsqadmin peek --data-path"
     assert (code, err) == (1, f"Error: nsqd at {address(other)}: {reason}\n")
-    assert f"t c at {address(gnsqd)}: 1 message waiting\n" in out
+    assert f"t c at {address(gnsqd)}: 1 message queued\n" in out
 
 
 def test_files_are_shown_while_the_daemon_runs_and_after_it(nsqd_factory: DaemonFactory) -> None:
