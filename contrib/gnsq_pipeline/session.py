@@ -93,8 +93,9 @@ def _start(conf: dict[str, str], settings: SessionSettings) -> "SparkSession":
 
 
 def is_not_of_py4j(record: logging.LogRecord) -> bool:
-    """Whether a record of the root logger is from elsewhere. py4j logs there, with a traceback, that the JVM ended during
-    a call, and also raises it."""
+    """Whether a record of the root logger is from elsewhere.
+
+    py4j logs there, with a traceback, that the JVM ended during a call, and also raises it."""
     return record.module != "java_gateway"
 
 
