@@ -268,7 +268,7 @@ def test_lines_about_nsqlookupd_are_there_as_often(peer_binary: Callable[[str], 
             known |= {address.rpartition(":")[2]: kind for address, kind in known.items()}
             texts = [match[1] for line in nsqd.log().splitlines() if (match := LINE.fullmatch(line))]
             # Only in the texts: the digits of a port may also be in the time of a line.
-            texts = [re.sub("|".join(known), lambda match, known=known: known[match[0]], text) for text in texts]  # type: ignore[misc]
+            texts = [re.sub("|".join(known), lambda match, known=known: known[match[0]], text) for text in texts]
             found.append([text for text in texts if re.match(r"\w+: (LOOKUP|CI)", text)])
     ours, real = map(Counter, found)
     only_ours = "ERROR: LOOKUPD(127.0.0.1:1): connect - dial tcp 127.0.0.1:1: connect: connection refused"
