@@ -101,14 +101,17 @@ def is_not_of_py4j(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def _without_greetings() -> Iterator[None]:
-    """Removes from the stderr of a JVM that is started in the block, then and later, the lines it prints every time."""
+    """Removes some lines from the stderr of a JVM that is started in the block, then and later: what it prints every
+    time, and how the thread of a query ended, which Spark also reports."""
     reader, writer = os.pipe()
     stderr = os.dup(2)
 
     def pass_on() -> None:
+        traced = False  # whether the last line belongs to the exception of a query
         with open(reader, "rb") as lines:
             for line in lines:
-                if not line.startswith(_GREETINGS):
+                traced = line.startswith(_QUERY_ENDED) or (traced and line.startswith(_TRACE))
+                if not traced and not line.startswith(_GREETINGS):
                     os.write(stderr, line)
 
     threading.Thread(target=pass_on, name="stderr of the JVM", daemon=True).start()
@@ -120,6 +123,8 @@ def _without_greetings() -> Iterator[None]:
         os.dup2(stderr, 2)
 
 
+_QUERY_ENDED = b'Exception in thread "stream execution thread'
+_TRACE = (b"\tat ", b"\t... ", b"\tSuppressed: ", b"Caused by: ")
 _GREETINGS = (
     b"WARNING: Using incubator modules",
     b"Setting default log level",

@@ -4,6 +4,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -14,7 +15,7 @@ from py4j.protocol import ERROR, Py4JNetworkError
 from gnsq_pipeline.cli import INSTALL
 from gnsq_pipeline.errors import ExitCode, PipelineError, UsageError
 from gnsq_pipeline.parameters import ADDRESS, DURATION, MOMENT, SETTING, SIZE
-from gnsq_pipeline.session import is_not_of_py4j, reason, require_java
+from gnsq_pipeline.session import _without_greetings, is_not_of_py4j, reason, require_java
 from gnsq_pipeline.source import directories, stream_options
 
 
@@ -202,3 +203,23 @@ def test_a_call_that_ended_with_the_jvm_is_not_logged_by_py4j(caplog: pytest.Log
     finally:
         root.removeFilter(is_not_of_py4j)
     assert [record.message for record in caplog.records] == ["of somebody else"]
+
+
+def test_what_a_jvm_prints_of_a_query_that_ended_is_not_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+    lines = [
+        "to be seen",
+        'Exception in thread "stream execution thread for [id = 1]" org.apache.spark.SparkException: gone',
+        "\tat org.apache.spark.Some.call(Some.scala:1)",
+        "Caused by: java.io.IOException: gone",
+        "\t... 12 more",
+        'Exception in thread "main" java.lang.OutOfMemoryError',
+        "\tat java.base/Some.main(Some.java:1)",
+    ]
+    with _without_greetings():
+        subprocess.run(["cat"], input="\n".join(lines) + "\n", text=True, stdout=2, check=True)
+    found: list[str] = []
+    deadline = time.monotonic() + 30
+    while len(found) < 3 and time.monotonic() < deadline:
+        found += capfd.readouterr().err.splitlines()
+        time.sleep(0.01)
+    assert found == [lines[0], *lines[-2:]]
