@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gnsq_pipeline.errors import PipelineError
 from gnsq_pipeline.progress import Progress, Totals, read_progress
-from gnsq_pipeline.session import reason
+from gnsq_pipeline.session import ended, reason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,6 +44,7 @@ class Stop:
 
     def hear(self, number: int, frame: FrameType | None = None) -> None:
         self.signal = signal.Signals(number)
+        ended.set()
 
     def raise_if_interrupted(self) -> None:
         """KeyboardInterrupt after Ctrl-C; a SIGTERM is an end like any other."""

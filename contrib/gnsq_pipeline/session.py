@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,18 +102,21 @@ def is_not_of_py4j(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def _without_greetings() -> Iterator[None]:
-    """Removes some lines from the stderr of a JVM that is started in the block, then and later: what it prints every
-    time, and how the thread of a query ended, which Spark also reports."""
+    """Removes from the stderr of a JVM that is started in the block, then and later, what it prints every time, and
+    everything after a signal."""
     reader, writer = os.pipe()
     stderr = os.dup(2)
 
     def pass_on() -> None:
-        traced = False  # whether the last line belongs to the exception of a query
+        last = 0.0
         with open(reader, "rb") as lines:
             for line in lines:
-                traced = line.startswith(_QUERY_ENDED) or (traced and line.startswith(_TRACE))
-                if not traced and not line.startswith(_GREETINGS):
+                if line.startswith(_GREETINGS):
+                    continue
+                # A signal to the process group ends the JVM as well, perhaps before it is heard here.
+                if not ended.wait(0.2 if time.monotonic() > last + 1 else 0):
                     os.write(stderr, line)
+                last = time.monotonic()
 
     threading.Thread(target=pass_on, name="stderr of the JVM", daemon=True).start()
     os.dup2(writer, 2)  # the JVM inherits it
@@ -123,8 +127,7 @@ def _without_greetings() -> Iterator[None]:
         os.dup2(stderr, 2)
 
 
-_QUERY_ENDED = b'Exception in thread "stream execution thread'
-_TRACE = (b"\tat ", b"\t... ", b"\tSuppressed: ", b"Caused by: ")
+ended = threading.Event()  # by a signal, which is reported: what the JVM and its workers print then is of no use
 _GREETINGS = (
     b"WARNING: Using incubator modules",
     b"Setting default log level",

@@ -4,6 +4,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from py4j.java_gateway import GatewayClient
 from py4j.protocol import ERROR, Py4JNetworkError
 
+from gnsq_pipeline import session
 from gnsq_pipeline.cli import INSTALL
 from gnsq_pipeline.errors import ExitCode, PipelineError, UsageError
 from gnsq_pipeline.parameters import ADDRESS, DURATION, MOMENT, SETTING, SIZE
@@ -205,21 +207,20 @@ def test_a_call_that_ended_with_the_jvm_is_not_logged_by_py4j(caplog: pytest.Log
     assert [record.message for record in caplog.records] == ["of somebody else"]
 
 
-def test_what_a_jvm_prints_of_a_query_that_ended_is_not_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
-    lines = [
-        "to be seen",
-        'Exception in thread "stream execution thread for [id = 1]" org.apache.spark.SparkException: gone',
-        "\tat org.apache.spark.Some.call(Some.scala:1)",
-        "Caused by: java.io.IOException: gone",
-        "\t... 12 more",
-        'Exception in thread "main" java.lang.OutOfMemoryError',
-        "\tat java.base/Some.main(Some.java:1)",
-    ]
+def test_what_a_jvm_prints_after_a_signal_is_not_passed_on(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "ended", ended := threading.Event())
     with _without_greetings():
-        subprocess.run(["cat"], input="\n".join(lines) + "\n", text=True, stdout=2, check=True)
-    found: list[str] = []
-    deadline = time.monotonic() + 30
-    while len(found) < 3 and time.monotonic() < deadline:
-        found += capfd.readouterr().err.splitlines()
-        time.sleep(0.01)
-    assert found == [lines[0], *lines[-2:]]
+        jvm = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=2, text=True)
+    assert jvm.stdin is not None
+    with jvm, jvm.stdin:
+        jvm.stdin.write("Setting default log level\nto be seen\n")
+        jvm.stdin.flush()
+        found, deadline = "", time.monotonic() + 30
+        while "seen" not in found and time.monotonic() < deadline:
+            found += capfd.readouterr().err
+            time.sleep(0.01)
+        ended.set()
+        jvm.stdin.write("Exception\n")
+    assert found + capfd.readouterr().err == "to be seen\n"
