@@ -37,13 +37,15 @@ test: ## the installed package, in minutes; needs no Go, Java or Node
 	@.ci/install .venv dev
 	@$(call PYTEST,.venv) -m "not slow and not peer and not spark" $(TESTS)
 
+test-all: MARKS := not spark
 test-all: ## the same with the slow tests, and with the real nsqd after `make peers`
 	@.ci/install .venv dev
-	@$(call PYTEST,.venv) -m "not spark" $(TESTS)
+	@$(call PYTEST,.venv) -m "$(MARKS)" $(TESTS)
 
+test-plain: MARKS := not spark and not one_lane
 test-plain: ## what may differ where no module is compiled
 	@CC=/bin/false .ci/install .venv-plain dev
-	@$(call PYTEST,.venv-plain) -m "not spark and not one_lane" $(TESTS)
+	@$(call PYTEST,.venv-plain) -m "$(MARKS)" $(TESTS)
 
 test-spark: ## the Spark side, with Spark installed; needs Java 17 or 21
 	@CC=/bin/false .ci/install .venv-plain dev,spark

@@ -22,6 +22,10 @@ _NEW_TOPIC = "MISSING_ARG_TOPIC, INVALID_TOPIC, TOO_MANY_TOPICS"
 _CHANNEL_ERRORS = (
     "MISSING_ARG_TOPIC, INVALID_ARG_TOPIC, MISSING_ARG_CHANNEL, INVALID_ARG_CHANNEL, TOPIC_NOT_FOUND, CHANNEL_NOT_FOUND"
 )
+_REWIND_ERRORS = (
+    f"{_CHANNEL_ERRORS}, NO_JOURNAL, NO_RETENTION, CHANNEL_EPHEMERAL, MISSING_ARG_TO, INVALID_ARG_TO, "
+    "INVALID_ARG_UNTIL, MESSAGE_NOT_FOUND"
+)
 _INSIDE = "see [looking inside](operations.md#looking-inside)"
 
 # What each endpoint does; its parameters; its errors, in the order of the checks.
@@ -46,8 +50,8 @@ ENDPOINTS = {
     ),
     "POST /mpub": (
         "publish each non-empty line of the body; with `binary=true`, a body like that of MPUB",
-        "`topic`, `binary`",
-        f"BODY_TOO_BIG, {_NEW_TOPIC}, MSG_TOO_BIG, BAD_BODY, BAD_MESSAGE, DRAINING, FULL, EXITING",
+        "`topic`, `binary`; `defer`, in milliseconds, gnsqd only",
+        f"BODY_TOO_BIG, {_NEW_TOPIC}, INVALID_DEFER, MSG_TOO_BIG, BAD_BODY, BAD_MESSAGE, DRAINING, FULL, EXITING",
     ),
     "POST /topic/create": ("create a topic, unless it exists", "`topic`", _NEW_TOPIC),
     "POST /topic/delete": (
@@ -72,10 +76,51 @@ ENDPOINTS = {
         "`topic`, `channel`, `limit`",
         f"{_CHANNEL_ERRORS}, INVALID_LIMIT",
     ),
-    "POST /channel/create": (
-        "create a channel of an existing topic",
+    "GET /topic/retention": (
+        "what the topic keeps to [deliver it again](replay.md#retention-of-one-topic). gnsqd only",
+        "`topic`",
+        f"{_TOPIC}, TOPIC_NOT_FOUND, NO_JOURNAL",
+    ),
+    "POST /topic/retention": (
+        "change how much the topic keeps. gnsqd only",
+        "`topic`, `bytes`, `time`",
+        f"{_TOPIC}, TOPIC_NOT_FOUND, NO_JOURNAL, MISSING_ARG_BYTES, INVALID_ARG_BYTES, INVALID_ARG_TIME",
+    ),
+    "GET /channel/rewind": (
+        "what `POST /channel/rewind` would do. [gnsqd only](replay.md)",
+        "`topic`, `channel`, `to`, `until`",
+        _REWIND_ERRORS,
+    ),
+    "POST /channel/rewind": (
+        "deliver finished messages again. gnsqd only",
+        "`topic`, `channel`, `to`, `until`",
+        _REWIND_ERRORS,
+    ),
+    "GET /channel/deferred": (
+        "show and count the channel's deferred messages. [gnsqd only](schedule.md#list-and-count)",
+        "`topic`, `channel`, `limit`, `from`, `id`",
+        f"{_CHANNEL_ERRORS}, INVALID_LIMIT, INVALID_ARG_FROM, INVALID_ARG_ID, MESSAGE_NOT_FOUND",
+    ),
+    "POST /channel/deferred/cancel": (
+        "drop one deferred message of the channel. gnsqd only",
+        "`topic`, `channel`, `id`",
+        f"{_CHANNEL_ERRORS}, MISSING_ARG_ID, INVALID_ARG_ID, MESSAGE_NOT_FOUND",
+    ),
+    "GET /channel/rules": (
+        "the channel's [delivery rules](rules.md). gnsqd only",
         "`topic`, `channel`",
-        _CHANNEL_ERRORS.replace("CHANNEL_NOT_FOUND", "TOO_MANY_CHANNELS"),
+        _CHANNEL_ERRORS,
+    ),
+    "POST /channel/rules": (
+        "change the channel's delivery rules. gnsqd only",
+        "`topic`, `channel`, and at least one of `rate`, `burst`, `ordered`",
+        f"{_CHANNEL_ERRORS}, MISSING_ARG_RATE, INVALID_ARG_RATE, INVALID_ARG_BURST, INVALID_ARG_ORDERED",
+    ),
+    "POST /channel/create": (
+        "create a channel of an existing topic; gnsqd only: with messages published since `from`",
+        "`topic`, `channel`, `from`",
+        f"{_CHANNEL_ERRORS.replace('CHANNEL_NOT_FOUND', 'TOO_MANY_CHANNELS')}, NO_JOURNAL, NO_RETENTION, "
+        "CHANNEL_EPHEMERAL, CHANNEL_EXISTS, INVALID_ARG_FROM, MESSAGE_NOT_FOUND",
     ),
     "POST /channel/delete": ("delete a channel with all its messages", "`topic`, `channel`", _CHANNEL_ERRORS),
     "POST /channel/empty": (
@@ -114,26 +159,44 @@ HTTP_ERRORS = {
     "BAD_BODY": "binary `/mpub`: invalid count or sum of sizes, or the body ends too early",
     "BAD_MESSAGE": "binary `/mpub`: invalid size of a message, or the body ends too early",
     "BODY_TOO_BIG": "the body is larger than `--max-body-size`",
+    "CHANNEL_EPHEMERAL": "an ephemeral channel has no journal",
+    "CHANNEL_EXISTS": "`from` is for a new channel",
     "CHANNEL_NOT_FOUND": "no such channel",
     "DRAINING": "new messages are [refused](operations.md#drain)",
     "EXITING": "the daemon or this topic is closing, or writing to disk failed",
     "FORBIDDEN": "the token or certificate only permits reading",
     "FULL": "a [limit](survive.md#keep-a-backlog-within-bounds) is reached; the answer names it",
     "INTERNAL_ERROR": "the body could not be read, writing to disk failed, or a defect: see the log",
+    "INVALID_ARG_BURST": "not a number from 1 to 1000000, or there is no rate",
+    "INVALID_ARG_BYTES": "not a number of bytes",
     "INVALID_ARG_CHANNEL": "invalid channel name",
+    "INVALID_ARG_FROM": "not a time or, for `/channel/create`, not a [point in the past](replay.md#rewind-a-channel)",
+    "INVALID_ARG_ID": "not the id of a message",
+    "INVALID_ARG_ORDERED": "neither `true` nor `false`",
+    "INVALID_ARG_RATE": "neither 0 nor a number from 0.001 to 1000000",
+    "INVALID_ARG_TIME": "not a duration such as `24h`, or `bytes` is 0",
+    "INVALID_ARG_TO": "not a [point in the past](replay.md#rewind-a-channel)",
     "INVALID_ARG_TOPIC": "invalid topic name",
-    "INVALID_DEFER": "not a number of milliseconds from 0 to `--max-req-timeout`",
+    "INVALID_ARG_UNTIL": "not a [point in the past](replay.md#rewind-a-channel)",
+    "INVALID_DEFER": "not a number of milliseconds from 0 to `--max-defer-time`, by default `--max-req-timeout`",
     "INVALID_LIMIT": "not a number from 1 to 1000",
     "INVALID_OPTION": "no such config key, or one that cannot be changed",
     "INVALID_REQUEST": "the query has a bad escape or a semicolon",
     "INVALID_TOPIC": "invalid topic name",
     "INVALID_VALUE": "an invalid value; 413 if it is empty or too long",
+    "MESSAGE_NOT_FOUND": "no retained message, or no deferred message of the channel, has this id",
     "METHOD_NOT_ALLOWED": "the path does not support this method; the header `Allow` lists its methods",
+    "MISSING_ARG_BYTES": "no parameter `bytes`",
     "MISSING_ARG_CHANNEL": "no parameter `channel`",
+    "MISSING_ARG_ID": "no parameter `id`",
+    "MISSING_ARG_RATE": "neither `rate` nor `burst` nor `ordered`",
+    "MISSING_ARG_TO": "no parameter `to`",
     "MISSING_ARG_TOPIC": "no parameter `topic`",
     "MSG_EMPTY": "the body is empty",
     "MSG_TOO_BIG": "a message is larger than `--max-msg-size`",
     "NOT_FOUND": "no such path",
+    "NO_JOURNAL": "the topic is ephemeral, or `--durability` is not set",
+    "NO_RETENTION": "the topic keeps no finished messages",
     "TLS_REQUIRED": "`--tls-required=true` is set: use HTTPS, at the given port",
     "TOO_MANY_CHANNELS": "the topic already has `--max-channels` channels",
     "TOO_MANY_TOPICS": "the daemon already has `--max-topics` topics",
@@ -258,6 +321,8 @@ CLIENT_KEYS = {
     "authed": "`true` after AUTH, else absent",
     "auth_identity": "the identity returned by the auth server, if any",
     "auth_identity_url": "the URL of the identity, if any",
+    "topology_zone": "as in IDENTIFY; absent without [regions and zones](cluster.md#regions-and-zones)",
+    "topology_region": "the same",
     "pub_counts": "for a publisher: its topics, and the number of messages published to each",
     "tls": "Whether the connection is encrypted.",
     "tls_cipher_suite": "the cipher suite, with TLS",
@@ -296,8 +361,10 @@ def http_errors() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {"TLS_REQUIRED": {"403"}}
     for status, code in re.findall(r'HTTPError\((\d+), f?"([A-Z_]+)(?:: \{error\})?"\)', sources):
         found.setdefault(code, set()).add(status)
-    for parameter in re.findall(r'_required\(.*"(\w+)"\)', sources):
+    for parameter in re.findall(r'\brequired\(.*"(\w+)"\)', sources):
         found[f"MISSING_ARG_{parameter.upper()}"] = {"400"}
+    for parameter in re.findall(r'_position\(.*"(\w+)"\)', sources):
+        found[f"INVALID_ARG_{parameter.upper()}"] = {"400"}
     for what in re.findall(r'check_limit\(.*"(\w+)"\)', sources):
         found[f"TOO_MANY_{what.upper()}"] = {"503"}
     for code in re.findall(r'CodecError\("E_([A-Z_]+)"', _sources("wire")):

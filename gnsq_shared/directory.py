@@ -93,6 +93,10 @@ class Queue:
             raise StorageError("the meta file reads behind where it writes")
         return meta
 
+    def read_due_times(self) -> "DueTimes":
+        """As `read_due_times`, of its side file."""
+        return read_due_times(self.due_times_path)
+
 
 @dataclass
 class Journal:
@@ -363,6 +367,22 @@ class Plan:
         """Where the unread messages of a file begin."""
         return self.position if self.numbers[:1] == [number] else 0
 
+    def oldest(self, queue: Queue) -> float | None:
+        """When the first unread message was published, in unix seconds; None without one."""
+        for number in self.numbers:
+            start = self.start(number)
+            if queue.numbers[number] >= start + 12:
+                try:
+                    descriptor = open_file(queue.path(number))
+                except OSError:
+                    return None
+                try:
+                    stamp = int.from_bytes(os.pread(descriptor, 8, start + 4), "big")
+                finally:
+                    os.close(descriptor)
+                return stamp / 1e9
+        return None
+
 
 def make_plan(queue: Queue) -> Plan:
     """The plan that follows from the present meta file and the list of files."""
@@ -387,23 +407,6 @@ def plan_of(queue: Queue, meta: Meta | None, meta_error: str = "") -> Plan:
         borders = [first - 1, *(number for number in unread if number <= last), last + 1]
         plan.missing = [(left + 1, right - left - 1) for left, right in pairwise(borders) if right > left + 1]
     return plan
-
-
-def oldest(queue: Queue, plan: Plan) -> float | None:
-    """When the first unread message was published, in unix seconds; None without one."""
-    for number in plan.numbers:
-        start = plan.start(number)
-        if queue.numbers[number] >= start + 12:
-            try:
-                descriptor = open_file(queue.path(number))
-            except OSError:
-                return None
-            try:
-                stamp = int.from_bytes(os.pread(descriptor, 8, start + 4), "big")
-            finally:
-                os.close(descriptor)
-            return stamp / 1e9
-    return None
 
 
 def is_held(path: str) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from gevent.event import Event
 
+from gnsqd.broker import rules as broker_rules
 from gnsqd.broker.bounds import Bounds, bounds_loop
 from gnsqd.broker.dead_letters import DeadLetters
 from gnsqd.broker.drain import Drain
@@ -32,7 +33,7 @@ from gnsqd.observe.stats import MemoryStats, held
 from gnsqd.observe.statsd import Statsd
 from gnsqd.options import TLS_REQUIRED, LookupdOptions, Options, validate, validate_after_tls
 from gnsqd.queues.data_path import DataPath
-from gnsqd.storage import metadata
+from gnsqd.storage import metadata, rules
 from gnsqd.storage.directory import DirLock, FreeDisk
 from gnsqd.storage.syncer import Syncer
 from gnsqd.supervisor import Supervisor
@@ -40,7 +41,6 @@ from gnsqd.systemd import ServiceManager
 from gnsqd.version import VERSION, lane, version_string
 from gnsqd.web.debug import Debug
 from gnsqd.web.handlers import API
-from gnsqd.web.http_auth import build_guard
 from gnsqd.web.routes import Router, TLSRequired
 from gnsqd.web.server import HTTPServer
 from gnsqd.web.status import Status
@@ -51,6 +51,8 @@ from gnsqd.wire.tcp import TCPServer
 if TYPE_CHECKING:
     from gnsqd.cluster.auth import Auth
     from gnsqd.lookupd.embedded import EmbeddedLookupd
+    from gnsqd.web.http_auth import Guard
+    from nsqadmin_web.server import PageServer
 
 
 class NSQD:
@@ -68,6 +70,7 @@ class NSQD:
         self._syncer = Syncer()
         self._metadata_path = os.path.join(options.data_path, metadata.FILE_NAME)
         self._registry = Registry()
+        self._rule_book = broker_rules.RuleBook()
         self._metadata_file = metadata.MetadataFile(self._metadata_path, self._registry.metadata, self._syncer, log)
         self._drain = Drain(self._registry, options.drain_timeout, log, self._spawn, lambda: self.request_exit(0))
         self._free_disk = FreeDisk(options.data_path, options.min_free_disk, log) if options.min_free_disk else None
@@ -80,6 +83,7 @@ class NSQD:
         self._queue_scan = QueueScan(self._registry, options, log, self._spawn)
         self._lookup = Lookup(self._registry, options, log, self._spawn)
         self._embedded: EmbeddedLookupd | None = None
+        self._admin: PageServer | None = None
         self._statsd = Statsd(self._registry, options, self._memory, log, self._spawn)
         self._service_manager = ServiceManager(self._registry, self._drain, log)
 
@@ -94,6 +98,7 @@ class NSQD:
         validate(options)
         new_tls, client_roots = self._prepare_tls()
         validate_after_tls(options)
+        self._rule_book.configured = broker_rules.parse_option(options.channel_rules)
         log.info(version_string())
         log.info("ID: %d", options.node_id)
         log.info("gnsqd v%s (%s)", VERSION, lane())
@@ -115,6 +120,8 @@ class NSQD:
         options.broadcast_http_port = options.broadcast_http_port or max(http_port, 0)
         if options.embedded_lookupd_tcp_address or options.embedded_lookupd_http_address:
             self._embedded = self._new_embedded()
+        if options.admin_http_address:
+            self._admin = self._new_admin("" if http_listener is None else http_listener.address)
         self._auth = self._open_auth(client_roots) if options.auth_http_addresses else None
         authenticate = None if self._auth is None else self._auth.query
         spawn_for_client = self._supervisor.spawn_for_client
@@ -126,7 +133,8 @@ class NSQD:
         status = Status(options, *parts, http_port, exiting)
         api = API(options, self._registry, log, self._metadata_file, self._lookup, status, self._debug)
         router = Router(api, options, log)
-        guard = build_guard(options, router, log)
+        has_guard = options.http_auth_token_files or options.http_auth_common_names
+        guard = self._build_guard(router) if has_guard else None
         self._http_servers: list[HTTPServer] = []
         if http_listener is not None:
             responder = TLSRequired(https_port) if options.tls_required == TLS_REQUIRED else guard or router
@@ -144,6 +152,8 @@ class NSQD:
             self._spawn("httpServer", server.serve)
         if self._embedded is not None:
             self._embedded.start()
+        if self._admin is not None:
+            self._spawn("adminServer", self._admin.serve)
         self._queue_scan.start()
         self._spawn("syncLoop", self._syncer.syncLoop)
         self._spawn("journalLoop", self._data_path.journals.journal_loop)
@@ -162,7 +172,22 @@ class NSQD:
             listeners = {"TCP": tcp_listener, "HTTP": http_listener, "HTTPS": https_listener}
             own = [f"{listener.address} ({kind})" for kind, listener in listeners.items() if listener is not None]
             registry = "" if self._embedded is None else f"; nsqlookupd: {self._embedded.addresses}"
-            log.info("DEV: nsqd: %s%s; data: %s", " and ".join(own), registry, options.data_path or ".")
+            page = "" if self._admin is None else f"; page: {self._admin.url}"
+            log.info("DEV: nsqd: %s%s%s; data: %s", " and ".join(own), registry, page, options.data_path or ".")
+
+    def _open_auth(self, client_roots: bytes) -> "Auth":
+        from gnsqd.cluster.auth import MAX_ANSWER_SIZE, Auth  # imported late, as they load slowly and few need them
+        from gnsqd.cluster.http_client import HTTPClient
+
+        options = self._options
+        timeouts = (options.http_client_connect_timeout, options.http_client_request_timeout)
+        http_client = HTTPClient(*timeouts, client_roots, options.tls_min_version, MAX_ANSWER_SIZE)
+        return Auth(options.auth_http_addresses, http_client, options.auth_http_request_method)
+
+    def _build_guard(self, router: Router) -> "Guard":
+        from gnsqd.web.http_auth import build_guard  # loads OpenSSL
+
+        return build_guard(self._options, router, self._log)
 
     def _new_embedded(self) -> "EmbeddedLookupd":
         from gnsqd.lookupd.embedded import EmbeddedLookupd  # most daemons have none
@@ -170,6 +195,16 @@ class NSQD:
         options, spawn, spawn_for_client = self._options, self._spawn, self._supervisor.spawn_for_client
         log = self._log.derive(LookupdOptions().log_prefix)
         return EmbeddedLookupd(options, log, spawn, spawn_for_client, self._debug, self._new_topic)
+
+    def _new_admin(self, http_address: str) -> "PageServer":
+        """The page of nsqlookupd in this process, if this nsqd is registered there, else of this nsqd alone."""
+        from nsqadmin_web.server import for_daemon  # few have it, and the rest loads when it is asked
+
+        options, lookupd = self._options, "" if self._embedded is None else self._embedded.registered_at
+        if not lookupd and (not http_address or http_address.startswith("@")):
+            raise StartError("--admin-http-address needs a port or path as --http-address")
+        address, tokens = options.admin_http_address, options.http_auth_token_files
+        return for_daemon(address, http_address, lookupd, tokens, self._log, self._supervisor.spawn_for_client)
 
     def _new_topic(self, name: str) -> Topic | None:
         """The topic that a consumer looks for, unless none can be created now. May yield."""
@@ -202,6 +237,8 @@ class NSQD:
             spawn=self._spawn,
             free_disk=self._free_disk,
             note_dead=self._dead_letters.note,
+            wake_at=self._queue_scan.wake_at,
+            rules=self._rule_book,
         )
 
     def _channels_to_precreate(self, topic: str) -> list[str]:
@@ -227,7 +264,10 @@ class NSQD:
             if not os.path.exists(self._metadata_path):
                 self._warn_of_older_metadata()
             topics = self._data_path.end_journals(metadata.load(self._metadata_path))
+            path = os.path.join(self._options.data_path, rules.FILE_NAME)
+            self._rule_book.kept = broker_rules.decode(rules.load_rules(path))
             self._registry.load(topics, self._data_path.journals.topics)
+            self._rule_book.kept = {}
         except StorageError as error:
             raise StartError(str(error), prefix="failed to load metadata") from error
         try:
@@ -272,15 +312,6 @@ class NSQD:
         """Return once an exit was asked for, or after `timeout` seconds; whether it was."""
         return bool(self._exit_requested.wait(timeout))
 
-    def _open_auth(self, client_roots: bytes) -> "Auth":
-        from gnsqd.cluster.auth import MAX_ANSWER_SIZE, Auth  # imported late, as they load slowly and few need them
-        from gnsqd.cluster.http_client import HTTPClient
-
-        options = self._options
-        timeouts = (options.http_client_connect_timeout, options.http_client_request_timeout)
-        http_client = HTTPClient(*timeouts, client_roots, options.tls_min_version, MAX_ANSWER_SIZE)
-        return Auth(options.auth_http_addresses, http_client)
-
     def exit(self) -> int:
         """Stop everything, flush everything to disk; the exit code. What fails by a defect does not keep the rest from
         being done."""
@@ -291,6 +322,7 @@ class NSQD:
             self._tcp_server.close,
             self._debug.stop,
             *(server.close for server in self._http_servers),
+            *([] if self._admin is None else [self._admin.close]),
             *([] if self._embedded is None else [self._embedded.close]),
             self._drain.stop,
             self._bounds_exit.set,

@@ -27,12 +27,15 @@ TLS_REQUIRED_EXCEPT_HTTP = 1
 TLS_REQUIRED = 2
 
 BOUNDS = ("max_channel_depth", "max_topic_bytes", "message_ttl", "min_free_disk")
+_NOT_NEGATIVE = (*BOUNDS, "retention_bytes", "retention_time", "max_defer_time")
+TOPOLOGY_AWARE = "topology-aware-consumption"
 MOST_ATTEMPTS = 0xFFFF  # that are counted
 
 # What --dev sets where flags and config file do not.
 DEV: dict[str, Any] = {
     "embedded_lookupd_tcp_address": "0.0.0.0:4160",
     "embedded_lookupd_http_address": "0.0.0.0:4161",
+    "admin_http_address": "127.0.0.1:4171",
     "lookup_creates_topics": True,
 }
 
@@ -139,8 +142,23 @@ class Options:
     auth_http_addresses: list[str] = _row(
         [], "<addr>:<port> or a full url to query auth server (may be given multiple times)", flag="auth-http-address"
     )
+    auth_http_request_method: str = _row("get", "HTTP method to use for auth server requests: get or post", ours=True)
     http_client_connect_timeout: int = _duration(2 * SECOND, "timeout for HTTP connect")
     http_client_request_timeout: int = _duration(5 * SECOND, "timeout for HTTP request")
+
+    topology_region: str = _row(
+        "", "region of this nsqd, made up of one or more zones: its messages go to consumers in it first", ours=True
+    )
+    topology_zone: str = _row(
+        "", "zone of this nsqd, a failure domain: its messages go to consumers in it before others", ours=True
+    )
+    experiments: list[str] = _row(
+        [],
+        "enable an experimental feature: topology-aware-consumption (may be given multiple times)",
+        flag="enable-experiment",
+        cfg="enable_experiment",
+        ours=True,
+    )
 
     data_path: str = _row("", "path to store disk-backed messages")
     mem_queue_size: int = _row(10_000, "number of messages to keep in memory (per topic/channel)")
@@ -229,6 +247,18 @@ class Options:
         "process (kill -9 of the process), or disk (power loss)",
         ours=True,
     )
+    retention_bytes: int = _row(
+        0,
+        "bytes that the journal of a topic keeps of messages that all channels have finished, so that /channel/rewind "
+        "can deliver them again; needs --durability (default 0, i.e., none)",
+        ours=True,
+    )
+    retention_time: int = _duration(
+        0, "age at which such messages are no longer kept (default 0, i.e., --retention-bytes alone decides)", ours=True
+    )
+    max_defer_time: int = _duration(
+        0, "maximum time for which a publisher may defer a message (default 0, i.e., --max-req-timeout)", ours=True
+    )
     max_channel_depth: int = _row(
         0, "maximum depth of a channel, or of a topic without channels (default 0, i.e., unlimited)", ours=True
     )
@@ -257,6 +287,12 @@ class Options:
         0,
         "number of deliveries after which a requeued or timed-out message is moved to the topic <topic>.<channel>.dead "
         "(default 0, i.e., never)",
+        ours=True,
+    )
+    channel_rules: list[str] = _row(
+        [],
+        "<topic>:<channel>:rate=<n>:burst=<n>:ordered=true: delivery rules of a channel, one or several, until "
+        "/channel/rules changes them (may be given multiple times)",
         ours=True,
     )
     metrics_clients: bool = _row(False, "add series for every client to /metrics", ours=True)
@@ -310,8 +346,8 @@ class Options:
 
     dev: bool = _row(
         False,
-        "serve a development environment: nsqlookupd in the same process, topics that consumers look up, and data in a "
-        "temporary directory; the other flags override each of these",
+        "serve a development environment: nsqlookupd and the page of gnsqadmin web in the same process, topics that "
+        "consumers look up, and data in a temporary directory; the other flags override each of these",
         ours=True,
     )
     embedded_lookupd_tcp_address: str = _row(
@@ -320,11 +356,29 @@ class Options:
     embedded_lookupd_http_address: str = _row(
         "", "<addr>:<port> where nsqlookupd in this process listens for consumers", ours=True
     )
+    admin_http_address: str = _row(
+        "", "<addr>:<port> where the page of gnsqadmin web shows this nsqd and nsqlookupd in this process", ours=True
+    )
     lookup_creates_topics: bool = _row(
         False,
         "create a topic when a consumer looks it up at nsqlookupd in this process, and no nsqd has it",
         ours=True,
     )
+
+    @property
+    def longest_defer(self) -> int:
+        """How long a publisher may have a message held back, in ns."""
+        return self.max_defer_time or self.max_req_timeout
+
+    @property
+    def longest_delay(self) -> int:
+        """How long any message is held back, in ns."""
+        return max(self.max_defer_time, self.max_req_timeout)
+
+    @property
+    def has_topology(self) -> bool:
+        """Whether clients see regions and zones, which v1.3.0 does not have."""
+        return bool(self.topology_region or self.topology_zone or self.experiments)
 
     @property
     def bounded(self) -> bool:
@@ -413,6 +467,9 @@ def validate(options: Options) -> None:
 def validate_after_tls(options: Options) -> None:
     """Refuses what the real daemon checks behind TLS (row 8), and what crashes or wedges it later (NSQD-COMPAT 0.1,
     item 16). StartError."""
+    for experiment in options.experiments:
+        _require(experiment == TOPOLOGY_AWARE, f"--enable-experiment must be {TOPOLOGY_AWARE}, not {quote(experiment)}")
+    _require(options.auth_http_request_method in ("get", "post"), "--auth-http-request-method must be post or get")
     percentiles = options.e2e_processing_latency_percentiles
     for percentile in percentiles:
         _require(0 < percentile <= 1, f"invalid E2E processing latency percentile: {format_float(percentile)}")
@@ -428,8 +485,10 @@ def validate_after_tls(options: Options) -> None:
         if option.choices and value not in option.choices:
             listed = f"{', '.join(option.choices[:-1])} or {option.choices[-1]}"
             raise StartError(f"--{option.flag} must be {listed}, not {quote(value)}")
-        _require(option.name not in BOUNDS or value >= 0, f"--{option.flag} must be >= 0")
+        _require(option.name not in _NOT_NEGATIVE or value >= 0, f"--{option.flag} must be >= 0")
     _require(0 <= options.max_attempts <= MOST_ATTEMPTS, f"--max-attempts must be [0,{MOST_ATTEMPTS}]")
+    _require(not options.retention_time or options.retention_bytes > 0, "--retention-time needs --retention-bytes")
+    _require(not options.retention_bytes or options.durability != "none", "--retention-bytes needs --durability")
 
 
 def _require(valid: bool, text: str) -> None:

@@ -1,10 +1,13 @@
 """Fixtures for tests with pytest, there wherever gnsqd is installed.
 
 gnsqd           a daemon of the test's own, started before it and stopped after it
+nsq             the same with nsqlookupd in its process
 gnsqd_factory   starts more of them: `gnsqd_factory("--mem-queue-size=0")`
+nsq_session     as `nsq`, one for the whole session, reset after each test that uses it
 
-Flags for `gnsqd` come from the marker `gnsqd_flags`: `@pytest.mark.gnsqd_flags("--max-msg-size=2097152")`. Data and
-log are in the test's tmp_path; when a test fails, the end of each log is shown.
+Flags for `gnsqd` and `nsq` come from the marker `gnsqd_flags`: `@pytest.mark.gnsqd_flags("--max-msg-size=2097152")`,
+those of `nsq_session` from the fixture `nsq_session_flags`, which a project may define. Data and logs are in pytest's
+temporary directories; when a test fails, the end of each log is shown.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -14,22 +17,24 @@ import pytest
 
 from gnsqd.testing import Daemon
 
-_DAEMONS = pytest.StashKey[list[Daemon]]()
+_DAEMONS = pytest.StashKey[list[Daemon]]()  # of a test
+_SESSION = pytest.StashKey[Daemon]()
 _SHOWN = 4000  # characters of a log
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "gnsqd_flags(*flags): command line of the daemon that the fixture gnsqd starts")
+    config.addinivalue_line("markers", "gnsqd_flags(*flags): command line of the daemon of the fixtures gnsqd and nsq")
 
 
 @pytest.fixture
 def gnsqd_factory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
-    """Starts a daemon with the flags given, on free ports; all are stopped after the test."""
+    """Starts a daemon with the flags given, on free ports, with `lookupd=True` also nsqlookupd; all are stopped after
+    the test."""
     daemons: list[Daemon] = []
     request.node.stash[_DAEMONS] = daemons
 
-    def start(*flags: str) -> Daemon:
-        daemon = Daemon(tmp_path / f"gnsqd-{len(daemons)}", flags)
+    def start(*flags: str, lookupd: bool = False) -> Daemon:
+        daemon = Daemon(tmp_path / f"gnsqd-{len(daemons)}", flags, lookupd=lookupd)
         daemons.append(daemon)
         daemon.start()
         return daemon
@@ -39,17 +44,60 @@ def gnsqd_factory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ca
         daemon.stop()
 
 
+def _flags(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    marker = request.node.get_closest_marker("gnsqd_flags")
+    return marker.args if marker else ()
+
+
 @pytest.fixture
 def gnsqd(request: pytest.FixtureRequest, gnsqd_factory: Callable[..., Daemon]) -> Daemon:
     """A daemon that serves: `tcp_address`, `http_address`, `data_path`, `log()`, and `stop`, `start`, `kill`."""
-    marker = request.node.get_closest_marker("gnsqd_flags")
-    return gnsqd_factory(*(marker.args if marker else ()))
+    return gnsqd_factory(*_flags(request))
+
+
+@pytest.fixture
+def nsq(request: pytest.FixtureRequest, gnsqd_factory: Callable[..., Daemon]) -> Daemon:
+    """The same with nsqlookupd in its process: `lookupd_tcp_address`, `lookupd_http_address`."""
+    return gnsqd_factory(*_flags(request), lookupd=True)
+
+
+@pytest.fixture(scope="session")
+def nsq_session_flags() -> tuple[str, ...]:
+    """Flags of `nsq_session`."""
+    return ()
+
+
+@pytest.fixture(scope="session")
+def nsq_session(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, nsq_session_flags: tuple[str, ...]
+) -> Iterator[Daemon]:
+    """As `nsq`, on the same ports for the whole session: `reset` after each test that uses it."""
+    daemon = Daemon(tmp_path_factory.mktemp("nsq") / "data", nsq_session_flags, lookupd=True)
+    daemon.start()
+    request.node.stash[_SESSION] = daemon
+    yield daemon
+    del request.node.stash[_SESSION]
+    daemon.kill()
+
+
+def _session_daemon(item: pytest.Item) -> Daemon | None:
+    """That of `nsq_session`, if this test uses it and it runs."""
+    uses = "nsq_session" in getattr(item, "fixturenames", ())
+    return item.session.stash.get(_SESSION, None) if uses else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    yield
+    if daemon := _session_daemon(item):
+        daemon.reset()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
-        for daemon in item.stash.get(_DAEMONS, []):
+        session_daemon = _session_daemon(item)
+        for daemon in [*item.stash.get(_DAEMONS, []), *([session_daemon] if session_daemon else [])]:
             report.sections.append((f"log of gnsqd in {daemon.data_path}", daemon.log()[-_SHOWN:]))
     return report

@@ -3,27 +3,38 @@
     with running("--mem-queue-size=100") as daemon:
         writer = nsq.Writer([daemon.tcp_address])
 
-It is a process, started by `command`: what is tested with it meets the daemon that serves in production. With pytest
-there is the fixture `gnsqd` (see `pytest_plugin`). The standard library alone is imported here.
+It is a process: what is tested with it meets the daemon that serves in production. The default command is forked from a
+process that has imported gnsqd (`preloaded`), which takes a fraction of the time of a new interpreter. With pytest
+there are fixtures (see `pytest_plugin`). The standard library alone is imported here.
 """
 
+import os
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
-GNSQD = (sys.executable, "-m", "gnsqd")
+if TYPE_CHECKING:
+    from gnsqd.preloaded import Preloaded, Process
+
+GNSQD = (sys.executable, "-P", "-m", "gnsqd")
 START_SECONDS = 30.0
 EXIT_SECONDS = 30.0
 
 _SHOWN = 4000  # characters of the log in an error
-# Not of the nsqlookupd that may be in the same process.
-_LISTENING = re.compile(r"^(?!\[nsqlookupd\] ).*\b(TCP|HTTP): listening on (\S+:\d+)$", re.MULTILINE)
+_POLL_SECONDS = 0.002
+_LOOKUPD = "[nsqlookupd] "
+_LISTENING = re.compile(rf"^({re.escape(_LOOKUPD)})?.*\b(TCP|HTTP): listening on (\S+:\d+)$", re.MULTILINE)
 
 
 class StartFailed(Exception):
@@ -31,26 +42,38 @@ class StartFailed(Exception):
 
 
 class Daemon:
-    """One daemon. Addresses are `host:port` and known once it runs; so is its data after it was stopped.
+    """One daemon. Its ports are reserved for it until this object is gone, so every start has the same.
 
-    data_path   where its topics and channels are kept
-    log_path    where it writes its log
+    tcp_address, http_address                   of nsqd, as `host:port`
+    lookupd_tcp_address, lookupd_http_address   of nsqlookupd in the same process, with `lookupd`; otherwise empty
+    data_path                                   where its topics and channels are kept
+    log_path                                    where it writes its log
     """
 
-    def __init__(self, data_path: Path, flags: Sequence[str] = (), command: Sequence[str] = GNSQD) -> None:
+    def __init__(
+        self, data_path: Path, flags: Sequence[str] = (), command: Sequence[str] = GNSQD, *, lookupd: bool = False
+    ) -> None:
         self.data_path = data_path
         self.log_path = data_path.with_name(f"{data_path.name}.log")
-        self.tcp_address = ""
-        self.http_address = ""
-        self._argv = [
-            *command,
-            "--tcp-address=127.0.0.1:0",
-            "--http-address=127.0.0.1:0",
-            "--https-address=127.0.0.1:0",
-            f"--data-path={data_path}",
-            *flags,
-        ]
-        self._process: subprocess.Popen[bytes] | None = None
+        self.tcp_address = self.http_address = self.lookupd_tcp_address = self.lookupd_http_address = ""
+        listeners = ["tcp", "http"]
+        more = ["--https-address=127.0.0.1:0", f"--data-path={data_path}", *flags]
+        if lookupd:
+            listeners += ["embedded-lookupd-tcp", "embedded-lookupd-http"]
+            more.insert(0, "--lookup-creates-topics")
+        self._command = command
+        self._flags = [f"--{name}-address=127.0.0.1:{self._reserve_port()}" for name in listeners] + more
+        self._process: subprocess.Popen[bytes] | Process | None = None
+
+    def _reserve_port(self) -> int:
+        """A port that only the daemon gets: Linux gives it to nobody who does not ask for it, because it is bound, and
+        allows to listen on it, because nobody does."""
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(("127.0.0.1", 0))
+            port: int = sock.getsockname()[1]
+            weakref.finalize(self, os.close, sock.detach())
+        return port
 
     def start(self) -> None:
         """Return when it serves; StartFailed. A second start finds what the first left in the data path."""
@@ -58,7 +81,7 @@ class Daemon:
             raise RuntimeError("the daemon runs already")
         self.data_path.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("wb") as log:
-            self._process = subprocess.Popen(self._argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = _start(self._command, self._flags, log)
         try:
             self._wait_until_it_serves()
         except BaseException:
@@ -70,22 +93,27 @@ class Daemon:
         deadline = time.monotonic() + START_SECONDS
         while True:
             code = self._process.poll()
-            listening = dict(_LISTENING.findall(self.log()))
-            self.tcp_address, self.http_address = listening.get("TCP", ""), listening.get("HTTP", "")
-            if self.tcp_address and self.http_address and self._answers():
-                return
+            self._read_addresses()
+            if self.tcp_address and self.http_address and code is None and self._answers():
+                return self._read_addresses()  # those of nsqlookupd are logged later
             if code is not None:
-                raise StartFailed(f"{self._argv[0]} exited with code {code}\n{self.log()[-_SHOWN:]}")
+                raise self._failure(f"exited with code {code}")
             if time.monotonic() > deadline:
-                raise StartFailed(f"{self._argv[0]} did not serve within {START_SECONDS:g} s\n{self.log()[-_SHOWN:]}")
-            time.sleep(0.01)
+                raise self._failure(f"did not serve within {START_SECONDS:g} s")
+            time.sleep(_POLL_SECONDS)
+
+    def _read_addresses(self) -> None:
+        found = {(registry, kind): address for registry, kind, address in _LISTENING.findall(self.log())}
+        self.tcp_address, self.http_address = found.get(("", "TCP"), ""), found.get(("", "HTTP"), "")
+        self.lookupd_tcp_address = found.get((_LOOKUPD, "TCP"), "")
+        self.lookupd_http_address = found.get((_LOOKUPD, "HTTP"), "")
+
+    def _failure(self, what: str) -> StartFailed:
+        return StartFailed(f"{' '.join(self._command)} {what}\n{self.log()[-_SHOWN:]}")
 
     def _answers(self) -> bool:
-        import urllib.request  # with TLS it loads slowly, and every run of pytest imports this module
-
         try:
-            with urllib.request.urlopen(f"http://{self.http_address}/ping", timeout=START_SECONDS) as answer:
-                return bool(answer.status == 200)
+            return _ask(self.http_address, "GET", "/ping")[0] == 200
         except OSError:
             return False
 
@@ -96,6 +124,40 @@ class Daemon:
     def kill(self) -> None:
         """End it as a crash would: what it had in memory is lost."""
         self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """`stop`, and `start` on the same ports; StartFailed."""
+        self.stop()
+        self.start()
+
+    def reset(self) -> None:
+        """Delete all topics, with their channels and messages, and end the connections of consumers; StartFailed.
+
+        Connections that only publish stay. Where deleting does not leave an empty daemon, because it has ended, drains
+        or requires a token, another one is started on the same ports.
+        """
+        try:
+            empty = self._process is not None and self._process.poll() is None and self._delete_topics()
+        except OSError:
+            empty = False
+        if not empty:
+            self.kill()
+            shutil.rmtree(self.data_path, ignore_errors=True)
+            self.start()
+
+    def _delete_topics(self) -> bool:
+        """Whether nothing is left afterwards, and the daemon accepts messages."""
+        for topic in self._topics():
+            _ask(self.http_address, "POST", f"/topic/delete?topic={topic}".replace("#", "%23"))
+        if self.lookupd_http_address:
+            _ask(self.lookupd_http_address, "POST", "/topic/delete?topic=*")
+            if _topics(self.lookupd_http_address, "/topics"):
+                return False
+        return not self._topics() and _ask(self.http_address, "GET", "/readyz")[0] == 200
+
+    def _topics(self) -> list[str]:
+        found = _topics(self.http_address, "/stats?format=json&include_clients=false&include_mem=false")
+        return [topic["topic_name"] for topic in found]
 
     def _end(self, number: signal.Signals) -> int:
         if self._process is None:
@@ -114,14 +176,52 @@ class Daemon:
         return self.log_path.read_text("utf-8", "replace") if self.log_path.exists() else ""
 
 
+def _topics(address: str, path: str) -> list[Any]:
+    """`topics` of a JSON answer, [] if there are none; OSError if the answer is not 200."""
+    status, body = _ask(address, "GET", path)
+    if status != 200:
+        raise OSError(f"{path}: {status}")
+    import json
+
+    return json.loads(body)["topics"] or []
+
+
+def _ask(address: str, method: str, path: str) -> tuple[int, bytes]:
+    """Status and body of an answer; OSError."""
+    from http.client import HTTPConnection, HTTPException  # loads TLS, slowly, and every run of pytest imports this
+
+    with closing(HTTPConnection(address, timeout=START_SECONDS)) as connection:
+        try:
+            connection.request(method, path)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except HTTPException as error:
+            raise OSError(f"{path}: {error}") from error
+
+
+@cache
+def _preloaded() -> "Preloaded":
+    from gnsqd.preloaded import Preloaded
+
+    return Preloaded("gnsqd")
+
+
+def _start(command: Sequence[str], flags: Sequence[str], log: IO[bytes]) -> "subprocess.Popen[bytes] | Process":
+    """Forked if the command is GNSQD and can be; else as it is."""
+    if list(command) == list(GNSQD) and _preloaded().can_start(command):
+        with open(os.devnull, "rb") as nothing, suppress(OSError):  # without its parent it starts as any other
+            return _preloaded().start(command, flags, stdin=nothing, stdout=log, stderr=log)
+    return subprocess.Popen([*command, *flags], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
 @contextmanager
-def running(*flags: str, command: Sequence[str] = GNSQD) -> Iterator[Daemon]:
+def running(*flags: str, command: Sequence[str] = GNSQD, lookupd: bool = False) -> Iterator[Daemon]:
     """A daemon that serves, with flags as on its command line; stopped and removed at the end. StartFailed.
 
-    `command` is how to start it, to run the same tests with another nsqd.
+    `command` is how to start it, to run the same tests with another nsqd; `lookupd` adds nsqlookupd to the process.
     """
     with tempfile.TemporaryDirectory(prefix="gnsqd-") as directory:
-        daemon = Daemon(Path(directory) / "data", flags, command)
+        daemon = Daemon(Path(directory) / "data", flags, command, lookupd=lookupd)
         daemon.start()
         try:
             yield daemon

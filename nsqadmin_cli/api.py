@@ -13,7 +13,7 @@ import re
 import time
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, TypeVar
@@ -25,6 +25,15 @@ _LARGEST = 2**64  # no count of a Go program goes beyond its integers
 
 class ModelError(ValueError):
     """A JSON document is not one of this daemon; the text is the reason."""
+
+
+@contextmanager
+def expecting(what: str) -> Iterator[None]:
+    """Raises a ModelError if `with`, or a decorated function, reads JSON of another form."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
+        raise ModelError(f"it is not {what}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +131,8 @@ class NodeStats:
 
     def connections(self) -> dict[Connection, ClientStats]:
         """The consumers, by the identity of their connection."""
-        return {
-            (topic, channel.channel_name, client.remote_address, client.connect_ts): client
-            for topic, channel in self.channels()
-            for client in channel.clients or ()
-        }
+        clients = ((topic, one.channel_name, client) for topic, one in self.channels() for client in one.clients or ())
+        return {(*place, client.remote_address, client.connect_ts): client for *place, client in clients}  # type: ignore[misc]
 
     @classmethod
     def from_json(cls, data: object, moment: float = 0.0) -> "NodeStats":
@@ -183,6 +189,40 @@ class Producer:
         return tuple(found)
 
 
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A queue that is not empty; `channel` is "" for a topic's own, `remark` the reason if it is not consumed."""
+
+    topic: str
+    channel: str
+    messages: int
+    remark: str
+
+    def __str__(self) -> str:
+        name = f"{self.topic}:{self.channel}" if self.channel else self.topic
+        return f"{name} {self.messages:,}{f' ({self.remark})' if self.remark else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class DrainState:
+    """A drain as gnsqd has it; `remaining` ns are left until it exits in any case. `holding`: the fullest queues."""
+
+    draining: bool
+    remaining: int
+    messages: int
+    holding: tuple[Holder, ...]
+
+    @classmethod
+    def from_json(cls, data: Any) -> "DrainState":
+        """ModelError."""
+        with expecting("a state of a drain"):
+            holding = tuple(Holder(*scalars(Holder, one)) for one in data["holding"])
+            state = cls(*scalars(cls, data), holding)  # type: ignore[call-arg]
+            if min(state.messages, state.remaining) < 0:
+                raise ValueError
+            return state
+
+
 def located(producers: Iterable[Producer]) -> Iterator[tuple[Address, Producer]]:
     """The producers whose HTTP address is valid; Cluster.nsqds reports the others."""
     for producer in producers:
@@ -209,9 +249,8 @@ def _topic(data: object) -> TopicStats:
     channels = []
     for item in _list(topic, "channels", ("topic", name)) or ():
         channel = _object(item, inner)
-        latency = _latency(channel, inner)
-        clients = _clients(channel, "clients", inner)
-        channels.append(ChannelStats(*scalars(ChannelStats, channel, inner), latency, clients))  # type: ignore[call-arg]
+        nested = _latency(channel, inner), _clients(channel, "clients", inner)
+        channels.append(ChannelStats(*scalars(ChannelStats, channel, inner), *nested))  # type: ignore[call-arg]
     return TopicStats(*values, _latency(topic, ("topic", name)), tuple(channels))  # type: ignore[call-arg]
 
 
@@ -284,6 +323,8 @@ def _text(where: Where) -> str:
 T = TypeVar("T")
 
 Action = Literal["create", "delete", "empty", "pause", "unpause"]
+Query = Mapping[str, str] | None
+Reasons = Mapping[str, str] | None  # of a NodeError in place of Refused, by its code or status
 
 
 class Peer:
@@ -295,18 +336,14 @@ class Peer:
 
     def __init__(self, address: Address, http: HTTPClient) -> None:
         self.address = address
+        self.timeout = http.timeout  # seconds for a whole answer
         self._http = http
 
     def __str__(self) -> str:
         return str(self.address)
 
-    @property
-    def timeout(self) -> float:
-        """Timeout in seconds for a whole answer."""
-        return self._http.timeout
-
     def request(
-        self, method: str, path: str, body: bytes | None = None, *, query: Mapping[str, str] | None = None
+        self, method: str, path: str, body: bytes | None = None, *, query: Query = None, reasons: Reasons = None
     ) -> bytes:
         """The body of a 200 answer."""
         # Names from a command line may be any bytes, which Python carries as surrogates.
@@ -314,30 +351,30 @@ class Peer:
         try:
             return self._http.answer(self.address, method, target, body, program=self.program)[1]
         except Refused as error:
-            if error.code == "NOT_FOUND" and self._is_another():
-                raise NodeError(self.program, self.address, self._mistake) from None
-            raise
+            failure: NodeError = error
+            if error.code == "NOT_FOUND":
+                with suppress(NodeError):
+                    self._http.answer(self.address, "GET", self._elsewhere, program=self.program)
+                    failure = NodeError(self.program, self.address, self._mistake)
+            known = (reasons or {}).get(error.code) or (reasons or {}).get(str(error.status))
+            if known and failure is error:
+                failure = NodeError(self.program, self.address, known)
+            raise failure from None
 
-    def _is_another(self) -> bool:
-        try:
-            self._http.answer(self.address, "GET", self._elsewhere, program=self.program)
-        except NodeError:
-            return False
-        return True
-
-    def ask(self, path: str, read: Callable[[object], T], query: Mapping[str, str] | None = None) -> T:
+    def ask(
+        self, path: str, read: Callable[[object], T], query: Query = None, method: str = "GET", reasons: Reasons = None
+    ) -> T:
         """The JSON at `path`, parsed by `read`, whose ModelError becomes a NodeError."""
-        return self._read(self.request("GET", path, query=query), read)
+        return self._read(self.request(method, path, query=query, reasons=reasons), read)
 
     def _read(self, body: bytes, read: Callable[[object], T]) -> T:
         try:
             return read(json.loads(body))
         except ModelError as error:
             reason = f"answered JSON that is not an {self.program}'s: {error}"
-            raise NodeError(self.program, self.address, reason) from None
         except (ValueError, RecursionError):
             reason = f"answered something that is not JSON; is this the HTTP address of an {self.program}?"
-            raise NodeError(self.program, self.address, reason) from None
+        raise NodeError(self.program, self.address, reason)
 
     def act(self, action: Action, topic: str, channel: str = "") -> None:
         """Perform an operation on a topic or channel; nsqlookupds only create and delete. Refused if it does not exist,
@@ -366,20 +403,15 @@ class Nsqd(Peer):
 
     def tcp_address(self) -> tuple[str, int]:
         """The TCP address of this node, on the host of its HTTP address, which this machine can reach."""
-        info = self.ask("/info", lambda data: Info(*scalars(Info, data)))
-        if info.tcp_port < 1:
+        port = self.ask("/info", lambda data: Info(*scalars(Info, data)).tcp_port)
+        if port < 1:
             raise NodeError(self.program, self.address, "does not have a TCP port, only a unix socket")
-        return self.address.host or "127.0.0.1", info.tcp_port
+        return self.address.host or "127.0.0.1", port
 
     def stats(self, *, topic: str = "", channel: str = "", clients: bool = False) -> NodeStats:
         """Topics and channels, all or those of the given names (an empty name does not filter)."""
-        query = {
-            "format": "json",
-            "include_clients": str(clients).lower(),
-            "include_mem": "false",
-            "topic": topic,
-            "channel": channel,
-        }
+        query = {"format": "json", "include_clients": str(clients).lower(), "include_mem": "false"}
+        query |= {"topic": topic, "channel": channel}
         body = self.request("GET", "/stats", query=query)
         moment = time.monotonic()  # before the document is parsed, which takes long for many nodes together
         return self._read(body, lambda data: NodeStats.from_json(data, moment))
@@ -403,27 +435,23 @@ class Nsqd(Peer):
 
     def get_config(self, option: str) -> str:
         """The value of an option by its config key, as nsqd writes it: plain text or JSON. Code INVALID_OPTION."""
-        return self.request("GET", f"/config/{urllib.parse.quote(option, safe='')}").decode("utf-8", "replace")
+        return self._config("GET", option)
 
-    def set_config(self, option: str, value: str) -> str:
+    def set_config(self, option: str, value: str, reasons: Reasons) -> str:
         """Change an option; returns the new value. Codes INVALID_OPTION and INVALID_VALUE."""
-        target = f"/config/{urllib.parse.quote(option, safe='')}"
-        return self.request("PUT", target, value.encode("utf-8", "surrogateescape")).decode("utf-8", "replace")
+        return self._config("PUT", option, value.encode("utf-8", "surrogateescape"), reasons=reasons)
 
-    def drain(self, method: Literal["GET", "POST", "DELETE"]) -> dict[str, Any]:
-        """Query, start or cancel a drain. Only gnsqd supports this; other daemons answer 404, a Refused."""
+    def _config(self, method: str, option: str, *value: bytes, **more: Any) -> str:
+        path = f"/config/{urllib.parse.quote(option, safe='')}"
+        return self.request(method, path, *value, **more).decode("utf-8", "replace")
 
-        def read(data: object) -> dict[str, Any]:
-            if not isinstance(data, dict) or not isinstance(data.get("draining"), bool):
-                raise ModelError("it is not a state of a drain")
-            return data
-
-        return self._read(self.request(method, "/drain"), read)
+    def drain(self, method: Literal["GET", "POST", "DELETE"]) -> DrainState:
+        """Query, start or cancel a drain, which only gnsqd supports."""
+        reasons = {"404": "cannot drain: only gnsqd can", "EXITING": "is already exiting"}
+        return self.ask("/drain", DrainState.from_json, None, method, reasons=reasons)
 
 
 class Lookupd(Peer):
-    """One nsqlookupd."""
-
     program = "nsqlookupd"
     _elsewhere = "/stats?topic=-"
     _mistake = "it is an nsqd; name it with --nsqd-http-address"

@@ -8,21 +8,20 @@ Files and standard input are read incrementally; at most one line is kept in mem
 
 import json
 import os
-import re
 import stat
-import struct
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from typing import Any, BinaryIO
+from contextlib import AbstractContextManager, suppress
+from typing import Any, BinaryIO, NamedTuple
 
+from gnsqd.names import is_valid_name
 from nsqadmin_cli.errors import AdminError, reason_of
 from nsqadmin_cli.message import Message, body_of
 from nsqadmin_cli.output import Advance
 from nsqadmin_cli.units import plural
 
-STDIN = "-"
+DASH = "-"  # input or output, as a path
 _PIECE = 1 << 20  # bytes read, or unpacked, at once
 _GZIP = b"\x1f\x8b"
 
@@ -34,24 +33,23 @@ class InputError(AdminError):
 def size_of(path: str) -> int | None:
     """The number of bytes to read; None if unknown, as for a pipe."""
     try:
-        return (os.path.getsize(path) if path != STDIN else 0) or None
+        return (os.path.getsize(path) if path != DASH else 0) or None
     except OSError:
         return None
 
 
 def read_pieces(path: str) -> Iterator[bytes]:
     """The content of a file, or of standard input for `-`, as it arrives. InputError."""
+    descriptor = -1
     try:
-        descriptor = sys.stdin.fileno() if path == STDIN else os.open(path, os.O_RDONLY)
-    except (OSError, ValueError, AttributeError) as error:
-        raise InputError(f"cannot read {name_of(path)}: {_reason_to_read(error)}") from None
-    try:
+        descriptor = sys.stdin.fileno() if path == DASH else os.open(path, os.O_RDONLY)
         while data := os.read(descriptor, _PIECE):
             yield data
-    except OSError as error:
-        raise InputError(f"cannot read {name_of(path)}: {_reason_to_read(error)}") from None
+    except (OSError, ValueError, AttributeError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or "it is closed"
+        raise InputError(f"cannot read {name_of(path)}: {reason.lower()}") from None
     finally:
-        if path != STDIN:
+        if path != DASH and descriptor >= 0:
             os.close(descriptor)
 
 
@@ -71,13 +69,9 @@ def spread(advance: Advance, size: int, count: int) -> Advance:
 def unpack(pieces: Iterable[bytes], path: str) -> Iterator[tuple[bytes, int]]:
     """`pieces`, decompressed if they begin like a gzip file, each with its size in bytes of the file. InputError."""
     unpacker = None
-    first = True
-    whole = True
-    for piece in pieces:
-        if first:
-            first = False
-            if piece.startswith(_GZIP):
-                unpacker = zlib.decompressobj(31)
+    for number, piece in enumerate(pieces):
+        if number == 0 and piece.startswith(_GZIP):
+            unpacker = zlib.decompressobj(31)
         if unpacker is None:
             yield piece, len(piece)
             continue
@@ -92,11 +86,10 @@ def unpack(pieces: Iterable[bytes], path: str) -> Iterator[tuple[bytes, int]]:
             rest = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
             taken += len(piece) - len(rest)
             piece = rest
-            whole = unpacker.eof
             if data:
                 yield data, taken
                 taken = 0
-    if not whole:
+    if unpacker is not None and not unpacker.eof:
         raise InputError(f"{name_of(path)} is truncated")
 
 
@@ -124,7 +117,6 @@ class Splitter:
         return parts
 
     def rest(self) -> bytes:
-        """The rest behind the last delimiter."""
         return b"".join(self._pieces)
 
     def _hold(self, data: bytes) -> None:
@@ -137,43 +129,29 @@ class Splitter:
 
 
 def name_of(path: str) -> str:
-    return "standard input" if path == STDIN else path
+    return "standard input" if path == DASH else path
 
 
-def _reason_to_read(error: BaseException) -> str:
-    return ((error.strerror if isinstance(error, OSError) else None) or "it is closed").lower()
-
-
-STDOUT = "-"
 LONGEST_LINE = 256 * 1024 * 1024  # bytes
 _BEGINNING = b'{"topic": "'  # of each line that is written here
-_TOPIC = re.compile(r"(?=.{1,64}\Z)[.a-zA-Z0-9_-]+(#ephemeral)?")
 
 
-class ArchiveError(AdminError):
-    """A file cannot be written."""
-
-
-class ArchiveWriter:
+class ArchiveWriter(AbstractContextManager["ArchiveWriter"]):
     """Writes to `path`, or to standard output for `-`; `with` closes it. `append`: to an existing file."""
 
     def __init__(self, path: str, *, append: bool = False) -> None:
         self.path = path
         self.messages = 0
-        self._packer = _Packer() if path.endswith(".gz") else None
+        self._packer = zlib.compressobj(wbits=31) if path.endswith(".gz") else None
         self._whole = True  # nothing was written in part
         self._safe = 0  # bytes of the file that are whole lines on disk
         self._regular = False
-        self._file: BinaryIO
-        if path == STDOUT:
-            self._file = sys.stdout.buffer
-            return
         try:
-            self._file = self._open(append)
+            self._file = sys.stdout.buffer if path == DASH else self._open(append)
         except FileExistsError:
-            raise ArchiveError(f"{path} already exists; --append adds to it") from None
+            raise AdminError(f"{path} already exists; --append adds to it") from None
         except OSError as error:
-            raise ArchiveError(f"cannot write {path}: {reason_of(error)}") from None
+            raise AdminError(f"cannot write {path}: {reason_of(error)}") from None
 
     def _open(self, append: bool) -> BinaryIO:
         try:
@@ -193,42 +171,38 @@ class ArchiveWriter:
         return file
 
     def _whole_size(self, size: int) -> int:
-        """Where to append in a file of `size` bytes; ArchiveError if the result could not be read."""
+        """Where to append in a file of `size` bytes; AdminError if the result could not be read."""
         with open(self.path, "rb") as file:
             packed = file.read(2) == _GZIP
             if size and packed != (self._packer is not None):
-                raise ArchiveError(f"{self.path} is {'' if packed else 'not '}compressed, which contradicts its name")
+                raise AdminError(f"{self.path} is {'' if packed else 'not '}compressed, which contradicts its name")
             if packed:
                 try:
                     for _ in unpack(read_pieces(self.path), self.path):
                         pass
                 except InputError as error:
-                    raise ArchiveError(f"{error}; save to another file") from None
+                    raise AdminError(f"{error}; save to another file") from None
                 return size
-            return self._cut_line(file, size)
-
-    def _cut_line(self, file: BinaryIO, size: int) -> int:
-        """The end of the last whole line. A partial line of a killed run was not finished, and is delivered again."""
-        begin = size
-        while begin:
-            end, begin = begin, max(0, begin - _PIECE)
+            begin = size
+            while begin:
+                end, begin = begin, max(0, begin - _PIECE)
+                file.seek(begin)
+                if (last := file.read(end - begin).rfind(b"\n")) >= 0:
+                    begin += last + 1
+                    break
             file.seek(begin)
-            last = file.read(end - begin).rfind(b"\n")
-            if last >= 0:
-                begin += last + 1
-                break
-        file.seek(begin)
-        if not file.read(len(_BEGINNING)).startswith(_BEGINNING[: size - begin]):
-            raise ArchiveError(f"{self.path} ends in the middle of a line; save to another file")
-        return begin
+            # A partial line of a killed run was not finished, and is delivered again.
+            if not file.read(len(_BEGINNING)).startswith(_BEGINNING[: size - begin]):
+                raise AdminError(f"{self.path} ends in the middle of a line; save to another file")
+            return begin
 
     def write(self, messages: Iterable[Message]) -> None:
-        """Append a line for each, durably; ArchiveError."""
+        """Append a line for each, durably; AdminError."""
         lines = [json.dumps(message.document()) for message in messages]
         data = "".join(f"{line}\n" for line in lines).encode()
-        self._put(data if self._packer is None else self._packer.pack(data))
-        if self._packer is not None:
-            self._packer.count(data)
+        packer = self._packer and self._packer.copy()  # if writing fails, the file ends behind what was packed before
+        self._put(packer.compress(data) + packer.flush(zlib.Z_SYNC_FLUSH) if packer else data)
+        self._packer = packer
         self.messages += len(lines)
 
     def _put(self, data: bytes) -> None:
@@ -244,28 +218,24 @@ class ArchiveWriter:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise ArchiveError(f"cannot write {self.path}: {reason_of(error)}") from None
+            raise AdminError(f"cannot write {self.path}: {reason_of(error)}") from None
         self._whole = True
 
     def __exit__(self, kind: object, *error: object) -> None:
         try:
             self._cut()
             if self._packer is not None and self._whole and self.messages:
-                with suppress(*((ArchiveError,) if kind else ())):  # that it is full has been reported
-                    self._put(self._packer.end())
+                with suppress(*((AdminError,) if kind else ())):  # that it is full has been reported
+                    self._put(self._packer.flush())
         finally:
-            if self.path != STDOUT:
+            if self.path != DASH:
                 self._cut()
                 self._file.close()
             if self._regular and not self._safe:
                 with suppress(OSError):
                     os.unlink(self.path)
 
-    def __enter__(self) -> "ArchiveWriter":
-        return self
-
     def _cut(self) -> None:
-        """Remove what was partly written."""
         if self._regular and not self._whole:
             with suppress(OSError):
                 os.ftruncate(self._file.fileno(), self._safe)
@@ -273,38 +243,12 @@ class ArchiveWriter:
                 self._whole = True
 
 
-class _Packer:
-    """Writes a gzip file that can be ended behind any data that was counted, even if more was compressed after it."""
-
-    def __init__(self) -> None:
-        self._deflate = zlib.compressobj(wbits=-15)
-        self._head = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
-        self._crc = 0
-        self._size = 0
-
-    def pack(self, data: bytes) -> bytes:
-        head, self._head = self._head, b""
-        return head + self._deflate.compress(data) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
-
-    def count(self, data: bytes) -> None:
-        """`data` is in the file."""
-        self._crc = zlib.crc32(data, self._crc)
-        self._size += len(data)
-
-    def end(self) -> bytes:
-        """A last, empty block, and the trailer of RFC 1952."""
-        return b"\x03\x00" + struct.pack("<II", self._crc, self._size & 0xFFFFFFFF)
-
-
-class ArchivedLine:
+class ArchivedLine(NamedTuple):
     """A message of a file: its topic and body."""
 
-    __slots__ = ("body", "number", "topic")
-
-    def __init__(self, number: int, topic: str, body: bytes) -> None:
-        self.number = number
-        self.topic = topic
-        self.body = body
+    number: int
+    topic: str
+    body: bytes
 
 
 def read_archive(path: str, *, start: int = 1) -> Iterator[tuple[list[ArchivedLine], int]]:
@@ -340,7 +284,7 @@ def _parse(number: int, text: bytes, path: str) -> ArchivedLine | None:
     if not isinstance(document, dict):
         raise InputError(f"line {number:,} of {name_of(path)} is not a JSON object")
     topic = document.get("topic")
-    if topic is not None and not (isinstance(topic, str) and _TOPIC.fullmatch(topic)):
+    if topic is not None and not (isinstance(topic, str) and is_valid_name(topic)):
         raise InputError(f'line {number:,} of {name_of(path)}: "topic" is not a valid topic name')
     try:
         body = body_of(document)

@@ -31,16 +31,13 @@ class LazyGroup(click.Group):
         for section, entries in SECTIONS.items():
             for entry in entries:
                 words = entry.words.split()
-                if first and (words[0] != first or len(words) < 2):
-                    continue
-                name = words[1] if first else words[0]
-                self._entries[name] = entry
-                listed = self._sections.setdefault("Commands" if first else section, [])
-                if name not in listed:
-                    listed.append(name)
+                name = words[1] if first and words[0] == first else "" if first else words[0]
+                if name and name not in self._entries:
+                    self._entries[name] = entry
+                    self._sections.setdefault("Commands" if first else section, []).append(name)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(dict.fromkeys(name for names in self._sections.values() for name in names))
+        return list(self._entries)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         entry = self._entries.get(name)
@@ -48,35 +45,25 @@ class LazyGroup(click.Group):
             return None
         if not self.first and " " in entry.words:
             return LazyGroup(name, first=name, help=GROUPS[name])
-        loaded = getattr(importlib.import_module(f"nsqadmin_cli.commands.{entry.module}"), entry.attribute)
+        module = entry.module if "." in entry.module else f"nsqadmin_cli.commands.{entry.module}"
+        loaded = getattr(importlib.import_module(module), entry.attribute)
         assert isinstance(loaded, click.Command)
         return loaded
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name = args[0]
         if not ctx.resilient_parsing and not name.startswith("-") and name not in self._entries:
             ctx.fail(f"No such command {printable(name)!r}{suggestion(name, self._entries) or '.'}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        told = set()
         for section, names in self._sections.items():
-            records = []
-            for name in names:
-                if name not in told:
-                    told.add(name)
-                    records.append((name, self._summary(ctx, name, formatter.width)))
-            if records:
-                with formatter.section(section):
-                    formatter.write_dl(records)
-
-    def _summary(self, ctx: click.Context, name: str, width: int) -> str:
-        if summary := self._entries[name].summary:
-            return summary
-        found = self.get_command(ctx, name)
-        return found.get_short_help_str(width) if found is not None else ""
+            with formatter.section(section):
+                summaries = {name: self._entries[name].summary for name in names}
+                for name in names:
+                    if not summaries[name] and (found := self.get_command(ctx, name)) is not None:
+                        summaries[name] = found.get_short_help_str(formatter.width)
+                formatter.write_dl(list(summaries.items()))
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -98,7 +85,6 @@ def cli() -> None:
 
 
 def main() -> NoReturn:
-    """Run the command line of this process."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # names may have characters that the encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -107,7 +93,7 @@ def main() -> NoReturn:
         error.show()
         status = error.exit_code
     except (AdminError, StorageError) as error:
-        report([error])
+        report([*error.causes, error] if isinstance(error, AdminError) else [error])
         status = error.exit_code if isinstance(error, AdminError) else ExitCode.FAILED
     except click.Abort:
         status = ExitCode.INTERRUPTED

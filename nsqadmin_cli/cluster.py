@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 from nsqadmin_cli.api import Lookupd, Nsqd, Peer, Producer
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.http_client import TLS, Address, HTTPClient, NodeError, timed_out
+from nsqadmin_cli.http_client import Address, HTTPClient, NodeError, timed_out
+from nsqadmin_cli.table import failed
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Peer)
@@ -30,41 +31,28 @@ _GRACE = 0.5  # seconds that the HTTP client has to report the time-out itself
 class Cluster:
     """Owns the HTTP client and the list of nodes."""
 
-    def __init__(
-        self,
-        nsqds: Iterable[Address],
-        lookupds: Iterable[Address],
-        timeout: float,
-        tls: TLS | None = None,
-        token_file: str = "",
-    ) -> None:
-        """A node given twice is one node, or its counts would double. `timeout` in seconds for each answer."""
-        self.timeout = timeout
+    def __init__(self, nsqds: Iterable[Address], lookupds: Iterable[Address], http: HTTPClient) -> None:
+        """A node given twice is one node, or its counts would double."""
+        self.timeout = http.timeout  # seconds for each answer
         self.waiting: Waiting | None = None
-        self.http = HTTPClient(timeout, tls, token_file)
+        self.http = http
         self.lookupds = [Lookupd(address, self.http) for address in dict.fromkeys(lookupds)]
         self.lookupd_errors: list[NodeError] = []
         self.listed: dict[Address, tuple[Producer, ...]] = {}  # what each nsqlookupd answered last
         self._named = [Nsqd(address, self.http) for address in dict.fromkeys(nsqds)]
 
     def nsqds(self) -> list[Nsqd]:
-        """The nodes given, then those listed by the nsqlookupds, by address; queries nsqlookupds at each call.
-
-        An nsqlookupd that does not answer is added to `lookupd_errors`; AdminError if none answers and no node was
-        given.
-        """
+        """The nodes given, then those listed by the nsqlookupds, by address; queries nsqlookupds at each call. One that
+        does not answer is added to `lookupd_errors`; AdminError if none answers and no node was given."""
         nodes = {node.address: node for node in self._named}
         found: dict[Address, Nsqd] = {}
         for lookupd, producers in self._ask_for_producers().items():
             for producer in producers:
                 try:
-                    address = producer.http_address
+                    found[producer.http_address] = Nsqd(producer.http_address, self.http)
                 except ValueError as error:
                     self.lookupd_errors.append(NodeError("nsqlookupd", lookupd, f"lists a node at {error}"))
-                    continue
-                found[address] = Nsqd(address, self.http)
-        for address in sorted(found):
-            nodes.setdefault(address, found[address])
+        nodes |= {address: found[address] for address in sorted(found) if address not in nodes}
         return list(nodes.values())
 
     def producers(self) -> list[Producer]:
@@ -99,7 +87,7 @@ def ask_all(
     futures: dict[Address, Future[T]] = {}
     for peer in peers:
         futures[peer.address] = Future()
-        threading.Thread(target=_answer, args=(futures[peer.address], question, peer), daemon=True).start()
+        threading.Thread(target=answer, args=(futures[peer.address], question, peer), daemon=True).start()
     pending = set(futures.values())
     if waiting is not None:
         pending = wait(pending, min(timeout + _GRACE, _PATIENCE)).not_done
@@ -120,7 +108,8 @@ def ask_all(
     return answers
 
 
-def _answer(future: "Future[T]", question: Callable[[P], T], peer: P) -> None:
+def answer(future: "Future[T]", question: Callable[[P], T], peer: P) -> None:
+    """Put the answer, or whatever was raised, into `future`."""
     try:
         future.set_result(question(peer))
     except BaseException as error:
@@ -128,12 +117,11 @@ def _answer(future: "Future[T]", question: Callable[[P], T], peer: P) -> None:
 
 
 def values_of(answers: Answers[T]) -> dict[Address, T]:
-    """The answers without errors."""
     return {address: answer for address, answer in answers.items() if not isinstance(answer, NodeError)}
 
 
 def by_node(
-    answers: Answers[T],
+    answers: Mapping[Any, T | NodeError],
     keys: Callable[[T], Mapping[str, object]] = lambda answer: {},
     failed: Mapping[str, object] = {},
 ) -> list[dict[str, Any]]:
@@ -142,6 +130,14 @@ def by_node(
         {"address": str(address)}
         | ({"error": answer.reason, **failed} if isinstance(answer, NodeError) else {"error": None, **keys(answer)})
         for address, answer in answers.items()
+    ]
+
+
+def rows_of(kind: Callable[..., T], answers: Answers[T]) -> list[T]:
+    """The answers, which are rows; a row of this kind with the reason for each error."""
+    return [
+        kind(str(at), result=failed(one.reason), error=one.reason) if isinstance(one, NodeError) else one
+        for at, one in answers.items()
     ]
 
 

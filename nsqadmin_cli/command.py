@@ -9,11 +9,12 @@ import functools
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import click
 
+from gnsqd.names import is_valid_name
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.completion import MISSPELT, complete_channels, complete_contexts, complete_topics
 from nsqadmin_cli.context import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ClusterSettings, take_settings
@@ -22,20 +23,42 @@ from nsqadmin_cli.output import Confirm, Output, OutputFormat, progress
 from nsqadmin_cli.units import parse_duration, printable
 
 Function = Callable[..., Any]
+_WHICH_NODES = "Which nodes"
 
 
 class AdminOption(click.Option):
-    """An option that help lists under `section`, with its default."""
+    """An option that help lists under `section`, with its default; those to select nodes also have a variable."""
 
-    def __init__(self, *args: Any, section: str = "Options", **attributes: Any) -> None:
+    def __init__(self, names: list[str], *, section: str = "Options", **attributes: Any) -> None:
         attributes.setdefault("show_default", bool(attributes.get("default")))
-        if "metavar" not in attributes:
-            attributes["metavar"] = _METAVARS.get(type(attributes.get("type")))
-        super().__init__(*args, **attributes)
+        if isinstance(attributes.get("type"), click.IntRange | click.FloatRange):
+            attributes.setdefault("metavar", "N")
+        if section == _WHICH_NODES:
+            attributes["envvar"] = f"GNSQADMIN_{names[0].removeprefix('--').replace('-', '_').upper()}"
+        super().__init__(names, **attributes)
         self.section = section
 
 
-option = functools.partial(click.option, cls=AdminOption)
+def option(help: str, type: click.ParamType[Any] | None = None, *names: str, **more: Any) -> Any:
+    """As the default of a function's parameter: it is an option, by default named like it."""
+    return lambda key: AdminOption([*(names or [f"--{key.replace('_', '-')}"]), key], help=help, type=type, **more)
+
+
+def flag(help: str, *names: str, **attributes: Any) -> Any:
+    """As `option`, without a value: False unless it is given."""
+    return option(help, None, *names, is_flag=True, **attributes)
+
+
+def argument(type: click.ParamType[Any] | None = None, **attributes: Any) -> Any:
+    """As the default of a function's parameter: it is an argument."""
+    return lambda name: click.Argument([name], type=type, **attributes)
+
+
+class Combined(NamedTuple):
+    """As the default of a function's parameter: it is made of the parsed values of these options, which are removed."""
+
+    make: Callable[[dict[str, Any]], Any]
+    options: Mapping[str, Any]  # by name, made by `option`
 
 
 class AdminCommand(click.Command):
@@ -78,200 +101,155 @@ class AdminCommand(click.Command):
 
 
 def command(
-    name: str,
-    *,
-    examples: str,
-    document: str | Sequence[str] = (),
-    cls: type[AdminCommand] = AdminCommand,
-    patterns: bool = False,
+    *, examples: str, document: str | Sequence[str] = (), cls: type[AdminCommand] = AdminCommand, patterns: bool = False
 ) -> Callable[[Function], AdminCommand]:
-    """A decorator instead of click.command: `name` is the last word of the command.
+    """A decorator instead of click.command: the function's name is the last word of the command.
 
-    A parameter of the function that is named like one of `_SHARED` gets its value, and the command gets its options. A
-    topic or channel without an option or argument of its own is an argument, before others; with `patterns` it may be a
-    shell pattern, and both may be one argument, TOPIC/CHANNEL. The function returns the exit code, or None for 0.
+    The parameters of the function have the results of `option` or `argument`, or a Combined, as defaults. One that is
+    named like one of `_SHARED` needs none; nor does a topic or channel, which is an argument: with `patterns` it may be
+    a shell pattern, and both may be one argument, TOPIC/CHANNEL. The function returns the exit code, or None for 0.
     """
     parts = [document] if isinstance(document, str) else document
 
     def make(function: Function) -> AdminCommand:
-        parameters = inspect.signature(function).parameters
-        wanted = [shared for shared in _SHARED if shared in parameters]
+        declared = {one.name: one.default for one in inspect.signature(function).parameters.values()}
+        names = [one for one in ("topic", "channel") if declared.get(one) is inspect.Parameter.empty]
+        shared = {one: found for one, found in _SHARED.items() if one in declared}
+        own = {one: found for one, found in declared.items() if one not in shared}
+        own |= {one: argument(Name(one)) for one in names}
 
         @functools.wraps(function)
         def called(*args: Any, **values: Any) -> Any:
-            for shared in wanted:
-                values[shared] = _SHARED[shared][0](values)
+            for one, found in (own | shared).items():
+                if isinstance(found, Combined):
+                    values[one] = found.make(values)
             if patterns and "channel" in values:
-                values["topic"], values["channel"] = _topic_and_channel(values["topic"], values["channel"])
+                topic, slash, second = values["topic"].partition("/")
+                if bool(slash) == (values["channel"] is not None):
+                    raise click.UsageError("give TOPIC and CHANNEL, or TOPIC/CHANNEL.")
+                values |= {"topic": topic, "channel": values["channel"] or second}
             return function(*args, **values)
 
-        made = click.command(name, cls=cls, examples=examples, document=parts)(called)
-        own = [param.name for param in made.params]
-        names = [argument for argument in _NAMES if argument in parameters and argument not in own]
-        made.params[:0] = [click.Argument([argument], **_NAMES[argument]) for argument in names]
+        params: list[click.Parameter] = []
+        for one, found in (own | shared).items():
+            options = found.options if isinstance(found, Combined) else {one: found}
+            params += [declare(key) for key, declare in options.items()]
+        name = function.__name__.rstrip("_").replace("_", "-")
+        made = click.command(name, cls=cls, params=params, examples=examples, document=parts)(called)
         if patterns:
             topic, *channel = made.params[: len(names)]
             topic.type = Name("topic", pattern=True, path=bool(channel))
-            for argument in channel:
-                argument.type, argument.required = Name("channel", pattern=True), False
+            for second in channel:
+                second.type, second.required = Name("channel", pattern=True), False
             subject = "TOPIC and CHANNEL, or TOPIC/CHANNEL as one argument," if channel else "TOPIC"
-            made.help = (
-                f"{made.help}\n\n{subject} may be a pattern such as 'orders*': all matches are shown, and "
-                "changed after confirmation."
-            )
-        made.params += [option for shared in wanted for option in _SHARED[shared][1]]
+            shown = "all matches are shown, and changed after confirmation."
+            made.help = f"{made.help}\n\n{subject} may be a pattern such as 'orders*': {shown}"
         return made
 
     return make
 
 
-def _topic_and_channel(topic: str, channel: str | None) -> tuple[str, str]:
-    """The two names of the arguments; UsageError."""
-    topic, slash, second = topic.partition("/")
-    if bool(slash) == (channel is not None):
-        raise click.UsageError("give TOPIC and CHANNEL, or TOPIC/CHANNEL.")
-    return topic, channel or second
+class Parsed(click.ParamType[Any]):
+    """A text that `parse` turns into a value, or raises ValueError with a readable text."""
 
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self.parse = parse
 
-class Duration(click.ParamType[float]):
-    """A span of time in seconds, as a number or a text such as 250ms, 1h30m; more than 0 and at most `largest`."""
-
-    name = "duration"
-
-    def __init__(self, largest: float = 86400.0) -> None:
-        self.largest = largest
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            seconds = parse_duration(value)
+            return self.parse(value) if isinstance(value, str) else value
         except ValueError as error:
             self.fail(str(error), param, ctx)
-        if not 0 < seconds <= self.largest:
-            self.fail(f"{value} must be more than 0 and at most {self.largest:g} seconds.", param, ctx)
+
+
+def duration(largest: float = 86400.0) -> Parsed:
+    """A span of time in seconds, as a number or a text such as 250ms, 1h30m; more than 0 and at most `largest`."""
+
+    def parse(text: str) -> float:
+        seconds = parse_duration(text)
+        if not 0 < seconds <= largest:
+            raise ValueError(f"{text} must be more than 0 and at most {largest:g} seconds.")
         return seconds
 
+    return Parsed("duration", parse)
 
-class Name(click.ParamType[str]):
+
+class Name(Parsed):
     """A valid name of a topic or channel; with `pattern`, also a shell pattern; with `path`, also TOPIC/CHANNEL."""
 
-    name = "name"
-
     def __init__(self, what: str, *, pattern: bool = False, path: bool = False) -> None:
+        super().__init__("name", self._parse)
         self.what = what
         self.pattern = pattern
         self.path = path
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        text = str(value)
+    def _parse(self, text: str) -> str:
         if self.path and "/" in text:
+            topic, _, channel = text.partition("/")
             kinds = Name("topic", pattern=self.pattern), Name("channel", pattern=self.pattern)
-            return "/".join(
-                kind.convert(part, param, ctx) for kind, part in zip(kinds, text.split("/", 1), strict=True)
-            )
+            return f"{kinds[0].parse(topic)}/{kinds[1].parse(channel)}"
         if self.pattern and len(text) <= 64 and re.fullmatch(r"[][.a-zA-Z0-9_#*?!-]*[*?[][][.a-zA-Z0-9_#*?!-]*", text):
             return text
-        if len(text) > 64 or not re.fullmatch(r"[.a-zA-Z0-9_-]+(#ephemeral)?", text):
+        if not is_valid_name(text):
             rule = "1 to 64 of a-z, A-Z, 0-9, '.', '_' and '-', optionally with #ephemeral at the end"
-            self.fail(f"{printable(repr(text), 100)} is not a valid {self.what} name: expected {rule}.", param, ctx)
+            raise ValueError(f"{printable(repr(text), 100)} is not a valid {self.what} name: expected {rule}.")
         return text
 
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem  # only a shell needs it
 
-class AddressType(click.ParamType[Address]):
-    name = "address"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Address:
-        try:
-            return value if isinstance(value, Address) else Address.parse(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+        complete = complete_topics if self.what == "topic" else complete_channels
+        return [CompletionItem(name) for name in complete(ctx, param, incomplete)]
 
 
-# Of the types of options, unless they have their own.
-_METAVARS: dict[type, str] = {
-    Duration: "DURATION",
-    Name: "NAME",
-    AddressType: "ADDRESS",
-    click.IntRange: "N",
-    click.FloatRange: "N",
-}
-
-
-def _where(option: str, metavar: str | None, help: str, *names: str, **attributes: Any) -> AdminOption:
-    """An option to select nodes or connect to them, with its variable."""
-    variable = f"GNSQADMIN_{option.removeprefix('--').replace('-', '_').upper()}"
-    if metavar == "FILE":
-        attributes["type"] = click.Path(dir_okay=False)
-    return AdminOption(
-        [option, *names], section="Which nodes", envvar=variable, metavar=metavar, help=help, **attributes
-    )
-
-
-_CLUSTER = (
-    _where(
-        "--nsqd-http-address",
-        "ADDRESS",
+ADDRESS = Parsed("address", Address.parse)
+_where = functools.partial(option, section=_WHICH_NODES)
+_FILE: dict[str, Any] = {"type": click.Path(dir_okay=False), "metavar": "FILE"}
+_CLUSTER = {
+    "nsqd_http_address": _where(
         "HTTP address of an nsqd: host:port, [ipv6]:port, http://host:port, https://host:port or unix:/path. "
         f"Repeat it for several nodes. Without any address, it is {DEFAULT_ADDRESS}.",
+        ADDRESS,
         multiple=True,
-        type=AddressType(),
     ),
-    _where(
-        "--lookupd-http-address",
-        "ADDRESS",
-        "HTTP address of an nsqlookupd, for all nodes that it lists. May be repeated.",
-        multiple=True,
-        type=AddressType(),
+    "lookupd_http_address": _where(
+        "HTTP address of an nsqlookupd, for all nodes that it lists. May be repeated.", ADDRESS, multiple=True
     ),
-    _where(
-        "--context",
-        "NAME",
+    "context_name": _where(
         "A saved context with addresses and the options below. See gnsqadmin context --help.",
-        "context_name",
+        None,
+        "--context",
+        metavar="NAME",
         shell_complete=complete_contexts,
     ),
-    _where(
-        "--timeout",
-        "DURATION",
+    "timeout": _where(
         f"Time limit for the whole answer of a node, for example 5 (seconds) or 500ms. [default: {DEFAULT_TIMEOUT:g}]",
-        type=Duration(3600),
+        duration(3600),
     ),
-    _where("--tls-ca", "FILE", "CA certificates in PEM format to trust for https, instead of the system's."),
-    _where("--tls-cert", "FILE", "Client certificate in PEM format."),
-    _where("--tls-key", "FILE", "Private key of the client certificate, unless --tls-cert contains it."),
-    _where("--tls-insecure", None, "Accept any certificate for https.", is_flag=True),
-    _where(
-        "--token-file",
-        "FILE",
-        "File whose first line is the token for gnsqds that require one. The token is not sent to nsqlookupds.",
+    "tls_ca": _where("CA certificates in PEM format to trust for https, instead of the system's.", **_FILE),
+    "tls_cert": _where("Client certificate in PEM format.", **_FILE),
+    "tls_key": _where("Private key of the client certificate, unless --tls-cert contains it.", **_FILE),
+    "tls_insecure": _where("Accept any certificate for https.", is_flag=True),
+    "token_file": _where(
+        "File whose first line is the token for gnsqds that require one. The token is not sent to nsqlookupds.", **_FILE
     ),
-)
-_OUTPUT = (
-    AdminOption(
-        ["-o", "--output", "output_format"],
-        section="Output",
-        type=click.Choice([form.value for form in OutputFormat]),
-        default=OutputFormat.TABLE.value,
-        help="Output format.",
-    ),
-    AdminOption(["--json", "as_json"], section="Output", is_flag=True, help="Same as -o json."),
-)
-_CONFIRM = (
-    AdminOption(
-        ["--yes", "-y"],
-        section="Confirmation",
-        is_flag=True,
-        help="Do not ask before messages are lost, or before all matches of a pattern are changed. Required for these "
+}
+_FORMATS = click.Choice([form.value for form in OutputFormat])
+_OUTPUT = {
+    "output_format": option("Output format.", _FORMATS, "-o", "--output", section="Output", default="table"),
+    "as_json": flag("Same as -o json.", "--json", section="Output"),
+}
+_confirm_flag = functools.partial(flag, section="Confirmation")
+_CONFIRM = {
+    "yes": _confirm_flag(
+        "Do not ask before messages are lost, or before all matches of a pattern are changed. Required for these "
         "without a terminal.",
+        "--yes",
+        "-y",
     ),
-    AdminOption(
-        ["--dry-run", "-n"],
-        section="Confirmation",
-        is_flag=True,
-        help="Only show the changes and the messages that would be lost.",
-    ),
-)
+    "dry_run": _confirm_flag("Only show the changes and the messages that would be lost.", "--dry-run", "-n"),
+}
 
 
 class Watch(NamedTuple):
@@ -281,14 +259,10 @@ class Watch(NamedTuple):
     times: int | None
 
 
-_WATCH = (
-    AdminOption(["--watch"], type=Duration(), help="Repeat at this interval, and show rates."),
-    AdminOption(
-        ["--count"],
-        type=click.IntRange(1),
-        help="Stop after N times. Without it, Ctrl-C stops.",
-    ),
-)
+_WATCH = {
+    "watch": option("Repeat at this interval, and show rates.", duration()),
+    "count": option("Stop after N times. Without it, Ctrl-C stops.", click.IntRange(1)),
+}
 
 
 def _watch(values: dict[str, Any]) -> Watch:
@@ -313,30 +287,17 @@ def _output(values: dict[str, Any]) -> Output:
     return Output(OutputFormat.JSON if values.pop("as_json") else form)
 
 
-def _confirm(values: dict[str, Any]) -> Confirm:
-    return Confirm(values.pop("yes"), values.pop("dry_run"))
-
-
-# The parameters that commands share: how a value is made of the parsed options, which are removed, and these.
-_SHARED: dict[str, tuple[Callable[[dict[str, Any]], Any], tuple[AdminOption, ...]]] = {
-    "watch": (_watch, _WATCH),
-    "confirm": (_confirm, _CONFIRM),
-    "settings": (_settings, _CLUSTER),
-    "cluster": (_cluster, _CLUSTER),
-    "output": (_output, _OUTPUT),
+# The parameters that commands share.
+_SHARED = {
+    "watch": Combined(_watch, _WATCH),
+    "confirm": Combined(lambda values: Confirm(*map(values.pop, _CONFIRM)), _CONFIRM),
+    "settings": Combined(_settings, _CLUSTER),
+    "cluster": Combined(_cluster, _CLUSTER),
+    "output": Combined(_output, _OUTPUT),
 }
 
 # Empty if it is not given.
-topic_option = option("--topic", default="", metavar="NAME", shell_complete=complete_topics, help="Only this topic.")
+topic_option = option("Only this topic.", default="", metavar="NAME", shell_complete=complete_topics)
 channel_option = option(
-    "--channel",
-    default="",
-    metavar="NAME",
-    shell_complete=complete_channels,
-    help="Only this channel, and the topics that have it.",
+    "Only this channel, and the topics that have it.", default="", metavar="NAME", shell_complete=complete_channels
 )
-# Valid names; the shell completes channels of the topic before them.
-_NAMES: dict[str, dict[str, Any]] = {
-    "topic": {"type": Name("topic"), "shell_complete": complete_topics},
-    "channel": {"type": Name("channel"), "shell_complete": complete_channels},
-}

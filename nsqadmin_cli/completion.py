@@ -31,7 +31,6 @@ def complete_channels(ctx: click.Context, param: click.Parameter, incomplete: st
 
 
 def complete_contexts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of saved contexts."""
     try:
         return sorted(name for name in load_contexts().contexts if name.startswith(incomplete))
     except AdminError:
@@ -39,7 +38,10 @@ def complete_contexts(ctx: click.Context, param: click.Parameter, incomplete: st
 
 
 def _names(ctx: click.Context, incomplete: str, topic: str, find: Callable[[NodeStats], Iterable[str]]) -> list[str]:
-    if not _settings_are_usable(ctx):
+    # click dropped what it could not parse; without that setting, other nodes would be asked.
+    given = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+    dropped = (name for name in CLUSTER_PARAMETERS if ctx.params.get(name) is None)
+    if MISSPELT in ctx.meta or any(ctx.get_parameter_source(name) in given for name in dropped):
         return []
     try:
         settings = take_settings(ctx, dict(ctx.params))
@@ -50,10 +52,3 @@ def _names(ctx: click.Context, incomplete: str, topic: str, find: Callable[[Node
         return sorted(name for name in found if name.startswith(incomplete) and name.isprintable())
     except AdminError:
         return []
-
-
-def _settings_are_usable(ctx: click.Context) -> bool:
-    """Whether click dropped none when it parsed what is to be completed: without it, other nodes would be asked."""
-    given = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
-    dropped = (name for name in CLUSTER_PARAMETERS if ctx.params.get(name) is None)
-    return MISSPELT not in ctx.meta and not any(ctx.get_parameter_source(name) in given for name in dropped)

@@ -1,55 +1,143 @@
 """Consuming topics from all nodes of a cluster that have them, for the commands that show, copy or save messages.
 
 A separate thread finds nodes and connects to them as long as the consumer exists, so new and returning nodes are
-joined. Messages are received and finished by the thread that owns the consumer. At its end, all unfinished messages are
-requeued at once.
+joined, each with one deadline from the host name lookup to the answer of SUB. Messages are received and finished by the
+thread that owns the consumer. At its end, all unfinished messages are requeued at once.
 
 `transfer` moves messages to another place without loss: each is finished only after it has arrived. If a run ends in
 between, messages in flight are delivered again, so there may be duplicates.
 """
 
-import functools
 import os
 import queue
+import re
 import selectors
 import signal
 import socket
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NoReturn
 
 import click
 
+from gnsq_shared.client import Client, Upgrade, reason
+from gnsqd.version import VERSION
 from nsqadmin_cli.api import NodeStats, Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
-from nsqadmin_cli.command import Function, Name, option
-from nsqadmin_cli.completion import complete_channels
-from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
-from nsqadmin_cli.http_client import Address, NodeError
-from nsqadmin_cli.output import Advance, Confirm, is_terminal, note, progress
-from nsqadmin_cli.snapshot import no_such
-from nsqadmin_cli.subscription import ConsumerOptions, Received, Subscription
-from nsqadmin_cli.units import plural, suggestion
+from nsqadmin_cli.command import Combined, Name, flag, option
+from nsqadmin_cli.errors import AdminError, NotFound
+from nsqadmin_cli.http_client import TLS, Address, NodeError, timed_out
+from nsqadmin_cli.message import Message
+from nsqadmin_cli.output import Advance, Confirm, note, progress
+from nsqadmin_cli.snapshot import names_of, no_such
+from nsqadmin_cli.units import grouped, plural, printable, suggestion
 
+_GOODBYE = 2.0  # seconds that a node has to confirm what was finished
 _RETRY = 2.0  # seconds until a node is tried again
 _DISCOVERY = 15.0  # seconds until nodes are looked for again
+
+
+@dataclass(frozen=True)
+class ConsumerOptions:
+    """`window` is the largest number of messages in flight, `sample_rate` 0 or the percentage of them to receive."""
+
+    channel: str
+    window: int
+    sample_rate: int = 0
+    auth_secret: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received(Message):
+    """An unfinished message of a subscription."""
+
+    subscription: "Subscription"
+
+
+class Subscription(Client):
+    """A connection to one node, whose errors are NodeErrors. `in_flight` has the ids of messages received and not
+    finished yet, `unfinished` those of messages finished after the node had given them to somebody else."""
+
+    largest_frame = 64 * 1024 * 1024
+    secret_option = "--auth-secret"
+
+    def __init__(self, node: Nsqd, topic: str, options: ConsumerOptions, *, timeout: float, tls: TLS) -> None:
+        """Connects and subscribes within `timeout` seconds, on any thread; NodeError."""
+        self.node = node
+        self.topic = topic
+        self.in_flight: set[bytes] = set()
+        self.has_finished = self._is_subscribed = False
+        deadline = time.monotonic() + timeout
+        host, self._port = node.tcp_address()
+        try:
+            sock = socket.create_connection((host, self._port), max(0.001, deadline - time.monotonic()))
+        except OSError as error:
+            self._lost(timed_out(timeout) if isinstance(error, TimeoutError) else reason(error))
+        super().__init__(sock, str(node), timeout)
+        has_tls = node.address.tls or tls != TLS()
+        upgrade = Upgrade(tls.context, host, is_required=node.address.tls) if has_tls else None
+        identity = {"user_agent": f"gnsqadmin/{VERSION}", "sample_rate": options.sample_rate}
+        try:
+            self.negotiate(identity, deadline, tls=upgrade, secret=options.auth_secret)
+            self.subscribe(topic, options.channel, deadline)
+            self._is_subscribed = True
+            self.ready(options.window)
+        except BaseException:
+            self.close()
+            raise
+
+    def _lost(self, what: str) -> NoReturn:
+        raise NodeError("nsqd", self.node.address, f"{printable(what, 300)} (TCP port {self._port})") from None
+
+    def _late(self) -> NoReturn:
+        self._lost(timed_out(self._read_timeout))
+
+    def _refused(self, code: str, reason: str) -> NoReturn:
+        self._lost(f"{'ended the connection' if self._is_subscribed else 'refused'}: {code} {reason}".rstrip())
+
+    def take(self) -> list[Received]:
+        """Received messages, without waiting; NodeError if the connection is lost."""
+        messages = self.receive(0.0)
+        self.in_flight.update(message.id for message in messages)
+        node = str(self.node.address)
+        return [Received(self.topic, *message, node, subscription=self) for message in messages]
+
+    def finish(self, ids: Iterable[bytes]) -> None:
+        """FIN these, if they are in flight; NodeError if the connection is lost. Only `leave` ensures that the node has
+        received this."""
+        finished = [id for id in dict.fromkeys(ids) if id in self.in_flight]
+        self.has_finished = self.has_finished or bool(finished)
+        super().finish(finished)
+        self.in_flight.difference_update(finished)
+
+    def leave(self) -> bool:
+        """Requeue unfinished messages at once; returns whether the node has confirmed all finished ones."""
+        try:
+            self.finish_confirmed((), requeue=self.in_flight, within=_GOODBYE)
+        except NodeError:
+            return False
+        finally:
+            self.close()
+        return True
+
 
 Key = tuple[Address, str]  # a node and a topic
 
 
-class Consumer:
-    """Owns the connections."""
-
+class Consumer(AbstractContextManager["Consumer"]):
     def __init__(self, cluster: Cluster, topics: Sequence[str], options: ConsumerOptions) -> None:
-        self._errors: dict[Address, AdminError] = {}  # nodes that messages cannot come from at present
+        self.errors: dict[Address, AdminError] = {}  # nodes that messages cannot come from at present
         self.unconfirmed = 0  # connections lost with messages finished, which the node may not know of
         self.too_late = 0  # messages that timed out before they were finished, and come again
         self._cluster = cluster
         self._topics = list(dict.fromkeys(topics))
+        self._node_stats = partial(Nsqd.stats, topic=self._topics[0] if len(self._topics) == 1 else "")
         self._options = options
         self._subscriptions: dict[Key, Subscription] = {}
         self._selector = selectors.DefaultSelector()
@@ -57,11 +145,6 @@ class Consumer:
         self._connected: set[Key] = set()  # as the finder knows it
         self._lost: queue.SimpleQueue[Key] = queue.SimpleQueue()
         self._over = threading.Event()
-
-    @property
-    def errors(self) -> list[AdminError]:
-        """Why messages of some nodes cannot be received at present."""
-        return list(self._errors.values())
 
     def start(self, *, create_channel: bool = False, yes: bool = False) -> None:
         """Connect to the nodes that have the topics; AdminError if no node does, or none can be reached.
@@ -74,21 +157,16 @@ class Consumer:
         self._require(values_of(found), errors, create_channel)
         if self._options.channel.endswith("#ephemeral") and not yes:
             self._confirm(values_of(found).values())
-        self._note_errors(found)
         self._join(found)
         self._welcome()
         if not self._subscriptions:
-            raise AdminError("; ".join(map(str, self.errors)))
-        for error in [*self._cluster.lookupd_errors, *self.errors]:
+            raise AdminError("; ".join(map(str, self.errors.values())))
+        for error in [*self._cluster.lookupd_errors, *self.errors.values()]:
             note(f"Warning: {error}; trying again")
         threading.Thread(target=self._find, name="find", daemon=True).start()
 
     def _require(self, nodes: dict[Address, NodeStats], errors: Sequence[NodeError], create_channel: bool) -> None:
-        known: dict[str, set[str]] = {}
-        for node in nodes.values():
-            for found in node.topics:
-                known.setdefault(found.topic_name, set()).update(one.channel_name for one in found.channels)
-        channel = self._options.channel
+        known, channel = names_of(nodes.values()), self._options.channel
         for topic in self._topics:
             if topic not in known:
                 raise no_such(self._cluster, errors, topic)
@@ -99,31 +177,20 @@ class Consumer:
     def _confirm(self, nodes: Iterable[NodeStats]) -> None:
         waiting = Counter[str]()
         for node in nodes:
-            waiting.update(
-                {topic.topic_name: topic.depth for topic in node.topics if not topic.channels and topic.depth}
-            )
+            waiting.update({topic.topic_name: topic.depth for topic in node.topics if not topic.channels})
         told = [f"{plural(waiting[topic], 'message')} in {topic}" for topic in self._topics if waiting[topic]]
         if not told:
             return
         warning = f"{' and '.join(told)} would be lost with the temporary channel of this command: there is no other."
-        if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
-            raise AdminError(f"{warning} Nothing was done: use --yes to do it", ExitCode.NOT_CONFIRMED)
-        Confirm(yes=False, dry_run=False).ask(warning, (), "Take them?")
-
-    def _node_stats(self, node: Nsqd) -> NodeStats:
-        return node.stats(topic=self._topics[0] if len(self._topics) == 1 else "")
-
-    # Connecting
+        Confirm(yes=False, dry_run=False).ask(warning, (), "Take them?", "")
 
     def _find(self) -> None:
         """Find new and returning nodes, repeatedly."""
         looked = time.monotonic()
         while not self._over.wait(_RETRY):
-            lost = False
-            while not self._lost.empty():
-                self._connected.discard(self._lost.get())
-                lost = True
-            if not (lost or self._errors or time.monotonic() > looked + _DISCOVERY):
+            lost = [self._lost.get() for _ in range(self._lost.qsize())]
+            self._connected.difference_update(lost)
+            if not (lost or self.errors or time.monotonic() > looked + _DISCOVERY):
                 continue
             looked = time.monotonic()
             try:
@@ -131,33 +198,22 @@ class Consumer:
             except AdminError:
                 continue  # no nsqlookupd answers; the nodes that are known go on
             if not self._over.is_set():
-                self._note_errors(found)
                 self._join(found)
 
-    def _note_errors(self, found: dict[Address, NodeStats | NodeError]) -> None:
-        self._errors = {address: error for address, error in found.items() if isinstance(error, NodeError)}
-
     def _join(self, found: dict[Address, NodeStats | NodeError]) -> None:
-        """Connect to nodes that have a topic and are not connected to."""
-        wanted = [
-            (address, topic.topic_name)
-            for address, stats in found.items()
-            if isinstance(stats, NodeStats)
-            for topic in stats.topics
-            if topic.topic_name in self._topics and (address, topic.topic_name) not in self._connected
-        ]
+        """Connect to nodes that have a topic and are not connected to; keep the errors of the others."""
+        self.errors = {address: error for address, error in found.items() if isinstance(error, NodeError)}
+        keys = [(address, one.topic_name) for address, node in values_of(found).items() for one in node.topics]
+        wanted = [key for key in keys if key[1] in self._topics and key not in self._connected]
         share = max(1, self._options.window // max(1, len(wanted) + len(self._connected)))
-        options = ConsumerOptions(self._options.channel, share, self._options.sample_rate, self._options.auth_secret)
-        timeout, tls = self._cluster.timeout, self._cluster.http.tls
+        options = replace(self._options, window=share)
+        subscribe = partial(Subscription, options=options, timeout=self._cluster.timeout, tls=self._cluster.http.tls)
         for topic in self._topics:
             nodes = [Nsqd(address, self._cluster.http) for address, name in wanted if name == topic]
-            answers = self._cluster.ask(
-                lambda node, topic=topic: Subscription(node, topic, options, timeout=timeout, tls=tls),  # type: ignore[misc]
-                nodes,
-            )
+            answers = self._cluster.ask(partial(subscribe, topic=topic), nodes)
             for address, answer in answers.items():
                 if isinstance(answer, NodeError):
-                    self._errors[address] = answer
+                    self.errors[address] = answer
                 else:
                     self._connected.add((address, topic))
                     self._arrivals.put(answer)
@@ -169,8 +225,6 @@ class Consumer:
             self._subscriptions[arrived.node.address, arrived.topic] = arrived
             self._selector.register(arrived, selectors.EVENT_READ, arrived)
 
-    # Messages
-
     def receive(self, timeout: float) -> list[Received]:
         """Messages from all nodes, received within `timeout` seconds."""
         self._welcome()
@@ -179,22 +233,16 @@ class Consumer:
         ready = [key.data for key, _ in self._selector.select(0 if waiting else timeout)]
         for subscription in dict.fromkeys([*waiting, *ready]):
             try:
-                received += subscription.receive()
+                received += subscription.take()
             except NodeError as error:
                 self._lose(subscription, error)
         return received
 
     def finish(self, messages: Iterable[Received]) -> None:
-        """Finish these messages."""
-        subscriptions = {}
-        for message in messages:
-            message.finish()
-            subscriptions[id(message.subscription)] = message.subscription
-        for subscription in subscriptions.values():
-            assert subscription is not None
+        for subscription, found in grouped((message.subscription, message.id) for message in messages).items():
             if self._subscriptions.get((subscription.node.address, subscription.topic)) is subscription:
                 try:
-                    subscription.flush()
+                    subscription.finish(found)
                 except NodeError as error:
                     self._lose(subscription, error)
 
@@ -202,27 +250,22 @@ class Consumer:
         key = subscription.node.address, subscription.topic
         self._selector.unregister(subscription)
         del self._subscriptions[key]
-        self.too_late += subscription.too_late
+        self.too_late += len(subscription.unfinished)
         self.unconfirmed += subscription.has_finished
-        subscription.drop()
-        self._errors[key[0]] = error
+        subscription.close()
+        self.errors[key[0]] = error
         self._lost.put(key)
         note(f"Warning: {error}; trying again")
-
-    def __enter__(self) -> "Consumer":
-        return self
 
     def __exit__(self, *error: object) -> None:
         """Requeue unfinished messages."""
         self._over.set()
         self._welcome()
-        closing = [
-            threading.Thread(target=self._close, args=(subscription,)) for subscription in self._subscriptions.values()
-        ]
-        for thread in closing:
-            thread.start()
-        for thread in closing:
-            thread.join()
+        closing = list(self._subscriptions.values())
+        with ThreadPoolExecutor(max(1, len(closing))) as pool:
+            for one, is_confirmed in zip(closing, pool.map(Subscription.leave, closing), strict=True):
+                self.unconfirmed += not is_confirmed and one.has_finished
+                self.too_late += len(one.unfinished)
         self._selector.close()
 
     def warn(self) -> None:
@@ -232,24 +275,17 @@ class Consumer:
         if self.unconfirmed:
             note("Warning: a node was lost before it confirmed finished messages; some may be delivered again")
 
-    def _close(self, subscription: Subscription) -> None:
-        self.unconfirmed += not subscription.close() and subscription.has_finished
-        self.too_late += subscription.too_late
-
 
 def ephemeral_channel(purpose: str) -> str:
     """A unique name of an ephemeral channel, which is deleted with its consumer."""
-    host = "".join(
-        char if char.isascii() and (char.isalnum() or char in "-_") else "-" for char in socket.gethostname()
-    )
+    host = re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname())
     tail = f"-{os.getpid()}-{time.monotonic_ns() % 10_000:04}#ephemeral"
     return f"gnsqadmin-{purpose}-{host}"[: 64 - len(tail)] + tail
 
 
 @dataclass(frozen=True)
 class Source:
-    """What to consume from: without `follow`, it ends when the channel is empty; `create` and `yes` are for
-    `Consumer.start`."""
+    """To consume: without `follow`, it ends when the channel is empty; `create`, `yes` are for `Consumer.start`."""
 
     options: ConsumerOptions
     count: int | None
@@ -258,24 +294,13 @@ class Source:
     yes: bool
 
 
-count_option = option("-n", "--count", type=click.IntRange(1), metavar="N", help="Stop after N messages.")
+count_option = option("Stop after N messages.", click.IntRange(1), "-n", "--count")
 auth_option = option(
-    "--auth-secret",
-    envvar="GNSQADMIN_AUTH_SECRET",
-    default="",
-    metavar="TEXT",
-    help="Secret for AUTH, if nodes require it of consumers.",
-)
-
-yes_option = option(
-    "--yes",
-    is_flag=True,
-    help="Without --channel: consume messages queued in a topic without channels, without confirmation.",
+    "Secret for AUTH, if nodes require it of consumers.", envvar="GNSQADMIN_AUTH_SECRET", default="", metavar="TEXT"
 )
 
 
 def _source(values: dict[str, Any]) -> Source:
-    """The parameter `source` of a command, of its parsed options, which are removed."""
     channel, create, follow, count, in_flight, secret, yes = map(values.pop, _SOURCE)
     if create and not channel:
         raise click.UsageError("--create requires --channel.")
@@ -287,37 +312,22 @@ def _source(values: dict[str, Any]) -> Source:
 
 _SOURCE = {
     "channel": option(
-        "--channel",
-        type=Name("channel"),
-        shell_complete=complete_channels,
-        help="Consume this channel until it is empty. Without it, a temporary channel receives messages "
-        "published from now on.",
+        "Consume this channel until it is empty. Without it, a temporary channel receives messages published from now "
+        "on.",
+        Name("channel"),
     ),
-    "create": option("--create", is_flag=True, help="Create the channel if it does not exist."),
-    "follow": option("--follow", is_flag=True, help="Continue with new messages when --channel is empty."),
+    "create": flag("Create the channel if it does not exist."),
+    "follow": flag("Continue with new messages when --channel is empty."),
     "count": count_option,
     "in_flight": option(
-        "--in-flight",
-        type=click.IntRange(1, 1_000_000),
+        "Maximum number of messages in flight to this command, over all nodes.",
+        click.IntRange(1, 1_000_000),
         default=1000,
-        help="Maximum number of messages in flight to this command, over all nodes.",
     ),
     "auth_secret": auth_option,
-    "yes": yes_option,
+    "yes": flag("Without --channel: consume messages queued in a topic without channels, without confirmation."),
 }
-
-
-def source_options(function: Function) -> Function:
-    """The options of a command that consumes a channel: parameter `source` (Source)."""
-
-    @functools.wraps(function)
-    def called(*args: Any, **values: Any) -> Any:
-        return function(*args, source=_source(values), **values)
-
-    for one in reversed(_SOURCE.values()):
-        called = one(called)
-    return called
-
+source_options: Any = Combined(_source, _SOURCE)
 
 _TICK = 0.2  # seconds
 _IN_TRANSIT = 1.0  # seconds after which a message in flight is not one that is on its way here
@@ -336,7 +346,6 @@ class Left:
 
 
 def look_at_rest(cluster: Cluster, topic: str, channel: str) -> Left:
-    """Query all nodes."""
     found = cluster.ask(lambda node: node.stats(topic=topic))
     left = Left(errors=errors_of(found))
     for address, node in values_of(found).items():
@@ -367,44 +376,31 @@ def transfer(
     Returns the errors of nodes, and whether Ctrl-C or SIGTERM ended it.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    channel = source.options.channel
-    total = source.count or (None if source.follow else look_at_rest(cluster, topic, channel).waiting or None)
-    interrupted = False
+    channel, count, moved, interrupted = source.options.channel, source.count, 0, False
+    total = count or (None if source.follow else look_at_rest(cluster, topic, channel).waiting or None)
+    kept: set[bytes] = set()  # ids of what is not finished, and goes back at the end
     with Consumer(cluster, [topic], source.options) as consumer:
         consumer.start(create_channel=source.create, yes=source.yes)
+        last = time.monotonic()
         with progress(doing, total, shown=shown) as advance:
             try:
-                _transfer(consumer, cluster, topic, source, lambda messages: deliver(messages, advance))
+                while count is None or moved < count:
+                    batch = consumer.receive(_TICK)[: None if count is None else count - moved]
+                    if batch:
+                        delivered = deliver(batch, advance)
+                        finished = batch if delivered is None else delivered
+                        consumer.finish(finished)
+                        moved += len(batch)
+                        kept.update({message.id for message in batch} - {message.id for message in finished})
+                        last = time.monotonic()
+                    elif not source.follow and _is_over(cluster, topic, channel, time.monotonic() - last, len(kept)):
+                        break
             except KeyboardInterrupt:
                 interrupted = True
             except AdminError as error:
                 raise AdminError(f"{error}; {done()}") from None
     consumer.warn()
-    return [*cluster.lookupd_errors, *consumer.errors], interrupted
-
-
-def _transfer(
-    consumer: Consumer,
-    cluster: Cluster,
-    topic: str,
-    source: Source,
-    deliver: Callable[[Sequence[Received]], Sequence[Received] | None],
-) -> None:
-    count = source.count
-    moved = 0
-    kept: set[bytes] = set()  # ids of what is not finished, and goes back at the end
-    last = time.monotonic()
-    while count is None or moved < count:
-        batch = consumer.receive(_TICK)[: None if count is None else count - moved]
-        if batch:
-            delivered = deliver(batch)
-            done = batch if delivered is None else delivered
-            consumer.finish(done)
-            moved += len(batch)
-            kept.update({message.id for message in batch} - {message.id for message in done})
-            last = time.monotonic()
-        elif not source.follow and _is_over(cluster, topic, source.options.channel, time.monotonic() - last, len(kept)):
-            break
+    return [*cluster.lookupd_errors, *consumer.errors.values()], interrupted
 
 
 def _is_over(cluster: Cluster, topic: str, channel: str, idle: float, kept: int) -> bool:

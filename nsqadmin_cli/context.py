@@ -16,7 +16,6 @@ replace those of both kinds.
 
 import json
 import os
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -28,7 +27,7 @@ from click.core import ParameterSource
 
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.errors import AdminError, NotFound, reason_of
-from nsqadmin_cli.http_client import TLS, Address
+from nsqadmin_cli.http_client import TLS, Address, HTTPClient
 from nsqadmin_cli.units import printable
 
 
@@ -60,31 +59,19 @@ class Contexts:
 
     def get(self, name: str) -> Context:
         """NotFound if no context has that name."""
-        try:
-            return self.contexts[name]
-        except KeyError:
+        if name not in self.contexts:
             known = ", ".join(sorted(self.contexts)) or "none"
-            text = f"there is no context {printable(repr(name))} in {config_path()}; there: {known}"
-            raise NotFound(text) from None
-
-    def without(self, name: str) -> "Contexts":
-        self.get(name)
-        left = {other: context for other, context in self.contexts.items() if other != name}
-        return Contexts("" if self.current == name else self.current, left)
+            raise NotFound(f"there is no context {printable(repr(name))} in {config_path()}; there: {known}")
+        return self.contexts[name]
 
 
 def config_path() -> Path:
-    """The config_path of the file, which may not exist."""
+    """The path of the file, which may not exist."""
     if told := os.environ.get("GNSQADMIN_CONFIG"):
         return Path(told)
     base = os.environ.get("XDG_CONFIG_HOME", "")
-    # A relative config_path is invalid there and has to be ignored (XDG Base Directory Specification).
+    # A relative path is invalid there and has to be ignored (XDG Base Directory Specification).
     return (Path(base) if os.path.isabs(base) else Path.home() / ".config") / "gnsqadmin" / "config.toml"
-
-
-def is_name(text: str) -> bool:
-    """Whether this is a valid context name."""
-    return re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", text) is not None
 
 
 def load_contexts() -> Contexts:
@@ -116,7 +103,9 @@ def save_contexts(contexts: Contexts) -> None:
     lines = [f"current = {json.dumps(contexts.current)}"] if contexts.current else []
     for name, context in sorted(contexts.contexts.items()):
         lines += ["", f"[contexts.{json.dumps(name)}]"]
-        lines += [f"{key} = {_toml(value)}" for key, value in context.settings().items()]
+        # Strings are JSON's except for DEL and the escapes of surrogates.
+        values = {key: json.dumps(value, ensure_ascii=False) for key, value in context.settings().items()}
+        lines += [f"{key} = {value}".replace("\x7f", "\\u007f") for key, value in values.items()]
     file = config_path()
     written = file.with_name(f"{file.name}.{os.getpid()}.new")
     try:
@@ -130,14 +119,6 @@ def save_contexts(contexts: Contexts) -> None:
         raise AdminError(f"cannot write {file}: {reason_of(error)}") from None
 
 
-_KINDS: dict[str, tuple[type, ...]] = {
-    "nsqd_http_address": (list,),
-    "lookupd_http_address": (list,),
-    "timeout": (int, float),
-    "tls_insecure": (bool,),
-}
-
-
 def _context(name: str, table: object, file: Path) -> Context:
     where = f"{file}: context {printable(name)}"
     if not isinstance(table, dict):
@@ -146,7 +127,8 @@ def _context(name: str, table: object, file: Path) -> Context:
     for key, value in table.items():
         if key not in Context.__slots__:
             raise AdminError(f"{where}: unknown key {printable(repr(key))}")
-        kinds = _KINDS.get(key, (str,))
+        default = getattr(Context(), key)
+        kinds: tuple[type, ...] = (int, float) if default is None else (list if default == () else type(default),)
         if type(value) not in kinds or (list in kinds and not all(isinstance(one, str) for one in value)):
             expected = {list: "a list of strings", int: "a number of seconds", bool: "true or false"}
             raise AdminError(f"{where}: {key} must be {expected.get(kinds[0], 'a string')}")
@@ -154,11 +136,6 @@ def _context(name: str, table: object, file: Path) -> Context:
             raise AdminError(f"{where}: timeout must be more than 0 and at most 3600 seconds")
         told[key] = tuple(value) if list in kinds else value
     return Context(**told)
-
-
-def _toml(value: object) -> str:
-    """A value in TOML, whose strings are JSON's except for DEL and the escapes of surrogates."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 DEFAULT_ADDRESS = "127.0.0.1:4151"
@@ -191,13 +168,9 @@ class ClusterSettings:
 
 def merged(base: Context, told: Context) -> Context:
     """`base` with all settings of `told`. Addresses of either kind replace those of both kinds."""
-    changes = told.settings()
     if told.nsqd_http_address or told.lookupd_http_address:
         base = replace(base, nsqd_http_address=(), lookupd_http_address=())
-    for name in ("nsqd_http_address", "lookupd_http_address"):
-        if name in changes:
-            changes[name] = tuple(changes[name])
-    return replace(base, **changes)
+    return replace(base, **{name: getattr(told, name) for name in told.settings()})
 
 
 def make_cluster(context: Context, name: str = "") -> Cluster:
@@ -210,27 +183,22 @@ def make_cluster(context: Context, name: str = "") -> Cluster:
     if not nsqds and not lookupds:
         nsqds = [Address.parse(DEFAULT_ADDRESS)]
     tls = TLS(context.tls_ca, context.tls_cert, context.tls_key, context.tls_insecure)
-    return Cluster(nsqds, lookupds, context.timeout or DEFAULT_TIMEOUT, tls, context.token_file)
+    return Cluster(nsqds, lookupds, HTTPClient(context.timeout or DEFAULT_TIMEOUT, tls, context.token_file))
 
 
 def take_settings(ctx: click.Context, values: dict[str, Any]) -> ClusterSettings:
     """Remove the cluster's settings from the parameters `values` of a command."""
     given = {name: values.pop(name, None) for name in CLUSTER_PARAMETERS}
-    sources = {name: ctx.get_parameter_source(name) for name in given}
-    options, variables = (
-        {name: value for name, value in given.items() if sources[name] is source}
-        for source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
-    )
+
+    def given_by(source: ParameterSource) -> Context:
+        told = {name: given[name] for name in Context.__slots__ if ctx.get_parameter_source(name) is source}
+        told |= {name: tuple(map(str, value)) for name, value in told.items() if isinstance(value, tuple)}
+        return Context(**{name: value for name, value in told.items() if value})
+
+    by_option = ctx.get_parameter_source("context_name") is ParameterSource.COMMANDLINE
+    options, variables = map(given_by, (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT))
     name = given["context_name"] or ""
-    return ClusterSettings(_context_of(options), _context_of(variables), name, bool(options.get("context_name")))
-
-
-def _context_of(told: Mapping[str, Any]) -> Context:
-    """A Context of parsed parameters."""
-    given = {name: value for name, value in told.items() if value and name in Context.__slots__}
-    for name in ("nsqd_http_address", "lookupd_http_address"):
-        given[name] = tuple(map(str, given.get(name, ())))
-    return Context(**given)
+    return ClusterSettings(options, variables, name, by_option and bool(name))
 
 
 class Commands:
@@ -239,14 +207,11 @@ class Commands:
     def __init__(self, settings: ClusterSettings) -> None:
         # Variables come after a context that an option names, and would as options come before it.
         given = settings.options if settings.by_option else merged(settings.variables, settings.options)
-        told = given.settings()
         self._where: list[str] = []
-        self._how: list[str] = []
-        if settings.context_name:
-            self._how.append(f"--context={settings.context_name}")
-        for name, value in told.items():
+        self._how = [f"--context={settings.context_name}"] if settings.context_name else []
+        for name, value in given.settings().items():
             flag = f"--{name.replace('_', '-')}"
-            if isinstance(value, list | tuple):
+            if isinstance(value, list):
                 self._where += [f"{flag}={text}" for text in value]
             elif value is True:
                 self._how.append(flag)
@@ -262,6 +227,5 @@ class Commands:
         return self._line(words, names, [f"--nsqd-http-address={node}", *self._how])
 
     def _line(self, words: str, names: Sequence[str], flags: list[str]) -> str:
-        if any(name.startswith("-") for name in names):
-            return shlex.join(["gnsqadmin", *words.split(), *flags, "--", *names])
-        return shlex.join(["gnsqadmin", *words.split(), *names, *flags])
+        given = [*flags, "--", *names] if any(name.startswith("-") for name in names) else [*names, *flags]
+        return shlex.join(["gnsqadmin", *words.split(), *given])

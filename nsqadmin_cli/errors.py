@@ -1,13 +1,12 @@
 """Exit codes of gnsqadmin, and the error that ends a run with one line."""
 
 import enum
+from collections.abc import Sequence
 
 
 class ExitCode(enum.IntEnum):
-    """The exit codes of `gnsqadmin`. WARNING, CRITICAL and UNKNOWN are those of `gnsqadmin check`.
-
-    USAGE is click's code for a wrong command line; `check` exits with UNKNOWN instead.
-    """
+    """The exit codes of `gnsqadmin`. WARNING, CRITICAL and UNKNOWN are those of `gnsqadmin check`. USAGE is click's
+    code for a wrong command line; `check` exits with UNKNOWN instead."""
 
     OK = 0
     FAILED = 1  # a node could not be asked or refused, or the output could not be written; what could be done is done
@@ -22,12 +21,14 @@ class ExitCode(enum.IntEnum):
 
 
 class AdminError(Exception):
-    """Ends a command with one line on standard error and `exit_code`; `str()` is that line."""
+    """Ends a command with one line on standard error and `exit_code`; `str()` is that line. A line for each of `causes`
+    comes before it."""
 
     exit_code = ExitCode.FAILED
 
-    def __init__(self, text: str, exit_code: ExitCode | None = None) -> None:
+    def __init__(self, text: str, exit_code: ExitCode | None = None, causes: "Sequence[AdminError]" = ()) -> None:
         super().__init__(text)
+        self.causes = causes
         if exit_code is not None:
             self.exit_code = exit_code
 

@@ -17,9 +17,10 @@ from functools import cached_property
 from typing import Any
 
 import urllib3
-import urllib3.exceptions
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import HTTPError, IncompleteRead, InsecureRequestWarning, InvalidChunkLength, NewConnectionError
+from urllib3.exceptions import TimeoutError as PoolTimeout
 
 from gnsqd.version import VERSION
 from nsqadmin_cli.errors import AdminError, reason_of
@@ -77,6 +78,7 @@ def _socket_path(text: str) -> str:
 
 
 _LONGEST_TOKEN = 8192
+_KEPT = 16  # connections to one node, of threads that query it at the same time
 _ADVICE = {
     401: ": it requires the token of a --token-file, or the certificate of a --tls-cert",
     403: ": the token of --token-file, or the certificate of --tls-cert, does not permit it",
@@ -125,9 +127,7 @@ class TLS:
             if self.cert:
                 context.load_cert_chain(self.cert, self.key or None, password="")  # an encrypted key must not ask
         except ssl.SSLError as error:
-            reason = (
-                "is not a certificate in PEM format" if not error.reason else error.reason.replace("_", " ").lower()
-            )
+            reason = error.reason.replace("_", " ").lower() if error.reason else "is not a certificate in PEM format"
             raise AdminError(f"cannot use {file} for TLS: {reason}") from None
         except OSError as error:
             raise AdminError(f"cannot use {error.filename or file} for TLS: {reason_of(error)}") from None
@@ -141,8 +141,7 @@ class HTTPClient:
     """Owns the connections to all nodes and keeps them for the next request. Threads may share it."""
 
     def __init__(self, timeout: float, tls: TLS | None = None, token_file: str = "") -> None:
-        """`timeout`: seconds for a request, including its whole answer and any retry over TLS. AdminError if the token
-        file cannot be used."""
+        """`timeout`: seconds for a whole answer, with a retry over TLS. AdminError if the token file cannot be used."""
         self.timeout = timeout
         self.tls = tls or TLS()
         self._headers = {"User-Agent": f"gnsqadmin/{VERSION}"}
@@ -152,7 +151,7 @@ class HTTPClient:
         self._pools: dict[Address, HTTPConnectionPool] = {}
         self._moved: dict[Address, Address] = {}  # nodes that require TLS -> their HTTPS address
         if self.tls.insecure:
-            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+            urllib3.disable_warnings(InsecureRequestWarning)
 
     @cached_property
     def _context(self) -> ssl.SSLContext:
@@ -161,18 +160,15 @@ class HTTPClient:
     def answer(
         self, address: Address, method: str, target: str, body: bytes | None = None, *, program: str = "nsqd"
     ) -> tuple[Mapping[str, str], bytes]:
-        """Headers and body of a 200 answer. Raises Refused for other answers, NodeError for all other failures.
-
-        A node that requires HTTPS and reports its port is queried there, as by NSQ's own tools.
-        """
+        """Headers and body of a 200 answer. Raises Refused for other answers, NodeError for all other failures. A node
+        that requires HTTPS and reports its port is queried there, as by NSQ's own tools."""
         asked = self._moved.get(address, address)
         status, reason, headers, answer = self._exchange(program, asked, method, target, body)
         if status == 403 and not (asked.tls or asked.path) and (port := _https_port(answer)):
             self._moved[address] = asked = Address(address.host, port, tls=True)
             status, reason, headers, answer = self._exchange(program, asked, method, target, body)
         if status != 200:
-            code, explanation = _explanation(reason, headers, answer)
-            raise Refused(program, address, status, code, explanation)
+            raise Refused(program, address, status, *_explanation(reason, headers, answer))
         return headers, answer
 
     def _exchange(
@@ -181,17 +177,10 @@ class HTTPClient:
         """Status, reason, headers and body of any answer."""
         deadline = time.monotonic() + self.timeout
         try:
-            response = self._pool(address).urlopen(
-                method,
-                target,
-                body=body,
-                headers=self._nsqd_headers if program == "nsqd" else self._headers,
-                retries=False,
-                redirect=False,
-                timeout=urllib3.Timeout(total=self.timeout),
-                preload_content=False,
-                decode_content=False,
-            )
+            headers, timeout = self._nsqd_headers if program == "nsqd" else self._headers, urllib3.Timeout(self.timeout)
+            as_it_is: dict[str, Any] = {"retries": False, "redirect": False}
+            as_it_is |= {"preload_content": False, "decode_content": False}
+            response = self._pool(address).urlopen(method, target, body, headers, timeout=timeout, **as_it_is)
             try:
                 answer = bytearray()
                 while part := response.read1(1 << 20):  # more at once would take a short answer for a whole one
@@ -205,20 +194,19 @@ class HTTPClient:
                 raise
             response.release_conn()
             return response.status, response.reason or "", response.headers, bytes(answer)
-        except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
+        except (HTTPError, http.client.HTTPException, OSError, ValueError) as error:
             raise NodeError(program, address, _reason(error, program, self.timeout)) from None
 
     def _pool(self, address: Address) -> HTTPConnectionPool:
-        pool = self._pools.get(address)
-        if pool is None:
+        if address not in self._pools:
             host = address.host.partition("%")[0] or "localhost"  # urllib3 knows no scope of an IPv6 address
+            kept: dict[str, Any] = {"maxsize": _KEPT, "address": address}
+            pool = HTTPConnectionPool(host, address.port, **kept)
             if address.tls:
-                pool = HTTPSConnectionPool(host, address.port, ssl_context=self._context, address=address)
-            else:
-                pool = HTTPConnectionPool(host, address.port, address=address)
+                pool = HTTPSConnectionPool(host, address.port, ssl_context=self._context, **kept)
             pool.ConnectionCls = _TLSConnection if address.tls else _Connection
             self._pools[address] = pool
-        return pool
+        return self._pools[address]
 
 
 def _read_token(path: str) -> str:
@@ -278,9 +266,7 @@ def _reason(error: BaseException, program: str, timeout: float) -> str:
     """A readable reason: urllib3 wraps errors, sometimes repeatedly."""
     for cause in _causes(error):
         match cause:
-            case TimeoutError() | urllib3.exceptions.TimeoutError() if not isinstance(
-                cause, urllib3.exceptions.NewConnectionError
-            ):
+            case TimeoutError() | PoolTimeout() if not isinstance(cause, NewConnectionError):
                 return timed_out(timeout)
             case socket.gaierror():
                 return f"cannot resolve the host name: {cause.strerror}"
@@ -290,9 +276,9 @@ def _reason(error: BaseException, program: str, timeout: float) -> str:
                 return "does not speak TLS; is this an http address?"
             case ssl.SSLError():
                 return f"TLS failed: {printable((cause.reason or str(cause)).replace('_', ' ').lower())}"
-            case urllib3.exceptions.InvalidChunkLength():
+            case InvalidChunkLength():
                 return "does not answer in valid HTTP (InvalidChunkLength)"
-            case urllib3.exceptions.IncompleteRead() | http.client.IncompleteRead():
+            case IncompleteRead() | http.client.IncompleteRead():
                 return "closed the connection in the middle of its answer"
             case ConnectionRefusedError():
                 return "connection refused"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nsqadmin_cli import units
-from nsqadmin_cli.api import ModelError, Nsqd
+from nsqadmin_cli.api import Nsqd, expecting
 from nsqadmin_cli.http_client import NodeError, Refused
 from nsqadmin_cli.table import Block, Column, Line, Paragraph, Table, Tone
 
@@ -36,13 +36,11 @@ class Message:
     node: str = ""
 
     def document(self) -> dict[str, Any]:
-        """Its form in JSON."""
-        return {
-            "topic": self.topic,
-            "timestamp": self.timestamp,
-            "attempts": self.attempts,
-            "id": self.id_text,
-        } | body_document(self.body)
+        about = {"topic": self.topic, "timestamp": self.timestamp, "attempts": self.attempts, "id": self.id_text}
+        try:
+            return about | {"body": self.body.decode(), "body_base64": None}
+        except UnicodeDecodeError:
+            return about | {"body": None, "body_base64": base64.b64encode(self.body).decode()}
 
     @property
     def id_text(self) -> str:
@@ -50,7 +48,6 @@ class Message:
 
     @property
     def body_text(self) -> str:
-        """The body as readable text."""
         return self.body.decode("utf-8", "backslashreplace")
 
 
@@ -63,42 +60,20 @@ def clock(timestamp: int) -> str:
         return f"{timestamp} ns"
 
 
-def body_document(body: bytes) -> dict[str, str | None]:
-    """`body` and `body_base64`."""
-    try:
-        return {"body": body.decode(), "body_base64": None}
-    except UnicodeDecodeError:
-        return {"body": None, "body_base64": base64.b64encode(body).decode()}
-
-
 def body_of(document: Mapping[str, Any]) -> bytes:
     """The body from its form in JSON; ValueError with a readable text."""
-    text, encoded = document.get("body"), document.get("body_base64")
-    match text, encoded:
-        case str(), None:
+    match document.get("body"), document.get("body_base64"):
+        case str(text), None:
             try:
                 return text.encode()
             except UnicodeEncodeError:
                 raise ValueError('"body" has half a surrogate pair') from None
-        case None, str():
+        case None, str(encoded):
             try:
                 return base64.b64decode(encoded, validate=True)
             except ValueError:
                 raise ValueError('"body_base64" is not base64') from None
     raise ValueError('expected one string, "body" or "body_base64"')
-
-
-def field_of(body: bytes, path: str) -> object:
-    """The value at `path` of a body that is a JSON object, as in `customer.id`; KeyError."""
-    try:
-        found: Any = json.loads(body)
-    except (ValueError, RecursionError):
-        raise KeyError(path) from None
-    for name in path.split("."):
-        if not isinstance(found, dict):
-            raise KeyError(path)
-        found = found[name]
-    return found
 
 
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[][{},:]|[^][{},:"\s]+')
@@ -159,22 +134,11 @@ def message_blocks(message: Message, facts: Sequence[Part], *, as_hex: bool = Fa
 
 def message_table(messages: Sequence[Message]) -> Table:
     """A row for each, for CSV; bodies are made printable, and are whole in JSON only."""
-    names = ("time", "topic", "node", "id", "attempts", "size", "body")
-    return Table(
-        [Column(name, name) for name in names],
-        [
-            (
-                units.iso_time(one.timestamp),
-                one.topic,
-                one.node,
-                one.id_text,
-                one.attempts,
-                len(one.body),
-                one.body_text,
-            )
-            for one in messages
-        ],
-    )
+    table = Table([Column(name, name) for name in ("time", "topic", "node", "id", "attempts", "size", "body")])
+    for one in messages:
+        about = units.iso_time(one.timestamp), one.topic, one.node, one.id_text, one.attempts
+        table.rows.append((*about, len(one.body), one.body_text))
+    return table
 
 
 MOST = 1000  # messages that a node shows at once
@@ -199,13 +163,14 @@ class Found(NamedTuple):
 def peek_at(node: Nsqd, topic: str, channel: str, count: int) -> Found | None:
     """The queued messages of a channel, or, if that is "", of the topic. None if it does not exist; NodeError."""
 
-    def read(data: object) -> Found:
-        try:
-            assert isinstance(data, dict)
-            rows = [_peeked(row, topic, str(node.address)) for row in data["messages"]]
-            return Found(int(data["depth"]), int(data["backend_depth"]), rows)
-        except (AssertionError, LookupError, TypeError, ValueError, AttributeError, OverflowError):
-            raise ModelError("it is not a list of messages") from None
+    @expecting("a list of messages")
+    def read(data: Any) -> Found:
+        found = Found(int(data["depth"]), int(data["backend_depth"]), [])
+        for row in data["messages"]:
+            id = str(row["id"]).encode("utf-8", "surrogatepass")
+            about = topic, int(row["timestamp"]), int(row["attempts"]), id, body_of(row), str(node.address)
+            found.messages.append(Peeked(Message(*about), bool(row["on_disk"]), int(row["size"])))
+        return found
 
     query = {"topic": topic, "limit": str(count)} | ({"channel": channel} if channel else {})
     try:
@@ -217,9 +182,3 @@ def peek_at(node: Nsqd, topic: str, channel: str, count: int) -> Found | None:
             raise
         reason = "only gnsqd supports peek; for messages that nsqd has on disk, use gnsqadmin peek --data-path"
         raise NodeError(node.program, node.address, reason) from None
-
-
-def _peeked(row: dict[str, Any], topic: str, node: str) -> Peeked:
-    id = str(row["id"]).encode("utf-8", "surrogatepass")
-    message = Message(topic, int(row["timestamp"]), int(row["attempts"]), id, body_of(row), node)
-    return Peeked(message, bool(row["on_disk"]), int(row["size"]))

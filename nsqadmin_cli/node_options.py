@@ -32,7 +32,6 @@ def parse(key: str, text: str) -> object:
 
 
 def shown(key: str, value: object) -> str:
-    """A parsed value as readable text."""
     kind = NODE_OPTIONS.get(key, Kind.STRING)
     if kind is Kind.DURATION and type(value) is int and 0 <= value < 2**63:
         return units.latency(value / 1e9)

@@ -7,7 +7,7 @@ is unknown whether the node has the batch: it also goes to the next one, so ther
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import click
@@ -19,7 +19,7 @@ from nsqadmin_cli.command import option
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError, Refused
 from nsqadmin_cli.output import Output, note
-from nsqadmin_cli.table import Block, Form, Line, Table, column, table_of
+from nsqadmin_cli.table import Form, Line, Table, column, described, table_of
 from nsqadmin_cli.units import plural
 
 MOST_MESSAGES = 2000  # in one request
@@ -45,13 +45,12 @@ class TopicCount:
 
 
 class Publisher:
-    """Publishes to `nodes`; if all fail, retries for `patience` seconds; publishes at most `rate` messages per second.
-    `sent` counts messages by node."""
+    """Publishes to `nodes`, at most `rate` messages per second; if all fail, retries for `patience` seconds."""
 
     def __init__(self, nodes: Sequence[Nsqd], *, patience: float = 0.0, rate: float = 0.0) -> None:
         if not nodes:
             raise AdminError("there are no nodes to publish to")
-        self.sent: Counter[Address] = Counter()
+        self.sent: Counter[Address] = Counter()  # messages
         self.bytes = 0
         self._nodes = list(nodes)
         self._patience = patience
@@ -64,25 +63,18 @@ class Publisher:
         return self.sent.total()
 
     def counts(self) -> "list[NodeCount]":
-        """Messages that each node accepted."""
         return [NodeCount(str(address), number) for address, number in sorted(self.sent.items())]
 
     def publish(self, topic: str, bodies: Iterable[bytes], defer_ms: int = 0) -> Iterator[int]:
-        """Publish all of `bodies`; yields the number of messages published by each request.
-
-        AdminError if none of the nodes accepts a message, or it is invalid.
-        """
+        """Publish all of `bodies`; yields the number of messages published by each request. AdminError if none of the
+        nodes accepts a message, or it is invalid."""
         most = max(1, min(MOST_MESSAGES, int(self._rate / 10))) if self._rate else MOST_MESSAGES
         for batch in _batches(bodies, 1 if defer_ms else most):
-            self._wait_for_turn(len(batch))
+            if self._rate:
+                now = time.monotonic()
+                time.sleep(max(0.0, self._free_at - now))
+                self._free_at = max(self._free_at, now - 1) + len(batch) / self._rate
             yield from self._send(topic, batch, defer_ms)
-
-    def _wait_for_turn(self, count: int) -> None:
-        if self._rate:
-            now = time.monotonic()
-            if self._free_at > now:
-                time.sleep(self._free_at - now)
-            self._free_at = max(self._free_at, now - 1) + count / self._rate
 
     def _send(self, topic: str, batch: list[bytes], defer_ms: int) -> Iterator[int]:
         try:
@@ -111,7 +103,9 @@ class Publisher:
         told = False
         while True:
             errors: list[NodeError] = []
-            for node in self._in_turn():
+            now = time.monotonic()
+            self._nodes.append(self._nodes.pop(0))  # each time, the next node is the first; failed ones are the last
+            for node in sorted(self._nodes, key=lambda node: self._resting.get(node.address, 0) > now):
                 error = ask_all([node], send, node.timeout)[node.address]
                 if error is None:
                     self._resting.pop(node.address, None)
@@ -127,12 +121,6 @@ class Publisher:
                 told = True
                 note(f"Warning: {'; '.join(map(str, errors))}; trying again")
             time.sleep(0.5)
-
-    def _in_turn(self) -> list[Nsqd]:
-        """All nodes, recently failed ones last; each call starts with the next node."""
-        self._nodes.append(self._nodes.pop(0))
-        now = time.monotonic()
-        return sorted(self._nodes, key=lambda node: self._resting.get(node.address, 0) > now)
 
 
 def _batches(bodies: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
@@ -159,12 +147,9 @@ PUBLISHED = """
 
 # Parameter `rate`, 0 for no limit.
 rate_option = option(
-    "--rate",
-    type=click.FloatRange(0, min_open=True),
-    default=None,
+    "Publish at most N messages per second.",
+    click.FloatRange(0, min_open=True),
     callback=lambda ctx, param, value: value or 0.0,
-    metavar="N",
-    help="Publish at most N messages per second.",
 )
 
 
@@ -172,39 +157,42 @@ def show_published(
     output: Output, publisher: Publisher, topic: str, seconds: float, source: Mapping[str, str] | None = None
 ) -> None:
     """Messages published per node, and their source."""
-    nodes = publisher.counts()
-    document = {"topic": topic, "messages": publisher.total, "bytes": publisher.bytes, "seconds": round(seconds, 3)}
-    document |= {"nodes": nodes, **(source or {})}
+    nodes, total, size = publisher.counts(), publisher.total, publisher.bytes
+    document = {"topic": topic, "messages": total, "bytes": size, "seconds": round(seconds, 3), "nodes": nodes}
     table = table_of(NodeCount, nodes)
     where = f" at {nodes[0].address}" if len(nodes) == 1 else ""
-    told = _summary("Published", publisher.total, publisher.bytes, f" to {topic}{where}", seconds)
-    output.show(lambda: document, lambda: [Line.of(told), *([table] if len(nodes) > 1 else [])], lambda: table)
+    told = _summary("Published", total, size, f" to {topic}{where}", seconds)
+    output.show({**document, **(source or {})}, [Line.of(told), *([table] if len(nodes) > 1 else [])], table)
 
 
-def show_by_topic(
-    output: Output,
-    topics: Counter[str],
-    size: int,
-    seconds: float,
-    publisher: Publisher | None,
-    more: Mapping[str, object] = MappingProxyType({}),
-    detail: Table | None = None,
-) -> None:
-    """Messages published to several topics, or, without a publisher, to be published; `more` is added to the document,
-    and `detail` shown before, without a publisher."""
-    rows = [TopicCount(name, number) for name, number in sorted(topics.items())]
-    total = topics.total()
-    document = {**more, "topics": rows, "messages": total, "bytes": size, "seconds": round(seconds, 3)}
-    document["nodes"] = publisher.counts() if publisher else []
-    where = f" to {rows[0].topic}" if len(rows) == 1 else ""
-    told = _summary("Published" if publisher else "Would publish", total, size, where, seconds if publisher else 0.0)
-    table = table_of(TopicCount, rows)
-    blocks: list[Block] = [
-        *([detail] if detail and detail.rows else []),
-        *([table] if len(rows) > 1 else []),
-        Line.of(told),
-    ]
-    output.show(lambda: document, lambda: blocks, lambda: detail or table)
+@dataclass
+class ByTopic:
+    """Messages published to several topics, or, without a publisher, to be published, and the bytes of their bodies."""
+
+    DOCUMENT = (
+        described("topics", "list", TopicCount),
+        "messages, bytes, seconds\n         what was published, and the duration",
+        described("nodes", "list", NodeCount),
+    )
+    publisher: Publisher | None = None
+    topics: Counter[str] = field(default_factory=Counter)
+    bytes: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    def show(
+        self, output: Output, more: Mapping[str, object] = MappingProxyType({}), detail: Table | None = None
+    ) -> None:
+        """`more` is added to the document, and `detail` shown before."""
+        rows = [TopicCount(name, number) for name, number in sorted(self.topics.items())]
+        total, seconds = self.topics.total(), time.monotonic() - self.started
+        document = {**more, "topics": rows, "messages": total, "bytes": self.bytes, "seconds": round(seconds, 3)}
+        document["nodes"] = self.publisher.counts() if self.publisher else []
+        where = f" to {rows[0].topic}" if len(rows) == 1 else ""
+        doing, seconds = ("Published", seconds) if self.publisher else ("Would publish", 0.0)
+        table = table_of(TopicCount, rows)
+        tables = [*([detail] if detail and detail.rows else []), *([table] if len(rows) > 1 else [])]
+        told = Line.of(_summary(doing, total, self.bytes, where, seconds))
+        output.show(document, [*tables, told], detail or table)
 
 
 def _summary(doing: str, messages: int, size: int, where: str, seconds: float) -> str:

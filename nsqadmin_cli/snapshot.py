@@ -3,9 +3,10 @@
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from operator import attrgetter
+from dataclasses import InitVar, dataclass, field, replace
+from functools import cached_property, partial, reduce
+from itertools import groupby
+from operator import add, attrgetter
 from typing import Any, NamedTuple
 
 from nsqadmin_cli.api import ChannelStats, ClientStats, Latency, NodeStats, Nsqd, Percentile, TopicStats
@@ -14,7 +15,7 @@ from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.output import not_found
 from nsqadmin_cli.table import as_json
-from nsqadmin_cli.units import suggestion
+from nsqadmin_cli.units import grouped, suggestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,9 @@ class Totals:
     @classmethod
     def over(cls, nodes: Iterable[NodeStats]) -> "Totals":
         """Sum up `nodes`; a topic or channel counts as paused if it is paused on any of them."""
-        same: dict[str, list[TopicStats]] = {}
-        for node in nodes:
-            for topic in node.topics:
-                same.setdefault(topic.topic_name, []).append(topic)
-        topics = tuple(_topic(same[name]) for name in sorted(same))
+        name = attrgetter("topic_name")
+        same = groupby(sorted((topic for node in nodes for topic in node.topics), key=name), name)
+        topics = tuple(_topic(list(rows)) for _, rows in same)
         channels = [channel for topic in topics for channel in topic.channels]
         sums = {name: sum(map(attrgetter(name), channels)) for name in OF_CHANNELS}
         sums |= {name: sum(map(attrgetter(name), topics)) for name in ("message_count", "message_bytes")}
@@ -58,12 +57,10 @@ OF_CHANNELS = ("in_flight_count", "deferred_count", "requeue_count", "timeout_co
 
 
 def _topic(rows: Sequence[TopicStats]) -> TopicStats:
-    same: dict[str, list[ChannelStats]] = {}
-    for row in rows:
-        for channel in row.channels:
-            same.setdefault(channel.channel_name, []).append(channel)
+    name = attrgetter("channel_name")
+    same = groupby(sorted((channel for row in rows for channel in row.channels), key=name), name)
     sums = _sums(rows, ("depth", "backend_depth", "message_count", "message_bytes"))
-    return replace(rows[0], **sums, channels=tuple(_channel(same[name]) for name in sorted(same)))
+    return replace(rows[0], **sums, channels=tuple(_channel(list(found)) for _, found in same))
 
 
 def _channel(rows: Sequence[ChannelStats]) -> ChannelStats:
@@ -83,19 +80,14 @@ def _sums(rows: Sequence[TopicStats] | Sequence[ChannelStats], names: Sequence[s
 def _latency(rows: Sequence[TopicStats] | Sequence[ChannelStats]) -> Latency:
     """Each quantile is that of the slowest node: quantiles cannot be added, and this is an upper bound."""
     latencies = [row.e2e_processing_latency for row in rows]
-    worst: dict[float, float] = {}
-    for latency in latencies:
-        for quantile, value in ((one.quantile, one.value) for one in latency.percentiles):
-            worst[quantile] = max(value, worst.get(quantile, value))
-    percentiles = tuple(Percentile(quantile, value) for quantile, value in worst.items())
+    found = grouped((one.quantile, one.value) for latency in latencies for one in latency.percentiles)
+    percentiles = tuple(Percentile(quantile, max(values)) for quantile, values in found.items())
     return Latency(sum(latency.count for latency in latencies), percentiles)
 
 
 class Flow(NamedTuple):
     """Messages per second into a topic or channel, and out of it: finished, or for a topic passed to channels.
-
-    `requeues` and `timeouts` per second are of channels.
-    """
+    `requeues` and `timeouts` per second are of channels."""
 
     ingress: float = 0.0
     egress: float = 0.0
@@ -105,11 +97,14 @@ class Flow(NamedTuple):
     def __add__(self, other: "Flow") -> "Flow":  # type: ignore[override]  # not those of tuples
         return Flow(*map(sum, zip(self, other, strict=True)))
 
-    def drain_seconds(self, depth: int) -> float | None:
-        """Time until a queue of `depth` messages is empty at the current rates; None: it does not shrink.
+    @property
+    def is_growing(self) -> bool:
+        """Whether clearly more arrives than leaves."""
+        return self.ingress > self.egress * 1.05 + 0.1
 
-        One message, or as many as leave in a second, are considered in transit, whatever the ingress.
-        """
+    def drain_seconds(self, depth: int) -> float | None:
+        """Time until a queue of `depth` messages is empty at the current rates; None: it does not shrink. One message,
+        or as many as leave in a second, are considered in transit, whatever the ingress."""
         if not depth:
             return 0.0
         if self.egress - self.ingress > 1e-9:
@@ -128,20 +123,15 @@ def backlog(row: TopicStats | ChannelStats) -> int:
 
 
 def flows_between(before: Mapping[Address, NodeStats], after: Mapping[Address, NodeStats]) -> dict[Key, Flow]:
-    """The flows of everything in `after`, summed over nodes. New topics and channels have none.
-
-    The rates of each node use the times of its own two answers, because slow nodes answer later than others.
-    """
+    """The flows of everything in `after`, summed over nodes. New topics and channels have none. The rates of each node
+    use the times of its own two answers, because slow nodes answer later than others."""
     return summed(node_flows(before.get(address), node) for address, node in after.items())
 
 
 def summed(parts: Iterable[Mapping[Key, Flow]]) -> dict[Key, Flow]:
     """The flows of several nodes together."""
-    found: dict[Key, Flow] = {}
-    for part in parts:
-        for key, flow in part.items():
-            found[key] = found[key] + flow if key in found else flow
-    return found
+    found = grouped(pair for part in parts for pair in part.items())
+    return {key: reduce(add, flows) for key, flows in found.items()}
 
 
 def through(flows: Mapping[Key, Flow]) -> Flow:
@@ -161,15 +151,11 @@ def node_flows(before: NodeStats | None, after: NodeStats) -> dict[Key, Flow]:
             found[key] = _STILL
             continue
         arrived = row.message_count - then.message_count
-        gone = max(0, arrived - (backlog(row) - backlog(then)))
-        requeued = timed_out = 0
+        counts = [arrived, max(0, arrived - (backlog(row) - backlog(then)))]
         if isinstance(row, ChannelStats) and isinstance(then, ChannelStats):
-            requeued = max(0, row.requeue_count - then.requeue_count)
-            timed_out = max(0, row.timeout_count - then.timeout_count)
-        if arrived or gone or requeued or timed_out:
-            found[key] = Flow(arrived / seconds, gone / seconds, requeued / seconds, timed_out / seconds)
-        else:
-            found[key] = _STILL
+            counts.append(max(0, row.requeue_count - then.requeue_count))
+            counts.append(max(0, row.timeout_count - then.timeout_count))
+        found[key] = Flow(*(count / seconds for count in counts)) if any(counts) else _STILL
     return found
 
 
@@ -177,7 +163,6 @@ _STILL = Flow()
 
 
 def by_key(node: NodeStats) -> dict[Key, TopicStats | ChannelStats]:
-    """All topics and channels."""
     found: dict[Key, TopicStats | ChannelStats] = {(topic.topic_name, ""): topic for topic in node.topics}
     return found | {(topic, channel.channel_name): channel for topic, channel in node.channels()}
 
@@ -188,20 +173,13 @@ class Snapshot:
 
     answers: Answers[NodeStats]
     lookupd_errors: list[NodeError]
-    before: "Snapshot | None" = None
+    before: InitVar["Snapshot | None"] = None
     clock: float = field(default_factory=time.time)
     moment: float = field(default_factory=time.monotonic)
-    flows: dict[Key, Flow] | None = None
-    latest: dict[Address, NodeStats] = field(
-        default_factory=dict
-    )  # the last answer of each node, from this snapshot or before
 
-    def __post_init__(self) -> None:
-        self.latest = self.nodes
-        if self.before is not None:
-            self.flows = flows_between(self.before.latest, self.nodes)
-            self.latest = self.before.latest | self.nodes
-            self.before = None  # or each snapshot would keep all previous ones
+    def __post_init__(self, before: "Snapshot | None") -> None:
+        self.flows = flows_between(before.latest, self.nodes) if before else None
+        self.latest: dict[Address, NodeStats] = (before.latest if before else {}) | self.nodes  # also of failed nodes
 
     @cached_property
     def nodes(self) -> dict[Address, NodeStats]:
@@ -215,35 +193,44 @@ class Snapshot:
     @cached_property
     def topic_shares(self) -> dict[str, dict[Address, TopicStats]]:
         """Each topic on each node that has it."""
-        found: dict[str, dict[Address, TopicStats]] = {}
-        for address, node in self.nodes.items():
-            for topic in node.topics:
-                found.setdefault(topic.topic_name, {})[address] = topic
-        return found
+        shares = ((one.topic_name, (address, one)) for address, node in self.nodes.items() for one in node.topics)
+        return {name: dict(found) for name, found in grouped(shares).items()}
 
     @cached_property
     def channel_shares(self) -> dict[Key, dict[Address, ChannelStats]]:
         """Each channel, by topic and name, on each node that has it."""
-        found: dict[Key, dict[Address, ChannelStats]] = {}
-        for address, node in self.nodes.items():
-            for topic, channel in node.channels():
-                found.setdefault((topic, channel.channel_name), {})[address] = channel
-        return found
+        placed = ((address, *found) for address, node in self.nodes.items() for found in node.channels())
+        shares = (((topic, channel.channel_name), (address, channel)) for address, topic, channel in placed)
+        return {key: dict(found) for key, found in grouped(shares).items()}
 
     @property
     def errors(self) -> list[NodeError]:
         return [*self.lookupd_errors, *errors_of(self.answers)]
 
+    def document(self) -> dict[str, Any]:
+        """Nodes, sums and flows, as specified by `gnsqadmin stats --help`."""
+        unknown: dict[str, Any] = {"version": None, "health": None, "start_time": None, "topics": [], "producers": None}
+        nodes = by_node(self.answers, as_json, unknown)
+        flows = self.flows and [
+            {"topic": topic, "channel": channel, "ingress_rate": flow.ingress, "egress_rate": flow.egress}
+            for (topic, channel), flow in self.flows.items()
+        ]
+        return {"time": self.clock, "nodes": nodes, "totals": as_json(self.totals), "flows": flows}
 
-def every(seconds: float | None, count: int | None = None) -> Iterator[int]:
-    """Numbers of snapshots from 0 on, `seconds` apart: `count` of them, one without `seconds`.
 
-    After a slow snapshot, the next one waits for at least half of `seconds`: rates over less are not meaningful.
-    """
+def snapshots(
+    cluster: Cluster, seconds: float | None, count: int | None, topic: str, channel: str = "", *, clients: bool = False
+) -> Iterator[Snapshot]:
+    """Snapshots `seconds` apart: `count` of them, one without `seconds`. After a slow one, the next one waits for at
+    least half of `seconds`: rates over less are not meaningful. NotFound if the first lacks the topic or channel."""
     due = time.monotonic()
-    for number in itertools.count():
-        yield number
-        if seconds is None or number + 1 == count:
+    seen: Snapshot | None = None
+    for number in itertools.count(1):
+        seen = take_snapshot(cluster, topic=topic, channel=channel, clients=clients, before=seen)
+        if number == 1:
+            require(cluster, seen, topic, channel)
+        yield seen
+        if seconds is None or number == count:
             return
         now = time.monotonic()
         due = due + seconds if due + seconds / 2 > now else now + seconds
@@ -263,14 +250,17 @@ def no_such(cluster: Cluster, errors: Sequence[AdminError], topic: str, channel:
     what = f"the channel {channel}{of}" if channel else f"the topic {topic}"
     if errors:  # those nodes are not waited for again
         return not_found(what, errors)
-    known: dict[str, set[str]] = {}
-    for node in values_of(cluster.ask(Nsqd.stats)).values():
-        for found in node.topics:
-            known.setdefault(found.topic_name, set()).update(one.channel_name for one in found.channels)
+    known = names_of(values_of(cluster.ask(Nsqd.stats)).values())
     if topic and topic not in known:
         return not_found(what + suggestion(topic, known), [])
     channels = known[topic] if topic else set().union(*known.values())
     return not_found(what + suggestion(channel, sorted(channels)), [])
+
+
+def names_of(nodes: Iterable[NodeStats]) -> dict[str, set[str]]:
+    """The channels of each topic."""
+    found = grouped((topic.topic_name, topic.channels) for node in nodes for topic in node.topics)
+    return {topic: {one.channel_name for one in itertools.chain(*channels)} for topic, channels in found.items()}
 
 
 def take_snapshot(
@@ -281,17 +271,5 @@ def take_snapshot(
     return Snapshot(answers, cluster.lookupd_errors, before)
 
 
-def stats_document(seen: Snapshot) -> dict[str, Any]:
-    """Nodes, sums and flows, as specified by `gnsqadmin stats --help`."""
-    unknown: dict[str, Any] = {"version": None, "health": None, "start_time": None, "topics": [], "producers": None}
-    nodes = by_node(seen.answers, as_json, unknown)
-    flows = seen.flows and [
-        {"topic": topic, "channel": channel, "ingress_rate": flow.ingress, "egress_rate": flow.egress}
-        for (topic, channel), flow in seen.flows.items()
-    ]
-    return {"time": seen.clock, "nodes": nodes, "totals": as_json(seen.totals), "flows": flows}
-
-
 def client_document(client: ClientStats, address: Address) -> dict[str, Any]:
-    """A client and its node."""
     return {"node": str(address), **as_json(client)}

@@ -4,14 +4,15 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 from nsqadmin_cli import units
 from nsqadmin_cli.api import ChannelStats, ClientStats, NodeStats, TopicStats
-from nsqadmin_cli.cluster import Answers
+from nsqadmin_cli.cluster import Answers, errors_of
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import OF_CHANNELS, Flow, Key, Snapshot, Totals
-from nsqadmin_cli.table import ALWAYS, Cell, Form, Grid, Table, Tone, as_json, column, json_only, table_of
+from nsqadmin_cli.table import ALWAYS, Cell, Form, Grid, Table, Tone, as_json, column, failed, json_only, table_of
 from nsqadmin_cli.units import plural
 
 Value = Any  # of a column, or a Cell with it; None is a blank
@@ -30,11 +31,11 @@ class Counts:
     egress_rate: Value = column("out/s", form=Form.RATE, keep=8)
     depth: Value = count("depth", keep=ALWAYS)
     memory_depth: Value = count("in memory", "mem", keep=1)
-    backend_depth: Value = count("on disk", "disk", keep=3)
+    backend_depth: Value = count("on disk", "disk", keep=3, tone=Tone.NOTE)
     in_flight_count: Value = count("in flight", "inflt", keep=ALWAYS)
     deferred_count: Value = count("deferred", "def", keep=3)
     requeue_count: Value = count("requeued", "req", keep=3)
-    timeout_count: Value = count("timed out", "t-o", keep=3)
+    timeout_count: Value = count("timed out", "t-o", keep=3, tone=Tone.NOTE)
     message_count: Value = count("messages", "msgs", keep=3)
     client_count: Value = count("clients", keep=ALWAYS)
 
@@ -71,12 +72,9 @@ def counts(
 ) -> R:
     """A row with the counts of a topic, a channel or all."""
     made = kind(name=name, depth=row.depth, memory_depth=row.depth - row.backend_depth, **more)
-    made.backend_depth = Cell(row.backend_depth, Tone.NOTE) if row.backend_depth else 0
-    made.message_count = row.message_count
+    made.backend_depth, made.message_count = row.backend_depth, row.message_count
     for field in OF_CHANNELS:
         setattr(made, field, getattr(row, field, None))
-    if made.timeout_count:
-        made.timeout_count = Cell(made.timeout_count, Tone.NOTE)
     if isinstance(row, ChannelStats) and row.depth > 0 and row.client_count == 0:
         made.client_count = Cell(0, Tone.BAD)  # queued messages, but no consumers
     if flow is not None:
@@ -106,12 +104,13 @@ def tree_table(seen: Snapshot, *, watched: bool = False, by_node: bool = False) 
     rows: list[Counts] = []
     for topic in totals.topics:
         name = topic.topic_name
-        found = list(_with_shares(topic, name, seen.topic_shares[name], Tone.STRONG, flows.get((name, ""))))
-        rows += found if by_node else found[:1]
+        groups = [_with_shares(topic, name, seen.topic_shares[name], Tone.STRONG, flows.get((name, "")))]
         for channel in topic.channels:
             key = name, channel.channel_name
-            found = list(_with_shares(channel, f"  {key[1]}", seen.channel_shares[key], Tone.PLAIN, flows.get(key)))
-            rows += found if by_node else found[:1]
+            shares, flow = seen.channel_shares[key], flows.get(key)
+            groups.append(_with_shares(channel, f"  {key[1]}", shares, Tone.PLAIN, flow))
+        for group in groups:
+            rows += islice(group, None if by_node else 1)
     several = len(seen.answers) > 1
     summary = f"{plural(totals.topic_count, 'topic')}, {plural(totals.channel_count, 'channel')}"
     total = counts(Counts, totals, Cell(summary, Tone.STRONG)) if len(totals.topics) > 1 else None
@@ -127,8 +126,7 @@ def _with_shares(
     if paused:
         name += " (paused)" if paused == len(shares) else f" (paused {paused}/{len(shares)})"
         tone = Tone.STRONG_NOTE if tone is Tone.STRONG else Tone.NOTE
-    place = str(next(iter(shares))) if len(shares) == 1 else f"{len(shares)} nodes"
-    yield counts(Counts, whole, Cell(name, tone), flow, place=place)
+    yield counts(Counts, whole, Cell(name, tone), flow, place=units.one_or_number(shares))
     for address, share in shares.items() if len(shares) > 1 else ():
         yield counts(Counts, share, Cell("    (paused)" if share.paused else "", Tone.NOTE), place=str(address))
 
@@ -166,13 +164,9 @@ def troubled(seen: Snapshot) -> set[Key]:
     found = set()
     for key, places in seen.channel_shares.items():
         flow, shares = (seen.flows or {}).get(key, Flow()), places.values()
-        depth = sum(share.depth for share in shares)
-        growing = depth and flow.ingress > flow.egress * 1.05 + 0.1
-        if (
-            growing
-            or flow.timeouts
-            or any(share.paused or share.backend_depth or (share.depth and not share.client_count) for share in shares)
-        ):
+        growing = flow.is_growing and any(share.depth for share in shares)
+        idle = any(share.depth and not share.client_count for share in shares)
+        if growing or idle or flow.timeouts or any(share.paused or share.backend_depth for share in shares):
             found.add(key)
     return found
 
@@ -195,7 +189,7 @@ def share_table(seen: Snapshot, shares: Shares, whole: TopicStats | ChannelStats
     rows: list[NodeCounts] = []
     for address, answer in seen.answers.items():
         if isinstance(answer, NodeError):
-            rows.append(NodeCounts(str(address), state=failed(answer)))
+            rows.append(NodeCounts(str(address), state=failed(answer.reason)))
         elif (share := shares.get(address)) is not None:
             state = Cell("paused", Tone.NOTE) if share.paused else None
             rows.append(counts(NodeCounts, share, str(address), state=state))
@@ -203,10 +197,6 @@ def share_table(seen: Snapshot, shares: Shares, whole: TopicStats | ChannelStats
     total = counts(NodeCounts, whole, label) if len(rows) > 1 else None
     without = ("place", *RATES, *(() if isinstance(whole, ChannelStats) else OF_CHANNELS))
     return table_of(NodeCounts, rows, without=without, total=total)
-
-
-def failed(error: NodeError) -> Cell:
-    return Cell(f"failed: {error.reason}", Tone.BAD)
 
 
 @dataclass(eq=False, repr=False)
@@ -242,23 +232,17 @@ def client_table(seen: Snapshot, *, with_places: bool = True, of: tuple[str, str
 
 
 def _client(client: ClientStats, topic: str, channel: ChannelStats, address: Address, now: float) -> ClientRow:
-    idle = channel.depth > 0 and client.ready_count == 0
     used = {"TLS": client.tls, "deflate": client.deflate, "snappy": client.snappy, "auth": client.authed}
-    return ClientRow(
-        client.client_id or client.hostname,
-        topic,
-        channel.channel_name,
-        str(address),
-        client.remote_address,
-        Cell(0, Tone.BAD) if idle else client.ready_count,  # queued messages, but RDY 0
-        client.in_flight_count,
-        client.finish_count,
-        client.requeue_count,
-        client.message_count,
-        max(0.0, now - client.connect_ts),
-        " ".join(name for name, is_used in used.items() if is_used),
-        client.user_agent,
-    )
+    place = client.client_id or client.hostname, topic, channel.channel_name, str(address), client.remote_address
+    row = ClientRow(*place, *(getattr(client, name) for name in _OF_CLIENTS))
+    if channel.depth > 0 and client.ready_count == 0:
+        row.ready_count = Cell(0, Tone.BAD)  # queued messages, but RDY 0
+    row.connected_seconds, row.user_agent = max(0.0, now - client.connect_ts), client.user_agent
+    row.security = " ".join(name for name, is_used in used.items() if is_used)
+    return row
+
+
+_OF_CLIENTS = ("ready_count", "in_flight_count", "finish_count", "requeue_count", "message_count")
 
 
 @dataclass(eq=False, repr=False)
@@ -299,7 +283,7 @@ def node_rows(seen: Snapshot) -> dict[Address, NodeRow]:
     for address, answer in seen.answers.items():
         row = rows[address] = NodeRow(str(address))
         if isinstance(answer, NodeError):
-            row.error, row.status = answer.reason, failed(answer)
+            row.error, row.status = answer.reason, failed(answer.reason)
             continue
         row.status, row.version = _health(answer), answer.version
         row.health, row.start_time = answer.health, answer.start_time
@@ -317,46 +301,36 @@ def _sum_up(row: NodeRow, sums: Totals) -> NodeRow:
 def node_table(
     seen: Snapshot, rows: Mapping[Address, NodeRow] | None = None, without: Sequence[str] = ("daemon", *LISTING, *RATES)
 ) -> Table:
-    """One row for each node."""
     total = _sum_up(NodeRow(Cell(plural(len(seen.answers), "node"), Tone.STRONG)), seen.totals)
-    rows = node_rows(seen) if rows is None else rows
-    return table_of(
-        NodeRow, [*rows.values()], without=without, total=total if len(seen.nodes) > 1 else None, empty="No nodes."
-    )
+    found = [*(rows or node_rows(seen)).values()]
+    return table_of(NodeRow, found, without=without, total=total if len(seen.nodes) > 1 else None, empty="No nodes.")
 
 
-Facts = list[Sequence[Cell | str]]
-
-
-def topic_facts(whole: TopicStats, shares: Mapping[Address, TopicStats]) -> Facts:
+def topic_facts(whole: TopicStats, shares: Mapping[Address, TopicStats]) -> dict[str, Cell | str]:
     """Properties of a topic other than counts."""
     mean = f", {units.size(whole.message_bytes // whole.message_count)} on average" if whole.message_count else ""
-    facts: Facts = [[Cell("published", Tone.FAINT), f"{units.size(whole.message_bytes)}{mean}"]]
-    return facts + common_facts(whole, shares)
+    return {"published": f"{units.size(whole.message_bytes)}{mean}", **common_facts(whole, shares)}
 
 
-def common_facts(whole: TopicStats | ChannelStats, shares: Shares) -> Facts:
+def common_facts(whole: TopicStats | ChannelStats, shares: Shares) -> dict[str, Cell | str]:
     """Properties of a topic or channel other than counts."""
-    facts: Facts = []
-    paused = [str(address) for address, share in shares.items() if share.paused]
-    if paused:
+    facts: dict[str, Cell | str] = {}
+    if paused := [str(address) for address, share in shares.items() if share.paused]:
         where = "on all nodes" if len(paused) == len(shares) else f"on {', '.join(paused)}"
-        facts.append([Cell("paused", Tone.FAINT), Cell(where, Tone.NOTE)])
+        facts["paused"] = Cell(where, Tone.NOTE)
     latency = whole.e2e_processing_latency
     if latency.percentiles:
         texts = [f"{one.quantile * 100:g}% {units.latency(one.value / 1e9)}" for one in latency.percentiles]
-        facts.append([Cell("latency", Tone.FAINT), f"{'  '.join(texts)}  (of {plural(latency.count, 'message')})"])
+        facts["latency"] = f"{'  '.join(texts)}  (of {plural(latency.count, 'message')})"
     return facts
 
 
 def share_documents(seen: Snapshot, shares: Shares, key: str, **more: Callable[[Address], object]) -> list[object]:
     """For each node: its address, error, what the functions `more` return for it, and its share under `key`."""
+    errors = {error.address: error.reason for error in errors_of(seen.answers)}
     return [
-        {
-            "address": str(address),
-            "error": answer.reason if isinstance(answer, NodeError) else None,
-            **{name: value(address) for name, value in more.items()},
-            key: as_json(shares.get(address)),
-        }
-        for address, answer in seen.answers.items()
+        {"address": str(address), "error": errors.get(address)}
+        | {name: value(address) for name, value in more.items()}
+        | {key: as_json(shares.get(address))}
+        for address in seen.answers
     ]

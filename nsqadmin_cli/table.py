@@ -7,10 +7,12 @@ of tables and CSV. Independent of the terminal.
 import dataclasses
 import enum
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
+
+from nsqadmin_cli import units
 
 
 class Tone(enum.Enum):
@@ -47,16 +49,23 @@ class Cell(NamedTuple):
     tone: Tone | None = None
 
 
+# How values are written in full, and the forms that are aligned left.
+EXACT: dict[Form, Callable[..., str]] = {Form.COUNT: "{:,}".format, Form.RATE: units.rate, Form.BYTES: units.size}
+EXACT |= {Form.DURATION: units.duration, Form.LATENCY: units.latency, Form.TIME: units.clock}
+AT_LEFT = (Form.TEXT, Form.FLAG, Form.TIME)
+
+
+def failed(reason: str) -> Cell:
+    return Cell(f"failed: {reason}", Tone.BAD)
+
+
 Row = Sequence[object]  # a Cell or a bare value for each column; None is a blank
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. `key` is its name in CSV.
-
-    On narrow terminals, `short` replaces `heading`, and columns are dropped, those with the smallest `keep` first;
-    `ALWAYS` is kept. Values of the first column are folded if they do not fit.
-    """
+    """One column. `key` is its name in CSV. On narrow terminals, `short` replaces `heading`, and columns are dropped,
+    those with the smallest `keep` first; `ALWAYS` is kept. Values of the first column are folded if they do not fit."""
 
     key: str
     heading: str
@@ -67,6 +76,23 @@ class Column:
 
 
 ALWAYS = 9
+
+
+def shown(value: object, column: Column, formats: Mapping[Form, Callable[..., str]] = EXACT) -> tuple[str, Tone]:
+    """Text and tone of a cell."""
+    value, tone = value if isinstance(value, Cell) else Cell(value)
+    if value is None:
+        return "", Tone.PLAIN
+    match column.form:
+        case Form.TEXT:
+            text = units.printable(str(value))
+        case Form.FLAG:
+            text = "yes" if value else ""
+        case form:
+            text = formats[form](value)
+            if tone is None and not value:
+                tone = Tone.FAINT
+    return text, tone or column.tone
 
 
 @dataclass(slots=True)
@@ -108,9 +134,7 @@ def column(
     default: Any = None,
 ) -> Any:
     """A field of a row with a column, whose name in CSV is `key`, if it differs; without `json`, it is not in JSON.
-
-    `help` is what the description of the document adds to its name; with `null`, an empty text is null in JSON.
-    """
+    `help` is what the description of the document adds to its name; with `null`, an empty text is null in JSON."""
     metadata = {"column": (key, heading, short, form, keep, tone), "json": json, "help": help, "null": null}
     return field(default=default, metadata=metadata)
 
@@ -145,16 +169,14 @@ def table_of(
     last: Row | None = None
     if isinstance(total, str):
         if len(rows) > 1:
-            last = [total, *(_sum(column, index, cells) for index, column in enumerate(columns.values()) if index)]
+            last = [total]
+            for index, column in enumerate(columns.values()):
+                if index:
+                    is_count = column.form in (Form.COUNT, Form.BYTES)
+                    last.append(sum(as_json(row[index]) or 0 for row in cells) if is_count else None)
     elif total is not None:
         last = [getattr(total, name) for name in columns]
     return Table(tuple(columns.values()), [*cells], last, empty)
-
-
-def _sum(column: Column, index: int, rows: Sequence[Row]) -> int | None:
-    if column.form not in (Form.COUNT, Form.BYTES):
-        return None
-    return sum(as_json(row[index]) or 0 for row in rows)
 
 
 def as_json(value: object) -> Any:
@@ -199,6 +221,10 @@ class Grid:
     """Short rows without headings, such as names and their values; its columns are as wide as their content."""
 
     rows: list[Sequence[Cell | str]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Cell | str]) -> "Grid":
+        return cls([[Cell(name, Tone.FAINT), value] for name, value in facts.items()])
 
 
 class Paragraph(NamedTuple):

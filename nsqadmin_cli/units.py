@@ -1,18 +1,17 @@
-"""Formats counts, rates, bytes and durations, exactly or in few characters; parses durations; escapes text."""
+"""Formats counts, rates, bytes and durations, exactly or in few characters; parses durations; escapes text; groups."""
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
+from typing import TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BARS = "▁▂▃▄▅▆▇█"
 _PART = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([a-zµ]+)")
-
-
-def count(value: int) -> str:
-    """A whole number: 1,234,567."""
-    return f"{value:,}"
 
 
 def compact(value: int) -> str:
@@ -30,7 +29,7 @@ def rate(per_second: float) -> str:
     """A rate per second: with one decimal below 10, whole above."""
     if abs(per_second) < 0.05:
         return "0"
-    return f"{per_second:.1f}" if abs(per_second) < 9.95 else count(round(per_second))
+    return f"{per_second:.1f}" if abs(per_second) < 9.95 else f"{round(per_second):,}"
 
 
 def compact_rate(per_second: float) -> str:
@@ -81,8 +80,13 @@ def exact(value: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A time of this day: 13:45:07."""
-    return time.strftime("%H:%M:%S", time.localtime(seconds))
+    """A local time: 13:45:07, with the day unless that is today; the number itself if no calendar has it."""
+    try:
+        moment = time.localtime(seconds)
+        is_today = moment[:3] == time.localtime()[:3]
+        return time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S", moment)
+    except (OverflowError, ValueError, OSError):
+        return exact(seconds)
 
 
 def iso_time(nanoseconds: int) -> str:
@@ -114,10 +118,7 @@ LONGEST = 300  # characters of one cell; names of NSQ have at most 64
 
 
 def printable(text: str, longest: int = LONGEST) -> str:
-    """`text` on one line, with control characters shown as escape sequences.
-
-    Text longer than `longest` characters is truncated, with an ellipsis.
-    """
+    """`text` on one line, with control characters escaped, and an ellipsis behind the first `longest` characters."""
     if len(text) > longest:
         text = f"{text[: longest - 1]}…"
     if text.isprintable():
@@ -137,6 +138,19 @@ def shortened(names: Sequence[str], most: int) -> str:
     """The first `most` of these, and how many more there are."""
     more = [f"and {len(names) - most} more"] if len(names) > most else []
     return ", ".join([*names[:most], *more])
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """The second parts of the pairs by their first."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
+
+
+def one_or_number(nodes: Collection[object]) -> str:
+    """The only one of these nodes, else their number."""
+    return str(next(iter(nodes))) if len(nodes) == 1 else plural(len(nodes), "node")
 
 
 def plural(count: int, noun: str) -> str:

@@ -1,6 +1,7 @@
 """An auth server for tests: says what the test specifies, and notes what it was asked."""
 
 import json
+import re
 import ssl
 from collections.abc import Callable
 from socketserver import BaseRequestHandler, ThreadingTCPServer
@@ -54,7 +55,7 @@ class AuthServer:
                     sock = tls.wrap_socket(self.request, server_side=True) if tls else self.request
                     sock.settimeout(DEADLINE)
                     request = b""
-                    while b"\r\n\r\n" not in request:
+                    while not _is_whole(request):
                         data = sock.recv(65536)
                         if not data:
                             return
@@ -92,6 +93,12 @@ class AuthServer:
         self._server.shutdown()
         self._thread.join(DEADLINE)
         self._server.server_close()
+
+
+def _is_whole(request: bytes) -> bool:
+    head, end, body = request.partition(b"\r\n\r\n")
+    length = re.search(rb"\r\nContent-Length: ([0-9]+)", head)
+    return bool(end) and len(body) >= (int(length[1]) if length else 0)
 
 
 def _target(request: bytes) -> str:

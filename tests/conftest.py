@@ -35,8 +35,9 @@ settings.register_profile("ci", deadline=None)
 settings.load_profile(os.environ.get("GNSQD_HYPOTHESIS_PROFILE", "dev"))
 
 
-# Of these nothing is compiled, or they judge what is not code of the daemon.
-_ONE_LANE = ("benchmarks", "cli", "container", "documentation", "plugin")
+# These judge what is not code of the daemon: one lane is enough.
+_ONE_LANE = ("benchmarks", "cli", "container", "documentation", "plugin", "web")
+_COMPILED = ("container",)
 # Kills, broken disks, damage, random sessions: many starts of a daemon each.
 _SLOW = ("container", "faults", "model")
 
@@ -50,6 +51,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         directory = item.path.relative_to(Path(__file__).parent).parts[0]
         if of_peer or directory in _ONE_LANE:
             item.add_marker(pytest.mark.one_lane)
+        if directory in _ONE_LANE and directory not in _COMPILED:
+            item.add_marker(pytest.mark.not_compiled)
         if directory in _SLOW:
             item.add_marker(pytest.mark.slow)
 
@@ -67,7 +70,8 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def _missing(reason: str) -> NoReturn:
+def missing(reason: str) -> NoReturn:
+    """Skip the test, or fail it where nothing may be missing."""
     if os.environ.get("GNSQD_REQUIRE_PEERS") == "1":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
@@ -76,7 +80,7 @@ def _missing(reason: str) -> NoReturn:
 def _find_peer(name: str) -> Path:
     path = PEERS / name
     if not path.exists():
-        _missing(f"{name} is not built (make peers)")
+        missing(f"{name} is not built (make peers)")
     return path
 
 
@@ -91,7 +95,7 @@ def nsqjs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the directory of nsqjs's drivers, with the packages of its lock file installed; for `node` to run."""
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
-        _missing("nsqjs needs node and npm")
+        missing("nsqjs needs node and npm")
     directory = tmp_path_factory.mktemp("nsqjs") / "nsqjs"
     source = Path(__file__).parent / "conformance" / "nsqjs"
     shutil.copytree(source, directory, ignore=shutil.ignore_patterns("node_modules"))

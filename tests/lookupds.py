@@ -168,6 +168,7 @@ class EmbeddedLookupd(Lookupd):
 
 
 EMBEDDED = ("--embedded-lookupd-tcp-address=127.0.0.1:0", "--embedded-lookupd-http-address=127.0.0.1:0")
+DEV = ("--dev", *EMBEDDED, "--admin-http-address=127.0.0.1:0")
 
 LookupdPair = tuple[Lookupd, Lookupd]  # ours and the real one
 

@@ -17,7 +17,8 @@ project_copyright = ""
 extensions = ["myst_parser"]
 root_doc = "contrib/docs/index"
 include_patterns = ["*.md", "contrib/docs/*.md"]
-exclude_patterns = [".*", "build", "data", "dist", "gnsqd", "nsqadmin_cli", "tests", "tools"]  # not to be searched
+# Not to be searched.
+exclude_patterns = [".*", "build", "data", "dist", "gnsqd", "nsqadmin_cli", "nsqadmin_web", "tests", "tools"]
 
 myst_heading_anchors = 4
 highlight_language = "none"  # indented blocks are of all kinds

@@ -7,6 +7,7 @@ from gnsqd.queues.queue cimport Queue
 cdef class WaitingConsumers:
     cdef dict _waiting
     cdef set _woken
+    cdef bint _ranked
 
     cpdef Py_ssize_t leave(self, client) except -1
     cpdef join(self, client)
@@ -19,10 +20,12 @@ cdef class Channel:
     cdef public long long message_count, finish_count, requeue_count, timeout_count, dead_letter_count
     cdef public object latencies, aside
     cdef public Queue queue
-    cdef object _environment, _log, _options, _on_last_client
+    cdef public object limiter, local_counts
+    cdef object _environment, _log, _options, _on_last_client, _configured
     cdef InFlight _in_flight
     cdef WaitingConsumers _waiting
 
+    cpdef Py_ssize_t available(self) except -1
     cpdef put_messages(self, list messages)
     cdef _enqueue(self, list messages)
     @cython.locals(candidates=list, held_back=Py_ssize_t, chosen=list, taken=list, now=cython.longlong, queue=Queue, waiting=WaitingConsumers, promised=Py_ssize_t)

@@ -8,18 +8,24 @@ Consumers that could take a message but found none wait; a put wakes as many as 
 was not woken leaves one message for each that was, so that what a consumer requeued, or let time out, goes to
 others. Each takes its share of what is there, not all of it, so that several consumers of a busy channel get about as
 much each.
+
+A channel with rules has a `Limiter`, which lowers how many messages are there to be taken.
 """
 
 from collections.abc import Callable
 from itertools import islice
+from operator import attrgetter
 from random import random
+from sys import maxsize
 from time import monotonic_ns, time_ns
 
 from gnsqd.broker.envelope import REQUEUED, TIMED_OUT, is_dead_letter_topic
 from gnsqd.broker.environment import Consumer, Environment
 from gnsqd.broker.in_flight import InFlight, SetAside
+from gnsqd.broker.rules import Limiter, Rules
 from gnsqd.errors import BrokerError
 from gnsqd.names import is_ephemeral
+from gnsqd.options import TOPOLOGY_AWARE
 from gnsqd.quantile import Quantile, Result
 from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Left, Queue
@@ -30,11 +36,15 @@ MAX_TAKE_BYTES = 256 * 1024
 MAX_DUE = 1024  # messages that one step of the queue scan moves
 
 
-class WaitingConsumers:
-    """Consumers that can take a message but found none, in a line: who is at its front is woken first. A consumer that
-    was woken has a message promised until it comes."""
+_rank = attrgetter("rank")
 
-    def __init__(self) -> None:
+
+class WaitingConsumers:
+    """Consumers that can take a message but found none, in a line: who is at its front is woken first, or with `ranked`
+    the first of those with the lowest rank. A consumer that was woken has a message promised until it comes."""
+
+    def __init__(self, ranked: bool) -> None:
+        self._ranked = ranked
         self._waiting: dict[int, Consumer] = {}
         self._woken: set[int] = set()
 
@@ -66,7 +76,8 @@ class WaitingConsumers:
 
     def wake(self, count: int) -> None:
         """Wake the first `count` of the line."""
-        for client in list(islice(self._waiting.values(), max(count, 0))):
+        line = sorted(self._waiting.values(), key=_rank) if self._ranked else self._waiting.values()
+        for client in list(islice(line, max(count, 0))):
             del self._waiting[client.id]
             self._woken.add(client.id)
             client.wake()
@@ -99,7 +110,9 @@ class Channel:
         self._on_last_client = on_last_client
         self._in_flight = InFlight()
         self.aside = SetAside(0 if is_dead_letter_topic(topic_name) else environment.options.max_attempts)
-        self._waiting = WaitingConsumers()
+        self._waiting = WaitingConsumers(TOPOLOGY_AWARE in environment.options.experiments)
+        # Messages from memory, by the locality of the consumer.
+        self.local_counts: list[int] | None = [0, 0, 0] if environment.options.has_topology else None
         self.latencies: Quantile | None = None
         if percentiles := environment.options.e2e_processing_latency_percentiles:
             self.latencies = Quantile(environment.options.e2e_processing_latency_window_time, percentiles)
@@ -107,6 +120,10 @@ class Channel:
         queue.outside = self._outside
         queue.on_refused = on_refused
         queue.on_more = self._wake
+        self.limiter: Limiter | None = None  # if there are rules
+        self._configured = environment.rules.configured.get((topic_name, name), Rules())
+        self.set_rules(environment.rules.kept.get((topic_name, name), self._configured))
+        environment.wake_at(self, queue.next_due)
         environment.notify(self, not self.ephemeral)
 
     @property
@@ -125,6 +142,10 @@ class Channel:
     @property
     def deferred_count(self) -> int:
         return self.queue.deferred_count + len(self.aside)
+
+    def available(self) -> int:
+        """Messages that consumers may take now: `depth`, or fewer by the rules."""
+        return self.queue.count() if self.limiter is None else self.limiter.allowed(len(self._in_flight))
 
     def _outside(self) -> list[Message]:
         """Messages that are in no queue."""
@@ -145,9 +166,15 @@ class Channel:
         """As `put_messages`, but hold each back for the time it asks for; `stored` as for `Queue.defer`."""
         self.message_count += len(messages)
         self.queue.defer(messages, stored)
+        self._environment.wake_at(self, self.queue.next_due)
 
     def _enqueue(self, messages: list[Message]) -> None:
         self.queue.put_all(messages, len(self._waiting))
+        self._wake(len(messages))
+
+    def _enqueue_again(self, messages: list[Message]) -> None:
+        """Queue messages that were delivered before."""
+        self.queue.put_again(messages, len(self._waiting))
         self._wake(len(messages))
 
     # To and from consumers
@@ -178,29 +205,34 @@ class Channel:
         taken: list[Message] = []
         now = monotonic_ns()
         while not taken:
-            held_back = len(queue.deferred)
+            held_back = queue.deferred_count
             candidates = self._next_messages(window, promised)
             if not candidates:
                 waiting.join(client)
-                if len(queue.deferred) > held_back:
+                if queue.deferred_count > held_back:
+                    self._environment.wake_at(self, queue.next_due)
                     waiting.wake(1)  # to go on behind messages that are not due yet
                 return taken
             chosen = candidates
+            if self.local_counts is not None and queue.from_memory():
+                self.local_counts[client.locality] += len(candidates)
             if sample_rate:
                 chosen = [message for message in candidates if random() * 100 < sample_rate]
             chosen = queue.fresh(chosen)
             taken = self._in_flight.push(chosen, client.id, now, timeout)
             queue.taken(candidates, taken)
+            if self.limiter is not None:
+                self.limiter.delivered(len(taken))
             if not taken and queue.ttl:
                 waiting.join(client)
                 waiting.wake(1)  # behind what was too old, but not in one turn
                 return taken
         if len(waiting):
-            waiting.wake(queue.count() - waiting.promised)
+            self._wake(queue.count() - waiting.promised)
         return taken
 
     def _next_messages(self, window: int, promised: int) -> list[Message]:
-        depth = self.queue.count() - promised
+        depth = self.available() - promised
         if depth <= 0:
             return []
         waiting = len(self._waiting)
@@ -215,7 +247,9 @@ class Channel:
 
     def _wake(self, count: int) -> None:
         """That many messages are there to be taken."""
-        if len(self._waiting) and not self.paused:
+        if len(self._waiting) and not self.paused and not self.exiting:
+            if self.limiter is not None:  # one at a time, so that the others still count for its share
+                count = min(self.available() - self._waiting.promised, 1)
             self._waiting.wake(count)
 
     def finish_run(self, client_id: int, ids: list[bytes]) -> int:
@@ -231,6 +265,8 @@ class Channel:
     def _note_finished(self, messages: list[Message]) -> None:
         self.finish_count += len(messages)
         self.queue.finish(messages)
+        if self.limiter is not None:
+            self._wake(1)
         if self.latencies is not None:
             now = time_ns()
             for message in messages:
@@ -242,11 +278,16 @@ class Channel:
         self._waiting.go_to_the_end(client_id)
         self.requeue_count += 1
         if not self._unless_dead([message], REQUEUED):
+            if self.limiter is not None:
+                self._wake(1)
             return
         if delay > 0:
             self.queue.defer_again(message, delay)
+            self._environment.wake_at(self, self.queue.next_due)
+            if self.limiter is not None:
+                self._wake(1)
         else:
-            self._enqueue([message])
+            self._enqueue_again([message])
 
     def touch(self, client_id: int, id: bytes, timeout: int) -> None:
         """TOUCH: `timeout` ns from now, never beyond max-msg-timeout since its delivery; errors as `finish`."""
@@ -260,7 +301,7 @@ class Channel:
         self.timeout_count += len(due)
         for message in due:
             self._waiting.go_to_the_end(message.client_id)
-        self._enqueue(self._unless_dead(due, TIMED_OUT))
+        self._enqueue_again(self._unless_dead(due, TIMED_OUT))
         for message in due:
             client = self.clients.get(message.client_id)
             if client is not None:
@@ -271,6 +312,8 @@ class Channel:
         """Queue some of what is due by `now` (monotonic ns); whether there was anything."""
         count = self.queue.release(now, MAX_DUE, len(self._waiting))
         self._wake(count)
+        if not count:  # else the caller looks again
+            self._environment.wake_at(self, self.queue.next_due)
         return count > 0
 
     # Dead letters
@@ -290,7 +333,31 @@ class Channel:
 
     def take_back(self) -> None:
         """Requeue everything that is set aside."""
-        self._enqueue(self.aside.clear())
+        self._enqueue_again(self.aside.clear())
+
+    # Rules
+
+    @property
+    def rules(self) -> Rules:
+        return Rules() if self.limiter is None else self.limiter.rules
+
+    @property
+    def own_rules(self) -> dict[str, object] | None:
+        """The rules by name, if they are not those of the options."""
+        return None if self.rules == self._configured else self.rules._asdict()
+
+    def set_rules(self, rules: Rules) -> None:
+        if self.limiter is None and rules != Rules():
+            self.limiter = Limiter(self.queue, self._on_time)
+        if self.limiter is not None:
+            self.limiter.set(rules)
+            if rules == Rules():
+                self.limiter = None
+            self._wake(self.depth - self._waiting.promised)
+
+    def _on_time(self) -> None:
+        if not self.paused:
+            self._waiting.wake(1)
 
     # From operators
 
@@ -313,6 +380,18 @@ class Channel:
         for client in self.clients.values():
             client.emptied()
 
+    def rewind(self, start: int, end: int) -> int:
+        """Queue messages once more, as `Queue.rewind`; unfinished ones are not changed. Also BrokerError("exiting")."""
+        if self.exiting:
+            raise BrokerError("exiting")
+        before = self.queue.count()
+        try:
+            return self.queue.rewind(start, end)
+        finally:
+            count = self.queue.count() - before
+            self.message_count += count
+            self._wake(count)
+
     def delete(self) -> None:
         """Drop everything, files included, and close the consumers' connections."""
         self._exit("deleting")
@@ -327,6 +406,9 @@ class Channel:
 
     def _exit(self, how: str) -> None:
         self.exiting = True
+        self._environment.wake_at(self, maxsize)
+        if self.limiter is not None:
+            self.limiter.stop()
         self._log.info("CHANNEL(%s): %s", self.name, how)
         for client in list(self.clients.values()):
             client.close()

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from gevent import Greenlet
 
 from gnsqd.broker.guid import GuidFactory
+from gnsqd.broker.rules import RuleBook
 from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.queues.store import Store
@@ -26,6 +27,9 @@ class Environment:
     spawn(name, body)       starts a greenlet whose death by a bug ends the daemon
     free_disk               what watches the disk, where that is asked for
     note_dead(channel)      it has set messages aside for its dead-letter topic. Never yields
+    wake_at(channel, due)   the first message that it holds back is due then (monotonic ns; maxsize if there is none).
+                            Never yields
+    rules                   what channels get when they are made
     """
 
     options: Options
@@ -37,6 +41,8 @@ class Environment:
     spawn: Spawn
     free_disk: FreeDisk | None = None
     note_dead: Callable[[Any], None] = lambda channel: None
+    wake_at: Callable[[Any, int], None] = lambda channel, due: None
+    rules: RuleBook = field(default_factory=RuleBook)
 
 
 @dataclass
@@ -61,6 +67,8 @@ class ClientStats:
     authed: bool = False
     auth_identity: str = ""
     auth_identity_url: str = ""
+    topology_zone: str | None = None  # unless there are zones and regions
+    topology_region: str | None = None
     pub_counts: list[tuple[str, int]] = field(default_factory=list)
     tls: bool = False
     tls_cipher_suite: str = ""
@@ -76,6 +84,10 @@ class Consumer(Protocol):
     def id(self) -> int: ...
     @property
     def ready_count(self) -> int: ...
+    @property
+    def locality(self) -> int: ...  # 0 in the zone of this nsqd, 1 in its region, else 2
+    @property
+    def rank(self) -> int: ...  # who waits with a lower one gets messages first
     def wake(self) -> None: ...  # there may be something to take, or to stop taking
     def timed_out_message(self) -> None: ...  # one of its messages in flight went back to the queue
     def emptied(self) -> None: ...  # all of its messages in flight are gone

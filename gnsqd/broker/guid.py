@@ -14,6 +14,13 @@ _SEQUENCE_END = 1 << SEQUENCE_BITS
 _SUFFIXES = [b"%03x" % sequence for sequence in range(_SEQUENCE_END)]
 
 
+def time_of(id: str) -> int:
+    """When the tick of an id began, wall clock in ns; ValueError if it is not 16 hex characters."""
+    if len(id) != 16:
+        raise ValueError("not an id")
+    return ((int(id, 16) >> (NODE_ID_BITS + SEQUENCE_BITS)) + _EPOCH) << 20
+
+
 class GuidFactory:
     """Owns the daemon's id sequence; `node_id` is 0..1023."""
 

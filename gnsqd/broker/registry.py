@@ -138,12 +138,12 @@ class Registry:
     # nsqd.dat
 
     def metadata(self) -> list[TopicMetadata]:
-        """What nsqd.dat keeps: names and pause flags, nothing ephemeral."""
+        """What nsqd.dat and the file of rules keep: names, pause flags and rules, nothing ephemeral."""
         topics = []
         for topic in self.topics.values():
             if not topic.ephemeral and not topic.exiting:
                 channels = [each for each in topic.channels.values() if not each.ephemeral and not each.exiting]
-                listed = [ChannelMetadata(channel.name, channel.paused) for channel in channels]
+                listed = [ChannelMetadata(channel.name, channel.paused, channel.own_rules) for channel in channels]
                 topics.append(TopicMetadata(topic.name, topic.paused, listed))
         return topics
 

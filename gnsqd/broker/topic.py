@@ -12,6 +12,8 @@ from time import monotonic, time_ns
 from gnsqd.broker.bounds import Bounds
 from gnsqd.broker.channel import MAX_TAKE_BYTES, Channel
 from gnsqd.broker.environment import Environment
+from gnsqd.broker.history import History
+from gnsqd.broker.rules import Rules
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.hub.cooperative import Turns, give_way
 from gnsqd.hub.doorbell import Doorbell
@@ -67,6 +69,12 @@ class Topic:
     @property
     def backend_depth(self) -> int:
         return self.queue.stored()
+
+    @property
+    def retained_count(self) -> int:
+        """Messages that can be delivered again."""
+        history = self.history
+        return 0 if history is None else history.count
 
     def e2e_latency(self) -> Result | None:
         """As `Channel.e2e_latency`, over all channels; also None if there is no channel. May yield."""
@@ -151,10 +159,20 @@ class Topic:
             channel = self.channels[name] = Channel(
                 self.name, name, self._environment, queue, self._delete_soon, self._doorbell.ring
             )
+            if queue.ordered:
+                self.queue.set_ordered(True)
             self._store.adopt(queue)
             self._log.info("TOPIC(%s): new channel(%s)", self.name, name)
             self._doorbell.ring()
         return channel
+
+    def set_rules(self, channel: Channel, rules: Rules) -> None:
+        """Change the rules of a channel. Messages reach it in order only if they leave the topic in order."""
+        channel.set_rules(rules)
+        self._follow_rules()
+
+    def _follow_rules(self) -> None:
+        self.queue.set_ordered(any(channel.queue.ordered for channel in self.channels.values()))
 
     def get_existing_channel(self, name: str) -> Channel:
         channel = self.channels.get(name)
@@ -173,6 +191,7 @@ class Topic:
             self._store.delete_channel(name)
         finally:
             self.channels.pop(name, None)
+            self._follow_rules()
             if self.ephemeral and not self.channels and not self.exiting:
                 self._on_last_channel(self)
 
@@ -185,6 +204,12 @@ class Topic:
                     self._log.error("TOPIC(%s): deleting channel %s - %s", self.name, channel.name, error)
 
         self._environment.spawn(f"delete:{self.name}:{channel.name}", delete)
+
+    @property
+    def history(self) -> History | None:
+        """What can be delivered again; None if there is no journal."""
+        journal = self._store.journal
+        return None if journal is None else History(journal)
 
     # The pump
 

@@ -17,7 +17,7 @@ from greenlet import getcurrent, greenlet
 
 from gnsqd.cluster.http_client import HTTPClient
 from gnsqd.errors import AuthError, HTTPClientError
-from gnsqd.gotext import Struct, decode_object, quote
+from gnsqd.gotext import Struct, decode_object, dumps, quote
 from gnsqd.hub.cooperative import Turns
 
 MAX_SECRET_SIZE = 64 * 1024  # no web server takes a longer URL
@@ -124,10 +124,11 @@ class State:
 
 
 class Auth:
-    """Asks the servers at `addresses`: `host:port`, or URLs."""
+    """Asks the servers at `addresses`: `host:port`, or URLs. `method` is get or post."""
 
-    def __init__(self, addresses: list[str], http: HTTPClient) -> None:
+    def __init__(self, addresses: list[str], http: HTTPClient, method: str = "get") -> None:
         self._addresses = addresses
+        self._method = method
         self._http = http
         self._asking: set[greenlet] = set()
         self._stopped = False
@@ -138,12 +139,8 @@ class Auth:
             raise AuthError("exiting")
         if len(secret) > MAX_SECRET_SIZE:
             raise AuthError(f"secret too big {len(secret)} > {MAX_SECRET_SIZE}")
-        fields: dict[str, str | bytes] = {
-            "common_name": common_name,
-            "remote_ip": remote_ip,
-            "secret": secret,
-            "tls": str(tls).lower(),
-        }
+        text = secret.decode("utf-8", "surrogateescape")
+        fields = {"common_name": common_name, "remote_ip": remote_ip, "secret": text, "tls": str(tls).lower()}
         asking = getcurrent()
         self._asking.add(asking)
         try:
@@ -161,16 +158,21 @@ class Auth:
         if asking in self._asking:  # else it had its answer in the meantime, and does something else now
             asking.throw(AuthError("exiting"))
 
-    def _query_any(self, fields: dict[str, str | bytes]) -> State:
+    def _query_any(self, fields: dict[str, str]) -> State:
         errors = []
         start = random.randrange(len(self._addresses))
         for address in self._addresses[start:] + self._addresses[:start]:
             url = address if "://" in address else f"http://{address}/auth"
             try:
-                return parse_answer(self._http.get(f"{url}?{urlencode(fields)}"))
+                return parse_answer(self._ask(url, fields))
             except (HTTPClientError, ValueError) as error:
                 errors.append(_presentable(f"failed to auth against {address} - {error}"))
         raise AuthError("; ".join(errors))
+
+    def _ask(self, url: str, fields: dict[str, str]) -> bytes:
+        if self._method == "post":
+            return self._http.post(url, dumps({name: [value] for name, value in fields.items()}).encode())
+        return self._http.get(f"{url}?{urlencode(fields, errors='surrogateescape')}")
 
 
 def parse_answer(body: bytes) -> State:

@@ -30,6 +30,7 @@ _ACCEPT = "application/vnd.nsq; version=1.0"
 _USER_AGENT = "Go-http-client/1.1"
 _MAX_REQUESTS = 10  # in a chain of redirects
 _REDIRECTS = (301, 302, 303, 307, 308)
+_KEEPING_THE_BODY = (307, 308)  # the others make a POST a GET
 _TLS_HANDSHAKE_SECONDS = 10.0
 _SHOWN = 200  # bytes of an answer that is an error
 _FORBIDDEN = Struct("", {"https_port": "int"})
@@ -56,32 +57,41 @@ class HTTPClient:
 
         nsqd requests HTTPS by a 403 with an https_port.
         """
-        answer, body = self._fetch(url)
+        return self._request(url, None)
+
+    def post(self, url: str, data: bytes) -> bytes:
+        """As `get`, for a request with JSON as its body."""
+        return self._request(url, data)
+
+    def _request(self, url: str, data: bytes | None) -> bytes:
+        answer, body = self._fetch(url, data)
         if answer.status == 403 and not url.startswith("https"):
-            answer, body = self._fetch(_https_url(url, body))
+            answer, body = self._fetch(_https_url(url, body), data)
         if answer.status != 200:
             status = f"{answer.status} {answer.reason}"
             shown = status if status.isprintable() else quote(status)
             raise HTTPClientError(f"got response {shown} {quote(body[:_SHOWN])}")
         return body
 
-    def _fetch(self, url: str) -> tuple[http.client.HTTPResponse, bytes]:
+    def _fetch(self, url: str, data: bytes | None) -> tuple[http.client.HTTPResponse, bytes]:
         deadline = monotonic() + (self.request_timeout / 1e9 if self.request_timeout > 0 else float("inf"))
         for _ in range(_MAX_REQUESTS):
-            answer, body = self._ask(url, deadline)
+            answer, body = self._ask(url, data, deadline)
             location = answer.getheader("Location", "")
             if answer.status not in _REDIRECTS or not location:
                 return answer, body
             url = _resolve(url, location)
+            if answer.status not in _KEEPING_THE_BODY:
+                data = None
         raise HTTPClientError(f"Get {quote(location)}: stopped after {_MAX_REQUESTS} redirects")
 
-    def _ask(self, url: str, deadline: float) -> tuple[http.client.HTTPResponse, bytes]:
+    def _ask(self, url: str, data: bytes | None, deadline: float) -> tuple[http.client.HTTPResponse, bytes]:
         """One request: the answer's head, and its body; HTTPClientError."""
-        where = f"Get {quote(url)}: "
+        where = f"{'Get' if data is None else 'Post'} {quote(url)}: "
         late = "exceeded while awaiting headers"
         try:
             with Timeout(_time_left(deadline), False), closing(self._connection(urlsplit(url))) as connection:
-                connection.send_get()
+                connection.send_request(data)
                 response = connection.getresponse()
                 where, late = "", "or context cancellation while reading body"
                 return response, _read(response, self.max_body_size)
@@ -134,15 +144,21 @@ class _Connection(http.client.HTTPConnection):
         self._connect_timeout = connect_timeout
         self._tls_context = tls_context
 
-    def send_get(self) -> None:
-        """The request, byte by byte as Go's client sends it."""
+    def send_request(self, data: bytes | None) -> None:
+        """GET, or POST with `data`, byte by byte as Go's client sends it."""
         url = self._url
-        headers = {"Host": url.netloc.rpartition("@")[2], "User-Agent": _USER_AGENT, "Accept": _ACCEPT}
+        headers = {"Host": url.netloc.rpartition("@")[2], "User-Agent": _USER_AGENT}
+        if data is not None:
+            headers["Content-Length"] = str(len(data))
+        headers["Accept"] = _ACCEPT
         if url.username is not None:
             user = f"{unquote(url.username)}:{unquote(url.password or '')}"
             headers["Authorization"] = f"Basic {b64encode(user.encode()).decode()}"
+        if data is not None:
+            headers["Content-Type"] = "application/json"
         headers["Accept-Encoding"] = "gzip"
-        self.request("GET", (url.path or "/") + (f"?{url.query}" if url.query else ""), headers=headers)
+        target = (url.path or "/") + (f"?{url.query}" if url.query else "")
+        self.request("GET" if data is None else "POST", target, data, headers)
 
     def connect(self) -> None:
         self.sock = dial(self.host, self._port, self._connect_timeout)

@@ -59,6 +59,7 @@ class Lookup:
 
             timeouts = options.http_client_connect_timeout, options.http_client_request_timeout
             self._http = HTTPClient(*timeouts, max_body_size=MAX_CHANNELS_BODY)
+        topology = {"topology_region": options.topology_region, "topology_zone": options.topology_zone}
         wanted = set(addresses)
         for address in [address for address in self._peers if address not in wanted]:
             self._log.info("LOOKUP(%s): removing peer", address)
@@ -71,6 +72,7 @@ class Lookup:
                     "hostname": gethostname(),
                     "http_port": options.broadcast_http_port,
                     "tcp_port": options.broadcast_tcp_port,
+                    **(topology if options.has_topology else {}),
                     "version": NSQD_VERSION,
                 }
                 peer = LookupPeer(address, identity, self._registrations, options.max_body_size, self._log)

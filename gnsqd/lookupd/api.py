@@ -18,7 +18,16 @@ from gnsqd.options import LookupdOptions
 from gnsqd.version import NSQD_VERSION
 from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import Request
-from gnsqd.web.routes import BadQuery, EncodedJSON, HTTPError, Route, read_parameters
+from gnsqd.web.routes import (
+    PPROF_ROUTES,
+    BadQuery,
+    EncodedJSON,
+    HTTPError,
+    Route,
+    read_parameters,
+    required,
+    topic_and_channel,
+)
 
 LOOKUPD_ROUTES = (
     Route("GET", "/ping", "ping", v1=False),
@@ -34,14 +43,7 @@ LOOKUPD_ROUTES = (
     Route("POST", "/channel/delete", "delete_channel"),
     Route("POST", "/topic/tombstone", "tombstone_topic_producer"),
     Route("GET", "/debug/pprof", "debug.index", v1=False, logged=False),
-    Route("GET", "/debug/pprof/cmdline", "debug.cmdline", v1=False, logged=False),
-    Route("GET", "/debug/pprof/symbol", "debug.symbol", v1=False, logged=False),
-    Route("POST", "/debug/pprof/symbol", "debug.symbol", v1=False, logged=False),
-    Route("GET", "/debug/pprof/profile", "debug.profile", v1=False, logged=False),
-    Route("GET", "/debug/pprof/heap", "debug.heap", v1=False, logged=False),
-    Route("GET", "/debug/pprof/goroutine", "debug.goroutine", v1=False, logged=False),
-    Route("GET", "/debug/pprof/block", "debug.block", v1=False, logged=False),
-    Route("GET", "/debug/pprof/threadcreate", "debug.threadcreate", v1=False, logged=False),
+    *PPROF_ROUTES,
 )
 
 _NEVER = -6795364578871345152  # Go's zero time, as UnixNano shows it
@@ -70,11 +72,11 @@ class LookupdAPI:
         return EncodedJSON(f'{{"topics":{_list(self._db.topics)}}}')
 
     def channels(self, request: Request) -> EncodedJSON:
-        topic = _required(_parameters(request), "topic")
+        topic = required(_parameters(request), "topic")
         return EncodedJSON(f'{{"channels":{_list(self._db.channel_names(topic))}}}')
 
     def lookup(self, request: Request) -> EncodedJSON:
-        topic = _required(_parameters(request), "topic")
+        topic = required(_parameters(request), "topic")
         if self._provide is not None and not self._db.topics.get(topic) and is_valid_name(topic):
             self._provide(topic)
         if not self._db.has_topic(topic):
@@ -119,7 +121,7 @@ class LookupdAPI:
     # Names
 
     def create_topic(self, request: Request) -> None:
-        topic = _required(_parameters(request), "topic")
+        topic = required(_parameters(request), "topic")
         if not is_valid_name(topic):
             raise HTTPError(400, "INVALID_ARG_TOPIC")
         self._add_topic(topic)
@@ -129,27 +131,27 @@ class LookupdAPI:
         self._db.add_topic(topic)
 
     def delete_topic(self, request: Request) -> None:
-        topic = _required(_parameters(request), "topic")
+        topic = required(_parameters(request), "topic")
         for channel in self._db.delete_channels(topic):
             self._log.info("DB: removing channel(%s) from topic(%s)", channel, topic)
         for _ in range(self._db.delete_topics(topic)):
             self._log.info("DB: removing topic(%s)", topic)
 
     def create_channel(self, request: Request) -> None:
-        topic, channel = _topic_and_channel(request)
+        topic, channel = topic_and_channel(_parameters(request))
         self._log.info("DB: adding channel(%s) in topic(%s)", channel, topic)
         self._db.add_channel(topic, channel)
         self._add_topic(topic)
 
     def delete_channel(self, request: Request) -> None:
-        topic, channel = _topic_and_channel(request)
+        topic, channel = topic_and_channel(_parameters(request))
         if not self._db.delete_channel(topic, channel):
             raise HTTPError(404, "CHANNEL_NOT_FOUND")
         self._log.info("DB: removing channel(%s) from topic(%s)", channel, topic)
 
     def tombstone_topic_producer(self, request: Request) -> None:
         parameters = _parameters(request)
-        topic, node = _required(parameters, "topic"), _required(parameters, "node")
+        topic, node = required(parameters, "topic"), required(parameters, "node")
         self._log.info("DB: setting tombstone for producer@%s of topic(%s)", node, topic)
         host = _host(request)
         for producer in self._db.producers(topic):
@@ -178,23 +180,6 @@ def _host(request: Request) -> str:
         return text.removeprefix("[").removesuffix("]")
 
 
-def _required(parameters: dict[str, str], name: str) -> str:
-    if name not in parameters:
-        raise HTTPError(400, f"MISSING_ARG_{name.upper()}")
-    return parameters[name]
-
-
-def _topic_and_channel(request: Request) -> tuple[str, str]:
-    parameters = _parameters(request)
-    topic = _required(parameters, "topic")
-    if not is_valid_name(topic):
-        raise HTTPError(400, "INVALID_ARG_TOPIC")
-    channel = _required(parameters, "channel")
-    if not is_valid_name(channel):
-        raise HTTPError(400, "INVALID_ARG_CHANNEL")
-    return topic, channel
-
-
 def _debug_row(peer: PeerInfo, tombstoned_at: int = 0) -> dict[str, object]:
     return {
         "broadcast_address": peer.broadcast_address,
@@ -205,5 +190,6 @@ def _debug_row(peer: PeerInfo, tombstoned_at: int = 0) -> dict[str, object]:
         "tcp_port": peer.tcp_port,
         "tombstoned": bool(tombstoned_at),
         "tombstoned_at": tombstoned_at or _NEVER,
+        **dict(sorted(peer.topology.items())),
         "version": peer.version,
     }

@@ -37,6 +37,8 @@ class OwnPeer(PeerInfo):
             tcp_port=options.broadcast_tcp_port,
             http_port=options.broadcast_http_port,
             version=NSQD_VERSION,
+            topology_zone=options.topology_zone if options.has_topology else None,
+            topology_region=options.topology_region if options.has_topology else None,
         )
         self._follows_host = not options.broadcast_address_given
         self.heard = _ALWAYS
@@ -88,6 +90,11 @@ class EmbeddedLookupd:
     def close(self) -> None:
         """Stop accepting, and end all connections. Yields."""
         self._servers.close()
+
+    @property
+    def registered_at(self) -> str:
+        """The HTTP address where this gnsqd is listed, "" if it is not registered."""
+        return "" if self._registrant is None else self._servers.http_address
 
     @property
     def addresses(self) -> str:

@@ -49,6 +49,7 @@ class LookupdServers:
         )
         listeners = {"TCP": tcp, "HTTP": http}
         self.addresses = [f"{listener.address} ({kind})" for kind, listener in listeners.items() if listener]
+        self.http_address = "" if http is None else http.address
         self._servers: dict[str, LookupTCPServer | HTTPServer] = {}
         if tcp is not None:
             ports = (tcp.port, 0 if http is None else http.port)

@@ -27,6 +27,8 @@ _PEER_INFO = Struct(
         "tcp_port": "int",
         "http_port": "int",
         "version": "string",
+        "topology_zone": "string",
+        "topology_region": "string",
     },
 )
 _REQUIRED = ("broadcast_address", "tcp_port", "http_port", "version")

@@ -25,11 +25,12 @@ class PeerInfo:
     json         the fields of /lookup
     last_update  when it was last heard of, in ns since 1970
     heard        the same by the monotonic clock
+    topology     topology_zone and topology_region, or nothing if it reported neither, as v1.3.0 does
     """
 
     __slots__ = (
         "broadcast_address", "channels", "heard", "hostname", "http_port", "id", "json", "last_update",
-        "tcp_port", "topics", "version",
+        "tcp_port", "topics", "topology", "version",
     )  # fmt: skip
 
     def __init__(
@@ -41,6 +42,8 @@ class PeerInfo:
         tcp_port: int = 0,
         http_port: int = 0,
         version: str = "",
+        topology_zone: str | None = None,
+        topology_region: str | None = None,
     ) -> None:
         self.id = id
         self.hostname = hostname
@@ -48,6 +51,9 @@ class PeerInfo:
         self.tcp_port = tcp_port
         self.http_port = http_port
         self.version = version
+        has_topology = topology_zone is not None or topology_region is not None
+        topology = {"topology_zone": topology_zone or "", "topology_region": topology_region or ""}
+        self.topology = topology if has_topology else {}
         self.json = self.encode(broadcast_address)
         self.topics: dict[str, Producer] = {}
         self.channels: dict[tuple[str, str], None] = {}
@@ -64,6 +70,7 @@ class PeerInfo:
                 "tcp_port": self.tcp_port,
                 "http_port": self.http_port,
                 "version": self.version,
+                **self.topology,
             }
         )
 

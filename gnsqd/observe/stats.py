@@ -104,6 +104,12 @@ _OWN_FIELDS: dict[str, tuple[StatField, ...]] = {
 _DEAD_LETTERS = "Messages moved to the dead-letter topic of the channel."
 _DEAD_LETTER_FIELD = _pulled("dead_letter_count", "dead_letters", _DEAD_LETTERS, Kind.COUNTER)
 
+# Only with a journal.
+_RETENTION_FIELDS: dict[str, tuple[StatField, ...]] = {
+    "topic": (_pulled("retained_count", "retained_messages", "Messages that can be delivered again."),),
+    "channel": (),
+}
+
 # Only with a bound.
 _BOUND_FIELDS: dict[str, tuple[StatField, ...]] = {
     "topic": (
@@ -122,6 +128,7 @@ _BOUND_FIELDS: dict[str, tuple[StatField, ...]] = {
 def metric_fields(level: str, options: Options) -> list[StatField]:
     """What Prometheus has of a topic or channel."""
     fields = [*STAT_FIELDS[level], *_OWN_FIELDS[level], *(_BOUND_FIELDS[level] if options.bounded else ())]
+    fields += _RETENTION_FIELDS[level] if options.durability != "none" else ()
     return [*fields, _DEAD_LETTER_FIELD] if options.max_attempts and level == "channel" else fields
 
 
@@ -140,6 +147,7 @@ CLIENT_FIELDS = (
 Row = dict[str, Any]
 
 _OMITTED_WHEN_UNSET = ("authed", "auth_identity", "auth_identity_url", "pub_counts")
+_LOCAL_COUNTS = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
 _CLIENT_KEYS = tuple(field.name for field in fields(ClientStats))
 
 
@@ -202,7 +210,11 @@ def _channel_row(channel: Channel, client_rows: Callable[[Iterable[Consumer]], l
         if field.name == "paused":
             row["clients"] = client_rows(channel.clients.values())
         row[field.name] = field.getter(channel)
+        if field.name == "message_count" and channel.local_counts is not None:
+            row |= {key: count for key, count in zip(_LOCAL_COUNTS, channel.local_counts, strict=True) if count}
     row["e2e_processing_latency"] = _latency_row(channel.e2e_latency())
+    if channel.limiter is not None:
+        row["rules"] = channel.rules._asdict()
     return row
 
 
@@ -218,7 +230,7 @@ def client_row(stats: ClientStats) -> Row:
     row = {}
     for key in _CLIENT_KEYS:
         value = getattr(stats, key)
-        if value or key not in _OMITTED_WHEN_UNSET:
+        if value or (value is not None and key not in _OMITTED_WHEN_UNSET):
             row[key] = value
     if stats.pub_counts:
         row["pub_counts"] = [{"topic": topic, "count": count} for topic, count in stats.pub_counts]

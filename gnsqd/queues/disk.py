@@ -35,7 +35,7 @@ class DiskBackedQueue(Queue):
         self.backend = backend
         self._set_health = set_health
         self._temporary = is_ephemeral(name.partition(":")[0])
-        self._longest = options.max_req_timeout
+        self._longest = options.longest_delay
 
     def stored(self) -> int:
         return self.backend.depth
@@ -142,6 +142,8 @@ class DiskBackedQueue(Queue):
         self.closed = True
         outside = self.outside()
         messages = [*self.memory, *outside, *self.still_deferred()]
+        if self.ordered:
+            messages.sort(key=self._age_key)
         if messages:
             others = f" {len(outside)} in-flight {len(self.deferred)} deferred" if ":" in self.name else ""
             self.log.info("%s: flushing %d memory%s messages to backend", self.label, len(self.memory), others)

@@ -24,6 +24,7 @@ from gnsqd.queues.queue import Left, Queue
 from gnsqd.queues.store import Context, Store
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.journal.journal import Journal
+from gnsqd.storage.journal.spans import Spans
 
 IMPORT_BATCH = 1000  # messages
 MAX_BYTES = 1 << 20  # in one step
@@ -54,7 +55,7 @@ class JournalStore(Store):
         journal = self._journal
         replay = journal.replay
         topic_state = replay.queues[0]
-        self.queue.restore(topic_state, topic_state.finished.gaps(0, journal.next_number), {})
+        self.queue.restore(topic_state, topic_state.finished.gaps(0, journal.next_number), [], [])
         journal.add_queue(self.queue, 0)
         latest = {state.name: index for index, state in sorted(replay.queues.items())}
         for index, state in replay.queues.items():
@@ -62,10 +63,16 @@ class JournalStore(Store):
                 queue = self.new_queue(state.name)
                 queue.index = index
                 wanted = topic_state.finished.without(state.finished)
-                due = {number: due for number, due in replay.due.items() if number in wanted} | state.due
-                queue.restore(state, wanted, due)
+                numbers, times = replay.due_of(wanted.without(Spans.of(state.due)))
+                numbers.extend(state.due.keys())
+                times.extend(state.due.values())
+                queue.restore(state, wanted, numbers, times)
                 journal.add_queue(queue, index)
                 self._restored[state.name.rpartition(":")[2]] = queue
+
+    @property
+    def journal(self) -> Journal | None:
+        return self._journal
 
     # Channels
 
@@ -186,7 +193,7 @@ class JournalStore(Store):
         """What was moved; StorageError if the journal can't keep it: it is in the disk queue then. May yield."""
         journal = self._journal
         payloads = old.peek_many(IMPORT_BATCH, MAX_BYTES)
-        messages = read_messages(payloads, old, self.context.options.max_req_timeout)
+        messages = read_messages(payloads, old, self.context.options.longest_delay)
         first = journal.next_number
         end = first + len(messages)
         try:
@@ -203,6 +210,7 @@ class JournalStore(Store):
             journal.commit()
         except StorageError:
             journal.next_number = max(journal.next_number, end)  # nobody else may get these numbers
+            journal.absent.add(first, end)
             if messages:
                 for each in list(journal.queues.values()):  # and no queue needs them, whatever of them is written
                     each.note_finished_span(first, end)
@@ -230,12 +238,14 @@ class JournalStore(Store):
         with self._moving:
             pass  # whatever moves has ended
         journal = self._journal
-        if journal.floor() >= journal.next_number:
+        if not journal.is_needed:
             journal.remove(at_once=False)
             return Left()
         if self.context.options.durability == "none":
             return self._convert()
-        count = sum(spans.count() for spans in journal.wanted(0, journal.next_number))
+        unfinished = Spans()
+        for queue in journal.queues.values():
+            unfinished.update(queue.finished.gaps(0, journal.next_number))
         unsynced = 0
         try:
             journal.commit()
@@ -244,7 +254,7 @@ class JournalStore(Store):
             self.log.error("TOPIC(%s): %s", self.topic, error)
             unsynced = 1
         journal.close()
-        return Left(unsynced=unsynced, journaled=count)
+        return Left(unsynced=unsynced, journaled=unfinished.count())
 
     def _convert(self) -> Left:
         """Write everything to disk queues; should that fail, the journal stays."""

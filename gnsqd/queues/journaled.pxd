@@ -6,9 +6,9 @@ from gnsqd.queues.queue cimport Queue
 cdef class JournaledQueue(Queue):
     cdef public object journal, finished
     cdef public long long index
-    cdef long long _longest, _depth, _frames_at, _frames_due
-    cdef object _runs
-    cdef list _held, _frames, _finished_notes, _taken_notes
+    cdef long long _longest, _depth, _frames_at, _frames_due, _rewound_end
+    cdef object _runs, _held
+    cdef list _frames, _finished_notes, _taken_notes
     cdef dict _attempts, _held_notes
     cdef tuple _seen
     cdef bint _noted
@@ -19,6 +19,8 @@ cdef class JournaledQueue(Queue):
     cdef _append(self, long long start, long long end)
     @cython.locals(message=Message, messages=list, frames=list, frame=bytes, size=cython.longlong, reads=cython.longlong, start=cython.longlong, end=cython.longlong, stop=cython.longlong, offset=cython.longlong, number=cython.longlong, delay=cython.longlong)
     cpdef list read(self, Py_ssize_t limit, Py_ssize_t max_bytes)
+    @cython.locals(message=Message, messages=list)
+    cpdef list take(self, Py_ssize_t limit, Py_ssize_t max_bytes)
     cpdef hold(self, Message message, long long due)
     @cython.locals(start=cython.longlong, end=cython.longlong)
     cpdef finish(self, list messages)

@@ -6,9 +6,8 @@ journal what its owner does with messages: taken, held back, finished (for a top
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from heapq import heapify, heappop, heappush
 from itertools import chain, islice, starmap
 from sys import maxsize
 from time import monotonic_ns, time_ns
@@ -19,6 +18,7 @@ from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.queues.message import MAX_ATTEMPTS, Message
 from gnsqd.queues.queue import MAX_STEP, Queue
+from gnsqd.queues.schedule import Schedule
 from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.journal.records import FINISHED, MAX_HELD, TAKEN, Encoder
 from gnsqd.storage.journal.replay import QueueState
@@ -38,14 +38,15 @@ class JournaledQueue(Queue):
         self.journal = journal
         self.index = 0
         self.finished = Spans()
-        self._longest = options.max_req_timeout
+        self._longest = options.longest_delay
         self._depth = 0
         self._runs: deque[tuple[int, int]] = deque()
-        self._held: list[tuple[int, int]] = []  # a heap of due time (monotonic ns) and number
+        self._held = Schedule()  # monotonic ns
         self._attempts: dict[int, int] = {}
         self._frames: list[bytes] = []  # read ahead
         self._frames_at = 0  # number of the first
         self._frames_due = 0
+        self._rewound_end = 0  # messages before this one may come earlier than they are due
         self._seen = (-1, 0)  # number and timestamp of a message, the last that was at the front
         self._noted = False
         self._finished_notes: list[tuple[int, int]] = []
@@ -106,8 +107,9 @@ class JournaledQueue(Queue):
             frames = self._frames
             offset = self._frames_at
             stop = min(end, offset + len(frames), start + limit - len(messages))
-            # A channel has held back its messages as long as they ask for.
-            delay = self._frames_due - time_ns() if self._frames_due and not self.index else 0
+            # A channel has held back its messages as long as they ask for, except those of a rewind.
+            is_early = self._frames_due and (not self.index or start < self._rewound_end)
+            delay = self._frames_due - time_ns() if is_early else 0
             number = start
             while number < stop:
                 frame = frames[number - offset]
@@ -115,12 +117,11 @@ class JournaledQueue(Queue):
                 if size > max_bytes and messages:
                     limit = 0
                     break
-                message = Message(frame, 0, 0)
+                message = Message.__new__(Message)
+                message.frame = frame
                 message.number = number
-                if self._attempts:
-                    message.attempts = self._attempts.pop(number, 0)
-                if delay > 0:
-                    message.deferred = min(delay, self._longest)
+                message.attempts = self._attempts.pop(number, 0) if self._attempts else 0
+                message.deferred = min(delay, self._longest) if delay > 0 else 0
                 messages.append(message)
                 number += 1
             self._depth -= number - start
@@ -130,6 +131,15 @@ class JournaledQueue(Queue):
                 runs[0] = (number, end)
             if number == offset + len(frames):
                 self._frames = []
+        return messages
+
+    def take(self, limit: int, max_bytes: int) -> list[Message]:
+        messages = self.next(limit, max_bytes)
+        if self._rewound_end:
+            early = [message for message in messages if message.deferred]
+            if early:
+                self.defer(early)
+                messages = [message for message in messages if not message.deferred]
         return messages
 
     def _read_ahead(self, start: int) -> bool:
@@ -172,6 +182,31 @@ class JournaledQueue(Queue):
                     yield message
                     start += 1
 
+    # Rewinding
+
+    def rewindable(self, start: int, end: int) -> Spans:
+        """Of the messages from `start` to `end`, all that the queue is done with and the journal has."""
+        journal = self.journal
+        done = self.finished.between(max(start, journal.retention.begin), min(end, journal.next_number))
+        return done.without(journal.absent) if journal.absent else done
+
+    def rewind(self, start: int, end: int) -> int:
+        """Queue what is `rewindable` before everything in the store, as if it had never been delivered; how many
+        messages. StorageError: not written yet."""
+        self.journal.flush()  # that they were finished is written before that they are not
+        again = self.rewindable(start, end)
+        if not again:
+            return 0
+        start, end = again.begin, again.ceiling
+        self.finished.remove(start, end)
+        for gap in self.journal.absent.between(start, end):
+            self.note_finished_span(*gap)
+        self._rewound_end = max(self._rewound_end, end)
+        self._depth += again.count()
+        self._runs.extendleft(reversed([*again]))
+        self.journal.rewind_queue(self, start, end)
+        return again.count()
+
     # Held back
 
     @property
@@ -181,7 +216,7 @@ class JournaledQueue(Queue):
     def hold(self, message: Message, due: int) -> None:
         """In memory, or, where that is full, as a number."""
         if len(self.deferred) >= self.capacity:
-            heappush(self._held, (due, message.number))
+            self._held.push(due, message.number)
             if message.attempts:
                 self._attempts[message.number] = message.attempts
         elif not self.deferred.push(message, due):
@@ -192,12 +227,50 @@ class JournaledQueue(Queue):
         self.note_held(message, time_ns() + delay)
 
     def release(self, now: int, limit: int, takers: int) -> int:
-        count = 0
-        while self._held and self._held[0][0] <= now and count < limit:
-            number = heappop(self._held)[1]
-            self._append(number, number + 1)
-            count += 1
-        return count + super().release(now, limit, takers)
+        due = self._held.pop_due(now, limit)
+        again = [number for number in due if number in self._attempts] if self.ordered else []
+        for number in due:
+            if number not in again:
+                self._append(number, number + 1)
+        self._runs.extendleft((number, number + 1) for number in sorted(again, reverse=True))
+        self._depth += len(again)
+        return len(due) + super().release(now, limit, takers)
+
+    def cancel(self, due: int, message: Message) -> None:
+        if self.deferred.get(message.id) is message:
+            super().cancel(due, message)
+        else:
+            self._held.find(message.number, due, remove=True)
+            self._attempts.pop(message.number, None)
+            self.finish([message])
+
+    def find_held(self, number: int, near: int) -> tuple[int, Message] | None:
+        due = None if number in self.finished else self._held.find(number, near)
+        message = None if due is None else self.read_held(number)
+        return None if due is None or message is None else (due, message)
+
+    @property
+    def next_due(self) -> int:
+        return min(self._held.first, self.deferred.first)
+
+    def held_from(self, begin: int, limit: int) -> list[tuple[int, int]]:
+        return [*islice(self._held.from_due(begin), limit)]
+
+    def read_held(self, number: int) -> Message | None:
+        return next(self._in_journal([(number, number + 1)]), None)
+
+    def count_due(self, ends: list[int]) -> list[int]:
+        in_memory = super().count_due(ends)  # a comprehension has no super() where it is compiled
+        return [count + self._held.count_before(end) for count, end in zip(in_memory, ends, strict=True)]
+
+    def set_ordered(self, ordered: bool) -> None:
+        super().set_ordered(ordered)
+        if ordered:
+            self._runs = deque(sorted(self._runs))
+
+    def held_again(self) -> list[int]:
+        held = [due for due, number in self._held if number in self._attempts] if self._attempts else []
+        return super().held_again() + held
 
     def held_messages(self) -> Iterator[Message]:
         """Copies of the messages that are held back as numbers, each with the time left as `deferred`; StorageError."""
@@ -337,7 +410,7 @@ class JournaledQueue(Queue):
     def held(self) -> Iterator[Held]:
         wall = time_ns() - monotonic_ns()
         attempts = self._attempts.copy()
-        held = self._held[:] if attempts else []  # without attempts the due time is where the message is
+        held = self._held.copy() if attempts else ()  # without attempts the due time is where the message is
         in_memory, deferred = [*self.memory, *self.outside()], [*self.deferred]
 
         def known() -> Iterator[Held]:
@@ -355,14 +428,13 @@ class JournaledQueue(Queue):
 
     # From the store
 
-    def restore(self, state: QueueState, wanted: Spans, due: dict[int, int]) -> None:
-        """Queue the `wanted` messages of a replay, or hold them back until `due` (wall clock, ns), by number."""
+    def restore(self, state: QueueState, wanted: Spans, held: Sequence[int], due: Sequence[int]) -> None:
+        """Queue the `wanted` messages of a replay; of these, hold some back until they are `due` (wall clock, ns)."""
         self.finished = state.finished
         self._attempts = {number: attempts for number, attempts in state.attempts.items() if attempts}
         now, wall = monotonic_ns(), time_ns()
-        self._held = [(now + min(due[number] - wall, self._longest), number) for number in due]
-        heapify(self._held)
-        self.put_spans(wanted.without(Spans.of(due)))
+        self._held = Schedule([now + min(time - wall, self._longest) for time in due], held)
+        self.put_spans(wanted.without(Spans.of(held)))
 
     def receive(self, messages: list[Message]) -> None:
         """Queue messages that the journal has from a disk queue now."""
@@ -378,7 +450,7 @@ class JournaledQueue(Queue):
         """Drop all messages, but note nothing."""
         super().empty()
         self._runs.clear()
-        self._held.clear()
+        self._held = Schedule()
         self._attempts.clear()
         self._frames = []
         self._depth = 0

@@ -9,15 +9,16 @@ cdef class Deferred:
     cdef list _heap
 
     cpdef bint push(self, Message message, long long due) except -1
+    @cython.locals(message=Message)
     cpdef list pop_due(self, long long now, Py_ssize_t limit)
 
 cdef class Queue:
     cdef public str name, label
     cdef public object memory, log, outside, on_refused, on_more
     cdef public Deferred deferred
-    cdef public bint blocked, closed
+    cdef public bint blocked, closed, ordered
     cdef public Py_ssize_t unsettled, capacity
-    cdef public long long dropped, expired, rejected, ttl
+    cdef public long long dropped, expired, rejected, ttl, resume_at
     cdef bint _store_first
 
     cpdef Py_ssize_t count(self) except -1

@@ -7,21 +7,26 @@ does. A channel's queue also holds messages back until they are due.
 Only `wait_synced` and `close` may yield.
 """
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from heapq import heappop, heappush
-from itertools import chain, islice, repeat
+from heapq import heapify, heappop, heappush, merge, nsmallest
+from itertools import accumulate, chain, islice, repeat
+from operator import itemgetter
 from sys import maxsize
 from time import monotonic_ns, time_ns
 from typing import NamedTuple
 
 from gnsqd.errors import StorageError
+from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
 from gnsqd.options import SECOND, Options
 from gnsqd.queues.message import FRAME_SURPLUS, Message
+from gnsqd.storage.journal.spans import Spans
 
 MAX_STEP = 2048  # messages that one step drops
+_SWEEP_FROM = 64
 
 
 class Left(NamedTuple):
@@ -93,11 +98,29 @@ class Deferred:
         heappush(self._heap, (due, message.id))
         return True
 
+    def get(self, id: bytes) -> Message | None:
+        return self._messages.get(id)
+
+    def pop(self, id: bytes) -> None:
+        """Take out one message."""
+        del self._messages[id]
+        if len(self._heap) > 2 * len(self._messages) + _SWEEP_FROM:
+            self._heap = [(other.deadline, other.id) for other in self._messages.values()]
+            heapify(self._heap)
+
+    @property
+    def first(self) -> int:
+        """No message is due earlier; maxsize if there is none."""
+        return self._heap[0][0] if self._heap else maxsize
+
     def pop_due(self, now: int, limit: int) -> list[Message]:
         """Take out what is due at `now`, earliest first, at most `limit` messages."""
         due: list[Message] = []
         while self._heap and self._heap[0][0] <= now and len(due) < limit:
-            due.append(self._messages.pop(heappop(self._heap)[1]))
+            deadline, id = heappop(self._heap)
+            message = self._messages.get(id)
+            if message is not None and message.deadline == deadline:
+                due.append(self._messages.pop(id))
         return due
 
     def clear(self) -> None:
@@ -129,6 +152,8 @@ class Queue:
         self.on_refused: Callable[[], None] = lambda: None
         self.on_more: Callable[[int], None] = lambda count: None
         self._store_first = False
+        self.ordered = False  # the oldest message comes next; `set_ordered` changes it
+        self.resume_at = 0  # of an ordered queue, when the last of its delivered messages that are held back is due
 
     def count(self) -> int:
         """Queued messages, in memory and in the store, without messages that are held back."""
@@ -156,6 +181,8 @@ class Queue:
 
     def has_room(self, count: int) -> bool:
         """Whether `count` more messages fit into memory."""
+        if self.ordered and self.stored():
+            return False
         return count <= self.capacity - len(self.memory) and not self.blocked
 
     # In
@@ -166,6 +193,8 @@ class Queue:
         `takers` is how many messages could be taken at once: an ephemeral queue has room for these."""
         memory = self.memory
         room = self.capacity - len(memory)  # less than 0 while the store refuses messages
+        if self.ordered and self.stored():
+            room = 0  # so that what is in memory is older
         if len(messages) <= room or not messages:
             memory.extend(messages)
             return
@@ -191,6 +220,20 @@ class Queue:
             if self.blocked:
                 self.blocked = len(self.memory) > self.capacity
 
+    def put_again(self, messages: list[Message], takers: int = 0) -> None:
+        """As `put_all`, of messages that were delivered before; in an ordered queue they come before newer ones."""
+        if not self.ordered:
+            self.put_all(messages, takers)
+        elif messages:
+            memory, again = self.memory, messages[:]
+            last = max(map(self._age_key, messages))
+            while memory and self._age_key(memory[0]) < last:
+                again.append(memory.popleft())
+            memory.extendleft(sorted(again, key=self._age_key, reverse=True))
+
+    def _age_key(self, message: Message) -> tuple[int, bytes]:
+        return self.order(message), message.id
+
     def retry(self) -> None:
         """Try again to store the messages that the store refused."""
         excess = [self.memory.pop() for _ in range(len(self.memory) - self.capacity)]
@@ -207,6 +250,9 @@ class Queue:
         [] if nothing can be read now. What came from the store may have to be held back first, for `deferred` ns. Call
         `finish` with the messages when other queues have them."""
         memory = self.memory
+        if self.ordered and memory and self.stored():
+            self._store_first = self.front() < self.order(memory[0])
+            limit = 1
         if (self._store_first or not memory) and self.stored():
             self._store_first = False
             messages = self.read(limit, max_bytes)
@@ -230,6 +276,10 @@ class Queue:
             size += len(message.frame)
         return messages
 
+    def from_memory(self) -> bool:
+        """Whether `next` gave messages from memory the last time."""
+        return self._store_first
+
     def take(self, limit: int, max_bytes: int) -> list[Message]:
         """As `next`, for consumers: messages that are not due yet are held back, the owner has the others."""
         return self.next(limit, max_bytes)
@@ -247,10 +297,15 @@ class Queue:
         now = monotonic_ns()
         for message in messages:
             self.hold(message, now + message.deferred)
+            if self.ordered and message.attempts:
+                self.resume_at = max(self.resume_at, now + message.deferred)
 
     def defer_again(self, message: Message, delay: int) -> None:
         """Hold back a message that was in flight, for `delay` ns."""
-        self.hold(message, monotonic_ns() + delay)
+        due = monotonic_ns() + delay
+        self.hold(message, due)
+        if self.ordered:
+            self.resume_at = max(self.resume_at, due)
 
     def hold(self, message: Message, due: int) -> None:
         self.deferred.push(message, due)
@@ -261,12 +316,22 @@ class Queue:
         for message in due:
             message.deferred = 0
         if due:
-            self.put_all(due, takers)
+            others = due
+            if self.ordered:
+                self.put_again([message for message in due if message.attempts], takers)
+                others = [message for message in due if not message.attempts]
+            self.put_all(others, takers)
             self.released(due)
         return len(due)
 
     def released(self, messages: list[Message]) -> None:
         """The store need not know any more that these messages are held back."""
+
+    def cancel(self, due: int, message: Message) -> None:
+        """Drop a message that is held back until then, as just found."""
+        self.deferred.pop(message.id)
+        self.released([message])
+        self.finish([message])
 
     def still_deferred(self) -> list[Message]:
         """The messages that are held back in memory, each with the time left as `deferred`."""
@@ -274,6 +339,31 @@ class Queue:
         for message in self.deferred:
             message.deferred = max(message.deadline - now, 1)
         return list(self.deferred)
+
+    # In order
+
+    def set_ordered(self, ordered: bool) -> None:
+        """Whether the oldest message comes next, also before others that were queued or held back until now."""
+        self.ordered = ordered
+        self.resume_at = max(self.held_again(), default=0) if ordered else 0
+        if ordered:
+            messages = sorted(self.memory, key=self._age_key)
+            self.memory.clear()
+            self.memory.extend(messages)
+
+    def held_again(self) -> list[int]:
+        """When the messages that were delivered before and are held back are due (monotonic ns)."""
+        return [message.deadline for message in self.deferred if message.attempts]
+
+    # Delivered again
+
+    def rewindable(self, start: int, end: int) -> Spans:
+        """Of the messages with numbers from `start` to `end`, all that can be delivered again."""
+        return Spans()
+
+    def rewind(self, start: int, end: int) -> int:
+        """Queue these once more; how many. StorageError: not written yet."""
+        return 0
 
     # Bounds
 
@@ -341,6 +431,45 @@ class Queue:
                 found.append((message, is_stored))
         return found
 
+    @property
+    def next_due(self) -> int:
+        """No message that is held back is due earlier (monotonic ns); maxsize if there is none."""
+        return self.deferred.first
+
+    def look_deferred(self, begin: int, limit: int, max_bytes: int) -> list[tuple[int, Message]]:
+        """The messages that are held back and due first, at `begin` (monotonic ns) or later, each with that time, in
+        order; the bounds are those of `look`. StorageError. May yield."""
+        turns = Turns()
+        in_memory = [(each.deadline, each) for each in turns.over([*self.deferred]) if each.deadline >= begin]
+        first = nsmallest(limit, in_memory, key=itemgetter(0))
+        found: list[tuple[int, Message]] = []
+        for due, held in islice(merge(first, self.held_from(begin, limit), key=itemgetter(0)), limit):
+            message = held if isinstance(held, Message) else self.read_held(held)
+            if message is not None:
+                max_bytes -= len(message.frame)
+                if found and max_bytes < 0:
+                    break
+                found.append((due, message))
+            turns.give()
+        return found
+
+    def find_deferred(self, id: bytes) -> tuple[int, Message] | None:
+        """The message with this id, if it is held back in memory, and when it is due (monotonic ns)."""
+        message = self.deferred.get(id)
+        return None if message is None else (message.deadline, message)
+
+    def find_held(self, number: int, near: int) -> tuple[int, Message] | None:
+        """The same of a message that the store has as held back, probably until about the time `near`. StorageError."""
+        return None
+
+    def count_due(self, ends: list[int]) -> list[int]:
+        """How many of the messages that are held back are due earlier than each of `ends` (monotonic ns), which rise.
+        May yield."""
+        counts = [0] * (len(ends) + 1)
+        for message in Turns().over([*self.deferred]):
+            counts[bisect_right(ends, message.deadline)] += 1
+        return [*accumulate(counts)][:-1]
+
     # The end
 
     def empty(self) -> None:
@@ -348,6 +477,7 @@ class Queue:
         self.memory.clear()
         self.deferred.clear()
         self.blocked = False
+        self.resume_at = 0
 
     def delete(self) -> None:
         """Drop everything, files included, and stop; errors as `empty`."""
@@ -375,6 +505,14 @@ class Queue:
 
     def store(self, messages: list[Message]) -> None:
         """Keep messages; errors as `put`."""
+
+    def held_from(self, begin: int, limit: int) -> list[tuple[int, int]]:
+        """Of the messages that the store has as held back: due time and number of the first `limit`, as above."""
+        return []
+
+    def read_held(self, number: int) -> Message | None:
+        """One of these; None if it can't be read. StorageError."""
+        return None
 
     def read(self, limit: int, max_bytes: int) -> list[Message]:
         """As `next`, of the store."""

@@ -12,6 +12,7 @@ from gnsqd.queues.message import Message
 from gnsqd.queues.queue import EphemeralQueue, Left, Queue
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.disk.opening import DataFiles
+from gnsqd.storage.journal.journal import Journal
 from gnsqd.storage.syncer import Syncer
 
 
@@ -47,6 +48,11 @@ class Store:
             return EphemeralQueue(name, context.options, self.log)
         backend = context.open_disk_queue(name)
         return DiskBackedQueue(name, context.options, self.log, backend, context.set_health)
+
+    @property
+    def journal(self) -> Journal | None:
+        """Where all messages are, if they are in a journal."""
+        return None
 
     # Channels
 

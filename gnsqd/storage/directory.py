@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from gnsqd.errors import StartError, StorageError
 from gnsqd.log import Logger
+from gnsqd.storage import rules
 from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.disk.record import due_times_file_name, meta_file_name
 from gnsqd.storage.files import failing_as_go, path_error
@@ -20,7 +21,7 @@ _NAME = r"[.a-zA-Z0-9_-]{1,64}(?:#ephemeral)?"  # of a topic or a channel, gener
 _QUEUE = rf"{_NAME}(?::{_NAME})?"
 _META, _DUE_TIMES = re.escape(meta_file_name("")), re.escape(due_times_file_name(""))
 _TEMPORARY = re.compile(
-    rf"(?:{re.escape(FILE_NAME)}|{_QUEUE}(?:{_META}|{_DUE_TIMES}|\.journal\.[0-9]+\.dat))\.[0-9]+\.tmp"
+    rf"(?:{re.escape(FILE_NAME)}|{re.escape(rules.FILE_NAME)}|{_QUEUE}(?:{_META}|{_DUE_TIMES}|\.journal\.[0-9]+\.dat))\.[0-9]+\.tmp"
 )
 _OF_DUE_TIMES = re.compile(rf"({_QUEUE}){_DUE_TIMES}")
 
@@ -93,8 +94,9 @@ class FreeDisk:
 def clean_up(data_files: DataFiles, names: Iterable[str], log: Logger) -> None:
     """Remove the leftovers among `names`, all files in the data path, under its lock and before any queue is opened.
 
-    They are files on their way to becoming nsqd.dat, a meta file, a segment or a file of due times, and due times of a
-    queue that has neither meta nor data files, because the real nsqd, which does not know them, has deleted it."""
+    They are files on their way to becoming nsqd.dat, the file of rules, a meta file, a segment or a file of due times,
+    and due times of a queue that has neither meta nor data files, because the real nsqd, which does not know them, has
+    deleted it."""
     removed = 0
     errors = []
     for name in names:

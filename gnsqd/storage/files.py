@@ -129,6 +129,25 @@ def rename_file(source: str, target: str) -> None:
         raise StorageError(path_error("rename", f"{source} {target}", error)) from error
 
 
+def replace_file(path: str, data: bytes) -> None:
+    """Replace the file, durably and at once; StorageError: it is as it was, or not yet synced."""
+    temporary = temporary_path(path)
+    write_file(temporary, data, sync=True)
+    rename_file(temporary, path)
+    sync_directory(os.path.dirname(path))
+
+
+def remove_file(path: str) -> None:
+    """Remove the file, durably, if there is one; StorageError."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StorageError(path_error("remove", path, error)) from error
+    sync_directory(os.path.dirname(path))
+
+
 def sync_path(path: str) -> None:
     """fsync a file or a directory; nothing happens if it does not exist."""
     try:

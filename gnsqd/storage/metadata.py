@@ -1,4 +1,5 @@
-"""nsqd.dat: which topics and channels there are, and which are paused (NSQD-COMPAT 4.1).
+"""nsqd.dat: which topics and channels there are, and which are paused (NSQD-COMPAT 4.1). Beside it, the file of `rules`
+for what nsqd.dat has no place for.
 
 Reading follows Go's decoder, down to the texts of its errors: one value of a wrong type refuses the whole file.
 Writing is the work of one greenlet, so that an older state never replaces a newer one. Changes are only counted: a
@@ -15,7 +16,9 @@ from gevent.event import Event
 from gnsqd.errors import StorageError
 from gnsqd.gotext import Struct, decode_object
 from gnsqd.log import Logger
-from gnsqd.storage.files import failing_as_go, path_error, rename_file, sync_directory, temporary_path, write_file
+from gnsqd.storage import rules
+from gnsqd.storage.files import failing_as_go, path_error, remove_file, replace_file
+from gnsqd.storage.rules import Settings, encode_rules
 from gnsqd.storage.syncer import Syncer
 from gnsqd.version import NSQD_VERSION
 
@@ -25,8 +28,11 @@ _OLDER_NAME = re.compile(r"nsqd\.[0-9]+\.dat")
 
 
 class ChannelMetadata(NamedTuple):
+    """`rules` are not in nsqd.dat."""
+
     name: str = ""
     paused: bool = False
+    rules: Settings | None = None
 
 
 class TopicMetadata(NamedTuple):
@@ -72,7 +78,7 @@ def encode(topics: Sequence[TopicMetadata]) -> bytes:
     # By hand: with thousands of topics, a general encoder would be most of the work of creating another.
     entries = []
     for topic in topics:
-        channels = _array([_encode(name, paused) for name, paused in topic.channels])
+        channels = _array([_encode(channel.name, channel.paused) for channel in topic.channels])
         entries.append(_encode(topic.name, topic.paused, f',"channels":{channels}'))
     return f'{{"topics":{_array(entries)},"version":"{NSQD_VERSION}"}}'.encode()
 
@@ -88,19 +94,18 @@ def _array(items: list[str]) -> str:
 def save(path: str, topics: Sequence[TopicMetadata]) -> None:
     """Replace the file, durably; StorageError. For a thread, as thousands of topics take milliseconds to encode; but of
     two calls at a time the older could win."""
-    temporary = temporary_path(path)
-    write_file(temporary, encode(topics), sync=True)
-    rename_file(temporary, path)
-    sync_directory(os.path.dirname(path))
+    replace_file(path, encode(topics))
 
 
 class MetadataFile:
-    """The file `path` of a running daemon; `topics()` is the state to write, without yielding. `persist_loop` writes it
-    after every `note_change`, until `close`. What could not be written is logged and tried again, once a second and
-    with every further change."""
+    """The file `path` of a running daemon, and the file of rules; `topics()` is the state to write, without yielding.
+    `persist_loop` writes it after every `note_change`, until `close`. What could not be written is logged and tried
+    again, once a second and with every further change."""
 
     def __init__(self, path: str, topics: Callable[[], Sequence[TopicMetadata]], syncer: Syncer, log: Logger) -> None:
         self.path = path
+        self._rules_path = os.path.join(os.path.dirname(path), rules.FILE_NAME)
+        self._rules: dict[rules.Key, Settings] | None = None  # in their file; None if unknown
         self._topics = topics
         self._syncer = syncer
         self._log = log
@@ -140,12 +145,22 @@ class MetadataFile:
         self._begun += 1
         self._tried = self._changes
         try:
-            self._syncer.run(save, self.path, self._topics())
+            self._syncer.run(self._save, self._topics())
             self._written = self._tried
         finally:
             self._ended += 1
             end, self._end = self._end, Event()
             end.set()
+
+    def _save(self, topics: Sequence[TopicMetadata]) -> None:
+        save(self.path, topics)
+        found = {(t.name, c.name): c.rules for t in topics for c in t.channels if c.rules is not None}
+        if found != self._rules:
+            if found:
+                replace_file(self._rules_path, encode_rules(found))
+            else:
+                remove_file(self._rules_path)
+            self._rules = found
 
     def persist_loop(self) -> None:
         """Write the file when it is due, until `close`."""

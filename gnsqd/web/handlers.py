@@ -7,30 +7,35 @@ The checks of every method come in the real daemon's order, because a client see
 from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
+from sys import maxsize
+from time import monotonic_ns, time_ns
 
 from gnsqd.broker.bounds import OutOfBounds
 from gnsqd.broker.channel import Channel
+from gnsqd.broker.history import History, MessageNotFound, parse_moment
 from gnsqd.broker.registry import Registry
+from gnsqd.broker.rules import InvalidRule, Rules
 from gnsqd.broker.topic import Draining, Topic
 from gnsqd.cluster.lookup import Lookup
 from gnsqd.errors import BrokerError, StorageError
-from gnsqd.gotext import decode_strings, parse_int
+from gnsqd.gotext import decode_strings, parse_duration, parse_int
 from gnsqd.hub.cooperative import give_way
 from gnsqd.log import Level, Logger
-from gnsqd.names import check_limit, is_valid_name
-from gnsqd.options import MILLISECOND, OPTIONS, Kind, Option, Options
+from gnsqd.names import check_limit, is_ephemeral, is_valid_name
+from gnsqd.options import MILLISECOND, MINUTE, OPTIONS, Kind, Option, Options
 from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Queue
 from gnsqd.storage.metadata import MetadataFile
 from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import Request
-from gnsqd.web.routes import BOOLS, JSON, HTTPError, parse_query, read_parameters
+from gnsqd.web.routes import BOOLS, JSON, HTTPError, parse_query, read_parameters, required, topic_and_channel
 from gnsqd.web.status import Status
 from gnsqd.wire.codec import CodecError, Decoder
 
 DEFAULT_PEEK = 10
 MAX_PEEK = 1000  # messages
 MAX_PEEK_BYTES = 1024 * 1024  # of all messages, except for a single larger one
+DUE_WITHIN = (MINUTE, 60 * MINUTE, 24 * 60 * MINUTE, 7 * 24 * 60 * MINUTE)
 MAX_SHOWN_BODY = 32 * 1024  # bytes that are shown of one body
 MAX_VALUE = 32768  # bytes of an option: a thousand addresses, and some ms to look through when they are none
 
@@ -61,16 +66,15 @@ class API:
             raise HTTPError(400, "MSG_EMPTY")
         parameters = parse_query(request.query)
         topic = self._get_topic(parameters)
-        deferred = self._parse_defer(parameters["defer"]) if "defer" in parameters else 0
-        self._put(topic, [request.body], deferred)
+        self._put(topic, [request.body], self._parse_defer(parameters))
         return "OK"
 
-    def _parse_defer(self, text: str) -> int:
+    def _parse_defer(self, parameters: dict[str, str]) -> int:
         try:
-            deferred = parse_int(text) * MILLISECOND
+            deferred = parse_int(parameters.get("defer", "0")) * MILLISECOND
         except ValueError:
             deferred = -1
-        if not 0 <= deferred <= self._options.max_req_timeout:
+        if not 0 <= deferred <= self._options.longest_defer:
             raise HTTPError(400, "INVALID_DEFER")
         return deferred
 
@@ -79,8 +83,9 @@ class API:
             raise HTTPError(413, "BODY_TOO_BIG")
         parameters = parse_query(request.query)
         topic = self._get_topic(parameters)
+        deferred = self._parse_defer(parameters)
         bodies = self._split_binary(request) if self._wants_binary(parameters) else self._split_lines(request)
-        self._put(topic, bodies)
+        self._put(topic, bodies, deferred)
         return "OK"
 
     def _wants_binary(self, parameters: dict[str, str]) -> bool:
@@ -119,7 +124,7 @@ class API:
             bodies.append(rest)
         return bodies
 
-    def _put(self, topic: Topic, bodies: list[bytes], deferred: int = 0) -> None:
+    def _put(self, topic: Topic, bodies: list[bytes], deferred: int) -> None:
         try:
             topic.publish(bodies, deferred)
             topic.commit()
@@ -137,12 +142,12 @@ class API:
         self._metadata_file.wait()
 
     def delete_topic(self, request: Request) -> None:
-        name = _required(read_parameters(request), "topic")
+        name = required(read_parameters(request), "topic")
         self._registry.delete_existing_topic(name)
         self._metadata_file.persist()
 
     def empty_topic(self, request: Request) -> None:
-        name = _required(read_parameters(request), "topic")
+        name = required(read_parameters(request), "topic")
         if not is_valid_name(name):
             raise HTTPError(400, "INVALID_TOPIC")
         self._registry.get_existing_topic(name).empty()
@@ -158,11 +163,41 @@ class API:
     def peek_topic(self, request: Request) -> dict[str, object]:
         return self._peek(self._find_topic(request).queue, request)
 
+    def get_retention(self, request: Request) -> dict[str, object]:
+        history = _history(self._find_topic(request))
+        max_bytes, max_age = history.retention
+        return {"bytes": max_bytes, "time": max_age, "messages": history.count, "since": history.oldest}
+
+    def set_retention(self, request: Request) -> dict[str, object]:
+        history = _history(self._find_topic(request))
+        parameters = read_parameters(request)
+        try:
+            max_bytes = parse_int(required(parameters, "bytes"))
+        except ValueError:
+            max_bytes = -1
+        if max_bytes < 0:
+            raise HTTPError(400, "INVALID_ARG_BYTES")
+        try:
+            max_age = parse_duration(parameters.get("time", "0"))
+        except ValueError:
+            max_age = -1
+        if max_age < 0 or (max_age and not max_bytes):
+            raise HTTPError(400, "INVALID_ARG_TIME")
+        history.retain(max_bytes, max_age)
+        return self.get_retention(request)
+
     # Channels
 
     def create_channel(self, request: Request) -> None:
         topic, name = self._find_topic_and_channel_name(request)
         check_limit(name, topic.channels, self._options.max_channels, "channels")
+        parameters = read_parameters(request)
+        if "from" in parameters:
+            begin = _position(_retained(topic, name), parameters, "from")
+            if name in topic.channels:
+                raise HTTPError(400, "CHANNEL_EXISTS")
+            topic.get_channel(name).rewind(begin, maxsize)
+            topic.commit()
         topic.get_channel(name)
         self._metadata_file.wait()
 
@@ -185,22 +220,112 @@ class API:
     def peek_channel(self, request: Request) -> dict[str, object]:
         return self._peek(self._find_channel(request).queue, request)
 
+    def plan_rewind(self, request: Request) -> dict[str, object]:
+        """What `rewind_channel` would do now."""
+        channel, history, begin, end = self._find_rewind(request)
+        spans = channel.queue.rewindable(begin, end)
+        first, last = history.published(spans)
+        return {
+            "messages": spans.count(),
+            "first": first,
+            "last": last,
+            "retained_since": history.oldest,
+            "depth": channel.depth,
+            "in_flight": channel.in_flight_count,
+            "deferred": channel.deferred_count,
+        }
+
+    def rewind_channel(self, request: Request) -> dict[str, object]:
+        channel, _, begin, end = self._find_rewind(request)
+        count = channel.rewind(begin, end)
+        self._registry.get_existing_topic(channel.topic_name).commit()
+        return {"messages": count}
+
+    def get_rules(self, request: Request) -> dict[str, object]:
+        return self._find_channel(request).rules._asdict()
+
+    def set_rules(self, request: Request) -> dict[str, object]:
+        topic, name = self._find_topic_and_channel_name(request)
+        channel = topic.get_existing_channel(name)
+        parameters = read_parameters(request)
+        if not any(rule in parameters for rule in Rules._fields):
+            raise HTTPError(400, "MISSING_ARG_RATE")
+        try:
+            rules = channel.rules.changed(parameters)
+        except InvalidRule as error:
+            raise HTTPError(400, f"INVALID_ARG_{error.name.upper()}") from error
+        topic.set_rules(channel, rules)
+        self._metadata_file.persist()
+        return rules._asdict()
+
+    def _find_rewind(self, request: Request) -> tuple[Channel, History, int, int]:
+        topic, name = self._find_topic_and_channel_name(request)
+        topic.get_existing_channel(name)
+        history = _retained(topic, name)
+        parameters = read_parameters(request)
+        required(parameters, "to")
+        begin = _position(history, parameters, "to")
+        end = _position(history, parameters, "until") if "until" in parameters else maxsize
+        return topic.get_existing_channel(name), history, begin, end
+
+    def list_deferred(self, request: Request) -> dict[str, object]:
+        """The messages that a channel holds back: how many are due within some times, and the first `limit` that are
+        due at `from` or later, or the one with `id`."""
+        queue = self._find_channel(request).queue
+        parameters = parse_query(request.query)
+        limit = _limit(parameters)
+        now, clock = monotonic_ns(), time_ns() - monotonic_ns()
+        try:
+            begin = parse_moment(parameters["from"]) - clock if "from" in parameters else 0
+        except ValueError as error:
+            raise HTTPError(400, "INVALID_ARG_FROM") from error
+        if "id" in parameters:
+            found = [self._find_deferred(request)]
+        else:
+            found = queue.look_deferred(begin, limit, MAX_PEEK_BYTES)
+        counts = queue.count_due([now + within for within in DUE_WITHIN])
+        return {
+            "deferred": queue.deferred_count,
+            "due": [{"within": within, "messages": count} for within, count in zip(DUE_WITHIN, counts, strict=True)],
+            "messages": [_message_row(message, due=clock + due) for due, message in found],
+        }
+
+    def cancel_deferred(self, request: Request) -> None:
+        due, message = self._find_deferred(request)
+        channel = self._find_channel(request)
+        channel.queue.cancel(due, message)
+        channel.set_rules(channel.rules)  # in an ordered channel, others may have waited for it
+        self._find_topic(request).commit()
+
+    def _find_deferred(self, request: Request) -> tuple[int, Message]:
+        """The message with the given id that a channel holds back, and when it is due (monotonic ns). May yield."""
+        topic, name = self._find_topic_and_channel_name(request)
+        queue = topic.get_existing_channel(name).queue
+        id = required(read_parameters(request), "id")
+        found = queue.find_deferred(id.encode())
+        if found is None and topic.history is not None:
+            try:
+                number, due = topic.history.find(id)
+            except ValueError as error:
+                raise HTTPError(400, "INVALID_ARG_ID") from error
+            found = queue.find_held(number, due - time_ns() + monotonic_ns())
+        if found is None:
+            raise MessageNotFound("message is not deferred")
+        return found
+
     def _peek(self, queue: Queue, request: Request) -> dict[str, object]:
         """The first `limit` messages, without consuming them: the next ones in memory, then those on disk.
 
         The number of messages, their total size, and the part of each body shown are limited, so that nothing is
         blocked. Router yields while it writes them.
         """
-        try:
-            limit = parse_int(parse_query(request.query).get("limit", str(DEFAULT_PEEK)))
-        except ValueError:
-            limit = 0
-        if not 1 <= limit <= MAX_PEEK:
-            raise HTTPError(400, "INVALID_LIMIT")
+        limit = _limit(parse_query(request.query))
         return {
             "depth": queue.count(),
             "backend_depth": queue.stored(),
-            "messages": [_message_row(message, on_disk) for message, on_disk in queue.look(limit, MAX_PEEK_BYTES)],
+            "messages": [
+                _message_row(message, on_disk=on_disk) for message, on_disk in queue.look(limit, MAX_PEEK_BYTES)
+            ],
         }
 
     # Options
@@ -233,23 +358,17 @@ class API:
     # What they share
 
     def _get_topic(self, parameters: dict[str, str]) -> Topic:
-        name = _required(parameters, "topic")
+        name = required(parameters, "topic")
         if not is_valid_name(name):
             raise HTTPError(400, "INVALID_TOPIC")
         check_limit(name, self._registry.topics, self._options.max_topics, "topics")
         return self._registry.get_topic(name)
 
     def _find_topic(self, request: Request) -> Topic:
-        return self._registry.get_existing_topic(_required(read_parameters(request), "topic"))
+        return self._registry.get_existing_topic(required(read_parameters(request), "topic"))
 
     def _find_topic_and_channel_name(self, request: Request) -> tuple[Topic, str]:
-        parameters = read_parameters(request)
-        topic_name = _required(parameters, "topic")
-        if not is_valid_name(topic_name):
-            raise HTTPError(400, "INVALID_ARG_TOPIC")
-        channel_name = _required(parameters, "channel")
-        if not is_valid_name(channel_name):
-            raise HTTPError(400, "INVALID_ARG_CHANNEL")
+        topic_name, channel_name = topic_and_channel(read_parameters(request))
         return self._registry.get_existing_topic(topic_name), channel_name
 
     def _find_channel(self, request: Request) -> Channel:
@@ -257,14 +376,43 @@ class API:
         return topic.get_existing_channel(name)
 
 
-def _required(parameters: dict[str, str], name: str) -> str:
-    if name not in parameters:
-        raise HTTPError(400, f"MISSING_ARG_{name.upper()}")
-    return parameters[name]
+def _history(topic: Topic) -> History:
+    history = topic.history
+    if history is None:
+        raise HTTPError(400, "NO_JOURNAL")
+    return history
 
 
-def _message_row(message: Message, on_disk: bool) -> dict[str, object]:
-    """A message as peek shows it; the body is a string in `body` if it is UTF-8, else in `body_base64`."""
+def _retained(topic: Topic, channel_name: str) -> History:
+    history = _history(topic)
+    if not history.retention[0]:
+        raise HTTPError(400, "NO_RETENTION")
+    if is_ephemeral(channel_name):
+        raise HTTPError(400, "CHANNEL_EPHEMERAL")
+    return history
+
+
+def _position(history: History, parameters: dict[str, str], name: str) -> int:
+    """The number of the message where a rewind begins or ends. May yield."""
+    try:
+        return history.position(parameters[name])
+    except ValueError as error:
+        raise HTTPError(400, f"INVALID_ARG_{name.upper()}") from error
+
+
+def _limit(parameters: dict[str, str]) -> int:
+    """How many messages are to be shown."""
+    try:
+        limit = parse_int(parameters.get("limit", str(DEFAULT_PEEK)))
+    except ValueError:
+        limit = 0
+    if not 1 <= limit <= MAX_PEEK:
+        raise HTTPError(400, "INVALID_LIMIT")
+    return limit
+
+
+def _message_row(message: Message, **more: object) -> dict[str, object]:
+    """A message as peek shows it, and `more`; the body is a string in `body` if it is UTF-8, else in `body_base64`."""
     shown = message.body[:MAX_SHOWN_BODY]
     text, encoded = None, None
     try:
@@ -275,7 +423,7 @@ def _message_row(message: Message, on_disk: bool) -> dict[str, object]:
         "id": message.id.decode("ascii", "backslashreplace"),
         "timestamp": message.timestamp,
         "attempts": message.attempts,
-        "on_disk": on_disk,
+        **more,
         "size": len(message.body),
         "body": text,
         "body_base64": encoded,

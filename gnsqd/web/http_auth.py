@@ -13,6 +13,8 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from hmac import compare_digest
 from time import monotonic
 
 from gnsqd.errors import StartError
@@ -82,9 +84,7 @@ class Tokens:
             return Role.ANYBODY
         if monotonic() - self._checked >= CHECK_SECONDS:
             self._check()
-        from hmac import compare_digest  # imported late, as `_digest` does
-
-        digest = _digest(token.strip())
+        digest = sha256(token.strip()).digest()
         found = Role.ANYBODY
         for file in self._files:
             for known in file.digests:
@@ -133,7 +133,7 @@ class _TokenFile:
                 raise ValueError(f"line {number} is not a token: 16 or more of A-Z a-z 0-9 . _ ~ + / -")
         if not any(lines):
             raise ValueError("there is no token")
-        self.digests = [_digest(line) for line in lines if line]
+        self.digests = [sha256(line).digest() for line in lines if line]
         self.complaint = ""
         self._signature = signature
 
@@ -153,14 +153,8 @@ def _reason(error: Exception) -> str:
     return (error.strerror or "").lower() if isinstance(error, OSError) else str(error)
 
 
-def _digest(token: bytes) -> bytes:
-    from hashlib import sha256  # imported late, as it loads OpenSSL
-
-    return sha256(token).digest()
-
-
-def build_guard(options: Options, router: Router, log: Logger) -> Guard | None:
-    """The guard that the options configure, if any; StartError."""
+def build_guard(options: Options, router: Router, log: Logger) -> Guard:
+    """The guard that the options configure; StartError."""
     flag = "--http-auth-common-name"
     names: dict[str, Role] = {}
     for text in options.http_auth_common_names:
@@ -168,6 +162,4 @@ def build_guard(options: Options, router: Router, log: Logger) -> Guard | None:
         names[name] = max(role, names.get(name, role))
     if names and options.tls_client_auth_policy != "require-verify":
         raise StartError(f"{flag} needs --tls-client-auth-policy=require-verify")
-    if not names and not options.http_auth_token_files:
-        return None
     return Guard(router, Tokens(options.http_auth_token_files, log), names)

@@ -17,13 +17,14 @@ from typing import NamedTuple
 from urllib.parse import quote as quote_path
 from urllib.parse import unquote_plus
 
+from gnsqd.broker.history import MessageNotFound
 from gnsqd.broker.registry import TopicNotFound
 from gnsqd.broker.topic import ChannelNotFound
 from gnsqd.errors import BrokerError, NSQError, StorageError
 from gnsqd.gotext import dumps, format_duration, quote
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
-from gnsqd.names import TooMany
+from gnsqd.names import TooMany, is_valid_name
 from gnsqd.web.http11 import Request, render
 
 
@@ -83,6 +84,17 @@ class Route:
     role: Role = Role.FULL
 
 
+PPROF_ROUTES = (
+    Route("GET", "/debug/pprof/cmdline", "debug.cmdline", v1=False, logged=False),
+    Route("GET", "/debug/pprof/symbol", "debug.symbol", v1=False, logged=False),
+    Route("POST", "/debug/pprof/symbol", "debug.symbol", v1=False, logged=False),
+    Route("GET", "/debug/pprof/profile", "debug.profile", v1=False, logged=False),
+    Route("GET", "/debug/pprof/heap", "debug.heap", v1=False, logged=False),
+    Route("GET", "/debug/pprof/goroutine", "debug.goroutine", v1=False, logged=False),
+    Route("GET", "/debug/pprof/block", "debug.block", v1=False, logged=False),
+    Route("GET", "/debug/pprof/threadcreate", "debug.threadcreate", v1=False, logged=False),
+)
+
 ROUTES = (
     Route("GET", "/ping", "status.ping", v1=False, role=Role.ANYBODY),
     Route("GET", "/healthz", "status.healthz", v1=False, role=Role.ANYBODY),
@@ -102,6 +114,14 @@ ROUTES = (
     Route("POST", "/topic/unpause", "unpause_topic"),
     Route("GET", "/topic/peek", "peek_topic"),
     Route("GET", "/channel/peek", "peek_channel"),
+    Route("GET", "/topic/retention", "get_retention", role=Role.READ),
+    Route("POST", "/topic/retention", "set_retention"),
+    Route("GET", "/channel/rewind", "plan_rewind", role=Role.READ),
+    Route("POST", "/channel/rewind", "rewind_channel"),
+    Route("GET", "/channel/deferred", "list_deferred"),
+    Route("POST", "/channel/deferred/cancel", "cancel_deferred"),
+    Route("GET", "/channel/rules", "get_rules", role=Role.READ),
+    Route("POST", "/channel/rules", "set_rules"),
     Route("POST", "/channel/create", "create_channel"),
     Route("POST", "/channel/delete", "delete_channel"),
     Route("POST", "/channel/empty", "empty_channel"),
@@ -110,14 +130,7 @@ ROUTES = (
     Route("GET", "/config/:opt", "get_config", role=Role.READ),
     Route("PUT", "/config/:opt", "put_config", body="max_msg_size"),
     Route("GET", "/debug/pprof/", "debug.index", v1=False, logged=False),
-    Route("GET", "/debug/pprof/cmdline", "debug.cmdline", v1=False, logged=False),
-    Route("GET", "/debug/pprof/symbol", "debug.symbol", v1=False, logged=False),
-    Route("POST", "/debug/pprof/symbol", "debug.symbol", v1=False, logged=False),
-    Route("GET", "/debug/pprof/profile", "debug.profile", v1=False, logged=False),
-    Route("GET", "/debug/pprof/heap", "debug.heap", v1=False, logged=False),
-    Route("GET", "/debug/pprof/goroutine", "debug.goroutine", v1=False, logged=False),
-    Route("GET", "/debug/pprof/block", "debug.block", v1=False, logged=False),
-    Route("GET", "/debug/pprof/threadcreate", "debug.threadcreate", v1=False, logged=False),
+    *PPROF_ROUTES,
     Route("PUT", "/debug/setblockrate", "debug.set_block_rate", v1=False, body="max_msg_size"),
     Route("POST", "/debug/freememory", "debug.free_memory", v1=False),
 )
@@ -201,6 +214,8 @@ class Router:
                 return HTTPError(404, "TOPIC_NOT_FOUND")
             case ChannelNotFound():
                 return HTTPError(404, "CHANNEL_NOT_FOUND")
+            case MessageNotFound():
+                return HTTPError(404, "MESSAGE_NOT_FOUND")
             case TooMany():
                 return HTTPError(503, error.reason.replace(" ", "_").upper())
             case BadQuery():
@@ -268,9 +283,8 @@ def _redirect(request: Request, path: str) -> bytes:
     headers = b"Location: %s\r\n" % location.encode()
     if request.method != "GET":
         return render(request, 307, b"", headers)
-    return render(
-        request, 301, f'<a href="{location.translate(_ESCAPES)}">Moved Permanently</a>.\n\n'.encode(), headers + _HTML
-    )
+    link = location.translate(_ESCAPES)
+    return render(request, 301, f'<a href="{link}">Moved Permanently</a>.\n\n'.encode(), headers + _HTML)
 
 
 def _dress(request: Request, status: int, result: object, v1: bool, headers: bytes = b"") -> bytes:
@@ -339,3 +353,21 @@ def read_parameters(request: Request) -> dict[str, str]:
     if request.broken:
         raise BadQuery("unexpected EOF")
     return parameters
+
+
+def required(parameters: dict[str, str], name: str) -> str:
+    """HTTPError if it is not there; it may be empty."""
+    if name not in parameters:
+        raise HTTPError(400, f"MISSING_ARG_{name.upper()}")
+    return parameters[name]
+
+
+def topic_and_channel(parameters: dict[str, str]) -> tuple[str, str]:
+    """Two valid names; HTTPError for the first that is missing or invalid."""
+    topic = required(parameters, "topic")
+    if not is_valid_name(topic):
+        raise HTTPError(400, "INVALID_ARG_TOPIC")
+    channel = required(parameters, "channel")
+    if not is_valid_name(channel):
+        raise HTTPError(400, "INVALID_ARG_CHANNEL")
+    return topic, channel

@@ -93,6 +93,7 @@ class Status:
 
     def info(self, request: Request) -> dict[str, object]:
         options = self._options
+        topology = {"topology_zone": options.topology_zone, "topology_region": options.topology_region}
         return {
             "version": NSQD_VERSION,
             "broadcast_address": options.broadcast_address,
@@ -104,6 +105,7 @@ class Status:
             "max_output_buffer_size": options.max_output_buffer_size,
             "max_output_buffer_timeout": options.max_output_buffer_timeout,
             "max_deflate_level": options.max_deflate_level,
+            **(topology if options.has_topology else {}),
         }
 
     def stats(self, request: Request) -> str | dict[str, object]:

@@ -14,9 +14,9 @@ cdef class ClientV2:
     cdef public Connection connection
     cdef public str remote_address, last_topic_name
     cdef public Decoder decoder
-    cdef public int state
+    cdef public int state, locality, rank
     cdef public bint exiting, deflate, snappy, identified, heartbeat_due
-    cdef public object connect_time, remote_ip, client_id, hostname, user_agent, tls, auth_state
+    cdef public object connect_time, remote_ip, client_id, hostname, user_agent, tls, auth_state, topology_region, topology_zone
     cdef public Py_ssize_t output_buffer_size
     cdef public bytes auth_secret, last_topic_word
     cdef public Channel channel, delivers_from

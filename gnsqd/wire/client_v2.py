@@ -27,7 +27,8 @@ _NS = 1e9
 # What ClientStats calls as a client does.
 _IN_STATS = (
     "client_id", "deflate", "finish_count", "hostname", "in_flight_count", "message_count", "ready_count",
-    "remote_address", "requeue_count", "sample_rate", "snappy", "state", "user_agent",
+    "remote_address", "requeue_count", "sample_rate", "snappy", "state", "topology_region", "topology_zone",
+    "user_agent",
 )  # fmt: skip
 
 
@@ -55,9 +56,9 @@ class ClientV2:
         "auth_state", "channel", "client_id", "connect_time", "connection", "decoder", "deflate", "delivers_from",
         "delivery_msg_timeout", "delivery_sample_rate", "doorbell", "exiting", "finish_count", "heartbeat_due",
         "heartbeat_interval", "hostname", "id", "identified", "in_flight_count", "last_topic_name", "last_topic_word",
-        "message_count", "msg_timeout", "output_buffer_size", "output_buffer_timeout", "pub_counts", "ready_count",
-        "remote_address", "remote_ip", "requeue_count", "sample_rate", "snappy", "state", "tls", "uncommitted",
-        "user_agent",
+        "locality", "message_count", "msg_timeout", "output_buffer_size", "output_buffer_timeout", "pub_counts", "rank",
+        "ready_count", "remote_address", "remote_ip", "requeue_count", "sample_rate", "snappy", "state", "tls",
+        "topology_region", "topology_zone", "uncommitted", "user_agent",
     )  # fmt: skip
 
     def __init__(self, id: int, sock: socket.socket, remote_address: str, options: Options) -> None:
@@ -79,6 +80,8 @@ class ClientV2:
         self.output_buffer_timeout = options.output_buffer_timeout
         self.sample_rate = 0
         self.msg_timeout = options.msg_timeout
+        self.topology_region = self.topology_zone = "" if options.has_topology else None
+        self.locality = self.rank = 2
         self.tls: TLS | None = None
         self.deflate = False
         self.snappy = False

@@ -21,7 +21,7 @@ from gnsqd.net.stream import TLS, DeflateLayer, Layer, SnappyLayer, StreamError
 from gnsqd.options import MILLISECOND, TLS_NOT_REQUIRED, Options
 from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_INIT, STATE_SUBSCRIBED, AuthState, ClientV2
 from gnsqd.wire.codec import FRAME_TYPE_RESPONSE, MESSAGE_ID_LENGTH, ClientError, CodecError, Command, CutOff, frame
-from gnsqd.wire.identify import apply_settings, negotiate, parse_identify
+from gnsqd.wire.identify import Identify, IdentifyWithTopology, apply_settings, negotiate, parse_identify
 
 TLS_HANDSHAKE_SECONDS = 5.0
 EPHEMERAL_RETRY_SECONDS = 0.1
@@ -129,7 +129,7 @@ class Commands:
         _require_state(client, "IDENTIFY", STATE_INIT)
         self._size(client, command, "E_BAD_BODY", "IDENTIFY", self._options.max_body_size)
         body = self._body(client, command, "E_BAD_BODY", "IDENTIFY", MAX_IDENTIFY)
-        identify = parse_identify(body)
+        identify = parse_identify(body, IdentifyWithTopology if self._options.has_topology else Identify)
         self._log.debug("PROTOCOL(V2): [%s] %s", client, identify)
         self._log.info("[%s] IDENTIFY: %s", client, identify)
         apply_settings(client, identify, self._options)
@@ -203,6 +203,8 @@ class Commands:
     def _authorize(self, client: ClientV2, name: str, topic_name: str, channel_name: str = "") -> None:
         """Check that the command `name` is permitted, by permissions that are queried again once they have expired. A
         client never learns the reason for a refusal: only the log has it. ClientError. May yield."""
+        if self._authenticate is None:
+            return
         state = client.auth_state
         if state is None:
             raise ClientError("E_AUTH_FIRST", f"AUTH required before {name}")
@@ -241,8 +243,7 @@ class Commands:
         channel_name = params[2].decode("latin-1")
         if not is_valid_name(channel_name):
             raise ClientError("E_BAD_CHANNEL", f"SUB channel name {quote(params[2])} is not valid")
-        if self._authenticate is not None:
-            self._authorize(client, "SUB", topic_name, channel_name)
+        self._authorize(client, "SUB", topic_name, channel_name)
         client.channel = self._subscribe(client, topic_name, channel_name)
         client.state = STATE_SUBSCRIBED
         return _OK
@@ -328,25 +329,22 @@ class Commands:
     def PUB(self, client: ClientV2, command: Command) -> bytes | None:
         topic_name = _publish_topic(client, command, "PUB", 2)
         body = self._body(client, command, "E_BAD_MESSAGE", "PUB", self._options.max_msg_size)
-        if self._authenticate is not None:
-            self._authorize(client, "PUB", topic_name)
+        self._authorize(client, "PUB", topic_name)
         return self._publish(client, topic_name, [body], 0, "PUB")
 
     def DPUB(self, client: ClientV2, command: Command) -> bytes | None:
         topic_name = _publish_topic(client, command, "DPUB", 3)
         delay = _number(command.params[2], "DPUB could not parse timeout ")
-        longest = self._options.max_req_timeout // MILLISECOND
+        longest = self._options.longest_defer // MILLISECOND
         if delay > longest:
             raise ClientError("E_INVALID", f"DPUB timeout {delay} out of range 0-{longest}")
         body = self._body(client, command, "E_BAD_MESSAGE", "DPUB", self._options.max_msg_size)
-        if self._authenticate is not None:
-            self._authorize(client, "DPUB", topic_name)
+        self._authorize(client, "DPUB", topic_name)
         return self._publish(client, topic_name, [body], delay * MILLISECOND, "DPUB")
 
     def MPUB(self, client: ClientV2, command: Command) -> bytes | None:
         topic_name = _publish_topic(client, command, "MPUB", 2)
-        if self._authenticate is not None:
-            self._authorize(client, "MPUB", topic_name)
+        self._authorize(client, "MPUB", topic_name)
         self._get_topic(client, topic_name, "MPUB")
         self._size(client, command, "E_BAD_BODY", "MPUB", self._options.max_body_size)
         bodies = self._bodies(client)

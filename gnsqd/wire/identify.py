@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, fields
 
 from gnsqd.gotext import GoType, Struct, decode_object, dumps, format_value
-from gnsqd.options import MILLISECOND, Options
+from gnsqd.options import MILLISECOND, TOPOLOGY_AWARE, Options
 from gnsqd.version import NSQD_VERSION
 from gnsqd.wire.client_v2 import ClientV2
 from gnsqd.wire.codec import ClientError
@@ -38,18 +38,30 @@ class Identify:
         return f"{{{' '.join(shown)}}}"
 
 
+@dataclass
+class IdentifyWithTopology(Identify):
+    """With the fields that nsq's development branch adds."""
+
+    topology_region: str = ""
+    topology_zone: str = ""
+
+
 _TYPES: dict[type, GoType] = {str: "string", bool: "bool", int: "int"}
-_STRUCT = Struct(
-    "nsqd.identifyDataV2",
-    {field.name: _TYPES[type(field.default)] for field in fields(Identify)} | {"sample_rate": "int32"},
-)
+
+
+def _struct(kind: type[Identify]) -> Struct:
+    types = {field.name: _TYPES[type(field.default)] for field in fields(kind)}
+    return Struct("nsqd.identifyDataV2", types | {"sample_rate": "int32"})
+
+
+_STRUCTS = {kind: _struct(kind) for kind in (Identify, IdentifyWithTopology)}
 _LABELS = {"client_id": "ClientID", "tls_v1": "TLSv1"}
 
 
-def parse_identify(body: bytes) -> Identify:
+def parse_identify(body: bytes, kind: type[Identify] = Identify) -> Identify:
     """ClientError for what is not a JSON object, or has a field of another type."""
     try:
-        return Identify(**decode_object(body, _STRUCT))
+        return kind(**decode_object(body, _STRUCTS[kind]))
     except ValueError as error:
         raise ClientError("E_BAD_BODY", "IDENTIFY failed to decode JSON body", error) from error
 
@@ -59,6 +71,10 @@ def apply_settings(client: ClientV2, identify: Identify, options: Options) -> No
     client.client_id = identify.client_id
     client.hostname = identify.hostname
     client.user_agent = identify.user_agent
+    if isinstance(identify, IdentifyWithTopology):
+        client.topology_region, client.topology_zone = identify.topology_region, identify.topology_zone
+        if not client.identified and TOPOLOGY_AWARE in options.experiments:
+            _locate(client, options)
 
     interval = identify.heartbeat_interval
     if interval == -1:
@@ -98,6 +114,16 @@ def apply_settings(client: ClientV2, identify: Identify, options: Options) -> No
         raise _invalid("msg timeout", timeout)
 
 
+def _locate(client: ClientV2, options: Options) -> None:
+    """As nsqd counts, where no zone or region is also one that can be the same; but only a real one is preferred."""
+    if client.topology_region == options.topology_region:
+        client.locality = 1
+        client.rank = 1 if options.topology_region else 2
+    if client.topology_zone == options.topology_zone:
+        client.locality = 0
+        client.rank = 0 if options.topology_zone else client.rank
+
+
 def _invalid(what: str, value: int) -> ClientError:
     reason = f"{what} ({value}) is invalid"
     return ClientError("E_BAD_BODY", f"IDENTIFY {reason}", ValueError(reason))
@@ -113,6 +139,7 @@ def negotiate(client: ClientV2, identify: Identify, tls: bool, options: Options)
     if not identify.deflate or identify.deflate_level <= 0:
         identify.deflate_level = DEFAULT_DEFLATE_LEVEL
     identify.deflate_level = min(identify.deflate_level, options.max_deflate_level)
+    topology = {"topology_region": options.topology_region, "topology_zone": options.topology_zone}
     return dumps(
         {
             "max_rdy_count": options.max_rdy_count,
@@ -128,5 +155,6 @@ def negotiate(client: ClientV2, identify: Identify, tls: bool, options: Options)
             "auth_required": bool(options.auth_http_addresses),
             "output_buffer_size": client.output_buffer_size,
             "output_buffer_timeout": client.output_buffer_timeout // MILLISECOND,
+            **(topology if options.has_topology else {}),
         }
     ).encode()

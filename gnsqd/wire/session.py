@@ -156,9 +156,11 @@ class ProtocolV2:
             if debugging:
                 self._log_messages(client, messages)
             client.send_messages(messages)
+            if channel.queue.ordered:
+                client.flush()  # the next one comes only after this one
             if client.window() > 0:
                 give_way()
-        elif channel.depth:
+        elif channel.available():
             # The disk can't be read just now; or it gave messages that are not due yet, then the bell has rung again.
             give_way()
             client.wait_or_flush(RETRY_SECONDS)

@@ -1,19 +1,318 @@
-"""`gnsqadmin bench`: messages per second that nodes accept and deliver, and latencies."""
+"""`gnsqadmin bench`: messages per second that nodes accept and deliver, and latencies.
 
-from collections.abc import Iterator
+Messages are published over HTTP and received by consumers. Publishers are threads, because each waits for its answers;
+consumers share the calling thread. A message contains the time at which it was sent. At most `window` messages are
+published and not yet received: otherwise the faster side would determine the result, and an ephemeral topic would lose
+messages.
+"""
+
+import math
+import selectors
+import threading
+import time
+from bisect import bisect
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import cycle, islice
+from struct import Struct
 from typing import Any
 
 import click
 
+from gnsqd.names import is_ephemeral
 from nsqadmin_cli import units
-from nsqadmin_cli.bench_load import SMALLEST, Bar, Histogram, Load, Plan, Report
-from nsqadmin_cli.cluster import Cluster, errors_of
-from nsqadmin_cli.command import Duration, command, option
-from nsqadmin_cli.consumer import auth_option, ephemeral_channel
+from nsqadmin_cli.api import Nsqd
+from nsqadmin_cli.cluster import Cluster, answer, ask_all, errors_of
+from nsqadmin_cli.command import command, duration, flag, option
+from nsqadmin_cli.consumer import ConsumerOptions, Subscription, auth_option, ephemeral_channel
 from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.http_client import TLS, NodeError, timed_out
 from nsqadmin_cli.output import Output, note, report
-from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Grid, Line, Paragraph, Table, Tone, table_of
+from nsqadmin_cli.table import ALWAYS, Block, Column, Form, Grid, Line, Paragraph, Table, Tone, column, table_of
 from nsqadmin_cli.units import plural
+
+_GROWTH = math.log(1.04)  # of buckets: a quantile is at most 2 % off
+_BOUNDS = [digit * 10**power for power in range(3, 14) for digit in (1, 2, 5)]  # ns; the last ones are hours
+
+
+@dataclass(slots=True)
+class Bar:
+    """The number of durations between two, in seconds."""
+
+    least: float = column("from", form=Form.LATENCY)
+    most: float = column("to", form=Form.LATENCY, keep=ALWAYS)
+    count: int = column("messages", form=Form.COUNT, keep=ALWAYS)
+    share: str = column("share", keep=ALWAYS, json=False)
+    bar: str = column("", keep=ALWAYS, tone=Tone.NODE, json=False)
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Owns the counts. Durations are in nanoseconds; those below 1 count as 1."""
+
+    count: int = 0
+    sum: int = 0
+    largest: int = 0
+    _buckets: Counter[int] = field(default_factory=Counter)
+
+    def add(self, duration: int, count: int = 1) -> None:
+        duration = max(1, duration)
+        self._buckets[int(math.log(duration) / _GROWTH)] += count
+        self.count += count
+        self.sum += duration * count
+        self.largest = max(self.largest, duration)
+
+    @property
+    def mean(self) -> float:
+        """Seconds; 0 if there are none."""
+        return self.sum / self.count / 1e9 if self.count else 0.0
+
+    def quantile(self, part: float) -> float:
+        """Seconds that the part `part` of the durations does not exceed; 0 if there are none."""
+        wanted = max(1, math.ceil(part * self.count))
+        for bucket, count in sorted(self._buckets.items()):
+            wanted -= count
+            if wanted <= 0:
+                return min(self.largest, math.exp((bucket + 0.5) * _GROWTH)) / 1e9
+        return 0.0
+
+    def bars(self) -> Iterator[Bar]:
+        """The durations between 1, 2, 5, 10 and so on microseconds, without gaps from the smallest to the largest."""
+        found: Counter[int] = Counter()
+        for bucket, count in self._buckets.items():
+            found[bisect(_BOUNDS, math.exp((bucket + 0.5) * _GROWTH))] += count
+        for place in range(min(found), max(found) + 1) if found else ():
+            least, most = (_BOUNDS[place - 1] if place else 0), _BOUNDS[min(place, len(_BOUNDS) - 1)]
+            yield Bar(least / 1e9, most / 1e9, found[place])
+
+
+_STAMP = Struct(">q")  # time.monotonic_ns() at which a message was sent
+SMALLEST = _STAMP.size  # bytes of a body
+_TICK = 0.1  # seconds between two looks at the clock
+_PATIENCE = 2.0  # seconds without any message until those under way are given up
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The load: `rate` in messages per second of all publishers together, 0: as fast as possible."""
+
+    topic: str
+    channel: str
+    seconds: float
+    size: int  # bytes of a body
+    batch: int  # messages in one request
+    publishers: int
+    consumers: int  # 0: only publish
+    window: int
+    rate: float = 0.0
+    auth_secret: str = ""
+
+
+@dataclass
+class Report:
+    """The measurements. `published` counts messages accepted by nodes, `received` those received meanwhile."""
+
+    seconds: float = 0.0
+    published: int = 0
+    received: int = 0
+    late: int = 0  # messages that came after the last was published
+    twice: int = 0  # messages that were delivered again
+    cpu: float = 0.0  # seconds of this program
+    publishing: Histogram = field(default_factory=Histogram)  # of requests, until their answer
+    delivery: Histogram = field(default_factory=Histogram)  # of messages, from their request until they were here
+    errors: list[NodeError] = field(default_factory=list)
+
+    @property
+    def lost(self) -> int:
+        return max(0, self.published - self.received - self.late)
+
+
+class Load:
+    """Owns the threads and connections of one measurement."""
+
+    def __init__(self, nodes: Sequence[Nsqd], plan: Plan, *, timeout: float, tls: TLS) -> None:
+        self.report = Report()
+        self._nodes = nodes
+        self._plan = plan
+        self._timeout = timeout
+        self._tls = tls
+        self._lock = threading.Condition()  # of those below and of the report's publishing side
+        self._under_way = 0  # messages
+        # What threads do at each node that is not complete. Thread.join is of no use here: Ctrl-C in it may make it
+        # return at once the next time (bpo-45274), and in Thread.start it is unknown whether the thread runs.
+        self._requests: Counter[Nsqd] = Counter()
+        self._stopped = False
+        self._subscriptions: list[Subscription] = []
+        self._selector = selectors.DefaultSelector()
+
+    def connect(self) -> None:
+        """Create the topic and its channel on all nodes, with at least one consumer on each; NodeError."""
+        # On another thread, because Ctrl-C interrupts this one. A node might handle a request that was given up after
+        # it has deleted the topic, and create it again.
+        connected: Future[None] = Future()
+        threading.Thread(target=answer, args=(connected, Load._connect, self), daemon=True).start()
+        while not wait([connected], _TICK).done:
+            pass  # without a timeout, Ctrl-C just before the wait would come to notice after it
+        connected.result()
+
+    @contextmanager
+    def _request(self, node: Nsqd) -> Iterator[bool]:
+        """Guards requests that create the topic at a node; False: the run has ended, and no more may be sent."""
+        with self._lock:
+            may = not self._stopped
+            self._requests[node] += may
+        try:
+            yield may
+        finally:
+            with self._lock:
+                self._requests[node] -= may
+                self._lock.notify_all()
+
+    def _connect(self) -> None:
+        plan = self._plan
+        for node in self._nodes:
+            for channel in ("", plan.channel) if plan.consumers else ("",):
+                with self._request(node) as may:
+                    if may:
+                        node.act("create", plan.topic, channel)
+        options = ConsumerOptions(plan.channel, max(1, plan.window // max(1, plan.consumers)), 0, plan.auth_secret)
+        for node in islice(cycle(self._nodes), plan.consumers):
+            with self._request(node) as may:
+                if not may:
+                    return
+                subscription = Subscription(node, plan.topic, options, timeout=self._timeout, tls=self._tls)
+                self._subscriptions.append(subscription)
+                self._selector.register(subscription, selectors.EVENT_READ, subscription)
+
+    def run(self, say: Callable[[Report], None]) -> Report:
+        """Publish and receive messages; `say` is called some times per second."""
+        report = self.report
+        plan = self._plan
+        cpu, started = time.process_time(), time.monotonic()
+        for number in range(plan.publishers):
+            threading.Thread(target=self._publish, args=(number,), daemon=True).start()
+        end = started + plan.seconds
+        heard = started
+        while (now := time.monotonic()) < end and not report.errors:
+            if self._receive(min(_TICK, end - now)):
+                heard = now
+            elif now > heard + _PATIENCE:
+                self._settle(self._under_way)  # they are lost, and no reason not to go on
+            say(report)
+        report.seconds, report.cpu = time.monotonic() - started, time.process_time() - cpu
+        received = report.received
+        self._stop()
+        self._receive_the_rest()
+        report.late, report.received = report.received - received, received
+        return report
+
+    def close(self) -> list[NodeError]:
+        """Stop, and delete the topic; returns the errors of nodes where it may be left. All nodes are asked at once, so
+        that if one hangs and Ctrl-C ends the wait, the topic is deleted on the others."""
+        self._stop()
+        answers = ask_all(self._nodes, self._delete, 2 * self._timeout)
+        self._selector.close()
+        hangs = timed_out(self._timeout), timed_out(2 * self._timeout)
+        return [error for error in errors_of(answers) if error.reason in hangs]
+
+    def _delete(self, node: Nsqd) -> None:
+        with self._lock:  # what is published after the topic was deleted creates it again
+            self._lock.wait_for(lambda: not self._requests[node], self._timeout)
+        for subscription in self._subscriptions:
+            if subscription.node is node:
+                subscription.close()
+        node.act("delete", self._plan.topic)
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            self._lock.notify_all()
+
+    def _publish(self, number: int) -> None:
+        """On a thread for each publisher."""
+        plan = self._plan
+        node = self._nodes[number % len(self._nodes)]
+        padding = bytes(plan.size - SMALLEST)
+        pause = plan.batch * plan.publishers / plan.rate if plan.rate else 0.0
+        due = time.monotonic() + pause * number / plan.publishers
+        while True:
+            with self._request(node):
+                if not self._may_publish(due):
+                    return
+                sent = time.monotonic_ns()
+                try:
+                    if plan.batch == 1:
+                        node.pub(plan.topic, _STAMP.pack(sent) + padding)
+                    else:
+                        node.mpub(plan.topic, [_STAMP.pack(sent) + padding] * plan.batch)
+                except NodeError as error:
+                    self.report.errors.append(error)
+                    return
+                with self._lock:
+                    self.report.publishing.add(time.monotonic_ns() - sent)
+                    self.report.published += plan.batch
+            due = max(due + pause, time.monotonic() - 1)  # what was missed is caught up with, but not for long
+
+    def _may_publish(self, due: float) -> bool:
+        """Wait until a batch is due and fits into the window; False: the run has ended."""
+        plan = self._plan
+        with self._lock:
+            while not self._stopped:
+                early = due - time.monotonic()
+                if early <= 0 and (not plan.consumers or self._under_way + plan.batch <= plan.window):
+                    self._under_way += plan.batch
+                    return True
+                self._lock.wait(early if early > 0 else None)
+        return False
+
+    def _receive(self, timeout: float) -> int:
+        """On the calling thread: receive messages for up to `timeout` seconds; returns their number."""
+        if not self._subscriptions:
+            time.sleep(timeout)
+            return 0
+        count = 0
+        report = self.report
+        waiting = [one for one in self._subscriptions if one.has_messages]
+        ready = [key.data for key, _ in self._selector.select(0 if waiting else timeout)]
+        for subscription in dict.fromkeys([*waiting, *ready]):
+            try:
+                messages = subscription.take()
+                now = time.monotonic_ns()
+                for message in messages:
+                    if message.attempts > 1:
+                        report.twice += 1
+                        continue
+                    count += 1
+                    if len(message.body) >= SMALLEST:
+                        report.delivery.add(now - _STAMP.unpack_from(message.body)[0])
+                subscription.finish(message.id for message in messages)
+            except NodeError as error:
+                report.errors.append(error)
+                self._selector.unregister(subscription)
+        if count:
+            report.received += count
+            self._settle(count)
+        return count
+
+    def _settle(self, count: int) -> None:
+        """Remove this number of messages from the window."""
+        with self._lock:
+            self._under_way -= count
+            self._lock.notify_all()
+
+    def _receive_the_rest(self) -> None:
+        report = self.report
+        patient = time.monotonic() + _PATIENCE
+        while time.monotonic() < patient and not report.errors:
+            if self._receive(_TICK):
+                patient = time.monotonic() + _PATIENCE
+            if not self._requests.total() and (not self._subscriptions or report.received >= report.published):
+                return
+
 
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 _BAR = 36  # columns of the longest one
@@ -21,7 +320,6 @@ _BUSY = 0.85  # of a core: then it is this program that is measured
 
 
 @command(
-    "bench",
     examples="""
         gnsqadmin bench
         gnsqadmin bench --nsqd-http-address a.example:4151 --duration 30 --size 1000
@@ -48,56 +346,35 @@ _BUSY = 0.85  # of a core: then it is this program that is measured
         errors            list of texts; the first one ends the run
     """,
 )
-@option("--duration", type=Duration(86400), default="5", help="Duration of the measurement.")
-@option(
-    "--size",
-    type=click.IntRange(SMALLEST, 64 * 1024 * 1024),
-    default=200,
-    metavar="BYTES",
-    help="Size of each message.",
-)
-@option(
-    "--batch",
-    type=click.IntRange(1, 10_000),
-    help="Messages per request. [default: 100; fewer with --rate, to spread them over time]",
-)
-@option(
-    "--rate",
-    type=click.FloatRange(0, min_open=True),
-    help="Messages to publish per second, in total. Without it, as many as possible.",
-)
-@option(
-    "--publishers",
-    type=click.IntRange(1, 256),
-    help="Connections that publish, over HTTP. [default: 2, but at least one per node]",
-)
-@option(
-    "--consumers",
-    type=click.IntRange(0, 256),
-    default=2,
-    help="Connections that consume, at least one per node; 0: measure publishing only.",
-)
-@option(
-    "--window",
-    type=click.IntRange(1, 1_000_000),
-    default=1000,
-    help="Maximum number of published messages that are not yet received. Nodes must be able to store them in "
-    "memory: see --mem-queue-size.",
-)
-@option("--durable", is_flag=True, help="Use a topic and channel that are not ephemeral, which overflow to disk.")
-@auth_option
 def bench(
     cluster: Cluster,
     output: Output,
-    duration: float,
-    size: int,
-    batch: int | None,
-    rate: float | None,
-    publishers: int | None,
-    consumers: int,
-    window: int,
-    durable: bool,
-    auth_secret: str,
+    duration: float = option("Duration of the measurement.", duration(86400), default="5"),
+    size: int = option(
+        "Size of each message.", click.IntRange(SMALLEST, 64 * 1024 * 1024), default=200, metavar="BYTES"
+    ),
+    batch: int | None = option(
+        "Messages per request. [default: 100; fewer with --rate, to spread them over time]", click.IntRange(1, 10_000)
+    ),
+    rate: float | None = option(
+        "Messages to publish per second, in total. Without it, as many as possible.", click.FloatRange(0, min_open=True)
+    ),
+    publishers: int | None = option(
+        "Connections that publish, over HTTP. [default: 2, but at least one per node]", click.IntRange(1, 256)
+    ),
+    consumers: int = option(
+        "Connections that consume, at least one per node; 0: measure publishing only.",
+        click.IntRange(0, 256),
+        default=2,
+    ),
+    window: int = option(
+        "Maximum number of published messages that are not yet received. Nodes must be able to store them in "
+        "memory: see --mem-queue-size.",
+        click.IntRange(1, 1_000_000),
+        default=1000,
+    ),
+    durable: bool = flag("Use a topic and channel that are not ephemeral, which overflow to disk."),
+    auth_secret: str = auth_option,
 ) -> int:
     """Measure messages per second that nodes accept and deliver, and latencies.
 
@@ -114,19 +391,12 @@ def bench(
     publishers = publishers or max(2, len(nodes))
     if batch is None:
         batch = max(1, min(100, int(rate / publishers / 20))) if rate else 100
-    topic = ephemeral_channel("bench")  # a name that is as good for a topic
-    plan = Plan(
-        topic.removesuffix("#ephemeral") if durable else topic,
-        "bench" if durable else "bench#ephemeral",
-        duration,
-        size,
-        batch,
-        publishers,
-        consumers,
-        max(window, batch),
-        rate or 0.0,
-        auth_secret,
-    )
+    consumers = max(consumers, len(nodes)) if consumers else 0
+    topic, channel = ephemeral_channel("bench"), "bench#ephemeral"  # a name that is as good for a topic
+    if durable:
+        topic, channel = topic.removesuffix("#ephemeral"), "bench"
+    window, pace = max(window, batch), rate or 0.0
+    plan = Plan(topic, channel, duration, size, batch, publishers, consumers, window, pace, auth_secret)
     load = Load(nodes, plan, timeout=cluster.timeout, tls=cluster.http.tls)
     try:
         load.connect()
@@ -140,16 +410,9 @@ def bench(
             left += errors_of(cluster.ask_lookupds(lambda lookupd: lookupd.act("delete", plan.topic)))
         for error in left:
             note(f"Warning: {error}; the topic {plan.topic} may still exist there")
-    output.show(
-        lambda: _document(measured, plan, [str(node) for node in nodes]),
-        lambda: list(_blocks(measured, plan, len(nodes))),
-        lambda: _table(measured, plan),
-    )
+    document = partial(_document, measured, plan, [str(node) for node in nodes])
+    output.show(document, lambda: list(_blocks(measured, plan, len(nodes))), _table(measured, plan))
     return report([*cluster.lookupd_errors, *measured.errors])
-
-
-def _rate(count: int, measured: Report) -> float:
-    return count / measured.seconds if measured.seconds else 0.0
 
 
 def _latencies(histogram: Histogram) -> dict[str, float | None]:
@@ -161,28 +424,16 @@ def _latencies(histogram: Histogram) -> dict[str, float | None]:
 
 
 def _document(measured: Report, plan: Plan, nodes: list[str]) -> dict[str, Any]:
-    return {
-        "seconds": measured.seconds,
-        "nodes": nodes,
-        "topic": plan.topic,
-        "size": plan.size,
-        "batch": plan.batch,
-        "publishers": plan.publishers,
-        "consumers": max(plan.consumers, len(nodes)) if plan.consumers else 0,
-        "window": plan.window,
-        "rate": plan.rate or None,
-        "published": measured.published,
-        "received": measured.received,
-        "publish_rate": _rate(measured.published, measured),
-        "receive_rate": _rate(measured.received, measured),
-        "lost": measured.lost if plan.consumers else 0,
-        "redelivered": measured.twice,
-        "own_cpu": measured.cpu / measured.seconds if measured.seconds else 0.0,
-        "publish_latency": {"count": measured.publishing.count, **_latencies(measured.publishing)},
-        "delivery_latency": {"count": measured.delivery.count, **_latencies(measured.delivery)},
-        "histogram": list(measured.delivery.bars()),
-        "errors": list(map(str, measured.errors)),
-    }
+    plan_keys = ("topic", "size", "batch", "publishers", "consumers", "window")
+    document = {"seconds": measured.seconds, "nodes": nodes, **{key: getattr(plan, key) for key in plan_keys}}
+    document |= {"rate": plan.rate or None, "published": measured.published, "received": measured.received}
+    document["publish_rate"] = measured.published / measured.seconds
+    document["receive_rate"] = measured.received / measured.seconds
+    document |= {"lost": measured.lost if plan.consumers else 0, "redelivered": measured.twice}
+    document["own_cpu"] = measured.cpu / measured.seconds
+    document["publish_latency"] = {"count": measured.publishing.count, **_latencies(measured.publishing)}
+    document["delivery_latency"] = {"count": measured.delivery.count, **_latencies(measured.delivery)}
+    return document | {"histogram": list(measured.delivery.bars()), "errors": list(map(str, measured.errors))}
 
 
 def _table(measured: Report, plan: Plan) -> Table:
@@ -196,46 +447,39 @@ def _table(measured: Report, plan: Plan) -> Table:
         *(Column(key, f"{part * 100:g} %", form=Form.LATENCY, keep=7) for key, part in _QUANTILES.items()),
         Column("max", "longest", "max", Form.LATENCY, keep=5),
     ]
+    delivered = [("delivered", measured.received, measured.delivery)] if plan.consumers else []
+    lines = [("published", measured.published, measured.publishing), *delivered]
     table = Table(columns)
-    for what, count, histogram in (
-        ("published", measured.published, measured.publishing),
-        ("delivered", measured.received, measured.delivery),
-    ):
-        if what == "published" or plan.consumers:
-            rate = _rate(count, measured)
-            table.rows.append([what, count, rate, int(rate * plan.size), *_latencies(histogram).values()])
+    for what, count, histogram in lines:
+        rate = count / measured.seconds
+        table.rows.append([what, count, rate, int(rate * plan.size), *_latencies(histogram).values()])
     return table
 
 
 def _blocks(measured: Report, plan: Plan, nodes: int) -> Iterator[Block]:
-    consumers = plural(max(plan.consumers, nodes), "consumer") if plan.consumers else "no consumer"
+    consumers = plural(plan.consumers, "consumer") if plan.consumers else "no consumer"
     pace = f"{units.rate(plan.rate)}/s" if plan.rate else "as fast as possible"
-    facts = (
-        ("nodes", f"{plural(nodes, 'node')}, {plural(plan.publishers, 'publisher')}, {consumers}"),
-        ("messages", f"{units.size(plan.size)} each, {plan.batch:,} per request, {pace}"),
-        ("measured", f"{measured.seconds:.1f} s"),
-    )
-    yield Grid([[Cell(name, Tone.FAINT), text] for name, text in facts])
+    facts = {"nodes": f"{plural(nodes, 'node')}, {plural(plan.publishers, 'publisher')}, {consumers}"}
+    facts["messages"] = f"{units.size(plan.size)} each, {plan.batch:,} per request, {pace}"
+    yield Grid.of(facts | {"measured": f"{measured.seconds:.1f} s"})
     yield _table(measured, plan)
     if measured.delivery.count:
         yield Line.of("Latency from publishing to receipt", Tone.STRONG)
-        yield _histogram(measured.delivery)
+        bars = list(measured.delivery.bars())
+        highest = max(bar.count for bar in bars)
+        for bar in bars:
+            bar.share = f"{bar.count / measured.delivery.count:6.1%}"
+            bar.bar = "█" * max(round(_BAR * bar.count / highest), bool(bar.count))
+        yield table_of(Bar, bars)
+    no_label = ("", Tone.PLAIN)
     if plan.consumers and measured.lost:
-        where = "its --mem-queue-size is smaller than --window, or it failed" if not plan.durable else "a node failed"
-        yield Paragraph(("", Tone.PLAIN), f"{plural(measured.lost, 'message')} lost: {where}.", Tone.BAD)
+        where = "a node failed"
+        if is_ephemeral(plan.topic):
+            where = "its --mem-queue-size is smaller than --window, or it failed"
+        yield Paragraph(no_label, f"{plural(measured.lost, 'message')} lost: {where}.", Tone.BAD)
     if measured.twice:
         text = f"{plural(measured.twice, 'message')} delivered again, after the node's --msg-timeout."
-        yield Paragraph(("", Tone.PLAIN), text, Tone.NOTE)
-    busy = measured.cpu / measured.seconds if measured.seconds else 0.0
-    if busy > _BUSY:
+        yield Paragraph(no_label, text, Tone.NOTE)
+    if (busy := measured.cpu / measured.seconds) > _BUSY:
         text = f"gnsqadmin itself was busy {busy:.0%} of the time: the nodes can handle more than this."
-        yield Paragraph(("", Tone.PLAIN), text, Tone.NOTE)
-
-
-def _histogram(histogram: Histogram) -> Table:
-    bars = list(histogram.bars())
-    highest = max(bar.count for bar in bars)
-    for bar in bars:
-        bar.share = f"{bar.count / histogram.count:6.1%}"
-        bar.bar = "█" * max(round(_BAR * bar.count / highest), bool(bar.count))
-    return table_of(Bar, bars)
+        yield Paragraph(no_label, text, Tone.NOTE)

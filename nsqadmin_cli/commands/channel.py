@@ -1,19 +1,18 @@
 """`gnsqadmin channel show`, `create`, `pause`, `unpause`, `empty` and `delete`."""
 
-from typing import Any
+from functools import partial
 
 from nsqadmin_cli import stat_tables
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command import command
 from nsqadmin_cli.operations import Operation, lookupd_only_option, operate, operation_command, pattern_command
 from nsqadmin_cli.output import Confirm, Output, report
-from nsqadmin_cli.snapshot import Snapshot, client_document, no_such, take_snapshot
+from nsqadmin_cli.snapshot import client_document, no_such, take_snapshot
 from nsqadmin_cli.table import Block, Cell, Grid, Line, Tone, as_json
 from nsqadmin_cli.units import plural
 
 
 @command(
-    "show",
     examples="""
         gnsqadmin channel show orders billing
         gnsqadmin channel show orders billing -o csv
@@ -37,56 +36,36 @@ def show(cluster: Cluster, output: Output, topic: str, channel: str) -> int:
     seen = take_snapshot(cluster, topic=topic, channel=channel, clients=True)
     if (topic, channel) not in seen.channel_shares:
         raise no_such(cluster, seen.errors, topic, channel)
-    output.show(
-        lambda: _document(seen, topic, channel),
-        lambda: _blocks(seen, topic, channel),
-        lambda: stat_tables.client_table(seen),
-    )
+    whole, shares = seen.totals.topics[0].channels[0], seen.channel_shares[topic, channel]
+    clients = [client_document(client, address) for address, share in shares.items() for client in share.clients or ()]
+    document = {"topic_name": topic, **as_json(whole), "clients": clients}
+    facts = {"channel": Cell(channel, Tone.STRONG), "topic": topic, **stat_tables.common_facts(whole, shares)}
+    table = stat_tables.client_table(seen, with_places=False)
+    table.empty = "No consumers." if not whole.depth else "No consumers: its messages are not consumed."
+    count = Line.of(plural(len(table.rows), "consumer"), Tone.STRONG)
+    document["nodes"] = stat_tables.share_documents(seen, shares, "channel")
+    blocks: list[Block] = [Grid.of(facts), stat_tables.share_table(seen, shares, whole), count, table]
+    output.show(document, blocks, partial(stat_tables.client_table, seen))
     return report(seen.errors)
 
 
-def _blocks(seen: Snapshot, topic: str, channel: str) -> list[Block]:
-    whole = seen.totals.topics[0].channels[0]
-    shares = seen.channel_shares[topic, channel]
-    facts = Grid([[Cell("channel", Tone.FAINT), Cell(channel, Tone.STRONG)], [Cell("topic", Tone.FAINT), topic]])
-    facts.rows += stat_tables.common_facts(whole, shares)
-    clients = stat_tables.client_table(seen, with_places=False)
-    clients.empty = "No consumers." if not whole.depth else "No consumers: its messages are not consumed."
-    return [
-        facts,
-        stat_tables.share_table(seen, shares, whole),
-        Line.of(plural(len(clients.rows), "consumer"), Tone.STRONG),
-        clients,
-    ]
-
-
-def _document(seen: Snapshot, topic: str, channel: str) -> dict[str, Any]:
-    shares = seen.channel_shares[topic, channel]
-    clients = [client_document(client, address) for address, share in shares.items() for client in share.clients or ()]
-    nodes = stat_tables.share_documents(seen, shares, "channel")
-    whole = as_json(seen.totals.topics[0].channels[0])
-    return {"topic_name": topic, **whole, "clients": clients, "nodes": nodes}
-
-
 @operation_command(
-    "create",
     examples="""
         gnsqadmin channel create orders billing
         gnsqadmin channel create orders billing --lookupd-http-address lookup.example:4161
         gnsqadmin channel create orders billing --lookupd-only --lookupd-http-address lookup.example:4161
-    """,
+    """
 )
-@lookupd_only_option
-def create(cluster: Cluster, output: Output, topic: str, channel: str, lookupd_only: bool) -> int:
+def create(cluster: Cluster, output: Output, topic: str, channel: str, lookupd_only: bool = lookupd_only_option) -> int:
     """Create a channel on every node that has the topic, and at nsqlookupds.
 
     From then on, the channel queues what is published, even without consumers. Nodes that create the topic later get
     the channel from nsqlookupd.
     """
-    return operate(cluster, output, Operation("create", topic, channel), lookupd_only=lookupd_only)
+    return operate(cluster, output, Operation("create", topic, channel, lookupd_only=lookupd_only))
 
 
-@pattern_command("pause", examples="gnsqadmin channel pause orders billing\ngnsqadmin channel pause 'orders/*'")
+@pattern_command(examples="gnsqadmin channel pause orders billing\ngnsqadmin channel pause 'orders/*'")
 def pause(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> int:
     """Stop a channel from sending messages to its consumers.
 
@@ -96,21 +75,18 @@ def pause(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channe
     return operate(cluster, output, Operation("pause", topic, channel), confirm)
 
 
-@pattern_command(
-    "unpause", examples="gnsqadmin channel unpause orders billing\ngnsqadmin channel unpause orders billing --json"
-)
+@pattern_command(examples="gnsqadmin channel unpause orders billing\ngnsqadmin channel unpause orders billing --json")
 def unpause(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> int:
     """Let a paused channel send messages again."""
     return operate(cluster, output, Operation("unpause", topic, channel), confirm)
 
 
 @pattern_command(
-    "empty",
     examples="""
         gnsqadmin channel empty orders billing --dry-run
         gnsqadmin channel empty 'orders/*' --dry-run
         gnsqadmin channel empty orders billing --yes --nsqd-http-address a.example:4151
-    """,
+    """
 )
 def empty(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> int:
     """Discard all messages of a channel.
@@ -122,12 +98,11 @@ def empty(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channe
 
 
 @pattern_command(
-    "delete",
     examples="""
         gnsqadmin channel delete orders billing --dry-run
         gnsqadmin channel delete orders billing --lookupd-http-address lookup.example:4161
         gnsqadmin channel delete orders billing --yes --json
-    """,
+    """
 )
 def delete(cluster: Cluster, output: Output, confirm: Confirm, topic: str, channel: str) -> int:
     """Delete a channel with all its messages.

@@ -7,17 +7,20 @@ import enum
 import math
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import click
 
 from nsqadmin_cli import units
 from nsqadmin_cli.cluster import Cluster, errors_of
-from nsqadmin_cli.command import AdminCommand, Duration, channel_option, command, option, topic_option
+from nsqadmin_cli.command import AdminCommand, Combined, Parsed, channel_option, command, duration, option, topic_option
 from nsqadmin_cli.errors import AdminError, ExitCode
-from nsqadmin_cli.output import Output
+from nsqadmin_cli.output import Output, measure_rates
 from nsqadmin_cli.snapshot import Flow, Snapshot, take_snapshot
 from nsqadmin_cli.table import Block, Line, Tone, column, described, table_of
 from nsqadmin_cli.units import plural
@@ -31,12 +34,14 @@ class Measure(NamedTuple):
     channel: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """Limits beyond which a value is a warning or critical; None: never."""
 
     warning: float | None = None
     critical: float | None = None
+
+
+_EXPECTED = "expected CRITICAL, WARNING,CRITICAL or WARNING, as in 1000,5000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +75,44 @@ class Metric:
         for topic, channel, flow in scope.channels():
             yield Measure(getattr(flow if self.rate else channel, self.source), topic, channel.channel_name)
 
+    def parse(self, text: str) -> Limits:
+        """`CRITICAL`, `WARNING,CRITICAL` or `WARNING,`; ValueError with a readable text."""
+        warning, comma, critical = text.partition(",")
+        if not comma:
+            warning, critical = "", warning
+        limits = Limits(*(self._number(part) if part else None for part in (warning, critical)))
+        if limits == Limits():
+            raise ValueError(f"{text!r} does not contain a limit, {_EXPECTED}")
+        if limits.warning is not None and self.beyond(limits.warning, limits.critical):
+            raise ValueError(f"the warning limit of {text!r} is {self.order} than the critical one.")
+        return limits
+
+    def _number(self, text: str) -> float:
+        if self.duration:
+            return units.parse_duration(text)
+        if not re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,6})?" if self.rate else r"[0-9]{1,18}", text):
+            raise ValueError(f"{text!r} is not a {'number' if self.rate else 'whole number'}, {_EXPECTED}")
+        return float(text) if self.rate else int(text)
+
+    @property
+    def order(self) -> str:
+        return "less" if self.least else "more"
+
     def beyond(self, value: float, limit: float | None) -> bool:
         return limit is not None and (value < limit if self.least else value > limit)
 
-    def complaint(self, value: float, limit: float) -> str:
-        """The text for a value beyond its limit."""
-        if value == math.inf:
-            return f"it does not become empty, but should within {self.text(limit)}"
-        return f"{self.what} {self.text(value)} is {'less' if self.least else 'more'} than {self.text(limit)}"
+    def complaint(self, measure: Measure, limit: float) -> str:
+        place = f"topic {measure.topic}: " if measure.topic else ""
+        if measure.channel:
+            place = f"channel {measure.topic}/{measure.channel}: "
+        if measure.value == math.inf:
+            return f"{place}it does not become empty, but should within {self._text(limit)}"
+        return f"{place}{self.what} {self._text(measure.value)} is {self.order} than {self._text(limit)}"
 
-    def worst(self, measures: list[Measure]) -> Measure | None:
-        choose = min if self.least else max
-        return choose(measures, key=lambda measure: measure.value) if measures else None
-
-    def text(self, value: float) -> str:
-        """A value as readable text."""
+    def _text(self, value: float) -> str:
         if self.duration:
             return units.latency(value)
-        return units.rate(value) + "/s" if self.rate else units.count(int(value))
+        return units.rate(value) + "/s" if self.rate else f"{int(value):,}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,95 +137,40 @@ class Scope:
                 if self.has(topic.topic_name, channel.channel_name):
                     yield topic.topic_name, channel, flows.get((topic.topic_name, channel.channel_name), Flow())
 
+    def depth(self) -> Iterator[Measure]:
+        topics = sum(topic.depth for topic in self.topics())
+        yield Measure(topics + sum(channel.depth for _, channel, _ in self.channels()))
 
-def _depth(scope: Scope) -> Iterator[Measure]:
-    topics = sum(topic.depth for topic in scope.topics())
-    yield Measure(topics + sum(channel.depth for _, channel, _ in scope.channels()))
+    def topic_depth(self) -> Iterator[Measure]:
+        return (Measure(topic.depth, topic.topic_name) for topic in self.topics())
 
+    def drain_time(self) -> Iterator[Measure]:
+        for topic, channel, flow in self.channels():
+            seconds = flow.drain_seconds(channel.depth)
+            yield Measure(math.inf if seconds is None else seconds, topic, channel.channel_name)
 
-def _topic_depth(scope: Scope) -> Iterator[Measure]:
-    return (Measure(topic.depth, topic.topic_name) for topic in scope.topics())
-
-
-def _drain_time(scope: Scope) -> Iterator[Measure]:
-    for topic, channel, flow in scope.channels():
-        seconds = flow.drain_seconds(channel.depth)
-        yield Measure(math.inf if seconds is None else seconds, topic, channel.channel_name)
-
-
-def _nodes(scope: Scope) -> Iterator[Measure]:
-    yield Measure(sum(node.health == "OK" for node in scope.seen.nodes.values()))
+    def healthy_nodes(self) -> Iterator[Measure]:
+        yield Measure(sum(node.health == "OK" for node in self.seen.nodes.values()))
 
 
+_DRAIN_HELP = "Maximum time until a channel is empty at the current rates."
 METRICS = (
-    Metric("depth", "depth", "Maximum depth of all topics and channels together.", _depth),
-    Metric("topic_depth", "depth", "Maximum depth of a topic.", _topic_depth),
+    Metric("depth", "depth", "Maximum depth of all topics and channels together.", Scope.depth),
+    Metric("topic_depth", "depth", "Maximum depth of a topic.", Scope.topic_depth),
     Metric("channel_depth", "depth", "Maximum depth of a channel.", "depth"),
     Metric("backend_depth", "on disk", "Maximum number of messages of a channel on disk.", "backend_depth"),
     Metric("in_flight", "in flight", "Maximum number of messages of a channel in flight.", "in_flight_count"),
     Metric("deferred", "deferred", "Maximum number of deferred messages of a channel.", "deferred_count"),
     Metric("requeue_rate", "requeued", "Maximum number of requeued messages of a channel per second.", "requeues"),
     Metric("timeout_rate", "timed out", "Maximum number of timed out messages of a channel per second.", "timeouts"),
-    Metric(
-        "drain_time",
-        "time to drain",
-        "Maximum time until a channel is empty at the current rates.",
-        _drain_time,
-        duration=True,
-    ),
+    Metric("drain_time", "time to drain", _DRAIN_HELP, Scope.drain_time, duration=True),
     Metric("clients", "clients", "Minimum number of consumers of a channel.", "client_count", least=True),
-    Metric("nodes", "healthy nodes", "Minimum number of nodes that answer and are healthy.", _nodes, least=True),
+    Metric("nodes", "healthy nodes", "Minimum number of nodes that answer and are healthy.", Scope.healthy_nodes, True),
 )
-
-
-class LimitsType(click.ParamType[Limits]):
-    """`CRITICAL`, `WARNING,CRITICAL` or `WARNING,` as a Limits."""
-
-    name = "limits"
-
-    def __init__(self, metric: Metric) -> None:
-        self.metric = metric
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Limits:
-        if isinstance(value, Limits):
-            return value
-        warning, comma, critical = str(value).partition(",")
-        if not comma:
-            warning, critical = "", warning
-        try:
-            limits = Limits(*(self._number(text) if text else None for text in (warning, critical)))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if limits == Limits():
-            self.fail(
-                f"{value!r} does not contain a limit, expected CRITICAL, WARNING,CRITICAL or WARNING, as in 1000,5000",
-                param,
-                ctx,
-            )
-        if limits.warning is not None and self.metric.beyond(limits.warning, limits.critical):
-            order = "less" if self.metric.least else "more"
-            self.fail(f"the warning limit of {value!r} is {order} than the critical one.", param, ctx)
-        return limits
-
-    def _number(self, text: str) -> float:
-        if self.metric.duration:
-            return units.parse_duration(text)
-        if not re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,6})?" if self.metric.rate else r"[0-9]{1,18}", text):
-            kind = "number" if self.metric.rate else "whole number"
-            raise ValueError(
-                f"{text!r} is not a {kind}, expected CRITICAL, WARNING,CRITICAL or WARNING, as in 1000,5000"
-            )
-        return float(text) if self.metric.rate else int(text)
-
-
-def limit_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """An option for each of METRICS, with the parameter `limits_{key}`: Limits or None."""
-    for metric in reversed(METRICS):
-        limits = option(
-            metric.option, f"limits_{metric.key}", type=LimitsType(metric), metavar="LIMITS", help=metric.help
-        )
-        function = limits(function)
-    return function
+limit_options: Any = Combined(
+    lambda values: {metric: told for metric in METRICS if (told := values.pop(f"limits_{metric.key}")) is not None},
+    {f"limits_{metric.key}": option(metric.help, Parsed("limits", metric.parse), metric.option) for metric in METRICS},
+)
 
 
 class Status(enum.StrEnum):
@@ -230,45 +200,31 @@ class Problem:
     critical: float | None = column("critical", help="the limits, or null")
     text: str = column("text")
 
-    @classmethod
-    def of(
-        cls,
-        status: Status,
-        text: str,
-        metric: str = "",
-        measure: Measure = Measure(math.nan),  # noqa: B008
-        limits: Limits = Limits(),
-        node: str = "",
-    ) -> "Problem":
-        value = _number(measure.value)
-        return cls(status, metric, measure.topic, measure.channel, node, value, limits.warning, limits.critical, text)
+
+@contextmanager
+def _unknown() -> Iterator[None]:
+    try:
+        yield
+    except click.ClickException as error:
+        setattr(error, "exit_code", ExitCode.UNKNOWN)  # noqa: B010  click has it in the class; main asks the instance
+        raise
+    except AdminError as error:
+        raise AdminError(str(error), ExitCode.UNKNOWN, error.causes) from None
 
 
 class CheckCommand(AdminCommand):
     """Exits with UNKNOWN where other commands report wrong usage or an error."""
 
+    @_unknown()
     def make_context(self, *args: Any, **attributes: Any) -> click.Context:
-        try:
-            return super().make_context(*args, **attributes)
-        except click.ClickException as error:
-            raise _unknown(error) from None
+        return super().make_context(*args, **attributes)
 
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except click.ClickException as error:
-            raise _unknown(error) from None
-        except AdminError as error:
-            raise AdminError(str(error), ExitCode.UNKNOWN) from None
-
-
-def _unknown(error: click.ClickException) -> click.ClickException:
-    setattr(error, "exit_code", ExitCode.UNKNOWN)  # noqa: B010  click has it in the class; main asks the instance
-    return error
+    @_unknown()
+    def invoke(self, ctx: click.Context) -> None:
+        super().invoke(ctx)
 
 
 @command(
-    "check",
     cls=CheckCommand,
     examples="""
         gnsqadmin check --lookupd-http-address lookup.example:4161 --nodes-min 3
@@ -293,36 +249,26 @@ def _unknown(error: click.ClickException) -> click.ClickException:
         """,
     ),
 )
-@limit_options
-@topic_option
-@channel_option
-@option(
-    "--exclude",
-    multiple=True,
-    metavar="PATTERN",
-    help="Ignore topics, or channels as topic/channel, with names that match; * matches any text, ? any character.",
-)
-@option(
-    "--interval",
-    type=Duration(3600),
-    help="Time over which rates and the drain time are measured. [default: 5 if one of them has a limit]",
-)
-@option(
-    "--format",
-    "text_format",
-    type=click.Choice(["plugin", "prometheus"]),
-    default="plugin",
-    help="Text: for monitoring plugins, or metrics for the textfile collector of Prometheus.",
-)
 def check(
     cluster: Cluster,
     output: Output,
-    topic: str,
-    channel: str,
-    exclude: tuple[str, ...],
-    interval: float | None,
-    text_format: str,
-    **limits: Limits | None,
+    limits: dict[Metric, Limits] = limit_options,
+    topic: str = topic_option,
+    channel: str = channel_option,
+    exclude: tuple[str, ...] = option(
+        "Ignore topics, or channels as topic/channel, with names that match; * matches any text, ? any character.",
+        multiple=True,
+        metavar="PATTERN",
+    ),
+    interval: float | None = option(
+        "Time over which rates and the drain time are measured. [default: 5 if one of them has a limit]", duration(3600)
+    ),
+    text_format: str = option(
+        "Text: for monitoring plugins, or metrics for the textfile collector of Prometheus.",
+        click.Choice(["plugin", "prometheus"]),
+        "--format",
+        default="plugin",
+    ),
 ) -> int:
     """Check that all is within limits: exit code 0 OK, 1 warning, 2 critical, 3 unknown.
 
@@ -336,77 +282,53 @@ def check(
     The first line is the one that monitoring systems show: the status, the worst problem, and after a | the worst
     values as performance data. With several problems, the first 20 follow, one per line.
     """
-    given = {metric: told for metric in METRICS if (told := limits[f"limits_{metric.key}"]) is not None}
-    if interval is None and any(metric.moving for metric in given):
+    if interval is None and any(metric.moving for metric in limits):
         interval = 5.0
     try:
-        seen = _look(cluster, topic, channel, interval)
+        seen = take_snapshot(cluster, topic=topic, channel=channel)
+        if interval is not None and seen.nodes:
+            measure_rates(interval)
+            seen = take_snapshot(cluster, topic=topic, channel=channel, before=seen)
         found = [*_of_nodes(seen), *_of_names(seen, topic, channel)]
     except AdminError as error:  # no nsqlookupd answers
         seen = Snapshot({}, [])
-        found = [Problem.of(Status.UNKNOWN, str(error))]
+        found = [Problem(Status.UNKNOWN, text=str(error))]
     scope = Scope(seen, exclude)
-    measures = {
-        metric: list(metric.measure(scope)) if interval is not None or not metric.moving else [] for metric in METRICS
-    }
-    problems = [*found, *(_of_limits(given, measures) if seen.answers else ())]
+    measures = {one: list(one.measure(scope)) if interval is not None or not one.moving else [] for one in METRICS}
+    problems = [*found, *(_of_limits(limits, measures) if seen.answers else ())]
     order = list(Status)
     problems.sort(key=lambda problem: order.index(problem.status))
     status = problems[0].status if problems else Status.OK
-    worst = {metric: metric.worst(values) for metric, values in measures.items()}
+    value = attrgetter("value")
+    worst = {one: (min if one.least else max)(found, key=value, default=None) for one, found in measures.items()}
     summary = _summary(scope, problems)
-    output.show(
-        lambda: {
-            "time": seen.clock,
-            "status": status.value,
-            "summary": summary,
-            "problems": problems,
-            "metrics": {metric.key: _number(measure.value) if measure else None for metric, measure in worst.items()},
-        },
-        lambda: list(
-            _prometheus(status, worst)
-            if text_format == "prometheus"
-            else _lines(status, summary, problems, _performance(worst, given))
-        ),
-        lambda: table_of(Problem, problems),
-    )
+    metrics = {metric.key: _number(measure.value) if measure else None for metric, measure in worst.items()}
+    document: dict[str, Any] = {"time": seen.clock, "status": status.value, "summary": summary}
+    blocks = partial(_lines, status, summary, problems, _performance(worst, limits))
+    if text_format == "prometheus":
+        blocks = partial(_prometheus, status, worst)
+    document |= {"problems": problems, "metrics": metrics}
+    output.show(document, lambda: list(blocks()), table_of(Problem, problems))
     return ExitCode[status]
-
-
-def _look(cluster: Cluster, topic: str, channel: str, interval: float | None) -> Snapshot:
-    """One snapshot, or two for rates. AdminError if no nsqlookupd answers."""
-    seen = take_snapshot(cluster, topic=topic, channel=channel)
-    if interval is None or not seen.nodes:
-        return seen
-    from nsqadmin_cli.render.progress import wait  # what it needs loads slowly
-
-    wait(f"measuring rates, {interval:g} s", interval)
-    return take_snapshot(cluster, topic=topic, channel=channel, before=seen)
 
 
 def _of_nodes(seen: Snapshot) -> Iterator[Problem]:
     for error in errors_of(seen.answers):
-        yield Problem.of(Status.CRITICAL, str(error), node=str(error.address))
+        yield Problem(Status.CRITICAL, text=str(error), node=str(error.address))
     for address, node in seen.nodes.items():
         if node.health != "OK":
-            yield Problem.of(Status.CRITICAL, f"nsqd at {address}: {node.health}", node=str(address))
+            yield Problem(Status.CRITICAL, text=f"nsqd at {address}: {node.health}", node=str(address))
     for error in seen.lookupd_errors:
-        yield Problem.of(Status.WARNING, str(error), node=str(error.address))
+        yield Problem(Status.WARNING, text=str(error), node=str(error.address))
     if not seen.answers:
-        yield Problem.of(Status.UNKNOWN, "nsqlookupd lists no nodes")
+        yield Problem(Status.UNKNOWN, text="nsqlookupd lists no nodes")
 
 
 def _of_names(seen: Snapshot, topic: str, channel: str) -> Iterator[Problem]:
     """The topic or channel that was named and does not exist: without this, it would pass the limits."""
-    if not seen.nodes or (not topic and not channel):
-        return
-    if topic and not any(found.topic_name == topic for found in seen.totals.topics):
-        what = f"channel {topic}/{channel}" if channel else f"topic {topic}"
-    elif channel and not any(found.channels for found in seen.totals.topics):
-        what = f"channel {topic}/{channel}" if topic else f"channel {channel}"
-    else:
-        return
-    yield Problem.of(Status.UNKNOWN, f"no node has the {what}", measure=Measure(math.nan, topic, channel))
+    if seen.nodes and ((topic and topic not in seen.topic_shares) or (channel and not seen.channel_shares)):
+        what = f"channel {'/'.join(filter(None, (topic, channel)))}" if channel else f"topic {topic}"
+        yield Problem(Status.UNKNOWN, topic=topic, channel=channel, text=f"no node has the {what}")
 
 
 def _of_limits(given: dict[Metric, Limits], measures: dict[Metric, list[Measure]]) -> Iterator[Problem]:
@@ -414,49 +336,32 @@ def _of_limits(given: dict[Metric, Limits], measures: dict[Metric, list[Measure]
         for measure in sorted(measures[metric], key=lambda found: found.value, reverse=not metric.least):
             for status, limit in ((Status.CRITICAL, limits.critical), (Status.WARNING, limits.warning)):
                 if limit is not None and metric.beyond(measure.value, limit):
-                    text = _place(measure) + metric.complaint(measure.value, limit)
-                    yield Problem.of(status, text, metric.key, measure, limits)
+                    place, text = (measure.topic, measure.channel, ""), metric.complaint(measure, limit)
+                    yield Problem(status, metric.key, *place, _number(measure.value), *limits, text)
                     break
-
-
-def _place(measure: Measure) -> str:
-    if measure.channel:
-        return f"channel {measure.topic}/{measure.channel}: "
-    return f"topic {measure.topic}: " if measure.topic else ""
 
 
 def _summary(scope: Scope, problems: list[Problem]) -> str:
     if not problems:
-        channels = sum(1 for _ in scope.channels())
-        topics = sum(1 for _ in scope.topics())
-        [depth] = METRICS[0].measure(scope)
+        topics, channels = len(list(scope.topics())), len(list(scope.channels()))
         counts = plural(len(scope.seen.nodes), "node"), plural(topics, "topic"), plural(channels, "channel")
-        return f"{', '.join(counts)}, depth {depth.value:,}"
+        return f"{', '.join(counts)}, depth {next(scope.depth()).value:,}"
     more = f", and {plural(len(problems) - 1, 'more problem')}" if len(problems) > 1 else ""
     return problems[0].text + more
 
 
 def _lines(status: Status, summary: str, problems: list[Problem], performance: str) -> Iterator[Block]:
     # A bar is where performance data begins, and nothing from elsewhere may put one there.
-    first = summary.replace("|", "¦")
-    yield Line(
-        (
-            ("NSQ ", Tone.PLAIN),
-            (status.value, _TONES[status]),
-            (f" - {first}", Tone.PLAIN),
-            (f" | {performance}", Tone.FAINT),
-        )
-    )
-    if len(problems) > 1:
-        for problem in problems[:_SHOWN]:
-            yield Line(
-                ((problem.status.value, _TONES[problem.status]), (f" {problem.text.replace('|', '¦')}", Tone.PLAIN))
-            )
+    told = ("NSQ ", Tone.PLAIN), (status.value, _TONES[status]), (f" - {summary.replace('|', '¦')}", Tone.PLAIN)
+    yield Line((*told, (f" | {performance}", Tone.FAINT)))
+    for problem in problems[:_SHOWN] if len(problems) > 1 else ():
+        text = f" {problem.text.replace('|', '¦')}"
+        yield Line(((problem.status.value, _TONES[problem.status]), (text, Tone.PLAIN)))
     if (more := len(problems) - _SHOWN) > 0:
         yield Line.of(f"and {more:,} more: --json has them all")
 
 
-def _prometheus(status: Status, worst: dict[Metric, Measure | None]) -> Iterator[Line]:
+def _prometheus(status: Status, worst: dict[Metric, Measure | None]) -> Iterator[Block]:
     """The exit code and the worst value of each metric, in the text format of Prometheus."""
     yield Line.of("# HELP gnsqadmin_check_status Exit code of gnsqadmin check: 0 OK, 1 warning, 2 critical, 3 unknown.")
     yield Line.of("# TYPE gnsqadmin_check_status gauge")
@@ -478,10 +383,7 @@ def _performance(worst: dict[Metric, Measure | None], given: dict[Metric, Limits
             limits = given.get(metric, Limits())
             value = "U" if measure.value == math.inf else f"{units.exact(measure.value)}{'s' * metric.duration}"
             # A range whose outside is bad: `10` is 0 to 10, `10:` 10 and more.
-            ends = [
-                "" if limit is None else f"{units.exact(limit)}{':' * metric.least}"
-                for limit in (limits.warning, limits.critical)
-            ]
+            ends = ["" if limit is None else f"{units.exact(limit)}{':' * metric.least}" for limit in limits]
             parts.append(f"{metric.key}={value};{';'.join(ends)};0")
     return " ".join(parts)
 

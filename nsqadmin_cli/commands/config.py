@@ -6,44 +6,37 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from gnsqd.options import OPTIONS
 from nsqadmin_cli.api import Nsqd
-from nsqadmin_cli.cluster import Answers, Cluster, ask_all, by_node, errors_of, values_of
-from nsqadmin_cli.command import command, option
+from nsqadmin_cli.cluster import Cluster, ask_all, by_node, errors_of, values_of
+from nsqadmin_cli.command import Parsed, argument, command, flag
 from nsqadmin_cli.http_client import Address, NodeError, Refused
 from nsqadmin_cli.node_options import NODE_OPTIONS, UNKNOWN, options_of, parse, shown
 from nsqadmin_cli.output import Output, not_found, report
-from nsqadmin_cli.table import ALWAYS, Cell, Column, Table, Tone
-from nsqadmin_cli.units import plural, printable, shortened, suggestion
+from nsqadmin_cli.table import ALWAYS, Cell, Column, Row, Table, Tone, failed
+from nsqadmin_cli.units import grouped, plural, printable, shortened, suggestion
 
 _SHOWN = 3  # nodes in a row
 _PATIENCE = 4  # timeouts for all options of a node, each of which has one
-
-
 CHANGEABLE = [option.cfg for option in OPTIONS if option.reload]  # while it runs
 
 
-class _Key(click.ParamType[str]):
-    """The key of an option, which may be given like its flag; a shell completes `keys`."""
+def _key(keys: Iterable[str], **more: Any) -> Any:
+    """An argument, the key of an option, which may be given like its flag; a shell completes `keys`."""
 
-    name = "option"
+    def parse(text: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", text):
+            raise ValueError(f"{printable(repr(text), 100)} is not a valid option name.")
+        return text.replace("-", "_")
 
-    def __init__(self, keys: Iterable[str]) -> None:
-        self.keys = keys
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        return [key for key in keys if key.startswith(incomplete)]
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", value):
-            self.fail(f"{printable(repr(value), 100)} is not a valid option name.", param, ctx)
-        return str(value).replace("-", "_")
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(key) for key in self.keys if key.startswith(incomplete)]
+    return argument(Parsed("option", parse), shell_complete=complete, **more)
 
 
 @command(
-    "get",
     examples="""
         gnsqadmin config get
         gnsqadmin config get log_level max_msg_size
@@ -56,9 +49,12 @@ class _Key(click.ParamType[str]):
                  in ns; options that the node does not have are missing)
     """,
 )
-@click.argument("option", nargs=-1, type=_Key(NODE_OPTIONS))
-@option("--different", is_flag=True, help="Show only options whose values differ between nodes.")
-def get(cluster: Cluster, output: Output, option: tuple[str, ...], different: bool) -> int:
+def get(
+    cluster: Cluster,
+    output: Output,
+    option: tuple[str, ...] = _key(NODE_OPTIONS, nargs=-1),
+    different: bool = flag("Show only options whose values differ between nodes."),
+) -> int:
     """Show all or the given options of running nodes.
 
     Options are named by their keys in the config file (max_msg_size) or as flags (max-msg-size). Nodes with the same
@@ -73,23 +69,17 @@ def get(cluster: Cluster, output: Output, option: tuple[str, ...], different: bo
         raise not_found(f"the option {missing[0]}{suggestion(missing[0], NODE_OPTIONS)}", errors)
     kept = [key for key in keys if key not in missing]
     if different:
-        kept = [
-            key for key in kept if len({json.dumps(told[key]) if key in told else "" for told in found.values()}) > 1
-        ]
-    output.show(
-        lambda: {
-            "nodes": by_node(
-                answers, lambda had: {"options": {key: had[key] for key in kept if key in had}}, {"options": {}}
-            )
-        },
-        lambda: [_value_table(kept, found)],
-        lambda: _flat_table(kept, found),
-    )
+        texts = {key: {json.dumps(had[key]) if key in had else "" for had in found.values()} for key in kept}
+        kept = [key for key in kept if len(texts[key]) > 1]
+    nodes = by_node(answers, lambda had: {"options": {key: had[key] for key in kept if key in had}}, {"options": {}})
+    values = [(key, str(node), had[key]) for key in kept for node, had in found.items() if key in had]
+    rows: list[Row] = [(*place, one if isinstance(one, str) else json.dumps(one)) for *place, one in values]
+    flat = Table((Column("option", "option"), Column("node", "node"), Column("value", "value")), rows)
+    output.show({"nodes": nodes}, [_value_table(kept, found)], flat)
     return report(errors)
 
 
 @command(
-    "set",
     examples="""
         gnsqadmin config set log_level debug --nsqd-http-address a.example:4151
         gnsqadmin config set nsqlookupd_tcp_addresses lookup-1.example:4160 lookup-2.example:4160
@@ -101,42 +91,44 @@ def get(cluster: Cluster, output: Output, option: tuple[str, ...], different: bo
                  changed), before, after (values as in /config)
     """,
 )
-@click.argument("option", type=_Key(CHANGEABLE))
-@click.argument("value", nargs=-1, required=True)
-def set_option(cluster: Cluster, output: Output, option: str, value: tuple[str, ...]) -> int:
+def set_(
+    cluster: Cluster,
+    output: Output,
+    option: str = _key(CHANGEABLE),
+    value: tuple[str, ...] = argument(nargs=-1, required=True),
+) -> int:
     """Change an option of running nodes, until they are restarted.
 
     Two options can be changed: log_level (debug, info, warn, error, fatal), and nsqlookupd_tcp_addresses, with several
     values or a JSON list. The config file is not changed.
     """
     text = _text(option, value)
-    answers = cluster.ask(lambda node: _changed(node, option, text))
+    reasons = {UNKNOWN: f"{option} cannot be changed while nsqd runs, only {' and '.join(CHANGEABLE)} can"}
+    expected = {"log_level": ", expected debug, info, warn, error or fatal"}.get(option, "")
+    reasons["INVALID_VALUE"] = f"{printable(text, 100)!r} is not a value for {option}{expected}"
+
+    def change(node: Nsqd) -> tuple[object, object]:
+        before = parse(option, node.get_config(option))
+        return before, parse(option, node.set_config(option, text, reasons))
+
+    answers = cluster.ask(change)
     found = values_of(answers)
     errors = [*cluster.lookupd_errors, *errors_of(answers)]
-    if not found and any(isinstance(error, Refused) and error.code == UNKNOWN for error in errors):
-        others = [error for error in errors if not (isinstance(error, Refused) and error.code == UNKNOWN)]
+    others = [error for error in errors if not (isinstance(error, Refused) and error.code == UNKNOWN)]
+    if not found and others != errors:
         raise not_found(f"the option {option}{suggestion(option, NODE_OPTIONS)}", others)
-    table = _change_table(option, answers)
+    columns = Column("node", "node", tone=Tone.NODE), Column("before", f"{option} before", "before", keep=ALWAYS)
+    table = Table((*columns, Column("after", "after", keep=ALWAYS)), empty="No nodes.")
+    for address, answer in answers.items():
+        if isinstance(answer, NodeError):
+            table.rows.append([str(address), None, failed(answer.reason)])
+        else:
+            before, after = (shown(option, value) for value in answer)
+            table.rows.append([str(address), before, Cell(after, Tone.GOOD)])
     nodes = by_node(answers, lambda pair: {"before": pair[0], "after": pair[1]}, {"before": None, "after": None})
     # Where nothing was changed, the errors are enough.
-    output.show(lambda: {"option": option, "nodes": nodes}, lambda: [table] if found else [], lambda: table)
+    output.show({"option": option, "nodes": nodes}, [table] if found else [], table)
     return report(errors)
-
-
-def _changed(node: Nsqd, key: str, text: str) -> tuple[object, object]:
-    """The values before and after."""
-    before = parse(key, node.get_config(key))
-    try:
-        return before, parse(key, node.set_config(key, text))
-    except Refused as error:
-        if error.code == UNKNOWN:
-            reason = f"{key} cannot be changed while nsqd runs, only {' and '.join(CHANGEABLE)} can"
-        elif error.code == "INVALID_VALUE":
-            expected = {"log_level": ", expected debug, info, warn, error or fatal"}.get(key, "")
-            reason = f"{printable(text, 100)!r} is not a value for {key}{expected}"
-        else:
-            raise
-        raise NodeError(node.program, node.address, reason) from None
 
 
 def _text(key: str, values: Sequence[str]) -> str:
@@ -149,10 +141,10 @@ def _text(key: str, values: Sequence[str]) -> str:
         return values[0]
     for value in values:
         try:
-            address = Address.parse(value)
+            is_valid = not Address.parse(value).path and "://" not in value
         except ValueError:
-            address = None
-        if address is None or address.path or "://" in value:
+            is_valid = False
+        if not is_valid:
             raise click.UsageError(f"{printable(repr(value), 100)} is not a host:port of an nsqlookupd.")
     return json.dumps(values)
 
@@ -164,42 +156,11 @@ def _value_table(keys: Sequence[str], found: Mapping[Address, Mapping[str, objec
     empty = "No option differs." if found else ""
     table = Table((Column("option", "option"), Column("value", "value", keep=ALWAYS), *node), empty=empty)
     for key in keys:
-        places: dict[str, list[str]] = {}
-        for address, options in found.items():
-            places.setdefault(shown(key, options[key]) if key in options else "", []).append(str(address))
+        values = ((shown(key, had[key]) if key in had else "", str(address)) for address, had in found.items())
         name: object = Cell(key, Tone.STRONG)
-        for value, nodes in places.items():
+        for value, nodes in grouped(values).items():
             where = plural(len(nodes), "node") if len(nodes) == len(found) else shortened(nodes, _SHOWN)
             text = Cell(value or "has no such option", Tone.FAINT if value in ("", "none") else None)
             table.rows.append([name, text, *([where] if several else [])])
             name = ""
-    return table
-
-
-def _flat_table(keys: Sequence[str], found: Mapping[Address, Mapping[str, object]]) -> Table:
-    """One row for each option of each node, with the value as it is in JSON."""
-    table = Table((Column("option", "option"), Column("node", "node"), Column("value", "value")))
-    for key in keys:
-        for address, options in found.items():
-            if key in options:
-                value = options[key]
-                table.rows.append([key, str(address), value if isinstance(value, str) else json.dumps(value)])
-    return table
-
-
-def _change_table(key: str, answers: Answers[tuple[object, object]]) -> Table:
-    table = Table(
-        (
-            Column("node", "node", tone=Tone.NODE),
-            Column("before", f"{key} before", "before", keep=ALWAYS),
-            Column("after", "after", keep=ALWAYS),
-        ),
-        empty="No nodes.",
-    )
-    for address, answer in answers.items():
-        if isinstance(answer, NodeError):
-            table.rows.append([str(address), None, Cell(f"failed: {answer.reason}", Tone.BAD)])
-        else:
-            before, after = answer
-            table.rows.append([str(address), shown(key, before), Cell(shown(key, after), Tone.GOOD)])
     return table

@@ -3,42 +3,29 @@
 import itertools
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import click
 
 from nsqadmin_cli import units
-from nsqadmin_cli.archive import STDOUT, ArchivedLine, ArchiveWriter, InputError, name_of, read_archive, size_of, spread
+from nsqadmin_cli.archive import DASH, ArchivedLine, ArchiveWriter, InputError, name_of, read_archive, size_of, spread
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import AddressType, Name, command, option
-from nsqadmin_cli.completion import complete_contexts, complete_topics
-from nsqadmin_cli.consumer import Source, source_options, transfer
+from nsqadmin_cli.command import ADDRESS, Name, argument, command, flag, option
+from nsqadmin_cli.completion import complete_contexts
+from nsqadmin_cli.consumer import Received, Source, source_options, transfer
 from nsqadmin_cli.context import ClusterSettings, Context
-from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.message import DOCUMENT
-from nsqadmin_cli.output import Advance, Output, is_terminal, note, progress, report
-from nsqadmin_cli.publisher import (
-    PATIENCE,
-    PUBLISHED,
-    NodeCount,
-    Publisher,
-    TopicCount,
-    rate_option,
-    show_by_topic,
-    show_published,
-)
-from nsqadmin_cli.subscription import Received
-from nsqadmin_cli.table import Form, Line, column, described, table_of
+from nsqadmin_cli.output import Advance, Output, explained, is_terminal, note, progress, report
+from nsqadmin_cli.publisher import PATIENCE, PUBLISHED, ByTopic, Publisher, rate_option, show_published
+from nsqadmin_cli.table import Form, Line, column, table_of
 from nsqadmin_cli.units import plural
 
 _TO = "Where to"
 
 
 @command(
-    "copy",
     examples="""
         gnsqadmin copy orders orders_test --follow
         gnsqadmin copy orders --channel move --create --to-context new_cluster
@@ -46,45 +33,30 @@ _TO = "Where to"
     """,
     document=f"{PUBLISHED}\n        source, channel\n                 the topic and channel they were consumed from",
 )
-@click.argument("topic", type=Name("topic"), shell_complete=complete_topics)
-@click.argument("destination", type=Name("topic"), default=None, required=False, shell_complete=complete_topics)
-@option(
-    "--to-nsqd-http-address",
-    "to_nsqds",
-    section=_TO,
-    multiple=True,
-    type=AddressType(),
-    help="HTTP address of an nsqd to publish to. Without this and the next two options, publish to the source nodes.",
-)
-@option(
-    "--to-lookupd-http-address",
-    "to_lookupds",
-    section=_TO,
-    multiple=True,
-    type=AddressType(),
-    help="HTTP address of an nsqlookupd, to publish to all nodes that it lists.",
-)
-@option(
-    "--to-context",
-    "to_context",
-    section=_TO,
-    default="",
-    metavar="NAME",
-    shell_complete=complete_contexts,
-    help="A saved context to publish to.",
-)
-@rate_option
-@source_options
 def copy(
     cluster: Cluster,
     output: Output,
     topic: str,
-    destination: str | None,
-    to_nsqds: tuple[Address, ...],
-    to_lookupds: tuple[Address, ...],
-    to_context: str,
-    rate: float,
-    source: Source,
+    destination: str | None = argument(Name("topic"), required=False),
+    to_nsqds: tuple[Address, ...] = option(
+        "HTTP address of an nsqd to publish to. Without this and the next two options, publish to the source nodes.",
+        ADDRESS,
+        "--to-nsqd-http-address",
+        section=_TO,
+        multiple=True,
+    ),
+    to_lookupds: tuple[Address, ...] = option(
+        "HTTP address of an nsqlookupd, to publish to all nodes that it lists.",
+        ADDRESS,
+        "--to-lookupd-http-address",
+        section=_TO,
+        multiple=True,
+    ),
+    to_context: str = option(
+        "A saved context to publish to.", section=_TO, default="", metavar="NAME", shell_complete=complete_contexts
+    ),
+    rate: float = rate_option,
+    source: Source = source_options,
 ) -> int:
     """Publish the messages of TOPIC to DESTINATION, by default a topic of the same name.
 
@@ -99,15 +71,14 @@ def copy(
     """
     target = cluster
     if to_nsqds or to_lookupds or to_context:
-        told = Context(nsqd_http_address=_texts(to_nsqds), lookupd_http_address=_texts(to_lookupds))
+        told = Context(tuple(map(str, to_nsqds)), tuple(map(str, to_lookupds)))
         target = ClusterSettings(told, context_name=to_context).cluster()
     name = destination or topic
     nodes = target.nsqds()
     lookupd_errors = [] if target is cluster else target.lookupd_errors
     if name == topic and {node.address for node in nodes} & {node.address for node in cluster.nsqds()}:
-        raise click.UsageError(
-            "source and destination are the same: give another DESTINATION, or another cluster, as with --to-context."
-        )
+        text = "source and destination are the same: give another DESTINATION, or another cluster"
+        raise click.UsageError(f"{text}, as with --to-context.")
     publisher = Publisher(nodes, patience=PATIENCE, rate=rate)
     started = time.monotonic()
 
@@ -115,19 +86,14 @@ def copy(
         for count in publisher.publish(name, [message.body for message in messages]):
             advance(count)
 
-    def done() -> str:
-        return f"{plural(publisher.total, 'message')} copied to {name}"
-
-    errors, interrupted = transfer(cluster, topic, source, "copying", deliver, done)
+    errors, interrupted = transfer(
+        cluster, topic, source, "copying", deliver, lambda: f"{plural(publisher.total, 'message')} copied to {name}"
+    )
     document = {"source": topic, "channel": source.options.channel}
     show_published(output, publisher, name, time.monotonic() - started, document)
     if interrupted:
         raise KeyboardInterrupt
     return report([*errors, *lookupd_errors])
-
-
-def _texts(addresses: tuple[Address, ...]) -> tuple[str, ...]:
-    return tuple(map(str, addresses))
 
 
 @dataclass(slots=True)
@@ -143,7 +109,6 @@ class SavedFile:
 
 
 @command(
-    "save",
     examples="""
         gnsqadmin save orders orders.ndjson.gz --channel archive
         gnsqadmin save orders - -n 100 | jq .body
@@ -154,10 +119,14 @@ class SavedFile:
         Each line of the file is a document:{DOCUMENT}
     """,
 )
-@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
-@option("--append", is_flag=True, help="Append to an existing file.")
-@source_options
-def save(cluster: Cluster, output: Output, topic: str, file: str, append: bool, source: Source) -> int:
+def save(
+    cluster: Cluster,
+    output: Output,
+    topic: str,
+    file: str = argument(click.Path(dir_okay=False, allow_dash=True)),
+    append: bool = flag("Append to an existing file."),
+    source: Source = source_options,
+) -> int:
     """Save messages to a file, one JSON document per line.
 
     The file is compressed if its name ends in .gz; - is standard output. gnsqadmin load publishes the messages again.
@@ -171,7 +140,7 @@ def save(cluster: Cluster, output: Output, topic: str, file: str, append: bool, 
     """
     started = time.monotonic()
     row = SavedFile(topic, source.options.channel, file)
-    is_shown = not (file == STDOUT and is_terminal(sys.stdout))
+    is_shown = not (file == DASH and is_terminal(sys.stdout))
 
     def deliver(messages: Sequence[Received], advance: Advance) -> None:
         writer.write(messages)
@@ -186,10 +155,10 @@ def save(cluster: Cluster, output: Output, topic: str, file: str, append: bool, 
         errors, interrupted = transfer(cluster, topic, source, "saving", deliver, done, shown=is_shown)
     row.seconds = round(time.monotonic() - started, 3)
     told = f"Saved {plural(row.messages, 'message')} ({units.size(row.bytes)}) of {topic} to {file}"
-    if file == STDOUT:
+    if file == DASH:
         note(told)
     else:
-        output.show(lambda: row, lambda: [Line.of(told)], lambda: table_of(SavedFile, [row]))
+        output.show(row, [Line.of(told)], table_of(SavedFile, [row]))
     if interrupted:
         sys.stdout.flush()
         raise KeyboardInterrupt
@@ -197,35 +166,22 @@ def save(cluster: Cluster, output: Output, topic: str, file: str, append: bool, 
 
 
 @command(
-    "load",
     examples="""
         gnsqadmin load orders.ndjson.gz
         gnsqadmin load orders.ndjson orders_test --rate 200
         gnsqadmin load orders.ndjson --from-line 40001
         zcat *.gz | gnsqadmin load - --dry-run
     """,
-    document=(
-        described("topics", "list", TopicCount),
-        """
-        messages, bytes, seconds
-                 what was published, and the duration
-        """,
-        described("nodes", "list", NodeCount),
-    ),
+    document=ByTopic.DOCUMENT,
 )
-@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
-@click.argument("topic", type=Name("topic"), default=None, required=False, shell_complete=complete_topics)
-@option("--from-line", "start", type=click.IntRange(1), default=1, help="Start at line N of the file.")
-@option("--dry-run", is_flag=True, help="Only read the file, and show what would be published.")
-@rate_option
 def load(
     cluster: Cluster,
     output: Output,
-    file: str,
-    topic: str | None,
-    start: int,
-    dry_run: bool,
-    rate: float,
+    file: str = argument(click.Path(dir_okay=False, allow_dash=True)),
+    topic: str | None = argument(Name("topic"), required=False),
+    start: int = option("Start at line N of the file.", click.IntRange(1), "--from-line", default=1),
+    dry_run: bool = flag("Only read the file, and show what would be published."),
+    rate: float = rate_option,
 ) -> int:
     """Publish the messages of a file that gnsqadmin save, tail --json or data export wrote.
 
@@ -234,40 +190,27 @@ def load(
     Each line is a JSON object with "body" or "body_base64", and "topic" unless TOPIC is given. Messages get a new id
     and timestamp. At an invalid line, or when nodes refuse a message, load stops and prints the line to continue from.
     """
-    publisher = None if dry_run else Publisher(cluster.nsqds(), patience=PATIENCE, rate=rate)
-    run = _Run(publisher)
-    started = time.monotonic()
-    try:
-        with progress("reading" if dry_run else "publishing", size_of(file), "bytes") as advance:
-            for lines, size in read_archive(file, start=start):
-                published = spread(advance, size, len(lines) + 1)
-                for name, group in itertools.groupby(lines, lambda line: topic or line.topic):
-                    run.take(name, list(group), file, published)
-                published(1)  # for lines that are left out
-    except (AdminError, KeyboardInterrupt) as error:
-        told = f"{plural(run.messages, 'message')} {'read' if dry_run else 'published'}"
-        if run.last:
-            told += f", up to line {run.last}; continue with --from-line {run.last + 1}"
-        if isinstance(error, KeyboardInterrupt):
-            note(f"Interrupted: {told}")
-            raise
-        raise AdminError(f"{error}; {told}") from None
-    show_by_topic(output, run.topics, run.bytes, time.monotonic() - started, publisher)
+    run = _Run(None if dry_run else Publisher(cluster.nsqds(), patience=PATIENCE, rate=rate))
+    doing = "reading" if dry_run else "publishing"
+    with explained(run.done), progress(doing, size_of(file), "bytes") as advance:
+        for lines, size in read_archive(file, start=start):
+            published = spread(advance, size, len(lines) + 1)
+            for name, group in itertools.groupby(lines, lambda line: topic or line.topic):
+                run.take(name, list(group), file, published)
+            published(1)  # for lines that are left out
+    run.show(output)
     return report(cluster.lookupd_errors)
 
 
-class _Run:
-    """Progress: messages by topic, their bytes, and `last`, the line up to which all are published."""
+@dataclass
+class _Run(ByTopic):
+    """`last` is the line up to which all messages are published."""
 
-    def __init__(self, publisher: Publisher | None) -> None:
-        self.publisher = publisher
-        self.topics: Counter[str] = Counter()
-        self.bytes = 0
-        self.last = 0
+    last: int = 0
 
-    @property
-    def messages(self) -> int:
-        return self.topics.total()
+    def done(self) -> str:
+        told = f"{plural(self.topics.total(), 'message')} {'published' if self.publisher else 'read'}"
+        return f"{told}, up to line {self.last}; continue with --from-line {self.last + 1}" if self.last else told
 
     def take(self, topic: str, lines: Sequence[ArchivedLine], file: str, published: Advance) -> None:
         if not topic:

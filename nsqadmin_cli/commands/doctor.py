@@ -1,21 +1,21 @@
 """`gnsqadmin doctor`: finds problems, with evidence and remedies."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 
 from nsqadmin_cli.cluster import by_node
-from nsqadmin_cli.command import Duration, channel_option, command, option, topic_option
+from nsqadmin_cli.command import channel_option, command, duration, flag, option, topic_option
 from nsqadmin_cli.context import ClusterSettings, Commands
-from nsqadmin_cli.diagnosis.examination import Examination, Finding, Severity, examine
+from nsqadmin_cli.diagnosis.examination import DEEP, Examination, Finding, Severity, examine
 from nsqadmin_cli.diagnosis.nodes import examine_directory, examine_nodes
 from nsqadmin_cli.diagnosis.queues import examine_queues
 from nsqadmin_cli.errors import ExitCode
-from nsqadmin_cli.output import Output
+from nsqadmin_cli.output import Output, measure_rates
 from nsqadmin_cli.snapshot import require
 from nsqadmin_cli.table import Block, Column, Line, Paragraph, Table, Tone, described
-from nsqadmin_cli.units import plural
+from nsqadmin_cli.units import grouped, plural
 
 _TONES = {Severity.CRITICAL: Tone.BAD, Severity.WARNING: Tone.STRONG_NOTE, Severity.NOTE: Tone.FAINT}
 _MARGIN = 10  # columns; the longest severity and two blanks
@@ -23,7 +23,6 @@ _OF_A_KIND = 5  # findings that are shown without --all
 
 
 @command(
-    "doctor",
     examples="""
         gnsqadmin doctor
         gnsqadmin doctor --lookupd-http-address lookup.example:4161 --interval 10
@@ -52,31 +51,23 @@ _OF_A_KIND = 5  # findings that are shown without --all
         """,
     ),
 )
-@topic_option
-@channel_option
-@option(
-    "--interval",
-    type=Duration(3600),
-    default="3",
-    help="Time between the two snapshots. Findings such as stuck are more reliable with a longer time.",
-)
-@option("--deep", type=click.IntRange(1), default=1000, help="Depth from which a queue counts as deep.")
-@option(
-    "--data-path",
-    type=click.Path(exists=True, file_okay=False),
-    metavar="DIRECTORY",
-    help="Also examine this data directory: its disk, files set aside as .bad, and orphaned files.",
-)
-@option("--all", "everything", is_flag=True, help="Show every finding, not only the first 5 of a kind.")
 def doctor(
     settings: ClusterSettings,
     output: Output,
-    topic: str,
-    channel: str,
-    interval: float,
-    deep: int,
-    data_path: str | None,
-    everything: bool,
+    topic: str = topic_option,
+    channel: str = channel_option,
+    interval: float = option(
+        "Time between the two snapshots. Findings such as stuck are more reliable with a longer time.",
+        duration(3600),
+        default="3",
+    ),
+    deep: int = option("Depth from which a queue counts as deep.", click.IntRange(1), default=DEEP),
+    data_path: str | None = option(
+        "Also examine this data directory: its disk, files set aside as .bad, and orphaned files.",
+        click.Path(exists=True, file_okay=False),
+        metavar="DIRECTORY",
+    ),
+    everything: bool = flag("Show every finding, not only the first 5 of a kind.", "--all"),
 ) -> int:
     """Find problems of nodes, topics and channels, and suggest remedies.
 
@@ -88,51 +79,38 @@ def doctor(
     """
     here = list(examine_directory(data_path)) if data_path else []  # reports a wrong path at once
     cluster = settings.cluster()
-    seen = examine(cluster, Commands(settings), topic=topic, channel=channel, interval=interval, deep=deep)
+    where = {"topic": topic, "channel": channel}
+    seen = examine(cluster, Commands(settings), **where, interval=interval, deep=deep, wait=measure_rates)
     require(cluster, seen.after, topic, channel)
-    findings = [*examine_nodes(seen), *here, *examine_queues(seen)]
-    order = list(Severity)
-    findings.sort(key=lambda finding: order.index(finding.severity))
-    output.show(
-        lambda: _document(seen, findings),
-        lambda: [*_blocks(findings, None if everything else _OF_A_KIND), *_summary(seen, findings)],
-        lambda: _table(findings),
-    )
+    findings = findings_of(seen, here)
+    document: dict[str, Any] = {"time": seen.after.clock, "seconds": seen.seconds, "nodes": by_node(seen.after.answers)}
+    document |= {"counts": _counts(findings), "findings": findings}
+    blocks = [*_blocks(findings, None if everything else _OF_A_KIND), *_summary(seen, findings)]
+    columns = ("severity", "code", "topic", "channel", "node", "summary", "evidence", "command")
+    table = Table([Column(key, key) for key in columns])
+    for one in findings:
+        command = next((remedy.command for remedy in one.remedies if remedy.command), "")
+        about = [one.severity.value, one.code, one.topic, one.channel, one.node, one.summary]
+        table.rows.append([*about, "; ".join(one.evidence), command])
+    output.show(document, blocks, table)
     return ExitCode.FAILED if any(one.severity is not Severity.NOTE for one in findings) else ExitCode.OK
+
+
+def findings_of(seen: Examination, here: Sequence[Finding] = ()) -> list[Finding]:
+    """All findings, also those `here`, the worst first."""
+    order = list(Severity)
+    found = [*examine_nodes(seen), *here, *examine_queues(seen)]
+    return sorted(found, key=lambda finding: order.index(finding.severity))
 
 
 def _counts(findings: list[Finding]) -> dict[str, int]:
     return {severity.value: sum(finding.severity is severity for finding in findings) for severity in Severity}
 
 
-def _document(seen: Examination, findings: list[Finding]) -> dict[str, Any]:
-    return {
-        "time": seen.after.clock,
-        "seconds": seen.seconds,
-        "nodes": by_node(seen.after.answers),
-        "counts": _counts(findings),
-        "findings": findings,
-    }
-
-
-def _table(findings: list[Finding]) -> Table:
-    columns = ("severity", "code", "topic", "channel", "node", "summary", "evidence", "command")
-    table = Table([Column(key, key) for key in columns])
-    for finding in findings:
-        command = next((remedy.command for remedy in finding.remedies if remedy.command), "")
-        place = [finding.topic, finding.channel, finding.node]
-        evidence = "; ".join(finding.evidence)
-        table.rows.append([finding.severity.value, finding.code, *place, finding.summary, evidence, command])
-    return table
-
-
 def _blocks(findings: list[Finding], of_a_kind: int | None) -> Iterator[Block]:
     """The findings, limited for each kind and severity, and the number left out."""
-    kinds: dict[tuple[Severity, str], list[Finding]] = {}
-    for finding in findings:
-        kinds.setdefault((finding.severity, finding.code), []).append(finding)
     blank = (" " * _MARGIN, Tone.PLAIN)
-    for (severity, code), alike in kinds.items():
+    for (severity, code), alike in grouped(((one.severity, one.code), one) for one in findings).items():
         shown = alike[:of_a_kind]
         for finding in shown:
             yield Paragraph((severity.value.upper().ljust(_MARGIN), _TONES[severity]), finding.summary, Tone.STRONG)

@@ -4,17 +4,22 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import click
+
 from nsqadmin_cli import units
 from nsqadmin_cli.api import NodeStats
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import Duration, channel_option, command, option, topic_option
+from nsqadmin_cli.command import channel_option, command, duration, option, topic_option
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.output import Output, is_terminal, note, report
-from nsqadmin_cli.snapshot import Snapshot, by_key, every, require, take_snapshot
+from nsqadmin_cli.snapshot import Snapshot, by_key, snapshots
 from nsqadmin_cli.table import ALWAYS, Form, Line, Tone, column, described, table_of
 from nsqadmin_cli.units import plural
 
+_EVENTS = "connected, disconnected, created, vanished, paused, unpaused, failed, answers, restarted"
 _TONES = {"disconnected": Tone.NOTE, "vanished": Tone.NOTE, "paused": Tone.NOTE, "failed": Tone.BAD}
+
+Answer = NodeStats | NodeError | None  # None: the node is not listed
 
 
 @dataclass(slots=True)
@@ -22,11 +27,7 @@ class Event:
     """One change. `time` is that of the snapshot which found it."""
 
     time: float = column("time", form=Form.TIME)
-    event: str = column(
-        "event",
-        keep=ALWAYS,
-        help="connected, disconnected, created, vanished, paused, unpaused, failed, answers, restarted",
-    )
+    event: str = column("event", keep=ALWAYS, help=_EVENTS)
     topic: str = column("topic", null=True, keep=ALWAYS)
     channel: str = column("channel", null=True, keep=ALWAYS)
     node: str = column("node", keep=ALWAYS, tone=Tone.NODE)
@@ -42,7 +43,6 @@ class Event:
 
 
 @command(
-    "events",
     examples="""
         gnsqadmin events
         gnsqadmin events --topic orders --interval 0.5
@@ -50,11 +50,14 @@ class Event:
     """,
     document=(described("(a line)", "for each event", Event),),
 )
-@topic_option
-@channel_option
-@option("--interval", type=Duration(3600), default="1", help="Time between two snapshots.")
-@option("--count", type=int, default=None, metavar="N", help="Stop after N snapshots. Without it, Ctrl-C stops.")
-def events(cluster: Cluster, output: Output, topic: str, channel: str, interval: float, count: int | None) -> None:
+def events(
+    cluster: Cluster,
+    output: Output,
+    topic: str = topic_option,
+    channel: str = channel_option,
+    interval: float = option("Time between two snapshots.", duration(3600), default="1"),
+    count: int | None = option("Stop after N snapshots. Without it, Ctrl-C stops.", click.IntRange(1)),
+) -> None:
     """Print changes as they happen: of consumers, topics, channels and nodes.
 
     Consumers connect and disconnect; topics and channels are created, paused, unpaused or vanish; nodes fail, answer
@@ -62,24 +65,20 @@ def events(cluster: Cluster, output: Output, topic: str, channel: str, interval:
     """
     before: Snapshot | None = None
     number = 0
-    for _ in every(interval, count):
-        seen = take_snapshot(cluster, topic=topic, channel=channel, clients=True)
+    for seen in snapshots(cluster, interval, count, topic, channel, clients=True):
         if before is None:
-            require(cluster, seen, topic, channel)
             report(seen.errors)
             if is_terminal(sys.stderr):
                 note(f"Watching {plural(len(seen.nodes), 'node')}. Ctrl-C ends it.")
         then = before.answers if before else seen.answers
         for address in {**then, **seen.answers}:
             for event in _of_node(seen.clock, address, then.get(address), seen.answers.get(address)):
-                output.show(lambda: event, lambda: [event.line()], lambda: table_of(Event, [event]), number=number)  # noqa: B023
+                output.show(event, [event.line()], table_of(Event, [event]), number=number)
                 number += 1
         before = seen
 
 
-def _of_node(
-    clock: float, address: Address, then: NodeStats | NodeError | None, now: NodeStats | NodeError | None
-) -> Iterator[Event]:
+def _of_node(clock: float, address: Address, then: Answer, now: Answer) -> Iterator[Event]:
     name = str(address)
     if not isinstance(now, NodeStats):
         if isinstance(then, NodeStats):

@@ -9,11 +9,10 @@ from itertools import chain, repeat
 
 import click
 
-from nsqadmin_cli.archive import STDIN, InputError, Splitter, read_pieces, size_of, spread
+from nsqadmin_cli.archive import DASH, InputError, Splitter, read_pieces, size_of, spread
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import Duration, command, option
-from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.output import Output, is_terminal, note, progress, report
+from nsqadmin_cli.command import Parsed, argument, command, duration, flag, option
+from nsqadmin_cli.output import Output, explained, is_terminal, note, progress, report
 from nsqadmin_cli.publisher import PUBLISHED, Publisher, rate_option, show_published
 from nsqadmin_cli.units import plural
 
@@ -21,25 +20,17 @@ _LONGEST = 64 * 1024 * 1024  # bytes of one message
 _ESCAPES = {r"\n": b"\n", r"\t": b"\t", r"\0": b"\0", r"\r": b"\r"}
 
 
-class Delimiter(click.ParamType[bytes]):
+def _byte(text: str) -> bytes:
     """A single byte, as it is or as an escape sequence."""
-
-    name = "byte"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
-        if isinstance(value, bytes):
-            return value
-        text = str(value)
-        found = _ESCAPES.get(text) or os.fsencode(text)
-        if match := re.fullmatch(r"\\x([0-9a-fA-F]{2})", text):
-            found = bytes.fromhex(match[1])
-        if len(found) != 1:
-            self.fail(rf"{text!r} is not a single byte, as in ',', '\0' or '\x1e'.", param, ctx)
-        return found
+    found = _ESCAPES.get(text) or os.fsencode(text)
+    if match := re.fullmatch(r"\\x([0-9a-fA-F]{2})", text):
+        found = bytes.fromhex(match[1])
+    if len(found) != 1:
+        raise ValueError(rf"{text!r} is not a single byte, as in ',', '\0' or '\x1e'.")
+    return found
 
 
 @command(
-    "pub",
     examples=r"""
         gnsqadmin pub orders '{"id": 1}'
         tail -F app.log | gnsqadmin pub logs
@@ -50,30 +41,22 @@ class Delimiter(click.ParamType[bytes]):
     """,
     document=PUBLISHED,
 )
-@click.argument("messages", nargs=-1, metavar="[MESSAGE]...")
-@option("--file", type=click.Path(dir_okay=False), metavar="FILE", help="Publish each line of a file.")
-@option("--whole", is_flag=True, help="Publish the whole file, or standard input, as one message.")
-@option(
-    "--delimiter",
-    type=Delimiter(),
-    default=r"\n",
-    metavar="BYTE",
-    help=r"Byte that ends a message in a file or in standard input; also \0, \t, \x1e.",
-)
-@option("--repeat", "times", type=click.IntRange(1), default=1, help="Publish each MESSAGE N times.")
-@option("--defer", type=Duration(30 * 86400), help="Defer the messages for this time.")
-@rate_option
 def pub(
     cluster: Cluster,
     output: Output,
     topic: str,
-    messages: tuple[str, ...],
-    file: str | None,
-    whole: bool,
-    delimiter: bytes,
-    times: int,
-    defer: float | None,
-    rate: float,
+    messages: tuple[str, ...] = argument(nargs=-1, metavar="[MESSAGE]..."),
+    file: str | None = option("Publish each line of a file.", click.Path(dir_okay=False), metavar="FILE"),
+    whole: bool = flag("Publish the whole file, or standard input, as one message."),
+    delimiter: bytes = option(
+        r"Byte that ends a message in a file or in standard input; also \0, \t, \x1e.",
+        Parsed("byte", _byte),
+        default=r"\n",
+        metavar="BYTE",
+    ),
+    times: int = option("Publish each MESSAGE N times.", click.IntRange(1), "--repeat", default=1),
+    defer: float | None = option("Defer the messages for this time.", duration(30 * 86400)),
+    rate: float = rate_option,
 ) -> int:
     """Publish messages: the arguments, each line of a file, or each line of standard input.
 
@@ -83,14 +66,23 @@ def pub(
     skipped. If the answer of a node is lost, its batch is published again, so there may be duplicates. --timeout
     applies to each batch.
     """
-    _check(messages, file, whole, times)
-    path = file or STDIN
-    if not messages and path == STDIN and is_terminal(sys.stdin):
+    if messages and (file or whole):
+        raise click.UsageError("Give messages or a file, not both.")
+    if times > 1 and not messages:
+        raise click.UsageError("--repeat requires a MESSAGE.")
+    if "" in messages:
+        raise click.UsageError("A message cannot be empty.")
+    path = file or DASH
+    if not messages and path == DASH and is_terminal(sys.stdin):
         note("Type one message per line; Ctrl-D ends.")
     publisher = Publisher(cluster.nsqds(), rate=rate)
     defer_ms = max(1, round(defer * 1000)) if defer else 0
     started = time.monotonic()
-    try:
+
+    def done() -> str:
+        return f"{plural(publisher.total, 'message')} {'was' if publisher.total == 1 else 'were'} published"
+
+    with explained(done):
         if messages:
             bodies = [os.fsencode(message) for message in messages]
             with progress("publishing", len(bodies) * times, shown=times > 1) as advance:
@@ -98,28 +90,13 @@ def pub(
                     advance(count)
         else:
             _publish_file(publisher, topic, path, None if whole else delimiter, defer_ms)
-    except (AdminError, KeyboardInterrupt) as error:
-        told = f"{plural(publisher.total, 'message')} {'was' if publisher.total == 1 else 'were'} published"
-        if isinstance(error, KeyboardInterrupt):
-            note(f"Interrupted: {told}")
-            raise
-        raise AdminError(f"{error}; {told}") from None
     show_published(output, publisher, topic, time.monotonic() - started)
     return report(cluster.lookupd_errors)
 
 
-def _check(messages: tuple[str, ...], file: str | None, whole: bool, times: int) -> None:
-    if messages and (file or whole):
-        raise click.UsageError("Give messages or a file, not both.")
-    if times > 1 and not messages:
-        raise click.UsageError("--repeat requires a MESSAGE.")
-    if "" in messages:
-        raise click.UsageError("A message cannot be empty.")
-
-
 def _publish_file(publisher: Publisher, topic: str, path: str, delimiter: bytes | None, defer_ms: int) -> None:
     """Publish each part between delimiters as it arrives, or everything as one message."""
-    is_typed = path == STDIN and is_terminal(sys.stdin)
+    is_typed = path == DASH and is_terminal(sys.stdin)
     with progress("publishing", size_of(path), "bytes", shown=not is_typed) as advance:
         splitter = Splitter(delimiter or b"\n", _LONGEST, path)
         for found, size in _parts(splitter, path) if delimiter else [_all(path)]:

@@ -1,26 +1,22 @@
 """`gnsqadmin replay-dead`: publishes dead letters again, as the original messages."""
 
-import time
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import click
 
 from gnsqd.broker.envelope import Letter, dead_letter_topic, is_dead_letter_topic
-from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of, values_of
-from nsqadmin_cli.command import Name, command, option
-from nsqadmin_cli.completion import complete_channels, complete_topics
-from nsqadmin_cli.consumer import Source, auth_option, transfer
+from nsqadmin_cli.command import Name, argument, command, flag, option
+from nsqadmin_cli.consumer import ConsumerOptions, Received, Source, auth_option, transfer
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.message import MOST, Found, Message, clock, peek_at
+from nsqadmin_cli.message import MOST, Message, clock, peek_at
 from nsqadmin_cli.output import Advance, Output, note, report
-from nsqadmin_cli.publisher import PATIENCE, NodeCount, Publisher, TopicCount, rate_option, show_by_topic
+from nsqadmin_cli.publisher import PATIENCE, ByTopic, NodeCount, Publisher, TopicCount, rate_option
 from nsqadmin_cli.snapshot import no_such
-from nsqadmin_cli.subscription import ConsumerOptions, Received
 from nsqadmin_cli.table import Form, Tone, column, described, json_only, table_of
-from nsqadmin_cli.units import plural
+from nsqadmin_cli.units import grouped, plural
 
 CHANNEL = "replay"  # of the dead-letter topic, to take letters from
 _WINDOW = 1000  # messages on their way here
@@ -42,15 +38,8 @@ class LetterRow:
     timestamp: int = json_only("ns since 1970, when it was published")
     died: int = json_only("ns")
 
-    @classmethod
-    def of(cls, node: str, letter: Letter, size: int) -> "LetterRow":
-        times = clock(letter.timestamp), clock(letter.died)
-        place = letter.id, letter.topic, letter.channel, node
-        return cls(*place, *times, letter.attempts, letter.reason, size, letter.timestamp, letter.died)
-
 
 @command(
-    "replay-dead",
     examples="""
         gnsqadmin replay-dead orders billing --dry-run
         gnsqadmin replay-dead orders billing
@@ -72,30 +61,18 @@ class LetterRow:
         described("nodes", "list", NodeCount),
     ),
 )
-@click.argument("channel", type=Name("channel"), default=None, required=False, shell_complete=complete_channels)
-@option(
-    "--to",
-    "destination",
-    type=Name("topic"),
-    default=None,
-    metavar="TOPIC",
-    shell_complete=complete_topics,
-    help="Publish to this topic, instead of the original topics.",
-)
-@option("-n", "--limit", type=click.IntRange(1), help="Stop after N messages.")
-@option("--dry-run", is_flag=True, help=f"Show dead letters, at most {MOST:,} of each node, and do nothing.")
-@rate_option
-@auth_option
 def replay_dead(
     cluster: Cluster,
     output: Output,
     topic: str,
-    channel: str | None,
-    destination: str | None,
-    limit: int | None,
-    dry_run: bool,
-    rate: float,
-    auth_secret: str,
+    channel: str | None = argument(Name("channel"), required=False),
+    destination: str | None = option(
+        "Publish to this topic, instead of the original topics.", Name("topic"), "--to", metavar="TOPIC"
+    ),
+    limit: int | None = option("Stop after N messages.", click.IntRange(1), "-n", "--limit"),
+    dry_run: bool = flag(f"Show dead letters, at most {MOST:,} of each node, and do nothing."),
+    rate: float = rate_option,
+    auth_secret: str = auth_option,
 ) -> int:
     """Publish the dead letters of a channel, or of a dead-letter topic, again.
 
@@ -112,15 +89,17 @@ def replay_dead(
     if channel is None and not is_dead_letter_topic(topic):
         raise click.UsageError(f"{topic} is not a dead-letter topic, which ends in .dead: also give the CHANNEL.")
     source = topic if channel is None else dead_letter_topic(topic, channel)
-    run = _Run(source, destination)
+    run, interrupted = _Run(source=source, destination=destination), False
     if dry_run:
         run.show_letters(cluster, limit)
     else:
         run.publisher = Publisher(cluster.nsqds(), patience=PATIENCE, rate=rate)
         options = ConsumerOptions(CHANNEL, min(_WINDOW, limit or _WINDOW), auth_secret=auth_secret)
-        run.replay(cluster, Source(options, limit, follow=False, create=True, yes=False))
-    run.show(output)
-    if run.interrupted:
+        letters = Source(options, limit, follow=False, create=True, yes=False)
+        run.errors, interrupted = transfer(cluster, source, letters, "replaying", run.deliver, run.done)
+    more = {"source": source, "channel": CHANNEL, "letters": run.letters, "left": len(run.left)}
+    run.show(output, more, table_of(LetterRow, run.letters) if dry_run else None)
+    if interrupted:
         raise KeyboardInterrupt
     if run.left:
         count = plural(len(run.left), "message")
@@ -128,65 +107,50 @@ def replay_dead(
     return report(run.errors)
 
 
-class _Run:
-    """Progress: messages by topic, their bytes, and `left`, by node and id, what is not a dead letter."""
+@dataclass(kw_only=True)
+class _Run(ByTopic):
+    """`left` is what is not a dead letter, by node and id."""
 
-    def __init__(self, source: str, destination: str | None) -> None:
-        self.publisher: Publisher | None = None
-        self.topics: Counter[str] = Counter()
-        self.bytes = 0
-        self.letters: list[LetterRow] = []
-        self.left: set[tuple[str, bytes]] = set()
-        self.errors: list[AdminError] = []
-        self.interrupted = False
-        self._source = source
-        self._destination = destination
-        self._started = time.monotonic()
-
-    # A dry run
+    source: str
+    destination: str | None
+    letters: list[LetterRow] = field(default_factory=list)
+    left: set[tuple[str, bytes]] = field(default_factory=set)
+    errors: list[AdminError] = field(default_factory=list)
 
     def show_letters(self, cluster: Cluster, limit: int | None) -> None:
         """Show the dead letters, without consuming them."""
-        answers = cluster.ask(lambda node: self._peek(node, min(limit or MOST, MOST)))
+        count = min(limit or MOST, MOST)
+        # Of the channel, or, if it does not exist yet, of the topic.
+        peek = partial(peek_at, topic=self.source, count=count)
+        answers = cluster.ask(lambda node: peek(node, channel=CHANNEL) or peek(node, channel=""))
         self.errors += [*cluster.lookupd_errors, *errors_of(answers)]
         found = [answer for answer in values_of(answers).values() if answer is not None]
         if not found:
-            raise no_such(cluster, self.errors, self._source)
+            raise no_such(cluster, self.errors, self.source)
         for peeked in [one for answer in found for one in answer.messages][:limit]:
-            letter = self._read(peeked.message)
-            if letter is not None:
+            if (letter := self._read(peeked.message)) is not None:
                 # The node may show no more than the beginning of it.
                 size = peeked.size - (len(peeked.message.body) - len(letter.body))
-                self.letters.append(LetterRow.of(peeked.message.node, letter, size))
-                self.topics[self._destination or letter.topic] += 1
+                place = letter.id, letter.topic, letter.channel, peeked.message.node
+                times = clock(letter.timestamp), clock(letter.died)
+                row = LetterRow(*place, *times, letter.attempts, letter.reason, size)
+                row.timestamp, row.died = letter.timestamp, letter.died
+                self.letters.append(row)
+                self.topics[self.destination or letter.topic] += 1
                 self.bytes += size
         waiting = sum(answer.depth for answer in found)
         shown = len(self.letters) + len(self.left)
         if shown < min(waiting, limit or waiting):
             note(f"{shown:,} of {plural(waiting, 'message')} shown")
 
-    def _peek(self, node: Nsqd, count: int) -> Found | None:
-        """The messages queued in the channel, or, if it does not exist yet, in the topic."""
-        found = peek_at(node, self._source, CHANNEL, count)
-        return peek_at(node, self._source, "", count) if found is None else found
+    def done(self) -> str:
+        return f"{plural(self.topics.total(), 'message')} replayed"
 
-    # A replay
-
-    def replay(self, cluster: Cluster, source: Source) -> None:
-        def done() -> str:
-            return f"{plural(self.topics.total(), 'message')} replayed"
-
-        errors, self.interrupted = transfer(cluster, self._source, source, "replaying", self._deliver, done)
-        self.errors += errors
-
-    def _deliver(self, messages: Sequence[Received], advance: Advance) -> list[Received]:
+    def deliver(self, messages: Sequence[Received], advance: Advance) -> list[Received]:
         """Publish the original messages, topic by topic; returns the published ones."""
         assert self.publisher is not None
-        by_topic: dict[str, list[tuple[Received, Letter]]] = {}
-        for message in messages:
-            letter = self._read(message)
-            if letter is not None:
-                by_topic.setdefault(self._destination or letter.topic, []).append((message, letter))
+        letters = ((message, letter) for message in messages if (letter := self._read(message)))
+        by_topic = grouped((self.destination or letter.topic, (message, letter)) for message, letter in letters)
         for topic, found in by_topic.items():
             for count in self.publisher.publish(topic, [letter.body for _, letter in found]):
                 self.topics[topic] += count
@@ -203,11 +167,3 @@ class _Run:
             self.left.add((message.node, message.id))
             return None
         return letter
-
-    # The end
-
-    def show(self, output: Output) -> None:
-        more = {"source": self._source, "channel": CHANNEL, "letters": self.letters, "left": len(self.left)}
-        detail = None if self.publisher else table_of(LetterRow, self.letters)
-        seconds = time.monotonic() - self._started
-        show_by_topic(output, self.topics, self.bytes, seconds, self.publisher, more, detail)

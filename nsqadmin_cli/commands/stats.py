@@ -9,26 +9,16 @@ import click
 from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.api import ChannelStats, ClientStats, TopicStats
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import Watch, channel_option, command, option, topic_option
+from nsqadmin_cli.command import Watch, channel_option, command, flag, option, topic_option
 from nsqadmin_cli.errors import ExitCode
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.output import Output, report
-from nsqadmin_cli.snapshot import (
-    Snapshot,
-    Totals,
-    client_document,
-    every,
-    require,
-    stats_document,
-    take_snapshot,
-    through,
-)
+from nsqadmin_cli.snapshot import Snapshot, Totals, client_document, require, snapshots, take_snapshot, through
 from nsqadmin_cli.table import ALWAYS, Block, Cell, Column, Form, Line, Row, Table, Tone, column, described, table_of
-from nsqadmin_cli.units import plural, printable
+from nsqadmin_cli.units import one_or_number, printable
 
 
 @command(
-    "stats",
     examples="""
         gnsqadmin stats
         gnsqadmin stats --nsqd-http-address a.example:4151 --nsqd-http-address b.example:4151
@@ -58,38 +48,29 @@ from nsqadmin_cli.units import plural, printable
         """,
     ),
 )
-@topic_option
-@channel_option
-@option(
-    "--by",
-    type=click.Choice(["tree", "topic", "channel", "client", "node"]),
-    help="Rows: topics with their channels, or only one of these. [default: tree; channel with --sort and --trouble]",
-)
-@option("--nodes", "by_node", is_flag=True, help="Also a row for each node that has the topic or channel.")
-@option(
-    "--columns",
-    metavar="NAMES",
-    help="These columns, by their names in CSV, separated by commas; or all. By default, a table has no columns that "
-    "are 0 in each row, except for the most important ones.",
-)
-@option("--sort", metavar="NAME", help="Sort by this column, the largest value first. Without --by, rows are channels.")
-@option(
-    "--trouble",
-    is_flag=True,
-    help="Only channels that are paused, or have messages on disk, or queued messages on a node without a consumer; "
-    "with --watch, also channels that grow or have time-outs.",
-)
 def stats(
     cluster: Cluster,
     output: Output,
-    topic: str,
-    channel: str,
-    by: str | None,
-    by_node: bool,
-    columns: str | None,
-    sort: str | None,
-    trouble: bool,
     watch: Watch,
+    topic: str = topic_option,
+    channel: str = channel_option,
+    by: str | None = option(
+        "Rows: topics with their channels, or only one of these. [default: tree; channel with --sort and --trouble]",
+        click.Choice(["tree", "topic", "channel", "client", "node"]),
+    ),
+    by_node: bool = flag("Also a row for each node that has the topic or channel.", "--nodes"),
+    columns: str | None = option(
+        "These columns, by their names in CSV, separated by commas; or all. By default, a table has no columns that "
+        "are 0 in each row, except for the most important ones.",
+        metavar="NAMES",
+    ),
+    sort: str | None = option(
+        "Sort by this column, the largest value first. Without --by, rows are channels.", metavar="NAME"
+    ),
+    trouble: bool = flag(
+        "Only channels that are paused, or have messages on disk, or queued messages on a node without a consumer; "
+        "with --watch, also channels that grow or have time-outs."
+    ),
 ) -> int:
     """Show the depths, counts and clients of topics and channels.
 
@@ -111,79 +92,56 @@ def stats(
     if sort and by == "tree":
         raise click.UsageError("the rows of --by tree have an order of their own: --sort requires another --by.")
     by = by or ("channel" if sort or trouble else "tree")
-    names = columns.split(",") if columns else None
-    seen: Snapshot | None = None
-    code = ExitCode.OK
-    for number in every(*watch):
-        seen = take_snapshot(cluster, topic=topic, channel=channel, clients=by == "client", before=seen)
-        if number == 0:
-            require(cluster, seen, topic, channel)
-        rows = Rows(seen, by, by_node, names, sort, trouble, watch.interval is not None)
-        of_many = number if watch.interval else None
-        output.show(partial(stats_document, seen), rows.blocks, rows.for_csv, number=of_many)
-        code = report(seen.errors)
-    return code
+    names, watched = columns.split(",") if columns else None, watch.interval is not None
 
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """What the options select of a snapshot."""
-
-    seen: Snapshot
-    by: str
-    by_node: bool
-    names: Sequence[str] | None
-    sort: str | None
-    trouble: bool
-    watched: bool
-
-    def table(self, by: str, *, compact: bool = False) -> Table:
-        """UsageError for a wrong name."""
-        seen, watched = self.seen, self.watched
+    def table(seen: Snapshot, by: str, *, compact: bool = False) -> Table:
+        """The selected rows and columns; UsageError for a wrong name."""
         match by:
             case "tree":
-                table = stat_tables.tree_table(seen, watched=watched, by_node=self.by_node)
+                table = stat_tables.tree_table(seen, watched=watched, by_node=by_node)
             case "topic":
                 table = stat_tables.topic_table(seen, watched=watched)
             case "channel":
-                only = stat_tables.troubled(seen) if self.trouble else None
+                only = stat_tables.troubled(seen) if trouble else None
                 table = stat_tables.channel_table(seen, watched=watched, only=only)
             case "client":
                 table = stat_tables.client_table(seen)
             case _:
                 table = stat_tables.node_table(seen)
         keys = [column.key for column in table.columns]
-        for name in [*(self.names or ()), *([self.sort] if self.sort else [])]:
+        for name in [*(names or ()), *([sort] if sort else [])]:
             if name not in keys and name != "all":
                 raise click.UsageError(f"{printable(name)!r} is not a column of --by {by}: {', '.join(keys)}.")
-        if self.sort:
-            table.sort(keys.index(self.sort))
-        if self.names is not None and "all" not in self.names:
-            table.select([keys.index(name) for name in self.names])
-        elif self.names is None and compact and not watched:
+        if sort:
+            table.sort(keys.index(sort))
+        if names is not None and "all" not in names:
+            table.select([keys.index(name) for name in names])
+        elif names is None and compact and not watched:
             stat_tables.make_compact(table)
         return table
 
-    def for_csv(self) -> Table:
-        return self.table("channel" if self.by == "tree" else self.by)
-
-    def blocks(self) -> Sequence[Block]:
-        seen, by = self.seen, self.by
+    def blocks(seen: Snapshot) -> Sequence[Block]:
         if not seen.nodes and by != "node":
             return ()
-        table = self.table(by, compact=True)
-        if not table.rows and not seen.totals.topics:
-            table.empty = "No topics."
-        elif not table.rows and self.trouble:
-            table.empty = "No channel is in trouble."
-        if self.watched and by in ("topic", "channel") and len(table.rows) == 1:
-            return [table]
-        head = [Line(), Line.of(units.clock(seen.clock))] if self.watched else []
-        return [*head, *([stat_tables.node_grid(seen.answers)] if by == "tree" else []), table]
+        rows = table(seen, by, compact=True)
+        if not rows.rows and not seen.totals.topics:
+            rows.empty = "No topics."
+        elif not rows.rows and trouble:
+            rows.empty = "No channel is in trouble."
+        if watched and by in ("topic", "channel") and len(rows.rows) == 1:
+            return [rows]
+        head = [Line(), Line.of(units.clock(seen.clock))] if watched else []
+        return [*head, *([stat_tables.node_grid(seen.answers)] if by == "tree" else []), rows]
+
+    code = ExitCode.OK
+    for number, seen in enumerate(snapshots(cluster, *watch, topic, channel, clients=by == "client")):
+        rows = partial(table, seen, "channel" if by == "tree" else by)
+        output.show(seen.document, partial(blocks, seen), rows, number=number if watched else None)
+        code = report(seen.errors)
+    return code
 
 
 @command(
-    "tree",
     examples="""
         gnsqadmin tree
         gnsqadmin tree --topic orders
@@ -197,18 +155,15 @@ class Rows:
         clients  list: node, and the keys of a client in the /stats of nsqd
     """,
 )
-@topic_option
-@channel_option
-def tree(cluster: Cluster, output: Output, topic: str, channel: str) -> int:
+def tree(cluster: Cluster, output: Output, topic: str = topic_option, channel: str = channel_option) -> int:
     """Show topics, channels and consumers on all nodes.
 
     CSV output has one row per consumer.
     """
     seen = take_snapshot(cluster, topic=topic, channel=channel, clients=True)
     require(cluster, seen, topic, channel)
-    output.show(
-        lambda: {"topics": list(_tree_document(seen))}, lambda: [_tree(seen)], lambda: stat_tables.client_table(seen)
-    )
+    document, table = partial(_tree_document, seen), partial(stat_tables.client_table, seen)
+    output.show(lambda: {"topics": list(document())}, lambda: [_tree(seen)], table)
     return report(seen.errors)
 
 
@@ -220,24 +175,24 @@ def _clients(places: Places) -> list[tuple[Address, ClientStats]]:
     return sorted(clients, key=lambda pair: (pair[1].client_id, pair[0], pair[1].remote_address))
 
 
+_TREE = (
+    Column("name", "topic / channel / consumer"),
+    Column("node", "node", keep=6, tone=Tone.NODE),
+    Column("depth", "depth", form=Form.COUNT, keep=ALWAYS),
+    Column("in_flight_count", "in flight", "inflt", Form.COUNT, keep=ALWAYS),
+    Column("deferred_count", "deferred", "def", Form.COUNT, keep=5),
+    Column("ready_count", "RDY", form=Form.COUNT, keep=7),
+    Column("remote_address", "address", keep=4, tone=Tone.FAINT),
+    Column("user_agent", "user agent", keep=3, tone=Tone.FAINT),
+)
+
+
 def _tree(seen: Snapshot) -> Table:
-    table = Table(
-        (
-            Column("name", "topic / channel / consumer"),
-            Column("node", "node", keep=6, tone=Tone.NODE),
-            Column("depth", "depth", form=Form.COUNT, keep=ALWAYS),
-            Column("in_flight_count", "in flight", "inflt", Form.COUNT, keep=ALWAYS),
-            Column("deferred_count", "deferred", "def", Form.COUNT, keep=5),
-            Column("ready_count", "RDY", form=Form.COUNT, keep=7),
-            Column("remote_address", "address", keep=4, tone=Tone.FAINT),
-            Column("user_agent", "user agent", keep=3, tone=Tone.FAINT),
-        ),
-        empty="No topics.",
-    )
+    table = Table(_TREE, empty="No topics.")
     for topic in seen.totals.topics:
         name = topic.topic_name
         title = Cell(name + " (paused)" * topic.paused, Tone.STRONG_NOTE if topic.paused else Tone.STRONG)
-        table.rows.append([title, _place(seen.topic_shares[name]), topic.depth, *[None] * 5])
+        table.rows.append([title, one_or_number(seen.topic_shares[name]), topic.depth, *[None] * 5])
         for index, channel in enumerate(topic.channels):
             places = seen.channel_shares[name, channel.channel_name]
             table.rows += _branch(channel, places, last=index == len(topic.channels) - 1)
@@ -252,17 +207,13 @@ def _branch(channel: ChannelStats, places: Places, *, last: bool) -> Iterator[Ro
     tone = Tone.BAD if lonely else Tone.NOTE if channel.paused else None
     branch = "└─ " if last else "├─ "
     counts = [channel.depth, channel.in_flight_count, channel.deferred_count]
-    yield [Cell(f"{branch}{channel.channel_name}{note}", tone), _place(places), *counts, None, None, None]
+    yield [Cell(f"{branch}{channel.channel_name}{note}", tone), one_or_number(places), *counts, None, None, None]
     for index, (address, client) in enumerate(clients):
         twig = ("   " if last else "│  ") + ("└─ " if index == len(clients) - 1 else "├─ ")
         name = client.client_id or client.hostname
         ready = Cell(0, Tone.BAD) if channel.depth and not client.ready_count else client.ready_count
         numbers = [None, client.in_flight_count, None, ready]
         yield [twig + name, str(address), *numbers, client.remote_address, client.user_agent]
-
-
-def _place(nodes: Mapping[Address, object]) -> str:
-    return str(next(iter(nodes))) if len(nodes) == 1 else plural(len(nodes), "node")
 
 
 def _tree_document(seen: Snapshot) -> Iterator[dict[str, object]]:
@@ -273,15 +224,12 @@ def _tree_document(seen: Snapshot) -> Iterator[dict[str, object]]:
             counts = {key: getattr(channel, key) for key in ("depth", "in_flight_count", "deferred_count", "paused")}
             clients = [client_document(client, address) for address, client in _clients(places)]
             channels.append({"channel_name": channel.channel_name, "nodes": [*places], **counts, "clients": clients})
-        places_of_topic = [*seen.topic_shares[name]]
-        paused = {"paused": topic.paused, "channels": channels}
-        yield {"topic_name": name, "nodes": places_of_topic, "depth": topic.depth, **paused}
+        about = {"topic_name": name, "nodes": [*seen.topic_shares[name]], "depth": topic.depth}
+        yield about | {"paused": topic.paused, "channels": channels}
 
 
 @dataclass(eq=False, repr=False)
 class Count:
-    """One count of messages."""
-
     time: float = column("time", form=Form.TIME)
     published: int = column("published", form=Form.COUNT, keep=ALWAYS)
     delivered: int = column("delivered", form=Form.COUNT, keep=ALWAYS)
@@ -290,7 +238,6 @@ class Count:
 
 
 @command(
-    "counter",
     examples="""
         gnsqadmin counter
         gnsqadmin counter --watch 1
@@ -305,25 +252,15 @@ class Count:
                    consumers; null without --watch
     """,
 )
-@topic_option
-def counter(cluster: Cluster, output: Output, topic: str, watch: Watch) -> int:
+def counter(cluster: Cluster, output: Output, watch: Watch, topic: str = topic_option) -> int:
     """Count the messages of all topics on all nodes since they started."""
-    seen: Snapshot | None = None
     code = ExitCode.OK
-    for number in every(*watch):
-        seen = take_snapshot(cluster, topic=topic, before=seen)
-        if number == 0:
-            require(cluster, seen, topic)
-        _show_count(output, seen, number if watch.interval else None)
+    for number, seen in enumerate(snapshots(cluster, *watch, topic)):
+        delivered = sum(channel.message_count for topic in seen.totals.topics for channel in topic.channels)
+        row = Count(seen.clock, seen.totals.message_count, delivered)
+        if seen.flows is not None:
+            row.ingress_rate, row.egress_rate, *_ = through(seen.flows)
+        table = table_of(Count, [row], without=() if watch.interval else stat_tables.RATES)
+        output.show(row, [table], number=number if watch.interval else None)
         code = report(seen.errors)
     return code
-
-
-def _show_count(output: Output, seen: Snapshot, number: int | None) -> None:
-    """Print one count, the `number`th of many."""
-    delivered = sum(channel.message_count for topic in seen.totals.topics for channel in topic.channels)
-    row = Count(seen.clock, seen.totals.message_count, delivered)
-    if seen.flows is not None:
-        row.ingress_rate, row.egress_rate, *_ = through(seen.flows)
-    without = ("ingress_rate", "egress_rate") if number is None else ()
-    output.show(lambda: row, lambda: [table_of(Count, [row], without=without)], number=number)

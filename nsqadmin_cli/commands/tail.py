@@ -6,7 +6,8 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import click
@@ -14,27 +15,15 @@ import click
 from gnsq_shared.directory import list_directory, make_plan
 from gnsqd.storage.disk.record import decode_record
 from nsqadmin_cli import units
-from nsqadmin_cli.cluster import Cluster, errors_of
-from nsqadmin_cli.command import Duration, Name, command, option
-from nsqadmin_cli.completion import complete_channels, complete_topics
-from nsqadmin_cli.consumer import Consumer, auth_option, count_option, ephemeral_channel
+from nsqadmin_cli.cluster import Cluster, by_node, errors_of
+from nsqadmin_cli.command import Name, Parsed, argument, command, duration, flag, option
+from nsqadmin_cli.consumer import Consumer, ConsumerOptions, Received, auth_option, count_option, ephemeral_channel
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, Record, read_queue
 from nsqadmin_cli.errors import NotFound
 from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.message import (
-    DOCUMENT,
-    MOST,
-    Found,
-    Message,
-    Peeked,
-    field_of,
-    message_blocks,
-    message_table,
-    peek_at,
-)
+from nsqadmin_cli.message import DOCUMENT, MOST, Found, Message, Peeked, message_blocks, message_table, peek_at
 from nsqadmin_cli.output import Output, OutputFormat, report
 from nsqadmin_cli.snapshot import no_such
-from nsqadmin_cli.subscription import ConsumerOptions, Received
 from nsqadmin_cli.table import Block, Line, Tone
 from nsqadmin_cli.units import plural, printable
 
@@ -43,32 +32,21 @@ _WINDOW = 200  # messages
 _LONGEST = 100_000  # characters of a body on a terminal
 
 
-class Pattern(click.ParamType[re.Pattern[bytes]]):
-    """A regular expression for bytes."""
-
-    name = "regex"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> re.Pattern[bytes]:
-        try:
-            return re.compile(os.fsencode(str(value)))
-        except (re.error, OverflowError, RecursionError) as error:
-            self.fail(f"{printable(repr(value), 100)} is not a regular expression: {error}.", param, ctx)
+def _pattern(text: str) -> re.Pattern[bytes]:
+    try:
+        return re.compile(os.fsencode(text))
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"{printable(repr(text), 100)} is not a regular expression: {error}.") from None
 
 
-class Condition(click.ParamType[tuple[str, str]]):
-    """`path=value`."""
-
-    name = "condition"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        path, equals, wanted = str(value).partition("=")
-        if not path or not equals:
-            self.fail(f"{printable(repr(value), 100)} is not a condition, expected KEY=VALUE.", param, ctx)
-        return path, wanted
+def _condition(text: str) -> tuple[str, str]:
+    path, equals, wanted = text.partition("=")
+    if not path or not equals:
+        raise ValueError(f"{printable(repr(text), 100)} is not a condition, expected KEY=VALUE.")
+    return path, wanted
 
 
 @command(
-    "tail",
     examples="""
         gnsqadmin tail orders
         gnsqadmin tail orders payments -n 10 --details
@@ -82,51 +60,33 @@ class Condition(click.ParamType[tuple[str, str]]):
         node     address of the node that had it{DOCUMENT}
     """,
 )
-@click.argument(
-    "topics", nargs=-1, required=True, type=Name("topic"), shell_complete=complete_topics, metavar="TOPIC..."
-)
-@count_option
-@option("--for", "seconds", type=Duration(), help="Stop after this time.")
-@option(
-    "--grep",
-    "patterns",
-    type=Pattern(),
-    multiple=True,
-    metavar="REGEX",
-    help="Show only bodies that match. May be repeated: all must match.",
-)
-@option(
-    "--where",
-    "conditions",
-    type=Condition(),
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Show only JSON bodies with this value, as in customer.country=DE. May be repeated: all must match.",
-)
-@option(
-    "--sample",
-    type=click.IntRange(1, 99),
-    default=None,
-    metavar="PERCENT",
-    help="Receive only this percentage of messages, chosen by the nodes.",
-)
-@option("--details", is_flag=True, help="Show the time, node and attempts of each message.")
-@option("--hex", "as_hex", is_flag=True, help="Show bodies as a hex dump.")
-@auth_option
-@option("--yes", is_flag=True, help="Consume messages queued in a topic without channels, without confirmation.")
 def tail(
     cluster: Cluster,
     output: Output,
-    topics: tuple[str, ...],
-    count: int | None,
-    seconds: float | None,
-    patterns: tuple[re.Pattern[bytes], ...],
-    conditions: tuple[tuple[str, str], ...],
-    sample: int | None,
-    details: bool,
-    as_hex: bool,
-    auth_secret: str,
-    yes: bool,
+    topics: tuple[str, ...] = argument(Name("topic"), nargs=-1, required=True, metavar="TOPIC..."),
+    count: int | None = count_option,
+    seconds: float | None = option("Stop after this time.", duration(), "--for"),
+    patterns: tuple[re.Pattern[bytes], ...] = option(
+        "Show only bodies that match. May be repeated: all must match.",
+        Parsed("regex", _pattern),
+        "--grep",
+        multiple=True,
+        metavar="REGEX",
+    ),
+    conditions: tuple[tuple[str, str], ...] = option(
+        "Show only JSON bodies with this value, as in customer.country=DE. May be repeated: all must match.",
+        Parsed("condition", _condition),
+        "--where",
+        multiple=True,
+        metavar="KEY=VALUE",
+    ),
+    sample: int | None = option(
+        "Receive only this percentage of messages, chosen by the nodes.", click.IntRange(1, 99), metavar="PERCENT"
+    ),
+    details: bool = flag("Show the time, node and attempts of each message."),
+    as_hex: bool = flag("Show bodies as a hex dump.", "--hex"),
+    auth_secret: str = auth_option,
+    yes: bool = flag("Consume messages queued in a topic without channels, without confirmation."),
 ) -> int:
     """Show messages as they are published, on all nodes that have the topic, until Ctrl-C.
 
@@ -145,65 +105,57 @@ def tail(
         while (count is None or shown < count) and (deadline is None or time.monotonic() < deadline):
             patience = _TICK if deadline is None else max(0.0, min(_TICK, deadline - time.monotonic()))
             batch = consumer.receive(patience)
-            chosen = [message for message in batch if _fits(message, patterns, conditions)]
+            found = [message for message in batch if all(pattern.search(message.body) for pattern in patterns)]
+            chosen = [message for message in found if all(_has(message.body, *condition) for condition in conditions)]
             chosen = chosen[: None if count is None else count - shown]
             if chosen:
                 show(chosen)
                 sys.stdout.flush()
                 shown += len(chosen)
             consumer.finish(batch)
-        errors = consumer.errors
+        errors = [*consumer.errors.values()]
     return report(errors)
-
-
-def _fits(message: Message, patterns: Sequence[re.Pattern[bytes]], conditions: Sequence[tuple[str, str]]) -> bool:
-    return all(pattern.search(message.body) for pattern in patterns) and all(
-        _has(message.body, path, wanted) for path, wanted in conditions
-    )
 
 
 def _has(body: bytes, path: str, wanted: str) -> bool:
     """Whether the value at `path`, or its text form, is `wanted`."""
     try:
-        found = field_of(body, path)
-    except KeyError:
+        found: Any = json.loads(body)
+        for name in path.split("."):
+            found = found[name]
+    except (ValueError, RecursionError, LookupError, TypeError):
         return False
     return found == wanted or (not isinstance(found, str) and json.dumps(found, ensure_ascii=False) == wanted)
 
 
 def _printer(output: Output, *, details: bool, as_hex: bool, several: bool) -> Callable[[Sequence[Received]], None]:
-    """How to print some messages."""
+
+    def blocks(one: Received) -> Iterator[Block]:
+        return message_blocks(one, [(one.topic, Tone.STRONG), (one.node, Tone.NODE)], as_hex=as_hex)
+
     if output.format is OutputFormat.JSON:
         return lambda messages: sys.stdout.writelines(
             f"{json.dumps({'node': one.node} | one.document())}\n" for one in messages
         )
     if output.format is OutputFormat.CSV:
-        return lambda messages: output.show(dict, tuple, lambda: message_table(messages), number=0)
+        return lambda messages: output.show({}, (), message_table(messages), number=0)
     if details or as_hex:
-        return lambda messages: output.show(dict, lambda: list(_blocks(messages, as_hex)), number=0)
+        return lambda messages: output.show({}, [*chain.from_iterable(map(blocks, messages))], number=0)
     return lambda messages: _print_bodies(messages, several)
-
-
-def _blocks(messages: Sequence[Received], as_hex: bool) -> Iterator[Block]:
-    for one in messages:
-        yield from message_blocks(one, [(one.topic, Tone.STRONG), (one.node, Tone.NODE)], as_hex=as_hex)
 
 
 def _print_bodies(messages: Sequence[Received], several: bool) -> None:
     """With the name of the topic where there are `several`."""
+    heads = [f"{one.topic} | " if several else "" for one in messages]
     if sys.stdout.isatty():
         texts = [printable(one.body_text, _LONGEST) for one in messages]
-        lines = [
-            f"{one.topic} | {text}\n" if several else f"{text}\n" for one, text in zip(messages, texts, strict=True)
-        ]
-        sys.stdout.write("".join(lines))
+        sys.stdout.writelines(f"{head}{text}\n" for head, text in zip(heads, texts, strict=True))
     else:
-        heads = [one.topic.encode() + b" | " if several else b"" for one in messages]
-        sys.stdout.buffer.write(b"".join([head + one.body + b"\n" for one, head in zip(messages, heads, strict=True)]))
+        bodies = [head.encode() + one.body + b"\n" for head, one in zip(heads, messages, strict=True)]
+        sys.stdout.buffer.write(b"".join(bodies))
 
 
 @command(
-    "peek",
     examples="""
         gnsqadmin peek orders billing
         gnsqadmin peek orders billing -n 100 --json | jq -r '.messages[].body'
@@ -217,23 +169,18 @@ def _print_bodies(messages: Sequence[Received], several: bool) -> None:
                  32 KiB), and{DOCUMENT}
     """,
 )
-@click.argument("channel", type=Name("channel"), default=None, required=False, shell_complete=complete_channels)
-@option("-n", "--count", type=click.IntRange(1, MOST), default=10, help="Show at most N messages of each node.")
-@option("--hex", "as_hex", is_flag=True, help="Show bodies as a hex dump.")
-@option(
-    "--data-path",
-    type=click.Path(exists=True, file_okay=False),
-    metavar="DIRECTORY",
-    help="Read the files of an nsqd, running or not, instead of querying nodes.",
-)
 def peek(
     cluster: Cluster,
     output: Output,
     topic: str,
-    channel: str | None,
-    count: int,
-    as_hex: bool,
-    data_path: str | None,
+    channel: str | None = argument(Name("channel"), required=False),
+    count: int = option("Show at most N messages of each node.", click.IntRange(1, MOST), "-n", "--count", default=10),
+    as_hex: bool = flag("Show bodies as a hex dump.", "--hex"),
+    data_path: str | None = option(
+        "Read the files of an nsqd, running or not, instead of querying nodes.",
+        click.Path(exists=True, file_okay=False),
+        metavar="DIRECTORY",
+    ),
 ) -> int:
     """Show the queued messages of a channel, without consuming them.
 
@@ -250,33 +197,25 @@ def peek(
         asked = cluster.ask(lambda node: peek_at(node, topic, channel or "", count))
         answers = {str(address): answer for address, answer in asked.items()}
         errors = [*cluster.lookupd_errors, *errors_of(asked)]
-    if not any(isinstance(answer, Found) for answer in answers.values()):
+    found = {address: answer for address, answer in answers.items() if isinstance(answer, Found)}
+    if not found:
         if not errors or None in answers.values():
             raise no_such(cluster, errors, topic, channel or "")
         return report(errors)
-    found = {address: answer for address, answer in answers.items() if isinstance(answer, Found)}
-    output.show(
-        lambda: _peek_document(answers),
-        lambda: list(_peek_blocks(found, topic, channel, as_hex)),
-        lambda: message_table([one.message for answer in found.values() for one in answer.messages]),
-    )
+    table = message_table([one.message for answer in found.values() for one in answer.messages])
+    output.show(partial(_peek_document, answers), lambda: list(_peek_blocks(found, topic, channel, as_hex)), table)
     return report(errors)
 
 
 def _look_at_files(path: str, topic: str, channel: str, count: int) -> Found:
-    """The unread messages in the files of the queue."""
     found = list_directory(path).select(topic, channel)
-    queue = next((queue for queue in found if queue.channel == channel), None)
-    if queue is None:
+    if (queue := next((one for one in found if one.channel == channel), None)) is None:
         raise NotFound(f"{path} does not have the {f'channel {channel} of {topic}' if channel else f'topic {topic}'}")
     plan = make_plan(queue)
-    messages = []
     records = (item for _, item in read_queue(queue, plan, DEFAULT_MAX_MSG_SIZE) if isinstance(item, Record))
-    for payload in (record.payload for record in islice(records, count)):
-        timestamp, attempts, id, body = decode_record(payload)
-        messages.append(Peeked(Message(topic, timestamp, attempts, id, body, path), True, len(body)))
+    messages = [Message(topic, *decode_record(record.payload), path) for record in islice(records, count)]
     depth = len(messages) if plan.meta is None else plan.meta.depth
-    return Found(depth, depth, messages)
+    return Found(depth, depth, [Peeked(one, True, len(one.body)) for one in messages])
 
 
 def _peek_blocks(found: dict[str, Found], topic: str, channel: str | None, as_hex: bool) -> Iterator[Block]:
@@ -290,24 +229,19 @@ def _peek_blocks(found: dict[str, Found], topic: str, channel: str | None, as_he
         yield Line(((name, Tone.STRONG), (" at ", Tone.FAINT), (address, Tone.NODE), (f": {queued}", Tone.PLAIN)))
         for one in answer.messages:
             age = f"{units.duration(time.time() - one.message.timestamp / 1e9)} ago"
-            yield from message_blocks(one.message, [(age, Tone.FAINT), _place(one)], as_hex=as_hex)
-
-
-def _place(peeked: Peeked) -> tuple[str, Tone]:
-    if peeked.size > len(peeked.message.body):
-        return f"the beginning of {units.size(peeked.size)}", Tone.NOTE
-    return "on disk" if peeked.on_disk else "in memory", Tone.FAINT
+            place = "on disk" if one.on_disk else "in memory", Tone.FAINT
+            if one.size > len(one.message.body):
+                place = f"the beginning of {units.size(one.size)}", Tone.NOTE
+            yield from message_blocks(one.message, [(age, Tone.FAINT), place], as_hex=as_hex)
 
 
 def _peek_document(answers: dict[str, Found | NodeError | None]) -> dict[str, Any]:
-    nodes, messages = [], []
-    for address, answer in answers.items():
-        match answer:
-            case Found(depth, backend_depth, peeked):
-                nodes.append({"address": address, "error": None, "depth": depth, "backend_depth": backend_depth})
-                for one in peeked:
-                    place = {"node": address, "on_disk": one.on_disk, "size": one.size}
-                    messages.append(place | one.message.document())
-            case NodeError(reason=reason):
-                nodes.append({"address": address, "error": reason, "depth": None, "backend_depth": None})
+    known = {address: answer for address, answer in answers.items() if answer is not None}
+    failed = {"depth": None, "backend_depth": None}
+    nodes = by_node(known, lambda found: {"depth": found.depth, "backend_depth": found.backend_depth}, failed)
+    messages = [
+        {"node": address, "on_disk": one.on_disk, "size": one.size} | one.message.document()
+        for address, answer in known.items()
+        for one in (answer.messages if isinstance(answer, Found) else ())
+    ]
     return {"nodes": nodes, "messages": messages}

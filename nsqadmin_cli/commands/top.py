@@ -1,34 +1,506 @@
-"""`gnsqadmin top`: a full screen of the queues, updated each second."""
+"""`gnsqadmin top`: a full screen of the queues, updated each second.
 
+Each node is asked on its own thread, so that one that hangs delays neither the others nor the display. `TopView`, which
+turns answers and keys into lines, is independent of the terminal.
+"""
+
+import math
+import threading
 import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import click
 
-from nsqadmin_cli.command import Duration, command, option
+from nsqadmin_cli import stat_tables, units
+from nsqadmin_cli.api import ChannelStats, NodeStats, Nsqd, TopicStats
+from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
+from nsqadmin_cli.command import command, duration, option
 from nsqadmin_cli.context import ClusterSettings, Commands
-from nsqadmin_cli.table import Tone
-from nsqadmin_cli.top_view import CONSUMER, ORDERS, SUBJECTS, TopView, Watcher
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.http_client import Address, NodeError
+from nsqadmin_cli.snapshot import Flow, Key, Snapshot, Totals, node_flows, summed, through
+from nsqadmin_cli.table import ALWAYS, Cell, Column, Form, Line, Table, Tone, as_json
+from nsqadmin_cli.units import plural
+
+_DISCOVERY = 15.0  # seconds between questions to the nsqlookupds
+
+HISTORY = 60  # looks that are remembered
+_FLAT = 10  # messages that do not count as a backlog
+
+
+@dataclass(slots=True)
+class _Watched:
+    """One node: its last answer and the flows since the one before."""
+
+    node: Nsqd
+    answer: NodeStats | NodeError | None = None
+    flows: dict[Key, Flow] = field(default_factory=dict)
+    moment: float = field(default_factory=time.monotonic)  # of the last answer, or of the beginning
+    gone: bool = False
+    _latest: NodeStats | None = None  # before errors
+
+    def ask(self, *, clients: bool) -> None:
+        try:
+            answer = self.node.stats(clients=clients)
+        except AdminError as error:
+            reason = error.reason if isinstance(error, NodeError) else str(error)  # a file for TLS, for one
+            self.flows, self.answer = {}, NodeError(self.node.program, self.node.address, reason)
+            return
+        # Nothing of the old answer is changed: who looks at it meanwhile sees one or the other.
+        self.flows = node_flows(self._latest, answer) if self._latest else {}
+        self.answer, self.moment, self._latest = answer, answer.moment, answer
+
+
+class Watcher:
+    """Owns the threads that ask all nodes of a cluster every `interval` seconds, for consumers if `clients` is set."""
+
+    def __init__(self, cluster: Cluster, interval: float) -> None:
+        self.interval = interval
+        self.clients = False
+        self.troubles: list[AdminError] = []  # with the nsqlookupds
+        self._cluster = cluster
+        self._nodes: dict[Address, _Watched] = {}
+        self.stopped = threading.Event()  # to be set at the end; threads that wait for an answer are abandoned
+        threading.Thread(target=self._discover, name="discover", daemon=True).start()
+
+    @property
+    def pending(self) -> bool:
+        """Whether a first answer is pending."""
+        return not self._nodes or any(watched.answer is None for watched in self._nodes.values())
+
+    def see(self) -> tuple[Answers[NodeStats], dict[Address, dict[Key, Flow]]]:
+        """The last answers of all nodes, by address, and the flows of each."""
+        answers: Answers[NodeStats] = {}
+        flows: dict[Address, dict[Key, Flow]] = {}
+        for address, watched in sorted(self._nodes.items()):
+            silent = time.monotonic() - watched.moment
+            if silent > 2 * self.interval + 2 and not isinstance(watched.answer, NodeError):
+                answers[address] = NodeError("nsqd", address, f"no answer for {silent:.0f} s")
+            elif watched.answer is not None:  # else it has been asked just now
+                answers[address], flows[address] = watched.answer, watched.flows
+        return answers, flows
+
+    def _discover(self) -> None:
+        """Find nodes repeatedly, watch new ones and drop nodes that are gone."""
+        while True:
+            try:
+                nodes = {node.address: node for node in self._cluster.nsqds()}
+                self.troubles = list(self._cluster.lookupd_errors)
+            except AdminError as error:
+                nodes = {address: watched.node for address, watched in self._nodes.items()}
+                self.troubles = [error]
+            known = dict(self._nodes)
+            for address in known.keys() - nodes.keys():
+                known.pop(address).gone = True
+            for address in nodes.keys() - known.keys():
+                known[address] = _Watched(nodes[address])
+                threading.Thread(target=self._watch, args=(known[address],), name=str(address), daemon=True).start()
+            self._nodes = known
+            if self.stopped.wait(_DISCOVERY) or not self._cluster.lookupds:
+                return
+
+    def _watch(self, watched: _Watched) -> None:
+        while not watched.gone:
+            due = time.monotonic() + self.interval
+            watched.ask(clients=self.clients)
+            if self.stopped.wait(max(0.05, due - time.monotonic())):
+                return
+
+
+@dataclass(slots=True)
+class Trend:
+    """History of a topic or channel: its last depths, and smoothed flows, None before the second snapshot."""
+
+    depths: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    flow: Flow | None = None
+    idle: int = 0  # looks since something went out
+
+    def add(self, depth: int, flow: Flow | None) -> None:
+        """Add a snapshot. Flows are smoothed over about five, so that drain times do not jump."""
+        self.depths.append(depth)
+        self.idle = 0 if flow and flow.egress else self.idle + 1
+        if self.flow is None:
+            self.flow = flow
+        elif flow is not None and flow != self.flow:
+            self.flow = Flow(*(old + (new - old) * 0.3 for old, new in zip(self.flow, flow, strict=True)))
+
+    def drain_seconds(self) -> float | None:
+        """Time until the queue is empty; None: it does not shrink."""
+        return (self.flow or Flow()).drain_seconds(self.depths[-1])
+
+
+SUBJECTS = ("channel", "topic", "node")
+CONSUMER = "consumer"  # of one channel, reached by Enter
+
+_STUCK_LOOKS = 5  # without a message finished, with clients that could
+
+
+@dataclass(slots=True)
+class TopRow:
+    """The current state of a topic or channel, summed over nodes."""
+
+    topic: str
+    channel: str  # empty for a topic
+    counts: TopicStats | ChannelStats
+    flow: Flow
+    trend: Trend
+    lonely: int = 0  # nodes with messages of this channel, but without consumers
+
+    def trouble(self) -> tuple[str, Tone]:
+        """Its problems in a word or two each, the worst first."""
+        counts, flow = self.counts, self.trend.flow or Flow()
+        if counts.paused:
+            return "paused", Tone.NOTE
+        if isinstance(counts, ChannelStats):
+            if self.lonely:
+                return "no clients" if not counts.client_count else f"no clients/{self.lonely}", Tone.BAD
+            if counts.depth and self.trend.idle >= _STUCK_LOOKS:
+                return "stuck", Tone.BAD
+            if flow.timeouts > 0.01:
+                return "timeouts", Tone.NOTE
+            if flow.requeues > max(0.01, flow.egress):
+                return "requeues", Tone.NOTE
+        if self.trend.drain_seconds() is None and flow.is_growing:
+            return "growing", Tone.NOTE
+        return "", Tone.PLAIN
+
+
+class Order(NamedTuple):
+    """A way to sort: the key that chooses it, and the value of a row (the largest first)."""
+
+    key: str
+    value: Callable[[TopRow], float]
+
+
+ORDERS = {  # by the heading of the column
+    "depth": Order("d", lambda row: row.counts.depth),
+    "in/s": Order("i", lambda row: row.flow.ingress),
+    "out/s": Order("o", lambda row: row.flow.egress),
+    "drain": Order("e", lambda row: math.inf if (seconds := row.trend.drain_seconds()) is None else seconds),
+    "in flight": Order("f", lambda row: getattr(row.counts, "in_flight_count", 0)),
+    "requeues/s": Order("r", lambda row: row.flow.requeues),
+    "timeouts/s": Order("t", lambda row: row.flow.timeouts),
+    "clients": Order("c", lambda row: getattr(row.counts, "client_count", 0)),
+    "trouble": Order("x", lambda row: {Tone.BAD: 2, Tone.NOTE: 1}.get(row.trouble()[1], 0)),
+    "name": Order("n", lambda row: 0),
+}
+
+HELP = (
+    ("d i o e f", "sort by depth, in/s, out/s, drain time, in flight"),
+    ("r t c x n", "sort by requeues/s, timeouts/s, clients, trouble, name"),
+    ("R", "reverse the order"),
+    ("/", "filter names by a text: type it, Enter applies it, Escape drops it"),
+    ("Tab", "channels, topics, nodes"),
+    ("Up Down PgUp PgDn Home End", "move the cursor"),
+    ("Enter", "consumers of the channel, channels of the topic; Escape returns"),
+    ("p", "pause, unpause the channel or topic"),
+    ("P T", "peek at its queued messages; tail the topic until Ctrl-C"),
+    ("E D", "empty, delete it, after confirmation"),
+    ("+ -", "longer, shorter interval"),
+    ("Space", "pause, continue"),
+    ("q", "quit"),
+    ("", ""),
+    ("in/s, out/s", "messages published, and finished or passed to all channels"),
+    ("drain", "time until the queue is empty at the current rates; never: it does not shrink"),
+    ("trend", "depth over the last updates"),
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class TopView:
+    """Owns the data and the user's view settings."""
+
+    interval: float
+    subject: str = "channel"
+    order: str = "depth"
+    needle: str = ""
+    reverse: bool = False
+    held: bool = False
+    helping: bool = False
+    typing: bool = False  # the needle
+    within: Key = ("", "")  # the topic or channel whose channels or consumers are shown
+    cursor: int = 0  # among the rows shown last
+    troubles: Sequence[AdminError] = ()
+    _offset: int = 0
+    _index: int = 0
+    _moved: int = 0  # by keys since the last display
+    _selected: object = None  # the row that the cursor stays with, None for the first
+    _shown: list[object] = field(default_factory=list)  # all rows, as displayed last
+    _answers: Answers[NodeStats] = field(default_factory=dict)
+    _totals: Totals = Totals.over([])
+    _flow: Flow = Flow()
+    _node_flows: dict[Address, Flow] = field(default_factory=dict)
+    _rows: list[TopRow] = field(default_factory=list)
+    _trends: dict[Key, Trend] = field(default_factory=dict)
+    _page: int = 10  # rows shown last
+
+    def update(self, answers: Answers[NodeStats], node_flows: dict[Address, dict[Key, Flow]]) -> None:
+        """Add one snapshot of all nodes, with the flows of each."""
+        self._answers = answers
+        flows = summed(node_flows.values())
+        self._node_flows = {address: through(found) for address, found in node_flows.items()}
+        self._flow = through(flows)
+        nodes = values_of(answers).values()
+        self._totals = Totals.over(nodes)
+        channels = [(topic, channel) for node in nodes for topic, channel in node.channels()]
+        lonely = Counter((topic, one.channel_name) for topic, one in channels if one.depth and not one.client_count)
+        trends: dict[Key, Trend] = {}
+        self._rows = []
+        for topic in self._totals.topics:
+            both: tuple[TopicStats | ChannelStats, ...] = (topic, *topic.channels)
+            for counts in both:
+                key: Key = topic.topic_name, getattr(counts, "channel_name", "")
+                trend = trends[key] = self._trends.get(key) or Trend()
+                trend.add(counts.depth, flows.get(key))
+                self._rows.append(TopRow(*key, counts, flows.get(key, Flow()), trend, lonely[key]))
+        self._trends = trends  # without nodes that are gone
+
+    def press(self, key: str) -> bool:
+        """Handle a key; False: quit."""
+        if self.typing:
+            self._type(key)
+        elif self.helping:
+            self.helping = False
+        elif key in ("q", "Q"):
+            return False
+        elif heading := next((heading for heading, order in ORDERS.items() if order.key == key), None):
+            self.order, self.reverse = heading, False
+            self._to_first()
+        else:
+            self._command(key)
+        return True
+
+    def _type(self, key: str) -> None:
+        match key:
+            case "enter":
+                self.typing = False
+            case "escape":
+                self.typing, self.needle = False, ""
+            case "backspace":
+                self.needle = self.needle[:-1]
+            case _ if len(key) == 1 and len(self.needle) < 64:
+                self.needle += key
+        self._to_first()
+
+    def _to_first(self) -> None:
+        self._index = self._moved = 0
+        self._selected = None
+
+    def _current(self) -> object:
+        return self._shown[self._index] if self._index < len(self._shown) else None
+
+    def action(self, key: str) -> tuple[str, ...]:
+        """The gnsqadmin command of a key for the row at the cursor: its words, then the names; empty for none."""
+        row = self._current()
+        if self.typing or self.helping or not isinstance(row, TopRow):
+            return ()
+        names = (row.topic, row.channel) if row.channel else (row.topic,)
+        noun = "channel" if row.channel else "topic"
+        pause = "unpause" if row.counts.paused else "pause"
+        words = {"p": f"{noun} {pause}", "E": f"{noun} empty", "D": f"{noun} delete", "P": "peek"}
+        if key == "T":
+            return ("tail", row.topic)
+        return (words[key], *names) if key in words else ()
+
+    def _command(self, key: str) -> None:
+        match key:
+            case "R":
+                self.reverse = not self.reverse
+            case "/":
+                self.typing = True
+            case "escape":
+                if any(self.within):  # what Enter came from
+                    self.subject = "channel" if self.subject == CONSUMER else "topic"
+                    self.within = ("", "")
+                else:
+                    self.needle = ""
+                self._to_first()
+            case "enter":
+                if isinstance(row := self._current(), TopRow):
+                    self.within = (row.topic, row.channel)
+                    self.subject = CONSUMER if row.channel else "channel"
+                    self._to_first()
+            case "tab":
+                shown = "channel" if self.subject == CONSUMER else self.subject
+                self.subject, self.within = SUBJECTS[(SUBJECTS.index(shown) + 1) % len(SUBJECTS)], ("", "")
+                self._to_first()
+            case "?" | "h":
+                self.helping = True
+            case " ":
+                self.held = not self.held
+            case "+":
+                self.interval = min(60.0, self.interval * 2)
+            case "-":
+                self.interval = max(0.25, self.interval / 2)
+            case "up" | "down" | "page up" | "page down":
+                step = 1 if key in ("up", "down") else self._page
+                self._moved += step if key.endswith("down") else -step
+            case "home":
+                self._moved = -1 << 30
+            case "end":
+                self._moved = 1 << 30
+
+    def blocks(self, width: int, height: int) -> tuple[list[Line], Table, Line]:
+        """The header, the table with as many rows as fit on `lines`, and the last line."""
+        head = self._head()
+        if self.helping:
+            table = Table((Column("key", "key", tone=Tone.STRONG), Column("meaning", "what it does")), [*HELP])
+            return head, table, Line.of("any key returns", Tone.FAINT)
+        self._page = room = max(1, height - len(head) - 4)  # a blank line, headings, a rule and the last line
+        table = self._table()
+        self._move_to(table.rows, room)
+        bars = 16 if width >= 120 else 8 if width >= 90 else 6
+        shown = table.rows[self._offset : self._offset + room]
+        table.rows = [self._cells(row, bars) if isinstance(row, TopRow) else row for row in shown]
+        return head, table, self._foot(len(self._shown), len(shown))
+
+    def _move_to(self, rows: Sequence[object], room: int) -> None:
+        """Put the cursor where it belongs among new rows, of which `room` are displayed."""
+        names = [_name_of(row) for row in rows]
+        if self._selected in names:
+            self._index = names.index(self._selected)
+        if self._moved:
+            self._index = max(0, min(self._index + self._moved, len(names) - 1))
+            self._selected, self._moved = names[self._index] if names else None, 0
+        self._index = max(0, min(self._index, len(names) - 1))
+        self._shown = list(rows)
+        self._offset = max(0, min(self._offset, len(names) - room), self._index - room + 1)
+        self._offset = min(self._offset, self._index)
+        self.cursor = self._index - self._offset
+
+    def _head(self) -> list[Line]:
+        totals = self._totals
+        errors = errors_of(self._answers)
+        nodes = plural(len(self._answers), "node")
+        up = (f"{len(self._answers) - len(errors)} of {nodes}", Tone.BAD) if errors else (nodes, Tone.GOOD)
+        summary = (
+            f"  in {units.compact_rate(self._flow.ingress)}/s  out {units.compact_rate(self._flow.egress)}/s"
+            f"  depth {units.compact(totals.depth)}  in flight {units.compact(totals.in_flight_count)}"
+            f"  {plural(totals.topic_count, 'topic')}  {plural(totals.channel_count, 'channel')}"
+        )
+        title = ("gnsqadmin top ", Tone.STRONG), (time.strftime("%H:%M:%S"), Tone.FAINT), ("  ", Tone.PLAIN)
+        health = {address: answer.health for address, answer in values_of(self._answers).items()}
+        ill = [f"nsqd at {address}: {state}" for address, state in health.items() if state != "OK"]
+        troubles = [*map(str, self.troubles), *map(str, errors), *ill]
+        if (more := len(troubles) - 3) > 0:
+            troubles[3:] = [f"and {more} more: Tab shows the nodes"]
+        return [Line((*title, up, (summary, Tone.PLAIN))), *(Line.of(text, Tone.BAD) for text in troubles)]
+
+    def _foot(self, count: int, shown: int) -> Line:
+        if self.typing:
+            return Line(((f"only names with: {self.needle}", Tone.STRONG), ("█", Tone.PLAIN)))
+        parts = [f"{plural(count, self.subject)} by {self.order}"]
+        if self.subject in ("node", CONSUMER):
+            parts = [plural(count, self.subject)]
+        elif self.reverse:
+            parts[0] += ", reversed"
+        if any(self.within):
+            parts[0] += f" of {'/'.join(filter(None, self.within))}"
+        if shown < count:
+            parts.append(f"{self._offset + 1:,}-{self._offset + shown:,}")
+        if self.needle:
+            parts.append(f"with {self.needle!r}")
+        parts.append("held" if self.held else f"every {self.interval:g} s")
+        keys = "   q quit  ? help  Tab view  Enter open  p pause  P peek  T tail  E empty  D delete  / filter"
+        return Line(((" · ".join(parts), Tone.STRONG if self.held or self.needle else Tone.PLAIN), (keys, Tone.FAINT)))
+
+    def _table(self) -> Table:
+        seen = Snapshot(self._answers, [])
+        if self.subject == CONSUMER:
+            table = stat_tables.client_table(seen, with_places=False, of=self.within)
+            asked = all(one.clients is not None for node in seen.nodes.values() for _, one in node.channels())
+            table.empty = "No consumers." if asked else "asking"
+            return table
+        if self.subject != "node":
+            return self._row_table()
+        rows = stat_tables.node_rows(seen)
+        for address, flow in self._node_flows.items():
+            rows[address].ingress_rate, rows[address].egress_rate = flow.ingress, flow.egress
+        table = stat_tables.node_table(seen, rows, ("daemon", *stat_tables.LISTING))
+        table.total = None  # the first line has the sums
+        return table
+
+    def _row_table(self) -> Table:
+        of_channels = self.subject == "channel"
+        needle = self.needle.lower()
+        rows = [row for row in self._rows if bool(row.channel) == of_channels and self.within[0] in ("", row.topic)]
+        rows = [row for row in rows if needle in row.channel.lower() or needle in row.topic.lower()]
+        rows.sort(key=lambda row: (row.channel, row.topic))
+        rows.sort(key=ORDERS[self.order].value, reverse=self.order != "name")
+        if self.reverse:
+            rows.reverse()
+        columns = _CHANNEL_COLUMNS if of_channels else _TOPIC_COLUMNS
+        return Table(columns, list(rows), empty="Nothing to show." if self._answers else "asking")  # type: ignore[arg-type]
+
+    def _cells(self, row: TopRow, bars: int) -> list[object]:
+        trouble, tone = row.trouble()
+        seconds = row.trend.drain_seconds()
+        if not row.counts.depth or row.trend.flow is None:
+            drain = Cell("", None)
+        elif seconds is None or seconds > 100 * 86400:
+            drain = Cell("never", Tone.BAD if row.flow.ingress else Tone.NOTE)
+        else:
+            drain = Cell(units.duration(seconds) if seconds >= 1 else "<1s", None)
+        cells: list[object] = [Cell(row.channel or row.topic, tone)]
+        if row.channel:
+            cells.append(row.topic)
+        # As many messages as leave in a second, or ten, are a flat line.
+        least = max(_FLAT, row.trend.flow.egress if row.trend.flow else 0.0)
+        trend = units.sparkline(list(row.trend.depths)[-bars:], least * 8).rjust(bars)
+        cells += [row.counts.depth, row.flow.ingress, row.flow.egress, drain, trend]
+        if isinstance(row.counts, ChannelStats):
+            cells += [row.counts.in_flight_count, row.counts.deferred_count]
+            cells += [row.flow.requeues, row.flow.timeouts, row.counts.client_count]
+        return [*cells, Cell(trouble, tone)]
+
+
+_FLOWS = (
+    Column("depth", "depth", form=Form.COUNT, keep=ALWAYS),
+    Column("ingress_rate", "in/s", form=Form.RATE, keep=8),
+    Column("egress_rate", "out/s", form=Form.RATE, keep=8),
+    Column("drain", "drain", keep=7),
+    Column("trend", "trend", keep=6, tone=Tone.NODE),
+)
+_TROUBLE = Column("trouble", "", keep=7)
+_TOPIC_COLUMNS = (Column("topic", "topic"), *_FLOWS, _TROUBLE)
+_CHANNEL_COLUMNS = (
+    Column("channel", "channel"),
+    Column("topic", "topic", keep=ALWAYS, tone=Tone.STRONG),
+    *_FLOWS,
+    Column("in_flight_count", "in flight", "inflt", Form.COUNT, keep=7),
+    Column("deferred_count", "deferred", "def", Form.COUNT, keep=2),
+    Column("requeue_rate", "req/s", form=Form.RATE, keep=4),
+    Column("timeout_rate", "t-o/s", form=Form.RATE, keep=5, tone=Tone.NOTE),
+    Column("client_count", "clients", "cl", Form.COUNT, keep=ALWAYS),
+    _TROUBLE,
+)
+
+
+def _name_of(row: object) -> object:
+    """What a row stays the same by, in two displays."""
+    if isinstance(row, TopRow):
+        return row.topic, row.channel
+    assert isinstance(row, list)
+    return [as_json(cell) for cell in row[:3]]  # a node's address and state; a consumer's name, node and address
 
 
 @command(
-    "top",
     examples="""
         gnsqadmin top
         gnsqadmin top --lookupd-http-address lookup.example:4161 --sort trouble
         gnsqadmin top --filter orders --interval 5
-    """,
+    """
 )
-@option("--interval", type=Duration(60), default="1", help="Interval between updates.")
-@option(
-    "--sort",
-    "order",
-    type=click.Choice([order.heading for order in ORDERS]),
-    default=ORDERS[0].heading,
-    help="Initial sort column.",
-)
-@option("--filter", "needle", default="", metavar="TEXT", help="Show only names that contain this text.")
-@option("--show", "subject", type=click.Choice(SUBJECTS), default=SUBJECTS[0], help="Initial view.")
-def top(settings: ClusterSettings, interval: float, order: str, needle: str, subject: str) -> None:
+def top(
+    settings: ClusterSettings,
+    interval: float = option("Interval between updates.", duration(60), default="1"),
+    order: str = option("Initial sort column.", click.Choice([*ORDERS]), "--sort", default="depth"),
+    needle: str = option("Show only names that contain this text.", None, "--filter", default="", metavar="TEXT"),
+    subject: str = option("Initial view.", click.Choice(SUBJECTS), "--show", default=SUBJECTS[0]),
+) -> None:
     """Watch the queues on a full screen: rates, trends, drain times and problems.
 
     Keys sort and filter, and show the consumers of a channel. They also pause, empty, delete, peek at or tail the
@@ -46,7 +518,6 @@ def top(settings: ClusterSettings, interval: float, order: str, needle: str, sub
     commands = Commands(settings)
     with Screen() as screen:
         watcher = Watcher(settings.cluster(), interval)
-        watcher.start()
         started = time.monotonic()
         due = 0.0
         try:
@@ -74,4 +545,4 @@ def top(settings: ClusterSettings, interval: float, order: str, needle: str, sub
                     return
                 watcher.interval, watcher.clients = view.interval, view.subject == CONSUMER
         finally:
-            watcher.stop()
+            watcher.stopped.set()

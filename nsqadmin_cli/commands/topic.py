@@ -1,70 +1,95 @@
 """`gnsqadmin topic show`, `create`, `pause`, `unpause`, `empty`, `delete` and `tombstone`."""
 
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import click
 
-from nsqadmin_cli import stat_tables
-from nsqadmin_cli.api import Nsqd, Producer, located
-from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.command import command, option
-from nsqadmin_cli.errors import AdminError, NotFound
+from nsqadmin_cli import operations, stat_tables
+from nsqadmin_cli.api import Nsqd, expecting, located
+from nsqadmin_cli.cluster import Cluster, errors_of, values_of
+from nsqadmin_cli.command import argument, command, flag
 from nsqadmin_cli.http_client import NodeError, Refused
-from nsqadmin_cli.operations import (
-    Operation,
-    Outcome,
-    Result,
-    Work,
-    do_on_nodes,
-    do_planned,
-    is_listed,
-    lookupd_only_option,
-    operate,
-    operation_command,
-    pattern_command,
-    plan_for_nodes,
-)
+from nsqadmin_cli.operations import Operation, lookupd_only_option, operate, operation_command, pattern_command
 from nsqadmin_cli.output import Confirm, Output, not_found, report
-from nsqadmin_cli.snapshot import Snapshot, no_such, take_snapshot
-from nsqadmin_cli.table import Block, Cell, Grid, Line, Tone, as_json
-from nsqadmin_cli.units import plural, printable
+from nsqadmin_cli.snapshot import no_such, take_snapshot
+from nsqadmin_cli.table import Block, Cell, Form, Grid, Line, Tone, as_json, column, described, table_of
+from nsqadmin_cli.units import plural
+
+
+@dataclass(slots=True)
+class RetentionRow:
+    """The messages that a node keeps of a topic, so that channels can be rewound."""
+
+    address: str = column("node", key="node", tone=Tone.NODE)
+    bytes: int = column("at most", form=Form.BYTES, help="limit of finished messages")
+    time: float | None = column("for at most", form=Form.DURATION, help="limit in seconds, or null")
+    messages: int = column("messages", form=Form.COUNT)
+    since: float | None = column("since", form=Form.TIME, help="unix seconds when the first was published, or null")
 
 
 @command(
-    "show",
     examples="""
         gnsqadmin topic show orders
         gnsqadmin topic show orders --lookupd-http-address lookup.example:4161
         gnsqadmin topic show orders --json | jq '.channels[] | {channel_name, depth}'
     """,
-    document="""
+    document=(
+        """
         topic_name, depth, backend_depth, message_count, message_bytes, paused (on
         any node), e2e_processing_latency, channels: summed over nodes
         nodes    list: address, error (null, or why it has no numbers), found (whether
                  an nsqlookupd sends consumers there; null without nsqlookupds),
                  topic (the keys above, or null where the node does not have it)
-    """,
+        """,
+        described("kept", "list, of nodes that keep messages for a rewind", RetentionRow),
+    ),
 )
 def show(cluster: Cluster, output: Output, topic: str) -> int:
     """Show one topic: its counts, nodes and channels.
 
     With nsqlookupds, a node is marked if they do not return it to consumers: the topic is tombstoned there, or the node
-    is not registered.
+    is not registered. If gnsqd keeps the messages of the topic for a rewind, a table shows how many, and the limits.
     """
     seen = take_snapshot(cluster, topic=topic)
     found, errors = _found(cluster, topic)
     if topic not in seen.topic_shares:
-        known = found is not None and not errors and is_listed(cluster, topic)
-        more = ", but nsqlookupd still lists it: gnsqadmin topic delete removes it there"
-        if known:
-            raise not_found(f"the topic {topic}{more}", seen.errors)
+        if found is not None and not errors and operations.is_listed(cluster, topic):
+            more = "but nsqlookupd still lists it: gnsqadmin topic delete removes it there"
+            raise not_found(f"the topic {topic}, {more}", seen.errors)
         raise no_such(cluster, [*seen.errors, *errors], topic)
-    output.show(
-        lambda: _document(seen, topic, found),
-        lambda: _blocks(seen, topic, found),
-        lambda: stat_tables.share_table(seen, seen.topic_shares[topic], seen.totals.topics[0]),
+    whole, shares = seen.totals.topics[0], seen.topic_shares[topic]
+    facts = {"topic": Cell(topic, Tone.STRONG), **stat_tables.topic_facts(whole, shares)}
+    if lost := [str(address) for address in shares if found is not None and str(address) not in found]:
+        facts["not found"] = Cell(f"nsqlookupd does not send consumers to {', '.join(lost)}", Tone.NOTE)
+    channels = stat_tables.channel_table(seen, with_topic=False)
+    channels.empty = "No channels: messages are queued in the topic until there is one."
+    count = Line.of(plural(len(channels.rows), "channel"), Tone.STRONG)
+    nodes = stat_tables.share_documents(
+        seen, shares, "topic", found=lambda at: None if found is None else str(at) in found
     )
-    return report([*seen.errors, *errors])
+    table = stat_tables.share_table(seen, shares, whole)
+    kept, failures = _retention(cluster, topic, [Nsqd(address, cluster.http) for address in shares])
+    blocks: list[Block] = [Grid.of(facts), table, count, channels]
+    if kept:
+        blocks += [Line.of("Kept for a rewind", Tone.STRONG), table_of(RetentionRow, kept, total="all")]
+    output.show({**as_json(whole), "nodes": nodes, "kept": kept}, blocks, table)
+    return report([*seen.errors, *errors, *failures])
+
+
+def _retention(cluster: Cluster, topic: str, nodes: list[Nsqd]) -> tuple[list[RetentionRow], list[NodeError]]:
+    """What these nodes keep, without nodes that keep nothing or cannot; and errors of nodes that did not answer."""
+
+    @expecting("a retention")
+    def read(node: Nsqd, data: Any) -> RetentionRow:
+        limits = int(data["bytes"]), int(data["time"]) / 1e9 or None
+        since = None if data["since"] is None else int(data["since"]) / 1e9
+        return RetentionRow(str(node), *limits, int(data["messages"]), since)
+
+    asked = cluster.ask(lambda node: node.ask("/topic/retention", partial(read, node), {"topic": topic}), nodes)
+    errors = [error for error in errors_of(asked) if not isinstance(error, Refused)]
+    return [row for row in values_of(asked).values() if row.bytes], errors
 
 
 def _found(cluster: Cluster, topic: str) -> tuple[set[str] | None, list[NodeError]]:
@@ -81,46 +106,22 @@ def _found(cluster: Cluster, topic: str) -> tuple[set[str] | None, list[NodeErro
     return found, errors
 
 
-def _blocks(seen: Snapshot, topic: str, found: set[str] | None) -> list[Block]:
-    whole = seen.totals.topics[0]
-    shares = seen.topic_shares[topic]
-    facts = Grid([[Cell("topic", Tone.FAINT), Cell(topic, Tone.STRONG)]])
-    facts.rows += stat_tables.topic_facts(whole, shares)
-    lost = [str(address) for address in shares if found is not None and str(address) not in found]
-    if lost:
-        text = f"nsqlookupd does not send consumers to {', '.join(lost)}"
-        facts.rows.append([Cell("not found", Tone.FAINT), Cell(text, Tone.NOTE)])
-    blocks: list[Block] = [facts, stat_tables.share_table(seen, shares, whole)]
-    channels = stat_tables.channel_table(seen, with_topic=False)
-    channels.empty = "No channels: messages are queued in the topic until there is one."
-    return [*blocks, Line.of(plural(len(channels.rows), "channel"), Tone.STRONG), channels]
-
-
-def _document(seen: Snapshot, topic: str, found: set[str] | None) -> dict[str, Any]:
-    nodes = stat_tables.share_documents(
-        seen, seen.topic_shares[topic], "topic", found=lambda at: None if found is None else str(at) in found
-    )
-    return {**as_json(seen.totals.topics[0]), "nodes": nodes}
-
-
 @operation_command(
-    "create",
     examples="""
         gnsqadmin topic create orders
         gnsqadmin topic create orders --nsqd-http-address a.example:4151 --nsqd-http-address b.example:4151
         gnsqadmin topic create orders --lookupd-only --lookupd-http-address lookup.example:4161
-    """,
+    """
 )
-@lookupd_only_option
-def create(cluster: Cluster, output: Output, topic: str, lookupd_only: bool) -> int:
+def create(cluster: Cluster, output: Output, topic: str, lookupd_only: bool = lookupd_only_option) -> int:
     """Create a topic on all nodes and at nsqlookupds.
 
     Publishing creates a topic automatically. Create it explicitly to add channels or pause it before the first message.
     """
-    return operate(cluster, output, Operation("create", topic), lookupd_only=lookupd_only)
+    return operate(cluster, output, Operation("create", topic, lookupd_only=lookupd_only))
 
 
-@pattern_command("pause", examples="gnsqadmin topic pause orders\ngnsqadmin topic pause 'orders*'")
+@pattern_command(examples="gnsqadmin topic pause orders\ngnsqadmin topic pause 'orders*'")
 def pause(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> int:
     """Stop a topic from passing messages to its channels.
 
@@ -130,22 +131,26 @@ def pause(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> int
     return operate(cluster, output, Operation("pause", topic), confirm)
 
 
-@pattern_command("unpause", examples="gnsqadmin topic unpause orders\ngnsqadmin topic unpause orders --json")
+@pattern_command(examples="gnsqadmin topic unpause orders\ngnsqadmin topic unpause orders --json")
 def unpause(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> int:
     """Let a paused topic pass messages to its channels again."""
     return operate(cluster, output, Operation("unpause", topic), confirm)
 
 
 @pattern_command(
-    "empty",
     examples="""
         gnsqadmin topic empty orders --dry-run
         gnsqadmin topic empty orders --with-channels
         gnsqadmin topic empty orders --yes --nsqd-http-address a.example:4151
-    """,
+    """
 )
-@option("--with-channels", is_flag=True, help="Also empty all its channels.")
-def empty(cluster: Cluster, output: Output, confirm: Confirm, topic: str, with_channels: bool) -> int:
+def empty(
+    cluster: Cluster,
+    output: Output,
+    confirm: Confirm,
+    topic: str,
+    with_channels: bool = flag("Also empty all its channels."),
+) -> int:
     """Discard the messages in a topic's own queue.
 
     A topic has such messages if it is paused or has no channel. Its channels keep their messages; see also gnsqadmin
@@ -155,12 +160,11 @@ def empty(cluster: Cluster, output: Output, confirm: Confirm, topic: str, with_c
 
 
 @pattern_command(
-    "delete",
     examples="""
         gnsqadmin topic delete orders --dry-run
         gnsqadmin topic delete orders --lookupd-http-address lookup.example:4161
         gnsqadmin topic delete orders --yes --nsqd-http-address a.example:4151
-    """,
+    """
 )
 def delete(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> int:
     """Delete a topic with its channels and all messages.
@@ -172,23 +176,18 @@ def delete(cluster: Cluster, output: Output, confirm: Confirm, topic: str) -> in
 
 
 @operation_command(
-    "tombstone",
     examples="""
         gnsqadmin topic tombstone orders a.example:4151 --lookupd-http-address lookup.example:4161
         gnsqadmin topic tombstone orders a.example:4151 --delete --lookupd-http-address lookup.example:4161
-    """,
-)
-@click.argument("node")
-@option(
-    "--delete", "with_delete", is_flag=True, help="Also delete the topic on the node, as nsqadmin's Tombstone does."
+    """
 )
 def tombstone(
     cluster: Cluster,
     output: Output,
     confirm: Confirm,
     topic: str,
-    node: str,
-    with_delete: bool,
+    node: str = argument(),
+    with_delete: bool = flag("Also delete the topic on the node, as nsqadmin's Tombstone does.", "--delete"),
 ) -> int:
     """Hide one node from the consumers of a topic.
 
@@ -201,41 +200,4 @@ def tombstone(
     """
     if not cluster.lookupds:
         raise click.UsageError("tombstones are kept by nsqlookupd: give it by --lookupd-http-address.")
-    found = _find(cluster.producers(), node, topic)
-    operation = Operation("delete", topic)
-    nodes = [_node(cluster, found)] if with_delete else []
-    hidden = [Outcome(lookupd, Result.PLANNED) for lookupd in cluster.lookupds]
-    work = Work(operation, plan_for_nodes(cluster, operation, nodes), hidden, "tombstone")
-    errors = cluster.lookupd_errors
-    if not confirm.dry_run:
-        if with_delete:
-            Work(operation, work.nodes, ()).confirm(confirm)
-        do_planned(cluster, hidden, lambda lookupd: lookupd.tombstone(topic, found.name))
-        do_on_nodes(cluster, operation, work.nodes)
-    work.show(output, dry_run=confirm.dry_run)
-    return report([*errors, *work.failures(errors)])
-
-
-def _find(producers: list[Producer], node: str, topic: str) -> Producer:
-    """The node with this name, which must have the topic; NotFound."""
-    matching = [producer for producer in producers if node in _names(producer)]
-    if not matching:
-        known = ", ".join(one.name for one in producers) or "none"
-        raise NotFound(f"nsqlookupd does not list the node {printable(node)}; it lists: {printable(known, 1000)}")
-    if topic not in matching[0].topics:
-        raise NotFound(f"the node {printable(node)} has not registered the topic {topic} at nsqlookupd")
-    return matching[0]
-
-
-def _node(cluster: Cluster, producer: Producer) -> Nsqd:
-    try:
-        return Nsqd(producer.http_address, cluster.http)
-    except ValueError as error:
-        raise AdminError(f"nsqlookupd lists a node at {error}") from None
-
-
-def _names(producer: Producer) -> set[str]:
-    """The names of a node."""
-    return {producer.name} | {
-        name for address, _ in located([producer]) for name in (str(address), f"http://{address}")
-    }
+    return operations.plan_tombstone(cluster, topic, node, with_delete=with_delete).run(cluster, output, confirm)

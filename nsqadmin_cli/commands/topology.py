@@ -8,15 +8,16 @@ from typing import Any, TextIO
 import click
 
 from gnsqd.names import is_ephemeral, is_valid_name
-from nsqadmin_cli.api import Nsqd
+from nsqadmin_cli.api import NodeStats, Nsqd
 from nsqadmin_cli.cluster import Cluster, errors_of
-from nsqadmin_cli.command import command
+from nsqadmin_cli.command import argument, command
 from nsqadmin_cli.errors import AdminError, ExitCode
 from nsqadmin_cli.output import Confirm, Output, report
-from nsqadmin_cli.snapshot import Snapshot, take_snapshot
+from nsqadmin_cli.snapshot import Snapshot, by_key, take_snapshot
 from nsqadmin_cli.table import ALWAYS, Tone, column, described, table_of
 from nsqadmin_cli.units import plural, printable
 
+file_argument = argument(click.File(encoding="utf-8"))
 Entry = tuple[str, str]  # topic, and channel or "" for the topic itself
 
 
@@ -27,15 +28,14 @@ class Difference:
     topic: str = column("topic", tone=Tone.STRONG)
     channel: str = column("channel", null=True, keep=ALWAYS, help="null for the topic itself")
     node: str = column("node", keep=ALWAYS, tone=Tone.NODE)
-    difference: object = column("difference", keep=ALWAYS, help="missing, extra, paused, unpaused or failed: ...")
+    difference: str = column("difference", keep=ALWAYS, help="missing, extra, paused or unpaused")
 
 
 @command(
-    "export",
     examples="""
         gnsqadmin topology export > topology.ndjson
         gnsqadmin topology export --lookupd-http-address lookup.example:4161 | ssh b gnsqadmin topology import -
-    """,
+    """
 )
 def export(cluster: Cluster) -> int:
     """Print the topics and channels of all nodes, one JSON document per line.
@@ -44,21 +44,23 @@ def export(cluster: Cluster) -> int:
     topics and channels are left out.
     """
     seen = take_snapshot(cluster)
-    for (topic, channel), paused in sorted(_topology(seen).items()):
+    found: dict[Entry, bool] = {}
+    for node in seen.nodes.values():
+        for entry, paused in _topology(node).items():
+            found[entry] = paused and found.get(entry, True)
+    for (topic, channel), paused in sorted(found.items()):
         click.echo(json.dumps({"topic": topic, "channel": channel or None, "paused": paused}))
     return report(seen.errors)
 
 
 @command(
-    "diff",
     examples="""
         gnsqadmin topology diff topology.ndjson
         gnsqadmin topology diff topology.ndjson --json | jq '.differences[] | select(.difference == "missing")'
     """,
     document=described("differences", "list, by topic and channel", Difference),
 )
-@click.argument("file", type=click.File(encoding="utf-8"))
-def diff(cluster: Cluster, output: Output, file: TextIO) -> int:
+def diff(cluster: Cluster, output: Output, file: TextIO = file_argument) -> int:
     """Compare the topics and channels of each node with a file; exit code 1 if they differ.
 
     "extra" is what a node has and the file does not. "paused" and "unpaused" are the states of the node.
@@ -66,20 +68,18 @@ def diff(cluster: Cluster, output: Output, file: TextIO) -> int:
     expected = _read(file)
     seen = take_snapshot(cluster)
     found = list(_differences(seen, expected))
-    output.show(lambda: {"differences": found}, lambda: [table_of(Difference, found, empty="No differences.")])
+    output.show({"differences": found}, [table_of(Difference, found, empty="No differences.")])
     return max(report(seen.errors), ExitCode.FAILED if found else ExitCode.OK)
 
 
 @command(
-    "import",
     examples="""
         gnsqadmin topology import topology.ndjson --dry-run
         gnsqadmin topology import topology.ndjson --yes --nsqd-http-address b.example:4151
     """,
     document=described("differences", "list of what was changed", Difference),
 )
-@click.argument("file", type=click.File(encoding="utf-8"))
-def import_(cluster: Cluster, output: Output, confirm: Confirm, file: TextIO) -> int:
+def import_(cluster: Cluster, output: Output, confirm: Confirm, file: TextIO = file_argument) -> int:
     """Create the missing topics and channels of a file on every node, and pause or unpause them as in the file.
 
     The changes are shown, and made after confirmation. Nothing is deleted: topics and channels that are not in the file
@@ -95,40 +95,26 @@ def import_(cluster: Cluster, output: Output, confirm: Confirm, file: TextIO) ->
     errors: list[AdminError] = list(seen.errors)
     if not confirm.dry_run:
         todo = {address: [one for one in found if one.node == str(address)] for address in seen.nodes}
-        nodes_to_change = [Nsqd(address, cluster.http) for address, changes in todo.items() if changes]
-        errors += errors_of(cluster.ask(lambda node: _apply(node, todo[node.address], expected), nodes_to_change))
-    output.show(lambda: {"differences": found}, lambda: [table_of(Difference, found, empty="Nothing to change.")])
+        changed = [Nsqd(address, cluster.http) for address, changes in todo.items() if changes]
+        errors += errors_of(cluster.ask(lambda node: _apply(node, todo[node.address], expected), changed))
+    output.show({"differences": found}, [table_of(Difference, found, empty="Nothing to change.")])
     return report(errors)
 
 
-def _topology(seen: Snapshot) -> dict[Entry, bool]:
-    """All topics and channels that stay, with whether they are paused on all nodes."""
-    found: dict[Entry, bool] = {}
-    for topic, shares in seen.topic_shares.items():
-        if not is_ephemeral(topic):
-            found[topic, ""] = all(share.paused for share in shares.values())
-    for (topic, channel), places in seen.channel_shares.items():
-        if not is_ephemeral(topic) and not is_ephemeral(channel):
-            found[topic, channel] = all(share.paused for share in places.values())
-    return found
+def _topology(node: NodeStats) -> dict[Entry, bool]:
+    """The topics and channels that stay, with whether they are paused."""
+    return {key: row.paused for key, row in by_key(node).items() if not any(map(is_ephemeral, key))}
 
 
 def _differences(seen: Snapshot, expected: dict[Entry, bool]) -> Iterator[Difference]:
     """In the order in which they can be changed: a topic before its channels."""
-    by_node = {address: _topology(Snapshot({address: node}, [])) for address, node in seen.nodes.items()}
-    for topic, channel in sorted({*expected, *(entry for found in by_node.values() for entry in found)}):
+    by_node = {address: _topology(node) for address, node in seen.nodes.items()}
+    for entry in sorted({*expected, *(entry for found in by_node.values() for entry in found)}):
         for address, found in by_node.items():
-            if (text := _difference(found.get((topic, channel)), expected.get((topic, channel)))) is not None:
-                yield Difference(topic, channel, str(address), text)
-
-
-def _difference(paused: bool | None, expected: bool | None) -> str | None:
-    """None for none; a state is None if it does not exist."""
-    if paused == expected:
-        return None
-    if expected is None:
-        return "extra"
-    return "missing" if paused is None else "paused" if paused else "unpaused"
+            paused = found.get(entry)
+            if paused != expected.get(entry):
+                state = "missing" if paused is None else "paused" if paused else "unpaused"
+                yield Difference(*entry, str(address), state if entry in expected else "extra")
 
 
 def _apply(node: Nsqd, changes: Sequence[Difference], expected: dict[Entry, bool]) -> None:

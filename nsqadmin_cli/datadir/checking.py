@@ -7,20 +7,11 @@ import enum
 import io
 import os
 import shlex
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gnsq_shared.directory import (
-    METADATA,
-    DataDirectory,
-    DueTimes,
-    Journal,
-    Plan,
-    Queue,
-    key_of,
-    make_plan,
-    read_due_times,
-)
+from gnsq_shared.directory import METADATA, DataDirectory, DueTimes, Journal, Plan, Queue, key_of, make_plan
 from gnsqd.errors import StorageError
 from gnsqd.log import Level, Logger
 from gnsqd.storage.disk.record import MIN_RECORD_SIZE, due_times_file_name, meta_file_name, segment_name
@@ -28,8 +19,10 @@ from gnsqd.storage.journal.replay import Replay
 from nsqadmin_cli.datadir.records import Gap, Record, describe_missing, read_data_file, read_queue
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.output import Advance
-from nsqadmin_cli.table import column
+from nsqadmin_cli.table import Block, Line, Paragraph, Tone, column
 from nsqadmin_cli.units import plural
+
+_MARGIN = 8  # columns before the text of a finding
 
 
 class Severity(enum.StrEnum):
@@ -47,6 +40,24 @@ class Finding:
     position: int | None = column("position", help="bytes; null: the whole file")
     text: str = column("text")
     command: str = column("command", null=True, help="or null", default="")
+
+    @property
+    def is_damage(self) -> bool:
+        return self.severity is Severity.DAMAGE
+
+
+def finding_blocks(findings: list[Finding]) -> Iterator[Block]:
+    """Each finding with its position, meaning and the command that repairs it."""
+    for finding in findings:
+        tone = Tone.BAD if finding.is_damage else Tone.NOTE
+        place = finding.file or finding.queue
+        if finding.position is not None:
+            place += f" at {finding.position:,}"
+        yield Line(((finding.severity.value.upper().ljust(_MARGIN), tone), (place, Tone.STRONG)))
+        yield Paragraph((" " * _MARGIN, Tone.PLAIN), finding.text)
+        if finding.command:
+            yield Line(((" " * (_MARGIN - 2) + "→ ", Tone.GOOD), (finding.command, Tone.NODE)))
+        yield Line()
 
 
 @dataclass
@@ -90,7 +101,7 @@ class Report:
     messages: int = 0
     bytes: int = 0
     held: int = 0
-    files: dict[int, Tally] = field(default_factory=dict)
+    files: dict[int, Tally] = field(default_factory=lambda: defaultdict(Tally))
     findings: list[Finding] = field(default_factory=list)
     needs_repair: bool = False
 
@@ -99,19 +110,26 @@ class Report:
 
     @property
     def damaged(self) -> bool:
-        return any(finding.severity is Severity.DAMAGE for finding in self.findings)
+        return any(finding.is_damage for finding in self.findings)
+
+    @property
+    def lost(self) -> int:
+        """Bytes that hold no whole message."""
+        return sum(tally.lost for tally in self.files.values())
 
 
+@dataclass(frozen=True)
 class Checker:
     """Checks a directory. `running`: a daemon uses it, so meta files are older than data files."""
 
-    def __init__(self, found: DataDirectory, *, running: bool, max_msg_size: int, advance: Advance | None) -> None:
-        self._found = found
-        self._running = running
-        self._max_msg_size = max_msg_size
-        self._advance = advance
-        self._repair = f"gnsqadmin data repair {shlex.quote(found.path)}"
-        self._recover = f"gnsqadmin data recover-bad {shlex.quote(found.path)}"
+    _found: DataDirectory
+    _running: bool
+    _max_msg_size: int
+    _advance: Advance
+
+    @property
+    def _repair(self) -> str:
+        return shlex.join(["gnsqadmin", "data", "repair", self._found.path])
 
     def check_directory(self) -> Iterator[Finding]:
         """Problems that do not concern a queue."""
@@ -121,32 +139,32 @@ class Checker:
             text = f"{found.metadata_error}: nsqd {'starts without topics' if starts else 'does not start'}"
             yield Finding(Severity.DAMAGE, "", METADATA, None, text, self._repair)
         for name in found.others:
-            text = "this is not a data file, though it is named like one"
-            yield Finding(Severity.NOTE, "", name, None, text)
+            yield Finding(Severity.NOTE, "", name, None, "this is not a data file, though it is named like one")
         if found.temporary and not self._running:
             text = f"{plural(len(found.temporary), 'file')} that a killed nsqd left unfinished; gnsqd removes them"
             yield Finding(Severity.NOTE, "", found.temporary[0], None, text)
 
     def check(self, queue: Queue) -> Report:
         """Read a queue. AdminError if a file cannot be read."""
-        plan = make_plan(queue)
-        due_times = read_due_times(queue.due_times_path)
-        report = Report(queue, plan, due_times)
-        held = set(due_times.held)
-        tallies = report.files
-        for number, item in read_queue(queue, plan, self._max_msg_size, self._advance):
-            tally = tallies.get(number)
-            if tally is None:
-                tally = tallies[number] = Tally()
-            tally.add(item)
+        report = Report(queue, make_plan(queue), queue.read_due_times())
+        held = set(report.due_times.held)
+        for number, item in read_queue(queue, report.plan, self._max_msg_size, self._advance):
+            report.files[number].add(item)
             if held and isinstance(item, Record):
                 held.discard(key_of(item.payload))
-        report.messages = sum(tally.messages for tally in tallies.values())
-        report.bytes = sum(tally.bytes for tally in tallies.values())
+        report.messages = sum(tally.messages for tally in report.files.values())
+        report.bytes = sum(tally.bytes for tally in report.files.values())
         report.held = len(held)
         self._judge_files(report)
-        self._judge_meta(report)
-        self._judge_rest(report)
+        for severity, file, text in self._judge_meta(report):
+            report.needs_repair = True
+            report.add(severity, file, text, self._repair)
+        if queue.bad_due_times:
+            text = "due times were set aside: deferred messages may have been delivered early or be missing"
+            report.add(Severity.NOTE, f"{due_times_file_name(queue.name)}.bad", text)
+        if not self._found.is_listed(queue) and report.messages:
+            text = f"not in {METADATA}: its {plural(report.messages, 'message')} are unread until it is created again"
+            report.add(Severity.NOTE, "", text, f"{self._repair} --adopt-orphans" if "#" not in queue.name else "")
         for number in sorted(queue.bad):
             self._judge_bad(report, number)
         return report
@@ -169,54 +187,38 @@ class Checker:
             report.needs_repair = report.needs_repair or tally.broken
             report.add(Severity.DAMAGE, queue.file_name(number), text, command, tally.flaw_position)
 
-    def _judge_meta(self, report: Report) -> None:
-        queue, plan, meta = report.queue, report.plan, report.plan.meta
+    def _judge_meta(self, report: Report) -> Iterator[tuple[Severity, str, str]]:
+        """Severity, file and text of the problems that a repair corrects."""
+        queue, plan, meta, due_times = report.queue, report.plan, report.plan.meta, report.due_times
         name = meta_file_name(queue.name)
         if self._running:
             return  # it is written later than the files, and they are deleted as they are read
-        if meta is None:
-            if queue.numbers:
-                text = f"{plan.meta_error}: nsqd starts with an empty queue and overwrites it, gnsqd delivers all again"
-                self._add(report, Severity.DAMAGE, name, text)
-            elif queue.has_meta:
-                self._add(report, Severity.NOTE, name, f"{plan.meta_error}; the queue is empty")
-            return
-        if plan.missing:
-            self._add(
-                report, Severity.DAMAGE, name, f"{describe_missing(queue, plan)}, and the messages in it are lost"
-            )
-        size = queue.numbers.get(meta.write_file, 0)
-        later = [number for number in plan.numbers if number > meta.write_file]
-        if size > meta.write_pos:
-            text = "older than the data files, as after a kill; nsqd reads these to their end"
-            self._add(report, Severity.NOTE, name, text)
-        elif size < meta.write_pos and meta.write_file in queue.numbers:
-            text = f"specifies {plural(meta.write_pos - size, 'byte')} more than {queue.file_name(meta.write_file)} has"
-            self._add(report, Severity.DAMAGE, name, text)
-        elif later:
-            text = f"does not list {queue.file_name(later[0])}: nsqd overwrites it, gnsqd reads it"
-            self._add(report, Severity.DAMAGE, name, text)
-        elif meta.depth != report.messages and not plan.missing and not report.needs_repair:
-            text = f"specifies {meta.depth:,} messages, but there are {report.messages:,}; nsqd corrects it at the end"
-            self._add(report, Severity.NOTE, name, text)
-        if plan.read:
-            text = f"{plural(len(plan.read), 'file')} from before the read position, which is no longer read"
-            self._add(report, Severity.NOTE, queue.file_name(plan.read[0]), text)
-
-    def _judge_rest(self, report: Report) -> None:
-        queue, due_times = report.queue, report.due_times
-        name = due_times_file_name(queue.name)
-        if due_times.size > due_times.end and not self._running:
-            lost = due_times.size - due_times.end
+        if meta is None and queue.numbers:
+            text = f"{plan.meta_error}: nsqd starts with an empty queue and overwrites it, gnsqd delivers all again"
+            yield Severity.DAMAGE, name, text
+        elif meta is None and queue.has_meta:
+            yield Severity.NOTE, name, f"{plan.meta_error}; the queue is empty"
+        elif meta is not None:
+            if plan.missing:
+                yield Severity.DAMAGE, name, f"{describe_missing(queue, plan)}, and the messages in it are lost"
+            size, last = queue.numbers.get(meta.write_file, 0), queue.file_name(meta.write_file)
+            later = [number for number in plan.numbers if number > meta.write_file]
+            if size > meta.write_pos:
+                yield Severity.NOTE, name, "older than the data files, as after a kill; nsqd reads these to their end"
+            elif size < meta.write_pos and meta.write_file in queue.numbers:
+                yield Severity.DAMAGE, name, f"specifies {plural(meta.write_pos - size, 'byte')} more than {last} has"
+            elif later:
+                text = f"does not list {queue.file_name(later[0])}: nsqd overwrites it, gnsqd reads it"
+                yield Severity.DAMAGE, name, text
+            elif meta.depth != report.messages and not plan.missing and not report.needs_repair:
+                counts = f"{meta.depth:,} messages, but there are {report.messages:,}"
+                yield Severity.NOTE, name, f"specifies {counts}; nsqd corrects it at the end"
+            if plan.read:
+                text = f"{plural(len(plan.read), 'file')} from before the read position, which is no longer read"
+                yield Severity.NOTE, queue.file_name(plan.read[0]), text
+        if (lost := due_times.size - due_times.end) > 0:
             text = f"{plural(lost, 'byte')} cannot be read: deferred messages may be delivered early or be missing"
-            self._add(report, Severity.DAMAGE, name, text)
-        if queue.bad_due_times:
-            text = "due times were set aside: deferred messages may have been delivered early or be missing"
-            report.add(Severity.NOTE, f"{name}.bad", text)
-        if not self._found.is_listed(queue) and report.messages:
-            text = f"not in {METADATA}: its {plural(report.messages, 'message')} are unread until it is created again"
-            command = f"{self._repair} --adopt-orphans" if "#" not in queue.name else ""
-            report.add(Severity.NOTE, "", text, command)
+            yield Severity.DAMAGE, due_times_file_name(queue.name), text
 
     def _judge_bad(self, report: Report, number: int) -> None:
         queue = report.queue
@@ -230,13 +232,8 @@ class Checker:
         else:
             text = f"set aside for {tally.flaw}; {plural(tally.behind, 'message')} behind that can be recovered"
             severity = Severity.DAMAGE if tally.behind else Severity.NOTE
-            command = self._recover if tally.behind else ""
+            command = shlex.join(["gnsqadmin", "data", "recover-bad", self._found.path]) if tally.behind else ""
             report.add(severity, name, text, command, tally.flaw_position)
-
-    def _add(self, report: Report, severity: Severity, file: str, text: str) -> None:
-        """A problem that a repair corrects."""
-        report.needs_repair = True
-        report.add(severity, file, text, self._repair)
 
 
 _BEHIND_ALL = 1 << 62  # numbers of messages
@@ -244,8 +241,7 @@ _BEHIND_ALL = 1 << 62  # numbers of messages
 
 @dataclass
 class JournalReport:
-    """The state of a journal. `queues` has the number of messages of each queue in it; the topic's own queue has its
-    name."""
+    """The state of a journal. `queues` has the messages of each queue in it; the topic's own queue has its name."""
 
     journal: Journal
     queues: dict[str, int] = field(default_factory=dict)
@@ -257,15 +253,12 @@ class JournalReport:
 
     @property
     def damaged(self) -> bool:
-        return any(finding.severity is Severity.DAMAGE for finding in self.findings)
+        return any(finding.is_damage for finding in self.findings)
 
 
 def count_messages(journal: Journal) -> dict[str, int]:
-    """The number of messages of each queue in the journal; the topic's own queue has its name; AdminError.
-
-    The newest segment lists all queues, so the others are read only if a kill truncated it; messages lost to damage
-    count.
-    """
+    """The number of messages of each queue in the journal; the topic's own queue has its name; AdminError. The newest
+    segment lists all queues, so the others are read only if a kill truncated it; messages lost to damage count."""
     numbers = sorted(journal.numbers)
     replay = _replay(journal, numbers[-1:], complete=False)
     return _counts(journal, replay if replay.whole else _replay(journal, numbers))

@@ -4,18 +4,23 @@ nsqd abandons the rest of a file at an impossible record length. There usually a
 searches for the next header of a message (a time of this century and an id of 16 hexadecimal digits) behind a length
 that leads to another header or to the end. If the bytes between are one message with an impossible length, it is also
 read. Files may be written or deleted at the same time; a file is never kept in memory as a whole.
+
+Exported messages are in the format of `gnsqadmin save` and `load`.
 """
 
 import errno
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from gnsq_shared.directory import Plan, Queue, open_file, reason_of
-from gnsqd.storage.disk.record import LENGTH, MIN_RECORD_SIZE
-from nsqadmin_cli.errors import AdminError
+from gnsq_shared.directory import Plan, Queue, key_of, make_plan, open_file, read_held
+from gnsqd.storage.disk.record import LENGTH, MIN_RECORD_SIZE, decode_record
+from nsqadmin_cli.archive import ArchiveWriter
+from nsqadmin_cli.errors import AdminError, reason_of
+from nsqadmin_cli.message import Message
 from nsqadmin_cli.output import Advance
 from nsqadmin_cli.table import ALWAYS, Form, Tone, column
 
@@ -30,8 +35,7 @@ _MESSAGE_PATTERN = re.compile(rb"[\x0d-\x38].{9}[0-9a-f]{16}", re.DOTALL)
 
 
 class Record(NamedTuple):
-    """A message. `end` is behind it; `flaw` is the reason if nsqd treats it as damage: `too_large`, or its length was
-    damaged."""
+    """A message. `end` is behind it; `flaw` is the reason if nsqd treats it as damage: `too_large`, or a bad length."""
 
     position: int
     end: int
@@ -48,9 +52,8 @@ class Gap(NamedTuple):
     reason: str
 
 
-class DataFile:
-    """An open data file; `with` closes it. Calls `advance` with the number of bytes read. OSError if it is not a
-    file."""
+class DataFile(AbstractContextManager["DataFile"]):
+    """An open data file; `with` closes it. Calls `advance` with the number of bytes read. OSError if it is none."""
 
     def __init__(self, path: str, max_msg_size: int, advance: Advance | None = None) -> None:
         self._descriptor = open_file(path)
@@ -62,9 +65,6 @@ class DataFile:
         self._buffer = b""
         self._start = 0
 
-    def __enter__(self) -> "DataFile":
-        return self
-
     def __exit__(self, *error: object) -> None:
         os.close(self._descriptor)
 
@@ -72,11 +72,15 @@ class DataFile:
         """Everything from `start` on, in order, without gaps; OSError."""
         position = self._told = min(start, self.size)
         while position < self.size:
-            length = self._length(position)
+            field = self._at(position, LENGTH.size)
+            length: int = LENGTH.unpack(field)[0] if len(field) == LENGTH.size else -1
             end = position + LENGTH.size + length
             if MIN_RECORD_SIZE <= length <= self._max_size and end <= self.size:
                 payload = self._at(position + LENGTH.size, length)
-                if len(payload) == length and self._is_sound(position, end, payload):
+                # If nothing valid follows where the length indicates, the length may be damaged.
+                if len(payload) == length and (
+                    self._leads_on(end) or (_ID.match(payload, 10) and self._find(position + 1, end) >= end)
+                ):
                     yield Record(position, end, payload)
                     position = end
                     continue
@@ -84,10 +88,6 @@ class DataFile:
                 yield found
                 position = found.end
         self._tell(self.size)
-
-    def _is_sound(self, position: int, end: int, payload: bytes) -> bool:
-        """Whether the record ends where its length indicates. If nothing valid follows, the length may be damaged."""
-        return self._leads_on(end) or (bool(_ID.match(payload, 10)) and self._find(position + 1, end) >= end)
 
     def _pass(self, position: int, length: int) -> Iterator[Record | Gap]:
         """The content at `position`, where nsqd finds damage, up to the next message or the end."""
@@ -145,11 +145,6 @@ class DataFile:
             return position == self.size
         return LENGTH.unpack_from(head)[0] >= MIN_RECORD_SIZE and bool(_HEAD_PATTERN.match(head))
 
-    def _length(self, position: int) -> int:
-        field = self._at(position, LENGTH.size)
-        length: int = LENGTH.unpack(field)[0] if len(field) == LENGTH.size else -1
-        return length
-
     def _peek(self, position: int) -> bytes:
         """Matches a possible header of a record at any position."""
         offset = position - self._start
@@ -172,13 +167,6 @@ class DataFile:
             self._told = position
 
 
-class Found(NamedTuple):
-    """A record of a file, or damage in its place."""
-
-    number: int
-    item: Record | Gap
-
-
 @dataclass(slots=True)
 class Saved:
     """The messages of a queue that were saved; `lost_bytes` were unreadable."""
@@ -196,16 +184,17 @@ def describe_missing(queue: Queue, plan: Plan) -> str:
     return f"{name} is missing" if count == 1 else f"{name} and {count - 1:,} more files are missing"
 
 
-def read_queue(queue: Queue, plan: Plan, max_msg_size: int, advance: Advance | None = None) -> Iterator[Found]:
-    """All unread records; a file that was deleted meanwhile is skipped. AdminError if one cannot be read."""
+def read_queue(
+    queue: Queue, plan: Plan, max_msg_size: int, advance: Advance | None = None
+) -> Iterator[tuple[int, Record | Gap]]:
+    """All unread records, or damage, with the number of their file. A file deleted meanwhile is skipped; AdminError."""
     for number in plan.numbers:
         for item in read_data_file(queue.path(number), plan.start(number), max_msg_size, advance):
-            yield Found(number, item)
+            yield number, item
 
 
 def read_data_file(path: str, start: int, max_msg_size: int, advance: Advance | None = None) -> Iterator[Record | Gap]:
-    """One file from `start` on; nothing if there is none. AdminError if it cannot be read, except for a failing
-    disk."""
+    """One file from `start` on; nothing if there is none. AdminError if it cannot be read, except for a bad disk."""
     position = start
     try:
         with DataFile(path, max_msg_size, advance) as file:
@@ -221,3 +210,58 @@ def read_data_file(path: str, start: int, max_msg_size: int, advance: Advance | 
         return
     except OSError as error:
         raise AdminError(f"cannot read {path}: {reason_of(error)}") from error
+
+
+_BATCH_BYTES = 4 << 20  # each batch is made safe on disk
+_BATCH_MESSAGES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage(Message):
+    """A message in the queue of a channel, or for an empty one of the topic; `due` in ns, or None."""
+
+    channel: str = ""
+    due: int | None = None
+
+    def document(self) -> dict[str, Any]:
+        return Message.document(self) | {"channel": self.channel or None, "due": self.due}
+
+
+@dataclass
+class MessageFile:
+    """Collects messages for an archive; call `flush` at the end."""
+
+    _archive: ArchiveWriter
+    _messages: list[StoredMessage] = field(default_factory=list)
+    _bytes: int = 0
+
+    def add(self, queue: Queue, payload: bytes, due: int | None = None) -> None:
+        message = StoredMessage(queue.topic, *decode_record(payload), channel=queue.channel, due=due)
+        self._messages.append(message)
+        self._bytes += len(message.body)
+        if self._bytes > _BATCH_BYTES or len(self._messages) >= _BATCH_MESSAGES:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._messages:
+            self._archive.write(self._messages)
+            self._messages, self._bytes = [], 0
+
+
+def export_queue(queue: Queue, file: MessageFile, max_msg_size: int, advance: Advance) -> Saved:
+    """Write all messages of a queue, including deferred ones of gnsqd; AdminError."""
+    due_times = queue.read_due_times()
+    held = set(due_times.held)
+    messages = lost = 0
+    for _, item in read_queue(queue, make_plan(queue), max_msg_size, advance):
+        if isinstance(item, Gap):
+            lost += item.end - item.position
+            continue
+        messages += 1
+        key = key_of(item.payload)
+        held.discard(key)
+        file.add(queue, item.payload, due_times.due.get(key))
+    for _, payload in read_held(queue.due_times_path, due_times):
+        if (key := key_of(payload)) in held:
+            file.add(queue, payload, due_times.due.get(key))
+    return Saved(queue.name, messages + len(held), lost)

@@ -1,8 +1,13 @@
-"""Makes a copy of a data directory in which every queue is whole; the directory itself is only read.
+"""Writes the messages of a data directory elsewhere: to a repaired copy, to an archive, or back to their queue.
 
-Undamaged queues are copied unchanged. Of the others, every readable message is written, in order, to new files with
-numbers above the old ones, so that names of files set aside are not reused. Messages already read, and unfinished files
-of a killed nsqd, are not copied.
+In the copy every queue is whole; the directory itself is only read. Undamaged queues are copied unchanged. Of the
+others, every readable message is written, in order, to new files with numbers above the old ones, so that names of
+files set aside are not reused. Messages already read, and unfinished files of a killed nsqd, are not copied.
+
+nsqd reads a file from its beginning and sets it aside as `.bad` at damage, so the messages before the damage were
+delivered, and those behind it were not. It also sets whole files aside: files that it had read to the end, and files
+that it could not open when the system was short of file descriptors. Only its log shows which case applies. Recovered
+messages become new data files at the end of their queue, and their file is renamed, so that they are recovered once.
 """
 
 import json
@@ -10,21 +15,26 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
-from gnsq_shared.directory import METADATA, DataDirectory, Listed, Queue, read_file, reason_of
-from gnsqd.storage.disk.record import LENGTH, Meta, data_file_name, due_times_file_name, meta_file_name, segment_name
+from gnsq_shared.directory import METADATA, DataDirectory, Listed, Queue, read_file
+from gnsqd.errors import StorageError
+from gnsqd.storage.disk.record import LENGTH, Meta, due_times_file_name, meta_file_name, segment_name
 from gnsqd.version import NSQD_VERSION
 from nsqadmin_cli.datadir.checking import Report
-from nsqadmin_cli.datadir.records import Record, Saved, read_queue
-from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.datadir.records import Gap, Record, Saved, read_data_file, read_queue
+from nsqadmin_cli.errors import AdminError, reason_of
 from nsqadmin_cli.output import Advance
-from nsqadmin_cli.units import size
+from nsqadmin_cli.table import ALWAYS, Form, Tone, column, json_only
+from nsqadmin_cli.units import grouped, size
 
 _CHUNK = 1 << 20
 
 
-class Writer:
+class Writer(AbstractContextManager["Writer"]):
     """A new file with the owner and mode of `like`; `with` makes it durable, or removes it on failure."""
 
     def __init__(self, path: str, like: str) -> None:
@@ -39,9 +49,6 @@ class Writer:
 
     def write_record(self, payload: bytes) -> None:
         self.write(LENGTH.pack(len(payload)) + payload)
-
-    def __enter__(self) -> "Writer":
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         try:
@@ -97,20 +104,16 @@ def sync_directory(path: str) -> None:
 _NAME = re.compile(r"[.a-zA-Z0-9_-]{1,64}(:[.a-zA-Z0-9_-]{1,64})?")  # of a queue that nsqd.dat can list
 
 
+@dataclass(frozen=True)
 class Repair:
-    """Copies the directory `found`, with the state of its queues in `reports`, to `target`, which must not exist.
+    """Copies the directory `found`, with the state of its queues in `reports`, to `target`, which must not exist. With
+    `adopt`, adds topics and channels to nsqd.dat that it does not list."""
 
-    With `adopt`, adds topics and channels to nsqd.dat that it does not list.
-    """
-
-    def __init__(
-        self, found: DataDirectory, reports: Sequence[Report], target: str, *, adopt: bool, max_msg_size: int
-    ) -> None:
-        self._found = found
-        self._reports = reports
-        self._target = target
-        self._adopt = adopt
-        self._max_msg_size = max_msg_size
+    _found: DataDirectory
+    _reports: Sequence[Report]
+    _target: str
+    _adopt: bool
+    _max_msg_size: int
 
     @property
     def adopted(self) -> list[str]:
@@ -118,9 +121,8 @@ class Repair:
         if self._found.listed is not None and not self._adopt:
             return []
         unknown = [queue for queue in self._found.queues.values() if queue.name not in (self._found.listed or {})]
-        return sorted(
-            queue.name for queue in unknown if _NAME.fullmatch(queue.name) and (queue.numbers or queue.has_meta)
-        )
+        names = [queue.name for queue in unknown if queue.numbers or queue.has_meta]
+        return sorted(filter(_NAME.fullmatch, names))
 
     @property
     def is_needed(self) -> bool:
@@ -141,20 +143,12 @@ class Repair:
                 if report.needs_repair:
                     repaired.append(self._rewrite(report, unfinished, advance))
                 else:
-                    self._copy(report.queue, unfinished, advance)
+                    self._copy_names(_names(report.queue), unfinished, advance)
             self._write_metadata(unfinished)
             journals = self._found.journals.values()
             segments = [segment_name(journal.topic, number) for journal in journals for number in journal.numbers]
             self._copy_names([*self._found.unknown, *segments], unfinished, advance)
         return repaired
-
-    def _copy(self, queue: Queue, target: str, advance: Advance) -> None:
-        names = [queue.file_name(number) for number in queue.numbers]
-        if queue.has_meta:
-            names.append(meta_file_name(queue.name))
-        if queue.due_times_size is not None:
-            names.append(due_times_file_name(queue.name))
-        self._copy_names([*names, *_bad_names(queue)], target, advance)
 
     def _copy_names(self, names: Sequence[str], target: str, advance: Advance) -> None:
         for name in names:
@@ -165,16 +159,13 @@ class Repair:
         first = last = max([-1, *queue.numbers, *queue.bad, meta.write_file if meta else -1]) + 1
         messages, position = 0, 0
         like = queue.path(min(queue.numbers)) if queue.numbers else self._found.path
-        records = self._messages(report, advance)
-        record = next(records, None)
-        while record is not None:
-            number = record[0]
-            last = first if not messages else last + 1
-            with Writer(os.path.join(target, data_file_name(queue.name, last)), like) as writer:
-                while record is not None and record[0] == number:
-                    writer.write_record(record[1])
+        found = read_queue(queue, report.plan, self._max_msg_size, advance)
+        records = ((number, item.payload) for number, item in found if isinstance(item, Record))
+        for last, (_, same_file) in enumerate(groupby(records, itemgetter(0)), first):
+            with Writer(os.path.join(target, queue.file_name(last)), like) as writer:
+                for _, payload in same_file:
+                    writer.write_record(payload)
                     messages += 1
-                    record = next(records, None)
                 position = writer.size
         with Writer(os.path.join(target, meta_file_name(queue.name)), like) as writer:
             writer.write(Meta(messages, first, 0, last, position).format())
@@ -182,53 +173,40 @@ class Repair:
             with Writer(os.path.join(target, due_times_file_name(queue.name)), like) as writer:
                 writer.write(read_file(queue.due_times_path, report.due_times.end))
         self._copy_names(_bad_names(queue), target, advance)
-        return Saved(queue.name, messages, sum(tally.lost for tally in report.files.values()))
-
-    def _messages(self, report: Report, advance: Advance) -> Iterator[tuple[int, bytes]]:
-        """File number and payload of each readable message."""
-        for number, item in read_queue(report.queue, report.plan, self._max_msg_size, advance):
-            if isinstance(item, Record):
-                yield number, item.payload
+        return Saved(queue.name, messages, report.lost)
 
     def _write_metadata(self, target: str) -> None:
         source = os.path.join(self._found.path, METADATA)
         path = os.path.join(target, METADATA)
-        adopted = self.adopted
-        if self._found.listed is not None and not adopted:
+        adopted, listed = self.adopted, self._found.listed
+        if listed is not None and not adopted:
             copy_file(source, path, lambda count: None)
             return
-        names = dict.fromkeys([*(self._found.listed or {}), *adopted])
-        like = source if os.path.isfile(source) else self._found.path
-        with Writer(path, like) as writer:
-            writer.write(_metadata(self._found.listed or {}, names))
+        with Writer(path, source if os.path.isfile(source) else self._found.path) as writer:
+            writer.write(_metadata(listed or {}, [*(listed or ()), *adopted]))
 
 
-def _metadata(listed: dict[str, Listed], queues: dict[str, None]) -> bytes:
+def _metadata(listed: dict[str, Listed], queues: Sequence[str]) -> bytes:
     """The content of nsqd.dat for these queues, with the channels of a topic behind it."""
-    topics: dict[str, list[str]] = {}
-    for name in queues:
-        topic, _, channel = name.partition(":")
-        channels = topics.setdefault(topic, [])
-        if channel:
-            channels.append(channel)
 
     def entry(name: str, queue: str) -> dict[str, object]:
         return {"name": name, "paused": queue in listed and listed[queue].paused}
 
-    document = {
-        "topics": [
-            entry(topic, topic) | {"channels": [entry(name, f"{topic}:{name}") for name in channels] or None}
-            for topic, channels in topics.items()
-        ]
-        or None,
-        "version": NSQD_VERSION,
-    }
-    return json.dumps(document, separators=(",", ":")).encode()
+    entries = []
+    for topic, channels in grouped(name.partition(":")[::2] for name in dict.fromkeys(queues)).items():
+        entries.append(entry(topic, topic))
+        entries[-1]["channels"] = [entry(name, f"{topic}:{name}") for name in channels if name] or None
+    return json.dumps({"topics": entries or None, "version": NSQD_VERSION}, separators=(",", ":")).encode()
+
+
+def _names(queue: Queue) -> list[str]:
+    names = [queue.file_name(number) for number in queue.numbers] + [meta_file_name(queue.name)] * queue.has_meta
+    return names + [due_times_file_name(queue.name)] * (queue.due_times_size is not None) + _bad_names(queue)
 
 
 def _bad_names(queue: Queue) -> list[str]:
     names = [queue.file_name(number, bad=True) for number in queue.bad]
-    return [*names, f"{due_times_file_name(queue.name)}.bad"] if queue.bad_due_times else names
+    return names + [f"{due_times_file_name(queue.name)}.bad"] * queue.bad_due_times
 
 
 @contextmanager
@@ -263,11 +241,89 @@ def exchange(path: str, copy: str, kept: str) -> None:
     try:
         os.rename(path, kept)
     except OSError as error:
-        text = f"cannot rename {path}: {reason_of(error)}; the repaired copy is {copy}"
-        raise AdminError(text) from error
+        raise AdminError(f"cannot rename {path}: {reason_of(error)}; the repaired copy is {copy}") from error
     try:
         os.rename(copy, path)
     except OSError as error:
         os.rename(kept, path)
         raise AdminError(f"cannot rename {copy}: {reason_of(error)}; nothing was replaced") from error
     sync_directory(os.path.dirname(os.path.abspath(path)))
+
+
+@dataclass(slots=True)
+class BadFile:
+    file: str = column("file")
+    queue: str = json_only()
+    delivered: int = column(
+        "delivered before", "before", Form.COUNT, default=0, help="messages before the damage, which nsqd had read"
+    )
+    recovered: int = column("recovered", "rec", Form.COUNT, ALWAYS, default=0)
+    lost_bytes: int = column("lost", form=Form.BYTES, keep=ALWAYS, tone=Tone.BAD, help="unreadable", default=0)
+    error: str = column(
+        "error", keep=6, tone=Tone.BAD, null=True, help="null, or why nothing was recovered", default=""
+    )
+
+    def read(self, path: str, *, everything: bool, max_msg_size: int, advance: Advance) -> Iterator[bytes]:
+        """The payloads behind the first damage, or all; counts on the way. AdminError if it cannot be read."""
+        damaged = False
+        for item in read_data_file(path, 0, max_msg_size, advance):
+            damaged = damaged or isinstance(item, Gap) or bool(item.flaw)
+            if isinstance(item, Gap):
+                self.lost_bytes += item.end - item.position
+                continue
+            if not damaged:
+                self.delivered += 1
+            if damaged or everything:
+                self.recovered += 1
+                yield item.payload
+
+
+def put_back(queue: Queue, bad: str, payloads: Iterator[bytes], found: DataDirectory) -> None:
+    """Put the messages of the file `bad` back at the end of its queue, and rename it; AdminError, with the queue as it
+    was, if that fails. The lock of the directory must be held."""
+    meta = _meta_to_append_to(found, queue)
+    number = meta.write_file + 1 if meta.write_pos else meta.write_file
+    path = queue.path(number)
+    try:
+        if number in queue.numbers:
+            os.unlink(path)  # it is empty
+        count = 0
+        with Writer(path, bad) as writer:
+            for payload in payloads:
+                writer.write_record(payload)
+                count += 1
+        if not count:
+            os.unlink(path)
+            return
+        sync_directory(queue.directory)
+        is_empty = meta.read_position == meta.write_position
+        reading = (number, 0) if is_empty else meta.read_position
+        told = Meta(meta.depth * (not is_empty) + count, *reading, number, writer.size)
+        try:
+            replace_file(queue.meta_path, told.format(), bad)
+        except BaseException:
+            os.unlink(path)  # gnsqd would read it even without meta
+            raise
+        queue.has_meta, queue.numbers[number] = True, writer.size
+        os.rename(bad, f"{bad}.recovered")
+        if is_empty and number != meta.write_file and queue.numbers.pop(meta.write_file, 0):
+            os.unlink(queue.path(meta.write_file))
+        sync_directory(queue.directory)
+    except OSError as error:
+        raise AdminError(f"its messages cannot be recovered: {reason_of(error)}") from error
+
+
+def _meta_to_append_to(found: DataDirectory, queue: Queue) -> Meta:
+    """The end of the queue; AdminError if nothing may be added there."""
+    if found.listed is None or not found.is_listed(queue):
+        text = f"nsqd.dat does not list the topic or channel {queue.name}"
+        raise AdminError(f"{text}; --to writes the messages to a file")
+    try:
+        meta = queue.read_meta()
+    except StorageError as error:
+        if not queue.numbers and not queue.has_meta:
+            return Meta()
+        raise AdminError(f"{error}; the queue must be repaired first") from error
+    if max(queue.numbers, default=-1) > meta.write_file or queue.numbers.get(meta.write_file, 0) != meta.write_pos:
+        raise AdminError("the meta file and the data files do not agree; the queue must be repaired first")
+    return meta

@@ -3,12 +3,12 @@ some seconds apart, and other answers of nodes and nsqlookupds.
 """
 
 import enum
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
-from nsqadmin_cli.api import Lookupd, Nsqd, Producer
+from nsqadmin_cli.api import DrainState, Lookupd, Nsqd, Producer
 from nsqadmin_cli.cluster import Answers, Cluster, ask_all, values_of
 from nsqadmin_cli.context import Commands
 from nsqadmin_cli.errors import AdminError
@@ -18,14 +18,9 @@ from nsqadmin_cli.snapshot import Snapshot
 from nsqadmin_cli.table import column, json_only
 
 # Options that usually have the same value on all nodes of a cluster.
-COMPARED = (
-    "mem_queue_size",
-    "max_msg_size",
-    "msg_timeout",
-    "max_attempts",
-    "durability",
-    LOOKUPDS := "nsqlookupd_tcp_addresses",
-)
+LOOKUPDS = "nsqlookupd_tcp_addresses"
+COMPARED = ("mem_queue_size", "max_msg_size", "msg_timeout", "max_attempts", "durability", LOOKUPDS)
+DEEP = 1000  # messages from which a queue counts as deep
 
 
 class Severity(enum.StrEnum):
@@ -66,9 +61,7 @@ def some_of(names: Sequence[str]) -> str:
 @dataclass(frozen=True, slots=True)
 class Examination:
     """The input of the rules; `after` has the flows since `before`, `seconds` ago. `deep`: depth of a deep queue.
-
-    `whole`: all topics and channels were queried, so that those not seen do not exist.
-    """
+    `whole`: all topics and channels were queried, so that those not seen do not exist."""
 
     before: Snapshot
     after: Snapshot
@@ -77,7 +70,7 @@ class Examination:
     deep: int
     whole: bool = True
     clocks: Answers[tuple[float, float] | None] = field(default_factory=dict)  # seconds ahead, at least and at most
-    drains: Answers[dict[str, Any]] = field(default_factory=dict)
+    drains: Answers[DrainState] = field(default_factory=dict)
     options: Answers[dict[str, object]] = field(default_factory=dict)  # those of COMPARED that a node has
     listed: Answers[tuple[Producer, ...]] = field(default_factory=dict)  # by each nsqlookupd
     known_topics: Answers[tuple[str, ...]] = field(default_factory=dict)  # to each nsqlookupd
@@ -85,10 +78,16 @@ class Examination:
 
 
 def examine(
-    cluster: Cluster, commands: Commands, *, topic: str, channel: str, interval: float, deep: int
+    cluster: Cluster,
+    commands: Commands,
+    *,
+    topic: str = "",
+    channel: str = "",
+    interval: float = 3.0,
+    deep: int = DEEP,
+    wait: Callable[[float], object] = time.sleep,
 ) -> Examination:
-    """Take two snapshots of all nodes, `interval` seconds apart, and query nodes and nsqlookupds for everything
-    else."""
+    """Take two snapshots of all nodes, `wait(interval)` apart, and query everything else of nodes and nsqlookupds."""
     discovery: list[AdminError] = []
     try:
         nodes = cluster.nsqds()
@@ -105,23 +104,9 @@ def examine(
     lookupds = [lookupd for lookupd in cluster.lookupds if lookupd.address in values_of(listed)]
     known = ask_all(lookupds, Lookupd.topics, cluster.timeout)
     if there:
-        from nsqadmin_cli.render.progress import wait  # what it needs loads slowly
-
-        wait(f"measuring rates, {interval:g} s", interval)
+        wait(interval)
     after = Snapshot(before.answers | cluster.ask(question, there), [], before)
     # What is left of these are nodes at impossible addresses.
     discovery += [one for one in cluster.lookupd_errors if not isinstance(listed.get(one.address), NodeError)]
-    return Examination(
-        before,
-        after,
-        max(1e-3, after.moment - before.moment),
-        commands,
-        deep,
-        not topic and not channel,
-        clocks,
-        drains,
-        options,
-        listed,
-        known,
-        discovery,
-    )
+    seconds, whole = max(1e-3, after.moment - before.moment), not topic and not channel
+    return Examination(before, after, seconds, commands, deep, whole, clocks, drains, options, listed, known, discovery)

@@ -5,8 +5,9 @@ reported as slow. A node that consumers cannot find is not also reported as one 
 snapshots, and the texts mention that.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from gnsqd.broker.envelope import is_dead_letter_topic
 from gnsqd.names import is_ephemeral
@@ -17,8 +18,9 @@ from nsqadmin_cli.diagnosis.examination import Examination, Finding, Remedy, Sev
 from nsqadmin_cli.diagnosis.nodes import tombstones, unregistered
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.snapshot import Flow, backlog
-from nsqadmin_cli.units import plural
+from nsqadmin_cli.units import one_or_number, plural
 
+CRITICAL, WARNING, NOTE = Severity
 _SETTLED = 60.0  # seconds that a consumer is connected until it should have finished something
 _SLOW = 3600.0  # seconds to empty a deep queue that are too many
 _STORM = 1.0  # requeues or time-outs a second that are worth a word
@@ -31,7 +33,10 @@ def examine_queues(seen: Examination) -> Iterator[Finding]:
     """All problems of topics and channels, topic by topic."""
     before = {address: node.connections() for address, node in seen.before.nodes.items()}
     unserved: dict[Address, list[tuple[str, int]]] = {}
-    lost = _not_found(seen)
+    lookupds = len(values_of(seen.listed))
+    # Nodes, and topics of nodes, that no nsqlookupd gives to consumers: there are findings about these.
+    lost: set[object] = {address for address, missing in unregistered(seen).items() if len(missing) == lookupds}
+    lost.update(key for key, hiding in tombstones(seen).items() if len(hiding) == lookupds)
     for topic in seen.after.totals.topics:
         name = topic.topic_name
         if is_dead_letter_topic(name) and not any(channel.client_count for channel in topic.channels):
@@ -56,111 +61,64 @@ def examine_queues(seen: Examination) -> Iterator[Finding]:
     yield from (_unserved(seen, address, channels) for address, channels in unserved.items())
 
 
-def _not_found(seen: Examination) -> set[Address | tuple[str, Address]]:
-    """Nodes, and topics of nodes, that no nsqlookupd gives to consumers: there are findings about these."""
-    lookupds = len(values_of(seen.listed))
-    found: set[Address | tuple[str, Address]] = set()
-    found.update(address for address, missing in unregistered(seen).items() if len(missing) == lookupds)
-    found.update(key for key, hiding in tombstones(seen).items() if len(hiding) == lookupds)
-    return found
-
-
 def _topic(seen: Examination, topic: TopicStats) -> Iterator[Finding]:
-    name = topic.topic_name
-    commands = seen.commands
+    name, commands = topic.topic_name, seen.commands
     shares = seen.after.topic_shares[name]
     flow = (seen.after.flows or {}).get((name, ""), Flow())
     paused = [address for address, share in shares.items() if share.paused]
-    depth = f"{plural(topic.depth, 'message')} in the topic on {_nodes(shares)}"
+    # What passes messages on: the shares that have a channel, on nodes whose disks are in order.
+    passing = [one for at, one in shares.items() if one.channels and seen.after.nodes[at].health == "OK"]
+    depth = f"{plural(topic.depth, 'message')} in the topic on {one_or_number(shares)}"
     rates = f"{units.rate(flow.ingress)}/s published"
     if paused:
-        yield Finding(
-            Severity.WARNING if topic.depth else Severity.NOTE,
-            "paused-topic",
-            f"topic {name} is paused{_some(paused, shares)}: its channels get no messages",
-            (depth, rates),
-            (Remedy("To unpause it:", commands.on_all("topic unpause", name)),),
-            topic=name,
-        )
+        text = f"topic {name} is paused{_some(paused, shares)}: its channels get no messages"
+        unpause = Remedy("To unpause it:", commands.on_all("topic unpause", name))
+        yield Finding(WARNING if topic.depth else NOTE, "paused-topic", text, (depth, rates), (unpause,), name)
     elif topic.depth and not topic.channels and seen.whole:
-        yield Finding(
-            _by_depth(seen, topic.depth),
-            "no-channel",
-            f"topic {name} has no channel: published messages stay in it",
-            (depth, rates),
-            (
-                Remedy(
-                    "Start a consumer, which creates its channel; or create a channel:",
-                    commands.on_all("channel create", name, "CHANNEL"),
-                ),
-                Remedy("If the messages are not needed:", commands.on_all("topic empty", name)),
-            ),
-            topic=name,
-        )
-    elif not flow.egress and sum(share.depth for share in _served(seen, shares)) >= seen.deep:
-        yield Finding(
-            Severity.CRITICAL,
-            "stuck-topic",
-            f"topic {name} does not pass messages to its channels",
-            (depth, f"{rates}, none passed to channels in {seen.seconds:.1f} s"),
-            (Remedy("The node's log has the reason; often it cannot write a channel's overflow to disk."),),
-            topic=name,
-        )
+        text = f"topic {name} has no channel: published messages stay in it"
+        creating = commands.on_all("channel create", name, "CHANNEL")
+        create = Remedy("Start a consumer, which creates its channel; or create a channel:", creating)
+        empty = Remedy("If the messages are not needed:", commands.on_all("topic empty", name))
+        yield Finding(_by_depth(seen, topic.depth), "no-channel", text, (depth, rates), (create, empty), name)
+    elif not flow.egress and sum(share.depth for share in passing) >= seen.deep:
+        text = f"topic {name} does not pass messages to its channels"
+        evidence = depth, f"{rates}, none passed to channels in {seen.seconds:.1f} s"
+        remedy = Remedy("The node's log has the reason; often it cannot write a channel's overflow to disk.")
+        yield Finding(CRITICAL, "stuck-topic", text, evidence, (remedy,), name)
     if seen.whole:
         yield from _missing_channels(seen, topic)
 
 
-def _served(seen: Examination, shares: Mapping[Address, TopicStats]) -> Iterator[TopicStats]:
-    """The shares of a topic that have a channel, on nodes whose disks are in order: these can pass messages on."""
-    return (share for address, share in shares.items() if share.channels and seen.after.nodes[address].health == "OK")
-
-
 def _missing_channels(seen: Examination, topic: TopicStats) -> Iterator[Finding]:
     """Nodes that got messages of a topic but have not all its channels; ephemeral ones come with their consumers."""
+    name = topic.topic_name
     names = [one.channel_name for one in topic.channels if not is_ephemeral(one.channel_name)]
-    for address, share in seen.after.topic_shares[topic.topic_name].items():
+    for address, share in seen.after.topic_shares[name].items():
         missing = sorted(set(names) - {one.channel_name for one in share.channels})
         if not missing or not (share.depth or share.message_count):
             continue
         which = f"{plural(len(missing), 'channel')} that other nodes have: {some_of(missing)}"
-        held = (
-            f"{plural(share.depth, 'message')} in the topic there" if share.depth else "they get no messages from there"
-        )
-        yield Finding(
-            _by_depth(seen, share.depth),
-            "missing-channel",
-            f"topic {topic.topic_name} at {address} lacks {which}",
-            (f"{share.message_count:,} messages published there", held),
-            tuple(
-                Remedy(
-                    "To create it there:" if len(missing) == 1 else f"To create {channel} there:",
-                    seen.commands.on(address, "channel create", topic.topic_name, channel),
-                )
-                for channel in missing
-            ),
-            topic=topic.topic_name,
-            channel=missing[0] if len(missing) == 1 else "",
-            node=str(address),
-        )
+        there = f"{plural(share.depth, 'message')} in the topic" if share.depth else "they get no messages from"
+        evidence = f"{share.message_count:,} messages published there", f"{there} there"
+        one = missing[0] if len(missing) == 1 else ""
+        create = partial(seen.commands.on, address, "channel create", name)
+        remedies = tuple(Remedy(f"To create {'it' if one else each} there:", create(each)) for each in missing)
+        text, severity = f"topic {name} at {address} lacks {which}", _by_depth(seen, share.depth)
+        yield Finding(severity, "missing-channel", text, evidence, remedies, name, one, str(address))
 
 
 def _dead_letters(seen: Examination, topic: TopicStats) -> Iterator[Finding]:
     """A topic of dead letters without consumers, as one finding with its channels."""
-    name = topic.topic_name
-    held = max([topic.depth, *map(backlog, topic.channels)])
-    if held:
-        yield Finding(
-            Severity.WARNING,
-            "dead-letters",
-            f"topic {name} has {plural(held, 'dead letter')}: messages that reached max-attempts",
-            (f"on {_nodes(seen.after.topic_shares[name])}",),
-            (
-                Remedy("To list them, with the reasons:", seen.commands.on_all("replay-dead --dry-run", name)),
-                Remedy("To publish them again, after the cause is fixed:", seen.commands.on_all("replay-dead", name)),
-                Remedy("If they are not needed:", seen.commands.on_all("topic empty", name)),
-            ),
-            topic=name,
+    name, commands = topic.topic_name, seen.commands
+    if held := max([topic.depth, *map(backlog, topic.channels)]):
+        text = f"topic {name} has {plural(held, 'dead letter')}: messages that reached max-attempts"
+        where = f"on {one_or_number(seen.after.topic_shares[name])}"
+        remedies = (
+            Remedy("To list them, with the reasons:", commands.on_all("replay-dead --dry-run", name)),
+            Remedy("To publish them again, after the cause is fixed:", commands.on_all("replay-dead", name)),
+            Remedy("If they are not needed:", commands.on_all("topic empty", name)),
         )
+        yield Finding(WARNING, "dead-letters", text, (where,), remedies, name)
 
 
 def _unserved(seen: Examination, address: Address, channels: list[tuple[str, int]]) -> Finding:
@@ -168,22 +126,12 @@ def _unserved(seen: Examination, address: Address, channels: list[tuple[str, int
     depth = sum(count for _, count in channels)
     names = some_of([name for name, _ in channels])
     topic, _, channel = channels[0][0].partition("/") if len(channels) == 1 else ("", "", "")
-    return Finding(
-        _by_depth(seen, depth),
-        "unserved-node",
-        f"{plural(depth, 'message')} of {names} at {address}, without a consumer there",
-        ("the consumers are at other nodes",),
-        (
-            Remedy(
-                "Consumers find nodes through nsqlookupd. Check that this node is registered there and not tombstoned:",
-                seen.commands.on_all("nodes"),
-            ),
-            Remedy("Check that consumers can connect to its broadcast-address."),
-        ),
-        topic=topic,
-        channel=channel,
-        node=str(address),
-    )
+    text = f"{plural(depth, 'message')} of {names} at {address}, without a consumer there"
+    registered = "Check that this node is registered there and not tombstoned:"
+    find = Remedy(f"Consumers find nodes through nsqlookupd. {registered}", seen.commands.on_all("nodes"))
+    connect = Remedy("Check that consumers can connect to its broadcast-address.")
+    evidence, severity = ("the consumers are at other nodes",), _by_depth(seen, depth)
+    return Finding(severity, "unserved-node", text, evidence, (find, connect), topic, channel, str(address))
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,97 +171,67 @@ class ChannelCheck:
     consumers: list[Consumer]
 
     def findings(self) -> Iterator[Finding]:
-        rules: tuple[Callable[[], Finding | None], ...] = (
-            self._paused,
-            self._no_consumers,
-            self._not_ready,
-            self._stuck,
-        )
-        found = next((finding for rule in rules if (finding := rule()) is not None), None)
+        found = self._paused() or self._no_consumers() or self._not_ready() or self._stuck()
         if found is not None:
             yield found
         if found is None or found.code == "stuck":
             idle = list(self._idle_consumers()) if found is None else []
-            returned = list(
-                filter(None, (self._comes_back("requeue-storm"), None if idle else self._comes_back("timeouts")))
-            )
-            yield from returned + idle
-            if found is None and all(one.severity is Severity.NOTE for one in returned) and (slow := self._slow()):
+            requeued, late = self._comes_back("requeue-storm"), None if idle else self._comes_back("timeouts")
+            returned = [one for one in (requeued, late) if one is not None]
+            yield from [*returned, *idle]
+            if found is None and all(one.severity is NOTE for one in returned) and (slow := self._slow()):
                 yield slow
         if self.channel.client_count and (found is None or found.code not in ("paused-channel", "rdy-zero")):
             yield from self._not_ready_at_nodes()
 
-    @property
-    def _name(self) -> str:
-        return f"channel {self.topic.topic_name}/{self.channel.channel_name}"
-
     def _finding(
         self, severity: Severity, code: str, summary: str, evidence: list[str], *remedies: Remedy, node: str = ""
     ) -> Finding:
-        return Finding(
-            severity,
-            code,
-            f"{self._name}: {summary}",
-            tuple(evidence),
-            remedies,
-            self.topic.topic_name,
-            self.channel.channel_name,
-            node,
-        )
+        topic, channel = self.topic.topic_name, self.channel.channel_name
+        text = f"channel {topic}/{channel}: {summary}"
+        return Finding(severity, code, text, tuple(evidence), remedies, topic, channel, node)
 
     def _on_all(self, words: str) -> str:
         return self.seen.commands.on_all(words, self.topic.topic_name, self.channel.channel_name)
 
+    def _show(self, text: str) -> Remedy:
+        return Remedy(text, self._on_all("channel show"))
+
     def _depth(self) -> str:
-        channel = self.channel
-        parts = [f"{plural(channel.depth, 'message')} queued on {_nodes(self.shares)}"]
-        if channel.backend_depth:
-            parts.append(f"{channel.backend_depth:,} of them on disk")
-        if channel.in_flight_count:
-            parts.append(f"{channel.in_flight_count:,} in flight")
-        if channel.deferred_count:
-            parts.append(f"{channel.deferred_count:,} deferred")
-        return ", ".join(parts)
+        channel, text = self.channel, f"{plural(self.channel.depth, 'message')} queued on {one_or_number(self.shares)}"
+        counts = {"of them on disk": channel.backend_depth, "in flight": channel.in_flight_count}
+        counts["deferred"] = channel.deferred_count
+        return ", ".join([text, *(f"{count:,} {what}" for what, count in counts.items() if count)])
 
     def _rates(self) -> str:
-        flow = self.flow
-        return f"{units.rate(flow.ingress)}/s published, {units.rate(flow.egress)}/s finished"
+        return f"{units.rate(self.flow.ingress)}/s published, {units.rate(self.flow.egress)}/s finished"
 
     def _paused(self) -> Finding | None:
         paused = [address for address, share in self.shares.items() if share.paused]
         if not paused:
             return None
-        return self._finding(
-            Severity.WARNING if self.channel.depth else Severity.NOTE,
-            "paused-channel",
-            f"paused{_some(paused, self.shares)}: its consumers get no messages",
-            [self._depth(), self._rates()],
-            Remedy("To unpause it:", self._on_all("channel unpause")),
-        )
+        summary = f"paused{_some(paused, self.shares)}: its consumers get no messages"
+        remedy = Remedy("To unpause it:", self._on_all("channel unpause"))
+        severity = WARNING if self.channel.depth else NOTE
+        return self._finding(severity, "paused-channel", summary, [self._depth(), self._rates()], remedy)
 
     def _no_consumers(self) -> Finding | None:
         channel = self.channel
         if channel.client_count:
             return None
         if owed := backlog(channel):
-            return self._finding(
-                _by_depth(self.seen, owed),
-                "no-consumers",
-                f"{plural(owed, 'message')} and no consumer",
-                [self._depth(), self._rates()],
-                Remedy("Start its consumers, or find out why they cannot connect."),
-                Remedy("If the channel is no longer needed:", self._on_all("channel delete")),
-                Remedy("If only these messages are not needed:", self._on_all("channel empty")),
-            )
+            start = Remedy("Start its consumers, or find out why they cannot connect.")
+            delete = Remedy("If the channel is no longer needed:", self._on_all("channel delete"))
+            discard = Remedy("If only these messages are not needed:", self._on_all("channel empty"))
+            severity, summary = _by_depth(self.seen, owed), f"{plural(owed, 'message')} and no consumer"
+            evidence = [self._depth(), self._rates()]
+            return self._finding(severity, "no-consumers", summary, evidence, start, delete, discard)
         if channel.channel_name.endswith("#ephemeral"):
             return None
-        return self._finding(
-            Severity.NOTE,
-            "orphan-channel",
-            "no consumer; published messages will accumulate",
-            [f"empty now, {plural(channel.message_count, 'message')} received so far, {self._rates()}"],
-            Remedy("If nobody needs it any more:", self._on_all("channel delete")),
-        )
+        summary = "no consumer; published messages will accumulate"
+        empty = f"empty now, {plural(channel.message_count, 'message')} received so far, {self._rates()}"
+        remedy = Remedy("If nobody needs it any more:", self._on_all("channel delete"))
+        return self._finding(NOTE, "orphan-channel", summary, [empty], remedy)
 
     def _wanting(self) -> set[Address]:
         """Nodes with a consumer that had RDY above 0 in one of the snapshots."""
@@ -324,17 +242,11 @@ class ChannelCheck:
         consumers = self.consumers
         if not consumers or self._wanting() or not any(self.shares[one.node].depth for one in consumers):
             return None
-        return self._finding(
-            Severity.CRITICAL,
-            "rdy-zero",
-            f"messages are queued, but {_all(len(consumers))} RDY 0",
-            [self._depth(), f"consumers: {some_of([one.name for one in consumers])}"],
-            Remedy(
-                "They are in backoff after failures, are shutting down, or their max_in_flight is smaller than the "
-                "number of nodes; see their logs."
-            ),
-            Remedy("See them:", self._on_all("channel show")),
-        )
+        summary = f"messages are queued, but {_all(len(consumers))} RDY 0"
+        evidence = [self._depth(), f"consumers: {some_of([one.name for one in consumers])}"]
+        causes = "They are in backoff after failures, are shutting down, or their max_in_flight is smaller than the "
+        remedies = Remedy(f"{causes}number of nodes; see their logs."), self._show("See them:")
+        return self._finding(CRITICAL, "rdy-zero", summary, evidence, *remedies)
 
     def _stuck(self) -> Finding | None:
         """Consumers with messages in flight that finish none, while others are queued; may be slow processing."""
@@ -351,30 +263,26 @@ class ChannelCheck:
             return None  # no messages are queued behind them
         held = max(self.consumers, key=lambda one: one.now.in_flight_count)
         since = f"nothing since the first connected {units.duration(longest)} ago" if never else "nothing meanwhile"
-        waiting = Severity.WARNING if channel.depth >= self.seen.deep else Severity.NOTE
-        return self._finding(
-            Severity.CRITICAL if never else waiting,
-            "stuck",
-            f"{plural(channel.in_flight_count, 'message')} in flight and none finished in {self.seen.seconds:.1f} s",
-            [
-                self._depth(),
-                f"{plural(len(self.consumers), 'consumer')} finished {since}",
-                f"{held.name} at {held.node} has {held.now.in_flight_count:,} in flight, RDY {held.now.ready_count:,}",
-            ],
-            Remedy(
-                "If processing a message takes longer than that, use a longer --interval. Otherwise the consumers "
-                "hang; messages are delivered again after the node's msg-timeout, or at once if a consumer is "
-                "restarted."
-            ),
-            Remedy("See them:", self._on_all("channel show")),
+        severity = CRITICAL if never else WARNING if channel.depth >= self.seen.deep else NOTE
+        in_flight = f"{plural(channel.in_flight_count, 'message')} in flight"
+        evidence = [
+            self._depth(),
+            f"{plural(len(self.consumers), 'consumer')} finished {since}",
+            f"{held.name} at {held.node} has {held.now.in_flight_count:,} in flight, RDY {held.now.ready_count:,}",
+        ]
+        slow = Remedy(
+            "If processing a message takes longer than that, use a longer --interval. Otherwise the consumers hang; "
+            "messages are delivered again after the node's msg-timeout, or at once if a consumer is restarted."
         )
+        summary = f"{in_flight} and none finished in {self.seen.seconds:.1f} s"
+        return self._finding(severity, "stuck", summary, evidence, slow, self._show("See them:"))
 
     def _slow(self) -> Finding | None:
         channel, flow = self.channel, self.flow
         if channel.depth < self.seen.deep:
             return None
         seconds = flow.drain_seconds(channel.depth)
-        if flow.ingress > flow.egress * 1.05 + 0.1:
+        if flow.is_growing:
             code, how = "growing", "more messages arrive than are finished"
         elif seconds is None:
             code, how = "slow", "the depth does not decrease"
@@ -383,20 +291,11 @@ class ChannelCheck:
         else:
             return None
         ready = sum(one.now.ready_count for one in self.consumers)
-        return self._finding(
-            Severity.WARNING,
-            code,
-            f"{plural(channel.depth, 'message')} queued, and {how}",
-            [
-                self._depth(),
-                self._rates(),
-                f"{plural(channel.client_count, 'consumer')} with RDY {ready:,} together",
-            ],
-            Remedy(
-                "Add consumers, or increase max_in_flight if they are not busy. To watch it:",
-                self.seen.commands.on_all("top --sort drain"),
-            ),
-        )
+        consumers = f"{plural(channel.client_count, 'consumer')} with RDY {ready:,} together"
+        add = "Add consumers, or increase max_in_flight if they are not busy. To watch it:"
+        remedy = Remedy(add, self.seen.commands.on_all("top --sort drain"))
+        summary = f"{plural(channel.depth, 'message')} queued, and {how}"
+        return self._finding(WARNING, code, summary, [self._depth(), self._rates(), consumers], remedy)
 
     def _comes_back(self, code: str) -> Finding | None:
         """Messages that are delivered repeatedly: now, or a large part of all so far."""
@@ -408,11 +307,11 @@ class ChannelCheck:
         taken, finished = self.channel.message_count, self.flow.egress
         summary = f"{units.rate(rate)} messages per second {word}, {units.rate(finished)} finished"
         if rate >= _STORM and rate > finished and code == "requeue-storm":
-            severity = Severity.CRITICAL
+            severity = CRITICAL
         elif rate >= _STORM and rate > 0.1 * finished:
-            severity = Severity.WARNING
+            severity = WARNING
         elif count >= _MANY and count > 0.5 * taken:
-            severity = Severity.NOTE
+            severity = NOTE
             summary = f"{count:,} times a message was {word}, of {taken:,} received"
         else:
             return None
@@ -426,42 +325,33 @@ class ChannelCheck:
         elif self.consumers:
             worst = max(self.consumers, key=lambda one: one.now.requeue_count)
             evidence.append(f"most by {worst.name} at {worst.node}: {worst.now.requeue_count:,}")
-        return self._finding(severity, code, summary, evidence, Remedy(text, self._on_all("channel show")))
+        return self._finding(severity, code, summary, evidence, self._show(text))
 
     def _idle_consumers(self) -> Iterator[Finding]:
         """Consumers with messages in flight that never finished one, while others do."""
         clock = self.seen.after.clock
+        remedy = Remedy("It hangs or does not finish messages. See its log, then restart it.")
         for one in self.consumers:
             now = one.now
             before = now.message_count - now.in_flight_count  # messages that it had, and that went back
             if one.moved or now.finish_count or not now.in_flight_count or before <= 0:
                 continue
-            if one.connected(clock) < _SETTLED:
+            if (connected := one.connected(clock)) < _SETTLED:
                 continue
-            yield self._finding(
-                Severity.WARNING,
-                "stuck-consumer",
-                f"consumer {one.name} has {plural(now.in_flight_count, 'message')} in flight and never finished one",
-                [
-                    f"at {one.node}, connected {units.duration(one.connected(clock))}, RDY {now.ready_count:,}, "
-                    f"{plural(now.message_count, 'message')} sent to it, {now.requeue_count:,} requeued"
-                ],
-                Remedy("It hangs or does not finish messages. See its log, then restart it."),
-                node=str(one.node),
-            )
+            in_flight = f"{plural(now.in_flight_count, 'message')} in flight"
+            place = f"at {one.node}, connected {units.duration(connected)}, RDY {now.ready_count:,}"
+            evidence = f"{place}, {plural(now.message_count, 'message')} sent to it, {now.requeue_count:,} requeued"
+            summary = f"consumer {one.name} has {in_flight} and never finished one"
+            yield self._finding(WARNING, "stuck-consumer", summary, [evidence], remedy, node=str(one.node))
 
     def _not_ready_at_nodes(self) -> Iterator[Finding]:
         """Nodes with messages of the channel, whose consumers all have RDY 0."""
+        remedy = Remedy("Their max_in_flight must be at least the number of nodes, or they skip some.")
         for address, share in self._idle_shares():
             if share.client_count:
-                yield self._finding(
-                    Severity.WARNING,
-                    "rdy-zero",
-                    f"{plural(share.depth, 'message')} at {address}, and {_all(share.client_count)} RDY 0 there",
-                    [f"{plural(self.channel.client_count, 'consumer')} on {_nodes(self.shares)}"],
-                    Remedy("Their max_in_flight must be at least the number of nodes, or they skip some."),
-                    node=str(address),
-                )
+                summary = f"{plural(share.depth, 'message')} at {address}, and {_all(share.client_count)} RDY 0 there"
+                evidence = f"{plural(self.channel.client_count, 'consumer')} on {one_or_number(self.shares)}"
+                yield self._finding(WARNING, "rdy-zero", summary, [evidence], remedy, node=str(address))
 
     def unserved(self) -> Iterator[Address]:
         """Nodes with messages of the channel, but without a consumer, while others have one."""
@@ -474,11 +364,7 @@ class ChannelCheck:
 
 
 def _by_depth(seen: Examination, depth: int) -> Severity:
-    return Severity.CRITICAL if depth >= seen.deep else Severity.WARNING
-
-
-def _nodes(shares: Mapping[Address, object]) -> str:
-    return str(next(iter(shares))) if len(shares) == 1 else plural(len(shares), "node")
+    return CRITICAL if depth >= seen.deep else WARNING
 
 
 def _some(which: list[Address], shares: Mapping[Address, object]) -> str:

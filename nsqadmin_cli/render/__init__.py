@@ -1,33 +1,88 @@
-"""Prints blocks on standard output, with an empty line around each table. Only this package imports rich."""
+"""Prints blocks on standard output, with an empty line around each table. Only this package imports rich.
 
-from collections.abc import Iterator, Sequence
+Tones have colours: the sixteen configurable ones of terminals, for dark and light themes. Emphasis is also bold, and
+states such as paused or failed are also words: no meaning depends on colour.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.color import ColorSystem
+from rich.console import COLOR_SYSTEMS, Console
+from rich.style import Style
 
 from nsqadmin_cli.render.layout import Parts, lay_out, lay_out_grid, lay_out_line, lay_out_paragraph
-from nsqadmin_cli.render.palette import standard_page
-from nsqadmin_cli.table import Block, Grid, Line, Paragraph, Table
+from nsqadmin_cli.table import Block, Grid, Line, Paragraph, Table, Tone
+
+STYLES = {
+    Tone.PLAIN: Style.null(),
+    Tone.FAINT: Style.parse("dim"),
+    Tone.STRONG: Style.parse("bold"),
+    Tone.NODE: Style.parse("cyan"),
+    Tone.GOOD: Style.parse("green"),
+    Tone.NOTE: Style.parse("yellow"),
+    Tone.BAD: Style.parse("bold red"),
+    Tone.STRONG_NOTE: Style.parse("bold yellow"),
+    Tone.SELECTED: Style.parse("reverse"),
+}
+
+_ASCII = str.maketrans("─│├└▁▂▃▄▅▆▇█↑↓", "-||`_.:-=+*#^v", "") | {ord("…"): "..."}
+
+UNLIMITED = 1_000_000  # columns if it is not a terminal: nothing is folded or shortened
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A rich console that obeys NO_COLOR completely: also without bold and dim text."""
+    is_plain = os.environ.get("NO_COLOR")
+    return Console(stderr=stderr, color_system=None if is_plain else "auto", highlight=False, markup=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Standard output or error: `colors` is None for none, `width` in columns; `drawing`: it has lines and bars."""
+
+    write: Callable[[str], object]
+    flush: Callable[[], object]
+    colors: ColorSystem | None
+    width: int
+    drawing: bool
+
+    def print(self, lines: Iterable[Parts]) -> None:
+        for parts in lines:
+            self.write(self.painted(parts) + "\n")
+        self.flush()
+
+    def painted(self, parts: Sequence[tuple[str, Tone]]) -> str:
+        """The texts, with the codes of their tones, and ASCII instead of lines and bars if the encoding lacks them."""
+        line = "".join([STYLES[tone].render(text, color_system=self.colors) for text, tone in parts])
+        return line if self.drawing or line.isascii() else line.translate(_ASCII)
+
+
+def standard_page(*, stderr: bool = False) -> Page:
+    """The page for standard output or standard error; a null one if that is closed."""
+    console = make_console(stderr=stderr)
+    drawing = console.encoding.startswith("utf")
+    width = console.width if console.file.isatty() else UNLIMITED
+    colors = COLOR_SYSTEMS[console.color_system] if console.color_system else None
+    return Page(console.file.write, console.file.flush, colors, width, drawing)
 
 
 def show_blocks(blocks: Sequence[Block], *, stderr: bool = False) -> None:
-    """Print the blocks."""
     page = standard_page(stderr=stderr)
-    for parts in lines_of(blocks, page.width):
-        page.print(parts)
-    page.flush()
+    page.print(lines_of(blocks, page.width))
 
 
 def show_row(table: Table, number: int) -> None:
     """Print the one row of a table after `number` rows; repeats the headings every 25 rows."""
     page = standard_page()
     lines = list(lay_out(table, page.width, least=7))
-    for parts in lines if number % 25 == 0 else lines[2:]:
-        page.print(parts)
-    page.flush()
+    page.print(lines if number % 25 == 0 else lines[2:])
 
 
 def lines_of(blocks: Sequence[Block], width: int) -> Iterator[Parts]:
     """The lines of all blocks on `width` columns."""
-    apart = False  # whether an empty line has to follow what was printed last
-    first = True
+    before: Block | None = None  # what was printed last
     for block in blocks:
         match block:
             case Table():
@@ -38,10 +93,8 @@ def lines_of(blocks: Sequence[Block], width: int) -> Iterator[Parts]:
                 lines = [lay_out_line(block)]
             case Paragraph():
                 lines = list(lay_out_paragraph(block, width))
-        if not lines:
-            continue
-        if not first and (apart or isinstance(block, Table)):
-            yield []
-        yield from lines
-        first = False
-        apart = isinstance(block, Table)
+        if lines:
+            if before is not None and (isinstance(before, Table) or isinstance(block, Table)):
+                yield []
+            yield from lines
+            before = block

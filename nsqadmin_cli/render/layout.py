@@ -7,31 +7,21 @@ Elsewhere nothing is shortened.
 rich's own table takes about 50 µs per cell; here, ten thousand rows of a large cluster take a fraction of a second.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from rich.cells import cell_len, chop_cells
 
 from nsqadmin_cli import units
-from nsqadmin_cli.table import ALWAYS, Cell, Column, Form, Grid, Line, Paragraph, Table, Tone
+from nsqadmin_cli.table import ALWAYS, AT_LEFT, EXACT, Cell, Column, Form, Grid, Line, Paragraph, Table, Tone, shown
 from nsqadmin_cli.units import printable
 
 Parts = list[tuple[str, Tone]]  # of one line
 
-_EXACT: dict[Form, Callable[..., str]] = {
-    Form.COUNT: units.count,
-    Form.RATE: units.rate,
-    Form.BYTES: units.size,
-    Form.DURATION: units.duration,
-    Form.LATENCY: units.latency,
-    Form.TIME: units.clock,
-}
-_COMPACT = _EXACT | {Form.COUNT: units.compact, Form.RATE: units.compact_rate}
-_AT_LEFT = (Form.TEXT, Form.FLAG, Form.TIME)
+_COMPACT = EXACT | {Form.COUNT: units.compact, Form.RATE: units.compact_rate}
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(NamedTuple):
     """A layout of a table: columns, formats, and the spaces between columns."""
 
     columns: Sequence[int]
@@ -55,10 +45,8 @@ def fits(columns: Sequence[Column]) -> Iterator[Fit]:
 
 
 def lay_out(table: Table, width: int, *, least: int = 0, cut: bool = False) -> Iterator[Parts]:
-    """The lines of `table` on `width` columns; all columns but the first have `least` columns or more.
-
-    With `cut`, long texts in the first column are truncated instead of folded.
-    """
+    """The lines of `table` on `width` columns; all columns but the first have `least` columns or more. With `cut`, long
+    texts in the first column are truncated instead of folded."""
     columns = table.columns
     rows = [*table.rows, table.total] if table.total is not None else table.rows
     if not rows:
@@ -68,16 +56,15 @@ def lay_out(table: Table, width: int, *, least: int = 0, cut: bool = False) -> I
     made: dict[tuple[int, bool], list[tuple[str, Tone]]] = {}
 
     def cells(index: int, compact: bool) -> list[tuple[str, Tone]]:
-        column = columns[index]
-        key = index, compact and _COMPACT.get(column.form) is not _EXACT.get(column.form)
+        column, formats = columns[index], _COMPACT if compact else EXACT
+        key = index, formats.get(column.form) is not EXACT.get(column.form)
         if key not in made:
-            made[key] = [_shown(row[index], column, compact) for row in rows]
+            made[key] = [shown(row[index], column, formats) for row in rows]
         return made[key]
 
     for fit in fits(columns):
-        headings = [columns[index].short or columns[index].heading for index in fit.columns]
-        if not fit.short:
-            headings = [columns[index].heading for index in fit.columns]
+        found = [columns[index] for index in fit.columns]
+        headings = [column.short if fit.short and column.short else column.heading for column in found]
         body = [cells(index, fit.compact) for index in fit.columns]
         widths = [
             max(cell_len(heading), least, *(_width(text) for text, _ in column))
@@ -89,7 +76,7 @@ def lay_out(table: Table, width: int, *, least: int = 0, cut: bool = False) -> I
     room = max(room, fit.name_room)
     widths[0] = min(widths[0], room)
     gap = " " * fit.gap
-    right = [columns[index].form not in _AT_LEFT for index in fit.columns]
+    right = [columns[index].form not in AT_LEFT for index in fit.columns]
     yield _line([(heading, Tone.STRONG) for heading in headings], widths, right, gap)
     rule = [("─" * (sum(widths) + fit.gap * (len(widths) - 1)), Tone.FAINT)]
     yield rule
@@ -97,19 +84,16 @@ def lay_out(table: Table, width: int, *, least: int = 0, cut: bool = False) -> I
         if table.total is not None and number == len(rows) - 1 and number:
             yield rule
         (name, tone), *others = row
-        if _width(name) <= room:
-            yield _line(row, widths, right, gap)
-            continue
-        if cut:
-            yield _line([(f"{chop_cells(name, max(1, room - 1))[0]}…", tone), *others], widths, right, gap)
-            continue
-        first, *rest = _folded(name, room)
+        first, *rest = [name]
+        if _width(name) > room:
+            first, *rest = [f"{chop_cells(name, max(1, room - 1))[0]}…"] if cut else _folded(name, room)
         yield _line([(first, tone), *others], widths, right, gap)
         yield from ([(part, tone)] for part in rest)
 
 
 def lay_out_grid(grid: Grid) -> Iterator[Parts]:
-    rows = [[_text(value) for value in row] for row in grid.rows]
+    cells = [[value if isinstance(value, Cell) else Cell(value) for value in row] for row in grid.rows]
+    rows = [[(printable(str(cell.value)), cell.tone or Tone.PLAIN) for cell in row] for row in cells]
     count = max((len(row) for row in rows), default=0)
     widths = [max(_width(row[index][0]) for row in rows if len(row) > index) for index in range(count)]
     for row in rows:
@@ -132,31 +116,6 @@ def lay_out_paragraph(paragraph: Paragraph, width: int) -> Iterator[Parts]:
             lines += chop_cells(word, room) or [""]
     yield [(label, paragraph.label[1]), (lines[0], paragraph.tone)]
     yield from ([(" " * margin, Tone.PLAIN), (line, paragraph.tone)] for line in lines[1:])
-
-
-def _shown(value: object, column: Column, compact: bool) -> tuple[str, Tone]:
-    """Text and tone of a cell."""
-    tone: Tone | None = None
-    if isinstance(value, Cell):
-        value, tone = value
-    if value is None:
-        return "", Tone.PLAIN
-    match column.form:
-        case Form.TEXT:
-            text = printable(str(value))
-        case Form.FLAG:
-            text = "yes" if value else ""
-        case form:
-            text = (_COMPACT if compact else _EXACT)[form](value)
-            if tone is None and not value:
-                tone = Tone.FAINT
-    return text, tone or column.tone
-
-
-def _text(value: Cell | str) -> tuple[str, Tone]:
-    if isinstance(value, Cell):
-        return printable(str(value.value)), value.tone or Tone.PLAIN
-    return printable(value), Tone.PLAIN
 
 
 def _width(text: str) -> int:

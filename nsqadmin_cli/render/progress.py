@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.text import Text
 
 from nsqadmin_cli import units
-from nsqadmin_cli.render.palette import make_console
+from nsqadmin_cli.render import make_console
 from nsqadmin_cli.units import printable
 
 _BESIDE_BAR = 70  # columns
@@ -23,7 +23,7 @@ class _CountColumn(ProgressColumn):
         self._unit = unit
 
     def render(self, task: Task) -> Text:
-        number = units.size if self._unit == "bytes" else units.count
+        number = units.size if self._unit == "bytes" else "{:,}".format
         text = number(int(task.completed))
         if task.total is not None:
             text += f" / {number(int(task.total))}"
@@ -37,9 +37,7 @@ class _CountColumn(ProgressColumn):
 @contextmanager
 def _bar(description: str, total: float | None, last: ProgressColumn) -> Iterator[Callable[..., None]]:
     """Show a bar, or without `total` only a spinner, and remove it at the end: `with` gets a function for its changes.
-
-    Nothing is shown if standard error is not a terminal.
-    """
+    Nothing is shown if standard error is not a terminal."""
     console = make_console(stderr=True)
     if not console.is_terminal:
         yield lambda **changes: None
@@ -56,10 +54,7 @@ def _bar(description: str, total: float | None, last: ProgressColumn) -> Iterato
 
 @contextmanager
 def progress(description: str, total: int | None = None, unit: str = "messages") -> Iterator[Callable[[int], None]]:
-    """Show the progress of `with`, which gets a function to call with the number of further `unit` done.
-
-    `unit` "bytes" is shown in kB and MB.
-    """
+    """As `output.progress`."""
     with _bar(description, total, _CountColumn(unit)) as update:
         yield lambda count: update(advance=count)
 

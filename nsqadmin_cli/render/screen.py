@@ -11,47 +11,28 @@ import termios
 import tty
 from collections import deque
 from collections.abc import Iterable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.render import standard_page
 from nsqadmin_cli.render.layout import Parts
-from nsqadmin_cli.render.palette import Page, standard_page
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # the other screen, no cursor, no wrapping
 _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
-_KEYS = {
-    "\x1b[A": "up",
-    "\x1b[B": "down",
-    "\x1bOA": "up",
-    "\x1bOB": "down",
-    "\x1b[5~": "page up",
-    "\x1b[6~": "page down",
-    "\x1b[H": "home",
-    "\x1b[F": "end",
-    "\x1b[1~": "home",
-    "\x1b[4~": "end",
-    "\x1b": "escape",
-    "\r": "enter",
-    "\n": "enter",
-    "\x7f": "backspace",
-    "\x08": "backspace",
-    "\t": "tab",
-}
-
+_CSI = {"A": "up", "B": "down", "5~": "page up", "6~": "page down", "H": "home", "F": "end", "1~": "home", "4~": "end"}
+_KEYS = {f"\x1b[{code}": name for code, name in _CSI.items()} | {"\x1bOA": "up", "\x1bOB": "down", "\x1b": "escape"}
+_KEYS |= {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\t": "tab"}
 _KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
 
 
 class Screen:
-    """Owns the terminal inside `with`. A change of its size ends the wait for a key.
-
-    Raises AdminError if standard input or output is not a terminal.
-    """
+    """Owns the terminal inside `with`; AdminError if there is none. A change of its size ends the wait for a key."""
 
     def __init__(self) -> None:
         if not (sys.stdin and sys.stdout and sys.stdin.isatty() and sys.stdout.isatty()):
             raise AdminError("a full screen requires a terminal; elsewhere use gnsqadmin stats --watch")
-        self._page: Page = standard_page()
+        self._page = standard_page()
         self._fd = sys.stdin.fileno()
         self._wakeup, self._bell = os.pipe()
         self._saved: list[Any] = []
@@ -69,11 +50,9 @@ class Screen:
         self._give_back()
         interrupt = signal.signal(signal.SIGINT, lambda *args: None)  # is for the program
         try:
-            self._page.write(f"$ {command}\n")
-            self._page.flush()
+            self._write(f"$ {command}\n")
             subprocess.run([sys.executable, "-m", "nsqadmin_cli", *shlex.split(command)[1:]], check=False)
-            self._page.write("Enter returns to the full screen. ")
-            self._page.flush()
+            self._write("Enter returns to the full screen. ")
             sys.stdin.readline()
         finally:
             signal.signal(signal.SIGINT, interrupt)
@@ -82,10 +61,12 @@ class Screen:
     def draw(self, lines: Iterable[Parts]) -> None:
         """Show these lines and nothing else, truncated to fit. The last column stays empty."""
         _, height = self.size()
-        paint = self._page.paint
-        drawn = [self._page.plain("".join([paint(text, tone) for text, tone in parts])) for parts in lines][:height]
+        drawn = [self._page.painted(parts) for parts in lines][:height]
         # Line by line over what was there, and only then clearing the rest, does not flicker.
-        self._page.write("\x1b[H" + "\x1b[K\n".join(drawn) + "\x1b[K\x1b[J")
+        self._write("\x1b[H" + "\x1b[K\n".join(drawn) + "\x1b[K\x1b[J")
+
+    def _write(self, text: str) -> None:
+        self._page.write(text)
         self._page.flush()
 
     def key(self, timeout: float) -> str:
@@ -104,36 +85,27 @@ class Screen:
         self._typed += (key for key in keys if key.isprintable())
         return self._typed.popleft() if self._typed else ""
 
-    def _wake(self) -> None:
-        try:
-            os.write(self._bell, b"\0")
-        except (BlockingIOError, OSError):
-            pass  # it is being woken, or has gone
-
     def __enter__(self) -> "Screen":
         self._saved = termios.tcgetattr(self._fd)
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            self._handlers[number] = signal.signal(number, self._end)
-        self._handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda *args: self._wake())
-        self._handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._suspend)
+        handlers = {signal.SIGTERM: self._end, signal.SIGHUP: self._end, signal.SIGTSTP: self._suspend}
+        handlers[signal.SIGWINCH] = lambda *args: None
+        signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False)  # each of them ends the wait for a key
+        self._handlers = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         self._take()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._give_back()
+        signal.set_wakeup_fd(-1)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
     def _take(self) -> None:
         tty.setcbreak(self._fd)
-        self._page.write(_ENTER)
-        self._page.flush()
+        self._write(_ENTER)
 
     def _give_back(self) -> None:
-        self._page.write(_LEAVE)
-        self._page.flush()
+        self._write(_LEAVE)
         termios.tcsetattr(self._fd, termios.TCSADRAIN, self._saved)
 
     def _end(self, number: int, frame: FrameType | None) -> None:
@@ -146,4 +118,3 @@ class Screen:
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, self._suspend)
         self._take()
-        self._wake()

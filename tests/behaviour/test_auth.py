@@ -16,7 +16,7 @@ import pytest
 
 from auth_server import EVERYTHING, AuthServer, grant, query, response
 from certificates import Identity, issue
-from daemons import Daemon, eventually, free_port
+from daemons import Daemon, StartFailed, eventually, free_port
 from nsq_client import ERROR, HEARTBEAT, RESPONSE, Client, Frame, mpub_body, sized, split_frames
 
 DaemonFactory = Callable[..., Daemon]
@@ -93,6 +93,45 @@ def test_server_is_asked_with_what_is_known_of_the_client(shared: Daemon, server
         b"Host: " + server.address.encode() + b"\r\nUser-Agent: Go-http-client/1.1\r\n"
         b"Accept: application/vnd.nsq; version=1.0\r\nAccept-Encoding: gzip\r\n\r\n"
     ]
+
+
+@pytest.mark.parametrize(
+    ("redirect", "lines"),
+    [
+        (b"", [b"POST /auth HTTP/1.1"]),
+        (b"302 Found", [b"POST /auth HTTP/1.1", b"GET /auth2 HTTP/1.1"]),
+        (b"307 Temporary Redirect", [b"POST /auth HTTP/1.1", b"POST /auth2 HTTP/1.1"]),
+    ],
+)
+def test_server_can_be_asked_by_post(
+    gnsqd_factory: DaemonFactory, server: AuthServer, redirect: bytes, lines: list[bytes]
+) -> None:
+    """What nsqd sends in nsq's development branch, which has the option; recorded at commit 3103474b."""
+
+    def answer(target: str) -> bytes:
+        if redirect and target == "/auth":
+            return response("", redirect.decode(), "Location: /auth2")
+        return grant(EVERYTHING)
+
+    server.reset(answer)
+    nsqd = gnsqd_factory(f"--auth-http-address={server.address}", "--auth-http-request-method=post")
+    with Client(nsqd.tcp_address) as client:
+        assert auth(client, b'a b+c&d=\xff<"' + "\xe9".encode()).type == RESPONSE
+    assert [request.partition(b"\r\n")[0] for request in server.requests] == lines
+    body = (
+        rb'{"common_name":[""],"remote_ip":["127.0.0.1"],"secret":["a b+c\u0026d=\ufffd\u003c\"' + "\xe9".encode()
+    ) + b'"],"tls":["false"]}'
+    assert server.requests[0] == (
+        b"POST /auth HTTP/1.1\r\nHost: " + server.address.encode() + b"\r\nUser-Agent: Go-http-client/1.1\r\n"
+        b"Content-Length: %d\r\nAccept: application/vnd.nsq; version=1.0\r\nContent-Type: application/json\r\n"
+        b"Accept-Encoding: gzip\r\n\r\n%b" % (len(body), body)
+    )
+    assert all(request.endswith(body) == request.startswith(b"POST") for request in server.requests)
+
+
+def test_method_is_get_or_post(gnsqd_factory: DaemonFactory) -> None:
+    with pytest.raises(StartFailed, match="--auth-http-request-method must be post or get"):
+        gnsqd_factory("--auth-http-request-method=PUT")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from daemons import DEADLINE, Daemon, StartFailed, eventually, free_port, own_command
 from gnsqd.__main__ import main
 from gnsqd.testing import running
-from lookupds import EMBEDDED, IDENTITY, EmbeddedLookupd, Nsqd
+from lookupds import DEV, EMBEDDED, IDENTITY, EmbeddedLookupd, Nsqd
 from nsq_client import Client
 
 DaemonFactory = Callable[..., Daemon]
@@ -222,7 +222,7 @@ def dev_line(nsqd: Daemon) -> str:
 
 
 def test_dev_has_a_directory_of_its_own_and_removes_it(gnsqd_factory: DaemonFactory) -> None:
-    nsqd = gnsqd_factory("--dev", *EMBEDDED, "--data-path=")
+    nsqd = gnsqd_factory(*DEV, "--data-path=")
     lookupd = EmbeddedLookupd(nsqd)
     assert lookupd.found("t") == {port(nsqd)}
     line = dev_line(nsqd)
@@ -236,7 +236,7 @@ def test_dev_has_a_directory_of_its_own_and_removes_it(gnsqd_factory: DaemonFact
 
 
 def test_dev_keeps_data_where_it_is_told_to(gnsqd_factory: DaemonFactory) -> None:
-    nsqd = gnsqd_factory("--dev", *EMBEDDED)
+    nsqd = gnsqd_factory(*DEV)
     create(nsqd, "t")
     assert dev_line(nsqd).endswith(f"; data: {nsqd.data_path}")
     nsqd.terminate()
@@ -258,12 +258,16 @@ def test_dev_without_a_place_for_its_directory_is_a_fatal_line(
 def test_flags_and_config_file_override_what_dev_sets(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
     config = tmp_path / "nsqd.cfg"
     config.write_text(
-        f'dev = true\nlookup_creates_topics = false\nembedded_lookupd_tcp_address = "127.0.0.1:{free_port()}"'
+        'dev = true\nadmin_http_address = ""\nlookup_creates_topics = false\n'
+        f'embedded_lookupd_tcp_address = "127.0.0.1:{free_port()}"'
     )
     nsqd = gnsqd_factory(f"--config={config}", "--embedded-lookupd-http-address=127.0.0.1:0")
     assert is_missing(EmbeddedLookupd(nsqd), "/lookup?topic=t")
-    nsqd.restart("--dev", "--embedded-lookupd-tcp-address=", "--embedded-lookupd-http-address=")
+    nsqd.restart(
+        "--dev", *(f"--{name}-address=" for name in ("embedded-lookupd-tcp", "embedded-lookupd-http", "admin-http"))
+    )
     assert "nsqlookupd" not in nsqd.log()
+    assert "page" not in dev_line(nsqd)
 
 
 def test_address_in_use_is_a_fatal_line_and_leaves_no_directory(
@@ -274,5 +278,5 @@ def test_address_in_use_is_a_fatal_line_and_leaves_no_directory(
     other = gnsqd_factory(*EMBEDDED)
     taken = f"--embedded-lookupd-http-address={EmbeddedLookupd(other).http_address}"
     with pytest.raises(StartFailed, match=r"FATAL: failed to instantiate nsqd - listen \(127.* address already in use"):
-        gnsqd_factory("--dev", *EMBEDDED, "--data-path=", taken)
+        gnsqd_factory(*DEV, "--data-path=", taken)
     assert list((tmp_path / "tmp").iterdir()) == []

@@ -130,7 +130,7 @@ def test_mpub_text_is_one_message_a_line(nsqd_factory: DaemonFactory) -> None:
         (b"x" * 10 + b"\n", (6, 16)),
         ((b"x" * 9 + b"\n") * 4, (10, 52)),
     ]:
-        assert ask(nsqd, "POST /mpub?topic=t&defer=nonsense", body) == (200, "OK")
+        assert ask(nsqd, "POST /mpub?topic=t&more=nonsense", body) == (200, "OK")
         assert count(nsqd) == total
 
 

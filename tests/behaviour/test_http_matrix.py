@@ -156,7 +156,7 @@ MPUB = [
     )],
     *rows("POST /mpub", ["?topic=%zz", ""], b"a" * 41),
     Row("POST /mpub?topic={t}", b"", ("Content-Length: 300000",)),
-    Row("POST /mpub?topic={t}&defer=x", b"a\nb"),
+    Row("POST /mpub?topic={t}&deferred=x", b"a\nb"),
     Row("POST /mpub?topic={t}", chunked(b"ab\nc", b"d\ne"), CHUNKED),
     Row("POST /mpub?topic={t}", chunked(*[b"x" * 9 + b"\n"] * 4), CHUNKED),
     Row("POST /mpub?topic={t}", chunked(*[b"x" * 9 + b"\n"] * 4, b"\n"), CHUNKED),

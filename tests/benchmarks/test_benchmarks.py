@@ -13,13 +13,13 @@ from typing import Any, cast
 
 import pytest
 
-from benchmarks import cli, put, report
+from benchmarks import cli, fixture, put, report
 from benchmarks.harness import RowResult, Spread, run_row
 from benchmarks.lanes import BenchmarkError, Lane
-from benchmarks.row import MEGABYTES, RATE, SECONDS, Load, Measurement, RanDry, Row, Unit
+from benchmarks.row import BY_DURABILITY, MEGABYTES, RATE, SECONDS, Load, Measurement, RanDry, Row, Unit
 from benchmarks.rows import ROWS
 from benchmarks.scale import DIMENSIONS, Point
-from daemons import Daemon, own_command
+from daemons import DEADLINE, Daemon, own_command
 
 LOAD = Load(seconds=3.0, supply=100, stored=5)
 
@@ -135,7 +135,7 @@ def test_a_row_by_durability_compares_each_gnsqd_with_itself() -> None:
             yield cast(Daemon, self.name)
 
     lanes = [WatchedLane("nsqd", ("n",)), WatchedLane("gnsqd compiled", ("c",)), WatchedLane("gnsqd plain", ("p",))]
-    durable = Row("pub-durability", "PUB, durability", idle, by_durability=True)
+    durable = Row("pub-durability", "PUB, durability", idle, variants=BY_DURABILITY)
     results = run_row(durable, lanes, 1, LOAD, lambda line: None, nothing_stored)
     assert [(result.row.name, list(result.runs)) for result in results] == [
         (f"pub-durability-{lane}", [f"gnsqd {lane}", f"gnsqd {lane}, process", f"gnsqd {lane}, disk"])
@@ -180,6 +180,13 @@ def test_interpreter_of_a_lane_is_found_in_its_command(tmp_path: Path) -> None:
     for other in (program, shell):
         with pytest.raises(BenchmarkError, match=f"it is unclear which Python runs {other}"):
             put.interpreter([str(other)])
+
+
+def test_starts_are_those_of_the_test_kit_and_of_a_command() -> None:
+    for command in ([], own_command()):
+        times = fixture.starts([sys.executable], 2, command)
+        assert len(times) == 2
+        assert all(1 < time < 1000 * DEADLINE for time in times)
 
 
 def test_lanes_take_turns() -> None:

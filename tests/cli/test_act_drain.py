@@ -16,7 +16,6 @@ from conftest import DaemonFactory
 from daemons import DEADLINE, Daemon, eventually
 from nsq_client import Client
 from nsqadmin_cli.api import Nsqd
-from nsqadmin_cli.commands.drain import DrainState
 from nsqadmin_cli.http_client import Address, HTTPClient, NodeError
 
 LONG = "--drain-timeout=1h"
@@ -188,7 +187,7 @@ def test_a_state_that_is_none_is_an_error(answer: bytes) -> None:
     with FakeNode(http_answer(answer)) as node:
         there = Address.parse(node.address)
         with pytest.raises(NodeError) as error:
-            DrainState.ask(Nsqd(there, HTTPClient(DEADLINE)), "GET")
+            Nsqd(there, HTTPClient(DEADLINE)).drain("GET")
     assert error.value.reason == "answered JSON that is not an nsqd's: it is not a state of a drain"
 
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "contrib" / "docs" / "gnsqadmin.md"
 
 # These print no data, or nothing but a screen or a script.
-WITHOUT_JSON = ("top", "completion", "context set", "context use", "context remove", "topology export")
+WITHOUT_JSON = ("top", "web", "completion", "context set", "context use", "context remove", "topology export")
 
 WRITER = load_writer("write_gnsqadmin")
 COMMANDS: dict[str, AdminCommand] = WRITER.all_commands()

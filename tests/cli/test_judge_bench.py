@@ -17,7 +17,7 @@ from cli.nodes import Cluster, address, at, create, post
 from conftest import DaemonFactory
 from daemons import DEADLINE, Daemon, eventually, free_port
 from nsqadmin_cli.api import Nsqd
-from nsqadmin_cli.bench_load import Histogram, Load, Plan, Report
+from nsqadmin_cli.commands.bench import Histogram, Load, Plan, Report
 from nsqadmin_cli.http_client import TLS, Address
 
 
@@ -218,7 +218,7 @@ def test_the_topic_is_deleted_after_the_request_of_a_thread_whose_start_was_inte
 
     load = Load([node], Plan("t", "c", 600, 8, 2, 1, 0, 2), timeout=DEADLINE, tls=TLS())
     load.connect()
-    monkeypatch.setattr("nsqadmin_cli.bench_load.threading.Thread", Interrupted)
+    monkeypatch.setattr("nsqadmin_cli.commands.bench.threading.Thread", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         load.run(lambda so_far: None)
     monkeypatch.undo()

@@ -15,7 +15,8 @@ from daemons import Daemon, eventually, free_port
 from exposition import series
 from nsq_client import Client
 from nsqadmin_cli.cli import cli
-from nsqadmin_cli.commands.check import METRICS, LimitsType
+from nsqadmin_cli.command import Parsed
+from nsqadmin_cli.commands.check import METRICS
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 
@@ -75,7 +76,7 @@ def test_what_is_beyond_a_limit_counts_and_what_is_at_it_does_not(
     option: str, value: float, limits: str, status: str
 ) -> None:
     [metric] = [metric for metric in METRICS if metric.option == option]
-    told = LimitsType(metric).convert(limits, None, None)
+    told = Parsed("limits", metric.parse).convert(limits, None, None)
     beyond = {"CRITICAL": metric.beyond(value, told.critical), "WARNING": metric.beyond(value, told.warning)}
     assert next((name for name, true in beyond.items() if true), "OK") == status
 

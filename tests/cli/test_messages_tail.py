@@ -244,7 +244,7 @@ def agree(connection: socket.socket) -> None:
     "said, reason",
     [
         (b"", "no complete answer within 0.5 s"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak NSQ's protocol"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "answers HTTP: expected its TCP port"),
         (struct.pack(">ii", -1, 0), "does not speak NSQ's protocol"),
         (frame(0, b"OK"), "does not answer like nsqd"),
         (frame(0, b"[" * 100_000), "does not answer like nsqd"),

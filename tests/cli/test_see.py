@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import time
 from datetime import datetime
 from typing import Any
 
@@ -145,6 +146,31 @@ def test_topic_show_has_the_share_of_each_node_and_the_channels(nsqd_factory: Da
     assert [(row["node"], row["message_count"]) for row in shares] == [(address(a), "3"), (address(b), "4")]
 
 
+def test_topic_show_has_what_is_kept_for_a_rewind(gnsqd_factory: DaemonFactory) -> None:
+    limits = ("--retention-bytes=1000000", "--retention-time=1h")
+    before = time.time()
+    a, b, c = gnsqd_factory("--durability=process", *limits), gnsqd_factory("--durability=process"), gnsqd_factory()
+    for node in (a, b, c):
+        create(node, "t", "c")
+        publish(node, "t", 3)
+        post(node, "/channel/empty?topic=t&channel=c")
+    [kept] = document("topic", "show", "t", *at(a, b, c))["kept"]
+    assert before <= kept.pop("since") <= time.time()
+    assert kept == {"address": address(a), "bytes": 1000000, "time": 3600, "messages": 3}
+    table = words(gnsqadmin("topic", "show", "t", *at(a, b, c)))
+    assert table[-1][:-1] == [address(a), "1.0", "MB", "1h", "0m", "3"]
+    post(b, "/topic/retention?topic=t&bytes=2000000")
+    [_, second] = document("topic", "show", "t", *at(a, b))["kept"]
+    assert second == {"address": address(b), "bytes": 2000000, "time": None, "messages": 0, "since": None}
+    assert words(gnsqadmin("topic", "show", "t", *at(a, b)))[-1] == ["all", "3.0", "MB", "3"]
+
+
+def test_topic_show_has_no_retention_where_nothing_is_kept(nsqd: Daemon) -> None:
+    create(nsqd, "t")
+    assert document("topic", "show", "t", *at(nsqd))["kept"] == []
+    assert "rewind" not in gnsqadmin("topic", "show", "t", *at(nsqd)).out
+
+
 @pytest.mark.peer
 def test_topic_show_says_which_nodes_consumers_do_not_find(cluster: Cluster) -> None:
     for node in cluster.nodes:
@@ -265,9 +291,9 @@ def test_latencies_are_shown_and_summed_up_as_the_worst() -> None:
         latency = {"count": 10, "percentiles": [{"quantile": 0.5, "value": 1000}, {"quantile": 0.99, "value": value}]}
         zeros = dict.fromkeys(("depth", "backend_depth", "message_count", "message_bytes"), 0)
         topic = {"topic_name": "t", "channels": [], "paused": False, "e2e_processing_latency": latency, **zeros}
-        return http_answer(
-            json.dumps({"version": "1.3.0", "health": "OK", "start_time": 1, "topics": [topic]}).encode()
-        )
+        stats = {"version": "1.3.0", "health": "OK", "start_time": 1, "topics": [topic]}
+        retention = {"bytes": 0, "time": 0, "messages": 0, "since": None}  # of the same answer to another question
+        return http_answer(json.dumps(stats | retention).encode())
 
     with FakeNode(node(12_300_000)) as slow, FakeNode(node(5)) as fast:
         nodes = [f"--nsqd-http-address={one.address}" for one in (slow, fast)]

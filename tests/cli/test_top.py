@@ -13,10 +13,10 @@ from cli.nodes import address, at, create, publish
 from daemons import Daemon, free_port
 from nsqadmin_cli.api import ChannelStats, ClientStats, NodeStats, TopicStats
 from nsqadmin_cli.cluster import Answers
+from nsqadmin_cli.commands.top import TopView
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import Flow, Key
 from nsqadmin_cli.table import Cell, Tone
-from nsqadmin_cli.top_view import TopView
 
 NODE = Address("a", 1)
 BUSY = Flow(10, 10)

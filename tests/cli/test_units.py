@@ -1,5 +1,7 @@
 """Numbers for people, and durations from them."""
 
+import time
+
 import pytest
 
 from nsqadmin_cli import units
@@ -76,3 +78,12 @@ def test_text_from_elsewhere_is_bounded_and_on_one_line() -> None:
     long = printable("x" * 10_000)
     assert len(long) == LONGEST
     assert long.endswith("…")
+
+
+def test_times_have_the_day_unless_it_is_today(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.mktime((2026, 11, 23, 13, 45, 7, 0, 0, -1))
+    localtime = time.localtime
+    monkeypatch.setattr(time, "localtime", lambda seconds=now: localtime(seconds))
+    assert units.clock(now + 60) == "13:46:07"
+    assert units.clock(now + 86400) == "2026-11-24 13:45:07"
+    assert units.clock(1e18) == "1000000000000000000"

@@ -1,4 +1,4 @@
-"""The compose file, read, and the files that it brings into its containers."""
+"""The compose files, read, and the files that they bring into their containers."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +13,8 @@ def load(path: Path) -> Any:
     return yaml.safe_load(path.read_text("utf-8"))
 
 
-def services() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = load(DIRECTORY / "compose.yaml")["services"]
+def services(file: str = "compose.yaml") -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = load(DIRECTORY / file)["services"]
     return found
 
 
@@ -24,14 +24,14 @@ def command_of(service: str) -> list[str]:
     return words
 
 
-def mounts(service: str) -> Iterator[tuple[str, str]]:
+def mounts(service: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """(source, place in the container) of each volume; a source with a slash is a path from the file's directory."""
-    for volume in services()[service].get("volumes", []):
+    for volume in service.get("volumes", []):
         source, target = volume.split(":")[:2]
         yield source, target
 
 
 def file_in(service: str, place: str) -> Path:
     """The file of ours that the service finds there."""
-    (source,) = (source for source, target in mounts(service) if target == place)
+    (source,) = (source for source, target in mounts(services()[service]) if target == place)
     return (DIRECTORY / source).resolve()

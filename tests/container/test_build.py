@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from container import size
 from container.compose import command_of
 from container.containerfile import ROOT, exec_form, health_check, read
 from daemons import DEADLINE, Daemon, free_port
@@ -32,7 +33,7 @@ pytestmark = [
 ]
 
 ARGUMENTS, STAGES = read()
-TOPS = ("source", "wheels", "opt", "data", "nsqd")
+TOPS = ("source", "wheels", "opt", "data", "nsqd", "nsqlookupd")
 
 
 @dataclass
@@ -53,10 +54,10 @@ class Image:
         return [program, *map(self.path, words[1:])]
 
 
-@pytest.fixture
-def image(tmp_path: Path) -> Image:
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
     """The image, built."""
-    found = Image(tmp_path / "image", dict(os.environ))
+    found = Image(tmp_path_factory.mktemp("container") / "image", dict(os.environ))
     found.root.mkdir()
     for name in ("PYTHONPATH", "NOTIFY_SOCKET"):
         found.environment.pop(name, None)
@@ -74,7 +75,7 @@ def image(tmp_path: Path) -> Image:
                 directory = Path(found.path(argument))
                 directory.mkdir(exist_ok=True)
             elif instruction == "COPY" and not argument.startswith("--from="):
-                copy(*argument.split(), directory=directory)
+                copy(*found.path(argument).split(), directory=directory)
             elif instruction == "RUN":
                 argument = re.sub(r"--(owner|group)=\d+", lambda match: f"--{match[1]}={own_id(match[1])}", argument)
                 run(found, found.path(argument), directory)
@@ -103,6 +104,8 @@ def put_in_the_installed_wheel(directory: Path) -> None:
 def copy(*words: str, directory: Path) -> None:
     """COPY: of several sources what they are into a directory, of a single directory its content."""
     *sources, target = words
+    if target.endswith("/") and not target.startswith("./"):
+        (directory / target).mkdir(parents=True, exist_ok=True)
     for source in sources:
         if (ROOT / source).is_dir():
             ignore = shutil.ignore_patterns("__pycache__", "*.so")
@@ -135,8 +138,9 @@ def daemon(image: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield found
 
 
-def health(image: Image, daemon: Daemon) -> int:
-    command = [word.replace("4151", str(daemon.http_address[1])) for word in health_check()]
+def health(image: Image, *checks: str) -> int:
+    """Exit code of the health check, for what would listen on these ports."""
+    command = [*health_check(), *checks]
     return subprocess.run(
         image.command(command), env=image.environment, stderr=subprocess.DEVNULL, timeout=DEADLINE
     ).returncode
@@ -145,17 +149,27 @@ def health(image: Image, daemon: Daemon) -> int:
 def test_its_steps_make_a_daemon_that_is_healthy_until_it_stops(image: Image, daemon: Daemon) -> None:
     assert "(compiled)" in daemon.log()
     assert (image.root / "data" / "nsqd.dat").exists(), "the volume is not its data path"
-    assert health(image, daemon) == 0
+    check = f"{daemon.http_address[1]}/healthz"
+    assert health(image, check) == 0
     daemon.send_signal(signal.SIGSTOP)
-    assert health(image, daemon) == 1, "one that hangs is not healthy"
+    assert health(image, check) == 1, "one that hangs is not healthy"
     daemon.send_signal(signal.SIGCONT)
-    assert health(image, daemon) == 0
+    assert health(image, check) == 0
     assert daemon.terminate() == 0
-    assert health(image, daemon) == 1
+    assert health(image, check) == 1
     # Its own command, and that of who had the real nsqd's image before.
     assert shown_version(image, exec_form(STAGES[-1].last("CMD"))[0]) == shown_version(image, "/nsqd")
     assert shown_version(image, "/nsqd").startswith("nsqd v1.3.0 (built w/gnsqd-")
+    assert shown_version(image, "/nsqlookupd").startswith("nsqlookupd v1.3.0 (built w/gnsqd-")
     assert shown_version(image, "gnsqadmin")
+
+
+def test_it_adds_at_most_90_mb_to_its_base(image: Image) -> None:
+    own = sum(map(size.on_disk, (image.root / "opt").rglob("*")))
+    libraries = size.of_requirements("gnsqd")
+    assert {"gevent", "cryptography", "greenlet", "cffi"} < set(libraries)
+    total = own + sum(libraries.values())
+    assert total <= 90e6, {"gnsqd": own, **libraries}
 
 
 def shown_version(image: Image, program: str) -> str:

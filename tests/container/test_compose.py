@@ -1,4 +1,4 @@
-"""The compose file: what a linter would say, and whether the names and paths in it lead to what they mean.
+"""The compose files: what a linter would say, and whether the names and paths in them lead to what they mean.
 
 Keys are those of the Compose specification (https://github.com/compose-spec/compose-spec/blob/main/05-services.md).
 """
@@ -8,50 +8,77 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from container.compose import command_of, file_in, load, mounts, services
-from container.containerfile import DIRECTORY, ROOT, read
+from container.containerfile import DIRECTORY, ROOT, health_check, read
 from gnsqd.configuration import parse_flags
 from gnsqd.gotext import parse_duration
-from gnsqd.options import Options
+from gnsqd.options import DEV, Options
 
-COMPOSE = load(DIRECTORY / "compose.yaml")
 SERVICES = services()
 KEYS = {"build", "cap_drop", "command", "depends_on", "environment", "healthcheck", "image", "ports", "read_only"}
 KEYS |= {"restart", "security_opt", "stop_grace_period", "tmpfs", "volumes"}
 
+HEALTH_KEYS = {"test", "interval", "timeout", "start_period", "retries"}
+
 SECOND = 1_000_000_000
 
 
-def ports(service: str) -> list[str]:
+def published(service: dict[str, Any]) -> list[str]:
     """The ports that it listens on, as far as they are published."""
-    return [port.rpartition(":")[2] for port in SERVICES[service]["ports"]]
+    return [port.rpartition(":")[2] for port in service["ports"]]
 
 
-def test_its_keys_are_those_of_the_specification() -> None:
-    assert set(COMPOSE) <= {"name", "services", "volumes", "networks", "configs", "secrets"}
-    for service in SERVICES.values():
+def ports(service: str) -> list[str]:
+    return published(SERVICES[service])
+
+
+def help_of(program: Path) -> str:
+    """Of a program of the real NSQ."""
+    return subprocess.run([program, "--help"], capture_output=True, text=True).stderr
+
+
+def flags_in(usage: str) -> set[str]:
+    return set(re.findall(r"^  -([\w-]+)", usage, re.MULTILINE))
+
+
+@pytest.fixture(params=["compose.yaml", "compose.dev.yaml"])
+def file(request: pytest.FixtureRequest) -> Path:
+    return DIRECTORY / str(request.param)
+
+
+@pytest.fixture
+def compose(file: Path) -> Any:
+    return load(file)
+
+
+def test_its_keys_are_those_of_the_specification(compose: Any) -> None:
+    assert set(compose) <= {"name", "services", "volumes", "networks", "configs", "secrets"}
+    for service in compose["services"].values():
         assert set(service) <= KEYS
         assert set(service.get("build", {})) <= {"context", "dockerfile", "args", "target"}
+        assert set(service.get("healthcheck", {})) <= HEALTH_KEYS
         assert service["restart"] in {"no", "always", "on-failure", "unless-stopped"}
         for value in service.get("environment", {}).values():
             assert isinstance(value, str), "compose takes no bare booleans"
 
 
-def test_docker_compose_takes_it() -> None:
+def test_docker_compose_takes_it(file: Path) -> None:
     docker = shutil.which("docker")
     if docker is None or subprocess.run([docker, "compose", "version"], capture_output=True).returncode:
         pytest.skip("docker compose is not installed")
-    command = [docker, "compose", "-f", str(DIRECTORY / "compose.yaml"), "config", "--quiet"]
+    command = [docker, "compose", "-f", str(file), "config", "--quiet"]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
 
 
-def test_every_image_but_ours_has_a_version() -> None:
-    for name, service in SERVICES.items():
-        if name == "gnsqd":
+def test_every_image_but_ours_has_a_version(compose: Any) -> None:
+    for service in compose["services"].values():
+        if service["image"] == "gnsqd":
             context = (DIRECTORY / service["build"]["context"]).resolve()
             assert context == ROOT
             assert context / service["build"]["dockerfile"] == DIRECTORY / "Containerfile"
@@ -59,25 +86,70 @@ def test_every_image_but_ours_has_a_version() -> None:
             assert re.fullmatch(r"docker\.io/[\w./-]+:v?\d+\.\d+\.\d+", service["image"]), service["image"]
 
 
-def test_nothing_is_open_to_the_network() -> None:
-    for service in SERVICES.values():
+def test_our_image_has_its_health_check_also_without_docker(compose: Any) -> None:
+    (service,) = (service for service in compose["services"].values() if service["image"] == "gnsqd")
+    assert service["healthcheck"]["test"] == ["CMD", *health_check()]
+    assert parse_duration(service["healthcheck"]["start_period"]) == 60 * SECOND
+
+
+def test_nothing_is_open_to_the_network(compose: Any) -> None:
+    for service in compose["services"].values():
         for port in service["ports"]:
             host, outside, inside = port.split(":")
             assert (host, outside) == ("127.0.0.1", inside)
-    published = [port for name in SERVICES for port in ports(name)]
-    assert len(published) == len(set(published))
+    numbers = [port for service in compose["services"].values() for port in published(service)]
+    assert len(numbers) == len(set(numbers))
 
 
-def test_every_volume_is_declared_and_every_file_is_there() -> None:
+def test_every_volume_is_declared_and_every_file_is_there(compose: Any) -> None:
     named = set()
-    for service in SERVICES:
+    for service in compose["services"].values():
         for source, target in mounts(service):
             assert target.startswith("/")
             if "/" in source:
                 assert (DIRECTORY / source).is_file(), source
             else:
                 named.add(source)
-    assert named == set(COMPOSE["volumes"])
+    assert named == set(compose.get("volumes", ()))
+
+
+# Development
+
+
+def test_everything_that_dev_mode_listens_on_is_published_under_its_own_number() -> None:
+    (service,) = services("compose.dev.yaml").values()
+    assert service["command"] == ["gnsqd", "--dev", "--admin-http-address=0.0.0.0:4171"]  # else it is for loopback
+    options = Options()
+    addresses = [options.tcp_address, options.http_address, *(value for value in DEV.values() if ":" in str(value))]
+    assert sorted(published(service)) == sorted(address.rpartition(":")[2] for address in addresses)
+
+
+PAGE = (ROOT / "contrib" / "docs" / "containers.md").read_text("utf-8")
+EXAMPLES = [yaml.safe_load(block)["services"] for block in re.findall(r"^```yaml\n(.*?)^```", PAGE, re.M | re.S)]
+
+
+def test_examples_of_dev_mode_are_of_our_image_and_reachable_under_their_own_numbers() -> None:
+    (expected,) = services("compose.dev.yaml").values()
+    ours = [service for example in EXAMPLES for service in example.values() if service.get("image") == "gnsqd"]
+    assert len(ours) == 2
+    for service in ours:
+        assert service["command"] == expected["command"][:2]
+        assert service.get("healthcheck", expected["healthcheck"])["test"] == expected["healthcheck"]["test"]
+        assert {port.partition(":")[0] for port in service["ports"]} <= set(published(expected))
+        assert all(outside == inside for outside, _, inside in (port.partition(":") for port in service["ports"]))
+
+
+@pytest.mark.peer
+def test_examples_that_are_replaced_would_start(peer_binary: Callable[[str], Path]) -> None:
+    real = [service for example in EXAMPLES for service in example.values() if "nsqio" in service.get("image", "")]
+    assert len(real) == 8
+    names = {name for example in EXAMPLES for name in example}
+    for service in real:
+        program, *flags = service["command"].split()
+        known = flags_in(help_of(peer_binary(program.strip("/"))))
+        for flag, _, value in (flag.lstrip("-").partition("=") for flag in flags):
+            assert flag in known
+            assert ":" not in value or value.partition(":")[0] in names
 
 
 # gnsqd
@@ -87,7 +159,7 @@ def test_the_daemons_flags_are_flags_of_ours_and_leave_it_time_to_drain() -> Non
     program, *flags = command_of("gnsqd")
     options = parse_flags(flags)
     assert program == "gnsqd"
-    assert ("data", options["data_path"]) in list(mounts("gnsqd"))
+    assert ("data", options["data_path"]) in list(mounts(SERVICES["gnsqd"]))
     assert options["data_path"] == read()[1][-1].last("VOLUME")
     assert options["broadcast_address"] == "gnsqd", "the name that the others know it by"
     assert options["sigterm"] == "drain"
@@ -100,7 +172,7 @@ def test_the_daemon_can_write_nothing_but_its_data() -> None:
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
-    assert [target for _, target in mounts("gnsqd")] == ["/data"]
+    assert [target for _, target in mounts(SERVICES["gnsqd"])] == ["/data"]
 
 
 # What stands around it
@@ -127,11 +199,9 @@ def test_addresses_name_services_and_the_ports_they_listen_on() -> None:
 @pytest.mark.parametrize("service", ["nsqlookupd", "nsqadmin"])
 def test_programs_of_nsq_know_their_flags(service: str, peer_binary: Callable[[str], Path]) -> None:
     program, *flags = command_of(service)
-    usage = subprocess.run([peer_binary(program.strip("/")), "--help"], capture_output=True, text=True)
-    known = set(re.findall(r"^  -([\w-]+)", usage.stderr, re.MULTILINE))
-    assert known
-    assert {flag.lstrip("-").partition("=")[0] for flag in flags} <= known
-    listening = re.findall(r'http-address string\n.*\(default "0\.0\.0\.0:(\d+)"\)', usage.stderr)
+    usage = help_of(peer_binary(program.strip("/")))
+    assert {flag.lstrip("-").partition("=")[0] for flag in flags} <= flags_in(usage)
+    listening = re.findall(r'http-address string\n.*\(default "0\.0\.0\.0:(\d+)"\)', usage)
     assert ports(service) == listening[-1:]
 
 

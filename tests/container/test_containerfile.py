@@ -5,9 +5,9 @@ import tomllib
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from container.containerfile import DIRECTORY, ROOT, exec_form, health_check, read
+from container.containerfile import DIRECTORY, ROOT, exec_form, read
 from gnsqd.configuration import parse_flags
-from gnsqd.options import Options
+from gnsqd.options import LookupdOptions, Options
 
 INSTRUCTIONS = {"ARG", "CMD", "COPY", "ENV", "EXPOSE", "HEALTHCHECK", "LABEL", "RUN", "STOPSIGNAL", "USER", "VOLUME"}
 INSTRUCTIONS |= {"ENTRYPOINT", "SHELL", "WORKDIR"}  # without ADD, which fetches and unpacks; MAINTAINER is obsolete
@@ -49,11 +49,12 @@ def test_signals_reach_the_daemon_and_its_data_outlives_it() -> None:
 
 
 def test_the_ports_are_those_of_the_options() -> None:
-    defaults = Options()
-    addresses = [defaults.tcp_address, defaults.http_address, defaults.https_address]
-    ports = [address.rpartition(":")[2] for address in addresses]
+    nsqd, nsqlookupd = Options(), LookupdOptions()
+    addresses = [nsqd.tcp_address, nsqd.http_address, nsqd.https_address]
+    addresses += [nsqlookupd.tcp_address, nsqlookupd.http_address]
+    _, http, _, _, lookupd_http = ports = [address.rpartition(":")[2] for address in addresses]
     assert IMAGE.last("EXPOSE").split() == ports
-    assert f"'127.0.0.1', {ports[1]}," in " ".join(health_check())
+    assert f'("{http}/healthz", "{lookupd_http}/ping")' in (DIRECTORY / "healthcheck").read_text("utf-8")
 
 
 def test_nothing_is_kept_that_only_the_build_needs() -> None:
@@ -92,6 +93,10 @@ def test_every_package_is_copied_as_a_whole() -> None:
         if "." not in pattern
     }
     copied = [Path(source) for line in STAGES[0].all("COPY") for source in line.split()[:-1]]
+    check = DIRECTORY.relative_to(ROOT) / "healthcheck"
+    assert check in copied
+    copied.remove(check)
+    assert not ignored(check)
     assert {source for source in copied if (ROOT / source).is_dir()} == tops
     others = {str(source) for source in copied} - set(map(str, tops))
     assert others == {"pyproject.toml", "setup.py", "README.md", "LICENSE"}

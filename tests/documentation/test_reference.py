@@ -1,5 +1,6 @@
 """The reference pages are what the program says, and the commands in all pages exist."""
 
+import inspect
 import re
 import shlex
 
@@ -11,7 +12,7 @@ from documentation.writers import load_writer
 from gnsqd.lookupd.api import LOOKUPD_ROUTES
 from gnsqd.observe.stats import STAT_FIELDS
 from gnsqd.options import LOOKUPD_OPTIONS, OPTIONS
-from gnsqd.web.routes import ROUTES
+from gnsqd.web.routes import ROUTES, topic_and_channel
 from gnsqd.wire.codec import GRAMMAR
 from nsqadmin_cli.cli import cli
 from nsqadmin_cli.commands import SECTIONS
@@ -46,9 +47,9 @@ def test_speed_is_what_was_measured() -> None:
 
 
 def test_errors_of_nsqlookupd_are_documented() -> None:
-    source = (ROOT / "gnsqd/lookupd/api.py").read_text("utf-8")
+    source = (ROOT / "gnsqd/lookupd/api.py").read_text("utf-8") + inspect.getsource(topic_and_channel)
     codes = re.findall(r'HTTPError\(\d+, "([A-Z_]+)"\)', source)
-    codes += [f"MISSING_ARG_{name.upper()}" for name in re.findall(r'_required\(.*?"(\w+)"\)', source)]
+    codes += [f"MISSING_ARG_{name.upper()}" for name in re.findall(r'\brequired\(.*?"(\w+)"\)', source)]
     assert len(set(codes)) > 5
     text = (DOCS / "lookupd.md").read_text("utf-8")
     assert [code for code in codes if f"`{code}`" not in text] == []

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from conftest import missing
 from documentation.markdown import DOCS, PAGES, ROOT
-
-if any(importlib.util.find_spec(name) is None for name in ("sphinx", "furo", "myst_parser")):
-    pytest.skip("needs Sphinx (pip install gnsqd[docs], or make docs)", allow_module_level=True)
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a site that was built without a warning."""
+    if any(importlib.util.find_spec(name) is None for name in ("sphinx", "furo", "myst_parser")):
+        missing("needs Sphinx (pip install gnsqd[docs], or make docs)")
     directory = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", str(DOCS)]
     command += ["-d", str(directory / "doctrees"), str(ROOT), str(directory / "site")]

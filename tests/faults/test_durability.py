@@ -38,6 +38,15 @@ def test_nothing_acknowledged_is_lost_by_kills(flags: tuple[str, ...], tmp_path:
     assert outcome.early == []
 
 
+def test_kills_while_a_channel_is_rewound_lose_nothing_and_bring_nothing_older(tmp_path: Path) -> None:
+    flags = ("--durability=process", "--retention-bytes=100000000", "--max-bytes-per-file=200000")
+    outcome = ledger.run(own_command(), tmp_path, 3, 5, *flags, rewinds=True)
+    assert [rewind for rewind in outcome.rewinds if rewind.answered < float("inf")]
+    assert outcome.lost() == []
+    assert outcome.missing() == []
+    assert outcome.duplicated() == 0
+
+
 def kill_and_restart(nsqd: Daemon, *flags: str) -> None:
     nsqd.kill()
     nsqd.restart(*flags)

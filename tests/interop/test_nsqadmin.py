@@ -245,6 +245,8 @@ def find_browser() -> str:
     pytest.skip(f"no browser on this machine: $GNSQD_BROWSER names none, and there is no {', '.join(BROWSERS)}")
 
 
+@pytest.mark.one_lane  # the same API is compared in both
+@pytest.mark.parametrize("launch", ["embedded"], indirect=True)
 def test_pages_show_in_a_browser(launch: Launch, tmp_path: Path) -> None:
     """What the pages' own program makes of them, once it has asked for everything."""
     browser = find_browser()

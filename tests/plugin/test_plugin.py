@@ -115,6 +115,78 @@ def test_daemon_that_cannot_start_says_why(project: Project) -> None:
     assert "not reached" not in run.stdout.partition("StartFailed")[2]
 
 
+def test_nsq_is_nsqd_and_nsqlookupd_on_ports_that_stay(project: Project) -> None:
+    run = project(
+        """
+        import json, urllib.request
+
+        def ask(address, path, data=None):
+            with urllib.request.urlopen(f"http://{address}{path}", data=data) as answer:
+                return json.loads(answer.read() or b"null")
+
+        def addresses(nsq):
+            return [nsq.tcp_address, nsq.http_address, nsq.lookupd_tcp_address, nsq.lookupd_http_address]
+
+        def test_consumer_finds_the_topic_before_and_after_a_restart(nsq, gnsqd_factory):
+            before = addresses(nsq)
+            assert len(set(before)) == 4
+            for end in (nsq.stop, nsq.kill, lambda: None):
+                (producer,) = ask(nsq.lookupd_http_address, "/lookup?topic=t")["producers"]
+                assert nsq.tcp_address == f"{producer['broadcast_address']}:{producer['tcp_port']}"
+                end()
+                nsq.restart()
+                assert addresses(nsq) == before
+            other = gnsqd_factory(f"--lookupd-tcp-address={nsq.lookupd_tcp_address}")
+            assert other.lookupd_http_address == ""
+        """,
+        "-Werror",
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_nsq_session_keeps_its_addresses_and_nothing_of_the_test_before(project: Project) -> None:
+    run = project(
+        """
+        import json, pytest, urllib.request
+
+        known = []
+
+        def ask(address, path, data=None):
+            with urllib.request.urlopen(f"http://{address}{path}", data=data) as answer:
+                return json.loads(answer.read()) if data is None else None
+
+        @pytest.fixture(scope="session")
+        def nsq_session_flags():
+            return ("--max-msg-size=100",)
+
+        @pytest.fixture
+        def application(nsq_session):
+            return nsq_session
+
+        @pytest.mark.parametrize("turn", range(5))
+        def test_starts_with_nothing(application, turn):
+            nsq = application
+            assert not ask(nsq.http_address, "/stats?format=json")["topics"]
+            assert not ask(nsq.lookupd_http_address, "/topics")["topics"]
+            assert ask(nsq.http_address, "/config/max_msg_size") == 100
+            known.append((nsq.tcp_address, nsq.lookupd_http_address))
+            assert len(set(known)) == 1
+            ask(nsq.http_address, "/pub?topic=t", b"hello")
+            ask(nsq.http_address, "/topic/pause?topic=t", b"")
+            if turn == 1:
+                nsq.kill()
+            if turn == 2:
+                ask(nsq.http_address, "/drain", b"")
+            assert turn != 3, "one that fails"
+        """,
+        "-Werror",
+    )
+    assert run.returncode == 1
+    assert "1 failed, 4 passed" in run.stdout, run.stdout + run.stderr
+    assert "log of gnsqd in" in run.stdout
+    assert "TOPIC(t): " in run.stdout.partition("log of gnsqd in")[2]
+
+
 def test_context_manager_leaves_nothing_behind() -> None:
     with testing.running("--broadcast-address=here", command=own_command()) as daemon:
         with urllib.request.urlopen(f"http://{daemon.http_address}/info") as answer:

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
     ("gnsqd.pytest_plugin",),
     ("gnsqd.testing",),
+    ("gnsqd.preloaded",),
     ("gnsqd.__main__", "gnsqd.lookupd.__main__"),
     ("gnsqd.process",),
     ("gnsqd.configuration",),
@@ -60,7 +61,7 @@ ON_EXECUTORS = ("gnsq_shared", "pyspark_nsq", "pyspark_nsq_diskqueue")
 EXECUTOR_LIBRARIES = {"pyarrow", "pyspark"}
 
 # The modules that define what Spark calls. All others are imported without pyspark.
-PYSPARK_MODULES = {"batch_reader", "data_source", "stream_reader", "writer"}
+PYSPARK_MODULES = {"batch_reader", "catalog_table", "data_source", "stream_reader", "writer"}
 
 # All of gnsqd that programs beside the daemon may import, with what it raises: it needs no gevent.
 SHARED = (
@@ -78,6 +79,12 @@ SHARED = (
 
 # What a command imports only when it is called, and which needs gevent.
 LATE = {("nsqadmin_cli.commands.data_write", "gnsqd.queues.data_path")}
+
+# What the page imports of the daemon besides: its listener, and who may use an HTTP API.
+FOR_PAGE = ("gnsqd.net.addresses", "gnsqd.net.listener", "gnsqd.web.http_auth", "gnsqd.web.routes")
+
+# Who imports the page, when it is called.
+PAGE_IN = {("gnsqd.nsqd", "nsqadmin_web.server")}
 
 CIMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+)?cimport\s+([\w., ]+)", re.MULTILINE)
 
@@ -176,7 +183,7 @@ def test_the_rule_sees(edges: Graph) -> None:
 
 def test_no_module_imports_itself_by_a_detour() -> None:
     try:
-        TopologicalSorter(graph("gnsqd", "gnsq_shared", "nsqadmin_cli", "contrib")).prepare()
+        TopologicalSorter(graph("gnsqd", "gnsq_shared", "nsqadmin_cli", "nsqadmin_web", "contrib")).prepare()
     except CycleError as error:
         pytest.fail(f"circular import: {' > '.join(reversed(error.args[1]))}")
 
@@ -199,6 +206,14 @@ def test_beside_the_daemon_only_its_shared_modules_are_imported(top: str) -> Non
         if (name, imported) not in LATE
     }
     assert foreign == set()
+
+
+def test_the_page_is_above_gnsqadmin_and_beside_the_daemon() -> None:
+    edges = graph("gnsqd", "nsqadmin_cli", "nsqadmin_web")
+    pairs = {(name, imported) for name, found in edges.items() for imported in found}
+    assert {pair for pair in pairs if "nsqadmin_web" in pair[1] and "nsqadmin_web" not in pair[0]} == PAGE_IN
+    daemons = {pair[1] for pair in pairs if pair[0].startswith("nsqadmin_web") and pair[1].startswith("gnsqd")}
+    assert daemons - {*SHARED, *FOR_PAGE} == set()
 
 
 @pytest.mark.parametrize("top", ON_EXECUTORS)
@@ -258,7 +273,7 @@ def test_shared_modules_import_without_gevent(module: str) -> None:
 def test_only_main_may_monkey_patch() -> None:
     patching = {
         name
-        for top in ("gnsqd", "gnsq_shared", "nsqadmin_cli", "contrib")
+        for top in ("gnsqd", "gnsq_shared", "nsqadmin_cli", "nsqadmin_web", "contrib")
         for name, path in modules(top).items()
         if any(imported.startswith("gevent.monkey") for imported in imports(path, name))
     }
@@ -271,7 +286,13 @@ def test_only_render_imports_rich() -> None:
         for name, path in modules("nsqadmin_cli").items()
         if any(imported.split(".")[0] == "rich" for imported in imports(path, name))
     }
-    assert {name for name in importing if not name.startswith("nsqadmin_cli.render.")} == set()
+    assert {name for name in importing if not f"{name}.".startswith("nsqadmin_cli.render.")} == set()
+
+
+def test_the_page_never_loads_rich() -> None:
+    code = "import sys; sys.modules['rich'] = None; import nsqadmin_web.app, nsqadmin_web.command, nsqadmin_web.server"
+    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
 
 
 def test_a_start_loads_no_library_that_only_some_options_need() -> None:

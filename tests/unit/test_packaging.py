@@ -35,12 +35,13 @@ PACKAGES = {
     "gnsqd": ROOT,
     "gnsq_shared": ROOT,
     "nsqadmin_cli": ROOT,
+    "nsqadmin_web": ROOT,
     "gnsq_pipeline": ROOT / "contrib",
     "pyspark_nsq": ROOT / "contrib",
     "pyspark_nsq_diskqueue": ROOT / "contrib",
 }
 
-SUFFIXES = ("*.py", "*.pxd", "py.typed")  # of the files that belong to a package
+SUFFIXES = ("*.py", "*.pxd", "py.typed", "*.html", "*.css", "*.js", "*.svg")  # of the files that belong to a package
 
 installed = pytest.mark.skipif(EXPECTED_LANE is None, reason="not an installation (make test)")
 

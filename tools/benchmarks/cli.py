@@ -76,7 +76,8 @@ def parser() -> argparse.ArgumentParser:
         prog="python tools/benchmarks",
         description="Compare gnsqd with the real nsqd.",
         epilog="`python tools/benchmarks memory --help` is about the memory of a backlog, `scale --help` about great "
-        "numbers of topics, connections and so on, `scrape --help` about /metrics.",
+        "numbers of topics, connections and so on, `schedule --help` about deferred messages, `scrape --help` about "
+        "/metrics.",
     )
     result.add_argument("--runs", type=positive, default=5, metavar="N", help="of each row and daemon (%(default)s)")
     result.add_argument(

@@ -114,12 +114,12 @@ def run_row(
 
 def comparisons(row: Row, lanes: Sequence[Lane]) -> list[tuple[Row, Sequence[Lane]]]:
     """The row with its lanes, or a row for each gnsqd, which is compared with itself."""
-    if not row.by_durability:
+    if not row.variants:
         return [(row, lanes)]
     return [
         (
             replace(row, name=f"{row.name}-{lane.name.split()[-1]}"),
-            [lane, *(lane.with_flag(f"--durability={kind}", kind) for kind in ("process", "disk"))],
+            [lane.with_flags(*variant) for variant in row.variants],
         )
         for lane in lanes
         if lane.is_ours

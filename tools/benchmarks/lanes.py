@@ -10,7 +10,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -44,8 +44,8 @@ class Lane:
     def is_ours(self) -> bool:
         return self.name.startswith("gnsqd")
 
-    def with_flag(self, flag: str, meaning: str) -> "Lane":
-        return replace(self, name=f"{self.name}, {meaning}", command=(*self.command, flag))
+    def with_flags(self, meaning: str, flags: Sequence[str]) -> "Lane":
+        return replace(self, name=f"{self.name}, {meaning}", command=(*self.command, *flags)) if flags else self
 
     @contextlib.contextmanager
     def running(self, *flags: str, stored: Path | None = None) -> Iterator[Daemon]:

@@ -171,6 +171,8 @@ def notes(result: Document) -> list[str]:
     ]
     if any("durability" in row["title"] for row in rows):
         found.append("Durability rows are relative to the same gnsqd without durability.")
+    if any("retention" in row["title"] for row in rows):
+        found.append("Retention rows are relative to the same gnsqd without retention.")
     if any(row["sink"] for row in rows):
         found.append("The sink is a daemon that does no work: it is the maximum of the clients and the machine.")
     found = [" ".join(found)]

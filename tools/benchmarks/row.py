@@ -80,6 +80,19 @@ SHARE = Unit("%", ".1f", speed=False)
 UNITS = {unit.name: unit for unit in (RATE, SECONDS, NANOSECONDS, MILLISECONDS, MEGABYTES, KILOBYTES, PERCENT, SHARE)}
 
 
+Variant = tuple[str, tuple[str, ...]]  # a name, and flags; those without flags are the lane itself
+
+BY_DURABILITY: tuple[Variant, ...] = (
+    ("", ()),
+    ("process", ("--durability=process",)),
+    ("disk", ("--durability=disk",)),
+)
+BY_RETENTION: tuple[Variant, ...] = (
+    ("process", ("--durability=process",)),
+    ("retention", ("--durability=process", "--retention-bytes=1000000000")),
+)
+
+
 @dataclass(frozen=True)
 class Row:
     name: str
@@ -91,7 +104,7 @@ class Row:
     in_memory: bool = True  # nothing of what is measured should be on disk
     sink: bool = False  # the load's own limit is worth knowing: it is also run against the sink
     tls: bool = False
-    by_durability: bool = False  # of each gnsqd one row, without and with; the real nsqd has none
+    variants: tuple[Variant, ...] = ()  # of each gnsqd one row, which compares it with itself by these flags
     parts: tuple[str, ...] = ()  # names of the figures, where there are several: a line each
 
     def flags(self, load: Load) -> list[str]:

@@ -1,14 +1,17 @@
 """What is measured: the table ROWS. The procedures are in throughput, latency, fairness, footprint,
-storage and put.
+storage, put and fixture.
 
 Bodies have 200 bytes unless the row differs. Nearly all rows of the load generator are also run against the sink.
 """
 
 from benchmarks.fairness import sharing, stalling
+from benchmarks.fixture import fixture
 from benchmarks.footprint import connection_memory, heartbeats, idle_memory, message_memory
 from benchmarks.latency import end_to_end, steady, trip, trip_beside_neighbour, trip_beside_requeues, trip_to_topics
 from benchmarks.put import put
 from benchmarks.row import (
+    BY_DURABILITY,
+    BY_RETENTION,
     KILOBYTES,
     MEGABYTES,
     MILLISECONDS,
@@ -22,7 +25,7 @@ from benchmarks.row import (
     backlog,
     stored,
 )
-from benchmarks.storage import clean_exit, clean_exit_of_channels, drainer, many_topics, restart
+from benchmarks.storage import clean_exit, clean_exit_of_channels, drain_rewound, drainer, many_topics, restart
 from benchmarks.throughput import both, consumer, publisher, reader, writer
 
 TIMED = ("p50", "p99")
@@ -109,7 +112,7 @@ DISK = (
 
 DURABILITY = (
     *(
-        Row(f"{name}-durability", f"{title}, durability", measure, all_that_comes, by_durability=True)
+        Row(f"{name}-durability", f"{title}, durability", measure, all_that_comes, variants=BY_DURABILITY)
         for name, title, measure in (
             ("pub", "PUB one by one", publisher()),
             ("mpub-200", "MPUB 200", publisher("-batch=200")),
@@ -122,7 +125,7 @@ DURABILITY = (
         clean_exit_of_channels,
         None,
         SECONDS,
-        by_durability=True,
+        variants=BY_DURABILITY,
         parts=STAGES[2:],
     ),
     Row(
@@ -132,8 +135,17 @@ DURABILITY = (
         None,
         SECONDS,
         in_memory=False,
-        by_durability=True,
+        variants=BY_DURABILITY,
         parts=STAGES,
+    ),
+    Row("mpub-200-retention", "MPUB 200, retention", publisher("-batch=200"), all_that_comes, variants=BY_RETENTION),
+    Row(
+        "rewind",
+        "drain the backlog, retention: finished and rewound",
+        drain_rewound,
+        nothing,
+        in_memory=False,
+        variants=BY_RETENTION,
     ),
     Row(
         "trip-requeues",
@@ -142,7 +154,7 @@ DURABILITY = (
         None,
         MILLISECONDS,
         in_memory=False,
-        by_durability=True,
+        variants=BY_DURABILITY,
     ),
 )
 
@@ -204,4 +216,17 @@ IN_PROCESS = (
     Row("put-channel", "topic-to-channel put, in process", put("channel"), None, NANOSECONDS),
 )
 
-ROWS = BENCH_PROGRAMS + THROUGHPUT + UPGRADED + DISK + DURABILITY + LATENCY + FAIRNESS + FOOTPRINT + IN_PROCESS
+FIXTURE = (
+    Row(
+        "fixture",
+        "start of a test's daemon",
+        fixture,
+        None,
+        MILLISECONDS,
+        parts=("cold", "preloaded", "longest"),
+    ),
+)
+
+ROWS = (
+    BENCH_PROGRAMS + THROUGHPUT + UPGRADED + DISK + DURABILITY + LATENCY + FAIRNESS + FOOTPRINT + IN_PROCESS + FIXTURE
+)

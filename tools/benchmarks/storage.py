@@ -55,6 +55,15 @@ def drainer(rdy: int) -> Callable[[Daemon, Load], Measurement]:
     return measure
 
 
+def drain_rewound(daemon: Daemon, load: Load) -> Measurement:
+    """As `drainer`, in a daemon with retention after all was finished, and the channel rewound."""
+    fill(daemon, load.stored)
+    if daemon.http("GET", f"/channel/rewind?topic={TOPIC}&channel={CHANNEL}&to=first")[0] == 200:
+        post(daemon, f"/channel/empty?topic={TOPIC}&channel={CHANNEL}")
+        post(daemon, f"/channel/rewind?topic={TOPIC}&channel={CHANNEL}&to=first")
+    return drainer(2500)(daemon, load)
+
+
 def restart(daemon: Daemon, load: Load) -> Measurement:
     """From just before exec to the first answer to /ping, after a clean exit."""
     if (code := daemon.terminate()) != 0:

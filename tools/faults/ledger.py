@@ -5,6 +5,8 @@ again on what it left. At the end everything is taken. For every channel holds: 
 comes. As a program it prints a row of the table in contrib/docs/reliability.md:
 
     PYTHONPATH=tests:tools python -m faults.ledger --kills=500 --durability=process
+
+With --rewinds the first channel is also rewound all the time. What was published since then comes again, nothing older.
 """
 
 import argparse
@@ -15,9 +17,12 @@ import sys
 import tempfile
 import threading
 import time
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +34,14 @@ CHANNELS = ("one", "two")
 QUIET = 2.0  # seconds without a message, at the end
 SETTLED = 0.3  # seconds that a FIN may take to be read and kept
 MAX_PUBLISHED = 2000  # messages, by one publisher between two kills: the ledger has to remember them
+
+
+class Rewind(NamedTuple):
+    """Of the first channel, to messages published at `since` (ns); it was asked for and answered at these times (s)."""
+
+    since: int
+    asked: float
+    answered: float  # infinity if a kill came first
 
 
 @dataclass
@@ -46,12 +59,32 @@ class Ledger:
     due: dict[bytes, float] = field(default_factory=dict)
     starts: list[float] = field(default_factory=list)
     kills: int = 0
+    rewinds: list[Rewind] = field(default_factory=list)
+    published: dict[bytes, int] = field(default_factory=dict)  # ns, of what the first channel delivered
+    delivered_at: dict[bytes, float] = field(default_factory=dict)  # the last time, by the first channel
 
     def lost(self) -> list[tuple[str, bytes]]:
         """Acknowledged, never finished, and never delivered at the end."""
         return [
             (name, body) for name in CHANNELS for body in sorted(self.acknowledged) if body not in self.finished[name]
         ]
+
+    def may_come_again(self, body: bytes, finished: float) -> bool:
+        """Whether the first channel was rewound to that message or before it, after it was finished."""
+        published = self.published[body]
+        return any(rewind.since <= published and rewind.answered >= finished for rewind in self.rewinds)
+
+    def missing(self) -> list[bytes]:
+        """What an answered rewind has not brought again."""
+        answered = sorted(rewind for rewind in self.rewinds if rewind.answered < float("inf"))
+        latest = list(accumulate((rewind.asked for rewind in answered), max))
+        missing = []
+        for body, published in self.published.items():
+            count = bisect_right(answered, published, key=lambda rewind: rewind.since)
+            seen = max(self.delivered_at[body], self.finished[CHANNELS[0]][body] + SETTLED)
+            if count and published / 1e9 < latest[count - 1] > seen:
+                missing.append(body)
+        return missing
 
     def duplicated(self) -> int:
         """Finished a while before the next kill, and delivered again."""
@@ -61,7 +94,15 @@ class Ledger:
 class Load:
     """Clients of one process of the daemon; they end when it does."""
 
-    def __init__(self, ledger: Ledger, daemon: Daemon, seed: int, prefix: str, finish_all: bool = False) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        daemon: Daemon,
+        seed: int,
+        prefix: str,
+        finish_all: bool = False,
+        rewinds: bool = False,
+    ) -> None:
         self._ledger = ledger
         self._daemon = daemon
         self._seed = seed
@@ -71,6 +112,7 @@ class Load:
         bodies: list[Callable[[], None]] = [lambda name=name: self.consume(name) for name in CHANNELS]  # type: ignore[misc]
         if not finish_all:
             bodies += [lambda number=number: self.publish(number) for number in (0, 1)]  # type: ignore[misc]
+        bodies += [self.rewind] if rewinds else []
         self._threads = [threading.Thread(target=self._guard, args=(body,)) for body in bodies]
         self.failures: list[BaseException] = []
         for thread in self._threads:
@@ -114,6 +156,24 @@ class Load:
                 ledger.acknowledged.update(bodies)
             client.recv_until_closed()
 
+    def rewind(self) -> None:
+        chance = random.Random(f"{self._seed} rewind")
+        ledger = self._ledger
+        while True:
+            time.sleep(chance.uniform(0.01, 0.3))
+            recent = list(ledger.published.values())[-5000:]
+            if not recent:
+                continue
+            since = chance.choice(recent) // 1000 * 1000  # what the time of a request can express
+            text = datetime.fromtimestamp(since // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+            moment = f"{text}.{since % 10**9 // 1000:06}Z"
+            ledger.rewinds.append(Rewind(since, asked := time.time(), float("inf")))
+            status, _, answer = self._daemon.http(
+                "POST", f"/channel/rewind?topic={TOPIC}&channel={CHANNELS[0]}&to={moment}"
+            )
+            assert status == 200, answer
+            ledger.rewinds[-1] = Rewind(since, asked, time.time())
+
     def consume(self, name: str) -> None:
         chance = random.Random(f"{self._seed} {name}")
         ledger = self._ledger
@@ -140,6 +200,12 @@ class Load:
                 attempts[body] = message.attempts
                 if time.time() < ledger.due.get(body, 0) - 0.005:
                     ledger.early.append(body)
+                if name == CHANNELS[0]:
+                    ledger.published[body] = message.timestamp
+                    ledger.delivered_at[body] = time.time()
+                    if ledger.rewinds and body in finished and ledger.may_come_again(body, finished[body]):
+                        del finished[body]
+                        ledger.unsure[name].discard(body)
                 if body in finished and body not in ledger.unsure[name]:
                     ledger.again[name].add(body)
                 what = 1.0 if self._finish_all else chance.random()
@@ -170,16 +236,20 @@ class Outcome(NamedTuple):
     lost: int
     duplicated: int
     recovery_seconds: float
+    rewinds: int = 0
 
 
-def kill_loop(command: list[str], kills: int, *flags: str, seed: int | None = None) -> Outcome:
+def kill_loop(command: list[str], kills: int, *flags: str, seed: int | None = None, rewinds: bool = False) -> Outcome:
     """What becomes of messages in a daemon, ours or the real one, that is killed that many times."""
     with tempfile.TemporaryDirectory() as directory:
-        ledger = run(command, Path(directory), kills, random.getrandbits(32) if seed is None else seed, *flags)
-    return Outcome(len(ledger.acknowledged), len(ledger.lost()), ledger.duplicated(), max(ledger.starts, default=0.0))
+        seed = random.getrandbits(32) if seed is None else seed
+        ledger = run(command, Path(directory), kills, seed, *flags, rewinds=rewinds)
+    lost = len(ledger.lost()) + len(ledger.missing())
+    slowest = max(ledger.starts, default=0.0)
+    return Outcome(len(ledger.acknowledged), lost, ledger.duplicated(), slowest, len(ledger.rewinds))
 
 
-def run(command: list[str], directory: Path, kills: int, seed: int, *flags: str) -> Ledger:
+def run(command: list[str], directory: Path, kills: int, seed: int, *flags: str, rewinds: bool = False) -> Ledger:
     """Kill that many times, then take everything; returns the ledger."""
     chance = random.Random(seed)
     ledger = Ledger()
@@ -189,7 +259,7 @@ def run(command: list[str], directory: Path, kills: int, seed: int, *flags: str)
         for what in ("topic", "channel"):
             assert daemon.http("POST", f"/{what}/create?topic={TOPIC}&channel={channel}")[0] == 200
     for number in range(kills):
-        load = Load(ledger, daemon, seed + number, f"{number}")
+        load = Load(ledger, daemon, seed + number, f"{number}", rewinds=rewinds)
         time.sleep(chance.uniform(0.05, 0.8))
         killed_at = time.time()
         daemon.kill()
@@ -235,13 +305,17 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=random.getrandbits(32))
     parser.add_argument("--durability", default="process")
+    parser.add_argument("--rewinds", action="store_true")
     parser.add_argument("flags", nargs="*")
     asked = parser.parse_args()
     flags = (f"--durability={asked.durability}", *asked.flags)
-    outcome = kill_loop(own_command(), asked.kills, *flags, seed=asked.seed)
+    if asked.rewinds:
+        flags += ("--retention-bytes=1000000000",)
+    outcome = kill_loop(own_command(), asked.kills, *flags, seed=asked.seed, rewinds=asked.rewinds)
     print(  # noqa: T201
         f"seed {asked.seed}: {asked.kills} kills, {outcome.acknowledged} acknowledged, {outcome.lost} lost, "
         f"{outcome.duplicated} duplicated, slowest start {outcome.recovery_seconds:.2f} s"
+        f"{f', {outcome.rewinds} rewinds' if asked.rewinds else ''}"
     )
     sys.exit(bool(outcome.lost))
 

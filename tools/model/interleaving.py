@@ -65,6 +65,7 @@ class Subscriber:
         self.fences = 0
         self.held: deque[tuple[Record, Came]] = deque()
         self._since = self.read_at = time.monotonic()
+        self._unseen = self.channel.unseen
         self._inbox: deque[Came] = deque()
         self._asked: dict[bytes, Record] = {}
         self._refused = b""
@@ -88,6 +89,7 @@ class Subscriber:
         while self._link.poll() and self._read_one():
             pass
         self.channel.starved(time.monotonic())
+        self._unseen = self.channel.unseen
         self.read_at = begin
         while self._inbox:
             came = self._inbox.popleft()
@@ -101,7 +103,8 @@ class Subscriber:
             return False
         if frame.type == MESSAGE:
             message = parse_message(frame.data)
-            came = Came(message.id, message.attempts, message.body, time.monotonic(), self.fences, self._since)
+            now = time.monotonic()
+            came = Came(message.id, message.attempts, message.body, now, self.fences, self._since, self._unseen)
             self._inbox.append(came)
         elif frame.type == ERROR:
             verb, _, id = frame.data.partition(b"_FAILED ")
@@ -136,7 +139,7 @@ class Subscriber:
         self._refused = b""
         self._link.send(b"TOUCH " + record.id + b"\n")
         self.sync()
-        if self._refused != record.id:
+        if self._refused != record.id and all(came.id != record.id for came in self._inbox):
             record.not_before = max(record.not_before, now + TIMEOUT)
 
     def close(self) -> None:

@@ -22,7 +22,8 @@ class Consumer(Protocol):
 
 
 class Came(NamedTuple):
-    """A message: read at `at`, after that many fences of its connection, the last of them sent at `since`."""
+    """A message: read at `at`, after that many fences of its connection, the last of them sent at `since`. `unseen` is
+    that of the channel when its consumer had last read before: from then on it may have been sent, and to others."""
 
     id: bytes
     attempts: int
@@ -30,6 +31,7 @@ class Came(NamedTuple):
     at: float
     fence: int
     since: float
+    unseen: int
 
 
 @dataclass(eq=False)
@@ -42,7 +44,7 @@ class Record:
     id: bytes = b""
     attempts: int = 0
     fewest: int = 0  # attempts that must have been kept
-    unseen: int = 0  # of the channel, at the last delivery
+    unseen: int = 0  # of the last delivery
     holder: Consumer | None = None
     came_to: Consumer | None = None  # the latest delivery, and when that was read
     came_at: float = 0.0
@@ -106,7 +108,7 @@ class Channel:
             raise Broken(f"{record} came with {attempts} attempts, {most} at most")
         if record.id not in (b"", id):
             raise Broken(f"{record} came with the id {id!r}")
-        record.id, record.attempts, record.fewest, record.unseen = id, attempts, attempts, self.unseen
+        record.id, record.attempts, record.fewest, record.unseen = id, attempts, attempts, came.unseen
         record.came_to, record.came_at = consumer, now
         record.holder, record.asked, record.doubtful, record.finished = consumer, None, False, False
         record.raced = raced

@@ -87,7 +87,7 @@ class Rewriting:
         try:
             self._copy()
             if self._target.count:
-                self._parts.append(self._encoder.record(records.CONTINUED))
+                self._parts.append(self._encoder.continued(self._target.index()))
                 self._write()
                 syncer.run(sync_path, self._file.path)
                 self._file.close()
@@ -116,7 +116,8 @@ class Rewriting:
                     self._turns.give()
 
     def _put(self, first: int, frames: Sequence[bytes], due: int) -> None:
-        self._target.note_put(first, len(frames), self._target.size + self._parts_size)
+        self._target.note_put(first, len(frames), self._target.size + self._parts_size, due)
+        self._target.body_size += records.size_of(frames)
         head, payload = self._encoder.put(first, frames, due)
         self._parts += (head, payload)
         self._parts_size += len(head) + len(payload)

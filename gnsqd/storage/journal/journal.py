@@ -10,6 +10,8 @@ Appending only collects. `flush` writes what was collected, at once, and `commit
 is durable: many wait for one fsync, which runs in the Syncer's threads. After an fsync that failed nobody knows what
 the file holds, so everything not known to be safe is written to a new one.
 
+With *retention*, the newest of the messages that every queue has finished are kept as well, as far as its bounds allow.
+
 Nothing here yields to the hub but `commit`, `compact` and `remove`.
 """
 
@@ -30,6 +32,7 @@ from gnsqd.storage.journal import records
 from gnsqd.storage.journal.compaction import Rewriting, plan
 from gnsqd.storage.journal.open_files import AppendedFile, OpenFiles
 from gnsqd.storage.journal.replay import Replay
+from gnsqd.storage.journal.retention import Retention
 from gnsqd.storage.journal.segment import Segment, Segments
 from gnsqd.storage.journal.snapshot import Queue, Snapshot
 from gnsqd.storage.journal.spans import Spans
@@ -62,7 +65,7 @@ class Journal:
         self.failed: StorageError | None = None  # of the last write, or of an fsync since the last that worked
         self.queues: dict[int, Queue] = {}
         self._data_path = options.data_path
-        self._segment_size = max(min(options.max_bytes_per_file, MAX_SEGMENT), 1)
+        self._max_segment = min(options.max_bytes_per_file, MAX_SEGMENT)
         self._durable = options.durability != "process"  # a conversion must not be undone by a loss of power
         self._log = log
         self._syncer = syncer
@@ -70,6 +73,7 @@ class Journal:
         self._open_files = open_files
         self._dirty = False
         self._converting = b""  # the record, once each segment has to have it
+        self._own_retention = b""  # the same
         self._encoder = records.Encoder(random.getrandbits(32))
 
         self.replay = Replay(topic, log)
@@ -80,6 +84,14 @@ class Journal:
         self.segments = Segments(topic, self.replay.segments, log, self._open_files)
         self._void = self.replay.void
         self._replay_whole = self.replay.whole
+        own = self.replay.retention
+        if own is not None:
+            self._own_retention = self._encoder.retention(*own)
+        self.retention = Retention(*(own or (options.retention_bytes, options.retention_time, 0)))
+        present = self.replay.present
+        self.absent = present.gaps(0, self.next_number) if self.retention.max_bytes else Spans()  # no segment has these
+        self._snapshot_size = 0  # bytes, of the last segment
+        self._advance_retention()
         self._put_count = self.replay.put_count
         self._put_size = self.replay.put_size
 
@@ -89,11 +101,11 @@ class Journal:
         self._current: Segment | None = None  # the last segment, once one was begun
         self._file: AppendedFile | None = None  # of it; None: the next write begins another
         self._roll_at = MIN_ROLL
+        self._begun = monotonic() - self.retention.age(self.segments)  # when the last segment was
         self._written = self._synced = 0  # bytes ever
         self._syncing = False
         self._sync_failed: StorageError | None = None
         self._begin = self._snapshot_end = 0  # of the last segment and its snapshot, in bytes ever
-        self._snapshot_size = 0
         self._snapshot: Snapshot | None = None  # of the next segment, until it is complete
         self._abandoned: list[Segment] = []  # to be deleted when there is another
         self._unmarked: list[Segment] = []  # do not yet record that another follows
@@ -127,6 +139,13 @@ class Journal:
         queue.forget_notes()
         self._batch.controls += self._encoder.queue(queue.index, queue.name, queue.finished)
         self._note_dirty()
+
+    def rewind_queue(self, queue: Queue, start: int, end: int) -> None:
+        """It is not done any more with the messages from `start` to `end`, of which it must have no notes. StorageError
+        if that could not be written yet."""
+        self._batch.controls.append(self._encoder.spans(records.REWOUND, queue.index, [(start, end)]))
+        self._note_dirty()
+        self.flush()
 
     def remove_queue(self, queue: Queue) -> None:
         """It is deleted; StorageError if that could not be written yet."""
@@ -211,14 +230,16 @@ class Journal:
         batch.close_record()
         is_empty = not (batch.puts or batch.controls or batch.lasts or self._noted)
         if self._file is None:
-            if not is_empty or self._sync_failed is not None:  # what the last segment has may be nowhere
+            if (
+                not is_empty or self._sync_failed is not None or self._is_aged()
+            ):  # what the last segment has may be nowhere
                 self._roll_now()
             return
         snapshot = self._snapshot
         if snapshot is not None:
             if advance:
                 snapshot.advance()
-        elif self._is_full() and not is_empty:
+        elif (self._is_full() and not is_empty) or self._is_aged():
             begun = self._begin_snapshot()
             if begun.advance():
                 self._roll(begun)
@@ -246,7 +267,7 @@ class Journal:
         """Whether to go on in a new segment: also early, when nearly nothing of the present one is live."""
         segment = self.segments.all[-1]
         size = segment.size + self._batch.puts_size
-        full_size = max(self._segment_size, 4 * self._snapshot_size)
+        full_size = self._full_size
         if size >= full_size:
             return segment.count > 0 or segment.size > full_size
         if size < self._roll_at:
@@ -254,14 +275,44 @@ class Journal:
         self._roll_at = segment.size + max(MIN_ROLL, 4 * self._snapshot_size)
         return 4 * (self.floor() - segment.first) >= 3 * (segment.end - segment.first)
 
+    def _is_aged(self) -> bool:
+        """Whether to go on in a new segment because messages go by their age, and only whole segments go."""
+        return self.retention.is_aged(self._begun) and len(self.segments) > 0 and self.segments.all[-1].count > 0
+
+    @property
+    def _segment_size(self) -> int:
+        return max(min(self._max_segment, self.retention.max_segment), 1)
+
+    @property
+    def _full_size(self) -> int:
+        return max(self._segment_size, 4 * self._snapshot_size)
+
+    def set_retention(self, max_bytes: int, max_age: int) -> None:
+        """Keep so much for this topic, whatever the options are, also after a start: if nothing was kept before, of
+        messages from now on. StorageError if it could not be written yet."""
+        begin = self.retention.begin if self.retention.max_bytes else self.next_number
+        self.retention = Retention(max_bytes, max_age, begin)
+        self._own_retention = self._encoder.retention(max_bytes, max_age, begin)
+        self._batch.lasts.append(self._own_retention)
+        self._note_dirty()
+        self._advance_retention()
+        self.flush()
+
+    def _advance_retention(self) -> None:
+        last_size = self.segments.all[-1].size if self.segments else 0
+        with suppress(StorageError):  # what cannot be read is reported when somebody needs it
+            self.retention.advance(self.segments, max(self._full_size - last_size, 0))
+        self.absent.remove(0, self.retention.begin)
+
     def _write(self, segment: Segment, file: AppendedFile, parts: list[bytes], puts_at: int) -> None:
         """Append all `parts`, which together have the puts at some position, or nothing."""
         begin = segment.size
         batch = self._batch
         try:
             size = file.write(parts, begin)
-            for first, count, offset in batch.marks:
-                segment.note_put(first, count, begin + puts_at + offset)
+            for first, count, offset, due in batch.marks:
+                segment.note_put(first, count, begin + puts_at + offset, due)
+            segment.body_size += batch.puts_size - len(batch.marks) * records.PUT_SURPLUS
             segment.size += size
             self._written += size
             if self._durable and batch.puts:
@@ -304,11 +355,12 @@ class Journal:
         segment = Segment(snapshot.path, self._encoder.salt, next_number)
         file, end = snapshot.finish(next_number, self._next_queue)
         segment.size = snapshot.size
-        head = end + self._converting
+        head = end + self._converting + self._own_retention
         self._write(segment, file, [head, *self._batch.puts, *self._batch.lasts], len(head))
         self._snapshot = None
         self._next_segment += 1
         self._current = segment
+        self._begun = monotonic()
         self._begin, self._snapshot_end, self._snapshot_size = begin, self._written, snapshot.size + len(end)
         if self._file is not None:
             if self._durable:
@@ -322,6 +374,7 @@ class Journal:
         self.segments.all.append(segment)
         self._roll_at = segment.size + max(MIN_ROLL, 4 * self._snapshot_size)
         self._forget_written()
+        self._advance_retention()
         self.segments.delete(self._abandoned)
         self._abandoned = []
         self._reclaim_written()
@@ -421,12 +474,14 @@ class Journal:
             piece = Spans()
             for spans in finished:
                 piece.update(spans.gaps(start, stop))
+            piece.add(max(start, self.retention.begin), stop)
             yield piece
             start = stop
 
     def floor(self) -> int:
-        """No message before this one is live."""
-        return min([queue.finished.floor for queue in self.queues.values()], default=0)
+        """No message before this one is live or retained."""
+        floors = [queue.finished.floor for queue in self.queues.values()]
+        return min(*floors, self.retention.begin) if floors else 0
 
     @property
     def first_unwritten(self) -> int:
@@ -478,6 +533,10 @@ class Journal:
             return True
         begin = monotonic()
         try:
+            if self.retention.max_age:
+                self._advance_retention()
+                if self._is_aged():
+                    self.flush(advance=True)
             if self._replaced:
                 self._delete_replaced()
             if self._durable and self._synced < self._snapshot_end:
@@ -509,7 +568,12 @@ class Journal:
             self._log.error("JOURNAL(%s): failed to compact - %s", self.topic, error)
             self._compact_at = monotonic() + RETRY_SECONDS
             return False
-        return True
+        return not self.expires
+
+    @property
+    def expires(self) -> bool:
+        """Whether messages go when nothing else happens."""
+        return self.retention.max_age > 0 and self.floor() < self.next_number
 
     def _may_compact(self, group: Sequence[Segment] = ()) -> bool:
         segments = self.segments.all
@@ -521,6 +585,11 @@ class Journal:
             self._syncer.run(sync_directory, self._data_path)
         self.segments.delete(self._replaced)
         self._replaced = []
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether it has anything that the next start needs."""
+        return self.floor() < self.next_number or self._own_retention != b""
 
     # The end
 

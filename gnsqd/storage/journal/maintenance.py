@@ -78,7 +78,7 @@ class Journals:
         self._bell.set()
 
     def _note_old(self, journal: Journal) -> None:
-        if len(journal.segments) > 1:
+        if len(journal.segments) > 1 or journal.expires:
             self._old[journal] = None
             self._old_bell.set()
 

@@ -21,12 +21,18 @@ gets in turn:
     COMPLETE   uint32 count: the snapshot is whole, with that many records since SNAPSHOT
     CONVERTING what is in the topic's disk queues from now on is a copy of what the journal has
     VOID       nothing up to here counts any more
-    CONTINUED  the last of a segment: another one follows, or is lost
+    CONTINUED  the last of a segment: another one follows, or is lost. An index of the segment: int64 first number,
+               number behind the last, count and bytes of the messages, count of gaps, count of marks | gaps: pairs of
+               int64 as spans | number of each mark | offset of each | pairs of int64, number and due time, of messages
+               with one | uint32 size of all this. It may be missing
+    REWOUND    queue | spans: not done with any more, to be delivered as if for the first time
+    RETENTION  int64 bytes | int64 ns | number of the first: what is kept when all are done with it
 
 A frame is what consumers get: int32 size, and that many bytes.
 """
 
 import re
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from struct import Struct
@@ -35,11 +41,13 @@ from sys import maxsize
 from zlib_ng.zlib_ng import crc32
 
 from gnsqd.errors import StorageError
-from gnsqd.storage.journal.spans import Spans, encode_bounds
+from gnsqd.storage.journal.spans import Spans, decode_bounds, encode_bounds
 
 FIRST_LINE_SIZE = 25
 _FIRST_LINE = re.compile(rb"gnsqd journal 1 ([0-9a-f]{8})\n")
-PUT, SNAPSHOT, QUEUE, DELETED, FINISHED, TAKEN, HELD, COMPLETE, CONVERTING, VOID, CONTINUED = range(1, 12)
+PUT, SNAPSHOT, QUEUE, DELETED, FINISHED, TAKEN, HELD, COMPLETE, CONVERTING, VOID, CONTINUED, REWOUND, RETENTION = range(
+    1, 14
+)
 
 _MARK = 0xF19B4A72
 MARK_SIZE = 4
@@ -48,10 +56,11 @@ _PUT = Struct(">qIq")
 _SNAPSHOT = Struct(">qI")
 _QUEUE = Struct(">IH")
 _NUMBER = Struct(">I")
+_RETENTION = Struct(">qqq")
 _HELD = Struct(">qHq")
-_SIZE = Struct(">i")
 
 PUT_HEAD = _PUT.size
+PUT_SURPLUS = HEADER.size + PUT_HEAD  # bytes that the record of messages is larger than these
 SNAPSHOT_HEAD_SIZE = FIRST_LINE_SIZE + HEADER.size + _SNAPSHOT.size
 MAX_ATTEMPTS = 0xFFFF
 MAX_HELD = 1000  # entries in a record
@@ -99,11 +108,19 @@ class Encoder:
         ]
         return [self.record(QUEUE, head + spans[:MAX_SPANS_BYTES]), *rest]
 
+    def retention(self, max_bytes: int, max_age: int, begin: int) -> bytes:
+        return self.record(RETENTION, _RETENTION.pack(max_bytes, max_age, begin))
+
+    def continued(self, numbers: Iterable[int]) -> bytes:
+        """CONTINUED with the index of a segment."""
+        index = encode_bounds(numbers)
+        return self.record(CONTINUED, index + _NUMBER.pack(len(index) + _NUMBER.size))
+
     def deleted(self, queue: int) -> bytes:
         return self.record(DELETED, _NUMBER.pack(queue))
 
     def spans(self, type: int, queue: int, spans: Iterable[tuple[int, int]]) -> bytes:
-        """FINISHED or TAKEN: start and end of each, in any order."""
+        """FINISHED, TAKEN or REWOUND: start and end of each, in any order."""
         return self.record(type, _NUMBER.pack(queue) + encode_bounds(chain.from_iterable(spans)))
 
     def held(self, queue: int, entries: Sequence[tuple[int, int, int]]) -> list[bytes]:
@@ -129,7 +146,7 @@ def _pack_held(entries: Sequence[tuple[int, int, int]]) -> bytes:
     return b"".join([_HELD.pack(*entry) for entry in entries])
 
 
-Mark = tuple[int, int, int]  # of a record of messages: first number, count, offset among these records
+Mark = tuple[int, int, int, int]  # of a record of messages: first number, count, offset among these records, due time
 
 
 class Batch:
@@ -182,7 +199,7 @@ class Batch:
         head, payload = self._encoder.put(first, frames, due)
         self.puts.append(head)
         self.puts.append(payload)
-        self.marks.append((first, len(frames), self.puts_size))
+        self.marks.append((first, len(frames), self.puts_size, due))
         self.puts_size += len(head) + len(payload)
 
     def prepend(self, written: Sequence[tuple[list[bytes], list[Mark]]]) -> None:
@@ -190,10 +207,10 @@ class Batch:
         self.close_record()
         puts, marks, offset = [], [], 0
         for older_puts, older_marks in [*written, (self.puts, self.marks)]:
-            for position, (first, count, _) in enumerate(older_marks):
+            for position, (first, count, _, due) in enumerate(older_marks):
                 record = older_puts[2 * position : 2 * position + 2]
                 puts += record
-                marks.append((first, count, offset))
+                marks.append((first, count, offset, due))
                 offset += sum(map(len, record))
         self.puts, self.marks, self.puts_size = puts, marks, offset
 
@@ -243,6 +260,24 @@ def decode_held(payload: bytes) -> tuple[int, list[tuple[int, int, int]]]:
     return queue, list(_HELD.iter_unpack(entries))
 
 
+def decode_retention(payload: bytes) -> tuple[int, int, int]:
+    return _unpack(_RETENTION, payload)  # type: ignore[return-value]
+
+
+def index_size(end: bytes) -> int:
+    """The size of the record with the index of a segment that ends like this, if it has one, in bytes."""
+    return HEADER.size + int.from_bytes(end[-_NUMBER.size :], "big")
+
+
+def decode_index(data: bytes, salt: int) -> "array[int] | None":
+    """The numbers of the record with an index; None if this is something else."""
+    type, size, crc = parse_header(data, 0, mark_of(salt)) or (0, 0, 0)
+    payload = data[HEADER.size :]
+    if type != CONTINUED or len(payload) != size or not is_whole(type, payload, crc, salt):
+        return None
+    return decode_bounds(payload[: -_NUMBER.size])
+
+
 def decode_put(payload: bytes | memoryview) -> tuple[int, int, int]:
     """(number of the first, count, due time)."""
     return _unpack(_PUT, payload)  # type: ignore[return-value]
@@ -252,12 +287,12 @@ def split_frames(payload: bytes, position: int, skip: int) -> list[bytes]:
     """The frames of a PUT record that begin at `position`, without the first `skip`; StorageError."""
     frames = []
     end = len(payload)
-    unpack_size = _SIZE.unpack_from
     while position < end:
         if position + 4 > end:
             raise StorageError("invalid frames")
         begin = position
-        position += 4 + unpack_size(payload, position)[0]
+        size = payload[begin] << 24 | payload[begin + 1] << 16 | payload[begin + 2] << 8 | payload[begin + 3]
+        position += 4 + size
         if not begin + 4 <= position <= end:
             raise StorageError("invalid frames")
         if skip:
@@ -278,7 +313,7 @@ def parse_header(data: bytes, position: int, expected_mark: bytes) -> tuple[int,
     if len(data) < position + HEADER.size:
         return None
     mark, size, crc, type = HEADER.unpack_from(data, position)
-    if mark != expected_mark or not PUT <= type <= CONTINUED:
+    if mark != expected_mark or not PUT <= type <= RETENTION:
         return None
     return type, size, crc
 

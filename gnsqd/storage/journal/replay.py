@@ -8,6 +8,8 @@ rather than not at all.
 
 import errno
 import os
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,7 +26,7 @@ from gnsqd.storage.journal.spans import Spans
 
 PROGRESS_SECONDS = 5.0
 MAX_RANGES = 5  # of numbers that a line names
-_IN_SNAPSHOT = (records.QUEUE, records.FINISHED, records.HELD)
+_IN_SNAPSHOT = (records.QUEUE, records.FINISHED, records.HELD, records.REWOUND)
 _BEFORE_SNAPSHOT = (records.PUT, records.VOID, records.CONTINUED)  # what counts of the segments before a whole one
 
 
@@ -67,10 +69,12 @@ class Replay:
         self.segments: list[Segment] = []
         self.queues: dict[int, QueueState] = {}
         self.present = Spans()  # messages
-        self.due: dict[int, int] = {}  # of messages that nobody was given yet
+        self.due_numbers = array("q")  # of messages that are not due and that nobody was given yet, rising
+        self.due_times = array("q")  # of these
         self.put_count = self.put_size = 0  # messages in all segments, and their bytes
         self.next_number = self.next_queue = 1
         self.converting = False  # the disk queues are a copy
+        self.retention: tuple[int, int, int] | None = None  # bytes, ns and first message, if the topic has its own
         self.damaged = False  # what was finished may be unknown
         self.void: list[Segment] = []  # segments that do not count any more
         self.whole = False  # the last segment by itself records what queues are done with
@@ -121,6 +125,8 @@ class Replay:
 
     def _read_segment(self, path: str, is_last: bool, before_snapshot: bool) -> int:
         """The size of the file; OSError."""
+        if before_snapshot and self._mends and self._read_index(path):
+            return self.segments[-1].size
         with open(path, "rb") as file:
             data = file.read()
         salt = records.parse_first_line(data)
@@ -145,18 +151,62 @@ class Replay:
                     self._continued = segment
                 elif type == records.PUT:
                     self._put(segment, memoryview(data)[start : start + records.PUT_HEAD], begin)
-                    self.put_size += end - start - records.PUT_HEAD
+                    segment.body_size += end - start - records.PUT_HEAD
                 else:
                     self._apply(type, data[start:end])
             except StorageError as error:
                 self._note_damage(Damage(path, begin, end, str(error)))
         if position < len(data):
             rest = Damage(path, position, len(data), "damaged")
-            if is_last and not self._is_complete(segment, data, position):
+            if self._is_cut_index(segment, data, position) or (
+                is_last and not self._is_complete(segment, data, position)
+            ):
                 self._cut_off(segment, rest)
             else:
                 self._note_damage(rest)
         return len(data)
+
+    def _read_index(self, path: str) -> bool:
+        """Whether the index at the end of a segment has replaced reading it. Damage before that is found when the
+        messages are needed. OSError."""
+        with open(path, "rb") as file:
+            salt = records.parse_first_line(file.read(records.FIRST_LINE_SIZE))
+            size = file.seek(0, os.SEEK_END)
+            if salt is None or size < 2 * records.FIRST_LINE_SIZE:
+                return False
+            file.seek(-records.FIRST_LINE_SIZE, os.SEEK_END)
+            begin = size - records.index_size(file.read())
+            if begin < records.FIRST_LINE_SIZE:
+                return False
+            file.seek(begin)
+            numbers = records.decode_index(file.read(), salt)
+        if numbers is None:
+            return False
+        try:
+            segment, present = Segment.indexed(path, size, salt, numbers)
+        except StorageError:
+            return False
+        self.whole = False
+        self._continued = segment
+        self.segments.append(segment)
+        if present:
+            self._cut(segment.first)
+            self.present.update(present)
+            self._mention_written(segment.end)
+            numbers, times = segment.due[::2], segment.due[1::2]
+            if min(times, default=self._now) < self._now:
+                late = [position for position, due in enumerate(times) if due > self._now]
+                numbers = array("q", [numbers[position] for position in late])
+                times = array("q", [times[position] for position in late])
+            self.due_numbers += numbers
+            self.due_times += times
+        segment.forget_index()
+        return True
+
+    def _is_cut_index(self, segment: Segment, data: bytes, position: int) -> bool:
+        """Whether all that follows is the begin of an index, behind which a segment has nothing else."""
+        type, size, _ = records.parse_header(data, position, records.mark_of(segment.salt)) or (0, 0, 0)
+        return type == records.CONTINUED and position + records.HEADER.size + size > len(data)
 
     def _is_complete(self, segment: Segment, data: bytes, position: int) -> bool:
         """Whether a record at the end, which is damaged, has its full size: then no kill has cut it off."""
@@ -203,17 +253,33 @@ class Replay:
         first, count, due = records.decode_put(head)
         if first <= 0 or count <= 0:
             raise StorageError("invalid numbers")
-        at = len(self.segments) - 2
-        while at >= 0 and self.segments[at].end > first:
-            self.segments[at].cut(first)  # a later segment has them once more
-            at -= 1
-        segment.note_put(first, count, offset)
+        self._cut(first)
+        segment.note_put(first, count, offset, due)
         self.present.add(first, first + count)
-        self.put_count += count
         self._mention_written(first + count)
         if due > self._now:
-            for number in range(first, first + count):
-                self.due[number] = due
+            self.due_numbers.extend(range(first, first + count))
+            self.due_times.extend([due] * count)
+
+    def _cut(self, first: int) -> None:
+        """The last segment has messages from `first` on: others do not have them any more."""
+        at = len(self.segments) - 2
+        while at >= 0 and self.segments[at].end > first:
+            self.segments[at].cut(first)
+            at -= 1
+        if self.due_numbers and self.due_numbers[-1] >= first:
+            position = bisect_left(self.due_numbers, first)
+            del self.due_numbers[position:], self.due_times[position:]
+
+    def due_of(self, wanted: Spans) -> tuple["array[int]", "array[int]"]:
+        """The numbers and due times of the `wanted` messages that have one."""
+        numbers, times = array("q"), array("q")
+        for start, end in wanted:
+            first = bisect_left(self.due_numbers, start)
+            last = bisect_left(self.due_numbers, end, first)
+            numbers += self.due_numbers[first:last]
+            times += self.due_times[first:last]
+        return numbers, times
 
     def _mention(self, end: int) -> None:
         self.next_number = max(self.next_number, end)
@@ -241,13 +307,15 @@ class Replay:
             self._mention(spans.ceiling)
         elif type == records.DELETED:
             self.queues.pop(records.decode_number(payload), None)
-        elif type in (records.FINISHED, records.TAKEN):
+        elif type in (records.FINISHED, records.TAKEN, records.REWOUND):
             self._spans(type, *records.decode_spans(payload))
         elif type == records.HELD:
             index, entries = records.decode_held(payload)
             self._held(index, entries)
         elif type == records.CONVERTING:
             self.converting = True
+        elif type == records.RETENTION:
+            self.retention = records.decode_retention(payload)
         elif type == records.VOID:
             self._start_anew()
 
@@ -281,6 +349,9 @@ class Replay:
             return
         if type == records.FINISHED:
             state.finish(spans)
+        elif type == records.REWOUND:
+            for start, end in spans:
+                state.finished.remove(start, end)
         else:
             for start, end in spans:
                 for number in range(start, end):
@@ -309,8 +380,9 @@ class Replay:
         self.segments = []
         self.queues = {}
         self.present = Spans()
-        self.due = {}
+        self.due_numbers, self.due_times = array("q"), array("q")
         self.converting = self.damaged = False
+        self.retention = None
         self._snapshot = None
         self._first_number = self._written_end = self.next_number
 
@@ -340,6 +412,10 @@ class Replay:
             }
         if is_known or not self.damaged:
             self.lost = suspects.without(done)
+        self.put_count = sum(segment.count for segment in self.segments)
+        self.put_size = sum(segment.body_size for segment in self.segments)
+        for segment in self.segments[:-1]:
+            segment.forget_index()
         needed = [segment for segment in self.segments if segment.count or segment is self.segments[-1]]
         self.void += [segment for segment in self.segments if segment not in needed]
         self.segments = needed

@@ -17,6 +17,7 @@ from gnsqd.storage.files import failing_as_go, path_error, write_at
 from gnsqd.storage.journal import records
 from gnsqd.storage.journal.open_files import OpenFiles
 from gnsqd.storage.journal.records import HEADER, PUT, decode_put, is_whole, parse_header, split_frames
+from gnsqd.storage.journal.spans import Spans
 
 INDEX_STEP = 16 * 1024  # bytes
 CHUNK = 64 * 1024  # bytes that are read at once, at least
@@ -32,15 +33,24 @@ class Segment:
         self.first = self.end = first
         self.size = 0
         self.count = 0  # of messages
+        self.body_size = 0  # bytes of these
+        self.newest = 0  # when the last of them was published (wall clock, ns), once somebody has read it
         self._numbers = array("q")
         self._offsets = array("q")
         self._last = -INDEX_STEP
+        self._gaps = array("q")  # spans of numbers that are not in it
+        self.due = array("q")  # number and due time of messages with one, for its index
         self._descriptor = -1
 
-    def note_put(self, first: int, count: int, offset: int) -> None:
-        """A record with these messages is at `offset`."""
+    def note_put(self, first: int, count: int, offset: int, due: int) -> None:
+        """A record with these messages is at `offset`; until `due` (wall clock, ns) they are held back."""
         if not self.count:
             self.first = first
+        elif first != self.end:
+            self._gaps.extend((self.end, first))
+        if due:
+            for number in range(first, first + count):
+                self.due.extend((number, due))
         if offset - self._last >= INDEX_STEP:
             self._numbers.append(first)
             self._offsets.append(offset)
@@ -52,14 +62,52 @@ class Segment:
         """Messages from `end` on are also in a later segment, which counts."""
         self.first = min(self.first, end)
         self.end = min(self.end, end)
-        self.count = min(self.count, self.end - self.first)
+        before = self.count
+        self.count = min(before, self.end - self.first)
+        self.body_size = self.body_size * self.count // max(before, 1)
+
+    def index(self) -> "array[int]":
+        """All that a start has to know of it, as numbers for its last record. It can be asked for once."""
+        gaps = array("q", [bound for bound in self._gaps if bound < self.end])
+        if len(gaps) % 2:
+            gaps.append(self.end)
+        head = (self.first, self.end, self.count, self.body_size, len(gaps), len(self._numbers))
+        numbers = array("q", head) + gaps + self._numbers + self._offsets + self.due
+        self.forget_index()
+        return numbers
+
+    def forget_index(self) -> None:
+        """`index` is not needed any more."""
+        self._gaps, self.due = array("q"), array("q")
+
+    @classmethod
+    def indexed(cls, path: str, size: int, salt: int, numbers: "array[int]") -> "tuple[Segment, Spans]":
+        """One with that index, and the numbers of its messages; StorageError."""
+        if len(numbers) < 6:
+            raise StorageError("invalid index")
+        first, end, count, body_size, gaps_size, marks = numbers[:6]
+        gaps_end = 6 + gaps_size
+        due_at = gaps_end + 2 * marks
+        if min(gaps_size, marks) < 0 or gaps_size % 2 or due_at > len(numbers) or (len(numbers) - due_at) % 2:
+            raise StorageError("invalid index")
+        segment = cls(path, salt, first)
+        segment.size, segment.end, segment.count, segment.body_size = size, end, count, body_size
+        segment._numbers, segment._offsets = numbers[gaps_end : gaps_end + marks], numbers[gaps_end + marks : due_at]
+        segment.due = numbers[due_at:]
+        present = Spans()
+        present.add(first, end)
+        for start, stop in zip(numbers[6:gaps_end:2], numbers[7:gaps_end:2], strict=True):
+            present.remove(start, stop)
+        return segment, present
 
     def mark_continued(self) -> None:
-        """Note at its end that another segment follows. Should that fail, it only goes unnoticed if that is lost."""
+        """Note at its end that another segment follows, with its index. Should that fail, it only goes unnoticed if
+        that is lost, and a start takes longer."""
+        index = records.Encoder(self.salt).continued(self.index())
         with suppress(OSError):
             descriptor = os.open(self.path, os.O_WRONLY)
             try:
-                self.size += write_at(descriptor, [records.Encoder(self.salt).record(records.CONTINUED)], self.size)
+                self.size += write_at(descriptor, [index], self.size)
             except OSError:
                 os.ftruncate(descriptor, self.size)
             finally:

@@ -44,6 +44,11 @@ class Spans:
         return self._ends[0][0] if self._firsts and not self._firsts[0] else 0
 
     @property
+    def begin(self) -> int:
+        """No number before this one is in the set."""
+        return self._firsts[0] if self._firsts else 0
+
+    @property
     def ceiling(self) -> int:
         """No number from this one on is in the set."""
         return self._ends[-1][-1] if self._ends else 0
@@ -115,6 +120,34 @@ class Spans:
         del starts[half:]
         del ends[half:]
 
+    def remove(self, start: int, end: int) -> None:
+        """Take a span out, as far as it is there."""
+        block = max(bisect_right(self._firsts, start) - 1, 0)
+        while block < len(self._firsts) and self._firsts[block] < end:
+            starts, ends = self._starts[block], self._ends[block]
+            first = bisect_right(ends, start)  # the first that ends later,
+            last = bisect_left(starts, end)  # and the first that begins at the end or later
+            if first < last:
+                before = (starts[first], start) if starts[first] < start else ()
+                behind = (end, ends[last - 1]) if ends[last - 1] > end else ()
+                starts[first:last] = array("q", before[:1] + behind[:1])
+                ends[first:last] = array("q", before[1:] + behind[1:])
+            if not starts:
+                del self._starts[block], self._ends[block], self._firsts[block]
+                continue
+            self._firsts[block] = starts[0]
+            if len(starts) > MAX_BLOCK:
+                self._split(block)
+                block += 1
+            block += 1
+
+    def between(self, start: int, end: int) -> "Spans":
+        """What is in here of a span."""
+        part = self.copy()
+        part.remove(0, start)
+        part.remove(end, maxsize)
+        return part
+
     def update(self, other: "Spans") -> None:
         """Put in all that `other` has."""
         for start, end in other:
@@ -124,8 +157,13 @@ class Spans:
     def of(cls, numbers: Iterable[int]) -> "Spans":
         """These numbers, in any order."""
         spans = cls()
+        start = end = 0
         for number in sorted(numbers):
-            spans.add(number, number + 1)
+            if number > end:
+                spans.add(start, end)
+                start = number
+            end = number + 1
+        spans.add(start, end)
         return spans
 
     def copy(self) -> "Spans":
@@ -186,9 +224,7 @@ class Spans:
         """The spans that `encode` gave, or any, in any order; StorageError if these are not bounds."""
         if len(data) % 16:
             raise StorageError("invalid spans")
-        bounds = array("q", data)
-        if byteorder == "little":
-            bounds.byteswap()
+        bounds = decode_bounds(data)
         spans = cls()
         for start, end in zip(bounds[::2], bounds[1::2], strict=True):
             if not 0 <= start < end:
@@ -203,3 +239,11 @@ def encode_bounds(bounds: Iterable[int]) -> bytes:
     if byteorder == "little":
         data.byteswap()
     return data.tobytes()
+
+
+def decode_bounds(data: bytes) -> "array[int]":
+    """Of whole int64, big-endian."""
+    bounds = array("q", data)
+    if byteorder == "little":
+        bounds.byteswap()
+    return bounds

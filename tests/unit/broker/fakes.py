@@ -36,6 +36,8 @@ _ids_of = cache(GuidFactory)
 class FakeConsumer:
     """A consumer that takes nothing by itself, and remembers how it was called."""
 
+    locality = rank = 2
+
     def __init__(self, id: int) -> None:
         self._id = id
         self.woken = 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from time import monotonic
 
 import pytest
@@ -9,7 +10,7 @@ from gevent import sleep
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.queue_scan import QueueScan
-from unit.broker.fakes import SECOND, FakeConsumer, Fakes, eventually
+from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes, eventually
 
 Build = Callable[..., Fakes]
 MS = SECOND // 1000
@@ -44,6 +45,32 @@ def test_timed_out_and_due_messages_go_back_to_their_queues(fakes: Build) -> Non
         assert (channel.depth, channel.in_flight_count, channel.deferred_count) == (0, 3, 1)
         eventually(lambda: channel.depth == 4)
         assert (channel.in_flight_count, channel.deferred_count, channel.timeout_count) == (0, 0, 3)
+
+
+def test_message_that_is_due_needs_no_scan(fakes: Build) -> None:
+    around = fakes(queue_scan_interval=3600 * SECOND)
+    scan = QueueScan(around.registry, around.options, around.logger, around.spawn)
+    around.environment = replace(around.environment, wake_at=scan.wake_at)
+    around.registry.attach(around.environment)
+    scan.start()
+    try:
+        channels = [around.registry.get_topic("t").get_channel(name) for name in "abc"]
+        for number in range(200, 0, -1):  # each is due before the others, or at the same time
+            for channel in channels[:2]:
+                channel.put_messages_deferred(around.messages(b"x", deferred=number // 2 * MS))
+        assert len(scan._alarm_heap) <= 3 * len(scan._alarms) + 64
+        channels[2].put_messages_deferred(around.messages(b"x", deferred=5 * MS))
+        channels[2].delete()
+        eventually(lambda: [channel.depth for channel in channels[:2]] == [200, 200])
+        assert not scan._alarms
+        channels[0].put_messages_deferred(around.messages(b"later", deferred=MS))
+        eventually(lambda: channels[0].depth == 201)
+        queue = channels[0].queue
+        queue.defer(around.messages(b"restored", deferred=MINUTE))
+        made = Channel("t", "made", around.environment, queue, lambda channel: None, lambda: None)
+        assert scan._alarms[id(made)][0] == queue.next_due
+    finally:
+        scan.stop()
 
 
 def test_new_channel_is_scanned_from_the_first_tick(fakes: Build) -> None:

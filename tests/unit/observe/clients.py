@@ -29,6 +29,8 @@ class ShownClient:
         self.pub_counts = pub_counts or {}
         self._shown = shown
 
+    locality = rank = 2
+
     @property
     def ready_count(self) -> int:
         return self._shown.ready_count

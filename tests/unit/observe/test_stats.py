@@ -38,6 +38,7 @@ class Client:
     def __init__(self, id: int, pub_counts: list[tuple[str, int]] | None = None) -> None:
         self.id = id
         self.ready_count = 1
+        self.locality = self.rank = 2
         self._pub_counts = pub_counts or []
 
     def wake(self) -> None: ...

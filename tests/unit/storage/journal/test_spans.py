@@ -55,8 +55,17 @@ def test_spans_hold_what_a_set_would(
     assert sum(end > window[0] and start < stop for start, end in runs) <= limit
     assert stop > 1000 or sum(end > window[0] and start <= stop for start, end in runs) >= 1
     assert list(Spans.decode(spans.encode())) == list(spans) == list(spans.copy())
+    assert numbers_of(spans.between(*window)) == numbers & set(range(*window))
+    assert spans.begin == min(numbers, default=0)
     spans.update(other)
     assert numbers_of(spans) == numbers | other_numbers
+    for start, end in pairs[::2]:
+        spans.remove(start, end)
+        other_numbers -= set(range(start, end))
+        numbers -= set(range(start, end))
+        assert numbers_of(spans) == numbers | other_numbers
+    spans.update(other)
+    assert numbers_of(spans) == numbers | numbers_of(other)
 
 
 def test_a_change_moves_no_more_than_a_block_of_scattered_spans() -> None:

@@ -1,0 +1,128 @@
+"""The messages of a topic that can be delivered again, and where among them a time or a message is.
+
+They are searched by the time when they were published, which rises with their numbers. Where a clock was set back, or
+disk queues were moved to the journal, what is found is near that time; a message with an id is found in any case.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from sys import maxsize
+from time import time_ns
+
+from gnsqd.broker.guid import time_of
+from gnsqd.errors import BrokerError
+from gnsqd.gotext import parse_duration
+from gnsqd.hub.cooperative import Turns
+from gnsqd.options import SECOND
+from gnsqd.queues.message import Message
+from gnsqd.storage.journal.journal import Journal
+from gnsqd.storage.journal.spans import Spans
+
+_NEAR = SECOND // 10  # between when the id of a message was made and when it was published
+_UNIX_EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+class MessageNotFound(BrokerError):
+    """No message that can be delivered again has this id."""
+
+
+def parse_moment(text: str) -> int:
+    """A time ago such as `-15m`, or a time of RFC 3339, as wall clock in ns; ValueError."""
+    if text.startswith("-"):
+        return time_ns() + parse_duration(text)
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError("no time zone")
+    since = moment - _UNIX_EPOCH
+    return (since.days * 86400 + since.seconds) * SECOND + since.microseconds * 1000
+
+
+class History:
+    """Of a journal. Each method may raise StorageError."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._begin = journal.retention.begin
+
+    @property
+    def retention(self) -> tuple[int, int]:
+        """How many bytes are kept of messages that all channels have finished, 0 if none, and for how many ns, 0 if as
+        long as these bytes allow."""
+        return self._journal.retention.max_bytes, self._journal.retention.max_age
+
+    def retain(self, max_bytes: int, max_age: int) -> None:
+        """Set these, also for later starts. May yield."""
+        self._journal.set_retention(max_bytes, max_age)
+        self._journal.commit()
+
+    @property
+    def count(self) -> int:
+        """How many messages there are, finished or not."""
+        journal = self._journal
+        return max(journal.next_number - self._begin - journal.absent.count(), 0)
+
+    @property
+    def oldest(self) -> int | None:
+        """When the first of them was published (wall clock, ns), None if there is none."""
+        return self._published(self._begin)
+
+    def published(self, spans: Spans) -> tuple[int | None, int | None]:
+        """When the first and the last message of `spans` were; None where there is none."""
+        return (self._published(spans.begin), self._published(spans.ceiling - 1)) if spans else (None, None)
+
+    def position(self, text: str) -> int:
+        """The number of the message at `first`, at a time ago such as `-15m`, at a time of RFC 3339, or with an id.
+        Times also find what follows the last message. ValueError if `text` is none of these, MessageNotFound.
+        May yield."""
+        if text == "first":
+            return self._begin
+        if len(text) == 16:
+            with suppress(ValueError):
+                return self._number_of(text, self._begin)
+        return self._number_at(parse_moment(text), self._begin)
+
+    def find(self, id: str) -> tuple[int, int]:
+        """The number of an unfinished message, and until when it was to be held back when it was published (wall clock,
+        ns), 0 if not at all. ValueError if this is not an id, MessageNotFound. May yield."""
+        number = self._number_of(id, self._journal.floor())
+        return number, self._journal.read(number, number + 1)[2]
+
+    def _published(self, number: int) -> int | None:
+        frames = self._journal.read(number, self._journal.next_number)[1]
+        return Message(frames[0], 0, 0).timestamp if frames else None
+
+    def _number_at(self, time: int, first: int) -> int:
+        """Of the first message published then or later, from number `first` on."""
+        journal = self._journal
+        end = journal.next_number
+        while first < end:
+            middle = (first + end) // 2
+            number, frames, _ = journal.read(middle, end)
+            if frames and Message(frames[0], 0, 0).timestamp < time:
+                first = number + 1
+            else:
+                end = middle
+        return first
+
+    def _number_of(self, id: str, first: int) -> int:
+        published = time_of(id)
+        near = self._number_at(published - _NEAR, first)
+        for begin, latest in ((near, published + _NEAR), (first, maxsize)):  # the clock may have been set back
+            for number, message in self._messages(begin):
+                if message.id == id.encode():
+                    return number
+                if message.timestamp > latest:
+                    break
+        raise MessageNotFound("message does not exist")
+
+    def _messages(self, number: int) -> Iterator[tuple[int, Message]]:
+        turns = Turns()
+        while True:
+            number, frames, _ = self._journal.read(number, self._journal.next_number)
+            if not frames:
+                return
+            for frame in frames:
+                yield number, Message(frame, 0, 0)
+                number += 1
+            turns.give()

@@ -1,0 +1,191 @@
+"""The delivery rules of channels at work: a rate limit, and order.
+
+The rate limit is a token bucket: `burst` tokens at most, `rate` more a second, and each delivery takes one. Where only
+time keeps a message from consumers, a timer wakes one of them when that time has come, and that one, if there is more,
+the next; so nobody polls, and consumers get about as much each.
+
+An ordered channel has one message in flight, and the next is the oldest (`Queue.ordered`): one that is requeued or
+times out comes again before all others. If it is requeued with a delay, they wait.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import ceil
+from time import monotonic_ns
+from typing import Any, NamedTuple
+
+from gevent import get_hub
+
+from gnsqd.errors import StartError, StorageError
+from gnsqd.gotext import dumps, parse_bool, parse_float, parse_int, quote
+from gnsqd.names import is_valid_name
+from gnsqd.options import SECOND
+from gnsqd.queues.queue import Queue
+from gnsqd.storage.rules import FILE_NAME, Key, Settings
+
+MAX_DUE = 1024  # messages that one step releases
+TICK = 0.005  # seconds: at high rates, the timer waits for as many tokens as this brings
+MIN_RATE = 0.001
+MAX_RATE = 1_000_000
+MAX_BURST = 1_000_000
+
+
+class InvalidRule(ValueError):
+    """The value of the parameter `name`, in lower case, is not valid."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"invalid {name}")
+        self.name = name
+
+
+class Rules(NamedTuple):
+    """How a channel delivers: at most `rate` messages a second, 0 for no limit, of which `burst` may come at once; and
+    `ordered`, one after the other."""
+
+    rate: float = 0
+    burst: int = 0
+    ordered: bool = False
+
+    def changed(self, parameters: Mapping[str, str]) -> "Rules":
+        """These rules with the given changes, written as over HTTP; InvalidRule. A new rate without a burst gets a
+        hundredth of it, at least 1: then consumers need not be woken more than a hundred times a second."""
+        rate, burst, ordered = self
+        if "rate" in parameters:
+            try:
+                rate = parse_float(parameters["rate"])
+            except ValueError:
+                rate = -1.0
+            if rate and not MIN_RATE <= rate <= MAX_RATE:
+                raise InvalidRule("rate")
+            rate = int(rate) if rate.is_integer() else rate
+            burst = ceil(rate / 100)
+        if "burst" in parameters:
+            try:
+                burst = parse_int(parameters["burst"])
+            except ValueError:
+                burst = -1
+            if not (1 <= burst <= MAX_BURST if rate else burst == 0):
+                raise InvalidRule("burst")
+        if "ordered" in parameters:
+            try:
+                ordered = parse_bool(parameters["ordered"])
+            except ValueError:
+                raise InvalidRule("ordered") from None
+        return Rules(rate, burst, ordered)
+
+
+def parse_option(texts: Iterable[str]) -> dict[Key, Rules]:
+    """The rules that `--channel-rules` gives channels, each as `topic:channel:rate=10:ordered=true`; StartError."""
+    found: dict[Key, Rules] = {}
+    for text in texts:
+        topic, channel, *settings = [*text.split(":"), ""][: max(text.count(":") + 1, 2)]
+        changes = dict(setting.partition("=")[::2] for setting in settings)
+        if not (is_valid_name(topic) and is_valid_name(channel) and changes and set(changes) <= set(Rules._fields)):
+            form = "<topic>:<channel>:rate=<n>:burst=<n>:ordered=true"
+            raise StartError(f"--channel-rules must be {form}, not {quote(text)}")
+        try:
+            found[topic, channel] = Rules().changed(changes)
+        except InvalidRule as error:
+            raise StartError(f"--channel-rules: {error} in {quote(text)}") from error
+    return found
+
+
+def decode(found: Mapping[Key, Settings]) -> dict[Key, Rules]:
+    """The rules that the file has. StorageError for one that is unknown or invalid: without it, a channel would deliver
+    messages that it must not."""
+    rules: dict[Key, Rules] = {}
+    for key, settings in found.items():
+        try:
+            if not set(settings) <= set(Rules._fields):
+                raise ValueError("unknown rule")
+            rules[key] = Rules().changed({name: dumps(value) for name, value in settings.items()})
+        except ValueError as error:
+            raise StorageError(f"{FILE_NAME}: {error} in {settings} of the channel {key}") from error
+    return rules
+
+
+@dataclass
+class RuleBook:
+    """The rules that channels get when they are made: `kept`, which is what the file of rules has, and only while the
+    daemon loads; else `configured`, by options."""
+
+    configured: dict[Key, Rules] = field(default_factory=dict)
+    kept: dict[Key, Rules] = field(default_factory=dict)
+
+
+class Limiter:
+    """The rules of one channel, whose `queue` this is. `on_time()` is called by the hub, not in a greenlet, when time
+    allows deliveries that it did not allow before."""
+
+    def __init__(self, queue: Queue, on_time: Callable[[], None]) -> None:
+        self.rules = Rules()
+        self._queue = queue
+        self._on_time = on_time
+        self._tokens = 0.0
+        self._filled = 0  # monotonic ns
+        self._timer: Any = None
+
+    def set(self, rules: Rules) -> None:
+        """Change the rules. A rate limit that there was before has used its tokens."""
+        now = monotonic_ns()
+        if self.rules.rate:
+            self._fill(now)
+        else:
+            self._tokens, self._filled = rules.burst, now
+        self._tokens = min(self._tokens, rules.burst)
+        self.rules = rules
+        self._queue.set_ordered(rules.ordered)
+        self.stop()
+
+    def allowed(self, in_flight: int) -> int:
+        """How many messages may be delivered now, if there are as many `in_flight`."""
+        rules, queue = self.rules, self._queue
+        now = monotonic_ns()
+        if rules.ordered and (in_flight or not self._is_released(now)):
+            return 0
+        count = queue.count()
+        if rules.ordered:
+            count = min(count, 1)
+        if rules.rate and count:
+            self._fill(now)
+            count = min(count, int(self._tokens))
+            if not count:
+                tokens = max(1.0, min(rules.burst, rules.rate * TICK))
+                self._wake_in((tokens - self._tokens) / rules.rate)
+        return count
+
+    def _is_released(self, now: int) -> bool:
+        """Whether no message that was requeued with a delay is still held back."""
+        queue = self._queue
+        if queue.resume_at:
+            if now < queue.resume_at:
+                self._wake_in((queue.resume_at - now) / SECOND)
+                return False
+            if queue.release(now, MAX_DUE, 0) >= MAX_DUE:
+                self._wake_in(0)
+                return False
+            queue.resume_at = 0
+        return True
+
+    def delivered(self, count: int) -> None:
+        if self.rules.rate:
+            self._tokens -= count
+
+    def _fill(self, now: int) -> None:
+        self._tokens = min(self._tokens + (now - self._filled) * self.rules.rate / SECOND, self.rules.burst)
+        self._filled = now
+
+    def _wake_in(self, seconds: float) -> None:
+        self.stop()
+        self._timer = get_hub().loop.timer(seconds)
+        self._timer.start(self._fire, update=True)  # not before its time
+
+    def _fire(self) -> None:
+        self.stop()
+        self._on_time()
+
+    def stop(self) -> None:
+        """Without a timer from now on, until `allowed` sets one."""
+        if self._timer is not None:
+            self._timer.close()
+            self._timer = None

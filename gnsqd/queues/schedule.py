@@ -1,0 +1,109 @@
+"""When the messages are due that a journal has and memory has no room for: two numbers each, about 20 bytes.
+
+They are sorted by due time, in blocks, so that a change moves the numbers of one block and no others.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from sys import maxsize
+
+MAX_BLOCK = 1024  # messages
+
+
+class Schedule:
+    """Numbers of messages by due time (any clock, ns). Iterating gives (due, number), the earliest first."""
+
+    __slots__ = ("_dues", "_firsts", "_length", "_numbers")
+
+    def __init__(self, dues: Sequence[int] = (), numbers: Sequence[int] = ()) -> None:
+        """Of messages in any order: the due time and the number of each."""
+        order = sorted(range(len(dues)), key=dues.__getitem__)
+        blocks = [order[start : start + MAX_BLOCK] for start in range(0, len(order), MAX_BLOCK)]
+        self._dues = [array("q", [dues[position] for position in block]) for block in blocks]  # none is empty
+        self._numbers = [array("q", [numbers[position] for position in block]) for block in blocks]
+        self._firsts = array("q", [block[0] for block in self._dues])
+        self._length = len(dues)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return self.from_due(0)
+
+    @property
+    def first(self) -> int:
+        """The earliest due time, maxsize if there is none."""
+        return self._firsts[0] if self._firsts else maxsize
+
+    def push(self, due: int, number: int) -> None:
+        """`number` is due then, behind all that are due at the same time."""
+        self._length += 1
+        if not self._dues or (due >= self._dues[-1][-1] and len(self._dues[-1]) >= MAX_BLOCK):
+            self._firsts.append(due)
+            self._dues.append(array("q", (due,)))
+            self._numbers.append(array("q", (number,)))
+            return
+        block = max(bisect_right(self._firsts, due) - 1, 0)
+        dues, numbers = self._dues[block], self._numbers[block]
+        position = bisect_right(dues, due)
+        dues.insert(position, due)
+        numbers.insert(position, number)
+        self._firsts[block] = dues[0]
+        if len(dues) > MAX_BLOCK:
+            half = MAX_BLOCK // 2
+            for blocks, items in ((self._dues, dues), (self._numbers, numbers)):
+                blocks.insert(block + 1, items[half:])
+                del items[half:]
+            self._firsts.insert(block + 1, self._dues[block + 1][0])
+
+    def pop_due(self, now: int, limit: int) -> list[int]:
+        """Take out what is due at `now`, the earliest first, at most `limit` numbers."""
+        due: list[int] = []
+        while self._firsts and self._firsts[0] <= now and len(due) < limit:
+            end = bisect_right(self._dues[0], now, 0, min(limit - len(due), len(self._dues[0])))
+            due += self._numbers[0][:end]
+            self._delete(0, 0, end)
+        return due
+
+    def find(self, number: int, near: int, remove: bool = False) -> int | None:
+        """When `number` is due, None if it is not there. It is searched for from the time `near` on, to both sides."""
+        middle = max(bisect_right(self._firsts, near) - 1, 0)
+        for block in sorted(range(len(self._firsts)), key=lambda block: abs(block - middle)):
+            if number in self._numbers[block]:
+                position = self._numbers[block].index(number)
+                due = self._dues[block][position]
+                if remove:
+                    self._delete(block, position, position + 1)
+                return due
+        return None
+
+    def _delete(self, block: int, start: int, end: int) -> None:
+        self._length -= end - start
+        dues, numbers = self._dues[block], self._numbers[block]
+        del dues[start:end]
+        del numbers[start:end]
+        if dues:
+            self._firsts[block] = dues[0]
+        else:
+            del self._dues[block], self._numbers[block], self._firsts[block]
+
+    def count_before(self, end: int) -> int:
+        """How many are due earlier than `end`."""
+        block = max(bisect_left(self._firsts, end) - 1, 0)
+        return sum(map(len, self._dues[:block])) + (bisect_left(self._dues[block], end) if self._dues else 0)
+
+    def copy(self) -> "Schedule":
+        copy = Schedule()
+        copy._dues = [dues[:] for dues in self._dues]
+        copy._numbers = [numbers[:] for numbers in self._numbers]
+        copy._firsts = self._firsts[:]
+        copy._length = self._length
+        return copy
+
+    def from_due(self, begin: int) -> Iterator[tuple[int, int]]:
+        """As iterating, of what is due then or later; it must not change meanwhile."""
+        first = max(bisect_left(self._firsts, begin) - 1, 0)
+        for dues, numbers in zip(self._dues[first:], self._numbers[first:], strict=True):
+            start = bisect_left(dues, begin)
+            yield from zip(dues[start:], numbers[start:], strict=True)

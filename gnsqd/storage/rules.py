@@ -1,0 +1,35 @@
+"""gnsqd.rules.dat: the rules of channels that were set over HTTP, as JSON beside nsqd.dat, because the real nsqd reads
+nsqd.dat and leaves other files alone. There is no file without rules. What a rule means is the broker's business."""
+
+import json
+from collections.abc import Mapping
+
+from gnsqd.errors import StorageError
+from gnsqd.gotext import dumps
+from gnsqd.storage.files import path_error
+
+FILE_NAME = "gnsqd.rules.dat"
+
+Key = tuple[str, str]  # of a channel: the name of its topic, and its own
+Settings = Mapping[str, object]  # by the name of the rule
+
+
+def load_rules(path: str) -> dict[Key, Settings]:
+    """The rules of each channel in the file, nothing if there is no file; StorageError."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise StorageError(f"failed to read rules from {path} - {path_error('open', path, error)}") from error
+    try:
+        return {(entry.pop("topic"), entry.pop("channel")): entry for entry in json.loads(data)["channels"]}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise StorageError(f"failed to parse rules in {path} - {type(error).__name__}: {error}") from error
+
+
+def encode_rules(rules: Mapping[Key, Settings]) -> bytes:
+    """The content of the file."""
+    channels = [{"topic": topic, "channel": channel, **settings} for (topic, channel), settings in rules.items()]
+    return dumps({"channels": channels}).encode()

@@ -1,0 +1,174 @@
+"""`gnsqadmin channel deferred`: deferred messages are listed, counted and cancelled."""
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import click
+
+from nsqadmin_cli.api import Nsqd, expecting
+from nsqadmin_cli.cluster import Answers, Cluster, errors_of, rows_of, values_of
+from nsqadmin_cli.command import command, option
+from nsqadmin_cli.http_client import Refused
+from nsqadmin_cli.message import MOST, body_of
+from nsqadmin_cli.output import Confirm, Output, not_found, report
+from nsqadmin_cli.snapshot import no_such
+from nsqadmin_cli.table import ALWAYS, Cell, Form, Line, Table, Tone, column, described, json_only, table_of
+from nsqadmin_cli.units import LONGEST, iso_time, parse_duration, printable
+
+_ABSENT = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND")
+_WITHIN = (60, 3600, 86400, 604800)  # seconds
+
+
+@dataclass(slots=True)
+class DeferredRow:
+    """One message."""
+
+    node: str = column("node", tone=Tone.NODE)
+    due: float = column("due", form=Form.TIME, keep=8, help="unix seconds")
+    id: str = column("id", keep=ALWAYS)
+    attempts: int = column("attempts", "att", Form.COUNT, keep=2)
+    size: int = column("size", form=Form.BYTES, keep=3, help="of the body, which is truncated to 32 KiB")
+    text: str = column("body", keep=7, key="body", json=False, default="")
+    body: str | None = json_only("text, or null if it is not UTF-8")
+    body_base64: str | None = json_only("the body in base64 if it is not UTF-8, else null")
+    result: Cell | None = column("result", keep=ALWAYS, json=False)
+
+
+@dataclass(slots=True)
+class DeferredNode:
+    """How many deferred messages a node has, and the first of them; None after an error."""
+
+    address: str = column("node", key="node", tone=Tone.NODE)
+    minute: int | None = column("within 1m", "1m", Form.COUNT)
+    hour: int | None = column("within 1h", "1h", Form.COUNT)
+    day: int | None = column("within 1d", "1d", Form.COUNT)
+    week: int | None = column("within 7d", "7d", Form.COUNT, help="messages due within these times")
+    deferred: int | None = column("deferred", "def", Form.COUNT, keep=ALWAYS, help="all messages")
+    result: Cell | None = column("result", keep=ALWAYS, json=False)
+    error: str | None = json_only("null, or why it failed")
+    first: list[DeferredRow] = field(default_factory=list, metadata={"json": False})
+
+
+@command(
+    examples="""
+        gnsqadmin channel deferred reminders mail
+        gnsqadmin channel deferred reminders mail --from 7d --limit 100 -o csv
+        gnsqadmin channel deferred reminders mail --cancel 0ea4d0c3b5a6f000
+        gnsqadmin channel deferred reminders mail --json | jq '.nodes[].day'
+    """,
+    document=(
+        "topic, channel\ndry_run  null without --cancel",
+        described("nodes", "list, in the order queried, as before --cancel", DeferredNode),
+        described("messages", "list, the first due first, or the cancelled message", DeferredRow),
+    ),
+)
+def deferred(
+    cluster: Cluster,
+    output: Output,
+    confirm: Confirm,
+    topic: str,
+    channel: str,
+    limit: int = option("Show the first N messages.", click.IntRange(1, MOST), default=10),
+    since: str | None = option("Leave out messages that are due earlier.", None, "--from", metavar="TIME"),
+    cancel: str | None = option("Drop this message from the channel.", metavar="ID"),
+) -> int:
+    """List the deferred messages of a channel, the first due first, and count them; or cancel one.
+
+    These are messages published with a delay, and messages requeued with a delay. TIME is a time with its zone
+    (2026-12-01T00:00:00Z) or a time from now (1h, 7d). Only gnsqd supports this.
+
+    --cancel shows the message before it asks for confirmation.
+    """
+    if cancel is None and (confirm.yes or confirm.dry_run):
+        raise click.UsageError("--yes and --dry-run require --cancel.")
+    if cancel is not None and not re.fullmatch("[0-9a-f]{16}", cancel):
+        raise click.UsageError(f"--cancel: {printable(repr(cancel), 100)} is not the id of a message.")
+    place = {"topic": topic, "channel": channel}
+    query = place | {"limit": str(limit)} | ({"from": _moment(since)} if since else {})
+    query |= {"id": cancel} if cancel is not None else {}
+    asked = cluster.ask(partial(_look, query))
+    answers = {at: one for at, one in asked.items() if one is not None}
+    nodes = values_of(answers)
+    if not nodes and len(answers) < len(asked):
+        raise no_such(cluster, [*cluster.lookupd_errors, *errors_of(answers)], topic, channel)
+    rows = sorted((row for node in nodes.values() for row in node.first), key=lambda row: row.due)[:limit]
+    if cancel is not None:
+        rows = _cancel(cluster, confirm, query, rows, answers)
+    counts = rows_of(DeferredNode, answers)
+    without = () if any(row.error for row in counts) else ("result",)
+    counted = table_of(DeferredNode, counts, without=without, total="all")
+    last = [Line.of("Nothing was done.")] if confirm.dry_run else []
+    document = {**place, "dry_run": None if cancel is None else confirm.dry_run, "nodes": counts, "messages": rows}
+    output.show(document, [*([counted] if cancel is None else []), _table(rows), *last], _table(rows, LONGEST))
+    return report([*cluster.lookupd_errors, *errors_of(answers)])
+
+
+def _cancel(
+    cluster: Cluster,
+    confirm: Confirm,
+    query: Mapping[str, str],
+    rows: list[DeferredRow],
+    answers: Answers[DeferredNode],
+) -> list[DeferredRow]:
+    """Cancel the message with the id of `query`, which `rows` show. Failures replace answers. NotFound."""
+    if rows and not confirm.dry_run:
+        warning = "The message {id} will not be delivered to the channel {channel} in the topic {topic}."
+        confirm.ask(warning.format(**query), [_table(rows)], "Cancel it?")
+        holders = [Nsqd(at, cluster.http) for at, node in values_of(answers).items() if node.first]
+        done = cluster.ask(lambda node: node.request("POST", "/channel/deferred/cancel", query=query), holders)
+        answers |= {one.address: one for one in errors_of(done)}
+        rows = [row for row in rows if row.node in {str(at) for at in values_of(done)}]
+    if not rows:
+        raise not_found(f"the deferred message {query['id']}", [*cluster.lookupd_errors, *errors_of(answers)])
+    for row in rows:
+        row.result = Cell("to be cancelled", Tone.NOTE) if confirm.dry_run else Cell("cancelled", Tone.GOOD)
+    return rows
+
+
+def _table(rows: Sequence[DeferredRow], longest: int = 24) -> Table:
+    """With the first characters of each body, as they are printed."""
+    shown = [replace(row, text=printable(printable(row.text), longest)) for row in rows]
+    without = () if any(row.result for row in rows) else ("result",)
+    return table_of(DeferredRow, shown, without=without, empty="No deferred messages to show.")
+
+
+def _moment(text: str) -> str:
+    """A time as nodes read it. They check it, unless it is a time from now."""
+    try:
+        return iso_time(round((time.time() + parse_duration(text)) * 1000) * 1_000_000)
+    except (ValueError, OverflowError):
+        return text
+
+
+def _look(query: Mapping[str, str], node: Nsqd) -> DeferredNode | None:
+    """None if it does not have the channel. UsageError for an invalid time."""
+
+    @expecting("a list of deferred messages")
+    def read(data: Any) -> DeferredNode:
+        within = {one["within"]: int(one["messages"]) for one in data["due"]}
+        found = DeferredNode(str(node), deferred=int(data["deferred"]))
+        found.minute, found.hour, found.day, found.week = (within[seconds * 10**9] for seconds in _WITHIN)
+        for one in data["messages"]:
+            row = DeferredRow(found.address, int(one["due"]) / 1e9, str(one["id"]))
+            row.attempts, row.size = int(one["attempts"]), int(one["size"])
+            row.text = body_of(one).decode("utf-8", "backslashreplace")
+            row.body, row.body_base64 = one["body"], one["body_base64"]
+            found.first.append(row)
+        return found
+
+    reasons = {"NOT_FOUND": "cannot list deferred messages: it is not gnsqd, or an older one"}
+    try:
+        return node.ask("/channel/deferred", read, query, reasons=reasons)
+    except Refused as error:
+        if error.code in _ABSENT:
+            return None
+        if error.code == "MESSAGE_NOT_FOUND":
+            return DeferredNode(str(node))
+        if error.code == "INVALID_ARG_FROM":
+            expected = "a time with its zone (2026-12-01T00:00:00Z) or a time from now (1h, 7d)"
+            raise click.UsageError(f"--from: {printable(repr(query['from']), 100)} is not {expected}.") from None
+        raise

@@ -1,0 +1,126 @@
+"""`gnsqadmin channel rewind`: finished messages are delivered again."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import click
+
+from nsqadmin_cli.api import ModelError, Nsqd
+from nsqadmin_cli.cluster import Cluster, errors_of, rows_of, values_of
+from nsqadmin_cli.command import command, option
+from nsqadmin_cli.http_client import NodeError, Refused
+from nsqadmin_cli.output import Confirm, Output, not_found, report
+from nsqadmin_cli.snapshot import no_such
+from nsqadmin_cli.table import ALWAYS, Cell, Form, Line, Table, Tone, column, described, json_only, table_of
+from nsqadmin_cli.units import plural, printable
+
+_ABSENT = {
+    "TOPIC_NOT_FOUND": "does not have the topic",
+    "CHANNEL_NOT_FOUND": "does not have the channel",
+    "MESSAGE_NOT_FOUND": "does not have the message",
+}
+_REASONS = _ABSENT | {
+    "NOT_FOUND": "cannot rewind channels: it is not gnsqd, or an older one",
+    "NO_JOURNAL": "keeps no finished messages: that needs --durability and --retention-bytes",
+    "NO_RETENTION": "keeps no finished messages: that needs --retention-bytes",
+    "CHANNEL_EPHEMERAL": "cannot rewind an ephemeral channel",
+}
+
+
+@dataclass(slots=True)
+class RewindRow:
+    """What is planned for a node, or was done there."""
+
+    address: str = column("node", key="node", keep=ALWAYS, tone=Tone.NODE)
+    messages: int | None = column("messages", form=Form.COUNT, keep=ALWAYS, tone=Tone.NOTE, help="that come again")
+    first: float | None = column("first", form=Form.TIME, keep=7, help="unix seconds when it was published, or null")
+    last: float | None = column("last", form=Form.TIME, keep=6, help="the same")
+    in_flight: int | None = column("in flight", "inflt", Form.COUNT, help="not changed, as are depth and deferred")
+    result: Cell | None = column("result", keep=ALWAYS, json=False)
+    depth: int | None = json_only()
+    deferred: int | None = json_only()
+    error: str | None = json_only("null, or why it failed")
+
+
+@command(
+    examples="""
+        gnsqadmin channel rewind orders billing --to -15m --dry-run
+        gnsqadmin channel rewind orders billing --to 2026-11-23T14:00:00Z --until 2026-11-23T14:10:00Z
+        gnsqadmin channel rewind orders billing --to 0ea4d0c3b5a6f000 --yes
+        gnsqadmin channel rewind orders billing --to first --dry-run --json | jq .messages
+    """,
+    document=(
+        "topic, channel, dry_run\nmessages the sum over all nodes",
+        described("nodes", "list, in the order queried", RewindRow),
+    ),
+)
+def rewind(
+    cluster: Cluster,
+    output: Output,
+    confirm: Confirm,
+    topic: str,
+    channel: str,
+    to: str = option("The first message that comes again.", metavar="POINT", required=True),
+    until: str | None = option("The first message that does not come again.", metavar="POINT"),
+) -> int:
+    """Deliver messages again that the consumers of a channel have finished.
+
+    POINT is a time ago (-15m), a time with its zone (2026-11-23T14:00:00Z), the id of a message, or "first": the oldest
+    message that a node has kept. Only gnsqd keeps finished messages, with --retention-bytes.
+
+    The messages come with attempts 1, in the order in which they were published. Queued, in-flight and deferred
+    messages do not change.
+    """
+    query = {"topic": topic, "channel": channel, "to": to} | ({"until": until} if until is not None else {})
+    asked = cluster.ask(partial(_rewind, "GET", query))
+    absent = {error.reason for error in errors_of(asked)} & {*_ABSENT.values()}
+    answers = {at: one for at, one in asked.items() if not (isinstance(one, NodeError) and one.reason in absent)}
+    plans = values_of(answers)
+    if absent and not plans:
+        errors = [*cluster.lookupd_errors, *errors_of(answers)]
+        if _ABSENT["MESSAGE_NOT_FOUND"] in absent:
+            raise not_found(f"the message {printable(to if until is None else f'{to} or {until}', 100)}", errors)
+        raise no_such(cluster, errors, topic, channel)
+    if plans and not confirm.dry_run:
+        count = plural(sum(row.messages or 0 for row in plans.values()), "message")
+        warning = f"{count} will be delivered again to the channel {channel} in the topic {topic}."
+        confirm.ask(warning, [_table(rows_of(RewindRow, answers))], "Rewind it?")
+        nodes = [Nsqd(address, cluster.http) for address in plans]
+        for address, done in cluster.ask(partial(_rewind, "POST", query), nodes).items():
+            if isinstance(done, NodeError):
+                answers[address] = done
+            else:
+                plans[address].messages, plans[address].result = done.messages, Cell("rewound", Tone.GOOD)
+    rows = rows_of(RewindRow, answers)
+    document: dict[str, object] = {"topic": topic, "channel": channel, "dry_run": confirm.dry_run}
+    document |= {"messages": sum(row.messages or 0 for row in rows), "nodes": rows}
+    output.show(document, [_table(rows), *([Line.of("Nothing was done.")] if confirm.dry_run else [])])
+    return report([*cluster.lookupd_errors, *errors_of(answers)])
+
+
+def _table(rows: list[RewindRow]) -> Table:
+    without = [] if any(row.result for row in rows) else ["result"]
+    return table_of(RewindRow, rows, without=without, total="all")
+
+
+def _rewind(method: Literal["GET", "POST"], query: Mapping[str, str], node: Nsqd) -> RewindRow:
+    """The plan, or what was done, which has only the number of messages. UsageError for a point that is none."""
+
+    def read(data: object) -> RewindRow:
+        counts = {name: found for name, found in data.items() if type(found) is int} if isinstance(data, dict) else {}
+        if "messages" not in counts:
+            raise ModelError("it is not a rewind")
+        row = RewindRow(str(node.address), counts["messages"])
+        row.in_flight, row.depth, row.deferred = map(counts.get, ("in_flight", "depth", "deferred"))
+        row.first, row.last = (counts[name] / 1e9 if name in counts else None for name in ("first", "last"))
+        return row
+
+    try:
+        return node.ask("/channel/rewind", read, query, method, reasons=_REASONS)
+    except Refused as error:
+        if (name := error.code.removeprefix("INVALID_ARG_").lower()) in ("to", "until"):
+            expected = 'a time ago (-15m), a time with its zone (2026-11-23T14:00:00Z), the id of a message, or "first"'
+            raise click.UsageError(f"--{name}: {printable(repr(query[name]), 100)} is not {expected}.") from None
+        raise

@@ -1,0 +1,92 @@
+"""`gnsqadmin channel rules`: the rate limit and the order of a channel."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import click
+
+from nsqadmin_cli.api import ModelError, Nsqd
+from nsqadmin_cli.cluster import Cluster, errors_of, rows_of, values_of
+from nsqadmin_cli.command import command, option
+from nsqadmin_cli.http_client import Refused
+from nsqadmin_cli.output import Confirm, Output, report
+from nsqadmin_cli.snapshot import no_such
+from nsqadmin_cli.table import ALWAYS, Cell, Form, Line, Tone, column, described, json_only, table_of
+
+_ABSENT = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND")
+
+
+@dataclass(slots=True)
+class RulesRow:
+    """The rules on one node."""
+
+    address: str = column("node", key="node", keep=ALWAYS, tone=Tone.NODE)
+    rate: float | None = column("rate", keep=ALWAYS, help="messages a second, 0 without a limit")
+    burst: int | None = column("burst", keep=ALWAYS, form=Form.COUNT, help="messages that may come at once")
+    ordered: bool | None = column("ordered", keep=ALWAYS, form=Form.FLAG)
+    result: Cell | None = column("result", keep=ALWAYS, json=False)
+    error: str | None = json_only("null, or why it failed")
+
+
+@command(
+    examples="""
+        gnsqadmin channel rules orders billing
+        gnsqadmin channel rules orders billing --rate 100 --burst 20 --yes
+        gnsqadmin channel rules orders billing --ordered --dry-run
+        gnsqadmin channel rules orders billing --rate 0 --no-ordered --yes
+    """,
+    document=("topic, channel, dry_run", described("nodes", "list, in the order queried", RulesRow)),
+)
+def rules(
+    cluster: Cluster,
+    output: Output,
+    confirm: Confirm,
+    topic: str,
+    channel: str,
+    rate: float | None = option("Messages a second on each node; 0 removes the limit.", click.FLOAT),
+    burst: int | None = option("Messages that may come at once.", click.INT),
+    ordered: bool | None = option("One message at a time, oldest first.", None, "--ordered/--no-ordered", default=None),
+) -> int:
+    """Show or change the delivery rules of a channel.
+
+    Without --rate, --burst and --ordered, show them. A rule that is not given does not change. Each node limits the
+    rate and keeps the order of its own messages; only gnsqd has rules.
+    """
+    given = {"rate": rate, "burst": burst, "ordered": ordered}
+    changes = {name: str(value).lower() for name, value in given.items() if value is not None}
+    query = {"topic": topic, "channel": channel}
+    asked = cluster.ask(partial(_ask, "GET", query))
+    answers = {at: one for at, one in asked.items() if not (isinstance(one, Refused) and one.code in _ABSENT)}
+    if not values_of(answers):
+        raise no_such(cluster, [*cluster.lookupd_errors, *errors_of(answers)], topic, channel)
+    if changes and not confirm.dry_run:
+        shown = ", ".join(f"{name} {value}" for name, value in changes.items())
+        confirm.ask(f"The channel {channel} in the topic {topic} gets {shown}.", [], "Change it?")
+        nodes = [Nsqd(address, cluster.http) for address in values_of(answers)]
+        answers |= cluster.ask(partial(_ask, "POST", query | changes), nodes)
+    rows = rows_of(RulesRow, answers)
+    table = table_of(RulesRow, rows, without=[] if any(row.result for row in rows) else ["result"])
+    document = {"topic": topic, "channel": channel, "dry_run": confirm.dry_run, "nodes": rows}
+    output.show(document, [table, *([Line.of("Nothing was done.")] if confirm.dry_run else [])])
+    return report([*cluster.lookupd_errors, *errors_of(answers)])
+
+
+def _ask(method: Literal["GET", "POST"], query: Mapping[str, str], node: Nsqd) -> RulesRow:
+    """UsageError for a rule that the node does not accept."""
+
+    def read(data: object) -> RulesRow:
+        match data:
+            case {"rate": int() | float() as rate, "burst": int(burst), "ordered": bool(ordered)}:
+                changed = Cell("changed", Tone.GOOD) if method == "POST" else None
+                return RulesRow(str(node.address), rate, burst, ordered, changed)
+        raise ModelError("these are not rules")
+
+    reasons = {"NOT_FOUND": "has no delivery rules: it is not gnsqd, or older"}
+    try:
+        return node.ask("/channel/rules", read, query, method, reasons)
+    except Refused as error:
+        if (name := error.code.removeprefix("INVALID_ARG_").lower()) in query:
+            raise click.UsageError(f"--{name}: {query[name]} is not valid; see contrib/docs/rules.md.") from None
+        raise

@@ -1,0 +1,133 @@
+"""What changes the cluster, by the operations of gnsqadmin: plan, confirm, do, report. Called in threads."""
+
+from typing import Any, get_args
+
+from gnsqd.names import is_valid_name
+from nsqadmin_cli.api import Action, Nsqd
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.operations import Operation, Result, Work, plan_tombstone
+from nsqadmin_cli.operations import plan as plan_operation
+from nsqadmin_cli.units import parse_duration, plural
+from nsqadmin_web.http import HTTPError, Request, Response
+from nsqadmin_web.present import address_of, html_table
+from nsqadmin_web.site import Page, Site
+from nsqadmin_web.views import publish_page
+
+_LONGEST_DEFER = 30 * 86400.0  # seconds
+
+
+def _work(site: Site, told: dict[str, str]) -> Work:
+    """The plan for the fields of a form; HTTPError, AdminError."""
+    action, topic, channel = told.get("action", ""), told.get("topic", ""), told.get("channel", "")
+    create = action in ("create", "create-at-lookupd")
+    for text in (topic, *([channel] if channel else [])):
+        # What exists may be named in any way by a daemon that is not NSQ's.
+        if not text or (create and not is_valid_name(text)):
+            rule = "1 to 64 of a-z, A-Z, 0-9, '.', '_' and '-', optionally with #ephemeral at the end"
+            raise HTTPError(400, f"Not a valid name: expected {rule}.")
+    if action == "tombstone":
+        if not site.cluster.lookupds:
+            raise HTTPError(400, "tombstones are kept by nsqlookupd, and none is given")
+        return plan_tombstone(site.cluster, topic, told.get("node", ""), with_delete=bool(told.get("with_delete")))
+    if action == "create-at-lookupd":
+        if not site.cluster.lookupds:
+            raise HTTPError(400, "no nsqlookupd is given")
+        return plan_operation(site.cluster, Operation("create", topic, channel, lookupd_only=True))
+    if action not in get_args(Action):
+        raise HTTPError(400, "unknown action")
+    with_channels = bool(told.get("with_channels")) and not channel and action == "empty"
+    return plan_operation(site.cluster, Operation(action, topic, channel, with_channels))  # type: ignore[arg-type]
+
+
+def _page(site: Site, told: dict[str, str], work: Work, *, done: bool) -> Page:
+    operation = work.operation
+    gone = done and operation.action == "delete" and work.at_lookupds == "delete"
+    back = "/" if gone and not operation.channel else address_of(operation.topic)
+    if operation.channel and not gone:
+        back = address_of(operation.topic, operation.channel)
+    fields = {name: text for name, text in told.items() if name in _FIELDS and text}
+    errors = [*site.cluster.lookupd_errors]
+    destructive = operation.is_destructive and bool(work.nodes or work.at_lookupds == "delete")
+    failed = any(one.result is Result.FAILED for one in work.nodes)
+    failed = failed or any(one.result is Result.FAILED for one in work.lookupds)
+    return Page(
+        "operation.html",
+        {
+            "title": "Result" if done else "Confirm",
+            "done": done,
+            "what": f"{work.at_lookupds} {operation}",
+            "warning": f"{work.warning()}." if destructive and not done else "",
+            "table": html_table("Targets", work.table(work.nodes, work.lookupds or None)),
+            "fields": fields,
+            "back": back,
+            "errors": [str(error) for error in [*errors, *work.failures(errors)]],
+            "failed": failed,
+        },
+    )
+
+
+_FIELDS = ("action", "topic", "channel", "node", "with_channels", "with_delete")
+
+
+def plan(site: Site, request: Request) -> Page:
+    """What an action would do, and lose; nothing is done."""
+    return _page(site, request.query, _work(site, request.query), done=False)
+
+
+def act(site: Site, request: Request) -> Response:
+    """Do it. A destructive action must have been confirmed: without that, its plan is shown."""
+    told = request.form
+    work = _work(site, told)
+    if (work.operation.is_destructive or told.get("action") == "tombstone") and told.get("confirmed") != "yes":
+        return Response(200, site.render(request, _page(site, told, work, done=False)))
+    work.do(site.cluster)
+    site.monitor.changed()
+    return Response.redirect(site.keep(_page(site, told, work, done=True)))
+
+
+def done(site: Site, request: Request) -> Page:
+    page = site.kept(request.segments[1])
+    if page is None:
+        raise HTTPError(404, "This result is no longer kept.")
+    return page
+
+
+def publish(site: Site, request: Request) -> Page | Response:
+    """Publish one message to one node."""
+    told: dict[str, Any] = request.form
+    topic, body, defer = told.get("topic", ""), told.get("body", ""), told.get("defer", "").strip()
+    nodes = {str(node): node for node in site.cluster.nsqds()}
+    node: Nsqd | None = nodes.get(told.get("node", "")) or next(iter(nodes.values()), None)
+    body = body.replace("\r\n", "\n")  # which forms make of line ends
+    try:
+        if not is_valid_name(topic):
+            raise AdminError("this is not a valid name of a topic")
+        if not body:
+            raise AdminError("a message cannot be empty")
+        if node is None:
+            raise AdminError("there is no node")
+        seconds = parse_duration(defer) if defer else 0.0
+        if seconds > _LONGEST_DEFER:
+            raise AdminError("30 days is the longest delay")
+        node.pub(topic, body.encode("utf-8", "surrogateescape"), defer_ms=round(seconds * 1000))
+    except (AdminError, ValueError) as error:
+        more = {"node": told.get("node", ""), "body": body, "defer": defer, "result": str(error), "failed": True}
+        return publish_page(list(nodes), topic, **more)
+    site.monitor.changed()
+    result = f"{plural(1, 'message')} published to {topic} at {node}"
+    page = publish_page(list(nodes), topic, node=str(node), result=result)
+    return Response.redirect(site.keep(page))
+
+
+def login(site: Site, request: Request) -> Page | Response:
+    if not site.security.has_tokens:
+        return Response.redirect("/")
+    to = request.form.get("next", "/")
+    if (cookie := site.security.log_in(request.form.get("token", "").strip())) is None:
+        return Response(403, site.render(request, Page("login.html", {"title": "Log in", "next": to, "failed": True})))
+    local = to.startswith("/") and not to.startswith(("//", "/\\")) and to.isprintable()
+    return Response.redirect(to if local else "/", [("Set-Cookie", cookie)])
+
+
+def logout(site: Site, request: Request) -> Response:
+    return Response.redirect("/", [("Set-Cookie", site.security.log_out(request))])

@@ -1,0 +1,497 @@
+"""The JSON API of nsqadmin v1.3.0 under `/api/`: its paths, bodies, answers and status codes.
+
+With nsqlookupds, nodes and topics come from what they list, otherwise from the nsqds given, as in nsqadmin. It works on
+the JSON of the daemons, because it returns what gnsqadmin itself does not use. In sums over nodes, the channels of the
+first node become the sums, as they do in nsqadmin, which adds to them in place. The documents have Go's null where
+nothing was added to a list.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gnsqd.names import is_valid_name
+from nsqadmin_cli.api import Action, Lookupd, NodeStats, Nsqd, Producer
+from nsqadmin_cli.cluster import Answers, ask_all, errors_of, values_of
+from nsqadmin_cli.http_client import Address, NodeError
+from nsqadmin_web.http import HTTPError, Request, Response
+from nsqadmin_web.site import Site
+
+JSONObject = dict[str, Any]
+
+_SUMS_OF_TOPICS = ("depth", "memory_depth", "backend_depth", "message_count")
+_SUMS_OF_CHANNELS = (
+    "depth", "memory_depth", "backend_depth", "in_flight_count", "deferred_count", "requeue_count", "timeout_count",
+    "message_count", "client_count",
+)  # fmt: skip
+
+# The keys of nsqadmin's answers that come from nsqd, with Go's zero values.
+_CLIENT: JSONObject = {
+    "node": "", "remote_address": "", "version": "", "client_id": "", "hostname": "", "user_agent": "",
+    "connect_ts": 0, "connected": 0, "in_flight_count": 0, "ready_count": 0, "finish_count": 0, "requeue_count": 0,
+    "message_count": 0, "sample_rate": 0, "deflate": False, "snappy": False, "authed": False, "auth_identity": "",
+    "auth_identity_url": "", "tls": False, "tls_cipher_suite": "", "tls_version": "", "tls_negotiated_protocol": "",
+    "tls_negotiated_protocol_is_mutual": False,
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Node:
+    """One nsqd: its entry in nsqadmin's list of nodes, and how it is asked."""
+
+    entry: JSONObject
+    nsqd: Nsqd
+
+    @property
+    def name(self) -> str:
+        host = str(self.entry["broadcast_address"])
+        return f"{f'[{host}]' if ':' in host else host}:{self.entry['http_port']}"
+
+
+def _entry(producer: Producer) -> JSONObject:
+    topics = [
+        {"topic": topic, "tombstoned": dead} for topic, dead in zip(producer.topics, producer.tombstones, strict=False)
+    ]
+    return {
+        "remote_addresses": None,
+        "remote_address": producer.remote_address,
+        "hostname": producer.hostname,
+        "broadcast_address": producer.broadcast_address,
+        "tcp_port": producer.tcp_port,
+        "http_port": producer.http_port,
+        "version": producer.version,
+        "topics": topics or None,
+        "out_of_date": False,
+    }
+
+
+# Nodes
+
+
+def _upstream(kind: str, errors: Sequence[NodeError]) -> HTTPError:
+    return HTTPError(502, f"UPSTREAM_ERROR: failed to query any {kind}: {_joined(errors)}")
+
+
+def _joined(errors: Iterable[NodeError]) -> str:
+    return "\n".join(map(str, errors))
+
+
+def _message(errors: Sequence[NodeError]) -> JSONObject:
+    return {"message": f"WARNING: {_joined(errors)}" if errors else ""}
+
+
+def _answers(answers: Answers[Any], kind: str) -> list[NodeError]:
+    """The errors among them; HTTPError if there is nothing else."""
+    errors = errors_of(answers)
+    if len(errors) == len(answers):
+        raise _upstream(kind, errors)
+    return errors
+
+
+def _nsqd_at(site: Site, producer: Producer) -> Nsqd | NodeError:
+    try:
+        return Nsqd(producer.http_address, site.cluster.http)
+    except ValueError as error:
+        return NodeError(
+            "nsqlookupd", Address(producer.broadcast_address, producer.http_port), f"lists a node at {error}"
+        )
+
+
+def _all_nodes(site: Site) -> tuple[list[Node], list[NodeError]]:
+    """All nodes by host name, and the errors of some; HTTPError."""
+    if not site.cluster.lookupds:
+        return _given_nodes(site, "")
+    answers = site.cluster.ask_lookupds(Lookupd.nodes)
+    errors = _answers(answers, "nsqlookupd")
+    found: dict[tuple[str, int], Node] = {}
+    for lookupd, producers in values_of(answers).items():
+        for producer in producers:
+            key = producer.broadcast_address, producer.tcp_port
+            if key not in found:
+                nsqd = _nsqd_at(site, producer)
+                if isinstance(nsqd, NodeError):
+                    errors.append(nsqd)
+                    continue
+                found[key] = Node(_entry(producer), nsqd)
+                found[key].entry["remote_addresses"] = []
+                if topics := found[key].entry["topics"]:
+                    topics.sort(key=lambda one: one["topic"])
+            found[key].entry["remote_addresses"].append(f"{lookupd}/{producer.remote_address or 'N/A'}")
+    latest = max([_version(node.entry["version"]) for node in found.values()], default=())
+    for node in found.values():
+        node.entry["out_of_date"] = _version(node.entry["version"]) < latest
+    return sorted(found.values(), key=lambda node: str(node.entry["hostname"])), errors
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """A semantic version for comparison; what is none is the oldest."""
+    match = re.fullmatch(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})(-.+?)?(\+.*)?", text)
+    return (*map(int, match.groups()[:3]), not match[4]) if match else (0, 0, 0, 1)
+
+
+def _given_nodes(site: Site, topic: str) -> tuple[list[Node], list[NodeError]]:
+    """The nsqds that the page was given, or those of them that have the topic."""
+
+    def ask(nsqd: Nsqd) -> Node | None:
+        topics = tuple(one.topic_name for one in nsqd.stats(topic=topic).topics)
+        if topic and topic not in topics:
+            return None
+        info: JSONObject = nsqd.ask("/info", dict)  # type: ignore[arg-type]
+        host = nsqd.address.host
+        producer = Producer(
+            "",
+            str(info.get("hostname") or host),
+            str(info.get("broadcast_address") or host),
+            int(info.get("tcp_port") or 0),
+            int(info.get("http_port") or nsqd.address.port),
+            str(info.get("version") or ""),
+            topics,
+            tuple(False for _ in topics),
+        )
+        return Node(_entry(producer), nsqd)
+
+    answers = site.cluster.ask(ask, site.cluster.nsqds())
+    errors = _answers(answers, "nsqd")
+    return [node for node in values_of(answers).values() if node is not None], errors
+
+
+def _nodes_of(site: Site, topic: str) -> tuple[list[Node], list[NodeError]]:
+    """The nodes that nsqlookupds return for a topic, or the given ones that have it."""
+    if not site.cluster.lookupds:
+        return _given_nodes(site, topic)
+    answers = site.cluster.ask_lookupds(lambda lookupd: lookupd.lookup(topic))
+    errors = _answers(answers, "nsqlookupd")
+    found: dict[str, Node] = {}
+    for producers in values_of(answers).values():
+        for producer in producers:
+            nsqd = _nsqd_at(site, producer)
+            if isinstance(nsqd, NodeError):
+                errors.append(nsqd)
+            else:
+                found.setdefault(producer.name, Node(_entry(producer), nsqd))
+    return list(found.values()), errors
+
+
+# Statistics
+
+
+def _stats_of(
+    site: Site, nodes: Sequence[Node], topic: str = "", channel: str = "", *, clients: bool = False
+) -> tuple[list[JSONObject], dict[str, JSONObject], list[NodeError]]:
+    """Topics by host name, channels summed over nodes by their name, or `topic:channel` without a topic; errors."""
+
+    def ask(nsqd: Nsqd) -> JSONObject:
+        def read(data: object) -> JSONObject:
+            NodeStats.from_json(data)  # ModelError
+            assert isinstance(data, dict)
+            return data
+
+        given = {"topic": topic, "channel": channel} if channel else {"topic": topic} if topic else {}
+        return nsqd.ask("/stats", read, {"format": "json", "include_clients": str(clients).lower(), **given})
+
+    answers = ask_all([node.nsqd for node in nodes], ask, site.cluster.timeout)
+    errors = _answers(answers, "nsqd")
+    topics: list[JSONObject] = []
+    channels: dict[str, JSONObject] = {}
+    for node in nodes:
+        answer = answers[node.nsqd.address]
+        if isinstance(answer, NodeError):
+            continue
+        for one in answer["topics"] or ():
+            if topic and one["topic_name"] != topic:
+                continue
+            made = _topic(one, node)
+            topics.append(made)
+            for inner in made["channels"] or ():
+                name = inner["channel_name"] if topic else f"{made['topic_name']}:{inner['channel_name']}"
+                if name not in channels:
+                    channels[name] = _empty_channel(node.name, made["topic_name"], inner["channel_name"])
+                _add_channel(channels[name], inner)
+    topics.sort(key=lambda one: str(one["hostname"]))
+    return topics, channels, errors
+
+
+def _topic(told: JSONObject, node: Node) -> JSONObject:
+    """A topic of one node."""
+    channels = told.get("channels")
+    name = told["topic_name"]
+    return {
+        "node": node.name,
+        "hostname": node.entry["hostname"],
+        "topic_name": name,
+        "depth": told["depth"],
+        "memory_depth": told["depth"] - told["backend_depth"],
+        "backend_depth": told["backend_depth"],
+        "message_count": told["message_count"],
+        "nodes": None,
+        "channels": None if channels is None else [_channel(one, name, node) for one in channels],
+        "paused": told["paused"],
+        "e2e_processing_latency": _latency(told.get("e2e_processing_latency")),
+    }
+
+
+def _channel(told: JSONObject, topic: str, node: Node) -> JSONObject:
+    """A channel of one node."""
+    made = _empty_channel(node.name, topic, told["channel_name"])
+    made |= {key: told.get(key, 0) for key in _SUMS_OF_CHANNELS}
+    clients = told.get("clients")
+    return made | {
+        "hostname": node.entry["hostname"],
+        "memory_depth": told["depth"] - told["backend_depth"],
+        "clients": None if clients is None else [_client(one, node) for one in clients],
+        "paused": told["paused"],
+        "e2e_processing_latency": _latency(told.get("e2e_processing_latency")),
+    }
+
+
+def _empty_channel(node: str, topic: str, name: str) -> JSONObject:
+    made: JSONObject = {"node": node, "hostname": "", "topic_name": topic, "channel_name": name}
+    made |= dict.fromkeys(_SUMS_OF_CHANNELS, 0)
+    return made | {"nodes": None, "clients": None, "paused": False, "e2e_processing_latency": None}
+
+
+def _client(told: JSONObject, node: Node) -> JSONObject:
+    seconds = int(time.time()) - told["connect_ts"]
+    return (
+        _CLIENT | {key: told[key] for key in _CLIENT if key in told} | {"node": node.name, "connected": seconds * 10**9}
+    )
+
+
+def _latency(told: JSONObject | None) -> JSONObject | None:
+    """The latency of one node in the form of sums."""
+    if not isinstance(told, dict):
+        return None
+    count, percentiles = told.get("count", 0), told.get("percentiles")
+    if percentiles is not None:
+        percentiles = [
+            _sorted({**one, "min": one["value"], "max": one["value"], "average": one["value"], "count": count})
+            for one in percentiles
+        ]
+    return {"count": count, "percentiles": percentiles, "topic": "", "channel": "", "host": ""}
+
+
+def _sorted(percentile: JSONObject) -> JSONObject:
+    return {key: _plain(percentile[key]) for key in sorted(percentile)}
+
+
+def _plain(number: Any) -> Any:
+    """A number as Go writes it."""
+    return int(number) if isinstance(number, float) and number.is_integer() and abs(number) < 1e21 else number
+
+
+def _add_topic(sums: JSONObject, one: JSONObject) -> None:
+    sums["node"] = "*"
+    for key in _SUMS_OF_TOPICS:
+        sums[key] += one[key]
+    sums["paused"] = sums["paused"] or one["paused"]
+    for channel in one["channels"] or ():
+        known = [other for other in sums["channels"] or () if other["channel_name"] == channel["channel_name"]]
+        for other in known:
+            _add_channel(other, channel)
+        if not known:
+            sums["channels"] = [*(sums["channels"] or ()), channel]
+    sums["nodes"] = sorted([*(sums["nodes"] or ()), one], key=lambda other: str(other["hostname"]))
+    _add_latency(sums, one, sums["topic_name"], "")
+
+
+def _add_channel(sums: JSONObject, one: JSONObject) -> None:
+    sums["node"] = "*"
+    for key in _SUMS_OF_CHANNELS:
+        sums[key] += one[key]
+    sums["paused"] = sums["paused"] or one["paused"]
+    sums["nodes"] = sorted([*(sums["nodes"] or ()), one], key=lambda other: str(other["hostname"]))
+    if one["clients"]:
+        sums["clients"] = sorted([*(sums["clients"] or ()), *one["clients"]], key=lambda other: str(other["hostname"]))
+    _add_latency(sums, one, sums["topic_name"], sums["channel_name"])
+
+
+def _add_latency(sums: JSONObject, one: JSONObject, topic: str, channel: str) -> None:
+    """Average the percentiles, as nsqadmin does."""
+    latency = sums["e2e_processing_latency"]
+    if latency is None:
+        latency = {"count": 0, "percentiles": None, "topic": topic, "channel": channel, "host": ""}
+        sums["e2e_processing_latency"] = latency
+    latency["host"] = "*"
+    added = one["e2e_processing_latency"] or {"count": 0, "percentiles": None}
+    latency["count"] += added["count"]
+    for value in added["percentiles"] or ():
+        latency["percentiles"] = latency["percentiles"] or []
+        found = next((known for known in latency["percentiles"] if known["quantile"] == value["quantile"]), None)
+        if found is None:
+            found = {"average": 0, "count": 0, "max": 0, "min": 0, "quantile": value["quantile"]}
+            latency["percentiles"].append(found)
+        found["max"] = max(value["max"], found["max"])
+        found["min"] = min(value["max"], found["max"])
+        found["count"] += value["count"]
+        if found["count"]:
+            change = (value["average"] - found["average"]) * value["count"] / found["count"]
+            found["average"] = _plain(found["average"] + change)
+        else:
+            found["average"] = 0
+
+
+# Reading
+
+
+def topics(site: Site, request: Request) -> Response:
+    if site.cluster.lookupds:
+        answers = site.cluster.ask_lookupds(Lookupd.topics)
+        errors = _answers(answers, "nsqlookupd")
+        names = {name for found in values_of(answers).values() for name in found}
+    else:
+        stats = site.cluster.ask(Nsqd.stats, site.cluster.nsqds())
+        errors = _answers(stats, "nsqd")
+        names = {one.topic_name for found in values_of(stats).values() for one in found.topics}
+    if request.query.get("inactive") != "true":
+        return Response.json({"topics": sorted(names) or None, **_message(errors)})
+    inactive = {name: _inactive_channels(site, name) for name in sorted(names) if site.cluster.lookupds}
+    return Response.json(
+        {"topics": {n: found for n, found in inactive.items() if found is not _ACTIVE}, **_message(errors)}
+    )
+
+
+_ACTIVE: list[str] = ["a node has the topic"]
+
+
+def _inactive_channels(site: Site, topic: str) -> list[str]:
+    """The channels that nsqlookupds list for a topic without a node, else _ACTIVE."""
+    producers = values_of(site.cluster.ask_lookupds(lambda lookupd: lookupd.lookup(topic)))
+    if any(producers.values()):
+        return _ACTIVE
+    channels = values_of(site.cluster.ask_lookupds(lambda lookupd: lookupd.channels(topic)))
+    return sorted({name for found in channels.values() for name in found})
+
+
+def topic(site: Site, request: Request) -> Response:
+    name = request.segments[2]
+    nodes, errors = _nodes_of(site, name)
+    found, _, more = _stats_of(site, nodes, name)
+    sums: JSONObject = {"node": "", "hostname": "", "topic_name": name} | dict.fromkeys(_SUMS_OF_TOPICS, 0)
+    sums |= {"nodes": None, "channels": None, "paused": False, "e2e_processing_latency": None}
+    for one in found:
+        _add_topic(sums, one)
+    return Response.json(sums | _message([*errors, *more]))
+
+
+def channel(site: Site, request: Request) -> Response:
+    topic, name = request.segments[2:]
+    nodes, errors = _nodes_of(site, topic)
+    _, channels, more = _stats_of(site, nodes, topic, name, clients=True)
+    return Response.json(channels.get(name, {}) | _message([*errors, *more]))
+
+
+def nodes(site: Site, request: Request) -> Response:
+    found, errors = _all_nodes(site)
+    return Response.json({"nodes": [node.entry for node in found] or None, **_message(errors)})
+
+
+def node(site: Site, request: Request) -> Response:
+    name = request.segments[2]
+    found, errors = _all_nodes(site)
+    chosen = [node for node in found if node.name == name][:1]
+    if not chosen:
+        raise HTTPError(404, "NODE_NOT_FOUND")
+    topics, _, _ = _stats_of(site, chosen, clients=True)
+    clients = sum(len(channel["clients"] or ()) for topic in topics for channel in topic["channels"] or ())
+    sums = {"total_messages": sum(topic["message_count"] for topic in topics), "total_clients": clients}
+    return Response.json({"node": name, "topics": topics or None, **sums, **_message(errors)})
+
+
+def counter(site: Site, request: Request) -> Response:
+    nodes, errors = _all_nodes(site)
+    _, channels, more = _stats_of(site, nodes)
+    stats = {
+        f"{one['topic_name']}:{one['channel_name']}:{share['node']}": {
+            "node": share["node"],
+            "topic_name": one["topic_name"],
+            "channel_name": one["channel_name"],
+            "message_count": share["message_count"],
+        }
+        for one in channels.values()
+        for share in one["nodes"]
+    }
+    return Response.json({"stats": {key: stats[key] for key in sorted(stats)}, **_message([*errors, *more])})
+
+
+# Changing
+
+
+def _body(request: Request) -> dict[str, str]:
+    """The strings of the JSON object in the body, which may have others; HTTPError."""
+    try:
+        found = json.JSONDecoder().raw_decode(request.body.decode("utf-8", "replace").lstrip())[0]
+    except (ValueError, RecursionError):
+        raise HTTPError(400, "INVALID_BODY") from None
+    if not isinstance(found, dict) or not all(
+        isinstance(found.get(key) or "", str) for key in ("topic", "channel", "action")
+    ):
+        raise HTTPError(400, "INVALID_BODY")
+    return {key: found.get(key) or "" for key in ("topic", "channel", "action")}
+
+
+def _at_nodes(site: Site, nodes: Sequence[Node], action: Action, topic: str, channel: str) -> list[NodeError]:
+    act: Callable[[Nsqd], None] = lambda nsqd: nsqd.act(action, topic, channel)  # noqa: E731
+    return errors_of(ask_all([node.nsqd for node in nodes], act, site.cluster.timeout))
+
+
+def _at_lookupds(site: Site, action: Action, topic: str, channel: str) -> list[NodeError]:
+    return errors_of(site.cluster.ask_lookupds(lambda lookupd: lookupd.act(action, topic, channel)))
+
+
+def _done(site: Site, errors: Sequence[NodeError]) -> Response:
+    site.monitor.changed()
+    return Response.json(_message(errors))
+
+
+def create(site: Site, request: Request) -> Response:
+    """Create a topic at nsqlookupds, and a channel also on the nodes of the topic. Without nsqlookupds, where nsqadmin
+    does nothing, both are created on the nodes."""
+    told = _body(request)
+    topic, channel = told["topic"], told["channel"]
+    if not is_valid_name(topic):
+        raise HTTPError(400, "INVALID_TOPIC")
+    if channel and not is_valid_name(channel):
+        raise HTTPError(400, "INVALID_CHANNEL")
+    if not site.cluster.lookupds:
+        nodes, errors = _given_nodes(site, "")
+        errors += _at_nodes(site, nodes, "create", topic, "")
+        return _done(site, errors + (_at_nodes(site, nodes, "create", topic, channel) if channel else []))
+    errors = _at_lookupds(site, "create", topic, "")
+    if channel:
+        errors += _at_lookupds(site, "create", topic, channel)
+        nodes, more = _nodes_of(site, topic)
+        errors += more + _at_nodes(site, nodes, "create", topic, channel)
+    return _done(site, errors)
+
+
+def act(site: Site, request: Request) -> Response:
+    """Pause, unpause or empty a topic or channel."""
+    topic, channel = (*request.segments[2:], "")[:2]
+    action = _body(request)["action"]
+    if action not in ("pause", "unpause", "empty"):
+        raise HTTPError(400, "INVALID_ACTION")
+    nodes, errors = _nodes_of(site, topic)
+    return _done(site, errors + _at_nodes(site, nodes, action, topic, channel))  # type: ignore[arg-type]
+
+
+def delete(site: Site, request: Request) -> Response:
+    topic, channel = (*request.segments[2:], "")[:2]
+    nodes, errors = _nodes_of(site, topic)
+    errors += _at_lookupds(site, "delete", topic, channel)
+    return _done(site, errors + _at_nodes(site, nodes, "delete", topic, channel))
+
+
+def tombstone(site: Site, request: Request) -> Response:
+    """Hide a node from the consumers of a topic, and delete the topic there. Only nodes that are listed are asked."""
+    name = request.segments[2]
+    topic = _body(request)["topic"]
+    if not is_valid_name(topic):
+        raise HTTPError(400, "INVALID_TOPIC")
+    chosen = [node for node in _all_nodes(site)[0] if node.name == name][:1]
+    if not chosen:
+        raise HTTPError(404, "NODE_NOT_FOUND")
+    errors = errors_of(site.cluster.ask_lookupds(lambda lookupd: lookupd.tombstone(topic, name)))
+    return _done(site, errors + _at_nodes(site, chosen, "delete", topic, ""))

@@ -1,0 +1,64 @@
+"""`gnsqadmin web`: serves the cluster as a page."""
+
+import signal
+
+from gnsqd.errors import StartError
+from gnsqd.log import Level, Logger
+from nsqadmin_cli.command import command, flag, option
+from nsqadmin_cli.context import ClusterSettings, Commands
+from nsqadmin_cli.errors import AdminError
+
+
+@command(
+    examples="""
+        gnsqadmin web
+        gnsqadmin web --lookupd-http-address lookup.example:4161 --read-only
+        gnsqadmin web --http-address 0.0.0.0:4171 --http-auth-token-file full:/etc/nsq/page-tokens
+    """,
+)
+def web(
+    settings: ClusterSettings,
+    http_address: str = option(
+        "Address to listen on. The page has no encryption of its own.", default="127.0.0.1:4171", metavar="ADDRESS"
+    ),
+    read_only: bool = flag("Refuse all changes."),
+    http_auth_token_file: tuple[str, ...] = option(
+        "Require one of the tokens in FILE, one per line. ROLE is read, or full for changes. May be repeated.",
+        multiple=True,
+        metavar="ROLE:FILE",
+    ),
+) -> None:
+    """Serve the cluster as a page for browsers, with nsqadmin's JSON API.
+
+    It is served until Ctrl-C. The page shows topics, channels, consumers, nodes, rates, findings of doctor, nsqlookupds
+    and queued messages. Changes show their losses before they are confirmed. /api/ has the paths and answers of
+    nsqadmin.
+
+    On another address than 127.0.0.1, everybody who can reach it can change the cluster, unless --read-only or
+    --http-auth-token-file is given. These tokens are for the page; --token-file is for requests to nsqds.
+    """
+    import gevent  # help needs neither this nor what follows
+    from gevent.event import Event
+
+    from nsqadmin_web.app import Application
+    from nsqadmin_web.security import Security
+    from nsqadmin_web.server import PageServer
+
+    log = Logger("[gnsqadmin] ", Level.INFO)
+    cluster = settings.cluster()
+    try:
+        server = PageServer(http_address, lambda loopback: application, log, lambda name, body: gevent.spawn(body))
+        security = Security(http_auth_token_file, log, loopback=server.loopback, read_only=read_only)
+        application = Application(cluster, Commands(settings), security, log)
+    except StartError as error:
+        raise AdminError(str(error)) from None
+    if not (server.loopback or read_only or http_auth_token_file):
+        log.warn("ADMIN: everybody who reaches %s can change the cluster", server.url)
+    end = Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        gevent.signal_handler(number, end.set)
+    accepting = gevent.spawn(server.serve)
+    log.info("ADMIN: the page is at %s", server.url)
+    end.wait()
+    server.close()
+    accepting.join()

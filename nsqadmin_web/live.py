@@ -1,0 +1,51 @@
+"""Server-sent events: the live part of a page, rendered again every two seconds while somebody looks at it.
+
+All streams take their numbers from one Monitor, which queries the nodes once for all of them.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+
+from gevent import sleep
+
+from nsqadmin_web.http import HTTPError
+from nsqadmin_web.monitor import INTERVAL
+
+MOST_STREAMS = 32
+
+Render = Callable[[], str]
+
+
+class Live:
+    """Counts the streams. `run` calls a function in a thread and returns what it returned."""
+
+    def __init__(self, run: Callable[[Render], str]) -> None:
+        self._run = run
+        self._streams = 0
+
+    def stream(self, render: Render, check: Callable[[], None]) -> Iterator[bytes]:
+        """Events with what `render` returns, where it changed, until the client has gone, or `check` no longer passes;
+        HTTPError if there are too many streams."""
+        if self._streams >= MOST_STREAMS:
+            raise HTTPError(503, "too many live pages are open")
+        return self._events(render, check)
+
+    def _events(self, render: Render, check: Callable[[], None]) -> Iterator[bytes]:
+        self._streams += 1
+        try:
+            yield b"retry: 5000\n\n"
+            last = ""
+            while True:
+                sleep(INTERVAL)
+                try:
+                    check()
+                except HTTPError:
+                    return
+                html = self._run(render)
+                if html == last:
+                    yield b":\n\n"  # finds out whether the client is there
+                else:
+                    yield b"data: " + json.dumps(html).encode() + b"\n\n"
+                last = html
+        finally:
+            self._streams -= 1

@@ -1,0 +1,191 @@
+"""What the page knows of the cluster: the latest snapshot, rates, trends and findings, shared by everybody who looks.
+
+Nothing is queried while nobody looks. Threads may share a Monitor; at most one of them queries the nodes at a time, and
+the others wait for its answer.
+"""
+
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
+
+from nsqadmin_cli.api import Lookupd, NodeStats, Nsqd, Producer
+from nsqadmin_cli.cluster import Answers, Cluster, ask_all
+from nsqadmin_cli.commands.doctor import findings_of
+from nsqadmin_cli.commands.nodes import Listed, listed_topics, rows_with_daemons
+from nsqadmin_cli.context import Commands
+from nsqadmin_cli.diagnosis.examination import Finding, examine
+from nsqadmin_cli.errors import AdminError
+from nsqadmin_cli.http_client import NodeError, timed_out
+from nsqadmin_cli.snapshot import Key, Snapshot, through
+
+INTERVAL = 2.0  # seconds between two live snapshots
+FRESH = 1.0  # seconds for which a snapshot serves every view
+SHARED = 0.9 * INTERVAL  # seconds for which it serves the live ones
+_LEAST = 1.5  # seconds between two snapshots that rates are of; over less they are not meaningful
+_MOST = 30.0  # seconds; after a longer pause, rates and trends begin again
+_QUICK = 1.0  # seconds to wait for a node that did not answer in time before
+_TREND = 90  # values of a trend: three minutes
+_MOST_TRENDS = 5000  # topics and channels with a trend
+_NODES = 5.0  # seconds for which the list of nodes is used
+_EXAMINING = 3.0  # seconds between the two snapshots of an examination
+_EXAMINED = 15.0  # seconds for which findings are used
+
+T = TypeVar("T")
+
+
+class Kept(Generic[T]):
+    """A value that takes long to get. An old value is used while a thread gets the next one; AdminErrors are kept."""
+
+    def __init__(self, get: Callable[[], T], seconds: float) -> None:
+        self._get = get
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._found: tuple[T | AdminError, float] | None = None
+
+    def latest(self) -> T | None:
+        """The latest value, which may be old, or None; a newer one is got meanwhile."""
+        found = self._found
+        if (found is None or time.monotonic() - found[1] > self._seconds) and self._lock.acquire(blocking=False):
+            threading.Thread(target=self._renew, daemon=True).start()
+        return None if found is None or isinstance(found[0], AdminError) else found[0]
+
+    def value(self, oldest: float = 60.0) -> T:
+        """The latest value, unless it is more than `oldest` seconds old; then wait for the next one. AdminError."""
+        found = self._found
+        if found is None or time.monotonic() - found[1] > oldest:
+            with self._lock:
+                if self._found is found:
+                    self._found = self._got(), time.monotonic()
+        else:
+            self.latest()
+        assert self._found is not None
+        value = self._found[0]
+        if isinstance(value, AdminError):
+            raise value
+        return value
+
+    def forget(self) -> None:
+        """What was got before is too old."""
+        self._found = None
+
+    def _got(self) -> T | AdminError:
+        try:
+            return self._get()
+        except AdminError as error:
+            return error
+
+    def _renew(self) -> None:
+        try:
+            self._found = self._got(), time.monotonic()
+        finally:
+            self._lock.release()
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The findings of doctor, the worst first; `clock` in unix seconds."""
+
+    findings: Sequence[Finding]
+    clock: float
+    seconds: float  # between its two snapshots
+
+
+@dataclass(frozen=True, slots=True)
+class Lookups:
+    """What the nsqlookupds list: topics by name, and the nodes of each nsqlookupd."""
+
+    topics: Mapping[str, Listed]
+    nodes: Answers[tuple[Producer, ...]]
+
+
+class Monitor:
+    """Owns the snapshots of one cluster. `commands` are for the remedies of findings."""
+
+    def __init__(self, cluster: Cluster, commands: Commands) -> None:
+        self.cluster = cluster
+        self._commands = commands
+        self._lock = threading.Lock()
+        self._seen: deque[Snapshot] = deque(maxlen=4)  # the youngest last
+        self._stale = False  # an operation changed what they show
+        self._slow: set[object] = set()  # addresses of nodes that did not answer in time
+        self._trends: dict[Key, array[float]] = {}
+        self._nodes = Kept(self._find_nodes, _NODES)
+        self.diagnosis = Kept(self._examine, _EXAMINED)
+        self.node_rows = Kept(lambda: rows_with_daemons(cluster, self.snapshot(SHARED)), _NODES)
+        self.lookups = Kept(self._ask_lookupds, _NODES)
+
+    def snapshot(self, oldest: float) -> Snapshot:
+        """All nodes with their clients, at most `oldest` seconds ago, with flows if there was a snapshot before.
+        AdminError if no nsqlookupd answers and no node was given."""
+        with self._lock:
+            now = time.monotonic()
+            if not self._seen or self._stale or now - self._seen[-1].moment > oldest:
+                self._stale = False
+                nodes, errors = self._nodes.value()
+                answers = self._ask(nodes)
+                now = time.monotonic()
+                before = [one for one in self._seen if _LEAST <= now - one.moment <= _MOST]
+                found = Snapshot(answers, errors, before[-1] if before else None)
+                if self._seen and found.moment - self._seen[-1].moment > _MOST:
+                    self._seen.clear()
+                    self._trends.clear()
+                self._seen.append(found)
+                self._extend_trends(found)
+            return self._seen[-1]
+
+    def changed(self) -> None:
+        """An operation was done: the next snapshot is a new one."""
+        self._stale = True
+        for kept in (self.diagnosis, self.node_rows, self.lookups):
+            kept.forget()
+
+    def trend(self, topic: str = "", channel: str = "") -> list[float]:
+        """Messages per second into a topic or channel, or into all topics; the youngest last, one every 2 seconds."""
+        return list(self._trends.get((topic, channel), ()))
+
+    def _extend_trends(self, found: Snapshot) -> None:
+        """Add the rates, at most one for each INTERVAL."""
+        if found.flows is None or (
+            len(self._seen) > 1 and found.moment - self._seen[-2].moment < INTERVAL / 2 and self._trends
+        ):
+            return
+        rates = {("", ""): through(found.flows).ingress} | {key: flow.ingress for key, flow in found.flows.items()}
+        for key in self._trends.keys() - rates.keys():
+            del self._trends[key]
+        for key, rate in rates.items():
+            if len(self._trends) < _MOST_TRENDS or key in self._trends:
+                trend = self._trends.setdefault(key, array("f"))
+                trend.append(rate)
+                del trend[:-_TREND]
+
+    def _find_nodes(self) -> tuple[list[Nsqd], list[NodeError]]:
+        nodes = self.cluster.nsqds()
+        return nodes, list(self.cluster.lookupd_errors)
+
+    def _ask_lookupds(self) -> "Lookups":
+        topics, _ = listed_topics(self.cluster)
+        return Lookups(topics, self.cluster.ask_lookupds(Lookupd.nodes))
+
+    def _ask(self, nodes: Sequence[Nsqd]) -> Answers[NodeStats]:
+        """The statistics of all nodes. One that hung before is not waited for as long as the others."""
+        question = partial(Nsqd.stats, clients=True)
+        quick = min(_QUICK, self.cluster.timeout)
+        slow = [node for node in nodes if node.address in self._slow]
+        found: Answers[NodeStats] = {}
+        thread = threading.Thread(target=lambda: found.update(ask_all(slow, question, quick)), daemon=True)
+        thread.start()
+        answers = ask_all([node for node in nodes if node not in slow], question, self.cluster.timeout)
+        thread.join()
+        answers |= found
+        texts = (timed_out(self.cluster.timeout), timed_out(quick))
+        self._slow = {at for at, one in answers.items() if isinstance(one, NodeError) and one.reason in texts}
+        return {node.address: answers[node.address] for node in nodes}
+
+    def _examine(self) -> Diagnosis:
+        seen = examine(self.cluster, self._commands, interval=_EXAMINING)
+        return Diagnosis(findings_of(seen), seen.after.clock, seen.seconds)

@@ -1,0 +1,169 @@
+"""Tables, links and trends as the templates need them: text, classes and addresses; markup is in the templates."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+from urllib.parse import quote, urlencode
+
+from nsqadmin_cli import units
+from nsqadmin_cli.table import ALWAYS, AT_LEFT, Column, Grid, Row, Table, Tone, as_json, shown
+from nsqadmin_cli.units import printable
+
+PAGE_ROWS = 100  # of one table on one page
+
+# The address that a cell leads to, by the key of its column and the values of its row; "" for none.
+Link = Callable[[str, dict[str, object]], str]
+
+
+def address_of(*names: str) -> str:
+    """The path of a topic, or of a channel; browsers take `.` and `..` for directories, so these are in the query."""
+    if any(name in (".", "..") for name in names):
+        return f"/topics?{query(topic=names[0], channel=names[1] if len(names) > 1 else '')}"
+    return "/".join(["/topics", *(quote(name, safe="", errors="replace") for name in names)])
+
+
+def node_address(node: object) -> str:
+    return f"/nodes/{quote(str(node), safe='', errors='replace')}"
+
+
+def query(**values: object) -> str:
+    """The query of an address, without empty values."""
+    return urlencode({name: str(value) for name, value in values.items() if value not in ("", None)}, errors="replace")
+
+
+class HTMLCell(NamedTuple):
+    text: str
+    classes: str
+    href: str = ""
+
+
+class Heading(NamedTuple):
+    text: str
+    classes: str
+    href: str = ""  # sorts by the column
+    is_sorted: bool = False
+
+
+@dataclass(slots=True)
+class HTMLTable:
+    """A table; `count` rows in all, of which `rows` are those of page `page` of `pages`."""
+
+    caption: str
+    headings: list[Heading]
+    rows: list[list[HTMLCell]]
+    total: list[HTMLCell] = field(default_factory=list)
+    empty: str = ""
+    count: int = 0
+    page: int = 1
+    pages: int = 1
+    previous: str = ""
+    next: str = ""
+
+
+class View(NamedTuple):
+    """What the address of a page selects of its main table: texts to find, the column to sort by, the page."""
+
+    path: str
+    find: str = ""
+    sort: str = ""
+    page: int = 1
+
+    def at(self, *, sort: str | None = None, page: int = 1) -> str:
+        """The address of another sorting or page."""
+        sorted_by = self.sort if sort is None else sort
+        join = "&" if "?" in self.path else "?"
+        told = query(find=self.find, sort=sorted_by, page=page if page > 1 else "")
+        return f"{self.path}{join}{told}" if told else self.path
+
+
+def html_table(caption: str, table: Table, link: Link = lambda key, row: "", view: View | None = None) -> HTMLTable:
+    """`table` for a template; with `view`, sorted, and the rows of one page."""
+    first, *others = table.columns or (Column("", ""),)
+    columns = [replace(first, keep=ALWAYS), *others]  # however narrow the page is
+    keys = [column.key for column in columns]
+    if view is not None and view.sort in keys:
+        table.sort(keys.index(view.sort))
+    count = len(table.rows)
+    pages = max(1, -(-count // PAGE_ROWS)) if view is not None else 1
+    page = min(max(1, view.page), pages) if view is not None else 1
+    rows = table.rows[(page - 1) * PAGE_ROWS : page * PAGE_ROWS] if view is not None else table.rows
+    made = HTMLTable(
+        caption,
+        [_heading(column, view) for column in columns],
+        [_cells(row, columns, link) for row in rows],
+        [] if table.total is None else _cells(table.total, columns, lambda key, row: ""),
+        table.empty,
+        count,
+        page,
+        pages,
+    )
+    if view is not None:
+        made.previous = view.at(page=page - 1) if page > 1 else ""
+        made.next = view.at(page=page + 1) if page < pages else ""
+    return made
+
+
+def _heading(column: Column, view: View | None) -> Heading:
+    href = view.at(sort=column.key) if view is not None and column.heading else ""
+    return Heading(column.heading, _classes(column), href, view is not None and view.sort == column.key)
+
+
+def _cells(row: Row, columns: Sequence[Column], link: Link) -> list[HTMLCell]:
+    values = {column.key: as_json(value) for column, value in zip(columns, row, strict=True)}
+    found = []
+    for value, column in zip(row, columns, strict=True):
+        text, tone = shown(value, column)
+        found.append(HTMLCell(text, _classes(column, tone), link(column.key, values) if text else ""))
+    return found
+
+
+def _classes(column: Column, tone: Tone = Tone.PLAIN) -> str:
+    classes = [f"k{column.keep}"]
+    if column.form not in AT_LEFT:
+        classes.append("n")
+    if tone is not Tone.PLAIN:
+        classes.append(tone_class(tone))
+    return " ".join(classes)
+
+
+def tone_class(tone: Tone | None) -> str:
+    return "" if tone is None else tone.name.lower().replace("_", "-")
+
+
+def facts(grid: Grid) -> list[tuple[str, str, str]]:
+    """Name, text and class of the rows of a grid."""
+    found = []
+    for row in grid.rows:
+        name, *values = (getattr(value, "value", value) for value in row)
+        tone = getattr(row[-1], "tone", None)
+        found.append((printable(str(name)), " ".join(printable(str(value)) for value in values), tone_class(tone)))
+    return found
+
+
+class Trend(NamedTuple):
+    """A curve in a box of `_WIDTH` by `_HEIGHT`; `points` and `area` are those of SVG."""
+
+    points: str
+    area: str
+    highest: str
+    label: str
+
+
+_WIDTH, _HEIGHT, _MOST = 300, 48, 90
+
+
+def trend_of(values: Sequence[float]) -> Trend | None:
+    """The trend of rates, one every two seconds, the youngest at the right; None if there are fewer than two."""
+    if len(values) < 2:
+        return None
+    highest = max(*values, 1.0)
+    step = _WIDTH / (_MOST - 1)
+    left = _WIDTH - step * (len(values) - 1)
+    points = [
+        f"{left + index * step:.1f},{_HEIGHT - 2 - value / highest * (_HEIGHT - 4):.1f}"
+        for index, value in enumerate(values)
+    ]
+    label = f"{units.rate(values[-1])} messages per second now, at most {units.rate(max(values))} in the time shown"
+    return Trend(
+        " ".join(points), f"{left:.1f},{_HEIGHT} {' '.join(points)} {_WIDTH},{_HEIGHT}", units.rate(highest), label
+    )

@@ -1,0 +1,143 @@
+"""Who may do what: the headers of every response, names of the host, the origin of changes, tokens and sessions."""
+
+import ipaddress
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from gnsqd.log import Logger
+from gnsqd.web.http_auth import Tokens
+from gnsqd.web.routes import Role
+from nsqadmin_web.http import HTTPError, Request
+
+HEADERS = [
+    (
+        "Content-Security-Policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    ),
+    ("X-Frame-Options", "DENY"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "same-origin"),  # without any, browsers would not send the origin of a form
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+]
+
+COOKIE = "gnsqadmin_session"
+_SESSION_SECONDS = 12 * 3600
+_MOST_SESSIONS = 1000
+_OPEN = ("ping", "static", "login")  # first segments of what needs no token
+
+
+class Session(NamedTuple):
+    authorization: bytes  # the header that the token would be in
+    until: float
+
+
+class Security:
+    """Judges requests. `token_files` are `read:FILE` or `full:FILE`, as gnsqd's --http-auth-token-file; StartError."""
+
+    def __init__(self, token_files: Sequence[str], log: Logger, *, loopback: bool, read_only: bool = False) -> None:
+        self.read_only = read_only
+        self._tokens = Tokens(token_files, log) if token_files else None
+        self._loopback = loopback
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def has_tokens(self) -> bool:
+        return self._tokens is not None
+
+    def role(self, request: Request) -> Role:
+        """What the token or the session of a request permits."""
+        if self._tokens is None:
+            return Role.FULL
+        authorization = request.headers.get("HTTP_AUTHORIZATION", "").encode("latin-1")
+        if not authorization and (session := self._sessions.get(request.cookie(COOKIE))) is not None:
+            if session.until < time.monotonic():
+                return Role.ANYBODY
+            authorization = session.authorization
+        with self._lock:  # the files may be read again
+            return self._tokens.role(authorization)
+
+    def may_change(self, request: Request) -> bool:
+        return not self.read_only and self.role(request) >= Role.FULL
+
+    def may_peek(self, request: Request) -> bool:
+        return self.role(request) >= Role.FULL
+
+    def check(self, request: Request) -> None:
+        """Return if the request is permitted; HTTPError, 401 if it needs a token, or another one."""
+        self._check_host(request)
+        first = request.segments[:1]
+        if request.changes or first == ("live",):
+            self._check_origin(request)
+        if first and first[0] in _OPEN:
+            return
+        if request.changes and self.read_only and first != ("logout",):
+            raise HTTPError(403, "FORBIDDEN" if request.is_api else "This page is read-only: nothing was done.")
+        role = self.role(request)
+        if role < Role.READ:
+            raise HTTPError(401, "UNAUTHORIZED" if request.is_api else "This page needs a token.")
+        # Messages are for full tokens, as gnsqd's own /channel/peek.
+        if role < Role.FULL and (request.changes or first == ("peek",)) and first != ("logout",):
+            text = "The token permits reading of statistics only: nothing was done."
+            raise HTTPError(403, "FORBIDDEN" if request.is_api else text)
+
+    def log_in(self, token: str) -> str | None:
+        """The cookie of a new session, None if the token is unknown."""
+        assert self._tokens is not None
+        authorization = b"Bearer " + token.encode("utf-8", "replace")
+        with self._lock:
+            if self._tokens.role(authorization) < Role.READ:
+                return None
+            name = secrets.token_urlsafe(24)
+            self._sessions[name] = Session(authorization, time.monotonic() + _SESSION_SECONDS)
+            while len(self._sessions) > _MOST_SESSIONS:
+                self._sessions.popitem(last=False)
+        return f"{COOKIE}={name}; Path=/; HttpOnly; SameSite=Strict; Max-Age={_SESSION_SECONDS}"
+
+    def log_out(self, request: Request) -> str:
+        """End the session; the cookie that removes it."""
+        self._sessions.pop(request.cookie(COOKIE), None)
+        return f"{COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0"
+
+    def _check_host(self, request: Request) -> None:
+        """On a loopback address, other names of this host are those of DNS rebinding."""
+        if self._loopback and not _is_loopback(request.headers.get("HTTP_HOST", "")):
+            raise HTTPError(
+                403, "FORBIDDEN" if request.is_api else "The page is for localhost, and was asked as another."
+            )
+
+    def _check_origin(self, request: Request) -> None:
+        """A change comes from a page of ours; of the JSON API also from a client without these headers."""
+        site, origin = request.headers.get("HTTP_SEC_FETCH_SITE"), request.headers.get("HTTP_ORIGIN")
+        if site is not None:
+            same = site == "same-origin"
+        elif origin is not None:
+            same = urlsplit(origin).netloc == request.headers.get("HTTP_HOST", "") != ""
+        else:
+            same = request.is_api or not request.changes
+        if not same:
+            raise HTTPError(403, "FORBIDDEN" if request.is_api else "Not from this page: nothing was done.")
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether a host, as in an address to listen on or in a Host header, is this machine's own."""
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_loopback(header: str) -> bool:
+    try:
+        return is_loopback_host(urlsplit(f"//{header}").hostname or "")
+    except ValueError:
+        return False

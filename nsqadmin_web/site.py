@@ -1,0 +1,118 @@
+"""What views and actions share: the cluster, its Monitor, who may change it, results of actions, and the templates."""
+
+import secrets
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from gnsqd.version import VERSION
+from nsqadmin_cli.cluster import Cluster
+from nsqadmin_cli.snapshot import Snapshot
+from nsqadmin_cli.units import printable
+from nsqadmin_web import present
+from nsqadmin_web.http import Request
+from nsqadmin_web.monitor import FRESH, INTERVAL, SHARED, Monitor
+from nsqadmin_web.security import Security
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_MOST_RESULTS = 64
+_LONGEST = 100_000  # characters of one text
+
+
+class Lines(str):
+    """A text whose line ends are kept."""
+
+    __slots__ = ()
+
+
+class Exact(str):
+    """A text that is sent back as it is."""
+
+    __slots__ = ()
+
+
+def _text(value: object) -> object:
+    """Without control characters and others that a page could use to deceive; not of markup, which has them not."""
+    if type(value) is Lines:
+        return Lines("\n".join(printable(line, _LONGEST) for line in value.split("\n")))
+    return printable(value, _LONGEST) if type(value) is str else value
+
+
+@dataclass
+class Page:
+    """A template and its values."""
+
+    template: str
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+class Site:
+    """One page of one cluster; threads share it."""
+
+    def __init__(self, cluster: Cluster, monitor: Monitor, security: Security) -> None:
+        self.cluster = cluster
+        self.monitor = monitor
+        self.security = security
+        self._results: OrderedDict[str, Page] = OrderedDict()
+
+    def snapshot(self, request: Request) -> Snapshot:
+        """The latest state of all nodes, shared by all live pages."""
+        return self.monitor.snapshot(SHARED if request.is_live else FRESH)
+
+    def keep(self, page: Page) -> str:
+        """Keep the result of an action; the address where it is shown, so that loading it again does nothing again."""
+        name = secrets.token_urlsafe(9)
+        self._results[name] = page
+        while len(self._results) > _MOST_RESULTS:
+            self._results.popitem(last=False)
+        return f"/done/{name}"
+
+    def kept(self, name: str) -> Page | None:
+        return self._results.get(name)
+
+    @cached_property
+    def _environment(self) -> "Environment":
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+
+        environment = Environment(
+            loader=PackageLoader("nsqadmin_web"),
+            autoescape=True,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            undefined=StrictUndefined,
+            finalize=_text,
+        )
+        environment.globals.update(
+            version=VERSION, address_of=present.address_of, node_address=present.node_address, query=present.query
+        )
+        # Not imported in the templates, whose blocks are also rendered alone.
+        environment.globals["m"] = environment.get_template("macros.html").module
+        return environment
+
+    def render(self, request: Request, page: Page) -> bytes:
+        """The whole page."""
+        template = self._environment.get_template(page.template)
+        return template.render(self._values(request, page)).encode("utf-8", "replace")
+
+    def render_live(self, request: Request, page: Page) -> str:
+        """Its part that changes."""
+        template = self._environment.get_template(page.template)
+        context = template.new_context(self._values(request, page))
+        return "".join(template.blocks["live"](context))
+
+    def _values(self, request: Request, page: Page) -> dict[str, Any]:
+        shared = {
+            "title": "",
+            "here": f"/{request.segments[0]}" if request.segments else "/",
+            "target": request.target,
+            "may_change": self.security.may_change(request),
+            "may_peek": self.security.may_peek(request),
+            "read_only": self.security.read_only,
+            "has_tokens": self.security.has_tokens,
+            "has_lookupds": bool(self.cluster.lookupds),
+            "interval": INTERVAL,
+        }
+        return shared | page.values

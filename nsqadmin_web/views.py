@@ -1,0 +1,433 @@
+"""The pages to read. Each view is called in a thread and returns a template with its values."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nsqadmin_cli import stat_tables, units
+from nsqadmin_cli.api import TopicStats
+from nsqadmin_cli.commands.nodes import Listed
+from nsqadmin_cli.diagnosis.examination import Severity
+from nsqadmin_cli.errors import AdminError, NotFound
+from nsqadmin_cli.http_client import NodeError
+from nsqadmin_cli.message import MOST, Found, Peeked, clock, hex_lines, peek_at, pretty_lines
+from nsqadmin_cli.snapshot import Flow, Snapshot, backlog, through
+from nsqadmin_cli.stat_tables import LISTING, RATES, Value, count
+from nsqadmin_cli.table import Cell, Form, Grid, Table, Tone, column, table_of
+from nsqadmin_cli.units import plural, printable, suggestion
+from nsqadmin_web.http import HTTPError, Request, Response
+from nsqadmin_web.present import View, address_of, facts, html_table, node_address, query, trend_of
+from nsqadmin_web.site import Exact, Lines, Page, Site
+
+_FINDINGS = 5  # on the overview
+_LONGEST_BODY = 4096  # characters of a message that are shown
+
+
+@dataclass(eq=False, repr=False)
+class TopicRow:
+    """A topic and all its channels, on all nodes."""
+
+    name: Value = column("topic", key="topic", tone=Tone.STRONG)
+    ingress_rate: Value = column("in/s", form=Form.RATE, keep=9)
+    egress_rate: Value = column("finished/s", form=Form.RATE, keep=5)
+    depth: Value = count("in topic", keep=9)
+    channel_depth: Value = count("in channels", keep=9)
+    in_flight_count: Value = count("in flight", keep=5)
+    deferred_count: Value = count("deferred", keep=3)
+    message_count: Value = count("messages", keep=3)
+    channel_count: Value = count("channels", keep=5)
+    client_count: Value = count("clients", keep=5)
+    state: Value = column("state", keep=9)
+
+
+def _topic_row(topic: TopicStats, flow: Flow | None, finished: float | None) -> TopicRow:
+    channels = topic.channels
+    depth = sum(one.depth for one in channels)
+    clients = sum(one.client_count for one in channels)
+    state = None
+    if topic.paused:
+        state = Cell("paused", Tone.NOTE)
+    elif paused := sum(one.paused for one in channels):
+        state = Cell(f"{plural(paused, 'channel')} paused", Tone.NOTE)
+    elif any(backlog(one) and not one.client_count for one in channels):
+        state = Cell("no consumers", Tone.BAD)
+    return TopicRow(
+        topic.topic_name,
+        flow.ingress if flow else None,
+        finished,
+        topic.depth,
+        depth,
+        sum(one.in_flight_count for one in channels),
+        sum(one.deferred_count for one in channels),
+        topic.message_count,
+        len(channels),
+        clients,
+        state,
+    )
+
+
+def _view(request: Request) -> View:
+    told = request.query
+    page = told.get("page", "1")
+    names = {name: told[name] for name in ("topic", "channel") if told.get(name)}
+    path = f"{request.path}?{query(**names)}" if names else request.path
+    return View(
+        path, told.get("find", ""), told.get("sort", ""), int(page) if page.isdecimal() and len(page) < 6 else 1
+    )
+
+
+def _common(site: Site, seen: Snapshot) -> dict[str, Any]:
+    """What the live part of most pages shows at its end, or begins with."""
+    return {
+        "errors": [str(error) for error in seen.errors],
+        "taken": f"{units.clock(seen.clock)}",
+        "has_rates": seen.flows is not None,
+    }
+
+
+def overview(site: Site, request: Request) -> Page:
+    if name := request.query.get("topic"):  # of a topic or channel whose name would be a directory
+        return (
+            _channel(site, request, name, told)
+            if (told := request.query.get("channel"))
+            else _topic(site, request, name)
+        )
+    seen, view = site.snapshot(request), _view(request)
+    flows = seen.flows
+    finished: dict[str, float] = {}
+    for (topic, channel), flow in (flows or {}).items():
+        finished[topic] = finished.get(topic, 0.0) + (flow.egress if channel else 0.0)
+    found = [one for one in seen.totals.topics if _matches(one, view.find)]
+    rows = [
+        _topic_row(one, flows.get((one.topic_name, "")), finished.get(one.topic_name))
+        if flows
+        else _topic_row(one, None, None)
+        for one in found
+    ]
+    table = table_of(
+        TopicRow, rows, empty="No topic matches." if view.find else "No topics yet: publishing creates one."
+    )
+    diagnosis = site.monitor.diagnosis.latest()
+    urgent = [one for one in diagnosis.findings if one.severity is not Severity.NOTE][:_FINDINGS] if diagnosis else []
+    totals, whole = seen.totals, through(flows) if flows is not None else None
+    return Page(
+        "overview.html",
+        {
+            **_common(site, seen),
+            "title": "Overview",
+            "totals": totals,
+            "flow": whole and (units.rate(whole.ingress), units.rate(whole.egress)),
+            "nodes_up": len(seen.nodes),
+            "nodes": len(seen.answers),
+            "trend": trend_of(site.monitor.trend()),
+            "table": html_table("Topics", table, _topic_link, view),
+            "find": view.find,
+            "sort": view.sort,
+            "examined": diagnosis is not None,
+            "findings": urgent,
+            "more_findings": len(diagnosis.findings) - len(urgent) if diagnosis else 0,
+        },
+    )
+
+
+def _matches(topic: TopicStats, find: str) -> bool:
+    text = find.lower()
+    return text in topic.topic_name.lower() or any(text in one.channel_name.lower() for one in topic.channels)
+
+
+def _topic_link(key: str, row: dict[str, object]) -> str:
+    return address_of(str(row["topic"])) if key == "topic" else ""
+
+
+def _node_link(key: str, row: dict[str, object]) -> str:
+    return node_address(row["node"]) if key == "node" else ""
+
+
+def topic(site: Site, request: Request) -> Page:
+    return _topic(site, request, request.segments[1])
+
+
+def _listed(site: Site, name: str) -> Listed | None:
+    return site.monitor.lookups.value().topics.get(name) if site.cluster.lookupds else None
+
+
+def _unknown(seen: Snapshot, what: str, name: str, known: Sequence[str]) -> AdminError:
+    """The error if no node that answered has it."""
+    if seen.errors or not seen.nodes:
+        return NotFound(f"no node that answered has {what}", causes=seen.errors)
+    return NotFound(f"no node has {what}{suggestion(name, known)}")
+
+
+def _topic(site: Site, request: Request, name: str) -> Page:
+    seen, listed = site.snapshot(request), _listed(site, name)
+    whole = next((one for one in seen.totals.topics if one.topic_name == name), None)
+    if whole is None and listed is None:
+        raise _unknown(seen, f"the topic {name}", name, list(seen.topic_shares))
+    told: list[tuple[str, str, str]] = []
+    shares = seen.topic_shares.get(name, {})
+    hidden: list[str] = []
+    if whole is not None:
+        told = facts(Grid.of(stat_tables.topic_facts(whole, shares)))
+        if listed is not None:
+            hidden = [str(at) for at in shares if str(at) not in listed.nodes]
+    elif listed is not None:
+        told = [("nodes", "no node has it; nsqlookupd still lists it", "note")]
+    if hidden:
+        told.append(("not found", f"nsqlookupd does not send consumers to {', '.join(hidden)}", "note"))
+    channels = stat_tables.channel_table(seen, watched=True, with_topic=False, only=_keys(whole, name))
+    channels.empty = "No channels: messages are queued in the topic until there is one."
+
+    def link(key: str, row: dict[str, object]) -> str:
+        return address_of(name, str(row["channel"])) if key == "channel" else ""
+
+    nodes = stat_tables.share_table(seen, shares, whole) if whole is not None else Table([])
+    return Page(
+        "topic.html",
+        {
+            **_common(site, seen),
+            "title": f"Topic {printable(name, 64)}",
+            "topic": name,
+            "whole": whole,
+            "facts": told,
+            "flow": _rates(seen, (name, "")),
+            "trend": trend_of(site.monitor.trend(name)),
+            "nodes_table": html_table("Nodes", nodes, _node_link),
+            "table": html_table("Channels", channels, link, _view(request)),
+            "tombstones": sorted(listed.nodes) if listed is not None else [],
+            "tombstoned": sorted(listed.tombstoned) if listed is not None else [],
+            "publish_to": [str(at) for at in seen.nodes],
+        },
+    )
+
+
+def _keys(whole: TopicStats | None, name: str) -> set[tuple[str, str]]:
+    return {(name, one.channel_name) for one in whole.channels} if whole is not None else set()
+
+
+def _rates(seen: Snapshot, key: tuple[str, str]) -> tuple[str, str] | None:
+    flow = (seen.flows or {}).get(key)
+    return None if flow is None else (units.rate(flow.ingress), units.rate(flow.egress))
+
+
+def channel(site: Site, request: Request) -> Page:
+    return _channel(site, request, *request.segments[1:])
+
+
+def _channel(site: Site, request: Request, topic: str, name: str) -> Page:
+    seen = site.snapshot(request)
+    whole = next((one for one in seen.totals.topics if one.topic_name == topic), None)
+    found = next((one for one in whole.channels if one.channel_name == name), None) if whole is not None else None
+    if found is None:
+        known = [one.channel_name for one in whole.channels] if whole is not None else []
+        raise _unknown(seen, f"the channel {name} in the topic {topic}", name, known)
+    shares = seen.channel_shares[topic, name]
+    rates = _rates(seen, (topic, name))
+    told = facts(Grid.of(stat_tables.common_facts(found, shares)))
+    flow = (seen.flows or {}).get((topic, name))
+    if flow is not None and (seconds := flow.drain_seconds(backlog(found))):
+        told.append(("empty in", units.duration(seconds), ""))
+    clients = stat_tables.client_table(seen, with_places=False, of=(topic, name))
+    clients.empty = "No consumers."
+    return Page(
+        "channel.html",
+        {
+            **_common(site, seen),
+            "title": f"Channel {printable(name, 64)} of {printable(topic, 64)}",
+            "topic": topic,
+            "channel": name,
+            "whole": found,
+            "facts": told,
+            "flow": rates,
+            "trend": trend_of(site.monitor.trend(topic, name)),
+            "nodes_table": html_table("Nodes", stat_tables.share_table(seen, shares, found), _node_link),
+            "table": html_table("Consumers", clients, _node_link, _view(request)),
+        },
+    )
+
+
+def nodes(site: Site, request: Request) -> Page:
+    rows = site.monitor.node_rows.value()
+    seen = site.monitor.snapshot(10.0)
+    without = RATES if site.cluster.lookupds else (*LISTING, *RATES)
+    rows = {at: rows[at] for at in seen.answers if at in rows}
+    table = stat_tables.node_table(seen, rows, without)
+    return Page(
+        "nodes.html",
+        {**_common(site, seen), "title": "Nodes", "table": html_table("Nodes", table, _node_link, _view(request))},
+    )
+
+
+def node(site: Site, request: Request) -> Page:
+    seen, name = site.snapshot(request), request.segments[1]
+    found = next((at for at in seen.answers if str(at) == name), None)
+    if found is None:
+        raise NotFound(f"no node has the address {printable(name)}; known are {_some(map(str, seen.answers))}")
+    answer = seen.answers[found]
+    alone = Snapshot({found: answer}, [])
+    rows = stat_tables.node_rows(alone)
+    row = rows[found]
+    if detailed := (site.monitor.node_rows.latest() or {}).get(found):
+        row.daemon, row.status = detailed.daemon, detailed.status
+        row.listed, row.tombstoned_topics = detailed.listed, detailed.tombstoned_topics
+    told: list[Sequence[Cell | str]] = [["status", row.status]]
+    if row.daemon:
+        told.append(["daemon", str(row.daemon)])
+    if not isinstance(answer, NodeError):
+        told += [["nsqd", answer.version], ["up", units.duration(row.uptime_seconds)]]
+    if site.cluster.lookupds and row.listed:
+        told.append(["listed", row.listed])
+    if row.tombstoned_topics:
+        told.append(["tombstoned", Cell(", ".join(row.tombstoned_topics), Tone.NOTE)])
+    clients = stat_tables.client_table(alone)
+    clients.empty = "No consumers."
+    channels = stat_tables.channel_table(alone)
+    channels.empty = "No channels."
+
+    def link(key: str, row: dict[str, object]) -> str:
+        topic, channel = str(row["topic"]), row.get("channel")
+        return address_of(topic) if key == "topic" else address_of(topic, str(channel)) if key == "channel" else ""
+
+    return Page(
+        "node.html",
+        {
+            **_common(site, seen),
+            "title": f"Node {found}",
+            "node": str(found),
+            "facts": facts(Grid(told)),
+            "topics": html_table("Topics", stat_tables.topic_table(alone), link),
+            "channels": html_table("Channels", channels, link),
+            "table": html_table("Consumers", clients, link, _view(request)),
+        },
+    )
+
+
+def _some(names: Any) -> str:
+    return units.shortened(list(names), 5) or "none"
+
+
+def lookup(site: Site, request: Request) -> Page:
+    """What the nsqlookupds list."""
+    values: dict[str, Any] = {"title": "Lookup", "errors": [], "taken": units.clock(time.time()), "has_rates": True}
+    if not site.cluster.lookupds:
+        return Page("lookup.html", values | {"lookupds": [], "table": None})
+    found = site.monitor.lookups.value()
+    rows = [found.topics[name] for name in sorted(found.topics)]
+    registered = [
+        (str(at), answer.reason, []) if isinstance(answer, NodeError) else (str(at), "", _registrations(answer))
+        for at, answer in found.nodes.items()
+    ]
+    table = table_of(Listed, rows, empty="No topics.")
+    return Page(
+        "lookup.html",
+        values
+        | {
+            "lookupds": registered,
+            "table": html_table("Topics", table, _topic_link, _view(request)),
+            "tombstoned": [(one.topic_name, sorted(one.tombstoned)) for one in rows if one.tombstoned],
+        },
+    )
+
+
+def _registrations(producers: Any) -> list[dict[str, Any]]:
+    """One row for each node that an nsqlookupd lists."""
+    rows = []
+    for one in sorted(producers, key=lambda producer: producer.name):
+        hidden = [topic for topic, dead in zip(one.topics, one.tombstones, strict=False) if dead]
+        facts = {"name": one.name, "hostname": one.hostname, "version": one.version, "topics": len(one.topics)}
+        rows.append(
+            {key: printable(str(value), 100) for key, value in facts.items()}
+            | {"tombstoned": _some(hidden) if hidden else ""}
+        )
+    return rows
+
+
+def doctor(site: Site, request: Request) -> Page:
+    """The findings, after an examination of some seconds if there are none yet."""
+    found = site.monitor.diagnosis.value()
+    return Page(
+        "doctor.html",
+        {
+            "title": "Doctor",
+            "findings": found.findings,
+            "taken": units.clock(found.clock),
+            "seconds": f"{found.seconds:.1f}",
+            "errors": [],
+            "has_rates": True,
+        },
+    )
+
+
+def peek(site: Site, request: Request) -> Page:
+    """The queued messages of a topic or channel, of every node that can show them."""
+    told = request.query
+    topic, channel = told.get("topic", ""), told.get("channel", "")
+    number = told.get("count", "10")
+    if not topic or not number.isdecimal() or not 0 < int(number[:9]) <= MOST:
+        raise HTTPError(400, f"a topic is needed, and a count of 1 to {MOST}")
+    answers = site.cluster.ask(lambda one: peek_at(one, topic, channel, int(number)))
+    found = {at: one for at, one in answers.items() if isinstance(one, Found)}
+    errors = [one for one in answers.values() if isinstance(one, NodeError)]
+    if not found and not errors:
+        raise NotFound(f"no node has the {f'channel {channel} in the topic {topic}' if channel else f'topic {topic}'}")
+    return Page(
+        "peek.html",
+        {
+            "title": "Queued messages",
+            "topic": topic,
+            "channel": channel,
+            "count": number,
+            "as_hex": told.get("hex", ""),
+            "nodes": [
+                (str(at), one.depth, [_message(each, told.get("hex", "")) for each in one.messages])
+                for at, one in found.items()
+            ],
+            "errors": [str(error) for error in errors],
+        },
+    )
+
+
+def _message(peeked: Peeked, as_hex: str) -> dict[str, Any]:
+    message = peeked.message
+    if as_hex:
+        lines = hex_lines(message.body[:_LONGEST_BODY])
+    else:
+        lines = pretty_lines(message.body_text)
+        if len(lines) == 1 or len(message.body_text) > _LONGEST_BODY:
+            lines = message.body_text[:_LONGEST_BODY].splitlines()
+    return {
+        "time": clock(message.timestamp),
+        "age": units.duration(time.time() - message.timestamp / 1e9),
+        "id": printable(message.id_text, 64),
+        "attempts": message.attempts,
+        "size": units.size(peeked.size),
+        "place": "on disk" if peeked.on_disk else "in memory",
+        "cut": peeked.size > len(message.body) or len(message.body) > _LONGEST_BODY,
+        "body": Lines("\n".join(lines)),
+    }
+
+
+def publish(site: Site, request: Request) -> Page:
+    seen = site.monitor.snapshot(10.0)
+    return publish_page([str(at) for at in seen.nodes], request.query.get("topic", ""))
+
+
+def publish_page(nodes: list[str], topic: str, **more: Any) -> Page:
+    """The form to publish, with what was sent before."""
+    values = {
+        "title": "Publish",
+        "nodes": nodes,
+        "topic": topic,
+        "node": "",
+        "body": "",
+        "defer": "",
+        "result": "",
+        "failed": False,
+    }
+    return Page("publish.html", values | more | {"body": Exact(more.get("body", ""))})
+
+
+def login(site: Site, request: Request) -> Page | Response:
+    if not site.security.has_tokens:
+        return Response.redirect("/")
+    return Page("login.html", {"title": "Log in", "next": request.query.get("next", "/"), "failed": False})

@@ -1,0 +1,233 @@
+"""Messages that are delivered again (contrib/docs/replay.md), by ordinary clients. Only ours has this."""
+
+import json
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from daemons import Daemon, StartFailed, eventually
+from exposition import labels, series
+from http_api import ask, message
+from nsq_client import Client, Message
+
+DaemonFactory = Callable[..., Daemon]
+RETAINING = ("--durability=process", "--retention-bytes=1000000")
+REWIND = "POST /channel/rewind?topic=t&channel=c"
+
+
+def publish(nsqd: Daemon, *bodies: bytes) -> None:
+    with Client(nsqd.tcp_address) as client:
+        client.publish("t", *bodies)
+
+
+def consume(nsqd: Daemon, count: int, channel: str = "c") -> list[Message]:
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", channel, count or 1)
+        messages = [client.message() for _ in range(count)]
+        for each in messages:
+            client.command(b"FIN " + each.id)
+        assert client.nothing_arrives(0.05)
+        eventually(lambda: nsqd.channel_stats("t", channel)["in_flight_count"] == 0)
+    return messages
+
+
+def bodies(messages: list[Message]) -> list[bytes]:
+    return sorted(each.body for each in messages)
+
+
+def plan(nsqd: Daemon, to: str) -> dict[str, Any]:
+    status, answer = ask(nsqd, f"GET /channel/rewind?topic=t&channel=c&to={to}")
+    assert status == 200, answer
+    found: dict[str, Any] = json.loads(answer)
+    return found
+
+
+def moment(timestamp: int) -> str:
+    """RFC 3339, with a time zone other than UTC."""
+    text = datetime.fromtimestamp(timestamp // 10**9 + 3600, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{timestamp % 10**9 // 1000:06}%2B01:00"
+
+
+@pytest.fixture
+def nsqd(gnsqd_factory: DaemonFactory) -> Daemon:
+    nsqd = gnsqd_factory(*RETAINING)
+    for what in ("topic", "channel"):
+        assert ask(nsqd, f"POST /{what}/create?topic=t&channel=c")[0] == 200
+    return nsqd
+
+
+def test_messages_come_again_from_every_kind_of_point(nsqd: Daemon) -> None:
+    publish(nsqd, b"0")
+    time.sleep(0.01)  # so that a time lies between them
+    publish(nsqd, b"1", b"2")
+    first, second, third = sorted(consume(nsqd, 3), key=lambda each: each.id)
+    for point, count in (
+        ("first", 3),
+        ("-1h", 3),
+        (second.id.decode(), 2),
+        (moment(second.timestamp), 2),
+        (moment(third.timestamp + 10**9), 0),
+    ):
+        assert plan(nsqd, point)["messages"] == count, point
+        assert ask(nsqd, f"{REWIND}&to={point}") == (200, f'{{"messages":{count}}}')
+        again = consume(nsqd, count)
+        assert bodies(again) == [b"0", b"1", b"2"][3 - count :]
+        assert {each.attempts for each in again} <= {1}
+    assert ask(nsqd, f"{REWIND}&to=first&until={second.id.decode()}") == (200, '{"messages":1}')
+    assert bodies(consume(nsqd, 1)) == [b"0"]
+    assert first.timestamp < second.timestamp
+
+
+def test_plan_shows_what_comes_again_and_changes_nothing(nsqd: Daemon) -> None:
+    publish(nsqd, b"0", b"1", b"2")
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", 1)
+        done = client.message()
+        client.command(b"FIN " + done.id)
+        held = client.message()
+        assert held.id != done.id
+        eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 1)
+        assert plan(nsqd, "first") == {
+            "messages": 1,
+            "first": done.timestamp,
+            "last": done.timestamp,
+            "retained_since": done.timestamp,
+            "depth": 1,
+            "in_flight": 1,
+            "deferred": 0,
+        }
+    assert nsqd.channel_stats("t", "c")["depth"] == 1
+    page = series(nsqd.http("GET", "/metrics")[2])
+    assert page["gnsqd_topic_retained_messages", labels(topic="t")] == 3
+
+
+def test_consumers_that_wait_get_what_comes_again_and_a_kill_loses_nothing(nsqd: Daemon) -> None:
+    publish(nsqd, *(b"%03d" % number for number in range(200)))
+    consume(nsqd, 200)
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", 10)
+        assert ask(nsqd, f"{REWIND}&to=first") == (200, '{"messages":200}')
+        assert client.message().attempts == 1
+        nsqd.kill()
+    nsqd.start()
+    assert bodies(consume(nsqd, 200)) == [b"%03d" % number for number in range(200)]
+    nsqd.restart()
+    assert plan(nsqd, "first")["messages"] == 200
+    assert nsqd.channel_stats("t", "c")["depth"] == 0
+
+
+def test_new_channel_begins_at_a_point_in_the_past(nsqd: Daemon) -> None:
+    publish(nsqd, b"0", b"1")
+    second = max(consume(nsqd, 2), key=lambda each: each.id)
+    create = "POST /channel/create?topic=t&channel=new"
+    assert ask(nsqd, f"{create}&from={second.id.decode()}") == (200, "")
+    publish(nsqd, b"2")
+    assert bodies(consume(nsqd, 2, "new")) == [b"1", b"2"]
+    assert ask(nsqd, f"{create}&from=first") == (400, message("CHANNEL_EXISTS"))
+    assert ask(nsqd, create) == (200, "")
+
+
+def test_messages_are_kept_for_the_time_given(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory(*RETAINING, "--retention-time=500ms")
+    for what in ("topic", "channel"):
+        assert ask(nsqd, f"POST /{what}/create?topic=t&channel=c")[0] == 200
+    published = time.time()
+    publish(nsqd, b"0")
+    consume(nsqd, 1)
+    key = ("gnsqd_topic_retained_messages", labels(topic="t"))
+    eventually(lambda: series(nsqd.http("GET", "/metrics")[2])[key] == 0)
+    assert time.time() - published > 0.5
+    assert plan(nsqd, "first") == dict.fromkeys(["messages", "depth", "in_flight", "deferred"], 0) | dict.fromkeys(
+        ["first", "last", "retained_since"]
+    )
+
+
+@pytest.mark.parametrize(
+    "query, status, code",
+    [
+        ("topic=t&channel=c", 400, "MISSING_ARG_TO"),
+        *((f"topic=t&channel=c&to={text}", 400, "INVALID_ARG_TO") for text in ("", "soon", "-5", "15m", "2026-01-01")),
+        ("topic=t&channel=c&to=first&until=x", 400, "INVALID_ARG_UNTIL"),
+        ("topic=t&channel=c&to=0000000000000000", 404, "MESSAGE_NOT_FOUND"),
+        ("topic=t&channel=c&to=zzzzzzzzzzzzzzzz", 400, "INVALID_ARG_TO"),
+        ("topic=t&channel=nosuch&to=first", 404, "CHANNEL_NOT_FOUND"),
+        ("topic=nosuch&channel=c&to=first", 404, "TOPIC_NOT_FOUND"),
+        ("topic=t&channel=e%23ephemeral&to=first", 400, "CHANNEL_EPHEMERAL"),
+    ],
+)
+def test_errors(nsqd: Daemon, query: str, status: int, code: str) -> None:
+    assert ask(nsqd, "POST /channel/create?topic=t&channel=e%23ephemeral")[0] == 200
+    for method in ("GET", "POST"):
+        assert ask(nsqd, f"{method} /channel/rewind?{query}") == (status, message(code))
+
+
+def test_retention_of_one_topic_survives_kills_and_exits(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory("--durability=process")
+    for what in ("topic", "channel"):
+        assert ask(nsqd, f"POST /{what}/create?topic=t&channel=c")[0] == 200
+
+    def retention(change: str = "") -> dict[str, Any]:
+        method = "POST" if change else "GET"
+        status, answer = ask(nsqd, f"{method} /topic/retention?topic=t{change}")
+        assert status == 200, answer
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+    publish(nsqd, b"before")
+    consume(nsqd, 1)
+    assert retention() == {"bytes": 0, "time": 0, "messages": 0, "since": None}
+    set_to = {"bytes": 1000000, "time": 3600 * 10**9, "messages": 0, "since": None}
+    assert retention("&bytes=1000000&time=1h") == set_to
+    nsqd.restart()
+    assert retention() == set_to
+    publish(nsqd, b"0", b"1")
+    first = min(consume(nsqd, 2), key=lambda each: each.id)
+    nsqd.kill()
+    nsqd.start()
+    assert retention() == set_to | {"messages": 2, "since": first.timestamp}
+    assert ask(nsqd, f"{REWIND}&to=first") == (200, '{"messages":2}')
+    assert bodies(consume(nsqd, 2)) == [b"0", b"1"]
+    assert retention("&bytes=0") == {"bytes": 0, "time": 0, "messages": 0, "since": None}
+    nsqd.restart("--durability=process", "--retention-bytes=1000000")
+    assert retention()["bytes"] == 0
+    assert ask(nsqd, f"{REWIND}&to=first") == (400, message("NO_RETENTION"))
+
+
+@pytest.mark.parametrize(
+    "query, code",
+    [
+        ("", "MISSING_ARG_BYTES"),
+        *((f"&bytes={text}", "INVALID_ARG_BYTES") for text in ("", "-1", "1GB", "1.5")),
+        *((f"&bytes=1000&time={text}", "INVALID_ARG_TIME") for text in ("", "5", "-1h", "day")),
+        ("&bytes=0&time=1h", "INVALID_ARG_TIME"),
+    ],
+)
+def test_errors_of_retention(nsqd: Daemon, query: str, code: str) -> None:
+    assert ask(nsqd, f"POST /topic/retention?topic=t{query}") == (400, message(code))
+    assert json.loads(ask(nsqd, "GET /topic/retention?topic=t")[1])["bytes"] == 1000000
+
+
+@pytest.mark.parametrize("flags, code", [((), "NO_JOURNAL"), (("--durability=process",), "NO_RETENTION")])
+def test_without_retention_it_is_refused(gnsqd_factory: DaemonFactory, flags: tuple[str, ...], code: str) -> None:
+    nsqd = gnsqd_factory(*flags)
+    for what in ("topic", "channel"):
+        assert ask(nsqd, f"POST /{what}/create?topic=t&channel=c")[0] == 200
+    assert ask(nsqd, f"{REWIND}&to=first") == (400, message(code))
+    assert ask(nsqd, "POST /channel/create?topic=t&channel=n&from=first") == (400, message(code))
+    assert ("gnsqd_topic_retained_messages" in nsqd.http("GET", "/metrics")[2].decode()) == (code == "NO_RETENTION")
+
+
+@pytest.mark.parametrize(
+    "flags, text",
+    [
+        (("--retention-bytes=1000000",), "--retention-bytes needs --durability"),
+        (("--durability=process", "--retention-time=1h"), "--retention-time needs --retention-bytes"),
+        (("--durability=process", "--retention-bytes=-1"), "--retention-bytes must be >= 0"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(gnsqd_factory: DaemonFactory, flags: tuple[str, ...], text: str) -> None:
+    with pytest.raises(StartFailed, match=text):
+        gnsqd_factory(*flags)

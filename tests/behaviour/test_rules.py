@@ -1,0 +1,288 @@
+"""Delivery rules of a channel (contrib/docs/rules.md), by ordinary clients. Only ours has them."""
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemons import Daemon, StartFailed, eventually
+from http_api import ask, message
+from nsq_client import Client
+
+DaemonFactory = Callable[..., Daemon]
+RULES = "/channel/rules?topic=t&channel=c"
+NONE = {"rate": 0, "burst": 0, "ordered": False}
+FILE = "gnsqd.rules.dat"
+
+
+@pytest.fixture(params=["none", "process"])
+def nsqd(request: pytest.FixtureRequest, gnsqd_factory: DaemonFactory) -> Daemon:
+    return created(gnsqd_factory(f"--durability={request.param}", "--mem-queue-size=5"))
+
+
+def created(nsqd: Daemon) -> Daemon:
+    for what in ("topic", "channel"):
+        assert ask(nsqd, f"POST /{what}/create?topic=t&channel=c")[0] == 200
+    return nsqd
+
+
+def rules(nsqd: Daemon, changes: str = "") -> dict[str, Any]:
+    status, answer = ask(nsqd, f"{'POST' if changes else 'GET'} {RULES}{changes}")
+    assert status == 200, answer
+    found: dict[str, Any] = json.loads(answer)
+    return found
+
+
+def publish(nsqd: Daemon, count: int, first: int = 0) -> None:
+    with Client(nsqd.tcp_address) as client:
+        for number in range(first, first + count):
+            client.publish("t", b"%d" % number)
+
+
+def finish(client: Client, count: int) -> list[int]:
+    """The numbers of the next messages, each finished before the next comes."""
+    numbers = []
+    for _ in range(count):
+        each = client.message()
+        numbers.append(int(each.body))
+        client.command(b"FIN " + each.id)
+    return numbers
+
+
+def test_rate_limits_all_consumers_together_and_they_share_it(nsqd: Daemon) -> None:
+    assert rules(nsqd, "&rate=50") == {"rate": 50, "burst": 1, "ordered": False}
+    publish(nsqd, 31)
+    with ExitStack() as stack:
+        begun = time.monotonic()
+        clients = [stack.enter_context(Client(nsqd.tcp_address)) for _ in range(3)]
+        for client in clients:
+            client.identify(output_buffer_timeout=-1)
+            client.subscribe("t", "c", 20)
+        eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 0)
+        assert time.monotonic() - begun >= 30 / 50
+        counts = [client["message_count"] for client in nsqd.channel_stats("t", "c")["clients"]]
+        assert sum(counts) == 31
+        assert min(counts) >= 7
+
+
+def test_waiting_for_a_token_costs_nothing(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = created(gnsqd_factory())
+    assert rules(nsqd, "&rate=0.01")["rate"] == 0.01
+    publish(nsqd, 10)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Client(nsqd.tcp_address)) for _ in range(20)]
+        for client in clients:
+            client.subscribe("t", "c", 5)
+        eventually(lambda: nsqd.channel_stats("t", "c")["in_flight_count"] == 1)
+        stat = Path(f"/proc/{nsqd.pid}/stat")
+        if not stat.exists():
+            pytest.skip("needs /proc")
+
+        def ticks() -> int:
+            return sum(map(int, stat.read_text().rpartition(")")[2].split()[11:13]))
+
+        before = ticks()
+        assert clients[-1].nothing_arrives(2)
+        assert ticks() - before < 50  # hundredths of a second; a consumer that polls takes all of them
+        assert rules(nsqd, "&rate=0") == NONE
+        eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 0)
+
+
+def test_ordered_channel_has_one_message_in_flight(nsqd: Daemon) -> None:
+    assert rules(nsqd, "&ordered=true") == NONE | {"ordered": True}
+    publish(nsqd, 20)
+    with Client(nsqd.tcp_address) as first, Client(nsqd.tcp_address) as second:
+        for client in (first, second):
+            client.identify(output_buffer_timeout=-1)
+        first.subscribe("t", "c", 10)
+        head = first.message()
+        second.subscribe("t", "c", 10)
+        assert first.nothing_arrives(0.05)
+        assert second.nothing_arrives(0.05)
+        first.command(b"REQ %b 0" % head.id)
+        again = second.message()
+        assert (again.id, again.attempts) == (head.id, 2)
+        begun = time.monotonic()
+        second.command(b"REQ %b 300" % head.id)
+        assert first.message().id == head.id
+        assert time.monotonic() - begun >= 0.3
+        assert nsqd.channel_stats("t", "c")["in_flight_count"] == 1
+        second.command(b"RDY 0")
+        first.command(b"FIN " + head.id)
+        assert [int(head.body), *finish(first, 10)] == list(range(11))
+        publish(nsqd, 5, 20)
+        assert finish(first, 14) == list(range(11, 25))
+
+
+def test_ordered_message_does_not_wait_in_the_output_buffer(nsqd: Daemon) -> None:
+    rules(nsqd, "&ordered=true")
+    publish(nsqd, 5)
+    with Client(nsqd.tcp_address) as client:
+        client.identify(output_buffer_timeout=30_000)
+        client.subscribe("t", "c", 10)
+        for _ in range(5):
+            client.command(b"FIN " + client.message(15).id)
+
+
+def test_cancelled_message_holds_up_nobody(nsqd: Daemon) -> None:
+    rules(nsqd, "&ordered=true")
+    publish(nsqd, 8)
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", 10)
+        head = client.message()
+        client.command(b"REQ %b 600000" % head.id)
+        eventually(lambda: nsqd.channel_stats("t", "c")["deferred_count"] == 1)
+        assert client.nothing_arrives(0.05)
+        assert ask(nsqd, f"POST /channel/deferred/cancel?topic=t&channel=c&id={head.id.decode()}")[0] == 200
+        assert finish(client, 7) == list(range(1, 8))
+
+
+def test_timed_out_message_of_an_ordered_channel_comes_first(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = created(gnsqd_factory("--msg-timeout=1s"))
+    rules(nsqd, "&ordered=true")
+    publish(nsqd, 3)
+    with Client(nsqd.tcp_address) as gone:
+        gone.subscribe("t", "c", 1)
+        assert gone.message().body == b"0"
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", 10)
+        assert finish(client, 3) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("end", ["kill", "terminate"])
+def test_order_survives_with_a_journal(gnsqd_factory: DaemonFactory, end: str) -> None:
+    nsqd = created(gnsqd_factory("--durability=process", "--mem-queue-size=5"))
+    rules(nsqd, "&ordered=true")
+    publish(nsqd, 20)
+
+    def start_again() -> None:
+        getattr(nsqd, end)()
+        nsqd.start()
+
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", 10)
+        assert finish(client, 3) == [0, 1, 2]
+        assert client.message().body == b"3"
+        publish(nsqd, 1, 20)  # with it, the journal has what came before
+        start_again()
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", 10)
+        head = client.message()
+        assert (head.body, head.attempts) == (b"3", 2)
+        due = time.monotonic() + 2
+        client.command(b"REQ %b 2000" % head.id)
+        eventually(lambda: nsqd.channel_stats("t", "c")["deferred_count"] == 1)
+        publish(nsqd, 1, 21)
+        start_again()
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", 10)
+        assert finish(client, 19) == list(range(3, 22))
+        assert time.monotonic() >= due - 0.1
+
+
+def test_rules_survive_exits_and_kills_and_go_with_the_channel(nsqd: Daemon) -> None:
+    path = nsqd.data_path / FILE
+    assert not path.exists()
+    set_to = {"rate": 2.5, "burst": 3, "ordered": True}
+    assert rules(nsqd, "&rate=2.5&burst=3&ordered=true") == set_to
+    nsqd.kill()
+    assert json.loads(path.read_text()) == {"channels": [{"topic": "t", "channel": "c", **set_to}]}
+    nsqd.start()
+    assert rules(nsqd) == set_to
+    nsqd.restart()
+    assert rules(nsqd) == set_to
+    assert nsqd.channel_stats("t", "c")["rules"] == set_to
+    assert rules(nsqd, "&rate=100&ordered=false") == {"rate": 100, "burst": 1, "ordered": False}
+    assert ask(nsqd, "POST /channel/delete?topic=t&channel=c")[0] == 200
+    assert not path.exists()
+    assert rules(created(nsqd)) == NONE
+    assert "rules" not in nsqd.channel_stats("t", "c")
+
+
+def test_rules_of_an_ephemeral_channel_are_not_kept(nsqd: Daemon) -> None:
+    channel = "topic=t&channel=e%23ephemeral"
+    assert ask(nsqd, f"POST /channel/create?{channel}")[0] == 200
+    assert ask(nsqd, f"POST /channel/rules?{channel}&rate=1") == (200, '{"rate":1,"burst":1,"ordered":false}')
+    assert not (nsqd.data_path / FILE).exists()
+
+
+@pytest.mark.parametrize(
+    "query, status, code",
+    [
+        ("topic=t&channel=c", 400, "MISSING_ARG_RATE"),
+        *((f"topic=t&channel=c&rate={text}", 400, "INVALID_ARG_RATE") for text in ("", "-1", "x", "nan", "inf", "1e7")),
+        ("topic=t&channel=c&rate=0.0001", 400, "INVALID_ARG_RATE"),
+        *((f"topic=t&channel=c&rate=5&burst={text}", 400, "INVALID_ARG_BURST") for text in ("", "0", "-1", "1.5")),
+        ("topic=t&channel=c&burst=5", 400, "INVALID_ARG_BURST"),
+        ("topic=t&channel=c&rate=0&burst=5", 400, "INVALID_ARG_BURST"),
+        *((f"topic=t&channel=c&ordered={text}", 400, "INVALID_ARG_ORDERED") for text in ("", "yes", "2")),
+        ("topic=t&rate=1", 400, "MISSING_ARG_CHANNEL"),
+        ("topic=t&channel=nosuch&rate=1", 404, "CHANNEL_NOT_FOUND"),
+        ("topic=nosuch&channel=c&rate=1", 404, "TOPIC_NOT_FOUND"),
+    ],
+)
+def test_errors(gnsqd: Daemon, query: str, status: int, code: str) -> None:
+    created(gnsqd)
+    assert ask(gnsqd, f"POST /channel/rules?{query}") == (status, message(code))
+    assert rules(gnsqd) == NONE
+
+
+def test_option_has_the_rules_until_they_are_changed(gnsqd_factory: DaemonFactory) -> None:
+    options = ("--channel-rules=t:c:rate=5:ordered=true", "--channel-rules=t:other:rate=7:burst=2")
+    nsqd = created(gnsqd_factory(*options))
+    by_option = {"rate": 5, "burst": 1, "ordered": True}
+    assert rules(nsqd) == by_option
+    assert not (nsqd.data_path / FILE).exists()
+    assert rules(nsqd, "&rate=0&ordered=false") == NONE
+    nsqd.restart(*options)
+    assert rules(nsqd) == NONE
+    assert rules(nsqd, "&rate=5&ordered=true") == by_option
+    assert not (nsqd.data_path / FILE).exists()
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("t:c", 'must be <topic>:<channel>:rate=<n>:burst=<n>:ordered=true, not "t:c"'),
+        ("t:c:speed=1", 'must be <topic>:<channel>:rate=<n>:burst=<n>:ordered=true, not "t:c:speed=1"'),
+        ("t:c:rate=fast", 'invalid rate in "t:c:rate=fast"'),
+    ],
+)
+def test_option_that_is_not_valid_ends_the_start(gnsqd_factory: DaemonFactory, text: str, reason: str) -> None:
+    with pytest.raises(StartFailed) as failure:
+        gnsqd_factory(f"--channel-rules={text}")
+    assert reason in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    "content, reason",
+    [
+        ("{", "failed to parse rules in "),
+        ('{"channels":[{"topic":"t","channel":"c","speed":1}]}', "unknown rule in {'speed': 1}"),
+        ('{"channels":[{"topic":"t","channel":"c","rate":-1}]}', "invalid rate in {'rate': -1}"),
+    ],
+)
+def test_file_that_is_not_valid_ends_the_start(gnsqd_factory: DaemonFactory, content: str, reason: str) -> None:
+    nsqd = created(gnsqd_factory())
+    nsqd.terminate()
+    (nsqd.data_path / FILE).write_text(content)
+    with pytest.raises(StartFailed) as failure:
+        nsqd.start()
+    assert reason in str(failure.value)
+
+
+@pytest.mark.peer
+def test_nsqd_leaves_the_file_alone(gnsqd_factory: DaemonFactory, peer_binary: Callable[[str], Path]) -> None:
+    nsqd = created(gnsqd_factory())
+    rules(nsqd, "&rate=3")
+    ours = nsqd.command
+    for command in ([str(peer_binary("nsqd"))], ours):
+        nsqd.terminate()
+        nsqd.command = command
+        nsqd.start()
+        assert nsqd.channel_stats("t", "c")["depth"] == 0
+    assert rules(nsqd)["rate"] == 3

@@ -1,0 +1,193 @@
+"""Deferred messages (contrib/docs/schedule.md): far ahead, listed, counted and cancelled. Only ours has this."""
+
+import json
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from daemons import Daemon, StartFailed, eventually
+from http_api import ask, message
+from nsq_client import Client
+
+DaemonFactory = Callable[..., Daemon]
+MINUTE, DAY = 60_000, 86_400_000  # ms
+SLACK = 5 * 10**9  # ns, which a busy machine may take between two readings of its clocks
+STORES = {
+    "in memory": (),
+    "on disk": ("--mem-queue-size=0",),
+    "in the journal": ("--durability=process", "--mem-queue-size=2"),
+}
+
+
+@pytest.fixture(params=STORES.values(), ids=list(STORES))
+def nsqd(gnsqd_factory: DaemonFactory, request: pytest.FixtureRequest) -> Daemon:
+    nsqd = gnsqd_factory("--max-defer-time=8760h", *request.param)
+    for what in ("topic", "channel"):
+        assert ask(nsqd, f"POST /{what}/create?topic=t&channel=c")[0] == 200
+    return nsqd
+
+
+def defer(nsqd: Daemon, *delays: int) -> None:
+    """Messages whose bodies are their delays, in ms."""
+    for delay in delays:
+        assert nsqd.http("POST", f"/pub?topic=t&defer={delay}", b"%d" % delay)[0] == 200
+    eventually(lambda: scheduled(nsqd)["deferred"] + nsqd.channel_stats("t", "c")["depth"] >= len(delays))
+    with Client(nsqd.tcp_address) as client:  # what is on disk is held back once somebody asks for it
+        client.subscribe("t", "c", 1)
+        eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 0)
+
+
+def scheduled(nsqd: Daemon, parameters: str = "") -> dict[str, Any]:
+    status, answer = ask(nsqd, f"GET /channel/deferred?topic=t&channel=c{parameters}")
+    assert status == 200, answer
+    found: dict[str, Any] = json.loads(answer)
+    return found
+
+
+def bodies(nsqd: Daemon, parameters: str = "") -> list[int]:
+    return [int(row["body"]) for row in scheduled(nsqd, parameters)["messages"]]
+
+
+def test_list_has_the_messages_in_the_order_in_which_they_are_due(nsqd: Daemon) -> None:
+    before = time.time_ns()
+    defer(nsqd, 40 * DAY, 2 * MINUTE, 364 * DAY, 3 * DAY, MINUTE, 5 * 60 * MINUTE)
+    after = time.time_ns()
+    found = scheduled(nsqd)
+    assert found["deferred"] == 6
+    assert [row["messages"] for row in found["due"]] == [1, 2, 3, 4]
+    assert [row["within"] // 10**6 for row in found["due"]] == [MINUTE, 60 * MINUTE, DAY, 7 * DAY]
+    assert bodies(nsqd) == [MINUTE, 2 * MINUTE, 5 * 60 * MINUTE, 3 * DAY, 40 * DAY, 364 * DAY]
+    for row in found["messages"]:
+        delay = int(row["body"]) * 10**6
+        assert before + delay - SLACK <= row["due"] <= after + delay + SLACK
+        assert (row["attempts"], row["size"]) == (0, len(row["body"]))
+    assert bodies(nsqd, "&limit=2") == [MINUTE, 2 * MINUTE]
+    tomorrow = datetime.fromtimestamp(time.time() + 86400, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert bodies(nsqd, f"&limit=2&from={tomorrow}") == [3 * DAY, 40 * DAY]
+
+
+def test_cancelled_message_is_gone(nsqd: Daemon) -> None:
+    defer(nsqd, MINUTE, 2 * MINUTE, DAY, 2 * DAY)
+    ids = {int(row["body"]): row["id"] for row in scheduled(nsqd)["messages"]}
+    assert bodies(nsqd, f"&id={ids[DAY]}") == [DAY]
+    for delay in (MINUTE, DAY):
+        cancel = f"POST /channel/deferred/cancel?topic=t&channel=c&id={ids[delay]}"
+        assert ask(nsqd, cancel) == (200, "")
+        assert ask(nsqd, cancel) == (404, message("MESSAGE_NOT_FOUND"))
+        assert ask(nsqd, cancel.replace("/cancel", "").replace("POST", "GET"))[0] == 404
+    assert bodies(nsqd) == [2 * MINUTE, 2 * DAY]
+    assert nsqd.channel_stats("t", "c")["deferred_count"] == 2
+    assert nsqd.http("POST", "/pub?topic=t&defer=1", b"soon")[0] == 200
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", 10)
+        received = client.message()
+        assert received.body == b"soon"
+        client.command(b"FIN " + received.id)
+        eventually(lambda: nsqd.channel_stats("t", "c")["in_flight_count"] == 0)
+    nsqd.restart()
+    defer(nsqd)
+    assert bodies(nsqd) == [2 * MINUTE, 2 * DAY]
+
+
+def test_answer_is_bounded_however_large_the_messages_are(nsqd: Daemon) -> None:
+    for _ in range(5):
+        assert nsqd.http("POST", f"/pub?topic=t&defer={DAY}", b"x" * 400_000)[0] == 200
+    defer(nsqd)
+    found = scheduled(nsqd)
+    assert found["deferred"] == 5
+    assert [row["size"] for row in found["messages"]] == [400_000] * 2, "together at most 1 MiB"
+
+
+def test_requeued_message_is_listed_and_cancelled_too(nsqd: Daemon) -> None:
+    with Client(nsqd.tcp_address) as client:
+        client.publish("t", b"1", b"2", b"3", b"4")
+        client.subscribe("t", "c", 4)
+        received = [client.message() for _ in range(4)]
+        for each in received:
+            client.command(b"REQ %b 60000" % each.id)
+        eventually(lambda: len(bodies(nsqd)) == 4)
+        assert [row["attempts"] for row in scheduled(nsqd)["messages"]] == [1] * 4
+        for each in received:
+            assert ask(nsqd, f"POST /channel/deferred/cancel?topic=t&channel=c&id={each.id.decode()}")[0] == 200
+    assert nsqd.channel_stats("t", "c")["deferred_count"] == nsqd.channel_stats("t", "c")["depth"] == 0
+
+
+def test_mpub_defers_all_its_messages(nsqd: Daemon) -> None:
+    assert nsqd.http("POST", f"/mpub?topic=t&defer={DAY}", b"1\n2\n3\n4")[0] == 200
+    defer(nsqd)
+    eventually(lambda: sorted(bodies(nsqd)) == [1, 2, 3, 4])
+
+
+def test_schedule_survives_kills_and_restarts(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory("--max-defer-time=8760h", "--durability=process", "--mem-queue-size=1")
+    assert ask(nsqd, "POST /topic/create?topic=t")[0] == 200
+    assert ask(nsqd, "POST /channel/create?topic=t&channel=c")[0] == 200
+    defer(nsqd, 300 * DAY, 2 * DAY, 40 * DAY, MINUTE)
+    expected = [MINUTE, 2 * DAY, 40 * DAY, 300 * DAY]
+    before = [row["due"] for row in scheduled(nsqd)["messages"]]
+    gone = next(row["id"] for row in scheduled(nsqd)["messages"] if row["body"] == str(40 * DAY))
+    assert ask(nsqd, f"POST /channel/deferred/cancel?topic=t&channel=c&id={gone}")[0] == 200
+    expected.remove(40 * DAY)
+    del before[2]
+    for kill in (True, False):
+        if kill:
+            nsqd.kill()
+            nsqd.start()
+        else:
+            nsqd.restart()
+        assert bodies(nsqd) == expected
+        for row, due in zip(scheduled(nsqd)["messages"], before, strict=True):
+            assert abs(row["due"] - due) < SLACK
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status", "code"),
+    [
+        ("GET /channel/deferred?topic=t", 400, "MISSING_ARG_CHANNEL"),
+        ("GET /channel/deferred?topic=t&channel=nosuch", 404, "CHANNEL_NOT_FOUND"),
+        ("GET /channel/deferred?topic=nosuch&channel=c", 404, "TOPIC_NOT_FOUND"),
+        ("GET /channel/deferred?topic=t&channel=c&limit=0", 400, "INVALID_LIMIT"),
+        ("GET /channel/deferred?topic=t&channel=c&limit=1001", 400, "INVALID_LIMIT"),
+        ("GET /channel/deferred?topic=t&channel=c&from=soon", 400, "INVALID_ARG_FROM"),
+        ("POST /channel/deferred/cancel?topic=t&channel=c", 400, "MISSING_ARG_ID"),
+        ("POST /channel/deferred/cancel?topic=t&channel=nosuch&id=0", 404, "CHANNEL_NOT_FOUND"),
+        ("POST /channel/deferred/cancel?topic=t&channel=c&id=0123456789abcdef", 404, "MESSAGE_NOT_FOUND"),
+        ("POST /mpub?topic=t&defer=-1", 400, "INVALID_DEFER"),
+        ("POST /mpub?topic=t&defer=31536000001", 400, "INVALID_DEFER"),
+        ("POST /mpub?topic=t&defer=x", 400, "INVALID_DEFER"),
+    ],
+)
+def test_bad_request_gets_one_clear_answer(nsqd: Daemon, request_line: str, status: int, code: str) -> None:
+    assert ask(nsqd, request_line) == (status, message(code))
+
+
+def test_what_is_no_id_is_refused_where_there_is_a_journal(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory("--durability=process")
+    for what in ("topic", "channel"):
+        assert ask(nsqd, f"POST /{what}/create?topic=t&channel=c")[0] == 200
+    assert ask(nsqd, "POST /channel/deferred/cancel?topic=t&channel=c&id=x") == (400, message("INVALID_ARG_ID"))
+
+
+def test_longest_time_is_that_of_nsqd_unless_set(gnsqd_factory: DaemonFactory) -> None:
+    for flags, longest in (
+        ((), 60 * MINUTE),
+        (("--max-req-timeout=2h",), 120 * MINUTE),
+        (("--max-defer-time=8760h",), 365 * DAY),
+        (("--max-defer-time=1m",), MINUTE),
+    ):
+        nsqd = gnsqd_factory(*flags)
+        for delay, status in ((longest, 200), (longest + 1, 400)):
+            assert nsqd.http("POST", f"/pub?topic=t&defer={delay}", b"x")[0] == status, (flags, delay)
+        with Client(nsqd.tcp_address) as client:
+            client.command(b"DPUB t %d" % longest, b"x")
+            assert client.response() == b"OK"
+            client.command(b"DPUB t %d" % (longest + 1), b"x")
+            assert client.error() == b"E_INVALID DPUB timeout %d out of range 0-%d" % (longest + 1, longest)
+
+
+def test_negative_longest_time_is_refused(gnsqd_factory: DaemonFactory) -> None:
+    with pytest.raises(StartFailed, match="--max-defer-time must be >= 0"):
+        gnsqd_factory("--max-defer-time=-1s")

@@ -1,0 +1,297 @@
+"""Delivery rules of a channel: the rate limit and its timer, order across memory and store (contrib/docs/rules.md)."""
+
+from collections.abc import Callable
+from time import monotonic, monotonic_ns
+from typing import Any
+
+import pytest
+
+from gnsqd.broker.channel import Channel
+from gnsqd.broker.rules import Rules
+from gnsqd.broker.topic import Topic
+from gnsqd.queues.message import Message
+from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes, bodies_of, eventually, settle
+
+Build = Callable[..., Fakes]
+ORDERED = Rules(ordered=True)
+STORES = [{}, {"durability": "process"}]
+
+
+def take(channel: Channel, consumer: FakeConsumer, window: int = 100) -> list[Message]:
+    messages = channel.take(consumer, window, MINUTE, 0)
+    for message in messages:
+        message.next_delivery()
+    return messages
+
+
+def numbered(around: Fakes, count: int, first: int = 0) -> list[Message]:
+    return around.messages(*(b"%04d" % number for number in range(first, first + count)))
+
+
+def drain(channel: Channel, consumer: FakeConsumer) -> list[bytes]:
+    """Finish all, as the rules allow."""
+    seen = []
+    while batch := take(channel, consumer):
+        seen += bodies_of(batch)
+        assert channel.finish_run(consumer.id, [message.id for message in batch]) == len(batch)
+    return seen
+
+
+@pytest.fixture(params=STORES, ids=["disk", "journal"])
+def ordered_topic(request: pytest.FixtureRequest, fakes: Build) -> Callable[..., tuple[Fakes, Topic, Channel]]:
+    """A topic whose channel `c` is ordered, with some options changed."""
+
+    def build(**options: Any) -> tuple[Fakes, Topic, Channel]:
+        around = fakes(**request.param, **options)
+        topic = around.registry.get_topic("t")
+        channel = topic.get_channel("c")
+        topic.set_rules(channel, ORDERED)
+        return around, topic, channel
+
+    return build
+
+
+def test_without_rules_messages_come_as_they_are_due(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes()
+    channel = around.channel()
+    channel.put_messages(numbered(around, 1))
+    (message,) = take(channel, consumers[0])
+    channel.put_messages_deferred(around.messages(b"first", deferred=SECOND))
+    channel.requeue(1, message.id, 2 * SECOND)
+    channel.put_messages_deferred(around.messages(b"last", deferred=3 * SECOND))
+    assert channel.process_deferred(monotonic_ns() + MINUTE)
+    assert bodies_of(take(channel, consumers[0])) == [b"first", b"0000", b"last"]
+
+
+# The rate
+
+
+def test_burst_comes_at_once_and_the_rest_at_the_rate(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes()
+    channel = around.channel()
+    channel.set_rules(Rules(rate=100, burst=5))
+    begun = monotonic()
+    channel.put_messages(numbered(around, 25))
+    seen = bodies_of(take(channel, consumers[0]))
+    assert len(seen) == 5
+    while len(seen) < 25:
+        woken = consumers[0].woken
+        if not (batch := take(channel, consumers[0])):
+            eventually(lambda: consumers[0].woken > woken)  # noqa: B023
+        seen += bodies_of(batch)
+        assert len(seen) <= 5 + (monotonic() - begun) * 100 + 1e-6
+    assert monotonic() - begun >= 20 / 100
+    assert seen == [b"%04d" % number for number in range(25)]
+
+
+def test_nobody_is_woken_before_there_is_a_token(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes()
+    channel = around.channel()
+    channel.set_rules(Rules(rate=2, burst=1))
+    channel.put_messages(numbered(around, 1))
+    begun = monotonic()
+    assert len(take(channel, consumers[0])) == 1
+    for consumer in consumers:
+        assert take(channel, consumer) == []
+    channel.put_messages(numbered(around, 3))
+    settle()
+    assert [consumer.woken for consumer in consumers] == [0, 0, 0]
+    eventually(lambda: any(consumer.woken for consumer in consumers))
+    assert monotonic() - begun >= 0.45
+    assert [consumer.woken for consumer in consumers] == [1, 0, 0]
+    assert len(take(channel, consumers[0])) == 1
+
+
+def test_consumers_share_the_rate(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes()
+    channel = around.channel()
+    channel.set_rules(Rules(rate=500, burst=6))
+    counts = dict.fromkeys(consumers, 0)
+    for consumer in consumers:
+        assert take(channel, consumer) == []
+    channel.put_messages(numbered(around, 60))
+    while sum(counts.values()) < 60:
+        for consumer in consumers:
+            if consumer.woken:
+                consumer.woken = 0
+                while batch := take(channel, consumer):
+                    counts[consumer] += len(batch)
+        eventually(lambda: any(consumer.woken for consumer in consumers) or not channel.depth)
+    assert min(counts.values()) >= 15, counts.values()
+
+
+def test_slow_rate_keeps_its_tokens_apart(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes()
+    channel = around.channel()
+    channel.set_rules(Rules(rate=0.1, burst=1))
+    channel.put_messages(numbered(around, 2))
+    assert [len(take(channel, consumers[0])) for _ in range(3)] == [1, 0, 0]
+    channel.set_rules(Rules(rate=0.2, burst=3))  # it has used its token
+    assert take(channel, consumers[0]) == []
+    woken = consumers[0].woken
+    channel.set_rules(Rules())
+    assert consumers[0].woken == woken + 1
+    assert len(take(channel, consumers[0])) == 1
+
+
+# Order
+
+
+@pytest.mark.parametrize("capacity", [0, 3, 1000])
+def test_messages_come_one_by_one_in_order_of_publication(
+    ordered_topic: Any, consumers: list[FakeConsumer], capacity: int
+) -> None:
+    around, topic, channel = ordered_topic(mem_queue_size=capacity)
+    topic.start()
+    topic.put_messages(numbered(around, 20))
+    eventually(lambda: channel.depth == 20)
+    seen = []
+    for number in range(20, 60):  # there is room in memory while the store has messages
+        (message,) = take(channel, consumers[number % 3])
+        assert take(channel, consumers[(number + 1) % 3]) == []
+        seen.append(message.body)
+        channel.finish(consumers[number % 3].id, message.id)
+        topic.put_messages(numbered(around, 1, number))
+        eventually(lambda: topic.depth == 0)
+    assert seen + drain(channel, consumers[0]) == [b"%04d" % number for number in range(60)]
+
+
+def test_messages_of_one_moment_keep_their_order(ordered_topic: Any, consumers: list[FakeConsumer]) -> None:
+    around, topic, channel = ordered_topic(mem_queue_size=4)
+    topic.start()
+    messages = numbered(around, 12)
+    topic.put_messages(messages[:6])
+    eventually(lambda: channel.depth == 6)
+    for message in messages[:3]:
+        assert take(channel, consumers[0]) == [message]
+        channel.finish(1, message.id)
+    topic.put_messages(messages[6:])
+    eventually(lambda: topic.depth == 0)
+    assert drain(channel, consumers[0]) == [b"%04d" % number for number in range(3, 12)]
+
+
+@pytest.mark.parametrize("capacity", [2, 300])
+def test_backlog_of_a_topic_reaches_an_ordered_channel_in_order(
+    ordered_topic: Any, consumers: list[FakeConsumer], capacity: int
+) -> None:
+    around, topic, channel = ordered_topic(mem_queue_size=capacity)
+    topic.start()
+    topic.pause()
+    topic.put_messages(numbered(around, 700))
+    assert topic.depth == 700
+    topic.unpause()
+    eventually(lambda: topic.depth == 0)
+    assert drain(channel, consumers[0]) == [b"%04d" % number for number in range(700)]
+
+
+@pytest.mark.parametrize("capacity", [0, 2, 1000])
+def test_requeued_and_timed_out_messages_come_first_again(
+    ordered_topic: Any, consumers: list[FakeConsumer], capacity: int
+) -> None:
+    around, topic, channel = ordered_topic(mem_queue_size=capacity)
+    topic.start()
+    topic.put_messages(numbered(around, 5))
+    eventually(lambda: channel.depth == 5)
+    (message,) = take(channel, consumers[0])
+    assert take(channel, consumers[1]) == []
+    woken = consumers[1].woken
+    channel.requeue(1, message.id, 0)
+    assert consumers[1].woken == woken + 1
+    (again,) = take(channel, consumers[1])
+    assert again.id == message.id
+    assert channel.process_in_flight(monotonic_ns() + 2 * MINUTE)
+    assert drain(channel, consumers[0]) == [b"%04d" % number for number in range(5)]
+
+
+@pytest.mark.parametrize("capacity", [0, 2, 1000])
+def test_message_that_is_requeued_with_a_delay_holds_up_the_others(
+    ordered_topic: Any, consumers: list[FakeConsumer], capacity: int
+) -> None:
+    around, topic, channel = ordered_topic(mem_queue_size=capacity)
+    topic.start()
+    topic.put_messages(numbered(around, 5))
+    eventually(lambda: channel.depth == 5)
+    (message,) = take(channel, consumers[0])
+    begun = monotonic()
+    channel.requeue(1, message.id, SECOND // 5)
+    assert channel.deferred_count == 1
+    assert [take(channel, consumer) for consumer in consumers] == [[], [], []]
+    eventually(lambda: any(consumer.woken for consumer in consumers))
+    assert monotonic() - begun >= 0.19
+    for consumer in consumers[1:]:
+        channel.stop_waiting(consumer)
+    assert drain(channel, consumers[0]) == [b"%04d" % number for number in range(5)]
+
+
+def test_message_published_with_a_delay_holds_up_nobody(ordered_topic: Any, consumers: list[FakeConsumer]) -> None:
+    around, topic, channel = ordered_topic(mem_queue_size=2)
+    topic.start()
+    topic.put_messages(around.messages(b"later", deferred=SECOND // 5))
+    topic.put_messages(numbered(around, 3))
+    eventually(lambda: channel.depth == 3)
+    assert drain(channel, consumers[0]) == [b"0000", b"0001", b"0002"]
+    eventually(lambda: channel.process_deferred(monotonic_ns()))
+    assert drain(channel, consumers[0]) == [b"later"]
+
+
+@pytest.mark.parametrize("store", STORES, ids=["disk", "journal"])
+def test_channel_becomes_ordered_while_it_is_used(
+    fakes: Build, consumers: list[FakeConsumer], store: dict[str, Any]
+) -> None:
+    around = fakes(mem_queue_size=4, **store)
+    topic = around.registry.get_topic("t")
+    channel = topic.get_channel("c")
+    topic.start()
+    topic.put_messages(numbered(around, 4))
+    eventually(lambda: channel.depth == 4)
+    in_flight = take(channel, consumers[0], 3)
+    for first in (4, 7):  # into memory, then into the store
+        topic.put_messages(numbered(around, 3, first))
+        eventually(lambda: topic.depth == 0)
+    channel.requeue(1, in_flight[2].id, 0)
+    channel.requeue(1, in_flight[1].id, SECOND // 100)
+    topic.set_rules(channel, ORDERED)
+    assert take(channel, consumers[0]) == []
+    channel.requeue(1, in_flight[0].id, 0)
+    assert take(channel, consumers[0]) == []
+    eventually(lambda: channel.available())
+    expected = [b"%04d" % number for number in range(10)]
+    seen = drain(channel, consumers[0])
+    if store:
+        assert seen == expected
+    else:  # the third was written behind the others
+        assert [body for body in seen if body != b"0002"] == [body for body in expected if body != b"0002"]
+    topic.set_rules(channel, Rules())
+    topic.put_messages(numbered(around, 2))
+    eventually(lambda: channel.depth == 2)
+    assert len(take(channel, consumers[0])) == 2
+
+
+def test_dead_letter_lets_the_next_message_go_on(ordered_topic: Any, consumers: list[FakeConsumer]) -> None:
+    around, topic, channel = ordered_topic(max_attempts=1)
+    topic.start()
+    topic.put_messages(numbered(around, 2))
+    eventually(lambda: channel.depth == 2)
+    (message,) = take(channel, consumers[0])
+    assert take(channel, consumers[0]) == take(channel, consumers[1]) == []
+    woken = sum(consumer.woken for consumer in consumers)
+    channel.requeue(1, message.id, 0)
+    assert sum(consumer.woken for consumer in consumers) == woken + 1
+    assert drain(channel, consumers[1]) == [b"0001"]
+    around.dead_letters.stop()
+
+
+def test_rate_and_order_together(ordered_topic: Any, consumers: list[FakeConsumer]) -> None:
+    around, topic, channel = ordered_topic()
+    topic.start()
+    topic.set_rules(channel, Rules(rate=20, burst=1, ordered=True))
+    topic.put_messages(numbered(around, 3))
+    eventually(lambda: channel.depth == 3)
+    begun = monotonic()
+    seen = drain(channel, consumers[0])
+    while len(seen) < 3:
+        woken = consumers[0].woken
+        eventually(lambda: consumers[0].woken > woken)  # noqa: B023
+        seen += drain(channel, consumers[0])
+    assert seen == [b"0000", b"0001", b"0002"]
+    assert monotonic() - begun >= 0.09

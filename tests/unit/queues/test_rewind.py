@@ -1,0 +1,407 @@
+"""Retention and rewinding: what comes again is what was published since, whatever kills and segments come between."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import time_ns
+
+import pytest
+from gevent import killall, sleep
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnsqd.broker.channel import Channel
+from gnsqd.broker.history import History
+from gnsqd.errors import BrokerError, StorageError
+from gnsqd.queues.message import Message
+from gnsqd.storage.journal import snapshot
+from gnsqd.storage.journal.open_files import AppendedFile
+from gnsqd.storage.syncer import Syncer
+from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, eventually, settle
+from unit.queues.test_journaled import Daemon
+from unit.storage.journal.test_lost_messages import journal_of
+
+OPTIONS = {"retention_bytes": 1 << 20}
+EVERYTHING = 1 << 62
+
+
+def publish(daemon: Daemon, *bodies: bytes, deferred: int = 0) -> None:
+    daemon.topic.publish(list(bodies), deferred)
+    daemon.topic.commit()
+    settle()
+
+
+def channel(daemon: Daemon, name: str = "c") -> Channel:
+    return daemon.topic.get_channel(name)
+
+
+def history(daemon: Daemon) -> History:
+    found = daemon.topic.history
+    assert found is not None
+    return found
+
+
+def consume(daemon: Daemon, name: str = "c") -> list[Message]:
+    """All that comes, finished."""
+    found: list[Message] = []
+    while batch := daemon.take(name):
+        found += batch
+        for message in batch:
+            channel(daemon, name).finish(daemon.consumer(name), message.id)
+    return found
+
+
+def bodies(messages: list[Message]) -> list[bytes]:
+    return sorted(message.body for message in messages)
+
+
+def test_what_was_published_since_comes_again_with_fresh_attempts(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, OPTIONS | {"mem_queue_size": 2})
+    channel(daemon)
+    publish(daemon, *(b"%d" % number for number in range(10)))
+    first = consume(daemon)
+    fourth = next(message for message in first if message.body == b"4")
+    begin = history(daemon).position(fourth.id.decode())
+    assert channel(daemon).queue.rewindable(begin, EVERYTHING).count() == 6
+    assert channel(daemon).rewind(begin, EVERYTHING) == 6
+    assert channel(daemon).depth == 6
+    again = daemon.after_kill(tmp_path / "b")
+    for each in (daemon, again):
+        messages = consume(each)
+        assert bodies(messages) == [b"4", b"5", b"6", b"7", b"8", b"9"]
+        assert {message.attempts for message in messages} == {0}
+    assert consume(again.after_kill(tmp_path / "c")) == []
+
+
+def test_what_is_not_finished_stays_what_it_is(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
+    channel(daemon)
+    publish(daemon, b"done", b"in flight", b"deferred", b"requeued")
+    taken = {message.body: message for message in daemon.take("c")}
+    for message in taken.values():
+        message.next_delivery()
+    client = daemon.consumer("c")
+    channel(daemon).finish(client, taken[b"done"].id)
+    channel(daemon).requeue(client, taken[b"deferred"].id, MINUTE)
+    channel(daemon).requeue(client, taken[b"requeued"].id, 0)
+    assert channel(daemon).rewind(0, EVERYTHING) == 1
+    queue = channel(daemon)
+    assert (queue.depth, queue.in_flight_count, queue.deferred_count) == (2, 1, 1)
+    channel(daemon).finish(client, taken[b"in flight"].id)
+    again = daemon.after_kill(tmp_path / "b")
+    assert {message.body: message.attempts for message in again.take("c")} == {b"done": 0, b"requeued": 1}
+    assert channel(again).deferred_count == 1
+
+
+def test_new_channel_from_a_point_in_the_past_holds_back_what_is_not_due(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
+    channel(daemon)
+    publish(daemon, b"before")
+    begin = journal_of(daemon).next_number
+    publish(daemon, b"since")
+    publish(daemon, b"later", deferred=MINUTE)
+    consume(daemon)
+    assert channel(daemon, "new").rewind(begin, EVERYTHING) == 2
+    again = daemon.after_kill(tmp_path / "b")
+    for each in (daemon, again):
+        assert bodies(consume(each, "new")) == [b"since"]
+        assert channel(each, "new").deferred_count == 1
+
+
+def test_retained_messages_survive_compaction(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, OPTIONS | {"max_bytes_per_file": 1000})
+    channel(daemon)
+    for number in range(30):
+        publish(daemon, b"%02d" % number * 100)
+    consume(daemon)
+    daemon.flush()
+    assert journal_of(daemon).compact()
+    for each in (daemon, daemon.after_kill(tmp_path / "b")):
+        assert channel(each).rewind(0, EVERYTHING) == 30
+        assert len(consume(each)) == 30
+
+
+def test_rewind_while_a_snapshot_is_made(tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "STEP", 1)
+    daemon = Daemon(tmp_path / "a", syncer, OPTIONS | {"max_bytes_per_file": 1000})
+    for name in ("c", "d"):
+        channel(daemon, name)
+    kills = 0
+    for number in range(30):
+        publish(daemon, b"%02d" % number * 100)
+        for name in ("c", "d"):
+            consume(daemon, name)
+        if journal_of(daemon)._snapshot is not None:
+            for name in ("c", "d"):
+                channel(daemon, name).rewind(0, EVERYTHING)
+                (message,) = daemon.take(name, 1)
+                channel(daemon, name).finish(daemon.consumer(name), message.id)
+            while journal_of(daemon)._snapshot is not None:
+                daemon.flush()
+            kills += 1
+            again = daemon.after_kill(tmp_path / f"{number}")
+            for name in ("c", "d"):
+                assert len(consume(again, name)) == number
+    assert kills > 3
+
+
+def test_what_damage_took_is_not_promised(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
+    channel(daemon)
+    for number in range(10):
+        publish(daemon, b"%d" % number * 100)
+    consume(daemon)
+    daemon.kill()
+    (segment,) = (tmp_path / "a").glob("*.journal.*")
+    segment.write_bytes(segment.read_bytes().replace(b"555", b"x55", 1))
+    again = Daemon(tmp_path / "a", syncer, OPTIONS, daemon.listed)
+    consume(again)  # after damage there may be more than was left
+    assert history(again).count == 9
+    assert channel(again).rewind(0, EVERYTHING) == 9
+    assert len(consume(again)) == 9
+
+
+def test_until_ends_a_rewind(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
+    channel(daemon)
+    publish(daemon, b"0", b"1", b"2", b"3")
+    ids = {message.body: message.id.decode() for message in consume(daemon)}
+    positions = [history(daemon).position(ids[body]) for body in (b"1", b"3")]
+    assert channel(daemon).rewind(*positions) == 2
+    assert bodies(consume(daemon)) == [b"1", b"2"]
+
+
+def test_bytes_are_bounded_and_the_newest_messages_stay(tmp_path: Path, syncer: Syncer) -> None:
+    bound = 200_000
+    daemon = Daemon(tmp_path / "a", syncer, {"retention_bytes": bound})
+    channel(daemon)
+    for number in range(1000):
+        publish(daemon, b"%d" % number + b"x" * 1000)
+        consume(daemon)
+        assert sum(path.stat().st_size for path in (tmp_path / "a").glob("*.journal.*")) <= bound
+    daemon.flush()
+    count = history(daemon).count
+    assert count > 0.75 * bound / 1040
+    for each in (daemon, daemon.after_kill(tmp_path / "b")):
+        assert history(each).count == count
+        assert channel(each).rewind(0, EVERYTHING) == count
+        again = consume(each)
+        assert {int(message.body.rstrip(b"x")) for message in again} == set(range(1000 - count, 1000))
+
+
+def test_messages_go_by_their_age_though_nothing_happens(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, OPTIONS | {"retention_time": 200_000_000})
+    channel(daemon)
+    publish(daemon, b"old")
+    consume(daemon)
+    assert history(daemon).count == 1
+    again = daemon.after_kill(tmp_path / "b")
+    for each in (daemon, again):
+        eventually(lambda each=each: journal_of(each).compact())  # type: ignore[misc]
+        assert history(each).count == 0
+        assert channel(each).rewind(0, EVERYTHING) == 0
+
+
+def test_without_retention_nothing_comes_again(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, {})
+    channel(daemon)
+    publish(daemon, b"0")
+    consume(daemon)
+    assert history(daemon).retention == (0, 0)
+    assert channel(daemon).rewind(0, EVERYTHING) == 0
+
+
+def test_clean_exit_keeps_what_is_retained(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
+    channel(daemon)
+    publish(daemon, b"0")
+    consume(daemon)
+    listed = daemon.listed
+    assert daemon.registry.close().journaled == 0
+    again = Daemon(tmp_path / "a", syncer, OPTIONS, listed)
+    assert channel(again).depth == 0
+    assert channel(again).rewind(0, EVERYTHING) == 1
+
+
+def test_time_finds_the_first_message_published_then_or_later(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, OPTIONS | {"max_bytes_per_file": 1000})
+    channel(daemon)
+    for number in range(40):
+        publish(daemon, b"%d" % number * 20)
+    messages = sorted(consume(daemon), key=lambda message: message.number)
+    times = [message.timestamp for message in messages]
+    assert times == sorted(times)
+    for message, time in zip(messages, times, strict=True):
+        assert history(daemon)._number_at(time, 1) == message.number
+        assert history(daemon)._number_at(time + 1, 1) == message.number + 1
+        assert history(daemon).position(message.id.decode()) == message.number
+    assert history(daemon).position("first") <= messages[0].number
+    assert history(daemon).position("-1h") <= messages[0].number
+    assert history(daemon).position("2999-01-01T00:00:00Z") == messages[-1].number + 1
+
+
+def test_messages_are_found_by_id_though_the_clock_was_set_back(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
+    channel(daemon)
+    publish(daemon, *(b"%d" % number for number in range(20)))
+    now = time_ns()
+    monkeypatch.setattr("gnsqd.broker.topic.time_ns", lambda: now - 3600 * SECOND)
+    publish(daemon, *(b"%d" % number for number in range(20, 40)))
+    for message in consume(daemon):
+        assert history(daemon).position(message.id.decode()) == message.number
+
+
+def test_ready_messages_come_beside_many_that_are_not_due(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, OPTIONS | {"mem_queue_size": 2})
+    channel(daemon)
+    publish(daemon, *(b"later",) * 50, deferred=MINUTE)
+    publish(daemon, b"ready")
+    consumer = FakeConsumer(7)
+    assert channel(daemon, "new").rewind(0, EVERYTHING) == 51
+    found: list[Message] = []
+    for _ in range(100):
+        consumer.woken = 0
+        found += channel(daemon, "new").take(consumer, 10, MINUTE, 0)
+        if found:
+            break
+        assert consumer.woken, "it waits, and nobody will wake it"
+    assert bodies(found) == [b"ready"]
+
+
+def test_scattered_messages_are_rewound(tmp_path: Path, syncer: Syncer) -> None:
+    count = 5000
+    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
+    channel(daemon)
+    publish(daemon, *(b"%d" % number for number in range(count)))
+    while batch := daemon.take("c", 256):
+        for message in batch[::2]:
+            channel(daemon).finish(daemon.consumer("c"), message.id)
+    left = channel(daemon).in_flight_count
+    assert channel(daemon).rewind(0, EVERYTHING) == count - left
+    assert channel(daemon.after_kill(tmp_path / "b")).depth == count
+
+
+def test_rewind_that_could_not_be_written_wakes_consumers_nevertheless(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
+    channel(daemon)
+    publish(daemon, b"0")
+    consume(daemon)
+    daemon.flush()
+    consumer = daemon.consumers["c"]  # which waits for more
+    consumer.woken = 0
+    with monkeypatch.context() as patch:
+        patch.setattr(AppendedFile, "write", lambda *_: (_ for _ in ()).throw(StorageError("full")))
+        with pytest.raises(StorageError):
+            channel(daemon).rewind(0, EVERYTHING)
+    assert consumer.woken
+    assert bodies(consume(daemon.after_kill(tmp_path / "b"))) == [b"0"]
+
+
+def test_channel_that_exits_is_not_rewound(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
+    queue = channel(daemon)
+    publish(daemon, b"0")
+    consume(daemon)
+    daemon.registry.close()
+    with pytest.raises(BrokerError, match="exiting"):
+        queue.rewind(0, EVERYTHING)
+
+
+def test_restarts_do_not_prolong_the_life_of_messages(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "0", syncer, OPTIONS | {"retention_time": SECOND // 2})
+    channel(daemon)
+    publish(daemon, b"old")
+    consume(daemon)
+    for restart in range(1, 40):
+        daemon.flush()
+        journal_of(daemon).compact()
+        if history(daemon).count == 0:
+            return
+        sleep(0.04)  # less than an eighth of the time
+        daemon = daemon.after_kill(tmp_path / f"{restart}")
+    raise AssertionError("it is still retained")
+
+
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["publish", "defer"]), st.integers(1, 40)),
+        st.tuples(st.sampled_from(["finish", "requeue", "cancel"]), st.integers(1, 60)),
+        st.tuples(st.just("rewind"), st.integers(0, 100)),
+        st.tuples(st.just("until"), st.integers(0, 100)),
+        st.tuples(st.just("create"), st.integers(0, 100)),
+        st.tuples(st.sampled_from(["flush", "kill", "compact"]), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+def run_model(daemon: Daemon, root: Path, operations: list[tuple[str, int]]) -> Iterator[Daemon]:
+    """Each daemon after the first one; a body is the number of its message in the journal."""
+    unfinished: dict[str, set[int]] = {"c": set()}
+    channel(daemon)
+    for step, (operation, amount) in enumerate(operations):
+        end = journal_of(daemon).next_number
+        point = end * amount // 100
+        name = sorted(unfinished)[amount % len(unfinished)]
+        if operation in ("publish", "defer"):
+            delay = MINUTE if operation == "defer" else 0
+            publish(daemon, *(b"%0200d" % number for number in range(end, end + amount)), deferred=delay)
+            for numbers in unfinished.values():
+                numbers.update(range(end, end + amount))
+        elif operation in ("finish", "requeue"):
+            for message in daemon.take(name, amount):
+                assert int(message.body) in unfinished[name]
+                if operation == "finish":
+                    channel(daemon, name).finish(daemon.consumer(name), message.id)
+                    unfinished[name].remove(int(message.body))
+                else:
+                    channel(daemon, name).requeue(daemon.consumer(name), message.id, 0)
+        elif operation == "cancel":
+            queue = channel(daemon, name).queue
+            for due, message in queue.look_deferred(0, amount, EVERYTHING):
+                assert (queue.find_deferred(message.id) or queue.find_held(message.number, 0)) is not None
+                queue.cancel(due, message)
+                unfinished[name].remove(int(message.body))
+        elif operation in ("rewind", "until", "create"):
+            if operation == "create":
+                name = f"c{len(unfinished)}"
+                unfinished[name] = set()
+                channel(daemon, name)
+            daemon.flush()
+            begin = journal_of(daemon).retention.begin
+            start, stop = (point, end) if operation != "until" else (0, point)
+            since = set(range(max(begin, start, 1), stop))
+            assert channel(daemon, name).rewind(start, stop) == len(since - unfinished[name])
+            unfinished[name] |= since
+        elif operation == "flush":
+            daemon.flush()
+        elif operation == "compact":
+            journal_of(daemon).compact()
+        else:
+            daemon = daemon.after_kill(root / f"{step + 1}")
+            yield daemon
+    for name, numbers in unfinished.items():
+        assert Counter(int(body) for body in daemon.take_all(name).elements()) == Counter(numbers)
+
+
+@given(OPERATIONS, st.sampled_from([1 << 30, 40_000]), st.sampled_from([2000, 1 << 20]), st.sampled_from([1, 10000]))
+def test_nothing_is_lost_and_nothing_older_comes(
+    operations: list[tuple[str, int]], bound: int, segment: int, memory: int
+) -> None:
+    syncer = Syncer()
+    directories = TemporaryDirectory()
+    root = Path(directories.name)
+    options = {"retention_bytes": bound, "max_bytes_per_file": segment, "mem_queue_size": memory}
+    daemons = [Daemon(root / "0", syncer, options)]
+    try:
+        daemons += run_model(daemons[0], root, operations)
+    finally:
+        for daemon in daemons:
+            killall(daemon.around.greenlets)
+        syncer.stop()
+        directories.cleanup()

@@ -1,0 +1,183 @@
+"""The index at the end of a segment replaces reading it at a start: what a start finds is the same."""
+
+import io
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnsqd.log import Level, Logger
+from gnsqd.storage.journal.records import CONTINUED, Encoder, find_records, parse_first_line
+from gnsqd.storage.journal.replay import Replay
+from gnsqd.storage.journal.segment import Segment
+from gnsqd.storage.syncer import Syncer
+from unit.broker.fakes import MINUTE
+from unit.queues.test_journaled import Daemon, channel
+from unit.storage.journal.test_lost_messages import errors, journal_of
+
+SMALL = {"max_bytes_per_file": 2000, "mem_queue_size": 3}
+
+
+def lay_out(directory: Path, syncer: Syncer) -> list[Path]:
+    """Segments with gaps and deferred messages, of which some were compacted."""
+    daemon = Daemon(directory, syncer, SMALL)
+    channel(daemon)
+    for first in range(0, 200, 5):
+        bodies = [b"message %d" % number for number in range(first, first + 5)]
+        daemon.topic.publish(bodies, deferred=(first % 4) * MINUTE)
+        daemon.topic.commit()
+    for message in daemon.take("c")[::2]:
+        channel(daemon).finish(daemon.consumer("c"), message.id)
+    daemon.flush()
+    journal = journal_of(daemon)
+    while not journal.compact():
+        pass
+    daemon.kill()
+    return sorted(directory.glob("t.journal.*"))
+
+
+def found(paths: list[Path], *, mends: bool) -> dict[str, Any]:
+    log = io.StringIO()
+    replay = Replay("t", Logger("", Level.DEBUG, log), mends=mends)
+    replay.read([str(path) for path in paths])
+    return {
+        "segments": [state_of(segment) for segment in replay.segments],
+        "present": list(replay.present),
+        "due": list(zip(replay.due_numbers, replay.due_times, strict=True)),
+        "sizes": (replay.put_count, replay.put_size),
+        "next": (replay.next_number, replay.next_queue),
+        "queues": {index: (state.name, list(state.finished)) for index, state in replay.queues.items()},
+        "lost": list(replay.lost),
+    }
+
+
+def state_of(segment: Segment) -> tuple[object, ...]:
+    return (segment.path, segment.salt, segment.first, segment.end, segment.size, segment.count, segment.body_size)
+
+
+def without_index(path: Path) -> None:
+    """As gnsqd wrote it before there was an index."""
+    data = path.read_bytes()
+    salt = parse_first_line(data)
+    assert salt is not None
+    *_, (type, begin, end) = find_records(data, salt)
+    assert (type, end) == (CONTINUED, len(data))
+    old = Encoder(salt).record(CONTINUED)
+    path.write_bytes(data[: begin - len(old)] + old)
+
+
+def test_messages_of_a_copy_whose_sources_a_kill_left_count_once(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, SMALL)
+    channel(daemon)
+    for number in range(200):
+        daemon.topic.publish([b"message %d" % number], deferred=0 if number % 8 else MINUTE)
+        daemon.topic.commit()
+    while batch := daemon.take("c"):
+        for message in batch:
+            channel(daemon).finish(daemon.consumer("c"), message.id)
+    daemon.flush()
+    shutil.copytree(daemon.directory, tmp_path / "b")
+    journal = journal_of(daemon)
+    before = {Path(segment.path).name for segment in journal.segments.all}
+    while not journal.compact():
+        pass
+    daemon.kill()
+    copies = {Path(segment.path).name for segment in journal.segments.all}
+    assert copies < before
+    for name in before - copies:
+        shutil.copy(tmp_path / "b" / name, daemon.directory)
+    paths = sorted(daemon.directory.glob("t.journal.*"))
+    assert found(paths, mends=True) == found(paths, mends=False)
+    again = Daemon(daemon.directory, syncer, SMALL)
+    assert channel(again).deferred_count == 25
+    assert again.take_all("c") == Counter(b"message %d" % number for number in range(0, 200, 8))
+
+
+def test_index_that_a_kill_cut_off_is_no_damage(tmp_path: Path, syncer: Syncer) -> None:
+    paths = lay_out(tmp_path, syncer)
+    whole = found(paths, mends=True)
+    os.truncate(paths[1], paths[1].stat().st_size - 9)
+    daemon = Daemon(tmp_path, syncer, SMALL)
+    assert not errors(daemon)
+    assert daemon.take_all("c").total() == whole_count(whole)
+    assert " WARNING: " in daemon.around.log.getvalue()
+
+
+def test_what_is_also_in_a_later_segment_counts_there() -> None:
+    segment = Segment("", 1, 1)
+    segment.note_put(1, 200, 25, 0)
+    segment.body_size = 20_000
+    segment.cut(151)
+    assert (segment.count, segment.body_size) == (150, 15_000)
+
+
+@pytest.mark.parametrize("end", [250, 200, 150])
+def test_gap_at_the_end_of_a_segment_has_no_messages(end: int) -> None:
+    segment = Segment("", 1, 1)
+    segment.note_put(1, 100, 25, 0)
+    segment.note_put(200, 100, 5000, 0)
+    segment.cut(end)
+    _, present = Segment.indexed("", 0, 1, segment.index())
+    assert list(present) == [(1, 101), (200, 250)][: 2 if end > 200 else 1]
+
+
+@pytest.mark.parametrize("old", [(), (0,), (1, 3), (0, 1, 2)])
+def test_start_finds_what_reading_everything_finds(tmp_path: Path, syncer: Syncer, old: tuple[int, ...]) -> None:
+    paths = lay_out(tmp_path, syncer)
+    assert len(paths) > 4
+    whole = found(paths, mends=False)
+    assert whole["due"]
+    for position in old:
+        without_index(paths[position])
+    quick = found(paths, mends=True)
+    if old:
+        for result in (whole, quick):
+            result["segments"] = [state[:4] for state in result["segments"]]
+    assert quick == whole
+
+
+def test_start_reads_the_last_segment_and_the_ends_of_others(tmp_path: Path, syncer: Syncer) -> None:
+    paths = lay_out(tmp_path, syncer)
+    expected = Daemon(shutil.copytree(tmp_path, tmp_path / "whole"), syncer, SMALL).take_all("c")
+    damaged = bytearray(paths[1].read_bytes())
+    middle = len(damaged) // 4
+    damaged[middle : middle + 10] = bytes(10)
+    paths[1].write_bytes(damaged)
+    daemon = Daemon(tmp_path, syncer, SMALL)
+    assert not errors(daemon)
+    missing = expected - daemon.take_all("c")
+    assert sum(missing.values()) > 0
+    assert any("can't be read" in line and "lost" in line for line in errors(daemon)), "when they are needed"
+    assert sum((Counter(missing)).values()) <= 32
+
+
+@pytest.mark.parametrize("position", [-1, -2, -5, -30])
+def test_damaged_index_costs_a_longer_start_and_nothing_else(tmp_path: Path, syncer: Syncer, position: int) -> None:
+    paths = lay_out(tmp_path, syncer)
+    whole = found(paths, mends=True)
+    data = bytearray(paths[1].read_bytes())
+    data[position] ^= 1
+    paths[1].write_bytes(data)
+    again = found(paths, mends=True)
+    assert (again["present"], again["due"], again["queues"]) == (whole["present"], whole["due"], whole["queues"])
+    assert Daemon(tmp_path, syncer, SMALL).take_all("c").total() == whole_count(whole)
+
+
+def whole_count(state: dict[str, Any]) -> int:
+    numbers = {number for start, end in state["present"] for number in range(start, end)}
+    (finished,) = [spans for name, spans in state["queues"].values() if name == "t:c"]
+    return len(numbers - {number for start, end in finished for number in range(start, end)})
+
+
+def test_index_of_a_segment_that_could_not_be_marked_is_not_missed(tmp_path: Path, syncer: Syncer) -> None:
+    paths = lay_out(tmp_path, syncer)
+    whole = found(paths, mends=True)
+    data = paths[2].read_bytes()
+    salt = parse_first_line(data)
+    assert salt is not None
+    *_, (_, begin, _) = find_records(data, salt)
+    os.truncate(paths[2], begin - len(Encoder(salt).record(CONTINUED)))
+    assert found(paths, mends=True)["present"] == whole["present"]

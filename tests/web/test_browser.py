@@ -1,0 +1,281 @@
+"""The page in Chromium, as people use it: every view and action, by mouse and by keyboard, narrow and wide, with and
+without JavaScript, with hostile names and a node that hangs; no line on the console and no request to another host.
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.fake_nsqd import FakeServer, channel, client, node, topic
+from cli.nodes import at, create, publish, wait_for_depth
+from conftest import DaemonFactory, missing
+from daemons import DEADLINE, Daemon, eventually
+from interop.test_nsqadmin import BROWSERS
+from nsq_client import Client
+from peer_program import PeerProgram, start_nsqlookupd
+from web.test_views import HOSTILE
+from web.wsgi import WebProcess
+
+pytestmark = pytest.mark.peer
+
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+]  # fmt: skip
+
+Open = Callable[..., Any]
+Serve = Callable[..., WebProcess]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    path = next(
+        (found for name in (os.environ.get("GNSQD_BROWSER", ""), *BROWSERS) if (found := shutil.which(name))), ""
+    )
+    if not path:
+        missing(f"no browser on this machine: $GNSQD_BROWSER names none, and there is no {', '.join(BROWSERS)}")
+    if importlib.util.find_spec("playwright") is None:
+        missing("playwright is not installed (the extra `browser`)")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Serve the page with options, until the test has ended and its pages are closed."""
+    with ExitStack() as stack:
+        yield lambda *flags: stack.enter_context(WebProcess(tmp_path, *flags))
+
+
+@pytest.fixture
+def page(browser: Any, serve: Serve) -> Iterator[Open]:
+    """Open an address; whatever a page prints on the console, or loads from elsewhere, fails the test."""
+    contexts: list[Any] = []
+    complaints: list[str] = []
+
+    def open_page(url: str, width: int = 1400, scheme: str = "light", javascript: bool = True) -> Any:
+        context = browser.new_context(
+            viewport={"width": width, "height": 800}, color_scheme=scheme, java_script_enabled=javascript
+        )
+        contexts.append(context)
+        context.set_default_timeout(DEADLINE * 1000)
+        found = context.new_page()
+        host = "/".join(url.split("/")[:3])
+        found.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+        found.on("console", lambda message: complaints.append(f"console: {message.text}"))
+        found.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))
+        found.on("request", lambda one: complaints.extend([one.url] if not one.url.startswith(f"{host}/") else []))
+        found.goto(url)
+        return found
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def test_every_action_by_its_buttons(page: Open, serve: Serve, nsqd: Daemon) -> None:
+    it = page(serve(*at(nsqd)).url)
+    it.get_by_label("Create a topic").fill("orders")
+    it.get_by_role("button", name="Create on all nodes").click()
+    assert "created" in it.inner_text("main")
+    it.get_by_role("link", name="Back").click()
+    it.get_by_label("Create a channel").fill("mail")
+    it.get_by_role("button", name="Create", exact=True).click()
+    it.get_by_role("link", name="Back").click()
+    assert it.inner_text("h1") == "Channel mail"
+
+    it.get_by_role("button", name="Pause", exact=True).click()
+    assert nsqd.channel_stats("orders", "mail")["paused"] is True
+    it.get_by_role("link", name="Back").click()
+    it.get_by_role("button", name="Unpause").click()
+    assert nsqd.channel_stats("orders", "mail")["paused"] is False
+
+    it.get_by_role("link", name="Publish").click()
+    it.get_by_label("Topic").fill("orders")
+    it.get_by_label("Message").fill('{"first": 1}')
+    it.get_by_role("button", name="Publish").click()
+    assert "1 message published" in it.inner_text("main")
+    it.get_by_role("link", name="To the topic orders").click()
+    wait_for_depth(nsqd, "orders", "mail", 1)
+    it.get_by_role("link", name="mail").click()
+    it.get_by_role("link", name="Queued messages").click()
+    if "gnsqd" in " ".join(nsqd.command):
+        assert '"first": 1' in it.inner_text("pre")
+    else:
+        assert "only gnsqd supports peek" in it.inner_text("main")
+    it.get_by_role("link", name="mail").click()
+
+    for action, result in (("Empty…", "emptied"), ("Delete…", "deleted")):
+        it.get_by_role("button", name=action).click()
+        assert ("loses 1 message" if action == "Empty…" else "loses no messages") in it.inner_text("main")
+        it.get_by_role("button", name="Yes,").click()
+        assert result in it.inner_text("main")
+        it.get_by_role("link", name="Back").click()
+    it.get_by_role("button", name="Delete…").click()
+    it.get_by_role("button", name="Yes,").click()
+    assert nsqd.stats()["topics"] == []
+    it.get_by_role("link", name="Back").click()
+    it.get_by_text("No topics yet").wait_for()
+
+
+def test_numbers_rates_and_a_trend_are_live(page: Open, serve: Serve, gnsqd: Daemon) -> None:
+    create(gnsqd, "orders", "mail")
+    web = serve(*at(gnsqd))
+    it = page(web.url)
+    it.get_by_text("live", exact=True).wait_for()
+    it.evaluate("window.loaded = 'once'")
+    it.get_by_role("link", name="orders").focus()
+    publish(gnsqd, "orders", 7)
+    it.locator("td", has_text="7").first.wait_for()
+    it.locator(".trend polyline").wait_for()
+    assert it.evaluate("window.loaded") == "once"
+    assert it.evaluate("document.activeElement.textContent") == "orders"  # also after its element was replaced
+    with Client(gnsqd.tcp_address) as consumer:
+        consumer.identify(client_id="worker-7")
+        consumer.subscribe("orders", "mail")
+        it.goto(f"{web.url}/topics/orders/mail")
+        it.get_by_role("rowheader", name="worker-7").wait_for()
+    it.get_by_text("No consumers.").wait_for()
+    it.keyboard.press("p")
+    it.get_by_text("stopped", exact=True).wait_for()
+
+
+def test_views_by_keyboard_alone(page: Open, serve: Serve, gnsqd: Daemon) -> None:
+    create(gnsqd, "orders", "mail")
+    web = serve(*at(gnsqd))
+    it = page(web.url)
+    it.keyboard.press("Tab")
+    assert it.evaluate("document.activeElement.className") == "skip"
+    it.keyboard.press("Enter")
+    assert it.evaluate("document.activeElement.id") == "main"
+    it.keyboard.press("/")
+    it.keyboard.type("mail")  # no shortcuts while one types
+    it.keyboard.press("Enter")
+    it.wait_for_url("**/?find=mail")
+    for key, path in (("n", "/nodes"), ("l", "/lookup"), ("d", "/doctor"), ("g", "/")):
+        it.keyboard.press(key)
+        it.wait_for_url(f"{web.url}{path}")
+    link = it.get_by_role("link", name="orders", exact=True)
+    for _ in range(40):
+        it.keyboard.press("Tab")
+        if link.evaluate("element => element === document.activeElement"):
+            break
+    assert link.evaluate("element => getComputedStyle(element).outlineStyle") == "solid"  # one sees the focus
+    it.keyboard.press("Enter")
+    it.wait_for_url("**/topics/orders")
+
+
+@pytest.fixture
+def hostile(serve: Serve) -> Iterator[WebProcess]:
+    """A page of a node with hostile and with long names, of 300 topics, and of one that hangs."""
+    topics = [topic(f"{'long-' * 12}{number:03}", channel("c", depth=number)) for number in range(300)]
+    odd = topic(
+        HOSTILE, channel(HOSTILE, client(HOSTILE), client("w" * 64, user_agent=HOSTILE * 3), depth=10**12), depth=5
+    )
+    fake = FakeServer({"/stats": [node(odd, *topics)], "/ping": ["OK"]})
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        hanging = "{}:{}".format(*listener.getsockname())
+        flags = [f"--nsqd-http-address={one}" for one in (fake.address, hanging)]
+        yield serve(*flags, "--timeout=0.5")
+
+
+def test_hostile_names_long_lists_and_a_node_that_hangs_fit_every_width(page: Open, hostile: WebProcess) -> None:
+    for width, scheme in ((360, "dark"), (1600, "light")):
+        it = page(hostile.url, width, scheme)
+        odd = it.locator("tbody a").first.get_attribute("href")
+        for path in (
+            "/",
+            odd,
+            f"{odd}/{odd.rpartition('/')[2]}",
+            "/nodes",
+            "/publish",
+            f"/plan?action=delete&topic={odd.rpartition('/')[2]}",
+        ):
+            it.goto(f"{hostile.url}{path}")
+            assert it.evaluate("document.documentElement.scrollWidth <= innerWidth"), (path, width)
+            assert "alert(1)" in it.inner_text("body") or path in ("/nodes", "/publish")
+        it.goto(hostile.url)
+        assert "no complete answer within" in it.inner_text("main")
+        assert it.locator("tbody tr").count() == 100
+        it.get_by_role("link", name="Next").click()
+        it.get_by_text("Page 2 of 4").wait_for()
+
+
+def test_reading_and_confirming_work_without_javascript(page: Open, serve: Serve, gnsqd: Daemon) -> None:
+    create(gnsqd, "orders", "mail")
+    web = serve(*at(gnsqd))
+    it = page(web.url, javascript=False)
+    it.get_by_role("link", name="orders").click()
+    it.get_by_role("link", name="mail").click()
+    assert it.locator("h1").inner_text() == "Channel mail"
+    it.get_by_role("button", name="Delete…").click()
+    it.get_by_role("button", name="Yes,").click()
+    assert gnsqd.channel_stats("orders", "mail") == {}
+
+
+def test_every_field_has_a_label_and_every_table_headers(page: Open, serve: Serve, gnsqd: Daemon) -> None:
+    create(gnsqd, "orders", "mail")
+    web = serve(*at(gnsqd))
+    it = page(web.url)
+    for path in (
+        "/",
+        "/topics/orders",
+        "/topics/orders/mail",
+        "/nodes",
+        "/lookup",
+        "/publish",
+        "/peek?topic=orders",
+    ):
+        it.goto(f"{web.url}{path}")
+        assert it.evaluate(
+            "[...document.querySelectorAll('input:not([type=hidden]), select, textarea')]"
+            ".filter(field => !field.labels.length).map(field => field.name)"
+        ) == []  # fmt: skip
+        assert it.evaluate("document.querySelectorAll('h1').length") == 1
+        assert it.evaluate("document.querySelectorAll('td').length") == it.evaluate(
+            "document.querySelectorAll('tr:has(th[scope]) td').length"
+        )
+        assert it.evaluate("document.documentElement.lang") == "en"
+
+
+def test_log_in_and_tombstone(
+    page: Open, serve: Serve, gnsqd_factory: DaemonFactory, peer_binary: Callable[[str], Path], tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("0123456789abcdef\n")
+    with start_nsqlookupd(peer_binary("nsqlookupd"), tmp_path / "lookupd.log") as lookupd:
+        nsqd = gnsqd_factory("--broadcast-address=127.0.0.1", f"--lookupd-tcp-address={lookupd.address['TCP']}")
+        create(nsqd, "orders", "mail")
+        eventually(lambda: lookupd.ask("GET", "/lookup?topic=orders")[0] == 200)
+        flags = [
+            f"--lookupd-http-address={lookupd.address['HTTP']}",
+            f"--http-auth-token-file=full:{tmp_path / 'token'}",
+        ]
+        tombstone(page(f"{serve(*flags).url}/topics/orders"), nsqd, lookupd)
+
+
+def tombstone(it: Any, nsqd: Daemon, lookupd: PeerProgram) -> None:
+    it.get_by_label("Token").fill("0123456789abcdef")
+    it.get_by_role("button", name="Log in").click()
+    assert it.inner_text("h1") == "Topic orders"
+    it.get_by_label("and delete the topic there").check()
+    it.get_by_role("button", name="Tombstone…").click()
+    assert "loses no messages" in it.inner_text("main")
+    it.get_by_role("button", name="Yes,").click()
+    assert re.search(r"nsqlookupd\s+hidden", it.inner_text("main"))
+    assert nsqd.stats()["topics"] == []
+    assert lookupd.ask("GET", "/lookup?topic=orders")[1]["producers"] == []
+    it.get_by_role("button", name="Log out").click()
+    it.get_by_label("Token").wait_for()

@@ -1,0 +1,171 @@
+"""The JSON API answers as the real nsqadmin does, which is asked about the same cluster at the same time."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemons import Daemon, eventually
+from interop.test_nsqadmin import CREATE, PAGES, STEPS, Site, occupy, registrations, state
+from peer_program import PeerProgram, start_nsqlookupd
+from web.wsgi import App
+
+pytestmark = pytest.mark.peer
+
+FLAGS = ("--broadcast-address=127.0.0.1", "--e2e-processing-latency-percentile=0.5,0.99")
+
+Ask = Callable[..., tuple[int, Any]]
+
+
+def normal(status: int, answer: Any) -> tuple[int, Any]:
+    """Without what differs: the time between two requests, and the words of errors of other nodes."""
+    text = re.sub(r'"connected": \d+', '"connected": 0', json.dumps(answer))
+    found = json.loads(text)
+    message = found.get("message", "")
+    for prefix in ("UPSTREAM_ERROR: failed to query any nsqd:", "UPSTREAM_ERROR: failed to query any nsqlookupd:"):
+        if message.startswith(prefix):
+            found["message"] = prefix
+    if message.startswith("WARNING: "):
+        found["message"] = "WARNING: "
+    return status, found
+
+
+@pytest.fixture(params=["nsqlookupd", "nsqd-http-address"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def start(
+    kind: str, stack: ExitStack, peer_binary: Callable[[str], Path], tmp_path: Path, count: int
+) -> tuple[list[Site], App, Ask]:
+    """Real nsqds, our page for all of them, and the real nsqadmin for all of them."""
+    tmp_path.mkdir(exist_ok=True)
+    lookupd: PeerProgram | None = None
+    flags = [*FLAGS]
+    if kind == "nsqlookupd":
+        lookupd = stack.enter_context(start_nsqlookupd(peer_binary("nsqlookupd"), tmp_path / "lookupd"))
+        flags.append(f"--lookupd-tcp-address={lookupd.address['TCP']}")
+    nodes = [
+        stack.enter_context(Daemon([str(peer_binary("nsqd"))], tmp_path / f"nsqd-{number}", *flags))
+        for number in range(count)
+    ]
+    addresses = [f"127.0.0.1:{node.http_address[1]}" for node in nodes]
+    if lookupd is not None:
+        known = lookupd
+        eventually(lambda: len(known.ask("GET", "/nodes")[1]["producers"]) == count, "registered")
+        watched = [f"--lookupd-http-address={lookupd.address['HTTP']}"]
+        ours = App(lookupds=[lookupd.address["HTTP"]])
+    else:
+        watched = [f"--nsqd-http-address={address}" for address in addresses]
+        ours = App(addresses)
+    admin = PeerProgram(peer_binary("nsqadmin"), tmp_path / "admin", "--http-address=127.0.0.1:0", *watched)
+    stack.enter_context(admin)
+    return [Site(node, admin, lookupd) for node in nodes], ours, admin.ask
+
+
+def test_every_answer_is_the_same(
+    kind: str, stack: ExitStack, peer_binary: Callable[[str], Path], tmp_path: Path
+) -> None:
+    (site,), ours, real = start(kind, stack, peer_binary, tmp_path, 1)
+    empty = ("topics", "topics?inactive=true", "nodes", "nodes/NODE", "counter")
+    paths = [f"/api/{path.replace('NODE', site.node)}" for path in (*empty, *PAGES)]
+    for path in paths[: len(empty)]:
+        assert normal(*ours.api("GET", path)) == normal(*real("GET", path)), path
+    occupy(site, stack)
+    for path in paths:
+        theirs = normal(*real("GET", path))
+        assert normal(*ours.api("GET", path)) == theirs, path
+        # Also in the order of Go's fields.
+        assert json.dumps(normal(*ours.api("GET", path))[1]) == json.dumps(theirs[1])
+
+
+def test_sums_over_nodes_are_the_same(
+    kind: str, stack: ExitStack, peer_binary: Callable[[str], Path], tmp_path: Path
+) -> None:
+    sites, ours, real = start(kind, stack, peer_binary, tmp_path, 2)
+    for number, site in enumerate(sites):
+        for topic in ("t", *(["alone"] if number else [])):
+            for target in (f"topic/create?topic={topic}", f"channel/create?topic={topic}&channel=c"):
+                assert site.nsqd.http("POST", f"/{target}")[0] == 200
+            for _ in range(number + 2):
+                assert site.nsqd.http("POST", f"/pub?topic={topic}", b"x")[0] == 200
+    assert sites[0].nsqd.http("POST", "/channel/pause?topic=t&channel=c")[0] == 200
+    if (lookupd := sites[0].lookupd) is not None:
+        eventually(lambda: len(lookupd.ask("GET", "/lookup?topic=t")[1].get("producers", ())) == 2, "registered")
+        eventually(lambda: lookupd.ask("GET", "/lookup?topic=alone")[0] == 200, "registered")
+    names = [site.node for site in sites]
+
+    def ordered(answer: tuple[int, Any]) -> Any:
+        """Nodes of one host come in any order."""
+        status, found = normal(*answer)
+        for one in (found, *(found.get("channels") or ())):
+            if isinstance(one.get("nodes"), list):
+                one["nodes"].sort(key=lambda node: node.get("http_port") or node.get("node"))
+        return status, found
+
+    for path in ("topics", "topics/alone", "topics/t/c", "nodes", *(f"nodes/{name}" for name in names), "counter"):
+        assert ordered(ours.api("GET", f"/api/{path}")) == ordered(real("GET", f"/api/{path}")), path
+    sums = ours.api("GET", "/api/topics/t")[1]
+    theirs = real("GET", "/api/topics/t")[1]
+    for key in ("depth", "message_count", "paused", "node", "memory_depth", "backend_depth"):
+        assert sums[key] == theirs[key]
+    (channel,), (their_channel,) = sums["channels"], theirs["channels"]
+    for key in ("depth", "message_count", "paused", "node", "client_count"):
+        assert channel[key] == their_channel[key]
+
+
+@pytest.mark.parametrize("kind", ["nsqlookupd"], indirect=True)
+def test_every_action_does_the_same(
+    kind: str, peer_binary: Callable[[str], Path], tmp_path: Path, stack: ExitStack
+) -> None:
+    (mine,), ours, _ = start(kind, stack, peer_binary, tmp_path / "ours", 1)
+    (theirs,), _, real = start(kind, stack, peer_binary, tmp_path / "theirs", 1)
+    for site in (mine, theirs):
+        for target in ("topic/create?topic=t", "channel/create?topic=t&channel=c", "channel/create?topic=t&channel=d"):
+            assert site.nsqd.http("POST", f"/{target}")[0] == 200
+        assert site.nsqd.http("POST", "/pub?topic=t", b"x")[0] == 200
+        eventually(lambda site=site: registrations(site).get("channel:t:d"), "registered")  # type: ignore[misc]
+    steps = [("POST topics", body) for body in CREATE] + [("DELETE topics/t/e", {})]
+    for what, body in [*steps, *((what, body) for what, body, _ in STEPS)]:
+        method, _, path = what.partition(" ")
+        answers = []
+        for site, ask in ((mine, ours.api), (theirs, real)):
+            if method == "nsqd":
+                answers.append((site.nsqd.http("POST", path, b"x")[0], None))
+            else:
+                answers.append(normal(*ask(method, f"/api/{path.replace('NODE', site.node)}", **body)))
+        assert answers[0] == answers[1], what
+        eventually(lambda: state(mine.nsqd) == state(theirs.nsqd), f"the same after {what}")
+        eventually(lambda: registrations(mine) == registrations(theirs), f"the same registered after {what}")
+
+
+def test_what_is_wrong_is_refused_in_the_same_way(
+    kind: str, stack: ExitStack, peer_binary: Callable[[str], Path], tmp_path: Path
+) -> None:
+    _, ours, real = start(kind, stack, peer_binary, tmp_path, 1)
+    for method, path, body in [
+        ("POST", "/api/topics", {"topic": "$"}),
+        ("POST", "/api/topics", {"topic": "x", "channel": "$"}),
+        ("POST", "/api/topics/x", {"action": "nothing"}),
+        ("POST", "/api/topics/x/y", {"action": ""}),
+        ("DELETE", "/api/nodes/127.0.0.1:1", {"topic": "$"}),
+        ("DELETE", "/api/nodes/127.0.0.1:1", {}),
+        ("GET", "/api/nope", {}),
+        ("PUT", "/api/topics", {}),
+        ("GET", "/nope", {}),
+    ]:
+        theirs = real(method, path, **body)
+        found = ours.api(method, path, **body)
+        if (theirs[1] or {}).get("message") == "EOF":
+            theirs = theirs[0], {"message": "INVALID_BODY"}
+        assert found == theirs, (method, path)

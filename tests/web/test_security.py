@@ -1,0 +1,207 @@
+"""Who may read and who may change: names of the host, origins, tokens, read-only, and the headers of every response."""
+
+import http.client
+import re
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+from cli.fake_nsqd import FakeServer, node, topic
+from conftest import DaemonFactory
+from web.wsgi import HOST, OWN, App
+
+FORM = urlencode({"action": "create", "topic": "made"}).encode()
+JSON = b'{"action": "pause"}'
+FULL, READ = "0123456789abcdef-full", "0123456789abcdef-read"
+
+
+@pytest.fixture
+def fake() -> FakeServer:
+    return FakeServer(
+        {
+            "/stats": [node(topic("t"))],
+            "/topic/create": [{}],
+            "/topic/peek": [{"depth": 0, "backend_depth": 0, "messages": []}],
+        }
+    )
+
+
+@pytest.fixture
+def app(fake: FakeServer) -> App:
+    return App([fake.address])
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> list[str]:
+    """The sources of a token for each role."""
+    for name, token in (("full", FULL), ("read", READ)):
+        (tmp_path / name).write_text(f"{token}\n")
+    return [f"full:{tmp_path / 'full'}", f"read:{tmp_path / 'read'}"]
+
+
+def test_every_response_forbids_scripts_of_others_and_frames(app: App) -> None:
+    for target in ("/", "/topics/t", "/nope", "/api/topics", "/static/page.js", "/ping", "/topics/none"):
+        answer = app.get(target)
+        policy = answer.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'self';" in policy
+        assert "style-src 'self';" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["X-Frame-Options"] == "DENY"
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["Referrer-Policy"] == "same-origin"
+        assert not re.search(
+            r"(?i)<script(?![^>]* src=)|\son\w+=|style=|javascript:", answer.text.partition("<main")[0]
+        )
+
+
+@pytest.mark.parametrize(
+    "host, status",
+    [
+        ("localhost:4171", 200), ("127.0.0.1", 200), ("127.8.8.8:1", 200), ("[::1]:4171", 200), ("LOCALHOST.", 200),
+        ("evil.example:4171", 403), ("127.0.0.1.evil.example", 403), ("", 403), ("[", 403), ("10.0.0.1", 403),
+    ],
+)  # fmt: skip
+def test_other_names_of_this_host_are_refused_on_loopback(app: App, host: str, status: int) -> None:
+    assert app.get("/topics/t", Host=host).status == status
+    assert app.get("/api/nodes", Host=host).status == (status if status == 403 else 502)  # the fake has no /info
+
+
+def test_any_name_is_good_on_other_addresses(fake: FakeServer) -> None:
+    assert App([fake.address], loopback=False).get("/", Host="nsq.example").status == 200
+
+
+SAME, OTHER = f"http://{HOST}", "http://evil.example"
+
+
+@pytest.mark.parametrize(
+    "headers, form, api",
+    [
+        ({"Origin": SAME}, True, True),
+        ({"Sec-Fetch-Site": "same-origin"}, True, True),
+        ({}, False, True),  # no browser, as curl
+        ({"Origin": OTHER}, False, False),
+        ({"Origin": "null"}, False, False),
+        ({"Origin": f"{SAME}.evil.example"}, False, False),
+        ({"Origin": "http://localhost:4172"}, False, False),
+        ({"Sec-Fetch-Site": "cross-site", "Origin": SAME}, False, False),
+        ({"Sec-Fetch-Site": "same-site", "Origin": SAME}, False, False),
+        ({"Sec-Fetch-Site": "none"}, False, False),
+    ],
+)
+def test_changes_come_from_the_page_or_from_no_browser(
+    fake: FakeServer, app: App, headers: dict[str, str], form: bool, api: bool
+) -> None:
+    answer = app.ask("POST", "/act", FORM, **headers)
+    assert answer.status == (303 if form else 403), answer.text
+    for method, path in (("DELETE", "/api/topics/t"), ("POST", "/publish"), ("POST", "/api/topics")):
+        status = app.ask(method, path, JSON, **headers).status
+        assert (status == 403) is not (api if "api" in path else form)
+
+
+def test_read_only_refuses_every_change(fake: FakeServer) -> None:
+    app = App([fake.address], read_only=True)
+    for method, path in (
+        ("POST", "/act"), ("POST", "/publish"), ("POST", "/api/topics"), ("POST", "/api/topics/t"),
+        ("POST", "/api/topics/t/c"), ("DELETE", "/api/topics/t"), ("DELETE", "/api/topics/t/c"),
+        ("DELETE", "/api/nodes/a:1"),
+    ):  # fmt: skip
+        assert app.ask(method, path, FORM, **OWN).status == 403, path
+    page = app.get("/topics/t").text
+    assert "read-only" in page
+    assert 'method="post"' not in page
+    assert "/plan" not in page
+    assert app.get("/plan?action=delete&topic=t").status == 200  # which shows what would be lost
+    assert 'method="post"' not in app.get("/plan?action=delete&topic=t").text
+
+
+def test_a_token_of_its_role_is_needed(fake: FakeServer, tokens: list[str]) -> None:
+    app = App([fake.address], token_files=tokens)
+    assert app.get("/topics/t").headers["Location"] == "/login?next=%2Ftopics%2Ft"
+    assert app.get("/api/topics").status == 401
+    assert app.get("/api/topics").headers["WWW-Authenticate"].startswith("Bearer")
+    assert app.get("/ping").status == 200
+    assert app.get("/static/page.css").status == 200
+    for token, status in ((FULL, 303), (READ, 403), ("0123456789abcdef-none", 401)):
+        assert app.ask("POST", "/act", FORM, Authorization=f"Bearer {token}", **OWN).status == status
+    assert app.get("/api/topics", Authorization=f"Bearer {READ}").status == 200
+    assert app.ask("DELETE", "/api/topics/t", Authorization=f"Bearer {READ}").status == 403
+    # Messages need the full role, as gnsqd's own peek.
+    assert app.get("/peek?topic=t", Authorization=f"Bearer {READ}").status == 403
+    assert "/peek" not in app.get("/topics/t", Authorization=f"Bearer {READ}").text
+    assert app.get("/peek?topic=t", Authorization=f"Bearer {FULL}").status == 200
+    # A reader sees no buttons.
+    assert "/plan" not in app.get("/topics/t", Authorization=f"Bearer {READ}").text
+    assert "/plan" in app.get("/topics/t", Authorization=f"Bearer {FULL}").text
+
+
+def test_log_in_and_out_by_forms(fake: FakeServer, tokens: list[str]) -> None:
+    app = App([fake.address], token_files=tokens)
+    assert app.ask("POST", "/login", urlencode({"token": "wrong"}).encode(), **OWN).status == 403
+    form = urlencode({"token": FULL, "next": "/topics/t?sort=depth"}).encode()
+    assert app.ask("POST", "/login", form, Origin=OTHER).status == 403
+    answer = app.ask("POST", "/login", form, **OWN)
+    assert answer.headers["Location"] == "/topics/t?sort=depth"
+    cookie = answer.headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert FULL not in cookie
+    session = {"Cookie": f"other=1; {cookie.partition(';')[0]}"}
+    assert app.get("/topics/t", **session).status == 200
+    assert app.ask("POST", "/act", FORM, **session, **OWN).status == 303
+    assert app.ask("POST", "/act", FORM, **session, Origin=OTHER).status == 403
+    assert app.ask("POST", "/logout", **session, **OWN).status == 303
+    assert app.get("/topics/t", **session).status == 303
+
+
+@pytest.mark.parametrize("to", ["//evil.example", "/\\evil.example", "https://evil.example", "/a\r\nX: y", ""])
+def test_log_in_leads_to_pages_of_this_site_only(fake: FakeServer, tokens: list[str], to: str) -> None:
+    app = App([fake.address], token_files=tokens)
+    answer = app.ask("POST", "/login", urlencode({"token": FULL, "next": to}).encode(), **OWN)
+    assert answer.headers["Location"] == "/"
+
+
+def test_a_token_that_is_taken_away_ends_its_sessions(
+    fake: FakeServer, tokens: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnsqd.web.http_auth.CHECK_SECONDS", 0.0)
+    app = App([fake.address], token_files=tokens)
+    answer = app.ask("POST", "/login", urlencode({"token": FULL}).encode(), **OWN)
+    session = {"Cookie": answer.headers["Set-Cookie"].partition(";")[0]}
+    assert app.get("/", **session).status == 200
+    (tmp_path / "full").write_text("another-0123456789abcdef\n")
+    assert app.get("/", **session).status == 303
+
+
+def test_large_bodies_are_refused(app: App) -> None:
+    assert app.ask("POST", "/publish", b"x" * (4 * 1024 * 1024 + 1), **OWN).status == 413
+
+
+def test_the_audit_line_of_a_change_has_no_line_ends(app: App) -> None:
+    form = urlencode({"action": "create\r\nINFO: forged", "topic": "t"}).encode()
+    app.ask("POST", "/act", form, **OWN)
+    assert not re.search(r"(?m)^INFO: forged", app.log.getvalue())
+
+
+def test_the_daemon_guards_its_page_with_its_tokens(gnsqd_factory: DaemonFactory, tokens: list[str]) -> None:
+    daemon = gnsqd_factory(
+        "--admin-http-address=127.0.0.1:0", *(f"--http-auth-token-file={source}" for source in tokens)
+    )
+    found = re.search(r"ADMIN: listening on (\S+)", daemon.log())
+    assert found
+
+    def ask(method: str, path: str, token: str = "", body: str = "") -> tuple[int, str]:
+        connection = http.client.HTTPConnection(found[1], timeout=30)
+        try:
+            connection.request(method, path, body, {"Authorization": f"Bearer {token}"} if token else {})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    assert ask("GET", "/api/topics")[0] == 401
+    assert ask("POST", "/api/topics", READ, '{"topic": "t"}')[0] == 403
+    assert ask("POST", "/api/topics", FULL, '{"topic": "t"}') == (200, '{"message": ""}')
+    assert ask("GET", "/api/topics", READ) == (200, '{"topics": ["t"], "message": ""}')

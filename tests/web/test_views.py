@@ -1,0 +1,203 @@
+"""The pages without a browser: what they show, of hostile nodes too, and of nodes that hang or are gone."""
+
+import re
+import socket
+import time
+from collections.abc import Iterator
+from html import unescape
+from urllib.parse import quote
+
+import pytest
+
+from cli.fake_nsqd import FakeServer, channel, client, node, topic
+from daemons import Daemon, eventually
+from web.wsgi import App
+
+HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)> \u202e\x00{{7*7}}'
+VIEWS = ["/", "/topics", "/nodes", "/lookup", "/doctor", "/publish"]
+
+
+def test_every_view_of_a_node(gnsqd: Daemon) -> None:
+    for target in ("topic/create?topic=orders", "channel/create?topic=orders&channel=mail"):
+        assert gnsqd.http("POST", f"/{target}")[0] == 200
+    assert gnsqd.http("POST", "/pub?topic=orders", b'{"a": "<b>"}')[0] == 200
+    eventually(lambda: gnsqd.channel_stats("orders", "mail")["depth"] == 1)
+    address = "{}:{}".format(*gnsqd.http_address)
+    app = App([address])
+    assert "orders 0 1 0 0 1 1 0 no consumers" in app.page("/")
+    assert "mail" in app.page("/topics/orders")
+    assert "queued 1" in app.page("/topics/orders/mail")
+    assert address in app.page("/nodes")
+    assert "gnsqd" in app.page("/nodes")
+    assert "mail" in app.page(f"/nodes/{address}")
+    assert "No nsqlookupd" in app.page("/lookup")
+    assert "channel orders/mail: 1 message and no consumer" in app.page("/doctor")
+    assert "channel orders/mail: 1 message and no consumer" in app.page("/")
+    peeked = app.page("/peek?topic=orders&channel=mail")
+    assert '"a": "<b>"' in peeked
+    assert "Nothing is consumed" in peeked
+    assert "7b 22 61 22" in app.page("/peek?topic=orders&channel=mail&hex=yes")
+    assert address in app.page("/publish?topic=orders")
+    assert app.log.getvalue() == ""
+
+
+def test_rates_and_a_trend_come_with_the_second_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("monitor._LEAST", "site.FRESH", "monitor.INTERVAL"):
+        monkeypatch.setattr(f"nsqadmin_web.{name}", 0.0)
+    counts = iter(range(0, 100_000, 10))
+    fake = FakeServer({"/stats": [lambda: node(topic("t", message_count=next(counts)))]})
+    app = App([fake.address])
+    assert "Rates need a second snapshot" in app.page("/")
+    assert "Rates need" not in app.page("/")
+    app.page("/")
+    assert "<polyline" in app.get("/topics/t").text
+    assert re.search(r"messages per second now, at most \d", app.get("/").text)
+
+
+def test_names_of_a_hostile_node_are_text_everywhere() -> None:
+    odd = topic(HOSTILE, channel(HOSTILE, client(HOSTILE), client("\ud800", user_agent=HOSTILE), depth=5), depth=3)
+    fake = FakeServer(
+        {
+            "/stats": [node(odd, topic(".."), version=HOSTILE, health=HOSTILE)],
+            "/channel/peek": [
+                {"depth": 1, "backend_depth": 0, "messages": [
+                    {"id": HOSTILE, "timestamp": 1, "attempts": 1, "on_disk": False, "size": 9, "body": HOSTILE}
+                ]}
+            ],
+            "/ping": [HOSTILE],
+        }
+    )  # fmt: skip
+    app = App([fake.address], timeout=2.0)
+    name = quote(HOSTILE, safe="")
+    views = [
+        *VIEWS,
+        f"/topics/{name}",
+        f"/topics/{name}/{name}",
+        f"/nodes/{fake.address}",
+        f"/peek?topic={name}&channel={name}",
+        f"/publish?topic={name}",
+        f"/plan?action=delete&topic={name}",
+        f"/plan?action=empty&topic={name}&channel={name}",
+        f"/?find={name}&sort={name}&page=-1",
+        f"/topics/{name}x",
+        f"/nodes/{name}",
+        f"/login?next={name}",
+        f"/done/{name}",
+        f"/{name}",
+    ]
+    for view in views:
+        text = app.get(view).text
+        for markup in ("<script>", "<img", "onerror=alert(2)>", "\x00", "\u202e"):
+            assert markup not in text, (view, markup)
+        assert "alert(1)" not in text or "{{7*7}}" in text or view.endswith(name), view
+    found = unescape(app.get("/").text)
+    links = set(re.findall(r'href="(/topics/%22[^"]*)"', found))
+    assert links
+    assert {app.get(link).status for link in links} == {200}
+    assert "Traceback" not in app.log.getvalue()
+
+
+def test_topics_named_like_directories_can_be_reached() -> None:
+    fake = FakeServer({"/stats": [node(topic("..", channel("."), depth=3), topic(".", channel("c")))]})
+    app = App([fake.address])
+    for shown, expected in (("/", "Topic .."), ("/topics?topic=..", "Channel . ")):
+        links = [unescape(link) for link in re.findall(r'href="(/topics\?[^"]*)"', app.get(shown).text)]
+        assert any(expected.strip() in app.page(link) for link in links), (shown, links)
+
+
+def test_no_address_of_another_host_is_loaded(gnsqd: Daemon) -> None:
+    app = App(["{}:{}".format(*gnsqd.http_address)])
+    texts = [app.get(view).text for view in VIEWS]
+    loaded = [match for text in texts for match in re.findall(r'(?:src|href|action)="([^"]*)"', text)]
+    assert loaded
+    assert all(address.startswith(("/", "#")) and not address.startswith("//") for address in loaded)
+    for name in ("page.css", "page.js"):
+        assert not re.search(r"//\w|url\(|@import|import\(", app.get(f"/static/{name}").text)
+
+
+def test_five_hundred_topics_are_shown_in_pages_and_found() -> None:
+    names = [f"topic-{number:03}" for number in range(500)]
+    fake = FakeServer({"/stats": [node(*(topic(name, depth=number) for number, name in enumerate(names)))]})
+    app = App([fake.address])
+    found = re.findall(r'href="/topics/(topic-\d+)"', app.get("/").text)
+    assert found == names[:100]
+    assert re.findall(r'href="/topics/(topic-\d+)"', app.get("/?page=5").text) == names[400:]
+    assert re.findall(r'href="/topics/(topic-\d+)"', app.get("/?page=99999").text) == names[400:]
+    assert re.findall(r'href="/topics/(topic-\d+)"', app.get("/?sort=depth").text)[:2] == ["topic-499", "topic-498"]
+    assert re.findall(r'href="/topics/(topic-\d+)"', app.get("/?find=C-49").text) == names[490:]
+    assert 'rel="next"' in app.get("/?find=topic&page=1").text
+    assert "No topic matches" in app.page("/?find=nothing")
+
+
+@pytest.fixture
+def hanging() -> Iterator[str]:
+    """The address of a node that accepts and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield "{}:{}".format(*listener.getsockname())
+
+
+def test_a_node_that_hangs_delays_the_pages_once_and_is_shown(hanging: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nsqadmin_web.monitor._QUICK", 0.1)
+    fake = FakeServer({"/stats": [node(topic("t"))]})
+    app = App([fake.address, hanging], timeout=3.0)
+    for view in ("/", "/topics/t", "/nodes", f"/nodes/{hanging}", "/publish"):
+        page = app.page(view)
+        assert "no complete answer within" in page or view == "/publish"
+    assert "nodes 1/2" in app.page("/")
+    app.app._site.monitor.changed()
+    started = time.monotonic()
+    app.page("/topics/t")
+    assert time.monotonic() - started < 3.0  # less than the time-out of a node that is asked for the first time
+
+
+def test_a_node_that_is_gone_is_shown(gnsqd: Daemon) -> None:
+    address = "{}:{}".format(*gnsqd.http_address)
+    app = App([address])
+    gnsqd.terminate()
+    assert "connection refused" in app.page("/")
+    assert "connection refused" in app.page(f"/nodes/{address}")
+    assert app.get("/topics/t").status == 404
+    assert "no node that answered has the topic t" in app.get("/topics/t").shown
+
+
+def test_nsqlookupds_that_do_not_answer_are_an_error(hanging: str) -> None:
+    app = App(lookupds=["127.0.0.1:1"])
+    answer = app.get("/")
+    assert answer.status == 502
+    assert "nsqlookupd at 127.0.0.1:1: connection refused" in answer.shown
+    assert "connection refused" in app.page("/lookup")
+
+
+@pytest.mark.parametrize(
+    "target, status",
+    [
+        ("/topics/none", 404), ("/topics/t/none", 404), ("/nodes/none:1", 404), ("/nope", 404), ("/a/b/c/d", 404),
+        ("/done/none", 404), ("/static/none.css", 404), ("/static/..%2Fapp.py", 404), ("/static/%2e%2e", 404),
+        ("/peek", 400), ("/peek?topic=t&count=0", 400), ("/peek?topic=t&count=1e9", 400), ("/live?at=/nope", 404),
+        ("/plan", 400), ("/plan?action=explode&topic=t", 400), ("/plan?action=create&topic=a%20b", 400),
+        ("/plan?action=delete&topic=none", 404), ("/live?at=/peek", 404), ("/plan?action=tombstone&topic=t", 400),
+    ],
+)  # fmt: skip
+def test_what_is_not_there_is_an_error(target: str, status: int) -> None:
+    app = App([FakeServer({"/stats": [node(topic("t"))]}).address])
+    assert app.get(target).status == status
+    assert app.log.getvalue() == ""
+
+
+def test_texts_have_contrast() -> None:
+    """Every colour of text against every background is at least 4.5 to 1 (WCAG 2.2, 1.4.3), light and dark."""
+    css = App().get("/static/page.css").text
+    for scheme in re.findall(r":root \{(.*?)\}", css, re.DOTALL):
+        colours = dict(re.findall(r"--(\w+): (#\w+);", scheme))
+        for text in ("text", "faint", "link", "good", "note", "bad"):
+            for ground in ("back", "raised"):
+                dark, light = sorted((_luminance(colours[text]), _luminance(colours[ground])))
+                assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground, scheme)
+
+
+def _luminance(colour: str) -> float:
+    digits = colour.removeprefix("#")
+    digits = "".join(digit * 2 for digit in digits) if len(digits) == 3 else digits
+    parts = [int(digits[index : index + 2], 16) / 255 for index in (0, 2, 4)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -1,0 +1,164 @@
+"""The page's application in this process, asked without a server; and the same as a process."""
+
+import http.client
+import io
+import json
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlencode
+
+import preloaded
+from daemons import DEADLINE, eventually
+from gnsqd.log import Level, Logger
+from nsqadmin_cli.context import ClusterSettings, Commands, Context
+from nsqadmin_web.app import Application
+from nsqadmin_web.security import Security
+
+HOST = "localhost:4171"
+OWN = {"Origin": f"http://{HOST}"}  # what a browser sends with a form of the page
+
+WEB = [sys.executable, "-P", "-m", "nsqadmin_cli", "web"]
+
+
+class Answer:
+    """Status, headers and body of a response."""
+
+    def __init__(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
+        self.status = status
+        self.headers = dict(headers)
+        self.body = body
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+    @property
+    def shown(self) -> str:
+        """The text of a page."""
+        return shown(self.text)
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class _Text(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[str] = []
+
+    def handle_data(self, data: str) -> None:
+        self.parts.append(data)
+
+
+def shown(markup: str) -> str:
+    """The text of some HTML, with single blanks."""
+    parser = _Text()
+    parser.feed(markup)
+    return " ".join(" ".join(parser.parts).split())
+
+
+class App:
+    """The application for some nodes and nsqlookupds."""
+
+    def __init__(
+        self,
+        nodes: Sequence[str] = (),
+        lookupds: Sequence[str] = (),
+        *,
+        timeout: float = 5.0,
+        token_files: Sequence[str] = (),
+        read_only: bool = False,
+        loopback: bool = True,
+    ) -> None:
+        settings = ClusterSettings(Context(tuple(nodes), tuple(lookupds), timeout))
+        self.log = io.StringIO()
+        log = Logger("", Level.INFO, self.log)
+        security = Security(token_files, log, loopback=loopback, read_only=read_only)
+        self.app = Application(settings.cluster(), Commands(settings), security, log)
+
+    def ask(self, method: str, target: str, body: bytes = b"", /, **headers: str) -> Answer:
+        """`headers` have an underscore for each hyphen."""
+        told: list[Any] = []
+        path, _, query = target.partition("?")
+        environ: dict[str, Any] = {
+            "REQUEST_METHOD": method,
+            "PATH_INFO": path,
+            "QUERY_STRING": query,
+            "REQUEST_URI": target,
+            "HTTP_HOST": HOST,
+            "CONTENT_LENGTH": str(len(body)),
+            "REMOTE_ADDR": "127.0.0.1",
+            "wsgi.input": io.BytesIO(body),
+        }
+        environ |= {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in headers.items()}
+        result = self.app(environ, lambda status, headers: told.extend((status, headers)))
+        try:
+            return Answer(int(told[0].split()[0]), told[1], b"".join(result))
+        finally:
+            getattr(result, "close", lambda: None)()
+
+    def get(self, target: str, **headers: str) -> Answer:
+        return self.ask("GET", target, **headers)
+
+    def page(self, target: str) -> str:
+        """The text of a page that must be there."""
+        answer = self.get(target)
+        assert answer.status == 200, (target, answer.status, answer.text)
+        return answer.shown
+
+    def post(self, target: str, headers: dict[str, str] = OWN, /, **fields: str) -> Answer:
+        """Send a form as a browser does, and follow the redirection."""
+        answer = self.ask("POST", target, urlencode(fields).encode(), **headers)
+        return self.get(answer.headers["Location"]) if answer.status == 303 else answer
+
+    def api(self, method: str, path: str, **body: str) -> tuple[int, Any]:
+        """As peer_program.Server.ask."""
+        answer = self.ask(method, path, json.dumps(body).encode() if body else b"")
+        return answer.status, answer.json()
+
+
+class WebProcess:
+    """`gnsqadmin web` on a free port; `with` ends it."""
+
+    def __init__(self, directory: Path, *flags: str) -> None:
+        self._log = directory / "web.log"
+        flags = ("--http-address=127.0.0.1:0", *flags)
+        assert preloaded.can_start(WEB[:-1])
+        with self._log.open("wb") as log, open("/dev/null", "rb") as nothing:
+            self.process = preloaded.start(WEB[:-1], ["web", *flags], stdin=nothing, stdout=log, stderr=log)
+        line = re.compile(r"the page is at http://(\S+)$", re.MULTILINE)
+        found = eventually(lambda: self.process.poll() is not None or line.search(self.log()))
+        assert isinstance(found, re.Match), self.log()
+        self.address = found[1]
+        self.url = f"http://{self.address}"
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def get(self, path: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection(self.address, timeout=DEADLINE)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+        finally:
+            connection.close()
+
+    def end(self) -> int:
+        self.process.terminate()
+        return self.process.wait(DEADLINE)
+
+    def __enter__(self) -> "WebProcess":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.end()
+        assert "Traceback" not in self.log(), self.log()
