@@ -1,7 +1,5 @@
-"""NSQ pipelines on Spark: archive topics to Parquet, replay them, roll them up, and look into backlogs and spools.
+"""NSQ pipelines on Spark: archive topics to tables, replay and aggregate them, and inspect backlogs and spools.
 
-The command is `gnsq-pipeline` (`cli`, `commands/`). What it does with data are functions from DataFrame to DataFrame
-(`archive_layout`, `replay`, `rollup`, `json_bodies`, `backlog`), for use in pipelines of one's own; the rest is how an
-archive holds together (`archive`, `file_log`, `files`, `compaction`) and how a run shows itself (`running`, `progress`,
-`display`, `metrics`).
+The command is `gnsq-pipeline` (`cli`, `commands/`). The functions of `archive`, `replay`, `rollup`, `json_bodies` and
+`backlog` take and return DataFrames, for use in other programs; the other modules run and report queries.
 """

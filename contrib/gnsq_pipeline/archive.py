@@ -1,124 +1,202 @@
-"""Archives: how a batch of messages becomes part of one exactly once, and how it is read.
+"""Archives: tables of messages that Spark's own streaming sinks write, and how they are checked and read.
 
-A batch is written to a staging directory, its files are moved to their partitions, and then one new version of the log
-makes them part of the archive (see `file_log`), unless the batch is there already. So wherever that is cut off, Spark
-can run the batch again, even while an old driver, taken for dead, is still at it: each has a directory and file names
-of its own. What is left over is in no version, and swept up later. Readers that follow the log (all of Spark's) see a
-batch whole or not at all.
+Parquet is written by Spark's file sink. Its log `_spark_metadata` lists the files of each batch; Spark reads only these
+files, and skips a batch that is in the log. The log knows batches only by their number, so one archive belongs to one
+checkpoint: a query with another one would lose the batches whose numbers are in the log. The checkpoint is therefore in
+the archive's directory, where Spark finds out if two queries use it. Delta Lake and Iceberg have transactions that name
+the query, and take several writers.
 """
 
-import uuid
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import contextlib
+import fcntl
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
-from gnsq_pipeline.archive_layout import PARTITION_COLUMNS, SCHEMA, to_archive
-from gnsq_pipeline.errors import NotFound, PipelineError
-from gnsq_pipeline.file_log import Entry, FileLog, Version
-from gnsq_pipeline.files import Files, files_at
+from gnsq_pipeline.errors import NotFound, PipelineError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-STAGING = "_staging"
+SCHEMA = (
+    "value BINARY, channel STRING, nsqd STRING, message_id STRING, timestamp TIMESTAMP, timestamp_ns LONG,"
+    " attempts INT, archived_at TIMESTAMP, topic STRING, date DATE"
+)
+COLUMNS = [column.split()[0] for column in SCHEMA.split(", ")]
+PARTITION_COLUMNS = ("topic", "date")
+FORMATS = ("parquet", "delta", "iceberg")
+NS_PER_DAY = 86_400_000_000_000
+CHECKPOINT = "_checkpoint"
+_LOG = "_spark_metadata"
+_IGNORED = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
 
 
-class ArchiveSink:
-    """Writes batches of one stream into the archive; `write_batch` is made for `foreachBatch`.
+def to_archive(messages: "DataFrame") -> "DataFrame":
+    """Rows of the source as rows of an archive: with `archived_at`, the start of the batch, unless it is there, and
+    `date`, the day of `timestamp_ns` in UTC whatever the session's time zone is."""
+    from pyspark.sql import functions as sf
 
-    `after_batch` is called after each, with the archive in order: the place for a compaction.
-    """
+    if "archived_at" not in messages.columns:
+        messages = messages.withColumn("archived_at", sf.current_timestamp())
+    day = f"(timestamp_ns - pmod(timestamp_ns, {NS_PER_DAY}L)) div {NS_PER_DAY}L"
+    return messages.withColumn("date", sf.expr(f"date_from_unix_date(cast({day} as int))")).select(*COLUMNS)
 
-    def __init__(self, files: Files, after_batch: Callable[[], None] | None = None) -> None:
-        self._files = files
-        self._log = FileLog(files)
-        self._after_batch = after_batch
 
-    def write_batch(self, messages: "DataFrame", batch: int) -> None:
-        """Archive the rows of the source in `messages` as batch `batch` of the streaming query that calls."""
-        stream = messages.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        self.write(messages, stream or "batch", batch)
-        if self._after_batch is not None:
-            self._after_batch()
+def start(
+    writer: "DataStreamWriter", table: str, table_format: str, checkpoint: str, partitions: tuple[str, ...] = ()
+) -> "StreamingQuery":
+    """Start a query that appends to `table`: a directory or, of Iceberg, a table of a catalog, created if needed."""
+    writer = writer.format(table_format).outputMode("append").option("checkpointLocation", checkpoint)
+    if partitions:
+        writer = writer.partitionBy(*partitions)
+    if table_format == "iceberg":
+        return writer.option("fanout-enabled", "true").toTable(table)  # else Iceberg demands sorted rows
+    return writer.start(table)
 
-    def write(self, messages: "DataFrame", stream: str, batch: int) -> Version:
-        """Archive `messages` as batch `batch` of `stream`, unless it is there; the archive as it is then."""
-        latest = self._log.latest()
-        if latest.last_batch(stream) >= batch:
-            return latest
-        name = unique_name(f"{stream[:8]}-{batch:08d}")
-        staging = f"{STAGING}/{name}"
+
+def read_archive(spark: "SparkSession", table: str, table_format: str = "parquet") -> "DataFrame":
+    """The rows of an archive, or of any other table with a column `value`; NotFound if there is nothing to read."""
+    from pyspark.errors import AnalysisException
+
+    log = None
+    if table_format != "iceberg":
+        log = FileLog(spark, table)
+        log.check_format(table_format)
+    if log is not None and table_format == "parquet":
+        if not log.exists():
+            raise NotFound(f"{table}: no such directory")
+        if log.latest < 0 and not log.has_files():
+            raise NotFound(f"{table}: no archive and no Parquet files there")
+        log.check_place()
+    try:
+        if table_format == "iceberg":
+            frame = spark.read.table(table)
+        elif log is not None and log.is_archive():  # else topics that are numbers become numbers
+            frame = spark.read.schema(SCHEMA + (", hour INT" if log.is_old else "")).parquet(table)
+        else:
+            frame = spark.read.format(table_format).load(table)
+    except AnalysisException as error:
+        if error.getCondition() in ("TABLE_OR_VIEW_NOT_FOUND", "PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND"):
+            raise NotFound(f"{table}: no such {table_format} table") from None
+        raise
+    if "value" not in frame.columns:
+        raise PipelineError(f"{table}: no column 'value' among {', '.join(frame.columns)}")
+    return frame
+
+
+class FileLog:
+    """The log of Spark's file sink in `directory`: `latest`, the last batch, or -1, and `entry`, one of its entries."""
+
+    def __init__(self, spark: "SparkSession", directory: str) -> None:
+        jvm: Any = spark._jvm
+        self._path = jvm.org.apache.hadoop.fs.Path
+        root = self._path(directory)
+        self._system = root.getFileSystem(spark._jsc.hadoopConfiguration())
+        self._root = self._system.makeQualified(root)
+        self._directory = directory
+        self._ignored = spark.conf.get(_IGNORED) == "true"
+        self.latest = -1
+        self.entry: dict[str, Any] | None = None
+        for number, name in sorted(self._numbers(_LOG).items(), reverse=True):
+            self.latest = max(self.latest, number)
+            if entry := self._first_entry(name):  # a batch without rows has none
+                self.entry = entry
+                break
+
+    def _names(self, path: str) -> list[str]:
+        target = self._path(self._root, path) if path else self._root
+        if not self._system.exists(target):
+            return []
+        return [status.getPath().getName() for status in self._system.listStatus(target)]
+
+    def _numbers(self, path: str) -> dict[int, str]:
+        """The files of a log of Spark by their batches."""
+        names = self._names(path)
+        return {int(name.split(".")[0]): name for name in names if name.removesuffix(".compact").isdigit()}
+
+    def _first_entry(self, name: str) -> dict[str, Any] | None:
+        stream = self._system.open(self._path(self._root, f"{_LOG}/{name}"))
         try:
-            to_archive(messages).write.partitionBy(*PARTITION_COLUMNS).parquet(self._files.location(staging))
-            entries = self.place(staging, name, {stream: batch})
+            lines = bytes(stream.readNBytes(1 << 16)).decode(errors="replace").split("\n")[1:2]
         finally:
-            self._files.remove(staging)
+            stream.close()
+        try:
+            entry = json.loads(lines[0]) if lines and lines[0] else None
+        except ValueError as error:
+            raise PipelineError(f"{self._directory}/{_LOG}/{name} is damaged: {error}") from None
+        return entry if isinstance(entry, dict) else None
 
-        def added(now: Version) -> list[Entry] | None:
-            # A batch without rows leaves no file and needs none: run again, it is without rows again.
-            return [*now.entries, *entries] if entries and now.last_batch(stream) < batch else None
+    @property
+    def is_old(self) -> bool:
+        """Whether a release of gnsqd before Spark's file sink wrote it: its entries have batches."""
+        return self.entry is not None and "batches" in self.entry
 
-        return self._log.commit(added)
+    def is_archive(self) -> bool:
+        """Whether files of batches, if there are any, are in partitions of topics."""
+        return self.latest >= 0 and (self.entry is None or "/topic=" in self.entry["path"])
 
-    def place(self, staging: str, name: str, batches: dict[str, int]) -> list[Entry]:
-        """Move the Parquet files of `staging` to their partitions as `<name>-<number>.parquet`; not yet in the log."""
-        entries = []
-        written = sorted(status for status in self._files.walk(staging) if is_data_file(status.path))
-        for number, status in enumerate(written):
-            directory = status.path.removeprefix(f"{staging}/").rpartition("/")[0]
-            target = f"{directory}/{name}-{number:05d}.parquet"
-            self._files.move(status.path, target)
-            entries.append(Entry(target, status.size, int(status.modified * 1000), batches))
-        return entries
+    def exists(self) -> bool:
+        return bool(self._system.exists(self._root))
 
+    def has_files(self) -> bool:
+        """Whether there are visible files or directories."""
+        return any(not name.startswith(("_", ".")) for name in self._names(""))
 
-def is_data_file(path: str) -> bool:
-    """Whether a file below a staging directory or partition holds rows: no checksum, marker or temporary file."""
-    name = path.rpartition("/")[2]
-    return name.endswith(".parquet") and not name.startswith(("_", "."))
+    def check_format(self, table_format: str) -> None:
+        """UsageError if the directory is a table of another format, whose readers would find replaced files too."""
+        names = self._names("")
+        for other, name in (("parquet", _LOG), ("delta", "_delta_log"), ("iceberg", "metadata")):
+            if name in names and other != table_format:
+                raise UsageError(f"{self._directory} looks like a table of another format: use --format {other}")
 
+    def check_place(self) -> None:
+        """PipelineError if the log lists files elsewhere, because the directory was moved or copied."""
+        if self.entry is None or self._ignored:
+            return
+        listed, here = (unquote(urlsplit(str(uri)).path) for uri in (self.entry["path"], self._root.toUri()))
+        if not listed.startswith(here.rstrip("/") + "/"):
+            raise PipelineError(
+                f"{self._directory} was moved or copied: the log of Spark's sink lists files of "
+                f"{listed.partition('/topic=')[0]}; move it back, or read all its files with --conf {_IGNORED}=true"
+            )
 
-def require_archive(files: Files) -> Version:
-    """The newest version of the archive; NotFound when there is none, PipelineError when it was moved."""
-    latest = unmoved(files)
-    if latest.number < 0:
-        raise NotFound(f"{files.location('')}: no archive there")
-    return latest
-
-
-def unmoved(files: Files) -> Version:
-    """The newest version, of an archive that may not have begun; PipelineError when it is one of another place."""
-    latest = FileLog(files).latest()
-    if latest.moved_from is not None:
-        raise PipelineError(
-            f"{files.location('')} was moved or copied from elsewhere; `gnsq-pipeline compact --adopt` makes it right"
-        )
-    return latest
-
-
-def read_archive(spark: "SparkSession", location: str) -> "DataFrame":
-    """The rows of the archive at `location`, or of any other Parquet that has a `value` column.
-
-    A plain directory of Parquet files keeps its own columns. NotFound when there is nothing to read.
-    """
-    files = files_at(location, spark)
-    if not files.exists(""):
-        raise NotFound(f"{location}: no such directory")
-    if FileLog(files).latest().number < 0:
-        if not any(is_data_file(status.path) for status in files.walk()):
-            raise NotFound(f"{location}: no archive and no Parquet files there")
-        frame = spark.read.parquet(location)
-        if "value" not in frame.columns:
-            raise PipelineError(f"{location}: no column 'value' among {', '.join(frame.columns)}")
-        return frame
-    require_archive(files)
-    return spark.read.schema(SCHEMA).parquet(files.location(""))
-
-
-def adopt(files: Files) -> Version:
-    """Make an archive that was moved or copied here right: its log gets the paths of this place."""
-    return FileLog(files).commit(lambda now: now.entries if now.moved_from is not None else None)
+    def check_writable(self, table_format: str = "parquet") -> None:
+        """PipelineError if a sink would hide files or skip batches here."""
+        self.check_format(table_format)
+        if table_format != "parquet":
+            return
+        if self.is_old:
+            raise PipelineError(
+                f"{self._directory} was written by an older release: replay and rollup read it; archive to another "
+                f"directory, or copy it first: spark.read.parquet({self._directory!r}).drop('hour').write"
+                ".format('delta').partitionBy('topic', 'date').save(...)"
+            )
+        self.check_place()
+        if self.latest < 0 and self.has_files():
+            raise PipelineError(f"{self._directory} has files that are not of an archive: use another directory")
+        if self.latest > max(self._numbers(f"{CHECKPOINT}/offsets"), default=-1):
+            raise PipelineError(
+                f"{self._directory}: the checkpoint of this archive is missing, and without it messages would be lost: "
+                "restore it, or use another directory"
+            )
 
 
-def unique_name(prefix: str) -> str:
-    """A name that no other staging directory has, nor the files from it."""
-    return f"{prefix}-{uuid.uuid4().hex[:12]}"
+@contextlib.contextmanager
+def only_writer(table: str, checkpoint: Path | None) -> Iterator[None]:
+    """Keep other runs of this host from `checkpoint`; None: on another file system, where Spark detects them."""
+    if checkpoint is None:
+        yield
+        return
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    with (checkpoint / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PipelineError(f"{table}: another run of gnsq-pipeline writes to it") from None
+        except OSError:  # of a file system without locks; Spark detects other writers at their next batch
+            pass
+        yield

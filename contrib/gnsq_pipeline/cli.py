@@ -16,8 +16,7 @@ from gnsqd.version import VERSION
 # What the extra `spark` in pyproject.toml installs; gnsqd itself, whose extra that is, may be on no index.
 INSTALL = "pip install 'pyarrow>=18' 'pyspark>=4.2'"
 COMMANDS = {
-    "archive": "Write topics to partitioned Parquet.",
-    "compact": "Merge the small files of an archive into large ones.",
+    "archive": "Write topics to a table: Parquet, Delta Lake or Iceberg.",
     "replay": "Publish messages of an archive again.",
     "rollup": "Aggregate counts, bytes, rates and latencies per topic and window, or fields of JSON bodies.",
     "backlog": "Report the queued messages in the data directories of nodes that are down.",
@@ -46,7 +45,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(VERSION, prog_name="gnsq-pipeline", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Pipelines between NSQ and Parquet on Spark.
+    """Pipelines between NSQ and tables on Spark.
 
     \b
     Exit codes:

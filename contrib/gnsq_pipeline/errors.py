@@ -1,4 +1,4 @@
-"""How a run of gnsq-pipeline ends: the exit codes, and the error that ends it with one line."""
+"""How a run of gnsq-pipeline ends: the exit codes, and the errors that end it with one line on stderr."""
 
 import enum
 
@@ -7,27 +7,27 @@ class ExitCode(enum.IntEnum):
     """What `gnsq-pipeline` exits with: the codes of gnsqadmin."""
 
     OK = 0
-    FAILED = 1  # Spark, a node or a disk refused; what was committed stays and a new run goes on from there
+    FAILED = 1  # Spark, a node or a disk; a new run continues after what was committed
     USAGE = 2
-    UNFINISHED = 3  # a signal stopped a run that was to read everything, and something is left
-    NOT_FOUND = 4  # the topic, archive, directory or spool that was named isn't there
+    UNFINISHED = 3  # a signal stopped a run before everything was read
+    NOT_FOUND = 4
     INTERRUPTED = 130
 
 
 class PipelineError(Exception):
-    """What ends a command with one line on standard error and `exit_code`; `str()` is that line."""
+    """Ends a command with `exit_code` and one line on stderr, which is its `str()`."""
 
     exit_code = ExitCode.FAILED
 
 
 class UsageError(PipelineError):
-    """An option's value can't be used, and only a closer look than click's own showed it."""
+    """The value of an option cannot be used."""
 
     exit_code = ExitCode.USAGE
 
 
 class Unfinished(PipelineError):
-    """SIGTERM stopped a run that was to read everything. What was committed stays, and a new run goes on from there."""
+    """SIGTERM stopped a run before everything was read; a new run continues there."""
 
     exit_code = ExitCode.UNFINISHED
 

@@ -1,43 +1,52 @@
 """What a command prints as its result: a table for people, or JSON, one object a line."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 
 import click
 
-Function = Callable[..., object]
 
-
-def json_option(function: Function) -> Function:
-    """For `as_json: bool`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")(function)
-
-
-def show_rows(title: str, rows: Sequence[Mapping[str, object]], as_json: bool, empty: bool = True) -> None:
+def show_rows(rows: Sequence[Mapping[str, object]], as_json: bool, title: str = "", empty: bool = True) -> None:
     """Print `rows`, which have the same keys; if there are none, a line on stderr unless `empty` is false."""
     rows = [{key: _in_utc(value) for key, value in row.items()} for row in rows]
     if not rows:
         if empty:
             click.echo("Nothing there.", err=True)
-        return
-    if as_json:
+    elif as_json:
         for row in rows:
-            click.echo(json.dumps(row, default=_plain))
-        return
-    from gnsq_pipeline.display import show_table
-
-    columns = list(rows[0])
-    show_table(title, [column.replace("_", " ") for column in columns], [list(row.values()) for row in rows])
+            click.echo(
+                json.dumps(row, default=lambda value: value.isoformat() if isinstance(value, date) else str(value))
+            )
+    else:
+        _show_table(title, rows)
 
 
 def _in_utc(value: object) -> object:
-    """Spark hands out timestamps in this process's zone, without saying so."""
+    """Spark returns timestamps in this process's time zone, without naming it."""
     if isinstance(value, datetime):
         text = value.astimezone(UTC).isoformat(timespec="milliseconds" if value.microsecond else "seconds")
         return text.replace("+00:00", "Z")
     return value
 
 
-def _plain(value: object) -> str:
-    return value.isoformat() if isinstance(value, date) else str(value)
+def _show_table(title: str, rows: Sequence[Mapping[str, object]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    for name in rows[0]:
+        numeric = all(isinstance(row[name], int | float) or row[name] is None for row in rows)
+        table.add_column(name.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(_cell, row.values()))
+    Console(width=None if sys.stdout.isatty() else 10_000, markup=False, highlight=False).print(table)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}" if isinstance(value, float) else str(value)

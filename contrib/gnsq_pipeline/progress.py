@@ -1,14 +1,28 @@
-"""What a streaming query reports about its batches, as plain values, from the JSON of its progress. Needs no Spark."""
+"""What a streaming query reports about its batches, from the JSON of its progress: as values, as lines on stderr, as
+the sums of a run, and as a summary in a file for schedulers. Needs no Spark."""
 
 import json
-from collections.abc import Mapping
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
+
+import click
+
+from gnsq_pipeline.errors import ExitCode, PipelineError
+
+STDOUT = "-"
+_IDLE_LINE = 60.0  # seconds between two lines about batches without rows
 
 
 @dataclass(frozen=True)
 class Progress:
-    """One batch, or one look that found nothing to do."""
+    """One batch, or one poll that found nothing to do."""
 
     batch: int
     when: str  # ISO 8601, UTC
@@ -17,19 +31,14 @@ class Progress:
     lag: int | None  # messages queued at the nsqds; None if the source does not report it
     late_rows: int = 0  # too late for their window
     state_rows: int = 0
-    watermark: str | None = None
 
     @property
     def rows_per_second(self) -> float:
         return self.rows / self.seconds if self.seconds > 0 else 0.0
 
-    @property
-    def idle(self) -> bool:
-        return self.rows == 0
-
 
 def read_progress(text: str) -> Progress:
-    """The progress of a query, from the JSON that Spark makes of it."""
+    """The progress of a query, from Spark's JSON."""
     document: dict[str, Any] = json.loads(text)
     operators = document.get("stateOperators") or []
     durations = document.get("durationMs") or {}
@@ -38,15 +47,13 @@ def read_progress(text: str) -> Progress:
         when=document["timestamp"],
         rows=document.get("numInputRows") or 0,
         seconds=(document.get("batchDuration") or durations.get("triggerExecution") or 0) / 1000,
-        lag=lag(document.get("sources") or []),
+        lag=_lag(document.get("sources") or []),
         late_rows=sum(operator.get("numRowsDroppedByWatermark") or 0 for operator in operators),
         state_rows=sum(operator.get("numRowsTotal") or 0 for operator in operators),
-        watermark=(document.get("eventTime") or {}).get("watermark"),
     )
 
 
-def lag(sources: list[Mapping[str, Any]]) -> int | None:
-    """How many messages wait, over all sources that report it."""
+def _lag(sources: list[Mapping[str, Any]]) -> int | None:
     from pyspark_nsq.offsets import unread
 
     offsets = [source.get("latestOffset") for source in sources]
@@ -54,25 +61,99 @@ def lag(sources: list[Mapping[str, Any]]) -> int | None:
     return sum(counts) if counts else None
 
 
-class Totals:
-    """The sums over the batches of a run."""
+class Lines:
+    """A line on stderr for each batch with rows, and once a minute for batches without."""
 
     def __init__(self) -> None:
-        self.batches = 0
-        self.rows = 0
-        self.late_rows = 0
-        self.seconds = 0.0
-        self.latest: Progress | None = None
-        self.finished = False  # the query ended by itself, and without an error
+        self._written = time.monotonic()
 
     def add(self, progress: Progress) -> None:
-        if not progress.idle:
-            self.batches += 1
+        if not progress.rows and time.monotonic() - self._written < _IDLE_LINE:
+            return
+        self._written = time.monotonic()
+        lag = "" if progress.lag is None else f"  lag {progress.lag:,}"
+        late = f"  late {progress.late_rows:,}" if progress.late_rows else ""
+        speed = f"{progress.seconds:.1f} s  {progress.rows_per_second:,.0f} rows/s"
+        click.echo(f"{progress.when}  batch {progress.batch}  {progress.rows:,} rows  {speed}{lag}{late}", err=True)
+
+
+class Summary:
+    """The sums of a run, and how it ended."""
+
+    def __init__(self, pipeline: str, topics: tuple[str, ...] = (), channel: str | None = None) -> None:
+        self._about = {"pipeline": pipeline, "topics": list(topics), "channel": channel}
+        self._began = time.time()
+        self.batches = self.rows = self.late_rows = 0
+        self.seconds = 0.0
+        self.lag: int | None = None  # after the last batch; None if unknown
+        self.finished = False  # the query ended by itself, and without an error
+        self.stopped_by: str | None = None  # the signal, if it stopped an unfinished run
+
+    def add(self, progress: Progress) -> None:
+        self.batches += bool(progress.rows)
         self.rows += progress.rows
         self.late_rows += progress.late_rows
         self.seconds += progress.seconds
-        self.latest = progress
+        self.lag = progress.lag
 
-    @property
-    def rows_per_second(self) -> float:
-        return self.rows / self.seconds if self.seconds > 0 else 0.0
+    def __str__(self) -> str:
+        rate = f", {self.rows / self.seconds:,.0f} rows/s" if self.rows and self.seconds else ""
+        return f"{self.rows:,} rows in {self.batches:,} batches, {self.seconds:.1f} s{rate}"
+
+    def to_json(self, exit_code: int, error: str | None) -> dict[str, object]:
+        return {
+            **self._about,
+            "began": _moment(self._began),
+            "ended": _moment(time.time()),
+            "finished": self.finished,
+            "stopped_by": self.stopped_by,
+            "exit_code": exit_code,
+            "error": error,
+            "rows": self.rows,
+            "batches": self.batches,
+            "late_rows": self.late_rows,
+            "seconds": round(self.seconds, 3),
+            "lag": self.lag,
+        }
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@contextmanager
+def summarised(path: str | None, summary: Summary) -> Iterator[Summary]:
+    """Write the summary of what the block runs to `path` ("-": standard output; None: nowhere), however it ends.
+
+    A file that is there is removed first, so there is none after a killed run. PipelineError if it cannot be written.
+    """
+    if path not in (None, STDOUT):
+        _replace(path, None)
+    code, message = ExitCode.OK, None
+    try:
+        yield summary
+    except BaseException as error:
+        code = error.exit_code if isinstance(error, PipelineError) else ExitCode.FAILED
+        code, message = (ExitCode.INTERRUPTED, None) if isinstance(error, KeyboardInterrupt) else (code, str(error))
+        raise
+    finally:
+        text = json.dumps(summary.to_json(code, message)) + "\n"
+        if path == STDOUT:
+            sys.stdout.write(text)
+        elif path is not None:
+            _replace(path, text)
+
+
+def _replace(path: str | None, text: str | None) -> None:
+    """Write the whole file at once; without a text, remove it, and check that it can be written later."""
+    assert path is not None
+    temporary = Path(f"{path}.tmp")
+    try:
+        temporary.write_text(text or "", "utf-8")
+        if text is None:
+            temporary.unlink()
+            Path(path).unlink(missing_ok=True)
+        else:
+            os.replace(temporary, path)
+    except OSError as error:
+        raise PipelineError(f"--summary {path}: {error.strerror or error}") from None

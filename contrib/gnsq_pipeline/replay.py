@@ -1,19 +1,19 @@
 """Replay: which archived messages to publish again, and how fast.
 
-The rate is held where the rows are: each of `lanes` partitions hands on its share of it and waits in between. The
+The rate is held where the rows are: each of a number of partitions passes on its share of it and waits in between. The
 waiting is done in a task of its own in front of the writer, so whatever the writer's batches are, no more is sent.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as sf
 
-from gnsq_pipeline.archive_layout import NS_PER_DAY
+from gnsq_pipeline.archive import NS_PER_DAY
 from gnsq_pipeline.errors import UsageError
 from gnsq_pipeline.session import reason
 
@@ -31,24 +31,21 @@ def select(
 ) -> DataFrame:
     """The rows of `archived` from `since_ns` on and before `until_ns`, of `topics`, that `where` keeps.
 
-    `where` is an SQL expression over the columns. UsageError when a column that a condition needs isn't there, or the
-    expression is none.
+    `where` is an SQL expression over the columns. UsageError if it is not, or a condition needs a column that is
+    missing.
     """
-    columns = set(archived.columns)
     if topics:
-        _require(columns, "topic", "--topic")
+        _require(archived, "topic", "--topic")
         archived = archived.where(sf.col("topic").isin(*topics))
     for option, moment in (("--since", since_ns), ("--until", until_ns)):
         if moment is None:
             continue
-        _require(columns, "timestamp_ns", option)
-        limit = sf.lit(moment)
-        archived = archived.where(
-            sf.col("timestamp_ns") >= limit if option == "--since" else sf.col("timestamp_ns") < limit
-        )
-        if "date" in columns:  # so that Spark leaves out whole directories
-            day = sf.lit(datetime.fromtimestamp(moment // NS_PER_DAY * 86400, UTC).date())
-            archived = archived.where(sf.col("date") >= day if option == "--since" else sf.col("date") <= day)
+        _require(archived, "timestamp_ns", option)
+        when, limit = sf.col("timestamp_ns"), sf.lit(moment)
+        archived = archived.where(when >= limit if option == "--since" else when < limit)
+        if "date" in archived.columns:  # so that Spark omits whole directories
+            date, day = sf.col("date"), sf.lit(datetime.fromtimestamp(moment // NS_PER_DAY * 86400, UTC).date())
+            archived = archived.where(date >= day if option == "--since" else date <= day)
     if where is not None:
         try:
             archived = archived.where(sf.expr(where))
@@ -58,13 +55,13 @@ def select(
     return archived
 
 
-def _require(columns: Iterable[str], column: str, option: str) -> None:
-    if column not in columns:
-        raise UsageError(f"{option}: there is no column {column!r}, only {', '.join(sorted(columns))}")
+def _require(frame: DataFrame, column: str, option: str) -> None:
+    if column not in frame.columns:
+        raise UsageError(f"{option}: there is no column {column!r}, only {', '.join(sorted(frame.columns))}")
 
 
 def messages(selected: DataFrame, to_topic: str | None = None) -> DataFrame:
-    """What `format("nsq")` writes: `value` and `topic`, which is `to_topic` when that is given."""
+    """What `format("nsq")` writes: `value` and `topic`, which is `to_topic` if that is given."""
     if to_topic is not None:
         return selected.select("value", sf.lit(to_topic).alias("topic"))
     if "topic" not in selected.columns:
@@ -72,8 +69,25 @@ def messages(selected: DataFrame, to_topic: str | None = None) -> DataFrame:
     return selected.select("value", "topic")
 
 
+def count_by_topic(frame: DataFrame) -> list[dict[str, object]]:
+    """How many messages, and bytes of them, go to each topic."""
+    size = sf.sum(sf.octet_length("value").cast("long"))
+    counted = frame.groupBy("topic").agg(sf.count(sf.lit(1)).alias("messages"), size.alias("bytes"))
+    return [row.asDict() for row in counted.orderBy("topic").collect()]
+
+
+def publish(frame: DataFrame, nodes: Mapping[str, str], rate: float | None) -> list[dict[str, object]]:
+    """Write `messages` to the nsqds of `nodes`, at most `rate` a second; one row with the number of `messages`."""
+    if rate is not None:
+        frame = paced(frame, rate, frame.sparkSession.sparkContext.defaultParallelism)
+    seen = Observation()
+    counted = frame.observe(seen, sf.count(sf.lit(1)).alias("messages"))
+    counted.write.format("nsq").mode("append").options(**nodes).save()
+    return [dict(seen.get)]
+
+
 def paced(frame: DataFrame, rate: float, lanes: int) -> DataFrame:
-    """`frame`, of which `rate` rows a second come out at most; in `lanes` partitions at most."""
+    """`frame`, of which at most `rate` rows a second come out; in at most `lanes` partitions."""
     rows = frame.coalesce(lanes).rdd
     share = rate / max(1, rows.getNumPartitions())
     held = rows.mapPartitions(lambda lane: hold_rate(lane, share))
@@ -86,7 +100,7 @@ def hold_rate(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[T]:
-    """The `rows`, `rate` a second at most: in steps of a tenth of a second, and what a pause left isn't made up for."""
+    """The `rows`, at most `rate` a second: in steps of a tenth of a second, and a pause is not made up for."""
     step = max(1, int(rate / _STEPS_PER_SECOND))
     due = clock()
     for number, row in enumerate(rows):

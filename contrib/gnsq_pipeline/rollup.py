@@ -1,7 +1,7 @@
 """Roll-ups of messages: counts, bytes, rates and latencies per topic and window of the message's timestamp.
 
-Latency is the time from the message's timestamp to its processing: to the begin of the batch that reads it, or, of an
-archive, that wrote it (`archived_at`). A message from a clock that runs ahead has a latency of 0.
+Latency is the time from the message's timestamp to the start of the batch that reads it or, of an archive, that wrote
+it (`archived_at`). A message from a clock that runs ahead has a latency of 0.
 """
 
 from collections.abc import Sequence
@@ -10,14 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 PERCENTILES = (0.5, 0.95, 0.99)
-_ACCURACY = 10_000  # of percentile_approx: the rank is off by 1/10000 of the count at most
-
-
-def with_latency(messages: DataFrame) -> DataFrame:
-    """`messages` with `latency_ms`, from `archived_at` where that is a column, else to now."""
-    processed = sf.col("archived_at") if "archived_at" in messages.columns else sf.current_timestamp()
-    late_us = sf.unix_micros(processed) - sf.unix_micros("timestamp")
-    return messages.withColumn("latency_ms", sf.greatest(late_us, sf.lit(0)) / sf.lit(1000.0))
+_ACCURACY = 10_000  # of percentile_approx: the error of the rank is at most 1/10000 of the count
 
 
 def windows(messages: DataFrame, window: str, watermark: str) -> tuple[DataFrame, Column]:
@@ -26,7 +19,7 @@ def windows(messages: DataFrame, window: str, watermark: str) -> tuple[DataFrame
 
 
 def span_columns() -> list[Column]:
-    """The begin and the end of the window, and a helper for rates: its length in seconds."""
+    """The begin and the end of the window."""
     return [sf.col("window.start").alias("window_start"), sf.col("window.end").alias("window_end")]
 
 
@@ -34,11 +27,6 @@ def per_second(column: str) -> Column:
     """`column` of a window, divided by its length."""
     seconds = (sf.unix_micros("window.end") - sf.unix_micros("window.start")) / sf.lit(1_000_000.0)
     return (sf.col(column) / seconds).alias(f"{column}_per_second")
-
-
-def percentile_name(percentile: float) -> str:
-    """latency_p50_ms, latency_p99_9_ms."""
-    return f"latency_p{percentile * 100:.6g}_ms".replace(".", "_")
 
 
 def roll_up(
@@ -51,10 +39,14 @@ def roll_up(
     """One row for each topic (and channel, if `channels`) and window in which there were messages.
 
     `messages` needs `value, topic, timestamp, attempts`. A latency percentile p is the smallest latency that at least
-    the fraction p of the messages doesn't exceed.
+    the fraction p of the messages does not exceed; its column is latency_p50_ms or latency_p99_9_ms.
     """
-    marked, by_window = windows(with_latency(messages), window, watermark)
+    processed = sf.col("archived_at") if "archived_at" in messages.columns else sf.current_timestamp()
+    late_us = sf.unix_micros(processed) - sf.unix_micros("timestamp")
+    timed = messages.withColumn("latency_ms", sf.greatest(late_us, sf.lit(0)) / sf.lit(1000.0))
+    marked, by_window = windows(timed, window, watermark)
     keys = ["topic", *(["channel"] if channels else [])]
+    names = [f"latency_p{percentile * 100:.6g}_ms".replace(".", "_") for percentile in percentiles]
     grouped = marked.groupBy(by_window, *keys).agg(
         sf.count(sf.lit(1)).alias("messages"),
         sf.sum(sf.octet_length("value").cast("long")).alias("bytes"),
@@ -70,6 +62,6 @@ def roll_up(
         per_second("messages"),
         per_second("bytes"),
         "redelivered",
-        *(sf.col("percentiles")[i].alias(percentile_name(p)) for i, p in enumerate(percentiles)),
+        *(sf.col("percentiles")[number].alias(name) for number, name in enumerate(names)),
         "latency_max_ms",
     )

@@ -1,27 +1,30 @@
-"""The options of `format("nsq")` that commands put together, looked at before Spark is started."""
+"""The options of `format("nsq")` that commands put together, checked before Spark is started."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
+from gnsq_pipeline.archive import CHECKPOINT
 from gnsq_pipeline.errors import NotFound, UsageError
-from gnsq_pipeline.files import local_path
+from gnsq_pipeline.parameters import StreamOptions
 
 SPOOL = "_spool"
-CHECKPOINT = "_checkpoint"
 
 # The command line's options for these options.
 _FLAGS = {
-    "'subscribe'": "--topic",
-    "'channel'": "--channel",
-    "'nsq.lookupd.http.addresses'": "--lookupd-http-address",
-    "'nsq.nsqd.tcp.addresses'": "--nsqd-tcp-address",
-    "'nsq.nsqd.http.addresses'": "--nsqd-http-address",
-    "'spoolLocation'": "--spool",
-    "'topic'": "--to-topic",
+    "subscribe": "--topic",
+    "channel": "--channel",
+    "nsq.lookupd.http.addresses": "--lookupd-http-address",
+    "nsq.nsqd.tcp.addresses": "--nsqd-tcp-address",
+    "nsq.nsqd.http.addresses": "--nsqd-http-address",
+    "spoolLocation": "--spool",
+    "topic": "--to-topic",
 }
 
 
 def checked(options: Mapping[str, str], use: str) -> dict[str, str]:
-    """`options` as they are; UsageError when format("nsq") would refuse them for `use`."""
+    """`options` as they are; UsageError if format("nsq") would refuse them for `use`."""
     from pyspark_nsq.errors import OptionError
     from pyspark_nsq.options import parse
 
@@ -30,33 +33,25 @@ def checked(options: Mapping[str, str], use: str) -> dict[str, str]:
     except OptionError as error:
         text = str(error)
         for name, flag in _FLAGS.items():
-            text = text.replace(f"option {name}", flag).replace(f"options {name}", flag).replace(name, flag)
+            for prefix in ("option ", "options ", ""):
+                text = text.replace(f"{prefix}{name!r}", flag)
         raise UsageError(text) from None
     return dict(options)
 
 
-def stream_options(
-    nodes: Mapping[str, str],
-    topics: Sequence[str],
-    channel: str | None,
-    spool: str | None,
-    max_messages: int | None,
-) -> dict[str, str]:
-    """The options of a stream that reads `topics` from `channel`; UsageError when something is missing or wrong."""
-    options = dict(nodes)
-    if topics:
-        options["subscribe"] = ",".join(topics)
-    if channel is not None:
-        options["channel"] = channel
-    if spool is not None:
-        options["spoolLocation"] = spool
-    if max_messages is not None:
-        options["maxMessagesPerTrigger"] = str(max_messages)
-    return checked(options, "readStream")
+def read_options(options: StreamOptions) -> dict[str, str]:
+    """The options of `format("nsq")` for a stream; UsageError if something is missing or wrong."""
+    given = {
+        "subscribe": ",".join(options.topics),
+        "channel": options.channel,
+        "spoolLocation": options.spool,
+        "maxMessagesPerTrigger": options.max_messages,
+    }
+    return checked(options.nodes | {name: str(value) for name, value in given.items() if value}, "readStream")
 
 
 def require_topics(options: Mapping[str, str]) -> None:
-    """NotFound when no nsqd has one of the topics of a stream: its name is probably wrong."""
+    """NotFound if no nsqd has one of the topics of a stream: its name is probably wrong."""
     from pyspark_nsq.discovery import missing_topics
     from pyspark_nsq.options import parse
 
@@ -65,18 +60,40 @@ def require_topics(options: Mapping[str, str]) -> None:
         raise NotFound(f"no nsqd has the {topics}; --allow-missing-topics runs nevertheless")
 
 
-def directories(output: str, channel: str | None, spool: str | None, checkpoint: str | None) -> tuple[str, str]:
-    """Where the spool and the checkpoint of a stream are: as given, else in hidden directories of its output.
+def local_path(location: str) -> Path | None:
+    """The path of this machine that `location` names, None if it is on another file system."""
+    if not location:
+        raise UsageError("an empty path names no directory")
+    location = re.sub("^file:(?://)?(?=/)", "", location)
+    return None if "://" in location else Path(location)
 
-    UsageError when the output isn't a directory of this machine and no spool was given: executors need POSIX there.
+
+def require_directory(location: str) -> None:
+    """NotFound if a directory of this machine is missing."""
+    if (path := local_path(location)) is not None and not path.exists():
+        raise NotFound(f"{location}: no such directory")
+
+
+def placed(options: StreamOptions, output: str, table_format: str) -> StreamOptions:
+    """`options` with the spool and the checkpoint of a stream: as given, else in hidden directories of its output.
+
+    The checkpoint of Parquet is always there (see `archive`). UsageError if they have no place: a spool needs a file
+    system of this machine, and an Iceberg table is not a directory.
     """
-    name = (channel or "").replace("#", "-")
+    if table_format == "iceberg" and "/" in output:
+        raise UsageError(f"{output}: --format iceberg needs the name of a table, catalog.database.table")
+    name = (options.channel or "").replace("#", "-")
+    path = None if table_format == "iceberg" else local_path(output)
+    spool, checkpoint = options.spool, options.checkpoint
     if spool is None:
-        path = local_path(output)
         if path is None:
             raise UsageError(f"--spool is required with {output}: a directory that is mounted on every machine")
         spool = str(path.absolute() / SPOOL / name)
+    if table_format == "parquet" and checkpoint is not None:
+        raise UsageError("--checkpoint is for other formats: the checkpoint of a Parquet table is in its directory")
     if checkpoint is None:
-        path = local_path(output)
-        checkpoint = str(path.absolute() / CHECKPOINT / name) if path else f"{output.rstrip('/')}/{CHECKPOINT}/{name}"
-    return spool, checkpoint
+        if table_format == "iceberg":
+            raise UsageError("--checkpoint is required with --format iceberg")
+        checkpoint = f"{path.absolute() if path else output.rstrip('/')}/{CHECKPOINT}"
+        checkpoint += f"/{name}" if table_format == "delta" else ""
+    return replace(options, spool=spool, checkpoint=checkpoint)

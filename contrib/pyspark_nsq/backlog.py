@@ -41,6 +41,7 @@ class Backlog:
         self._found: dict[str, list[Nsqd]] = {}  # by topic
         self._discover_at = float("-inf")
         self._looked = float("-inf")
+        self._reached = False  # at a TCP address
         self._silent: dict[str, str] = {}  # by name: what was wrong
         self._others: dict[Key, int] = {}  # in how many looks in a row there were consumers
         self._empty: dict[Key, tuple[int, int]] = {}  # after which batch first seen empty, and how often since
@@ -54,8 +55,8 @@ class Backlog:
     def look(self, before: Offset) -> dict[Key, int]:
         """How many messages wait for the channel, after the batch `before`.
 
-        DiscoveryError if it is unknown where the topics are, or for a new stream if no nsqd answers; Refused if an nsqd
-        does not let us make the channel.
+        DiscoveryError if it is unknown where the topics are; for a new stream DiscoveryError or ConnectionLost if no
+        nsqd answers; Refused if an nsqd does not let us make the channel.
         """
         if not any(self.waiting.values()):
             time.sleep(max(0.0, self._looked + _LOOK_INTERVAL - time.monotonic()))
@@ -68,6 +69,8 @@ class Backlog:
         }
         if places and not self.depths and before.batch == 0:
             raise DiscoveryError(f"no nsqd answers: {'; '.join(sorted(self._silent.values()))}")
+        if before.batch == 0 and self.depths and not self._reached:
+            self._reach([nsqd for topic, nsqd in places if (topic, nsqd.name) in self.depths])
         self.waiting = {key: 0 if at.paused else at.channel + at.topic for key, at in self.depths.items()}
         for topic, nsqd in places:
             key = topic, nsqd.name
@@ -128,6 +131,19 @@ class Backlog:
                     raise
                 _log.warning("%s; going on with the nsqds known so far", error)
         self._discover_at = time.monotonic() + interval
+
+    def _reach(self, nsqds: list[Nsqd]) -> None:
+        """ConnectionLost if none can be reached at its TCP address, which may be wrong if the stream is new."""
+        errors = []
+        for nsqd in nsqds:
+            try:
+                Client.connect(nsqd.tcp, self._settings.connection).close()
+            except ConnectionLost as error:
+                errors.append(error)
+            else:
+                self._reached = True
+                return
+        raise errors[0]
 
     def _depth(self, topic: str, nsqd: Nsqd) -> Depth | None:
         try:

@@ -15,9 +15,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Nsqd, depth, find_nsqds
-from pyspark_nsq.errors import DiscoveryError, NsqSourceError
+from pyspark_nsq.errors import DiscoveryError, NsqSourceError, plain_errors
 from pyspark_nsq.offsets import Offset, Quotas, split
-from pyspark_nsq.read_task import ReadPartition, read_partition
+from pyspark_nsq.read_task import ReadPartition, read_partition, tasks_of
 from pyspark_nsq.retention import remove_old_reads
 from pyspark_nsq.settings import Settings
 from pyspark_nsq.spool import Spool
@@ -32,9 +32,11 @@ class NsqReader(DataSourceReader):
         self.settings = settings
         self.stream = stream
 
+    @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
         return [InputPartition(task) for task in plan(self.settings, self.stream)]
 
+    @plain_errors()
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:  # what Spark makes of no partitions
             return iter(())
@@ -60,12 +62,7 @@ def plan(settings: Settings, stream: str) -> list[ReadPartition]:
             settled = spool.settle_plan(looked)
             remove_old_reads(settings.spool_location, max(_RETENTION, settings.spool_retention))
         batch = Offset.from_json(settled)
-    return [
-        ReadPartition(settings, stream, 1, batch.nsqds[name], topic, part, quota)
-        for topic, nsqds in batch.quotas.items()
-        for name, parts in nsqds.items()
-        for part, quota in enumerate(parts)
-    ]
+    return tasks_of(batch, settings)
 
 
 def _look(settings: Settings, stream: str) -> Offset:
@@ -79,9 +76,10 @@ def _look(settings: Settings, stream: str) -> Offset:
             asked = f": asked {', '.join(nsqd.name for nsqd in nsqds)}" if nsqds else ""
             raise DiscoveryError(f"no nsqd has the topic {topic!r}{asked}")
         for nsqd, there in found.items():
-            if there.topic_exists and not there.channel_exists:
-                with Client.connect(nsqd.tcp, settings.connection) as client:
-                    client.subscribe(topic, settings.channel)
+            if there.topic_exists:
+                with Client.connect(nsqd.tcp, settings.connection) as client:  # or tasks would find the wrong address
+                    if not there.channel_exists:
+                        client.subscribe(topic, settings.channel)
             # The topic's queued messages move over into the channel.
             waiting[topic, nsqd] = there.channel + there.topic
     if settings.peek:  # by one task each, since a second one would see what the first one has requeued

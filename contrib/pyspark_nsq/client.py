@@ -1,6 +1,7 @@
 """The connection to one nsqd, on a blocking thread of a task, by the options of the data source."""
 
 import socket
+import ssl
 import time
 from functools import partial
 from typing import NoReturn, Self
@@ -9,7 +10,6 @@ from gnsq_shared.client import Client as WireClient
 from gnsq_shared.client import Message, Upgrade, reason
 from pyspark_nsq.errors import ConnectionLost, NotAgreed, Refused
 from pyspark_nsq.settings import Address, ConnectionSettings
-from pyspark_nsq.tls import tls_context
 
 __all__ = ["Client", "Message"]
 
@@ -51,3 +51,22 @@ class Client(WireClient):
 
     def _refused(self, code: str, reason: str) -> NoReturn:
         raise Refused(code, reason, self.name)
+
+
+def tls_context(settings: ConnectionSettings) -> ssl.SSLContext:
+    """For connections to nsqds; NotAgreed if this machine doesn't have the files, or they are not certificates."""
+    try:
+        context = ssl.create_default_context(cafile=settings.tls_ca)
+    except OSError as error:
+        raise NotAgreed(f"option 'nsq.tls.ca', {settings.tls_ca!r}: {reason(error)}") from None
+    if not settings.tls_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if settings.tls_certificate:
+        try:
+            # Without a password of ours OpenSSL would ask for one at the terminal.
+            context.load_cert_chain(settings.tls_certificate, settings.tls_key, password="")
+        except OSError as error:
+            files = " and ".join(repr(file) for file in (settings.tls_certificate, settings.tls_key) if file)
+            raise NotAgreed(f"options 'nsq.tls.certificate' and 'nsq.tls.key', {files}: {reason(error)}") from None
+    return context

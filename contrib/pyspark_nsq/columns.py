@@ -1,18 +1,25 @@
-"""Messages as Arrow columns: what a segment's payload holds, and the batches that Spark gets from it.
+"""Messages as Arrow columns: what is received, what a segment's payload holds, and the batches that Spark gets from it.
 
-The payload is an Arrow stream of one batch with what differs from message to message, without ids: `value`,
-`timestamp_ns`, `attempts`. The other columns are made when it is read.
+Columns are cut out of the received bytes in bulk: there is no Python object for each message. The payload of a segment
+is an Arrow stream of one batch with what differs from message to message, without ids: `value`, `timestamp_ns`,
+`attempts`. The other columns are made when it is read.
 """
 
-from collections.abc import Sequence
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
 from functools import cache
+from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from pyspark_nsq.client import Message
+from gnsq_shared.client import FRAME_HEAD, Frames
 from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.schema import arrow_schema
-from pyspark_nsq.segment import ID_LENGTH
+from pyspark_nsq.segment import ID_LENGTH, fixed_size_ids, split_ids
+
+_NATIVE = -1 if sys.byteorder == "little" else 1  # the order of bytes in Arrow's numbers; in NSQ's they are big-endian
 
 
 @cache
@@ -20,41 +27,127 @@ def _stored_schema() -> pa.Schema:
     return pa.schema([("value", pa.binary()), ("timestamp_ns", pa.int64()), ("attempts", pa.int32())])
 
 
-def pack(messages: Sequence[Message]) -> bytes:
+class Messages(NamedTuple):
+    """Messages by column: joined `ids` of 16 bytes, and a `batch` of `value`, `timestamp_ns` and `attempts`."""
+
+    ids: bytes
+    batch: pa.RecordBatch
+
+    @classmethod
+    def of(cls, received: Iterable[Frames]) -> "Messages":
+        """What was received, each message once: its time may have run out in between, or a killed nsqd had it twice."""
+        parts = [cut(frames.data, frames.edges, FRAME_HEAD, 8) for frames in received]
+        ids = b"".join(part[0] for part in parts)
+        messages = cls(ids, pa.concat_batches([part[1] for part in parts]))
+        if pc.count_distinct(fixed_size_ids(ids)).as_py() * ID_LENGTH == len(ids):
+            return messages
+        first = {id: row for row, id in reversed(list(enumerate(split_ids(ids))))}
+        return messages.rows(sorted(first.values()))
+
+    def is_first_attempt(self) -> bool:
+        """Whether nsqd sends all of them for the first time. (Its attempts wrap around at 65536.)"""
+        return bool(pc.min_max(self.batch.column("attempts")).as_py() == {"min": 1, "max": 1})
+
+    def again(self) -> set[bytes]:
+        """The ids of messages that nsqd has sent before."""
+        if self.is_first_attempt():
+            return set()
+        attempts = self.batch.column("attempts").to_pylist()
+        return {id for id, count in zip(split_ids(self.ids), attempts, strict=True) if count != 1}
+
+    def rows(self, rows: Sequence[int]) -> "Messages":
+        """The messages in these rows."""
+        if len(rows) == self.batch.num_rows:
+            return self
+        ids = split_ids(self.ids)
+        return Messages(b"".join(ids[row] for row in rows), self.batch.take(pa.array(rows, pa.int64())))
+
+    def without(self, known: set[bytes]) -> "Messages":
+        """The messages that have none of these ids."""
+        return self.rows([row for row, id in enumerate(split_ids(self.ids)) if id not in known]) if known else self
+
+
+def cut(data: bytes, edges: Sequence[int], head: int, number: int) -> tuple[bytes, pa.RecordBatch]:
+    """The ids and the other columns of messages that are one behind the other in `data`.
+
+    `edges` is where each begins, and where the last one ends. A message has `head` bytes before its body: from `number`
+    on these are timestamp (8), attempts (2) and id (16).
+    """
+    count = len(edges) - 1
+    # Heads and bodies take turns.
+    bounds = array("i", bytes(4 * (2 * count + 1)))
+    bounds[::2] = array("i", edges)
+    bounds[1::2] = array("i", [begin + head for begin in edges[:-1]])
+    parts = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+    every_second = pa.array(range(0, 2 * count, 2), pa.int64())
+    heads = parts.take(every_second).buffers()[2].to_pybytes()[: head * count]
+
+    def gather(places: Sequence[int | None]) -> bytearray:
+        """A column of fixed width: of each head the bytes at these places, 0 for None."""
+        column = bytearray(len(places) * count)
+        for at, place in enumerate(places):
+            if place is not None:
+                column[at :: len(places)] = heads[place::head]
+        return column
+
+    timestamps = gather(range(number, number + 8)[::_NATIVE])
+    attempts = gather([None, None, number + 8, number + 9][::_NATIVE])
+    ids = gather(range(number + 10, number + 10 + ID_LENGTH))
+    columns = [
+        parts.slice(1).take(every_second),
+        pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(timestamps)]),
+        pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(attempts)]),
+    ]
+    return bytes(ids), pa.record_batch(columns, schema=_stored_schema())
+
+
+def pack(batch: pa.RecordBatch) -> memoryview:
     """The payload of a segment with these messages."""
-    timestamps, attempts, _, bodies = zip(*messages, strict=True)
-    batch = pa.record_batch(
-        [pa.array(bodies, pa.binary()), pa.array(timestamps, pa.int64()), pa.array(attempts, pa.int32())],
-        schema=_stored_schema(),
-    )
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    payload: bytes = sink.getvalue().to_pybytes()
-    return payload
+    return memoryview(sink.getvalue())
 
 
 def unpack(ids: bytes, payload: bytes, *, topic: str, channel: str, nsqd: str) -> pa.RecordBatch:
-    """The rows of a segment; SpoolError if the payload is not what `pack` makes."""
+    """The rows of a segment, as `rows_of` makes them; SpoolError if the payload is not what `pack` makes."""
     try:
         batch = pa.ipc.open_stream(payload).read_next_batch()
     except (pa.ArrowInvalid, StopIteration) as error:
         raise SpoolError(f"a segment of the spool holds no messages: {error}") from None
-    count = batch.num_rows
-    if len(ids) != ID_LENGTH * count or not batch.schema.equals(_stored_schema()):
+    if len(ids) != ID_LENGTH * batch.num_rows or not batch.schema.equals(_stored_schema()):
         raise SpoolError("a segment of the spool holds other columns than this version of pyspark_nsq writes")
-    message_ids = pa.FixedSizeBinaryArray.from_buffers(pa.binary(ID_LENGTH), count, [None, pa.py_buffer(ids)])
+    return rows_of(Messages(ids, batch), topic=topic, channel=channel, nsqd=nsqd)
+
+
+def rows_of(messages: Messages, *, topic: str, channel: str, nsqd: str) -> pa.RecordBatch:
+    """The rows that Spark gets."""
+    ids, batch = messages
+    count = batch.num_rows
     timestamp_ns = batch.column("timestamp_ns")
     return pa.record_batch(
         [
             batch.column("value"),
-            pa.repeat(topic, count),
-            pa.repeat(channel, count),
-            pa.repeat(nsqd, count),
-            message_ids.cast(pa.string(), safe=False),
+            pa.repeat(_text(topic), count),
+            pa.repeat(_text(channel), count),
+            pa.repeat(_text(nsqd), count),
+            message_ids(ids),
             timestamp_ns.cast(pa.timestamp("ns")).cast(pa.timestamp("us", tz="UTC"), safe=False),
             timestamp_ns,
             batch.column("attempts"),
         ],
         schema=arrow_schema(),
     )
+
+
+@cache
+def _text(text: str) -> pa.StringScalar:
+    """Which pyarrow takes a hundred times longer to make than to repeat."""
+    return pa.scalar(text, pa.string())
+
+
+def message_ids(ids: bytes) -> pa.Array:
+    """Joined ids as a column of texts."""
+    count = len(ids) // ID_LENGTH
+    offsets = pa.py_buffer(array("i", range(0, len(ids) + 1, ID_LENGTH)))
+    return pa.Array.from_buffers(pa.string(), count, [None, offsets, pa.py_buffer(ids)])

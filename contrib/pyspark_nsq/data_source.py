@@ -9,12 +9,11 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    InputPartition,
 )
-from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from pyspark_nsq.errors import OptionError
+from pyspark_nsq.catalog_table import all_options, is_table, own_options, schema_with
+from pyspark_nsq.errors import OptionError, plain_errors
 from pyspark_nsq.options import check_load, parse
 from pyspark_nsq.schema import COLUMNS, SCHEMA_DDL
 
@@ -27,27 +26,31 @@ class NsqDataSource(DataSource):
     """
 
     def __init__(self, options: Any) -> None:
-        super().__init__(options)
+        super().__init__(dict(own_options(options)))
+        self._is_table = is_table(options)
         self.stream = uuid.uuid4().hex
 
     @classmethod
     def name(cls) -> str:
         return "nsq"
 
-    def schema(self) -> str:
+    @plain_errors()
+    def schema(self) -> str | StructType:
         check_load(self.options)
-        return SCHEMA_DDL
+        return schema_with(self.options, SCHEMA_DDL) if self._is_table else SCHEMA_DDL
 
+    @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
-        settings = parse(self.options, "read")
+        settings = parse(all_options(self.options, schema), "read")
         _check_schema(schema)
         from pyspark_nsq.batch_reader import NsqReader
 
         return NsqReader(settings, self.stream)
 
+    @plain_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         try:
-            settings = parse(self.options, "readStream")
+            settings = parse(all_options(self.options, schema), "readStream")
             _check_schema(schema)
         except OptionError as error:
             return RefusedStream(error)
@@ -55,14 +58,18 @@ class NsqDataSource(DataSource):
 
         return NsqStreamReader(settings)
 
+    @plain_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         settings = parse(self.options, "write")
         if overwrite:
             raise OptionError("mode 'overwrite' is not possible: what is in a topic cannot be replaced, use 'append'")
         from pyspark_nsq.writer import NsqWriter
 
-        return NsqWriter(settings, schema)
+        writer = NsqWriter(settings, schema)
+        writer.check_nsqds()
+        return writer
 
+    @plain_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         settings = parse(self.options, "writeStream")
         from pyspark_nsq.writer import NsqStreamWriter
@@ -77,20 +84,11 @@ class RefusedStream(DataSourceStreamReader):
     def __init__(self, error: OptionError) -> None:
         self._error = error
 
-    def getDefaultReadLimit(self) -> NoReturn:  # noqa: N802
+    @plain_errors()
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise self._error
 
-    def initialOffset(self) -> NoReturn:  # noqa: N802
-        raise self._error
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> NoReturn:  # noqa: N802
-        raise self._error
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> NoReturn:
-        raise self._error
-
-    def read(self, partition: InputPartition) -> NoReturn:
-        raise self._error
+    getDefaultReadLimit = initialOffset = latestOffset = partitions = read = _refuse  # noqa: N815
 
 
 def _check_schema(schema: StructType) -> None:

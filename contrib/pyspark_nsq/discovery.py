@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from gnsq_shared.client import reason
+from pyspark_nsq.client import tls_context
 from pyspark_nsq.errors import DiscoveryError
 from pyspark_nsq.settings import Address, Settings
-from pyspark_nsq.tls import tls_context
 
 _log = logging.getLogger(__name__)
 
@@ -116,7 +116,9 @@ def depth(settings: Settings, nsqd: Nsqd, topic: str, channel: str) -> Depth:
     query = {"format": "json", "include_clients": "false", "include_mem": "false", "topic": topic}
     who = f"nsqd {nsqd.name}"
     tls = tls_context(settings.connection) if settings.nsqd_http_tls else None
-    status, answer = _get(who, nsqd.http, f"/stats?{urlencode(query)}", settings.discovery_timeout, tls)
+    is_assumed = settings.nsqd_tcp_addresses and not settings.nsqd_http_addresses
+    hint = " (from its TCP port; option 'nsq.nsqd.http.addresses' specifies another one)" if is_assumed else ""
+    status, answer = _get(who, nsqd.http, f"/stats?{urlencode(query)}", settings.discovery_timeout, tls, hint)
     if status != 200:
         hint = " (option 'nsq.nsqd.http.tls' asks by HTTPS)" if status == 403 and tls is None else ""
         raise DiscoveryError(f"{who} answered {status} to /stats at HTTP address {_name(*nsqd.http)}{hint}")
@@ -144,7 +146,9 @@ def _depth(stats: Mapping[str, Any], topic: str, channel: str) -> Depth:
     return here
 
 
-def _get(who: str, address: Address, path: str, timeout: float, tls: ssl.SSLContext | None = None) -> tuple[int, bytes]:
+def _get(
+    who: str, address: Address, path: str, timeout: float, tls: ssl.SSLContext | None = None, hint: str = ""
+) -> tuple[int, bytes]:
     connection = (
         http.client.HTTPSConnection(*address, timeout=timeout, context=tls)
         if tls
@@ -156,7 +160,7 @@ def _get(who: str, address: Address, path: str, timeout: float, tls: ssl.SSLCont
         return response.status, response.read(_LARGEST)
     except (OSError, UnicodeError, http.client.HTTPException) as error:
         what = "does not speak HTTP" if isinstance(error, http.client.HTTPException) else reason(error)
-        raise DiscoveryError(f"{who} does not answer at HTTP address {_name(*address)}: {what}") from None
+        raise DiscoveryError(f"{who} does not answer at HTTP address {_name(*address)}: {what}{hint}") from None
     finally:
         connection.close()
 

@@ -1,17 +1,26 @@
-"""What the NSQ data source raises on purpose; str() is the text for people.
+"""What the NSQ data source raises on purpose; str() is the text for people. All are a NsqSourceError."""
 
-- NsqSourceError: everything raised on purpose
-  - OptionError: an option is unknown, missing, has a wrong value or contradicts another one
-  - DiscoveryError: no nsqlookupd answers, an nsqd does not return its statistics
-  - ConnectionLost: an nsqd cannot be reached or went away; trying again may help
-  - NotAgreed: an nsqd and the options do not agree on TLS or authorization; trying again does not help
-  - Refused: an nsqd answered an error, of which `code` is the E_ code
-  - WriteError: a frame cannot be published, or no nsqd takes its messages
-    - InvalidRow: a row of it cannot be published; trying again does not help
-  - SpoolError: the spool cannot be written, or what is in it makes no sense
-"""
+import contextlib
+import os
+from types import TracebackType
 
 from gnsqd.errors import NSQError
+
+
+class plain_errors(contextlib.ContextDecorator):  # noqa: N801
+    """Spark shows an error that is raised on purpose in here by its text alone, without a traceback.
+
+    pyspark.util.handle_worker_exception reads the variable when it reports an error to the JVM; its process ends then.
+    """
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, NSQError):
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
 
 
 class NsqSourceError(NSQError):

@@ -17,12 +17,22 @@ import mmap
 import os
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
-from pyspark_nsq.client import Message
-from pyspark_nsq.segment import HEADER_SIZE, ID_LENGTH, Damaged, Entry, Kind, pack_entry, read_entry, read_ids
+from pyspark_nsq.columns import Messages
+from pyspark_nsq.segment import (
+    HEADER_SIZE,
+    ID_LENGTH,
+    Damaged,
+    Entry,
+    Kind,
+    pack_entry,
+    read_entry,
+    read_ids,
+    split_ids,
+)
 from pyspark_nsq.spool import Chain, Spool, make_directory, write_file
 
 _IDS_OF_A_FILE = 500_000
@@ -77,7 +87,7 @@ def archive(spool: Spool, batch: int) -> None:
             for ids in _sorted_ids(entries):
                 doubt = "confirmed" if sure else "suspect"
                 name = f"{batch:010d}-{number:04d}-{started}-{doubt}-{ids[0].hex()}-{ids[-1].hex()}.ids"
-                write_file(os.path.join(directory, name), pack_entry(Kind.SEGMENT, 0, started, ids))
+                write_file(os.path.join(directory, name), pack_entry(Kind.SEGMENT, 0, started, b"".join(ids)))
                 number += 1
 
 
@@ -91,44 +101,25 @@ def _sorted_ids(entries: Sequence[Entry]) -> Iterator[list[bytes]]:
             ids = []
 
 
-def split_ids(joined: bytes) -> list[bytes]:
-    """The single ids of what `read_ids` gives."""
-    return [joined[at : at + ID_LENGTH] for at in range(0, len(joined), ID_LENGTH)]
-
-
-class _SortedIds(Sequence[bytes]):
-    """The ids of an ids file, without reading them all."""
-
-    def __init__(self, path: str) -> None:
-        entry = read_entry(path, 0)
-        with open(path, "rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._count = entry.messages
-        with memoryview(self._map) as whole, whole[HEADER_SIZE:] as ids:
-            if zlib.crc32(ids) != entry.ids_crc:
-                raise Damaged(f"{path} is damaged: checksum of its ids")
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[bytes]: ...
-    def __getitem__(self, index: int | slice) -> bytes | Sequence[bytes]:
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(self._count))]
-        return self._map[HEADER_SIZE + ID_LENGTH * index : HEADER_SIZE + ID_LENGTH * (index + 1)]
-
-    def __contains__(self, id: object) -> bool:
-        assert isinstance(id, bytes)
-        at = bisect_left(self, id)
-        return at < self._count and self[at] == id
-
-
 @lru_cache(maxsize=32)
-def _ids_of_file(path: str) -> _SortedIds:
-    return _SortedIds(path)
+def _ids_of_file(path: str) -> mmap.mmap:
+    """The file, whose ids have been checked: they are too many to have them as objects."""
+    entry = read_entry(path, 0)
+    with open(path, "rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    with memoryview(mapped) as whole, whole[HEADER_SIZE:] as ids:
+        if zlib.crc32(ids) != entry.ids_crc:
+            raise Damaged(f"{path} is damaged: checksum of its ids")
+    return mapped
+
+
+def _in_file(mapped: mmap.mmap, id: bytes) -> bool:
+    def id_at(index: int) -> bytes:
+        return mapped[HEADER_SIZE + ID_LENGTH * index : HEADER_SIZE + ID_LENGTH * (index + 1)]
+
+    count = (len(mapped) - HEADER_SIZE) // ID_LENGTH
+    at = bisect_left(range(count), id, key=id_at)
+    return at < count and id_at(at) == id
 
 
 @lru_cache(maxsize=256)
@@ -162,17 +153,16 @@ class KnownIds:
     def _add(self, ids: IdsFile | Entry) -> None:
         (self._same_run if ids.started == self._started != 0 else self._before).append(ids)
 
-    def among(self, messages: Mapping[bytes, Message]) -> set[bytes]:
-        """The ids of those of the messages, given by id, that were read before."""
+    def among(self, messages: Messages) -> set[bytes]:
+        """The ids of those of the messages that were read before."""
         for entry in self._chain.entries[self._looked_at :]:
             self._add(entry)
         self._looked_at = len(self._chain.entries)
         known: set[bytes] = set()
-        # nsqd's attempts wrap around at 65536.
-        if again := {id for id, message in messages.items() if message.attempts != 1}:
+        if again := messages.again():
             known.update(*(_common(again, ids) for ids in self._same_run))
         if self._before:
-            every = set(messages)
+            every = set(split_ids(messages.ids))
             known.update(*(_common(every, ids) for ids in self._before))
         return known
 
@@ -185,5 +175,5 @@ def _common(wanted: set[bytes], ids: IdsFile | Entry) -> set[bytes]:
         return near
     if isinstance(ids, Entry):
         return near & _ids_of_segment(ids)
-    found = _ids_of_file(ids.path)
-    return {id for id in near if id in found}
+    mapped = _ids_of_file(ids.path)
+    return {id for id in near if _in_file(mapped, id)}

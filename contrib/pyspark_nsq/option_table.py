@@ -1,89 +1,102 @@
-"""Tables of options: what a row contains, and reading the options of Spark by such a table.
+"""Tables of options: the fields of a dataclass of settings, and how Spark's options become its values.
 
 Spark's option keys know no case. What cannot be obeyed is an OptionError.
 """
 
+import dataclasses
 import difflib
-import functools
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 
 from pyspark_nsq.errors import OptionError
-from pyspark_nsq.option_values import MILLISECONDS, WAIT, Kind, as_text
-from pyspark_nsq.settings import Settings
+from pyspark_nsq.option_values import Kind
 
 # What Spark hands on although it is meant for Spark itself; keys in lower case.
 _SPARKS_OWN = {"checkpointlocation", "queryname"}
 _SPARKS_OWN_PREFIXES = ("asyncprogresstracking", "_asyncprogresstracking")
 
-
-# Options of Spark's Kafka source and sink, in lower case, and what stands for them here.
-_KAFKAS = {
-    "kafka.bootstrap.servers": "'nsq.lookupd.http.addresses' or 'nsq.nsqd.tcp.addresses' name the nodes",
-    "kafka.group.id": "'channel' names the group of consumers",
-    "groupidprefix": "'channel' names the group of consumers",
-    "assign": "NSQ has no partitions; 'subscribe' names the topics",
-    "subscribepattern": "'subscribe' names the topics, separated by commas",
-    "startingoffsets": "NSQ has no offsets; a channel has what is published after it was created",
-    "startingtimestamp": "NSQ has no offsets; a channel has what is published after it was created",
-    "startingoffsetsbytimestamp": "NSQ has no offsets; a channel has what is published after it was created",
-    "endingoffsets": "NSQ has no offsets; a batch reads what is queued when it is planned",
-    "endingtimestamp": "NSQ has no offsets; a batch reads what is queued when it is planned",
-    "endingoffsetsbytimestamp": "NSQ has no offsets; a batch reads what is queued when it is planned",
-    "maxoffsetspertrigger": "'maxMessagesPerTrigger' limits a batch",
-    "minoffsetspertrigger": "a batch reads what is queued, even a single message",
-    "includeheaders": "messages of NSQ have no headers",
+_NO_BEGINNING = "which is of Kafka: NSQ has no offsets; a channel has what is published after it was created"
+_NO_END = "which is of Kafka: NSQ has no offsets; a batch reads what is queued when it is planned"
+# What people try, in lower case, and what stands for it here.
+_ELSEWHERE = {
+    "path": "or argument of load, save or start: the topic is that of option 'subscribe' or, of a writer, 'topic'",
+    "kafka.bootstrap.servers": "which is of Kafka: 'nsq.nsqd.tcp.addresses' or 'nsq.lookupd.http.addresses' name nodes",
+    "kafka.group.id": "which is of Kafka: 'channel' names the group of consumers",
+    "groupidprefix": "which is of Kafka: 'channel' names the group of consumers",
+    "assign": "which is of Kafka: NSQ has no partitions; 'subscribe' names the topics",
+    "subscribepattern": "which is of Kafka: 'subscribe' names the topics, separated by commas",
+    **dict.fromkeys(("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"), _NO_BEGINNING),
+    **dict.fromkeys(("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"), _NO_END),
+    "maxoffsetspertrigger": "which is of Kafka: 'maxMessagesPerTrigger' limits a batch",
+    "minoffsetspertrigger": "which is of Kafka: a batch reads what is queued, even a single message",
+    "includeheaders": "which is of Kafka: messages of NSQ have no headers",
 }
 
 
-@dataclass(frozen=True)
-class SourceOption:
-    """One option. It sets `field` of `settings`, a class of which every field has a default, which is the option's."""
+class SourceOption(NamedTuple):
+    """One option: it sets `field`, whose default is the option's. `field` may be a field of a field: connection.tls."""
 
     name: str
     kind: Kind
-    field: str  # or a field of a field: connection.tls
-    used_by: tuple[str, ...]
+    used_by: tuple[str, ...]  # read, readStream, write, writeStream
     help: str
-    settings: type = Settings
-
-    @property
-    def default(self) -> Any:
-        return functools.reduce(getattr, self.field.split("."), self.settings())
+    field: str
+    default: Any
 
     @property
     def default_text(self) -> str:
         """The default as one would write it; empty for none."""
-        return str(round(self.default * 1000)) if self.kind in (MILLISECONDS, WAIT) else as_text(self.default)
+        return self.kind.show(self.default)
 
 
-def read_values(options: Mapping[str, str], uses: Collection[str], table: Iterable[SourceOption]) -> dict[str, Any]:
+def option(name: str, kind: Kind, used_by: tuple[str, ...], help: str, default: Any = None, **more: Any) -> Any:
+    """A field of a dataclass of settings that an option sets."""
+    return dataclasses.field(default=default, metadata={"option": (name, kind, used_by, help)}, **more)
+
+
+def table_of(settings: type[Any]) -> tuple[SourceOption, ...]:
+    """The options that set the fields of a dataclass, and of a dataclass in it."""
+    rows: list[SourceOption] = []
+    for field in dataclasses.fields(settings):
+        if "option" in field.metadata:
+            name, kind, used_by, help = field.metadata["option"]
+            rows.append(SourceOption(name, kind, used_by, help, field.name, field.default))
+        elif isinstance(field.default_factory, type):
+            inner = table_of(field.default_factory)
+            rows += [row._replace(field=f"{field.name}.{row.field}") for row in inner]
+    return tuple(rows)
+
+
+def read_values(options: Mapping[str, str], uses: Collection[str], table: Collection[SourceOption]) -> dict[str, Any]:
     """Values of the options that are given, by field; they must be of the table, and for one of the uses at least."""
-    by_key = {option.name.lower(): option for option in table}
+    by_key = {row.name.lower(): row for row in table}
     values: dict[str, Any] = {}
     for key, text in options.items():
-        option = by_key.get(key.lower())
-        if option is None:
+        row = by_key.get(key.lower())
+        if row is None:
             if key.lower() in _SPARKS_OWN or key.lower().startswith(_SPARKS_OWN_PREFIXES):
                 continue
             raise _unknown(key, uses, by_key.values())
-        if not set(uses) & set(option.used_by):
-            raise OptionError(
-                f"option {option.name!r} is for {' and '.join(option.used_by)}, not for {' or '.join(uses)}"
-            )
+        if not set(uses) & set(row.used_by):
+            raise OptionError(f"option {row.name!r} is for {' and '.join(row.used_by)}, not for {' or '.join(uses)}")
         try:
-            values[option.field] = option.kind.read(text.strip())
+            values[row.field] = row.kind.read(text.strip())
         except ValueError as error:
-            value = "" if "secret" in option.name else f" has the value {text!r}"
-            raise OptionError(f"option {option.name!r}{value}: {error}") from None
+            shown = "" if "secret" in row.name else f" has the value {text!r}"
+            raise OptionError(f"option {row.name!r}{shown}: {error}") from None
     return values
 
 
+def missing(name: str, options: Mapping[str, str], what: str = "") -> OptionError:
+    """An option is required, of which `options` has none; `name` is quoted, and `what` describes its value."""
+    hint = ". Of a table, Spark passes OPTIONS to no INSERT, and to no SELECT if CREATE TABLE names the columns"
+    return OptionError(f"option {name} is required{what and ': '}{what}{'' if options else hint}")
+
+
 def _unknown(key: str, uses: Collection[str], table: Collection[SourceOption]) -> OptionError:
-    if kafkas := _KAFKAS.get(key.lower()):
-        return OptionError(f"unknown option {key!r}, which is of Kafka: {kafkas}")
-    names = {option.name.lower(): option.name for option in table if set(uses) & set(option.used_by)}
+    if elsewhere := _ELSEWHERE.get(key.lower()):
+        return OptionError(f"unknown option {key!r}, {elsewhere}")
+    names = {row.name.lower(): row.name for row in table if set(uses) & set(row.used_by)}
     # Without `nsq.`, which is a large part of short names, `tls.cert` is close to `nsq.tls.certificate`.
     bare = {name.removeprefix("nsq."): name for name in names}
     word = key.lower().removeprefix("nsq.")

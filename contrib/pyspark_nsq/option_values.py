@@ -6,8 +6,9 @@ A reading function raises ValueError with what was expected.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from pyspark_nsq.settings import Address
+Address = tuple[str, int]  # (host, port)
 
 _NAME = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")  # NSQD-COMPAT section 2.3
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/?#@\[\]]+)):([0-9]{1,5})")
@@ -18,12 +19,26 @@ _BYTES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _BOOLEANS = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
 
 
+def as_text(value: object) -> str:
+    """A default as documentation shows it: what one would write to get it."""
+    if value is None or value == "" or value == ():
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        units = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+        whole = (f"{value / factor:g}{unit}" for unit, factor in units if value >= factor and value % factor == 0)
+        return next(whole, f"{value * 1000:g}ms")
+    return str(value)
+
+
 @dataclass(frozen=True)
 class Kind:
-    """A kind of value: `name` is for documentation, `read` makes a value of a text."""
+    """A kind of value: `name` is for documentation, `read` makes a value of a text, `show` a text of a default."""
 
     name: str
     read: Callable[[str], object]
+    show: Callable[[Any], str] = as_text
 
 
 def _text(text: str) -> str:
@@ -73,10 +88,18 @@ def _http_addresses(text: str) -> tuple[Address, ...]:
     return tuple(_address(item.removeprefix("http://").removesuffix("/")) for item in _list(text))
 
 
-def _positive(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,18}", text) or not int(text):
-        raise ValueError("expected a whole number from 1 on")
-    return int(text)
+def _whole(least: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < least:
+            raise ValueError(f"expected a whole number from {least} on")
+        return int(text)
+
+    return read
+
+
+def _milliseconds(least: int) -> Kind:
+    read = _whole(least)
+    return Kind("milliseconds", lambda text: read(text) / 1000, lambda seconds: str(round(seconds * 1000)))
 
 
 def _boolean(text: str) -> bool:
@@ -98,22 +121,6 @@ def _positive_duration(text: str) -> float:
     if not seconds:
         raise ValueError("expected more than 0")
     return seconds
-
-
-def _milliseconds(text: str) -> float:
-    return _positive(text) / 1000
-
-
-def _wait(text: str) -> float:
-    if not re.fullmatch(r"[0-9]{1,18}", text):
-        raise ValueError("expected a whole number from 0 on")
-    return int(text) / 1000
-
-
-def _msg_timeout(text: str) -> int:
-    if _positive(text) < 1000:
-        raise ValueError("expected a whole number from 1000 on, the least that an nsqd takes")
-    return int(text)
 
 
 def _size(text: str) -> int:
@@ -140,24 +147,11 @@ TOPICS = Kind("topics", _names)
 CHANNEL = Kind("channel", _channel)
 TCP_ADDRESSES = Kind("addresses", _addresses)
 HTTP_ADDRESSES = Kind("addresses", _http_addresses)
-NUMBER = Kind("number", _positive)
+NUMBER = Kind("number", _whole(1))
 BOOLEAN = Kind("true or false", _boolean)
 DURATION = Kind("duration", _duration)
 TIMEOUT = Kind("duration", _positive_duration)
-MILLISECONDS = Kind("milliseconds", _milliseconds)
-WAIT = Kind("milliseconds", _wait)  # 0 does without
-MSG_TIMEOUT = Kind("milliseconds", _msg_timeout)
+MILLISECONDS = _milliseconds(1)
+WAIT = _milliseconds(0)  # 0 does without
+MSG_TIMEOUT = Kind("milliseconds", _whole(1000))  # the least that an nsqd takes
 SIZE = Kind("bytes", _size)
-
-
-def as_text(value: object) -> str:
-    """A default as documentation shows it: what one would write to get it."""
-    if value is None or value == "" or value == ():
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        units = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
-        whole = (f"{value / factor:g}{unit}" for unit, factor in units if value >= factor and value % factor == 0)
-        return next(whole, f"{value * 1000:g}ms")
-    return str(value)

@@ -7,7 +7,7 @@ published twice, or the first part of it: delivery is at least once, as is Spark
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Nsqd, find_nsqds
@@ -36,20 +36,30 @@ class Publisher:
                 return
             except (ConnectionLost, Refused) as error:
                 self._forget(error)
+        self._until_done(
+            lambda client: client.publish(topic, bodies, defer_ms),
+            f"no nsqd takes {len(bodies)} messages for topic {topic}",
+        )
+
+    def connect(self) -> None:
+        """Return when an nsqd could be reached. WriteError when none can."""
+        self._until_done(lambda client: None, "no nsqd can be reached")
+
+    def _until_done(self, action: Callable[[Client], None], failure: str) -> None:
         deadline = time.monotonic() + self._settings.retry_timeout
         pause = _FIRST_PAUSE
         while True:
-            errors = self._offer(topic, bodies, defer_ms)
+            errors = self._offer(action)
             if not errors:
                 return
             if time.monotonic() + pause > deadline or all(map(_is_lasting, errors)):
                 reasons = "; ".join(sorted(set(map(str, errors))))
-                raise WriteError(f"no nsqd takes {len(bodies)} messages for topic {topic}: {reasons}")
+                raise WriteError(f"{failure}: {reasons}")
             time.sleep(pause * random.uniform(0.5, 1.0))  # not all tasks at once
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _offer(self, topic: str, bodies: Sequence[bytes], defer_ms: int) -> list[NsqSourceError]:
-        """Each nsqd once, until one takes the messages: then no errors."""
+    def _offer(self, action: Callable[[Client], None]) -> list[NsqSourceError]:
+        """Each nsqd once, until the action succeeds with one: then no errors."""
         try:
             self._find()
         except DiscoveryError as error:
@@ -58,7 +68,7 @@ class Publisher:
         for nsqd in list(self._nsqds):
             try:
                 self._client = Client.connect(nsqd.tcp, self._settings.connection)
-                self._client.publish(topic, bodies, defer_ms)
+                action(self._client)
                 return []
             except (ConnectionLost, NotAgreed, Refused) as error:
                 self._forget(error)

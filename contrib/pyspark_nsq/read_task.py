@@ -27,12 +27,14 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from pyspark_nsq.client import Client, Message
-from pyspark_nsq.columns import pack, unpack
+from gnsq_shared.client import Frames
+from pyspark_nsq.client import Client
+from pyspark_nsq.columns import Messages, pack, rows_of, unpack
 from pyspark_nsq.discovery import Nsqd, depth
-from pyspark_nsq.errors import ConnectionLost, DiscoveryError, NsqSourceError, SpoolError
+from pyspark_nsq.errors import ConnectionLost, DiscoveryError, NsqSourceError, SpoolError, plain_errors
 from pyspark_nsq.known_ids import KnownIds
-from pyspark_nsq.segment import Damaged, Kind, pack_entry, read_segment
+from pyspark_nsq.offsets import Offset
+from pyspark_nsq.segment import Damaged, Kind, pack_entry, read_segment, split_ids
 from pyspark_nsq.settings import Settings
 from pyspark_nsq.spool import Chain, Spool
 
@@ -56,8 +58,22 @@ class ReadPartition:
     part: int
     quota: int
 
+    def constants(self) -> dict[str, str]:
+        """The columns that are the same in all rows."""
+        return {"topic": self.topic, "channel": self.settings.channel, "nsqd": self.nsqd.name}
+
     def __str__(self) -> str:
         return f"batch {self.batch}, part {self.part} of topic {self.topic} at nsqd {self.nsqd.name}"
+
+
+def tasks_of(batch: Offset, settings: Settings) -> list[ReadPartition]:
+    """The tasks that a batch has been split into."""
+    return [
+        ReadPartition(settings, batch.stream, batch.batch, batch.nsqds[name], topic, part, quota)
+        for topic, nsqds in batch.quotas.items()
+        for name, parts in nsqds.items()
+        for part, quota in enumerate(parts)
+    ]
 
 
 def read_partition(partition: ReadPartition) -> Iterator[pa.RecordBatch]:
@@ -66,13 +82,14 @@ def read_partition(partition: ReadPartition) -> Iterator[pa.RecordBatch]:
     Spark drops the iterator before its end when it has rows enough (show, limit): what is in flight is released then.
     """
     try:
-        if partition.settings.peek:
-            yield from peek(partition)
-        elif not partition.settings.spool:
-            with contextlib.closing(_read_without_spool(partition)) as batches:
-                yield from _joined(batches)
-        else:
-            yield from deliver(partition, fill(partition))
+        with plain_errors():
+            if partition.settings.peek:
+                yield from peek(partition)
+            elif not partition.settings.spool:
+                with contextlib.closing(_read_without_spool(partition)) as batches:
+                    yield from _joined(batches)
+            else:
+                yield from deliver(partition, fill(partition))
     except GeneratorExit:
         mute_broken_sockets()
         raise
@@ -108,15 +125,19 @@ def fill(partition: ReadPartition) -> Chain:
 
 @dataclass
 class _Held:
-    """Messages in hand, without FIN; `size` is the sum of their bodies."""
+    """Messages in hand, without FIN; `count` is how many have come, `size` the sum of their bodies."""
 
-    messages: dict[bytes, Message] = field(default_factory=dict)
+    frames: list[Frames] = field(default_factory=list)
+    count: int = 0
     size: int = 0
 
-    def add(self, messages: list[Message]) -> None:
-        for message in messages:
-            self.messages[message.id] = message
-            self.size += len(message.body)
+    def add(self, received: list[Frames]) -> None:
+        self.frames += received
+        self.count += sum(map(len, received))
+        self.size += sum(frames.body_bytes for frames in received)
+
+    def ids(self) -> list[bytes]:
+        return [id for frames in self.frames for id in frames.ids()]
 
 
 class _Task:
@@ -135,7 +156,7 @@ class _Task:
         self.chain = self.spool.chain(partition.batch, partition.topic, partition.nsqd.name)
         self.chain.open()
         self._progress = 0
-        self._sealed: dict[int, set[bytes]] = {}  # by slot: what this connection has sealed
+        self._sealed: dict[int, bytes] = {}  # by slot: ids that this connection has sealed
         self._held = _Held()
 
     def taken(self) -> int:
@@ -195,47 +216,48 @@ class _Task:
         heard = time.monotonic()
         while True:
             held = self._held
-            messages = client.receive(_QUIET if held.messages else self.partition.settings.idle_timeout)
-            held.add(messages)
+            received = client.receive_frames(_QUIET if held.frames else self.partition.settings.idle_timeout)
+            held.add(received)
             now = time.monotonic()
-            count = len(held.messages)
-            if messages:
+            if received:
                 heard = now
-                if count < min(left, (ready + 1) // 2) and held.size < _SEGMENT_BYTES:
+                if held.count < min(left, (ready + 1) // 2) and held.size < _SEGMENT_BYTES:
                     continue
-            if not count:
+            if not held.frames:
                 if now - heard >= self.partition.settings.idle_timeout:
                     return True
                 continue
-            if not self.seal(held):
+            messages = Messages.of(held.frames)
+            if not self.seal(messages):
                 return False
-            left -= count
+            left -= messages.batch.num_rows
             if ready > left:
                 client.ready(ready := max(left, 0))
-            finish(client, held)
+            finish(client, messages.ids)
             if left <= 0:
                 return True
             self._held = _Held()
 
-    def seal(self, held: _Held) -> bool:
+    def seal(self, messages: Messages) -> bool:
         """Make the new ones of the messages durable in the chain; False if that may take no more of this task."""
         while True:
-            known = self._known.among(held.messages)
-            new = [message for message in held.messages.values() if message.id not in known]
+            new = messages.without(self._known.among(messages))
             if self.chain.ended(self.partition.part):
                 return False
-            if not new:
+            if not new.ids:
                 return True
-            ids = [message.id for message in new]
             slot = len(self.chain.entries)
-            if self.chain.append(pack_entry(Kind.SEGMENT, self.partition.part, self._started, ids, pack(new))):
+            if self.chain.append(
+                pack_entry(Kind.SEGMENT, self.partition.part, self._started, new.ids, pack(new.batch))
+            ):
                 break
-        self._sealed[slot] = set(ids)
+        self._sealed[slot] = new.ids
         return True
 
     def _confirm(self, client: Client) -> None:
         unfinished = confirm(client)
-        if sure := [slot for slot, ids in self._sealed.items() if ids.isdisjoint(unfinished)]:
+        sealed = self._sealed.items()
+        if sure := [slot for slot, ids in sealed if not unfinished or unfinished.isdisjoint(split_ids(ids))]:
             self.chain.confirm(self.partition.part, sure)
 
 
@@ -249,16 +271,16 @@ def start_time(partition: ReadPartition) -> int:
         return 0
 
 
-def finish(client: Client, held: _Held) -> None:
+def finish(client: Client, ids: bytes) -> None:
     """FIN what is durable."""
-    client.finish(held.messages)
+    client.finish_joined(ids)
 
 
 def release(client: Client, held: _Held) -> None:
     """Give back what nsqd would keep for us until it has timed out."""
     try:
         client.ready(0)  # otherwise nsqd could send us the same messages again
-        client.requeue(held.messages)
+        client.requeue(held.ids())
         client.finish_confirmed(())
     except NsqSourceError as error:
         _log.info("%s", error)
@@ -285,7 +307,7 @@ def deliver(partition: ReadPartition, chain: Chain) -> Iterator[pa.RecordBatch]:
 
 
 def _rows(partition: ReadPartition, ids: bytes, payload: bytes) -> pa.RecordBatch:
-    return unpack(ids, payload, topic=partition.topic, channel=partition.settings.channel, nsqd=partition.nsqd.name)
+    return unpack(ids, payload, **partition.constants())
 
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -312,11 +334,12 @@ def _read_without_spool(partition: ReadPartition) -> Generator[pa.RecordBatch, N
         try:
             while left > 0:
                 client.ready(min(settings.max_in_flight, left))
-                if not (messages := client.receive(settings.idle_timeout)):
+                if not (received := client.receive_frames(settings.idle_timeout)):
                     break
-                client.finish(message.id for message in messages)
-                left -= len(messages)
-                yield _rows(partition, b"".join(message.id for message in messages), pack(messages))
+                messages = Messages.of(received)
+                client.finish_joined(messages.ids)
+                left -= messages.batch.num_rows
+                yield rows_of(messages, **partition.constants())
         except GeneratorExit:
             release(client, _Held())
             raise
@@ -330,11 +353,11 @@ def peek(partition: ReadPartition) -> Iterator[pa.RecordBatch]:
     with Client.connect(partition.nsqd.tcp, settings.connection, msg_timeout_ms=settings.msg_timeout_ms) as client:
         client.subscribe(partition.topic, settings.channel)
         client.ready(quota := min(partition.quota, client.max_rdy_count))
-        while len(held.messages) < quota and (messages := client.receive(settings.idle_timeout)):
-            held.add(messages)
+        while held.count < quota and (received := client.receive_frames(settings.idle_timeout)):
+            held.add(received)
         release(client, held)
-    if held.messages:
-        yield _rows(partition, b"".join(held.messages), pack(list(held.messages.values())))
+    if held.frames:
+        yield rows_of(Messages.of(held.frames), **partition.constants())
 
 
 def mute_broken_sockets() -> None:

@@ -11,10 +11,12 @@ The ids stand apart from the messages, since they are looked at long after those
 
 import os
 import zlib
-from collections.abc import Sequence
 from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_nsq.errors import SpoolError
 
@@ -54,16 +56,36 @@ class Damaged(SpoolError):
     """A file of the spool is not what was written."""
 
 
+def split_ids(joined: bytes) -> list[bytes]:
+    """The single ids of what `read_ids` gives."""
+    return [joined[at : at + ID_LENGTH] for at in range(0, len(joined), ID_LENGTH)]
+
+
+def fixed_size_ids(joined: bytes) -> pa.FixedSizeBinaryArray:
+    """The same as a column."""
+    return pa.Array.from_buffers(pa.binary(ID_LENGTH), len(joined) // ID_LENGTH, [None, pa.py_buffer(joined)])
+
+
 def pack_entry(
-    kind: Kind, part: int = 0, started: int = 0, ids: Sequence[bytes] = (), payload: bytes = b""
-) -> list[bytes]:
-    """The pieces of an entry's file."""
-    joined = b"".join(ids)
-    low, high = (min(ids), max(ids)) if ids else (b"", b"")
+    kind: Kind, part: int = 0, started: int = 0, ids: bytes = b"", payload: bytes | memoryview = b""
+) -> list[bytes | memoryview]:
+    """The pieces of an entry's file; `ids` are one behind the other."""
+    low, high = b"", b""
+    if ids:
+        low, high = pc.min_max(fixed_size_ids(ids)).as_py().values()
     header = _HEADER.pack(
-        _MAGIC, kind, part, len(ids), started, low, high, len(payload), zlib.crc32(joined), zlib.crc32(payload)
+        _MAGIC,
+        kind,
+        part,
+        len(ids) // ID_LENGTH,
+        started,
+        low,
+        high,
+        len(payload),
+        zlib.crc32(ids),
+        zlib.crc32(payload),
     )
-    return [header, _CRC.pack(zlib.crc32(header)), joined, payload]
+    return [header, _CRC.pack(zlib.crc32(header)), ids, payload]
 
 
 def read_entry(path: str, slot: int) -> Entry:

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 # The steps between a message and its safety. Tests replace them to fail or die at each.
 
 
-def write_temporary(path: str, pieces: Iterable[bytes]) -> None:
+def write_temporary(path: str, pieces: Iterable[bytes | memoryview]) -> None:
     """A new file with the pieces, on the disk when this returns."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     with os.fdopen(descriptor, "wb") as file:
@@ -76,7 +76,7 @@ def make_directory(path: str) -> None:
     sync_directory(os.path.dirname(parent))
 
 
-def write_file(path: str, pieces: Iterable[bytes]) -> None:
+def write_file(path: str, pieces: Iterable[bytes | memoryview]) -> None:
     """Write or replace a whole file, durably and at once."""
     directory = os.path.dirname(path)
     temporary = os.path.join(directory, _TEMPORARY + uuid.uuid4().hex)
@@ -89,7 +89,7 @@ def write_file(path: str, pieces: Iterable[bytes]) -> None:
     sync_directory(directory)
 
 
-def _create(path: str, pieces: Iterable[bytes]) -> bool:
+def _create(path: str, pieces: Iterable[bytes | memoryview]) -> bool:
     """Make a whole file, durably and at once, unless there is one; whether there was none. SpoolError."""
     directory = os.path.dirname(path)
     temporary = os.path.join(directory, _TEMPORARY + uuid.uuid4().hex)
@@ -117,6 +117,29 @@ def _trouble(doing: str, path: str, error: OSError) -> SpoolError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         what += " (messages stay in NSQ until there is room)"
     return SpoolError(f"cannot {doing} the spool at {path}: {what}")
+
+
+def check_location(location: str) -> None:
+    """Make the directory of a spool; SpoolError if that fails, or hard links there fail or replace files."""
+    one, two = (os.path.join(location, _TEMPORARY + uuid.uuid4().hex) for _ in range(2))
+    try:
+        os.makedirs(location, exist_ok=True)
+        write_temporary(one, [b"1"])
+        write_temporary(two, [b"2"])
+        try:
+            os.link(one, one + "x")
+            exclusive = not link(two, one + "x")
+        except OSError as error:
+            raise SpoolError(
+                f"the spool at {location} is on a file system without hard links: {error.strerror}"
+            ) from None
+        if not exclusive:
+            raise SpoolError(f"the spool at {location} is on a file system where links replace files")
+    except OSError as error:
+        raise _trouble("make", location, error) from None
+    finally:
+        for path in (one, two, one + "x"):
+            _unlink(path)
 
 
 class Chain:
@@ -194,7 +217,7 @@ class Chain:
         """The segments of a task, in order."""
         return [entry for entry in self.entries if entry.kind is Kind.SEGMENT and entry.part == part]
 
-    def append(self, pieces: Sequence[bytes]) -> bool:
+    def append(self, pieces: Sequence[bytes | memoryview]) -> bool:
         """Put an entry into the next slot; False, having looked at what is new, if somebody else was first.
 
         SpoolError if it can't be written. When this returns True the entry is durable.
@@ -246,36 +269,17 @@ class Spool:
     def create(cls, location: str, stream: str, *, kind: str, topics: Sequence[str], channel: str) -> "Spool":
         """A new stream's directory, made by the driver; `kind` is "readStream" or "read". SpoolError if it can't be."""
         spool = cls(location, stream)
+        check_location(location)
         about = {"version": 1, "kind": kind, "created": int(time.time()), "topics": list(topics), "channel": channel}
         try:
             for name in ("batches", "ids"):
                 os.makedirs(os.path.join(spool.directory, name), exist_ok=True)
-            spool._probe_links()
             if not spool.exists():
                 write_file(spool._file("stream"), [json.dumps(about).encode() + b"\n"])
             sync_directory(location)
         except OSError as error:
             raise _trouble("make", spool.directory, error) from None
         return spool
-
-    def _probe_links(self) -> None:
-        """SpoolError unless the file system has hard links that don't replace each other."""
-        one, two = (self._file(_TEMPORARY + uuid.uuid4().hex) for _ in range(2))
-        try:
-            write_temporary(one, [b"1"])
-            write_temporary(two, [b"2"])
-            try:
-                os.link(one, one + "x")
-                exclusive = not link(two, one + "x")
-            except OSError as error:
-                raise SpoolError(
-                    f"the spool at {self.location} is on a file system without hard links: {error.strerror}"
-                ) from None
-            if not exclusive:
-                raise SpoolError(f"the spool at {self.location} is on a file system where links replace files")
-        finally:
-            for path in (one, two, one + "x"):
-                _unlink(path)
 
     def _file(self, name: str) -> str:
         return os.path.join(self.directory, name)
@@ -297,7 +301,7 @@ class Spool:
         path = self._file("plan")
         try:
             value: dict[str, Any] = json.loads(Path(path).read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
             raise SpoolError(f"cannot read the plan of a batch read at {path}: {error}") from None

@@ -18,12 +18,12 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from pyspark_nsq.backlog import Backlog, Drain
-from pyspark_nsq.errors import OptionError, SpoolError
+from pyspark_nsq.errors import OptionError, SpoolError, plain_errors
 from pyspark_nsq.offsets import Offset, Quotas, report, share, split
-from pyspark_nsq.read_task import ReadPartition, read_partition
+from pyspark_nsq.read_task import ReadPartition, read_partition, tasks_of
 from pyspark_nsq.retention import Retention, inspect
 from pyspark_nsq.settings import Settings
-from pyspark_nsq.spool import Spool
+from pyspark_nsq.spool import Spool, check_location
 
 _log = logging.getLogger(__name__)
 
@@ -57,9 +57,12 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read what there is at the next look, and no more."""
         self._drain = Drain(self._backlog, self._settings.msg_timeout_ms)
 
+    @plain_errors()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The plan of the next batch; `start` itself if nothing waits."""
         before = self._offset(start)
+        if before.batch == 0 and self._latest is None and self._settings.spool_location is not None:
+            check_location(self._settings.spool_location)
         if self._drain is None:
             waiting = self._backlog.look(before)
         else:
@@ -88,6 +91,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What is unread besides the batch planned last, see offsets.unread."""
         return self._latest
 
+    @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of the batch that `end` plans. In a replay of a first batch, `start` is the initial offset of this
         reader and not of the one that planned it: the stream is that of `end`."""
@@ -98,14 +102,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._check_spool(after)
             if before.stream == after.stream:
                 self._close_chains(before)
-        return [
-            NsqInputPartition(
-                ReadPartition(self._settings, after.stream, after.batch, after.nsqds[name], topic, part, quota)
-            )
-            for topic, nsqds in after.quotas.items()
-            for name, parts in nsqds.items()
-            for part, quota in enumerate(parts)
-        ]
+        return [NsqInputPartition(task) for task in tasks_of(after, self._settings)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """On an executor: the rows of a task."""
@@ -139,8 +136,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _warn_of_other_streams(self, stream: str) -> None:
         """A new stream does not read what another one, whose checkpoint may be deleted, has left in the spool."""
-        location = self._settings.spool_location
-        assert location is not None
+        location = self._settings.spool_location or ""
         try:
             reports = inspect(location)
         except (OSError, SpoolError):  # there is none yet; or making this stream's directory will fail with the reason
@@ -161,14 +157,9 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
 
     def _create_spool(self, stream: str) -> None:
-        assert self._settings.spool_location is not None
-        Spool.create(
-            self._settings.spool_location,
-            stream,
-            kind="readStream",
-            topics=self._settings.topics,
-            channel=self._settings.channel,
-        )
+        settings = self._settings
+        location = settings.spool_location or ""
+        Spool.create(location, stream, kind="readStream", topics=settings.topics, channel=settings.channel)
 
     def _check_spool(self, offset: Offset) -> None:
         """SpoolError if the stream's directory is gone, and with it perhaps messages that NSQ no longer has."""

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from pyspark_nsq.errors import InvalidRow, Refused, WriteError
+from pyspark_nsq.errors import InvalidRow, Refused, WriteError, plain_errors
 from pyspark_nsq.message_batches import Columns, message_batches
 from pyspark_nsq.publishing import Publisher
 from pyspark_nsq.settings import Settings
@@ -65,6 +65,7 @@ class Rejected(WriterCommitMessage):
     error: str
 
 
+@plain_errors()
 def raise_rejected(messages: Sequence[WriterCommitMessage | None]) -> None:
     """On the driver: WriteError if a task met what NSQ does not take."""
     errors = sorted({message.error for message in messages if isinstance(message, Rejected)})
@@ -79,6 +80,13 @@ class _Writer:
         self._settings = settings
         self._columns = find_columns(schema, settings)
 
+    def check_nsqds(self) -> None:
+        """On the driver: WriteError unless an nsqd can be reached, after `retryTimeoutMs` at most."""
+        publisher = Publisher(self._settings)
+        publisher.connect()
+        publisher.close()
+
+    @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Publish the rows of a task; on return nsqds have them all, unless it is Rejected. WriteError."""
         context = TaskContext.get()

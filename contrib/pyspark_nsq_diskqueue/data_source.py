@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_nsq.errors import OptionError
+from pyspark_nsq.catalog_table import all_options, is_table, own_options, schema_with
+from pyspark_nsq.errors import OptionError, plain_errors
 from pyspark_nsq_diskqueue.options import ALL, DiskqueueSettings, parse
 from pyspark_nsq_diskqueue.planning import FileTask, plan
 from pyspark_nsq_diskqueue.reading import read_task
@@ -17,16 +19,22 @@ from pyspark_nsq_diskqueue.rows import DDL
 class DiskqueueDataSource(DataSource):
     """The disk queues of data directories, as a source."""
 
+    def __init__(self, options: Any) -> None:
+        super().__init__(dict(own_options(options)))
+        self._is_table = is_table(options)
+
     @classmethod
     def name(cls) -> str:
         return "nsq_diskqueue"
 
-    def schema(self) -> str:
+    @plain_errors()
+    def schema(self) -> str | StructType:
         parse(self.options)
-        return DDL
+        return schema_with(self.options, DDL) if self._is_table else DDL
 
+    @plain_errors()
     def reader(self, schema: StructType) -> "DiskqueueReader":
-        settings = parse(self.options)
+        settings = parse(all_options(self.options, schema))
         return DiskqueueReader(settings, _columns(schema))
 
 
@@ -44,6 +52,7 @@ class DiskqueueReader(DataSourceReader):
         self._settings = settings
         self._columns = columns
 
+    @plain_errors()
     def partitions(self) -> list[InputPartition]:
         settings = self._settings
         tasks = plan(
@@ -57,8 +66,9 @@ class DiskqueueReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, FilePartition):
             return  # Spark makes a partition of its own where there is none
-        for batch in read_task(partition.task, self._settings.corruption, self._settings.max_msg_size):
-            yield batch.select(self._columns)
+        with plain_errors():
+            for batch in read_task(partition.task, self._settings.corruption, self._settings.max_msg_size):
+                yield batch.select(self._columns)
 
 
 def _columns(schema: StructType) -> list[str]:

@@ -1,35 +1,18 @@
-"""The options of `format("nsq_diskqueue")`: one table, from which parsing, errors and the documentation come."""
+"""The options of `format("nsq_diskqueue")`: one table, the fields of a class, from which parsing, errors and the
+documentation come."""
 
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyspark_nsq.errors import OptionError
-from pyspark_nsq.option_table import SourceOption, read_values
+from pyspark_nsq.option_table import missing, option, read_values, table_of
 from pyspark_nsq.option_values import SIZE, TOPICS, Kind
 
 UNREAD, ALL = "unread", "all"  # messages
 FAIL, COLUMN, SKIP = "fail", "column", "skip"  # corruption
-READ = "read"
+READ = ("read",)
 _REMOTE = re.compile(r"(?!file:)[a-zA-Z][a-zA-Z0-9+.-]+:/")
-
-
-@dataclass(frozen=True)
-class DiskqueueSettings:
-    """The values of the options; an option that is not given has its default."""
-
-    path: str = ""
-    paths: tuple[str, ...] = ()
-    messages: str = UNREAD
-    topics: tuple[str, ...] = ()  # none: all
-    channels: tuple[str, ...] = ()  # none: all, and the topics' own queues
-    corruption: str = FAIL
-    max_msg_size: int = 1 << 20  # bytes of a body
-
-    @property
-    def all_paths(self) -> tuple[str, ...]:
-        return (self.path, *self.paths) if self.path else self.paths
 
 
 def _path(text: str) -> str:
@@ -59,47 +42,60 @@ def _choice(*choices: str) -> Kind:
     return Kind(", ".join(choices), read)
 
 
-def _row(name: str, kind: Kind, field: str, help: str) -> SourceOption:
-    return SourceOption(name, kind, field, (READ,), help, DiskqueueSettings)
+@dataclass(frozen=True)
+class DiskqueueSettings:
+    """The values of the options; an option that is not given has its default."""
 
-
-OPTIONS: tuple[SourceOption, ...] = (
-    _row(
+    path: str = option(
         "path",
         Kind("path", _path),
-        "path",
+        READ,
         "data directory of an nsqd, or a pattern for directories (`/mnt/*/nsqd`) or data files, including `.bad`; "
         "set by `load(path)`; must have the same path on driver and executors",
-    ),
-    _row("paths", Kind("list", _paths), "paths", "several paths, in JSON; set by `load([path, ...])`"),
-    _row(
+        "",
+    )
+    paths: tuple[str, ...] = option(
+        "paths", Kind("list", _paths), READ, "several paths, in JSON; set by `load([path, ...])`", ()
+    )
+    messages: str = option(
         "messages",
         _choice(UNREAD, ALL),
-        "messages",
+        READ,
         "unread: messages after the read position of each queue, as nsqd reads them; all: all messages in the data "
         "files",
-    ),
-    _row("topic", TOPICS, "topics", "only these topics, separated by commas"),
-    _row("channel", Kind("channels", TOPICS.read), "channels", "only channels with these names, separated by commas"),
-    _row(
+        UNREAD,
+    )
+    topics: tuple[str, ...] = option("topic", TOPICS, READ, "only these topics, separated by commas", ())
+    channels: tuple[str, ...] = option(
+        "channel", Kind("channels", TOPICS.read), READ, "only channels with these names, separated by commas", ()
+    )
+    corruption: str = option(
         "corruption",
         _choice(FAIL, COLUMN, SKIP),
-        "corruption",
+        READ,
         "how to handle a damaged or missing file: an error, a row with the column `corruption`, or nothing; "
         "after a damaged record, the rest of the file is not read, as with nsqd",
-    ),
-    _row(
+        FAIL,
+    )
+    max_msg_size: int = option(
         "maxMsgSize",
         SIZE,
-        "max_msg_size",
+        READ,
         "maximum size of a body, nsqd's --max-msg-size; larger bodies are treated as damage",
-    ),
-)
+        1 << 20,
+    )
+
+    @property
+    def all_paths(self) -> tuple[str, ...]:
+        return (self.path, *self.paths) if self.path else self.paths
+
+
+OPTIONS = table_of(DiskqueueSettings)
 
 
 def parse(options: Mapping[str, str]) -> DiskqueueSettings:
     """OptionError for what cannot be obeyed."""
-    settings = DiskqueueSettings(**read_values(options, (READ,), OPTIONS))
+    settings = DiskqueueSettings(**read_values(options, READ, OPTIONS))
     if not settings.all_paths:
-        raise OptionError("option 'path' is required: load(path), with the data directory of an nsqd")
+        raise missing("'path'", options, "the data directory of an nsqd")
     return settings

@@ -4,18 +4,20 @@ A damaged record costs the rest of its file, as it costs nsqd (NSQD-COMPAT 4.6),
 becomes of damage is an option: an error, a row without a message whose column `corruption` describes it, or nothing.
 """
 
+import itertools
 import os
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gnsq_shared.directory import DueTimes, key_of, open_file, read_due_times, read_held, reason_of
 from gnsqd.errors import StorageError
-from gnsqd.storage.disk.record import LENGTH, MIN_RECORD_SIZE, decode_record
+from gnsqd.storage.disk.record import LENGTH, MIN_RECORD_SIZE, frame_records
 from pyspark_nsq_diskqueue.errors import CorruptionError, DataDirectoryError
 from pyspark_nsq_diskqueue.options import COLUMN, SKIP
 from pyspark_nsq_diskqueue.planning import FileTask
-from pyspark_nsq_diskqueue.rows import Damage, Rows
+from pyspark_nsq_diskqueue.rows import Damage, damage_row, message_rows
 
 _CHUNK = 1 << 20  # bytes read at once, unless a message is larger
 
@@ -35,7 +37,7 @@ def read_task(
     if damage is None or corruption == SKIP:
         return
     if corruption == COLUMN:
-        yield Rows(task).damage_row(damage)
+        yield damage_row(task, damage)
         return
     raise CorruptionError(
         f"{task.path} at {damage.position}: {damage}. `gnsqadmin data verify {task.directory}` shows what can be "
@@ -51,7 +53,6 @@ class _Reader:
         self._task = task
         self._max_size = max_msg_size + MIN_RECORD_SIZE
         self._read_at = read_at
-        self._rows = Rows(task)
         self._due_times = DueTimes()
 
     def read(self) -> Iterator[pa.RecordBatch]:
@@ -81,17 +82,24 @@ class _Reader:
 
     def _read_held(self) -> Iterator[pa.RecordBatch]:
         due_times = read_due_times(self._task.path)
+        held: list[tuple[int, bytes]] = []
         size = 0
         for position, payload in read_held(self._task.path, due_times):
-            if size + len(payload) > _CHUNK and self._rows:
-                yield self._rows.take()
-                size = 0
+            if held and size + len(payload) > _CHUNK:
+                yield self._held_rows(held, due_times)
+                held, size = [], 0
+            held.append((position, payload))
             size += len(payload)
-            self._add(position, payload, due_times.due.get(key_of(payload)))
-        if self._rows:
-            yield self._rows.take()
+        if held:
+            yield self._held_rows(held, due_times)
         if due_times.damage:
             self.damage = Damage(due_times.end, due_times.damage)
+
+    def _held_rows(self, held: list[tuple[int, bytes]], due_times: DueTimes) -> pa.RecordBatch:
+        positions, payloads = zip(*held, strict=True)
+        edges = list(itertools.accumulate((LENGTH.size + len(payload) for payload in payloads), initial=0))
+        dues = [due_times.due.get(key_of(payload)) for payload in payloads]
+        return message_rows(self._task, frame_records(payloads), edges, pa.array(positions, pa.int64()), dues)
 
     def _read_file(self) -> Iterator[pa.RecordBatch]:
         task = self._task
@@ -113,10 +121,10 @@ class _Reader:
             except OSError as error:
                 self._stop(position, reason_of(error))
                 return
-            consumed, needed = self._parse(data, position)
+            edges, needed = self._parse(data, position)
+            consumed = edges[-1]
+            yield from self._rows(data, edges, position)
             position += consumed
-            if self._rows:
-                yield self._rows.take()
             if self.damage is not None:
                 return
             is_torn = task.end - position < needed
@@ -128,51 +136,40 @@ class _Reader:
         if task.end < task.promised:
             self._stop(task.end, f"EOF, {task.promised - task.end} bytes before where the meta file has the end")
 
-    def _parse(self, data: bytes, position: int) -> tuple[int, int]:
-        """Add the records that are whole in `data`, which stands at `position`: (bytes consumed, bytes needed there to
-        go on, 0 at the end)."""
-        rows, max_size, unpack_length = self._rows, self._max_size, LENGTH.unpack_from
-        due, held = self._due_times.due, self._due_times.held
-        add_value, add_timestamp, add_attempts = rows.values.append, rows.timestamps.append, rows.attempts.append
-        add_id, add_position = rows.ids.append, rows.positions.append
+    def _parse(self, data: bytes, position: int) -> tuple[list[int], int]:
+        """Where the whole records in `data`, from `position` on, begin, and where the last one ends; and how many
+        bytes are needed there to go on, 0 at the end."""
+        max_size, unpack_length = self._max_size, LENGTH.unpack_from
         available = len(data)
+        edges = [0]
         offset = 0
         while offset < available:
             begin = offset + LENGTH.size
             if begin > available:
-                return offset, LENGTH.size
+                return edges, LENGTH.size
             size: int = unpack_length(data, offset)[0]
             if not MIN_RECORD_SIZE <= size <= max_size:
                 self._stop(position + offset, f"invalid message read size ({size})")
-                return offset, 0
-            end = begin + size
-            if end > available:
-                return offset, LENGTH.size + size
-            payload = data[begin:end]
-            if due or held:
-                key = key_of(payload)
-                if key in held:
-                    offset = end
-                    continue
-                rows.dues.append(due.get(key))
-            timestamp, attempts, id, value = decode_record(payload)
-            add_value(value)
-            add_timestamp(timestamp)
-            add_attempts(attempts)
-            add_id(id)
-            add_position(position + offset)
-            offset = end
-        return offset, 0
+                break
+            offset = begin + size
+            if offset > available:
+                return edges, LENGTH.size + size
+            edges.append(offset)
+        return edges, 0
 
-    def _add(self, position: int, payload: bytes, due: int | None) -> None:
-        rows = self._rows
-        timestamp, attempts, id, value = decode_record(payload)
-        rows.values.append(value)
-        rows.timestamps.append(timestamp)
-        rows.attempts.append(attempts)
-        rows.ids.append(id)
-        rows.positions.append(position)
-        rows.dues.append(due)
+    def _rows(self, data: bytes, edges: list[int], position: int) -> Iterator[pa.RecordBatch]:
+        """The messages of whole records that stand at `position`, without messages that the side file holds back."""
+        due, held = self._due_times.due, self._due_times.held
+        if len(edges) == 1:
+            return
+        begins = pc.add(pa.array(edges[:-1], pa.int64()), position)
+        if not due and not held:
+            yield message_rows(self._task, data, edges, begins)
+            return
+        keys = [key_of(data[begin + LENGTH.size : begin + LENGTH.size + MIN_RECORD_SIZE]) for begin in edges[:-1]]
+        batch = message_rows(self._task, data, edges, begins, [due.get(key) for key in keys])
+        if kept := [row for row, key in enumerate(keys) if key not in held]:
+            yield batch.take(pa.array(kept, pa.int64()))
 
     def _stop(self, position: int, reason: str) -> None:
         self.damage = Damage(position, reason, max(0, self._task.end - position))

@@ -2,7 +2,7 @@
 
     spark-submit cluster_job.py JSON        {"source": options, "sink": options, "checkpoint": path}
 
-Prints `executors N`, the number of processes that read.
+Prints `executors N`, the number of processes that read, and `rows N` of a batch read that takes nothing.
 """
 
 import json
@@ -16,6 +16,8 @@ from pyspark.sql import SparkSession
 def main(arguments: dict[str, Any]) -> None:
     spark = SparkSession.builder.getOrCreate()
     wait_for_executors(spark, 2)
+    batch = {name: value for name, value in arguments["source"].items() if name != "maxMessagesPerTrigger"}
+    print("rows", spark.read.format("nsq").options(**batch, peek="true").load().count(), flush=True)
     query = (
         spark.readStream.format("nsq")
         .options(**arguments["source"])
@@ -30,7 +32,7 @@ def main(arguments: dict[str, Any]) -> None:
     query.awaitTermination()
     progress = query.lastProgress
     assert progress is not None
-    print("batches", progress.batchId + 1)
+    print("batches", progress.batchId + 1, flush=True)
     spark.stop()
 
 
@@ -39,7 +41,7 @@ def wait_for_executors(spark: SparkSession, wanted: int) -> None:
     while True:
         pids = spark.sparkContext.parallelize(range(8), 8).map(lambda _: os.getppid()).distinct().collect()
         if len(pids) >= wanted:
-            print("executors", len(pids))
+            print("executors", len(pids), flush=True)
             return
 
 

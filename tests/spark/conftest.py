@@ -42,6 +42,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             _missing(str(error))
 
 
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undoes what `pyspark_nsq.errors.plain_errors` does to the environment of its process."""
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """A local session of two cores, one for all tests; they are marked `spark`."""

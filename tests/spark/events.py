@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -75,3 +76,16 @@ def as_frame(spark: "SparkSession", events: Sequence[Event], archived_ns: Sequen
     if archived_ns is not None:
         columns["archived_at"] = pa.array([when // 1000 for when in archived_ns], pa.timestamp("us", "UTC"))
     return spark.createDataFrame(pa.table(columns))
+
+
+def archive(spark: "SparkSession", directory: Path, events: Sequence[Event], batches: int = 1) -> None:
+    """Archive the events to `directory`, by as many batches of a streaming query; more of them the next time."""
+    from gnsq_pipeline.archive import CHECKPOINT, PARTITION_COLUMNS, start, to_archive
+
+    source = directory.with_name(f"{directory.name} source")
+    for batch in range(batches):
+        as_frame(spark, events[batch::batches]).coalesce(1).write.mode("append").parquet(str(source))
+    rows = spark.readStream.schema(as_frame(spark, []).schema).option("maxFilesPerTrigger", 1).parquet(str(source))
+    writer = to_archive(rows).writeStream.trigger(availableNow=True)
+    query = start(writer, str(directory), "parquet", str(directory / CHECKPOINT), PARTITION_COLUMNS)
+    assert query.awaitTermination(120)

@@ -1,6 +1,10 @@
 """A cluster of processes of its own (spark://, two workers) reads three gnsqd and writes to one."""
 
 import json
+import re
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,13 +12,14 @@ import pytest
 
 from conftest import DaemonFactory
 from spark.cluster import Cluster, Process, spark_home
-from spark.environments import bare_environment, py_files
+from spark.environments import bare_environment, clean_path
 from spark.sessions import CONF, spark_environment
 from spark.topics import bodies, daemon_options, publish, sink_options, take
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 MESSAGES = 3000  # on each nsqd
+MAX_IN_FLIGHT = 2500  # the default
 JOB = Path(__file__).parent / "cluster_job.py"
 
 
@@ -33,7 +38,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, bare_python: Path) -> Iter
         yield cluster
 
 
-@pytest.mark.parametrize("way", ["installed", "py-files"])
+def zip_recipe(directory: Path) -> dict[str, str]:
+    """Run the commands of spark.md that make the zip, in `directory`; the variables that they set for the job."""
+    text = (Path(__file__).parents[2] / "contrib" / "docs" / "spark.md").read_text("utf-8")
+    block = re.search(r"^    cd .*\n(?:    .*\n)+", text, re.MULTILINE)
+    assert block is not None
+    commands = textwrap.dedent(block[0]).replace("/tmp/", f"{directory}/").replace("python ", f"{sys.executable} ")
+    making, variables, _ = re.split(r"^(.*?) spark-submit ", commands, flags=re.MULTILINE)
+    subprocess.run(making, shell=True, check=True, env=clean_path())
+    assert (directory / "gnsqd.zip").stat().st_size < 1 << 20
+    return dict(variable.split("=", 1) for variable in variables.split())
+
+
+@pytest.mark.parametrize("way", ["installed", "zip"])
 def test_a_cluster_reads_three_gnsqd_and_writes_to_one(
     way: str, cluster: Cluster, bare_python: Path, gnsqd_factory: DaemonFactory, tmp_path: Path
 ) -> None:
@@ -49,10 +66,8 @@ def test_a_cluster_reads_three_gnsqd_and_writes_to_one(
         # Nothing where gnsqd is installed; where it is a source tree, that.
         settings["spark.executorEnv.PYTHONPATH"] = driver.get("PYTHONPATH", "")
     else:
-        # The driver's Python has gnsqd, or Spark would not look for the data source there.
-        archive = py_files(tmp_path / "gnsqd.zip")
-        driver = {**spark_environment(bare_python), "PYTHONPATH": str(archive)}
-        submit += ["--py-files", archive]
+        driver = spark_environment(bare_python) | zip_recipe(tmp_path)
+        submit += ["--py-files", tmp_path / "gnsqd.zip"]
     submit += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     arguments = {
         "source": {
@@ -68,5 +83,6 @@ def test_a_cluster_reads_three_gnsqd_and_writes_to_one(
     with Process([*submit, JOB, json.dumps(arguments)], driver, tmp_path / "driver.log") as job:
         assert job.wait(300) == 0, job.text()[-20_000:]
         assert int(job.find(r"^executors (\d+)$")[1]) == 2
+        assert int(job.find(r"^rows (\d+)$")[1]) == 3 * MAX_IN_FLIGHT
         assert int(job.find(r"^batches (\d+)$")[1]) >= 3
     assert sorted(take(sink, "copies", 3 * MESSAGES)) == sorted(body for part in published for body in part)

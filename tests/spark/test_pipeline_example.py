@@ -1,5 +1,5 @@
-"""The example of spark-pipelines.md, end to end: JSON events published by pynsq are archived, compacted, rolled up and
-replayed, and nothing is lost, duplicated or changed on the way.
+"""The example of spark-pipelines.md, end to end: JSON events published by pynsq are archived, rolled up and replayed,
+and nothing is lost, duplicated or changed on the way.
 
 `GNSQD_EXAMPLE_EVENTS` says how many (`make spark-example`: a million). What is expected is computed from the events
 that the publisher generates, not from what any step says.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-EVENTS = int(os.environ.get("GNSQD_EXAMPLE_EVENTS", "100000"))
+EVENTS = int(os.environ.get("GNSQD_EXAMPLE_EVENTS", "40000"))
 TOPICS = {"orders": 1, "clicks": 2}  # and the seeds of their events
 
 
@@ -117,10 +117,6 @@ def test_a_million_events_are_archived_rolled_up_and_replayed(
         for topic in TOPICS:
             channel = daemon.channel_stats(topic, "archive")
             assert (channel["depth"], channel["in_flight_count"], channel["deferred_count"]) == (0, 0, 0)
-
-    (compacted,) = run(capsys, monkeypatch, "compact", archive, "--json")
-    assert compacted["files_after"] < compacted["files_before"]
-    assert totals_in(spark, archive) == expected
 
     by_topic: Counter[str] = Counter()
     for row in run(capsys, monkeypatch, "rollup", "--from-archive", archive, "--window", "1h", "--json"):

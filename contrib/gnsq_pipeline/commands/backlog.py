@@ -6,22 +6,16 @@ import time
 import click
 
 from gnsq_pipeline.errors import ExitCode, NotFound
-from gnsq_pipeline.output import json_option, show_rows
-from gnsq_pipeline.parameters import NAME, spark_options
+from gnsq_pipeline.output import show_rows
+from gnsq_pipeline.parameters import NAME, json_option, spark_options
 from gnsq_pipeline.session import SessionSettings, spark_session
+from gnsq_pipeline.source import local_path
 
 
 @click.command()
 @click.argument("directories", metavar="DIRECTORY...", nargs=-1, required=True)
 @click.option("--topic", "topics", type=NAME, multiple=True, help="Only queues of this topic; may be repeated.")
-@click.option(
-    "--channel",
-    "channels",
-    type=NAME,
-    multiple=True,
-    metavar="CHANNEL",
-    help="Only queues of this channel; may be repeated.",
-)
+@click.option("--channel", "channels", type=NAME, multiple=True, help="Only queues of this channel; may be repeated.")
 @click.option("--all", "all_messages", is_flag=True, help="Include messages that were read but are still in the files.")
 @json_option
 @spark_options
@@ -39,31 +33,24 @@ def backlog(
     is reported with its position, and causes exit code 1.
     """
     from gnsq_pipeline.backlog import damages, summarise
-    from gnsq_pipeline.display import tasks_shown
-    from gnsq_pipeline.files import local_path
     from gnsq_pipeline.running import run_job, stoppable
 
     for directory in directories:
         if local_path(directory) is not None and not glob.glob(directory):
             raise NotFound(f"{directory}: no such directory")
     options = {"corruption": "column", "messages": "all" if all_messages else "unread"}
-    if topics:
-        options["topic"] = ",".join(topics)
-    if channels:
-        options["channel"] = ",".join(channels)
+    chosen = {"topic": ",".join(topics), "channel": ",".join(channels)}
+    options |= {name: names for name, names in chosen.items() if names}
     with spark_session(session) as spark, stoppable() as stop:
         records = spark.read.format("nsq_diskqueue").options(**options).load(list(directories))
         summary, damage = summarise(records, time.time_ns()), damages(records)
-
-        def look() -> tuple[list[dict[str, object]], list[dict[str, object]]]:
-            rows = [row.asDict() for row in summary.collect()]
-            damaged = any(row["damaged_places"] for row in rows)
-            return rows, [row.asDict() for row in damage.collect()] if damaged else []
-
-        with tasks_shown("backlog", "auto") as display:
-            rows, damaged = run_job(spark, look, stop, display.tick)
-    show_rows("", rows, as_json)
+        rows = run_job(spark, lambda: [row.asDict() for row in summary.collect()], stop)
+        damaged = []
+        if any(row["damaged_places"] for row in rows):
+            damaged = run_job(spark, lambda: [row.asDict() for row in damage.collect()], stop)
+    show_rows(rows, as_json)
     if damaged:
-        click.echo() if not as_json else None
-        show_rows("Damaged", damaged, as_json)
+        if not as_json:
+            click.echo()
+        show_rows(damaged, as_json, "Damaged")
         click.get_current_context().exit(ExitCode.FAILED)

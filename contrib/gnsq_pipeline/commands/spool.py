@@ -3,18 +3,19 @@
 import click
 
 from gnsq_pipeline.errors import PipelineError
-from gnsq_pipeline.output import json_option, show_rows
-from gnsq_pipeline.parameters import DURATION, NAME, destination_options
+from gnsq_pipeline.output import show_rows
+from gnsq_pipeline.parameters import DURATION, NAME, destination_options, json_option
 from gnsq_pipeline.source import checked
 
 _DIRECTORY = click.argument("directory", metavar="DIRECTORY")
+_STREAM = click.argument("stream")
 
 
 @click.group()
 def spool() -> None:
     """Inspect the spool of a stream, publish its messages again, or clean it up.
 
-    DIRECTORY is a spool, or the output of a pipeline that contains its spool.
+    DIRECTORY is a spool, or the output of a pipeline that contains its spool. STREAM is the beginning of a stream's id.
     """
 
 
@@ -23,25 +24,25 @@ def spool() -> None:
 @json_option
 def list_streams(directory: str, as_json: bool) -> None:
     """List the streams: batches, segments, messages, suspects (ids whose FIN is in doubt), bytes."""
-    from gnsq_pipeline.spool_report import stream_rows
+    from gnsq_pipeline.spool import stream_rows
 
-    show_rows("", stream_rows(directory), as_json)
+    show_rows(stream_rows(directory), as_json)
 
 
 @spool.command()
 @_DIRECTORY
-@click.argument("stream")
+@_STREAM
 @json_option
 def show(directory: str, stream: str, as_json: bool) -> None:
-    """List the batches of one stream. STREAM is the beginning of its id."""
-    from gnsq_pipeline.spool_report import batch_rows
+    """List the batches of one stream."""
+    from gnsq_pipeline.spool import batch_rows
 
-    show_rows("", batch_rows(directory, stream), as_json)
+    show_rows(batch_rows(directory, stream), as_json)
 
 
 @spool.command()
 @_DIRECTORY
-@click.argument("stream")
+@_STREAM
 @destination_options
 @click.option("--to-topic", type=NAME, metavar="TOPIC", help="Publish all to this topic, not each to its own.")
 @click.option("--all", "committed", is_flag=True, help="Include committed messages that are still there.")
@@ -60,16 +61,15 @@ def replay(
 
     The spool is not changed, so a second run publishes them again.
     """
-    from gnsq_pipeline.spool_replay import replay as replay_one
+    from gnsq_pipeline.spool import replay as replay_one
     from pyspark_nsq.options import parse
 
     settings = None
     if not dry_run:
         settings = parse(checked(nodes | ({"topic": to_topic} if to_topic else {}), "write"), "write")
     rows = replay_one(directory, stream, settings, to_topic=to_topic, committed=committed)
-    show_rows("", rows, as_json)
-    damaged = sum(int(str(row["damaged"])) for row in rows)
-    if damaged:
+    show_rows(rows, as_json)
+    if damaged := sum(int(str(row["damaged"])) for row in rows):
         raise PipelineError(f"{damaged} segments are damaged: their messages are not published")
 
 
@@ -79,20 +79,18 @@ def replay(
 @json_option
 def prune(directory: str, older_than: float, as_json: bool) -> None:
     """Remove the messages that batch reads left. Streams clean up their spools themselves."""
-    from gnsq_pipeline.spool_report import prune as prune_reads
+    from gnsq_pipeline.spool import prune as prune_reads
 
-    show_rows("", prune_reads(directory, older_than), as_json)
+    show_rows(prune_reads(directory, older_than), as_json)
 
 
 @spool.command()
 @_DIRECTORY
-@click.argument("stream")
-@click.option(
-    "--with-uncommitted", is_flag=True, help="Remove it even if it has uncommitted messages, which are then lost."
-)
+@_STREAM
+@click.option("--with-uncommitted", is_flag=True, help="Also remove a stream with uncommitted messages, and lose them.")
 @json_option
 def remove(directory: str, stream: str, with_uncommitted: bool, as_json: bool) -> None:
-    """Remove a stream whose query will not run again. STREAM is the beginning of its id."""
-    from gnsq_pipeline.spool_report import remove as remove_one
+    """Remove a stream whose query will not run again."""
+    from gnsq_pipeline.spool import remove as remove_one
 
-    show_rows("", [remove_one(directory, stream, with_uncommitted)], as_json)
+    show_rows(remove_one(directory, stream, with_uncommitted), as_json)

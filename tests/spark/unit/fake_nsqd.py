@@ -4,6 +4,7 @@
 its depth. Nothing waits: what is not there at once is not there.
 """
 
+import struct
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
@@ -11,13 +12,24 @@ from typing import Self
 
 import pytest
 
+from gnsq_shared.client import Frames
 from pyspark_nsq import backlog, read_task
 from pyspark_nsq.client import Message
 from pyspark_nsq.discovery import Depth, Nsqd
 from pyspark_nsq.errors import ConnectionLost, DiscoveryError
+from pyspark_nsq.segment import split_ids
 from pyspark_nsq.settings import Address, ConnectionSettings, Settings
 
 TOPIC, CHANNEL = "clicks", "archive"
+
+
+def frames_of(messages: Sequence[Message]) -> Frames:
+    """What an nsqd sends."""
+    data, edges = b"", [0]
+    for timestamp, attempts, id, body in messages:
+        data += struct.pack(">IiqH16s", 30 + len(body), 2, timestamp, attempts, id) + body
+        edges.append(len(data))
+    return Frames(data, edges)
 
 
 class FakeNsqd:
@@ -119,11 +131,14 @@ class FakeClient:
             self.fake.in_flight[message.id] = message, self
             self._arrived.append(message)
 
-    def receive(self, timeout: float) -> list[Message]:
+    def receive_frames(self, timeout: float) -> list[Frames]:
         piece = self._alive().piece
         self._push()
         messages, self._arrived = self._arrived[:piece], self._arrived[piece:]
-        return messages
+        return [frames_of(messages)] if messages else []
+
+    def finish_joined(self, ids: bytes) -> None:
+        self.finish(split_ids(ids))
 
     def finish(self, ids: Iterable[bytes]) -> None:
         fake = self._alive()

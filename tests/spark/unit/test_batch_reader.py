@@ -388,8 +388,9 @@ def test_a_stream_with_wrong_options_says_so_whatever_it_is_asked_first(
         ask(stream)
 
 
-def test_a_topic_cannot_be_overwritten() -> None:
-    written = NsqDataSource(CaseInsensitiveDict({"topic": "t", "nsq.nsqd.tcp.addresses": "127.0.0.1:1"}))
+def test_a_topic_cannot_be_overwritten(gnsqd: Daemon) -> None:
+    given = {"topic": "t", "nsq.nsqd.tcp.addresses": addresses([gnsqd], "tcp")}
+    written = NsqDataSource(CaseInsensitiveDict(given))
     written.writer(SCHEMA, overwrite=False)
     with pytest.raises(OptionError, match="mode 'overwrite' is not possible"):
         written.writer(SCHEMA, overwrite=True)

@@ -226,7 +226,9 @@ def test_a_host_that_is_not_a_name_is_reported() -> None:
 
 def test_the_http_port_is_no_nsqd(nsqd: Daemon) -> None:
     assert isinstance(nsqd.http_address, tuple)
-    with pytest.raises(ConnectionLost, match=f"nsqd 127.0.0.1:{nsqd.http_address[1]} "):
+    with pytest.raises(
+        ConnectionLost, match=f"nsqd 127.0.0.1:{nsqd.http_address[1]} answers HTTP: expected its TCP port"
+    ):
         Client.connect(nsqd.http_address, PLAIN)
 
 
@@ -440,7 +442,7 @@ def test_messages_that_come_before_an_answer_are_kept(pair: tuple[Client, socket
         (frame(3, b"x" * 50), ConnectionLost, "nsqd peer does not speak NSQ's protocol"),
         (struct.pack(">ii", 3, 0), ConnectionLost, "nsqd peer does not speak NSQ's protocol"),
         (struct.pack(">ii", -1, 2) + bytes(50), ConnectionLost, "nsqd peer does not speak NSQ's protocol"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", ConnectionLost, "nsqd peer does not speak NSQ's protocol"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", ConnectionLost, "nsqd peer answers HTTP: expected its TCP port"),
     ],
 )
 @pytest.mark.parametrize("use", ["receive", "finish"])

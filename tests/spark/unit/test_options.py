@@ -5,7 +5,9 @@ import re
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StructType
 
+from pyspark_nsq.catalog_table import all_options, own_options, schema_with
 from pyspark_nsq.errors import OptionError
 from pyspark_nsq.options import OPTIONS, Settings, check_load, parse
 from pyspark_nsq.settings import ConnectionSettings
@@ -158,7 +160,7 @@ def test_an_unknown_option_is_answered_with_the_nearest_one(use: str, key: str, 
     "key, hint",
     [
         ("startingOffsets", "NSQ has no offsets"),
-        ("kafka.bootstrap.servers", "'nsq.nsqd.tcp.addresses' name the nodes"),
+        ("kafka.bootstrap.servers", "'nsq.nsqd.tcp.addresses' or"),
         ("includeHeaders", "messages of NSQ have no headers"),
         ("maxOffsetsPerTrigger", "'maxMessagesPerTrigger' limits a batch"),
     ],
@@ -183,9 +185,10 @@ def test_an_option_of_another_use_is_refused() -> None:
     assert "is for readStream, not for read" in refused("read", {**READ, "maxMessagesPerTrigger": "5"})
 
 
-def test_a_path_is_refused() -> None:
-    assert "option 'subscribe' specifies the topic" in refused("read", {**READ, "path": "clicks"})
-    assert "option 'topic' specifies the topic" in refused("write", {**NSQD, "path": "clicks"})
+@pytest.mark.parametrize("use", USES)
+def test_a_path_is_refused(use: str) -> None:
+    expected = "the topic is that of option 'subscribe' or, of a writer, 'topic'"
+    assert refused(use, {**USES[use], "path": "clicks"}).endswith(expected)
 
 
 def test_what_spark_adds_for_itself_is_passed_over() -> None:
@@ -255,3 +258,37 @@ def test_the_table_has_defaults_as_one_would_write_them() -> None:
             assert option.kind.read(option.default_text) == option.default, option.name
         else:
             assert option.default in (None, "", ()), option.name
+
+
+# Tables of Spark's catalog
+
+# What Spark 4.3 passes for: CREATE TABLE t USING nsq OPTIONS (...) COMMENT 'x' TBLPROPERTIES ('some' = 'thing')
+OF_TABLE = {
+    **READ,
+    **{f"option.{name}": value for name, value in READ.items()},
+    "provider": "nsq",
+    "owner": "root",
+    "comment": "x",
+    "some": "thing",
+}
+
+
+def test_of_a_table_only_the_options_count() -> None:
+    assert own_options(OF_TABLE) == READ
+    assert own_options(READ) == READ
+    # A managed table may have a path, in Spark's warehouse; one with LOCATION has both.
+    assert own_options({**OF_TABLE, "path": "file:/warehouse/t"}) == READ
+    assert own_options({"provider": "nsq_diskqueue", "path": "file:/d", "location": "file:/d"}) == {"path": "file:/d"}
+
+
+def test_the_schema_of_a_table_keeps_its_options() -> None:
+    schema = schema_with({"channel": "c", "peek": "false"}, "value BINARY, attempts INT")
+    assert schema.simpleString() == "struct<value:binary,attempts:int>"
+    assert all_options({"peek": "true"}, StructType.fromJson(schema.jsonValue())) == {"channel": "c", "peek": "true"}
+    assert all_options({"peek": "true"}, StructType([])) == {"peek": "true"}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_the_error_of_a_table_whose_options_are_not_passed_has_the_reason(use: str) -> None:
+    assert "Of a table, Spark passes OPTIONS to no INSERT" in refused(use, {})
+    assert "Of a table" not in refused(use, {"nsq.http.timeout": "1"})

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -16,9 +17,9 @@ from py4j.protocol import ERROR, Py4JNetworkError
 from gnsq_pipeline import session
 from gnsq_pipeline.cli import INSTALL
 from gnsq_pipeline.errors import ExitCode, PipelineError, UsageError
-from gnsq_pipeline.parameters import ADDRESS, DURATION, MOMENT, SETTING, SIZE
-from gnsq_pipeline.session import _without_greetings, is_not_of_py4j, reason, require_java
-from gnsq_pipeline.source import directories, stream_options
+from gnsq_pipeline.parameters import ADDRESS, DURATION, MOMENT, SETTING, StreamOptions
+from gnsq_pipeline.session import _filtered_stderr, is_not_of_py4j, reason, require_java
+from gnsq_pipeline.source import placed, read_options
 
 
 def java(directory: Path, says: str) -> None:
@@ -57,7 +58,7 @@ def test_a_java_that_is_not_there_is_reported(tmp_path: Path, monkeypatch: pytes
         require_java()
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(PipelineError, match="none on PATH, nor is JAVA_HOME set"):
+    with pytest.raises(PipelineError, match="there is none on PATH or in JAVA_HOME"):
         require_java()
 
 
@@ -80,6 +81,16 @@ Identifier: [id = 1, runId = 2]
 """
 
 
+DELTA = (
+    "the package of Delta Lake is missing: --conf spark.jars.packages=io.delta:delta-spark_4.2_2.13:4.4.0, or the "
+    "version for your Spark"
+)
+STACK = "Spark's driver ran out of stack: --conf spark.driver.extraJavaOptions=-Xss16m"
+CONCURRENT = (
+    "another query uses the same checkpoint: one run at a time may write to an archive; run this one again later"
+)
+
+
 @pytest.mark.parametrize(
     "text, reported",
     [
@@ -87,6 +98,15 @@ Identifier: [id = 1, runId = 2]
         ("\n[PARSE_SYNTAX_ERROR] Syntax error at end. SQLSTATE: 42601 (line 1)", "Syntax error at end."),
         ("An error occurred while calling o1.save.\n: org.x.SparkException: Could not\n\tat x", "Could not"),
         ("From the worker:\nTraceback (most recent call last):\n  File x\nKeyError: 'a'\n\tat x", "KeyError: 'a'"),
+        ("An error occurred while calling o1.x.\n: java.lang.StackOverflowError\n\tat x", STACK),
+        ("[STREAM_FAILED] x: Concurrent update to the log. Multiple streaming jobs detected for 21.", CONCURRENT),
+        ("[STREAM_FAILED] x: Multiple streaming queries are concurrently using file:/c.\n\tat x", CONCURRENT),
+        (
+            "Cannot load catalog 'x' with org.apache.spark.sql.delta.catalog.DeltaCatalog': cannot find the plugin",
+            DELTA,
+        ),
+        ("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta. Make sure", DELTA),
+        ("[X] Failed to initialize Python data source writer: pyspark_nsq.errors.WriteError: no nsqd: h", "no nsqd: h"),
         ("plain", "plain"),
         ("", "RuntimeError"),
     ],
@@ -118,45 +138,60 @@ def test_moments_are_utc_to_the_nanosecond(text: str, ns: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "noon", "2026-13-01", "12:00", "-5", "1.2.3"])
 def test_what_is_no_moment_is_refused(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is not a time"):
+    with pytest.raises(click.BadParameter, match="not a time"):
         MOMENT.convert(text, None, None)
 
 
 def test_other_values_are_written_as_options_of_the_source_are() -> None:
     assert DURATION.convert("90s", None, None) == 90
-    assert SIZE.convert("128m", None, None) == 128 << 20
     assert ADDRESS.convert("[::1]:9000", None, None) == ("::1", 9000)
     assert SETTING.convert("a=b=c", None, None) == ("a", "b=c")
-    for kind, text in ((DURATION, "soon"), (SIZE, "x"), (ADDRESS, "9000"), (SETTING, "novalue"), (SETTING, "=x")):
+    for kind, text in ((DURATION, "soon"), (ADDRESS, "9000"), (SETTING, "novalue"), (SETTING, "=x")):
         with pytest.raises(click.BadParameter):
             kind.convert(text, None, None)
 
 
-def test_spool_and_checkpoint_are_in_the_output_unless_given() -> None:
-    assert directories("/data/out", "c", None, None) == ("/data/out/_spool/c", "/data/out/_checkpoint/c")
-    assert directories("file:///data/o%20t", "c", "/s", None) == ("/s", "/data/o t/_checkpoint/c")
-    assert directories("hdfs://h/out/", "c", "/s", None) == ("/s", "hdfs://h/out/_checkpoint/c")
-    assert directories("hdfs://h/out", "c", "/s", "/c") == ("/s", "/c")
-    with pytest.raises(UsageError, match="--spool is required with hdfs://h/out"):
-        directories("hdfs://h/out", "c", None, None)
+def options(**values: Any) -> StreamOptions:
+    given: dict[str, Any] = dict.fromkeys(("spool", "checkpoint", "max_messages", "metrics_address", "summary"))
+    given |= {"topics": ("a", "b"), "channel": "c", "nodes": {"nsq.nsqd.tcp.addresses": "h:1"}, "progress": "none"}
+    given |= {"continuous": False, "trigger": 1.0, "allow_missing_topics": False}
+    return StreamOptions(**(given | values))
+
+
+@pytest.mark.parametrize(
+    "output, table_format, given, spool, checkpoint",
+    [
+        ("/data/out", "parquet", {}, "/data/out/_spool/c", "/data/out/_checkpoint"),
+        ("file:///data/o t", "parquet", {"spool": "/s"}, "/s", "/data/o t/_checkpoint"),
+        ("hdfs://h/out/", "parquet", {"spool": "/s"}, "/s", "hdfs://h/out/_checkpoint"),
+        ("/data/out", "delta", {}, "/data/out/_spool/c", "/data/out/_checkpoint/c"),
+        ("hdfs://h/out", "delta", {"spool": "/s", "checkpoint": "/c"}, "/s", "/c"),
+        ("db.table", "iceberg", {"spool": "/s", "checkpoint": "/c"}, "/s", "/c"),
+    ],
+)
+def test_spool_and_checkpoint_are_in_the_output_unless_given(
+    output: str, table_format: str, given: dict[str, str], spool: str, checkpoint: str
+) -> None:
+    found = placed(options(**given), output, table_format)
+    assert (found.spool, found.checkpoint) == (spool, checkpoint)
 
 
 def test_what_the_source_would_refuse_is_reported_in_the_command_lines_words() -> None:
-    nodes = {"nsq.nsqd.tcp.addresses": "h:1"}
-    assert stream_options(nodes, ["a", "b"], "c", "/s", 5) == {
-        **nodes,
+    assert read_options(options(spool="/s", max_messages=5)) == {
+        "nsq.nsqd.tcp.addresses": "h:1",
         "subscribe": "a,b",
         "channel": "c",
         "spoolLocation": "/s",
         "maxMessagesPerTrigger": "5",
     }
-    for options, error in (
-        (({}, ["a"], "c", "/s", None), "--lookupd-http-address or --nsqd-tcp-address is required"),
-        ((nodes, [], "c", "/s", None), "--topic is required"),
-        ((nodes, ["a"], None, "/s", None), "--channel is required"),
-    ):
+    refused: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"nodes": {}}, "--lookupd-http-address or --nsqd-tcp-address is required"),
+        ({"topics": ()}, "--topic is required"),
+        ({"channel": None}, "--channel is required"),
+    )
+    for missing, error in refused:
         with pytest.raises(UsageError) as reported:
-            stream_options(*options)
+            read_options(options(spool="/s", **missing))
         assert str(reported.value) == error
 
 
@@ -180,7 +215,7 @@ def test_without_java_a_run_ends_with_one_line(tmp_path: Path) -> None:
 def test_without_pyspark_a_run_ends_with_one_line(tmp_path: Path) -> None:
     (tmp_path / "pyspark.py").write_text("raise ModuleNotFoundError('no', name='pyspark')")
     path = os.pathsep.join(filter(None, [str(tmp_path), *sys.path]))
-    for words in (["replay", str(tmp_path), "--dry-run"], ["compact", str(tmp_path)], ["backlog", str(tmp_path)]):
+    for words in (["replay", str(tmp_path), "--dry-run"], ["backlog", str(tmp_path)]):
         ended = run(*words, PYTHONPATH=path)
         assert ended.returncode == ExitCode.FAILED
         assert ended.stderr == f"Error: pyspark is not installed: {INSTALL}\n"
@@ -211,16 +246,16 @@ def test_what_a_jvm_prints_after_a_signal_is_not_passed_on(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "ended", ended := threading.Event())
-    with _without_greetings():
+    with _filtered_stderr():
         jvm = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=2, text=True)
     assert jvm.stdin is not None
     with jvm, jvm.stdin:
-        jvm.stdin.write("Setting default log level\nto be seen\n")
+        jvm.stdin.write("Setting default log level\n\tat a.b.C\nto be seen\n")
         jvm.stdin.flush()
         found, deadline = "", time.monotonic() + 30
         while "seen" not in found and time.monotonic() < deadline:
             found += capfd.readouterr().err
             time.sleep(0.01)
         ended.set()
-        jvm.stdin.write("Exception\n")
+        jvm.stdin.write("after it\n")
     assert found + capfd.readouterr().err == "to be seen\n"

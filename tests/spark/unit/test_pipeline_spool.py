@@ -8,14 +8,14 @@ import pytest
 
 from daemons import Daemon, free_port
 from gnsq_pipeline.errors import NotFound, PipelineError, UsageError
-from gnsq_pipeline.spool_replay import replay
-from gnsq_pipeline.spool_report import batch_rows, prune, remove, stream_rows
+from gnsq_pipeline.spool import batch_rows, prune, remove, replay, stream_rows
 from pyspark_nsq.client import Message
-from pyspark_nsq.columns import pack
+from pyspark_nsq.columns import Messages, pack
 from pyspark_nsq.segment import Kind, pack_entry
 from pyspark_nsq.settings import Settings
 from pyspark_nsq.spool import Spool
 from spark.topics import take
+from spark.unit.fake_nsqd import frames_of
 
 
 def stream(spool: Path, name: str, kind: str = "readStream") -> None:
@@ -38,7 +38,7 @@ def test_streams_are_found_in_a_spool_and_in_an_output_that_has_one(tmp_path: Pa
 def test_a_stream_is_named_by_the_begin_of_its_id_if_that_is_of_one_only(tmp_path: Path) -> None:
     stream(tmp_path, "ab1")
     stream(tmp_path, "ab2")
-    assert remove(str(tmp_path), "ab2", False)["stream"] == "ab2"
+    assert remove(str(tmp_path), "ab2", False)[0]["stream"] == "ab2"
     stream(tmp_path, "ab3")
     with pytest.raises(UsageError, match="the begin of ab1, ab3"):
         remove(str(tmp_path), "ab", False)
@@ -66,7 +66,8 @@ def half_committed(tmp_path: Path) -> Path:
         for segment in range(2):
             numbers = [10 * batch + 2 * segment + number for number in range(2)]
             messages = [Message(number, 1, b"%016x" % number, b"body %d" % number) for number in numbers]
-            chain.append(pack_entry(Kind.SEGMENT, 0, 1, [message.id for message in messages], pack(messages)))
+            ids, rows = Messages.of([frames_of(messages)])
+            chain.append(pack_entry(Kind.SEGMENT, 0, 1, ids, pack(rows)))
         chain.end(0)
     spool.set_committed(1)
     return tmp_path
@@ -75,7 +76,7 @@ def half_committed(tmp_path: Path) -> Path:
 def test_messages_that_are_not_committed_keep_a_stream_from_being_removed(half_committed: Path) -> None:
     with pytest.raises(PipelineError, match="4 messages are not committed and would be lost"):
         remove(str(half_committed), "ab", False)
-    assert remove(str(half_committed), "ab", True)["stream"] == "ab"
+    assert remove(str(half_committed), "ab", True)[0]["stream"] == "ab"
 
 
 def test_replay_publishes_what_is_not_committed(half_committed: Path, gnsqd: Daemon) -> None:

@@ -11,12 +11,14 @@ import pytest
 
 from pyspark_nsq import known_ids, retention
 from pyspark_nsq.client import Message
+from pyspark_nsq.columns import Messages
 from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.known_ids import KnownIds, ids_files
 from pyspark_nsq.retention import Retention, inspect, remove_old_reads, remove_stream
 from pyspark_nsq.segment import Kind, pack_entry
 from pyspark_nsq.settings import Settings
 from pyspark_nsq.spool import Spool
+from spark.unit.fake_nsqd import frames_of
 
 TOPIC, NSQD = "t", "n:4150"
 KEY = TOPIC, NSQD
@@ -37,7 +39,7 @@ def fill(spool: Spool, batch: int, *, confirmed: bool = True, topic: str = TOPIC
     """A batch of one chain with one segment of three messages."""
     chain = spool.chain(batch, topic, NSQD)
     chain.open()
-    chain.append(pack_entry(Kind.SEGMENT, 0, RUN, ids(batch), b"payload"))
+    chain.append(pack_entry(Kind.SEGMENT, 0, RUN, b"".join(ids(batch)), b"payload"))
     if confirmed:
         chain.confirm(0, [0])
     chain.end(0)
@@ -51,7 +53,9 @@ def known(spool: Spool, batch: int, wanted: list[bytes], attempts: int = 2, star
     """What a task of `batch` knows of the ids."""
     chain = spool.chain(batch, TOPIC, NSQD)
     chain.refresh()
-    return KnownIds(spool, batch, TOPIC, NSQD, started, chain).among({id: message(id, attempts) for id in wanted})
+    return KnownIds(spool, batch, TOPIC, NSQD, started, chain).among(
+        Messages.of([frames_of([message(id, attempts) for id in wanted])])
+    )
 
 
 class Clock:

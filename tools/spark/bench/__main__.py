@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from daemons import PEERS, own_command
-from spark.bench.rows import ROWS, SIZE, run_once
+from spark.bench.rows import ROWS, SIZE, run_ceiling, run_once
 from spark.sessions import CONF, QUICK_JAVA, start_session
 
 WARM_UP = 20_000  # messages
@@ -28,15 +28,24 @@ def main() -> None:
         daemons["nsqd"] = [str(PEERS / "nsqd")]
     top = Path(tempfile.mkdtemp(prefix="nsq-bench-"))
     spark = start_session(top / "spark", conf={name: value for name, value in CONF.items() if value != QUICK_JAVA})
+    from spark.bench.ceiling import CeilingSource
     from spark.bench.row_source import RowDataSource
 
-    spark.dataSource.register(RowDataSource)
-    print("| rows per second | daemon | median | range |\n| --- | --- | ---: | ---: |", flush=True)
+    for source in (RowDataSource, CeilingSource):
+        spark.dataSource.register(source)
+    print(
+        "| rows per second | daemon | median | range | of the ceiling |\n| --- | --- | ---: | ---: | ---: |", flush=True
+    )
     for row in ROWS:
         if arguments.rows and row.key not in arguments.rows:
             continue
         rates: dict[str, list[float]] = {name: [] for name in daemons}
+        ceilings: list[float] = []
         for run in range(-1, arguments.runs):
+            directory = Path(tempfile.mkdtemp(dir=top))
+            ceiling = run_ceiling(row, spark, directory, WARM_UP if run < 0 else arguments.messages)
+            if run >= 0:
+                ceilings.append(ceiling)
             for name, command in daemons.items():
                 directory = Path(tempfile.mkdtemp(dir=top))
                 rate = run_once(row, spark, command, directory, WARM_UP if run < 0 else arguments.messages)
@@ -44,10 +53,13 @@ def main() -> None:
                 if run >= 0:
                     rates[name].append(rate)
         for name, found in rates.items():
-            median = f"{statistics.median(found):,.0f}"
-            print(f"| {row.name} | {name} | {median} | {min(found):,.0f}-{max(found):,.0f} |", flush=True)
+            median = statistics.median(found)
+            ratio = f"{median / statistics.median(ceilings):.0%}"
+            between = f"{min(found):,.0f}-{max(found):,.0f}"
+            print(f"| {row.name} | {name} | {median:,.0f} | {between} | {ratio} |", flush=True)
     print(
-        f"\n{arguments.messages:,} messages of {SIZE} bytes, {arguments.runs} runs each, local[2] on "
+        "\nThe ceiling is a source that yields the same batches, or a sink that drops them, without NSQ.\n"
+        f"{arguments.messages:,} messages of {SIZE} bytes, {arguments.runs} runs each, local[2] on "
         f"{os.cpu_count()} CPUs, Spark {spark.version}, Python {platform.python_version()}"
     )
     spark.stop()

@@ -122,13 +122,31 @@ def diskqueue(parquet: bool) -> Callable[[Bench], float]:
     return run
 
 
+def ceiling_stream(bench: Bench, nsqds: int) -> float:
+    source = bench.spark.readStream.format("nsq_ceiling").options(rows=bench.messages, size=SIZE, tasks=nsqds).load()
+    sink = source.writeStream.format("noop").option("checkpointLocation", str(bench.directory / "ceiling"))
+    return _timed(lambda: sink.trigger(availableNow=True).start().awaitTermination())
+
+
+def ceiling_read(bench: Bench, nsqds: int) -> float:
+    frame = bench.spark.read.format("nsq_ceiling").options(rows=bench.messages, size=SIZE, tasks=nsqds).load()
+    return _timed(lambda: frame.write.format("noop").mode("append").save())
+
+
+def ceiling_write(bench: Bench, nsqds: int) -> float:
+    values = f"CAST(lpad(CAST(id AS STRING), {SIZE}, '0') AS BINARY) AS value"
+    frame = bench.spark.range(0, bench.messages, 1, 2).selectExpr(values)
+    return _timed(lambda: frame.write.format("nsq_ceiling").mode("append").save())
+
+
 @dataclass(frozen=True)
 class BenchRow:
-    """`run` gives seconds."""
+    """`run` gives seconds, and so does `ceiling` with a source or sink that does nothing, for that many nsqds."""
 
     key: str
     name: str
     run: Callable[[Bench], float]
+    ceiling: Callable[[Bench, int], float]
     nsqds: int = 1
     flags: tuple[str, ...] = ("--mem-queue-size=10000000",)
 
@@ -136,20 +154,20 @@ class BenchRow:
 ON_DISK = ("--mem-queue-size=0", "--sync-every=100000")
 
 ROWS = (
-    BenchRow("stream", "stream, Arrow batches", stream("nsq")),
-    BenchRow("stream-tasks", "the same by 2 tasks (minPartitions)", stream("nsq", minPartitions="2")),
-    BenchRow("stream-2", "the same from 2 nsqd", stream("nsq"), 2),
-    BenchRow("stream-4", "the same from 4 nsqd", stream("nsq"), 4),
-    BenchRow("stream-rows", "stream, single rows", stream("nsq_rows")),
-    BenchRow("read", "batch read with a spool, Arrow batches", batch("nsq")),
-    BenchRow("read-no-spool", "batch read without a spool, Arrow batches", batch("nsq", spool="off")),
-    BenchRow("read-no-spool-2", "the same from 2 nsqd", batch("nsq", spool="off"), 2),
-    BenchRow("read-rows", "batch read without a spool, single rows", batch("nsq_rows", spool="off")),
-    BenchRow("write", "write, Arrow batches", write("nsq")),
-    BenchRow("write-2", "the same to 2 nsqd", write("nsq"), 2),
-    BenchRow("write-rows", "write, single rows", write("nsq_rows")),
-    BenchRow("diskqueue", "data directory, sum of lengths", diskqueue(parquet=False), flags=ON_DISK),
-    BenchRow("diskqueue-parquet", "data directory to Parquet", diskqueue(parquet=True), flags=ON_DISK),
+    BenchRow("stream", "stream, Arrow batches", stream("nsq"), ceiling_stream),
+    BenchRow("stream-tasks", "the same by 2 tasks (minPartitions)", stream("nsq", minPartitions="2"), ceiling_stream),
+    BenchRow("stream-2", "the same from 2 nsqd", stream("nsq"), ceiling_stream, 2),
+    BenchRow("stream-4", "the same from 4 nsqd", stream("nsq"), ceiling_stream, 4),
+    BenchRow("stream-rows", "stream, single rows", stream("nsq_rows"), ceiling_stream),
+    BenchRow("read", "batch read with a spool, Arrow batches", batch("nsq"), ceiling_read),
+    BenchRow("read-no-spool", "batch read without a spool, Arrow batches", batch("nsq", spool="off"), ceiling_read),
+    BenchRow("read-no-spool-2", "the same from 2 nsqd", batch("nsq", spool="off"), ceiling_read, 2),
+    BenchRow("read-rows", "batch read without a spool, single rows", batch("nsq_rows", spool="off"), ceiling_read),
+    BenchRow("write", "write, Arrow batches", write("nsq"), ceiling_write),
+    BenchRow("write-2", "the same to 2 nsqd", write("nsq"), ceiling_write, 2),
+    BenchRow("write-rows", "write, single rows", write("nsq_rows"), ceiling_write),
+    BenchRow("diskqueue", "data directory, sum of lengths", diskqueue(parquet=False), ceiling_read, flags=ON_DISK),
+    BenchRow("diskqueue-parquet", "data directory to Parquet", diskqueue(parquet=True), ceiling_read, flags=ON_DISK),
 )
 
 
@@ -161,3 +179,8 @@ def run_once(row: BenchRow, spark: "SparkSession", command: Sequence[str], direc
             for number in range(row.nsqds)
         ]
         return messages / row.run(Bench(spark, daemons, directory, messages))
+
+
+def run_ceiling(row: BenchRow, spark: "SparkSession", directory: Path, messages: int) -> float:
+    """Rows per second of one run without NSQ."""
+    return messages / row.ceiling(Bench(spark, (), directory, messages), row.nsqds)

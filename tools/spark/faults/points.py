@@ -21,7 +21,7 @@ POINTS = {
     "segment written, not in the chain": Point(_SPOOL, "link", "before", _SEAL),
     "segment linked, its name not synced": Point(_SPOOL, "link", "after", _SEAL),
     "sealed, before FIN": Point(_TASK, "finish", "before"),
-    "half of the FINs sent": Point("pyspark_nsq.client", "Client.finish", "halfway"),
+    "half of the FINs sent": Point("pyspark_nsq.client", "Client.finish_joined", "halfway"),
     "FINs sent": Point(_TASK, "finish", "after"),
     "before their confirmation": Point(_TASK, "confirm", "before"),
     "confirmed, before the marker": Point(_SPOOL, "Chain.confirm", "before"),

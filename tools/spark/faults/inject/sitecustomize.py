@@ -2,8 +2,8 @@
 nothing of it: a directory with this file is put on PYTHONPATH, and functions are replaced when their module is loaded.
 
 $NSQ_FAULTS names a directory that holds `points.json`, point -> [module, qualified name, moment, within]. The moment
-is `before` or `after` the function, or `halfway`, when it has done the first half of its last argument. `within`, if
-not empty, is `module:qualified name` of a function that must be running.
+is `before` or `after` the function, or `halfway`, when it has done the first half of the ids that are its last
+argument. `within`, if not empty, is `module:qualified name` of a function that must be running.
 
 A file `{point}.armed.{number}` there arms a fault; the first process that comes to the point renames it to
 `{point}.done.{number}` and does what is in it: `worker` kills that process, `executor` its JVM too, which is the
@@ -77,9 +77,8 @@ def _faulty(function: Any, name: str, moment: str, within: str) -> Any:
         if action and moment == "before":
             _inject(action)
         if action and moment == "halfway":
-            *args_before, items = args
-            items = list(items)
-            function(*args_before, items[: len(items) // 2], **kwargs)
+            *args_before, ids = args
+            function(*args_before, ids[: len(ids) // 32 * 16], **kwargs)
             _inject(action)
         result = function(*args, **kwargs)
         if action:

@@ -1,0 +1,80 @@
+"""Columns that are cut out of received bytes are the messages that a parser of single messages finds there."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnsq_shared.client import Frames, Message
+from pyspark_nsq.columns import Messages, pack, rows_of, unpack
+from pyspark_nsq.errors import SpoolError
+from spark.unit.fake_nsqd import frames_of
+
+CONSTANTS = {"topic": "t", "channel": "c", "nsqd": "n:4150"}
+
+
+def message(number: int, attempts: int = 1, body: bytes = b"x") -> Message:
+    return Message(1_795_228_294_480_321_688 + number, attempts, b"%016x" % number, body)
+
+
+def rows(messages: Messages) -> list[tuple[int, int, bytes, bytes]]:
+    table = rows_of(messages, **CONSTANTS).to_pylist()
+    return [(row["timestamp_ns"], row["attempts"], row["message_id"].encode(), row["value"]) for row in table]
+
+
+MESSAGES = st.builds(
+    Message,
+    st.integers(0, 2**63 - 1),
+    st.integers(0, 65535),
+    st.integers(0, 99).map(lambda number: b"%016x" % number),
+    st.binary(max_size=50),
+)
+
+
+@given(st.lists(st.lists(MESSAGES, min_size=1, max_size=20), min_size=1, max_size=4))
+def test_columns_are_the_messages_of_the_frames(groups: list[list[Message]]) -> None:
+    received = [frames_of(group) for group in groups]
+    assert [message for frames in received for message in frames.messages()] == [m for group in groups for m in group]
+    first: dict[bytes, Message] = {}
+    for group in groups:
+        for one in group:
+            first.setdefault(one.id, one)
+    assert rows(Messages.of(received)) == list(first.values())
+
+
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=200))
+def test_first_attempts_keep_their_order_and_all_bytes(bodies: list[bytes]) -> None:
+    expected = [message(number, 1, body) for number, body in enumerate(bodies)]
+    assert rows(Messages.of([frames_of(expected)])) == expected
+
+
+def test_frames_may_stand_anywhere_in_what_was_received() -> None:
+    data, edges = frames_of([message(1, body=b""), message(2, body=b"yy")])
+    shifted = Frames(b"head" + data + b"tail", [4 + edge for edge in edges])
+    assert rows(Messages.of([shifted])) == [message(1, body=b""), message(2, body=b"yy")]
+    assert (shifted.ids(), shifted.body_bytes) == ([message(1).id, message(2).id], 2)
+
+
+def test_a_message_that_comes_twice_is_one_row() -> None:
+    """Its time ran out while it was held, or nsqd was killed and has two copies that were never sent."""
+    received = [frames_of([message(1), message(2)]), frames_of([message(1, 2), message(3), message(2)])]
+    found = Messages.of(received)
+    assert found.ids == message(1).id + message(2).id + message(3).id
+    assert [row[3] for row in rows(found)] == [b"x"] * 3
+    assert found.again() <= {message(1).id}
+
+
+def test_known_messages_are_left_out() -> None:
+    messages = Messages.of([frames_of([message(1), message(2, 2), message(3, 0)])])
+    assert not messages.is_first_attempt()
+    assert messages.again() == {message(2).id, message(3).id}
+    assert rows(messages.without({message(2).id})) == [message(1), message(3, 0)]
+    assert messages.without(set()) is messages
+
+
+def test_a_payload_comes_back_as_rows() -> None:
+    ids, batch = Messages.of([frames_of([message(1), message(2, body=b"")])])
+    assert unpack(ids, bytes(pack(batch)), **CONSTANTS).equals(rows_of(Messages(ids, batch), **CONSTANTS))
+    for wrong in (bytes(pack(batch))[:10], bytes(pack(pa.record_batch({"value": batch.column("value")})))):
+        with pytest.raises(SpoolError):
+            unpack(ids, wrong, **CONSTANTS)
