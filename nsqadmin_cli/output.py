@@ -3,10 +3,11 @@
 import enum
 import io
 import json
+import select
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import click
 
@@ -24,6 +25,14 @@ class OutputFormat(enum.StrEnum):
     CSV = "csv"
 
 
+T = TypeVar("T")
+Made: TypeAlias = T | Callable[[], T]  # a value, or a function that makes it
+
+
+def _made(value: Made[T]) -> T:
+    return value() if callable(value) else value
+
+
 class Output:
     """The output options of this command."""
 
@@ -33,26 +42,26 @@ class Output:
 
     def show(
         self,
-        document: Callable[[], object],
-        blocks: Callable[[], Sequence[Block]],
-        rows: Callable[[], Table] | None = None,
+        document: object,
+        blocks: Made[Sequence[Block]],
+        rows: Made[Table] | None = None,
         *,
         number: int | None = None,
     ) -> None:
         """Print one answer: `document` as JSON, `blocks` as tables, `rows` as CSV (else the first table of blocks).
 
-        Only the one that is used is called. `number` counts the answers of a command that has many, which are printed
-        at once: JSON on one line, CSV under one header for all, tables of one row under one heading.
+        Each may be a function, which is called only if it is used. `number` counts the answers of a command that has
+        many, which are printed at once: JSON on one line, CSV under one header, tables of one row under one heading.
         """
         match self.format:
             case OutputFormat.JSON:
-                click.echo(json.dumps(document(), default=as_json, indent=2 if number is None else None))
+                click.echo(json.dumps(_made(document), default=as_json, indent=2 if number is None else None))
             case OutputFormat.CSV:
-                self._csv(rows() if rows else next(block for block in blocks() if isinstance(block, Table)))
+                self._csv(_made(rows) if rows else next(one for one in _made(blocks) if isinstance(one, Table)))
             case OutputFormat.TABLE:
                 from nsqadmin_cli.render import show_blocks, show_row  # imported late: it loads slowly
 
-                match made := blocks():
+                match made := _made(blocks):
                     case [Table(rows=[_]) as table] if number is not None:
                         show_row(table, number)
                     case _:
@@ -91,15 +100,20 @@ def _csv_value(value: object, column: Column) -> object:
 def progress(
     description: str, total: int | None = None, unit: str = "messages", *, shown: bool = True
 ) -> AbstractContextManager[Advance]:
-    """Show the progress of `with`, which gets a function to call with the number of further `unit` done.
-
-    Nothing is shown if standard error is not a terminal. `unit` "bytes" is shown in kB and MB.
-    """
+    """Show the progress of `with`, which gets a function to call with the number of further `unit` done. Nothing is
+    shown if standard error is not a terminal. `unit` "bytes" is shown in kB and MB."""
     if not (shown and is_terminal(sys.stderr)):
         return nullcontext(lambda count: None)
     from nsqadmin_cli.render.progress import progress  # imported late: what it needs loads slowly
 
     return progress(description, total, unit)
+
+
+def measure_rates(seconds: float) -> None:
+    """Wait between two snapshots, with a countdown."""
+    from nsqadmin_cli.render.progress import wait  # imported late: what it needs loads slowly
+
+    wait(f"measuring rates, {seconds:g} s", seconds)
 
 
 def is_terminal(stream: Any) -> bool:
@@ -108,7 +122,6 @@ def is_terminal(stream: Any) -> bool:
 
 
 def note(text: str) -> None:
-    """Print a message on standard error."""
     click.echo(printable(text, 2000), err=True)
 
 
@@ -121,44 +134,50 @@ def report(errors: Iterable[Exception]) -> ExitCode:
     return code
 
 
+@contextmanager
+def explained(done: Callable[[], str]) -> Iterator[None]:
+    """Adds what was done until then to an AdminError in `with`, and prints it after Ctrl-C."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(f"Interrupted: {done()}")
+        raise
+    except AdminError as error:
+        raise AdminError(f"{error}; {done()}") from None
+
+
 def not_found(what: str, errors: Sequence[AdminError]) -> AdminError:
-    """The error if no node has `what`, after a line for each node that did not answer."""
-    report(errors)
+    """The error if no node has `what`; `errors` are of the nodes that did not answer."""
     if errors:
-        return AdminError(f"no node that answered has {what}")
+        return AdminError(f"no node that answered has {what}", causes=errors)
     return NotFound(f"no node has {what}")
 
 
 class Confirm(NamedTuple):
-    """The options of confirmation."""
-
     yes: bool
     dry_run: bool
 
-    def ask(self, warning: str, blocks: Sequence[Block], question: str) -> None:
-        """Return if confirmed, else raise AdminError with NOT_CONFIRMED.
-
-        `warning` is a sentence about what will be lost; `blocks` show details before `question` is asked.
-        """
+    def ask(
+        self, warning: str, blocks: Sequence[Block], question: str, more: str = ", or --dry-run to see more"
+    ) -> None:
+        """Return if confirmed, else raise AdminError with NOT_CONFIRMED. `warning` is a sentence about what will be
+        lost; `blocks` show details before `question` is asked."""
         if self.yes:
             return
         if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
-            text = f"{warning} Nothing was done: use --yes to do it, or --dry-run to see more"
-            raise AdminError(text, ExitCode.NOT_CONFIRMED)
+            raise AdminError(f"{warning} Nothing was done: use --yes to do it{more}", ExitCode.NOT_CONFIRMED)
         from nsqadmin_cli.render import show_blocks  # imported late: what it needs loads slowly
 
         show_blocks([*blocks, Line.of(warning, Tone.STRONG_NOTE)], stderr=True)
-        if not _agrees(question):
+        click.echo(f"{question} [y/N] ", nl=False, err=True)  # click's own prompt would write to standard output
+        # A read would lose a signal that comes just before it blocks.
+        while not select.select([sys.stdin], [], [], 0.1)[0]:
+            pass
+        try:
+            answer = sys.stdin.readline()
+        except UnicodeDecodeError:
+            answer = "\n"
+        if not answer.endswith("\n"):
+            click.echo(err=True)
+        if answer.strip().lower() not in ("y", "yes"):
             raise AdminError("not confirmed, nothing was done", ExitCode.NOT_CONFIRMED)
-
-
-def _agrees(question: str) -> bool:
-    """Whether the answer is y or yes. click's own prompt would write to standard output."""
-    click.echo(f"{question} [y/N] ", nl=False, err=True)
-    try:
-        answer = sys.stdin.readline()
-    except UnicodeDecodeError:
-        return False
-    if not answer.endswith("\n"):
-        click.echo(err=True)
-    return answer.strip().lower() in ("y", "yes")
