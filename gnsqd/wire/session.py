@@ -158,7 +158,7 @@ class ProtocolV2:
             client.send_messages(messages)
             if channel.queue.ordered:
                 client.flush()  # the next one comes only after this one
-            if client.window() > 0:
+            if client.window() > 0 and channel.available():
                 give_way()
         elif channel.available():
             # The disk can't be read just now; or it gave messages that are not due yet, then the bell has rung again.
