@@ -17,9 +17,9 @@ from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Nsqd, depth, find_nsqds
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, plain_errors
 from pyspark_nsq.offsets import Offset, Quotas, split
+from pyspark_nsq.options import Settings
 from pyspark_nsq.read_task import ReadPartition, read_partition, tasks_of
 from pyspark_nsq.retention import remove_old_reads
-from pyspark_nsq.settings import Settings
 from pyspark_nsq.spool import Spool
 
 _RETENTION = 86400.0  # seconds that segments of a read are kept at least, since Spark does not report when it is over
@@ -77,7 +77,7 @@ def _look(settings: Settings, stream: str) -> Offset:
             raise DiscoveryError(f"no nsqd has the topic {topic!r}{asked}")
         for nsqd, there in found.items():
             if there.topic_exists:
-                with Client.connect(nsqd.tcp, settings.connection) as client:  # or tasks would find the wrong address
+                with Client.connect(nsqd.tcp, settings) as client:  # or tasks would find the wrong address
                     if not there.channel_exists:
                         client.subscribe(topic, settings.channel)
             # The topic's queued messages move over into the channel.

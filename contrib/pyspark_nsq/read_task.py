@@ -34,8 +34,8 @@ from pyspark_nsq.discovery import Nsqd, depth
 from pyspark_nsq.errors import ConnectionLost, DiscoveryError, NsqSourceError, SpoolError, plain_errors
 from pyspark_nsq.known_ids import KnownIds
 from pyspark_nsq.offsets import Offset
+from pyspark_nsq.options import Settings
 from pyspark_nsq.segment import Damaged, Kind, pack_entry, read_segment, split_ids
-from pyspark_nsq.settings import Settings
 from pyspark_nsq.spool import Chain, Spool
 
 _SEGMENT_BYTES = 16 << 20  # of bodies; a segment is sealed when it has that many
@@ -188,7 +188,7 @@ class _Task:
     def pull(self) -> None:
         """Take what one connection gives; ConnectionLost if it breaks."""
         partition, settings = self.partition, self.partition.settings
-        with Client.connect(partition.nsqd.tcp, settings.connection, msg_timeout_ms=settings.msg_timeout_ms) as client:
+        with Client.connect(partition.nsqd.tcp, settings) as client:
             client.subscribe(partition.topic, settings.channel)
             self._started = start_time(partition)
             self._known = KnownIds(
@@ -329,7 +329,7 @@ def _read_without_spool(partition: ReadPartition) -> Generator[pa.RecordBatch, N
     """FIN on reading: what is lost behind this task is lost for good."""
     settings = partition.settings
     left = partition.quota
-    with Client.connect(partition.nsqd.tcp, settings.connection, msg_timeout_ms=settings.msg_timeout_ms) as client:
+    with Client.connect(partition.nsqd.tcp, settings) as client:
         client.subscribe(partition.topic, settings.channel)
         try:
             while left > 0:
@@ -350,7 +350,7 @@ def peek(partition: ReadPartition) -> Iterator[pa.RecordBatch]:
     """At most `quota` messages, which are requeued before Spark gets them."""
     settings = partition.settings
     held = _Held()
-    with Client.connect(partition.nsqd.tcp, settings.connection, msg_timeout_ms=settings.msg_timeout_ms) as client:
+    with Client.connect(partition.nsqd.tcp, settings) as client:
         client.subscribe(partition.topic, settings.channel)
         client.ready(quota := min(partition.quota, client.max_rdy_count))
         while held.count < quota and (received := client.receive_frames(settings.idle_timeout)):

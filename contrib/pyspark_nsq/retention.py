@@ -25,8 +25,8 @@ from typing import Any
 
 from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.known_ids import IdsFile, archive, ids_files
+from pyspark_nsq.options import Settings
 from pyspark_nsq.segment import Kind, read_entry
-from pyspark_nsq.settings import Settings
 from pyspark_nsq.spool import Spool, split_chain_name
 
 CONFIRMED_RETENTION = 600.0

@@ -20,9 +20,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark_nsq.backlog import Backlog, Drain
 from pyspark_nsq.errors import OptionError, SpoolError, plain_errors
 from pyspark_nsq.offsets import Offset, Quotas, report, share, split
+from pyspark_nsq.options import Settings
 from pyspark_nsq.read_task import ReadPartition, read_partition, tasks_of
 from pyspark_nsq.retention import Retention, inspect
-from pyspark_nsq.settings import Settings
 from pyspark_nsq.spool import Spool, check_location
 
 _log = logging.getLogger(__name__)

@@ -26,8 +26,8 @@ from pyspark.sql.types import (
 
 from pyspark_nsq.errors import InvalidRow, Refused, WriteError, plain_errors
 from pyspark_nsq.message_batches import Columns, message_batches
+from pyspark_nsq.options import Settings
 from pyspark_nsq.publishing import Publisher
-from pyspark_nsq.settings import Settings
 
 _TYPES: dict[str, tuple[type[DataType], ...]] = {
     "value": (BinaryType, StringType),

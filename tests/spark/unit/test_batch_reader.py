@@ -33,10 +33,10 @@ from pyspark_nsq.batch_reader import plan as plan_scan
 from pyspark_nsq.client import Client
 from pyspark_nsq.data_source import NsqDataSource
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
-from pyspark_nsq.options import parse
+from pyspark_nsq.option_values import Address
+from pyspark_nsq.options import Settings, parse
 from pyspark_nsq.read_task import ReadPartition, mute_broken_sockets
 from pyspark_nsq.schema import arrow_schema
-from pyspark_nsq.settings import Address, ConnectionSettings, Settings
 from pyspark_nsq.spool import Spool
 from pyspark_nsq.stream_reader import NsqStreamReader
 
@@ -62,7 +62,7 @@ def options(*nsqds: Daemon, **more: str) -> dict[str, str]:
 
 def publish(nsqd: Daemon, topic: str, *bodies: bytes) -> None:
     assert isinstance(nsqd.tcp_address, tuple)
-    with Client.connect(nsqd.tcp_address, ConnectionSettings()) as client:
+    with Client.connect(nsqd.tcp_address, Settings()) as client:
         client.publish(topic, bodies)
 
 

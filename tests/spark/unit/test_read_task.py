@@ -15,9 +15,9 @@ import pytest
 
 from pyspark_nsq import known_ids, read_task
 from pyspark_nsq.errors import SpoolError
+from pyspark_nsq.options import Settings
 from pyspark_nsq.read_task import ReadPartition, read_partition
 from pyspark_nsq.schema import arrow_schema
-from pyspark_nsq.settings import Settings
 from pyspark_nsq.spool import Spool
 from pyspark_nsq.stream_reader import NsqStreamReader
 from spark.unit.fake_nsqd import CHANNEL, TOPIC, FakeNsqd, bodies, patch

@@ -14,9 +14,9 @@ from pyspark_nsq.client import Message
 from pyspark_nsq.columns import Messages
 from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.known_ids import KnownIds, ids_files
+from pyspark_nsq.options import Settings
 from pyspark_nsq.retention import Retention, inspect, remove_old_reads, remove_stream
 from pyspark_nsq.segment import Kind, pack_entry
-from pyspark_nsq.settings import Settings
 from pyspark_nsq.spool import Spool
 from spark.unit.fake_nsqd import frames_of
 

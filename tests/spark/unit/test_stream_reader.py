@@ -16,8 +16,9 @@ from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Depth, Nsqd, depth
 from pyspark_nsq.errors import DiscoveryError, OptionError, SpoolError
 from pyspark_nsq.offsets import Offset, unread
+from pyspark_nsq.option_values import Address
+from pyspark_nsq.options import Settings
 from pyspark_nsq.retention import inspect
-from pyspark_nsq.settings import Address, Settings
 from pyspark_nsq.stream_reader import NsqStreamReader
 from spark.unit.fake_nsqd import CHANNEL, TOPIC, FakeNsqd, bodies, patch
 from spark.unit.interruption import STEPS, Interruption
@@ -318,7 +319,7 @@ def where(settings: Settings) -> Nsqd:
 
 def publish(settings: Settings, topic: str, count: int) -> None:
     address: Address = settings.nsqd_tcp_addresses[0]
-    with Client.connect(address, settings.connection) as client:
+    with Client.connect(address, settings) as client:
         client.publish(topic, [b"%d" % number for number in range(count)])
 
 
