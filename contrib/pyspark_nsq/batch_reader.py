@@ -50,19 +50,15 @@ def plan(settings: Settings, stream: str) -> list[ReadPartition]:
     """The tasks of a scan of the frame `stream`: with a spool, those of its first scan; else tasks for what is queued
     now. DiscoveryError, also if no nsqd has one of the topics; SpoolError."""
     if not settings.spool:
-        batch = _look(settings, stream)
-    else:
-        assert settings.spool_location is not None
-        settled = Spool(settings.spool_location, stream).plan()
-        if settled is None:
-            looked = _look(settings, stream).to_json()
-            spool = Spool.create(
-                settings.spool_location, stream, kind="read", topics=settings.topics, channel=settings.channel
-            )
-            settled = spool.settle_plan(looked)
-            remove_old_reads(settings.spool_location, max(_RETENTION, settings.spool_retention))
-        batch = Offset.from_json(settled)
-    return tasks_of(batch, settings)
+        return tasks_of(_look(settings, stream), settings)
+    spool = Spool.of(settings, stream)
+    settled = spool.plan()
+    if settled is None:
+        looked = _look(settings, stream).to_json()
+        Spool.create(spool.location, stream, kind="read", topics=settings.topics, channel=settings.channel)
+        settled = spool.settle_plan(looked)
+        remove_old_reads(spool.location, max(_RETENTION, settings.spool_retention))
+    return tasks_of(Offset.from_json(settled), settings)
 
 
 def _look(settings: Settings, stream: str) -> Offset:

@@ -33,7 +33,7 @@ from pyspark_nsq.segment import (
     read_ids,
     split_ids,
 )
-from pyspark_nsq.spool import Chain, Spool, make_directory, write_file
+from pyspark_nsq.spool import Chain, Spool, make_directory, split_chain_name, write_file
 
 _IDS_OF_A_FILE = 500_000
 
@@ -67,6 +67,12 @@ def ids_files(spool: Spool, topic: str, nsqd: str) -> list[IdsFile]:
     except FileNotFoundError:
         return []
     return [file for name in sorted(names) if (file := IdsFile.of(os.path.join(directory, name)))]
+
+
+def all_ids_files(spool: Spool) -> list[tuple[tuple[str, str], IdsFile]]:
+    """All ids files, each with its topic and nsqd."""
+    keys = map(split_chain_name, os.listdir(os.path.join(spool.directory, "ids")))
+    return [(key, file) for key in keys for file in ids_files(spool, *key)]
 
 
 def archive(spool: Spool, batch: int) -> None:

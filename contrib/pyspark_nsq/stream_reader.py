@@ -131,12 +131,15 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset
 
     def _spool(self, stream: str) -> Spool:
-        assert self._settings.spool_location is not None
-        return Spool(self._settings.spool_location, stream, strict=self._settings.fail_on_data_loss)
+        return Spool.of(self._settings, stream)
+
+    def _create_spool(self, stream: str) -> None:
+        settings, location = self._settings, self._spool(stream).location
+        Spool.create(location, stream, kind="readStream", topics=settings.topics, channel=settings.channel)
 
     def _warn_of_other_streams(self, stream: str) -> None:
         """A new stream does not read what another one, whose checkpoint may be deleted, has left in the spool."""
-        location = self._settings.spool_location or ""
+        location = self._spool(stream).location
         try:
             reports = inspect(location)
         except (OSError, SpoolError):  # there is none yet; or making this stream's directory will fail with the reason
@@ -146,20 +149,10 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             same = other.channel == self._settings.channel and not set(self._settings.topics).isdisjoint(other.topics)
             if other.kind == "readStream" and same and messages and other.stream != stream:
                 _log.warning(
-                    "the spool at %s has %d messages of stream %s that are not committed. This query is a new stream "
-                    "and does not read them: if the checkpoint of that stream is gone, "
-                    "`gnsq-pipeline spool replay %s %s` publishes them again",
-                    location,
-                    messages,
-                    other.stream,
-                    location,
-                    other.stream,
+                    f"the spool at {location} has {messages} messages of stream {other.stream} that are not committed. "
+                    "This query is a new stream and does not read them: if the checkpoint of that stream is gone, "
+                    f"`gnsq-pipeline spool replay {location} {other.stream}` publishes them again"
                 )
-
-    def _create_spool(self, stream: str) -> None:
-        settings = self._settings
-        location = settings.spool_location or ""
-        Spool.create(location, stream, kind="readStream", topics=settings.topics, channel=settings.channel)
 
     def _check_spool(self, offset: Offset) -> None:
         """SpoolError if the stream's directory is gone, and with it perhaps messages that NSQ no longer has."""

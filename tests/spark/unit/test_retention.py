@@ -112,7 +112,7 @@ def test_segments_beyond_the_size_go_oldest_first(spool: Spool) -> None:
         fill(spool, batch)
     keeper.commit(2, {})
     assert spool.batches() == [3]
-    size = retention._size_below(spool.batch_directory(3))
+    size = retention._size(spool.batch_directory(3))
     fill(spool, 4)
     fill(spool, 5)
     Retention(spool, replace(SETTINGS, spool_max_bytes=3 * size)).commit(4, {})
