@@ -23,8 +23,7 @@ class Client(WireClient):
     @classmethod
     def connect(cls, address: Address, settings: Settings) -> Self:
         """Connect, IDENTIFY, TLS and AUTH within `settings.connect_timeout`; NotAgreed besides the usual errors."""
-        host, port = address
-        name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        name = name_of(address)
         deadline = time.monotonic() + settings.connect_timeout
         try:
             sock = socket.create_connection(address, settings.connect_timeout)
@@ -36,7 +35,7 @@ class Client(WireClient):
             identity["client_id"] = settings.client_id
         if settings.msg_timeout_ms is not None:
             identity["msg_timeout"] = settings.msg_timeout_ms
-        tls = Upgrade(partial(tls_context, settings), settings.tls_server_name or host) if settings.tls else None
+        tls = Upgrade(partial(tls_context, settings), settings.tls_server_name or address[0]) if settings.tls else None
         try:
             client.negotiate(identity, deadline, tls=tls, secret=settings.auth_secret)
         except BaseException:
@@ -52,6 +51,12 @@ class Client(WireClient):
 
     def _refused(self, code: str, reason: str) -> NoReturn:
         raise Refused(code, reason, self.name)
+
+
+def name_of(address: Address) -> str:
+    """`host:port`, with brackets around an IPv6 address."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext:

@@ -13,9 +13,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_nsq.catalog_table import all_options, is_table, own_options, schema_with
+from pyspark_nsq.columns import COLUMNS, SCHEMA_DDL
 from pyspark_nsq.errors import OptionError, plain_errors
 from pyspark_nsq.options import check_load, parse
-from pyspark_nsq.schema import COLUMNS, SCHEMA_DDL
 
 
 class NsqDataSource(DataSource):

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from gnsq_shared.directory import DueTimes, key_of, open_file, read_due_times, read_held, reason_of
 from gnsqd.errors import StorageError
 from gnsqd.storage.disk.record import LENGTH, MIN_RECORD_SIZE, frame_records
-from pyspark_nsq.columns import cut, message_ids
+from pyspark_nsq.columns import ARROW_SCHEMA as MESSAGE_SCHEMA
+from pyspark_nsq.columns import MOMENT, SCHEMA_DDL, cut, message_ids
 from pyspark_nsq.errors import NsqSourceError
-from pyspark_nsq.schema import SCHEMA_DDL, arrow_schema
 from pyspark_nsq.segment import split_ids
 from pyspark_nsq_diskqueue.options import COLUMN, SKIP
 from pyspark_nsq_diskqueue.planning import DataDirectoryError, FileTask
@@ -27,9 +27,8 @@ from pyspark_nsq_diskqueue.planning import DataDirectoryError, FileTask
 _CHUNK = 1 << 20  # bytes read at once, unless a message is larger
 
 DDL = f"{SCHEMA_DDL}, queue STRING, file STRING, position LONG, due TIMESTAMP, corruption STRING"
-_MOMENT = pa.timestamp("us", tz="UTC")
-_TYPES = {"queue": pa.string(), "file": pa.string(), "position": pa.int64(), "due": _MOMENT, "corruption": pa.string()}
-ARROW_SCHEMA = pa.schema([*arrow_schema(), *_TYPES.items()])
+_TYPES = {"queue": pa.string(), "file": pa.string(), "position": pa.int64(), "due": MOMENT, "corruption": pa.string()}
+ARROW_SCHEMA = pa.schema([*MESSAGE_SCHEMA, *_TYPES.items()])
 
 ReadAt = Callable[[int, int, int], bytes]
 
@@ -197,7 +196,7 @@ def _message_rows(
 
 
 def _moments(nanoseconds: pa.Array) -> pa.Array:
-    return pc.divide(nanoseconds, 1000).cast(_MOMENT)
+    return pc.divide(nanoseconds, 1000).cast(MOMENT)
 
 
 def _batch(task: FileTask, columns: dict[str, pa.Array], count: int) -> pa.RecordBatch:
