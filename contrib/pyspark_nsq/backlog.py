@@ -14,11 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Depth, Nsqd, depth, find_nsqds
 from pyspark_nsq.errors import ConnectionLost, DiscoveryError
-from pyspark_nsq.offsets import Offset
+from pyspark_nsq.offsets import Key, Offset
 from pyspark_nsq.options import Settings
 from pyspark_nsq.spool import Spool
-
-Key = tuple[str, str]  # topic, name of the nsqd
 
 _LOOK_INTERVAL = 0.25  # seconds between looks while nothing waits
 _DISCOVERY_INTERVAL = 5.0  # seconds

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Nsqd, depth, find_nsqds
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, plain_errors
-from pyspark_nsq.offsets import Offset, Quotas, split
+from pyspark_nsq.offsets import Key, Offset, split
 from pyspark_nsq.options import Settings
 from pyspark_nsq.read_task import ReadPartition, read_partition, tasks_of
 from pyspark_nsq.retention import remove_old_reads
@@ -64,7 +64,8 @@ def plan(settings: Settings, stream: str) -> list[ReadPartition]:
 def _look(settings: Settings, stream: str) -> Offset:
     """What is queued now, as the only batch of `stream`. Creates the channel if it is missing, so that nsqds keep for
     the next read what comes from now on."""
-    waiting: dict[tuple[str, Nsqd], int] = {}
+    waiting: dict[Key, int] = {}
+    known: dict[str, Nsqd] = {}
     for topic in settings.topics:
         nsqds = find_nsqds(settings, topic)
         found = {nsqd: depth(settings, nsqd, topic, settings.channel) for nsqd in nsqds}
@@ -77,16 +78,13 @@ def _look(settings: Settings, stream: str) -> Offset:
                     if not there.channel_exists:
                         client.subscribe(topic, settings.channel)
             # The topic's queued messages move over into the channel.
-            waiting[topic, nsqd] = there.channel + there.topic
+            waiting[topic, nsqd.name] = there.channel + there.topic
+            known[nsqd.name] = nsqd
+    min_partitions = settings.min_partitions
     if settings.peek:  # by one task each, since a second one would see what the first one has requeued
-        limited = {key: min(count, settings.max_in_flight) for key, count in waiting.items()}
-        quotas = split(limited, None)
-    else:
-        quotas = split(waiting, settings.min_partitions)
-    by_topic: Quotas = {}
-    for (topic, nsqd), parts in quotas.items():
-        by_topic.setdefault(topic, {})[nsqd.name] = parts
-    return Offset(stream, 1, settings.channel, by_topic, {nsqd.name: nsqd for _, nsqd in quotas})
+        waiting = {key: min(count, settings.max_in_flight) for key, count in waiting.items()}
+        min_partitions = None
+    return Offset(stream, 1, settings.channel, split(waiting, min_partitions), known)
 
 
 def check_retry(settings: Settings, task: ReadPartition) -> None:

@@ -70,8 +70,7 @@ def tasks_of(batch: Offset, settings: Settings) -> list[ReadPartition]:
     """The tasks that a batch has been split into."""
     return [
         ReadPartition(settings, batch.stream, batch.batch, batch.nsqds[name], topic, part, quota)
-        for topic, nsqds in batch.quotas.items()
-        for name, parts in nsqds.items()
+        for (topic, name), parts in batch.quotas.items()
         for part, quota in enumerate(parts)
     ]
 

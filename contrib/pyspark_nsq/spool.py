@@ -23,7 +23,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -85,7 +85,8 @@ def _temporary(directory: str) -> Iterator[str]:
     try:
         yield path
     finally:
-        _unlink(path)
+        with suppress(OSError):
+            os.unlink(path)
 
 
 def write_file(path: str, pieces: Iterable[bytes | memoryview]) -> None:
@@ -108,13 +109,6 @@ def _create(path: str, pieces: Iterable[bytes | memoryview]) -> bool:
     except OSError as error:
         raise _trouble("write", directory, error) from None
     return won
-
-
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
 
 
 def _trouble(doing: str, path: str, error: OSError) -> SpoolError:
@@ -239,12 +233,9 @@ class Chain:
 
     def confirm(self, part: int, slots: Sequence[int]) -> None:
         """Note that the nsqd has processed the FINs of these segments. Not noting it costs only disk space."""
-        path = os.path.join(self.directory, f"{_MARKER}{part:04d}-{uuid.uuid4().hex[:12]}")
-        try:
-            with open(path, "x") as file:
-                json.dump(list(slots), file)
-        except OSError:
-            _unlink(path)
+        path = Path(self.directory, f"{_MARKER}{part:04d}-{uuid.uuid4().hex[:12]}")
+        with suppress(OSError):  # written halfway, its segments stay in doubt, which is safe
+            path.write_text(json.dumps(list(slots)))
 
     def confirmed(self) -> set[int]:
         """The slots of all segments whose FINs are confirmed."""
@@ -252,7 +243,7 @@ class Chain:
         for path in Path(self.directory).glob(f"{_MARKER}*"):
             try:
                 slots.update(json.loads(path.read_text()))
-            except (ValueError, TypeError):  # written halfway: its segments stay in doubt, which is safe
+            except (ValueError, TypeError):
                 continue
         return slots
 

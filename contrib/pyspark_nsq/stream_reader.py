@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from pyspark_nsq.backlog import Backlog, Drain
 from pyspark_nsq.errors import OptionError, SpoolError, plain_errors
-from pyspark_nsq.offsets import Offset, Quotas, report, share, split
+from pyspark_nsq.offsets import Offset, report, share, split
 from pyspark_nsq.options import Settings
 from pyspark_nsq.read_task import ReadPartition, read_partition, tasks_of
 from pyspark_nsq.retention import Retention, inspect
@@ -77,12 +77,10 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         if self._drain is not None:
             self._drain.plan(before.batch + 1, wanted)
-        quotas: Quotas = {}
-        for (topic, name), parts in split(wanted, self._settings.min_partitions).items():
-            quotas.setdefault(topic, {})[name] = parts
         if before.batch == 0 and self._settings.spool:
             self._warn_of_other_streams(before.stream)
             self._create_spool(before.stream)
+        quotas = split(wanted, self._settings.min_partitions)
         end = Offset(before.stream, before.batch + 1, self._settings.channel, quotas, self._backlog.nsqds())
         self._latest = report(end, self._backlog.waiting)
         return end.to_json()
@@ -174,9 +172,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         spool = self._spool(offset.stream)
         if offset.batch <= spool.committed():
             return
-        for topic, nsqds in offset.quotas.items():
-            for name, parts in nsqds.items():
-                chain = spool.chain(offset.batch, topic, name)
-                chain.open()
-                if not all(chain.ended(part) for part in range(len(parts))):
-                    chain.close()
+        for key, parts in offset.quotas.items():
+            chain = spool.chain(offset.batch, *key)
+            chain.open()
+            if not all(chain.ended(part) for part in range(len(parts))):
+                chain.close()
