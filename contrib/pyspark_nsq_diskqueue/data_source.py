@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_nsq.catalog_table import all_options, is_table, own_options, schema_with
+from pyspark_nsq.catalog_table import all_options, is_table, own_options, schema_of, schema_with
 from pyspark_nsq.errors import OptionError, plain_errors
 from pyspark_nsq_diskqueue.options import ALL, DiskqueueSettings, parse
 from pyspark_nsq_diskqueue.planning import plan
@@ -60,9 +60,9 @@ class DiskqueueReader(DataSourceReader):
 
 def _columns(schema: StructType) -> list[str]:
     """The columns to read: all of them, or those of a schema that the user gave; OptionError if it has others."""
-    types = {name: kind.lower().replace("long", "bigint") for name, kind in map(str.split, DDL.split(", "))}
+    types = {field.name: field.dataType for field in schema_of(DDL).fields}
     for field in schema.fields:
-        kind = field.dataType.simpleString()
-        if types.get(field.name) != kind:
+        if types.get(field.name) != field.dataType:
+            kind = field.dataType.simpleString()
             raise OptionError(f"there is no column {field.name} {kind}; a schema may have some of {DDL}")
     return schema.fieldNames()
