@@ -30,6 +30,12 @@ class Publisher:
 
     def publish(self, topic: str, bodies: Sequence[bytes], defer_ms: int = 0) -> None:
         """Return when an nsqd has taken all of them. WriteError when none does, Refused when none ever will."""
+        if self._client is not None:
+            try:
+                self._client.publish(topic, bodies, defer_ms)
+                return
+            except (ConnectionLost, Refused) as error:
+                self._forget(error)
         self._until_done(
             lambda client: client.publish(topic, bodies, defer_ms),
             f"no nsqd takes {len(bodies)} messages for topic {topic}",
@@ -53,13 +59,7 @@ class Publisher:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _offer(self, action: Callable[[Client], None]) -> list[NsqSourceError]:
-        """The one connected, then each nsqd once, until the action succeeds with one: then no errors."""
-        if self._client is not None:
-            try:
-                action(self._client)
-                return []
-            except (ConnectionLost, Refused) as error:
-                self._forget(error)
+        """Each nsqd once, until the action succeeds with one: then no errors."""
         try:
             self._find()
         except DiscoveryError as error:
