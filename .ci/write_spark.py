@@ -36,7 +36,7 @@ def diskqueue_table() -> str:
 
 
 def _row(option: SourceOption, uses: Iterable[str]) -> str:
-    default = f"`{option.default_text}`" if option.default_text else ""
+    default = f"`{option.default}`" if option.default else ""
     marks = ["x" if use in option.used_by else "" for use in uses]
     return "| " + " | ".join([f"`{option.name}`", option.kind.name, default, *marks, _escaped(option.help)]) + " |"
 

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from gnsq_pipeline.errors import NotFound, PipelineError, UsageError
 from gnsq_pipeline.source import SPOOL
-from pyspark_nsq.columns import unpack
+from pyspark_nsq.columns import COLUMNS, unpack
 from pyspark_nsq.errors import NsqSourceError, SpoolError
 from pyspark_nsq.message_batches import Columns, message_batches
+from pyspark_nsq.options import Settings
 from pyspark_nsq.publishing import Publisher
 from pyspark_nsq.retention import StreamReport, inspect, remove_stream
-from pyspark_nsq.schema import COLUMNS
 from pyspark_nsq.segment import Kind, read_segment
-from pyspark_nsq.settings import Settings
 from pyspark_nsq.spool import Spool
 
 Rows = list[dict[str, object]]

@@ -14,11 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Depth, Nsqd, depth, find_nsqds
 from pyspark_nsq.errors import ConnectionLost, DiscoveryError
-from pyspark_nsq.offsets import Offset
-from pyspark_nsq.settings import Settings
+from pyspark_nsq.offsets import Key, Offset
+from pyspark_nsq.options import Settings
 from pyspark_nsq.spool import Spool
-
-Key = tuple[str, str]  # topic, name of the nsqd
 
 _LOOK_INTERVAL = 0.25  # seconds between looks while nothing waits
 _DISCOVERY_INTERVAL = 5.0  # seconds
@@ -137,7 +135,7 @@ class Backlog:
         errors = []
         for nsqd in nsqds:
             try:
-                Client.connect(nsqd.tcp, self._settings.connection).close()
+                Client.connect(nsqd.tcp, self._settings).close()
             except ConnectionLost as error:
                 errors.append(error)
             else:
@@ -158,7 +156,7 @@ class Backlog:
 
     def _make_channel(self, topic: str, nsqd: Nsqd) -> None:
         try:
-            with Client.connect(nsqd.tcp, self._settings.connection) as client:
+            with Client.connect(nsqd.tcp, self._settings) as client:
                 client.subscribe(topic, self._settings.channel)
         except ConnectionLost as error:
             _log.warning("%s", error)

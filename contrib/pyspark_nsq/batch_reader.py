@@ -16,10 +16,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Nsqd, depth, find_nsqds
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, plain_errors
-from pyspark_nsq.offsets import Offset, Quotas, split
+from pyspark_nsq.offsets import Key, Offset, split
+from pyspark_nsq.options import Settings
 from pyspark_nsq.read_task import ReadPartition, read_partition, tasks_of
 from pyspark_nsq.retention import remove_old_reads
-from pyspark_nsq.settings import Settings
 from pyspark_nsq.spool import Spool
 
 _RETENTION = 86400.0  # seconds that segments of a read are kept at least, since Spark does not report when it is over
@@ -50,25 +50,22 @@ def plan(settings: Settings, stream: str) -> list[ReadPartition]:
     """The tasks of a scan of the frame `stream`: with a spool, those of its first scan; else tasks for what is queued
     now. DiscoveryError, also if no nsqd has one of the topics; SpoolError."""
     if not settings.spool:
-        batch = _look(settings, stream)
-    else:
-        assert settings.spool_location is not None
-        settled = Spool(settings.spool_location, stream).plan()
-        if settled is None:
-            looked = _look(settings, stream).to_json()
-            spool = Spool.create(
-                settings.spool_location, stream, kind="read", topics=settings.topics, channel=settings.channel
-            )
-            settled = spool.settle_plan(looked)
-            remove_old_reads(settings.spool_location, max(_RETENTION, settings.spool_retention))
-        batch = Offset.from_json(settled)
-    return tasks_of(batch, settings)
+        return tasks_of(_look(settings, stream), settings)
+    spool = Spool.of(settings, stream)
+    settled = spool.plan()
+    if settled is None:
+        looked = _look(settings, stream).to_json()
+        Spool.create(spool.location, stream, kind="read", topics=settings.topics, channel=settings.channel)
+        settled = spool.settle_plan(looked)
+        remove_old_reads(spool.location, max(_RETENTION, settings.spool_retention))
+    return tasks_of(Offset.from_json(settled), settings)
 
 
 def _look(settings: Settings, stream: str) -> Offset:
     """What is queued now, as the only batch of `stream`. Creates the channel if it is missing, so that nsqds keep for
     the next read what comes from now on."""
-    waiting: dict[tuple[str, Nsqd], int] = {}
+    waiting: dict[Key, int] = {}
+    known: dict[str, Nsqd] = {}
     for topic in settings.topics:
         nsqds = find_nsqds(settings, topic)
         found = {nsqd: depth(settings, nsqd, topic, settings.channel) for nsqd in nsqds}
@@ -77,20 +74,17 @@ def _look(settings: Settings, stream: str) -> Offset:
             raise DiscoveryError(f"no nsqd has the topic {topic!r}{asked}")
         for nsqd, there in found.items():
             if there.topic_exists:
-                with Client.connect(nsqd.tcp, settings.connection) as client:  # or tasks would find the wrong address
+                with Client.connect(nsqd.tcp, settings) as client:  # or tasks would find the wrong address
                     if not there.channel_exists:
                         client.subscribe(topic, settings.channel)
             # The topic's queued messages move over into the channel.
-            waiting[topic, nsqd] = there.channel + there.topic
+            waiting[topic, nsqd.name] = there.channel + there.topic
+            known[nsqd.name] = nsqd
+    min_partitions = settings.min_partitions
     if settings.peek:  # by one task each, since a second one would see what the first one has requeued
-        limited = {key: min(count, settings.max_in_flight) for key, count in waiting.items()}
-        quotas = split(limited, None)
-    else:
-        quotas = split(waiting, settings.min_partitions)
-    by_topic: Quotas = {}
-    for (topic, nsqd), parts in quotas.items():
-        by_topic.setdefault(topic, {})[nsqd.name] = parts
-    return Offset(stream, 1, settings.channel, by_topic, {nsqd.name: nsqd for _, nsqd in quotas})
+        waiting = {key: min(count, settings.max_in_flight) for key, count in waiting.items()}
+        min_partitions = None
+    return Offset(stream, 1, settings.channel, split(waiting, min_partitions), known)
 
 
 def check_retry(settings: Settings, task: ReadPartition) -> None:

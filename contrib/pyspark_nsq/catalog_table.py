@@ -32,16 +32,22 @@ def own_options(properties: Mapping[str, str]) -> Mapping[str, str]:
     return options | ({"path": properties["path"]} if "location" in properties else {})
 
 
-def schema_with(options: Mapping[str, str], ddl: str) -> StructType:
-    """The schema of a table, which keeps its options; `ddl` names the columns and their types."""
-    if "nsq.auth.secret" in options:
-        raise OptionError("option 'nsq.auth.secret' cannot be kept in a table: use a temporary view or spark.read")
+def schema_of(ddl: str) -> StructType:
+    """The schema whose columns and their types `ddl` names."""
     fields = [
         {"name": name, "type": {"INT": "integer"}.get(kind, kind.lower()), "nullable": True, "metadata": {}}
         for name, kind in map(str.split, ddl.split(", "))
     ]
-    fields[0]["metadata"] = {_KEY: json.dumps(dict(options))}
     return StructType.fromJson({"type": "struct", "fields": fields})
+
+
+def schema_with(options: Mapping[str, str], ddl: str) -> StructType:
+    """The schema of a table, which keeps its options."""
+    if "nsq.auth.secret" in options:
+        raise OptionError("option 'nsq.auth.secret' cannot be kept in a table: use a temporary view or spark.read")
+    schema = schema_of(ddl)
+    schema.fields[0].metadata = {_KEY: json.dumps(dict(options))}
+    return schema
 
 
 def all_options(options: Mapping[str, str], schema: StructType) -> Mapping[str, str]:

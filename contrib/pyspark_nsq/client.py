@@ -9,7 +9,8 @@ from typing import NoReturn, Self
 from gnsq_shared.client import Client as WireClient
 from gnsq_shared.client import Message, Upgrade, reason
 from pyspark_nsq.errors import ConnectionLost, NotAgreed, Refused
-from pyspark_nsq.settings import Address, ConnectionSettings
+from pyspark_nsq.option_values import Address
+from pyspark_nsq.options import Settings
 
 __all__ = ["Client", "Message"]
 
@@ -20,10 +21,9 @@ class Client(WireClient):
     secret_option = "the option 'nsq.auth.secret'"
 
     @classmethod
-    def connect(cls, address: Address, settings: ConnectionSettings, *, msg_timeout_ms: int | None = None) -> Self:
+    def connect(cls, address: Address, settings: Settings) -> Self:
         """Connect, IDENTIFY, TLS and AUTH within `settings.connect_timeout`; NotAgreed besides the usual errors."""
-        host, port = address
-        name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        name = name_of(address)
         deadline = time.monotonic() + settings.connect_timeout
         try:
             sock = socket.create_connection(address, settings.connect_timeout)
@@ -33,9 +33,9 @@ class Client(WireClient):
         identity: dict[str, object] = {"user_agent": settings.user_agent}
         if settings.client_id:
             identity["client_id"] = settings.client_id
-        if msg_timeout_ms is not None:
-            identity["msg_timeout"] = msg_timeout_ms
-        tls = Upgrade(partial(tls_context, settings), settings.tls_server_name or host) if settings.tls else None
+        if settings.msg_timeout_ms is not None:
+            identity["msg_timeout"] = settings.msg_timeout_ms
+        tls = Upgrade(partial(tls_context, settings), settings.tls_server_name or address[0]) if settings.tls else None
         try:
             client.negotiate(identity, deadline, tls=tls, secret=settings.auth_secret)
         except BaseException:
@@ -53,7 +53,13 @@ class Client(WireClient):
         raise Refused(code, reason, self.name)
 
 
-def tls_context(settings: ConnectionSettings) -> ssl.SSLContext:
+def name_of(address: Address) -> str:
+    """`host:port`, with brackets around an IPv6 address."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext:
     """For connections to nsqds; NotAgreed if this machine doesn't have the files, or they are not certificates."""
     try:
         context = ssl.create_default_context(cafile=settings.tls_ca)

@@ -3,6 +3,9 @@
 Columns are cut out of the received bytes in bulk: there is no Python object for each message. The payload of a segment
 is an Arrow stream of one batch with what differs from message to message, without ids: `value`, `timestamp_ns`,
 `attempts`. The other columns are made when it is read.
+
+Spark takes a batch only if its schema is exactly the declared one: `timestamp` is in microseconds, UTC. The whole
+nanoseconds of NSQ are in `timestamp_ns`. (`nsqd`, `topic`, `message_id`) identifies a message.
 """
 
 import sys
@@ -16,15 +19,25 @@ import pyarrow.compute as pc
 
 from gnsq_shared.client import FRAME_HEAD, Frames
 from pyspark_nsq.errors import SpoolError
-from pyspark_nsq.schema import arrow_schema
 from pyspark_nsq.segment import ID_LENGTH, fixed_size_ids, split_ids
 
+COLUMNS = (
+    ("value", "BINARY"),
+    ("topic", "STRING"),
+    ("channel", "STRING"),
+    ("nsqd", "STRING"),
+    ("message_id", "STRING"),
+    ("timestamp", "TIMESTAMP"),
+    ("timestamp_ns", "LONG"),
+    ("attempts", "INT"),
+)
+SCHEMA_DDL = ", ".join(f"{name} {kind}" for name, kind in COLUMNS)
+MOMENT = pa.timestamp("us", tz="UTC")
+_TYPES = {"BINARY": pa.binary(), "STRING": pa.string(), "TIMESTAMP": MOMENT, "LONG": pa.int64(), "INT": pa.int32()}
+ARROW_SCHEMA = pa.schema([(name, _TYPES[kind]) for name, kind in COLUMNS])
+_STORED = pa.schema([ARROW_SCHEMA.field(name) for name in ("value", "timestamp_ns", "attempts")])
+
 _NATIVE = -1 if sys.byteorder == "little" else 1  # the order of bytes in Arrow's numbers; in NSQ's they are big-endian
-
-
-@cache
-def _stored_schema() -> pa.Schema:
-    return pa.schema([("value", pa.binary()), ("timestamp_ns", pa.int64()), ("attempts", pa.int32())])
 
 
 class Messages(NamedTuple):
@@ -98,7 +111,7 @@ def cut(data: bytes, edges: Sequence[int], head: int, number: int) -> tuple[byte
         pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(timestamps)]),
         pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(attempts)]),
     ]
-    return bytes(ids), pa.record_batch(columns, schema=_stored_schema())
+    return bytes(ids), pa.record_batch(columns, schema=_STORED)
 
 
 def pack(batch: pa.RecordBatch) -> memoryview:
@@ -115,7 +128,7 @@ def unpack(ids: bytes, payload: bytes, *, topic: str, channel: str, nsqd: str) -
         batch = pa.ipc.open_stream(payload).read_next_batch()
     except (pa.ArrowInvalid, StopIteration) as error:
         raise SpoolError(f"a segment of the spool holds no messages: {error}") from None
-    if len(ids) != ID_LENGTH * batch.num_rows or not batch.schema.equals(_stored_schema()):
+    if len(ids) != ID_LENGTH * batch.num_rows or not batch.schema.equals(_STORED):
         raise SpoolError("a segment of the spool holds other columns than this version of pyspark_nsq writes")
     return rows_of(Messages(ids, batch), topic=topic, channel=channel, nsqd=nsqd)
 
@@ -132,11 +145,11 @@ def rows_of(messages: Messages, *, topic: str, channel: str, nsqd: str) -> pa.Re
             pa.repeat(_text(channel), count),
             pa.repeat(_text(nsqd), count),
             message_ids(ids),
-            timestamp_ns.cast(pa.timestamp("ns")).cast(pa.timestamp("us", tz="UTC"), safe=False),
+            timestamp_ns.cast(pa.timestamp("ns")).cast(MOMENT, safe=False),
             timestamp_ns,
             batch.column("attempts"),
         ],
-        schema=arrow_schema(),
+        schema=ARROW_SCHEMA,
     )
 
 

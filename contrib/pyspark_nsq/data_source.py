@@ -12,10 +12,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_nsq.catalog_table import all_options, is_table, own_options, schema_with
+from pyspark_nsq.catalog_table import all_options, is_table, own_options, schema_of, schema_with
+from pyspark_nsq.columns import SCHEMA_DDL
 from pyspark_nsq.errors import OptionError, plain_errors
 from pyspark_nsq.options import check_load, parse
-from pyspark_nsq.schema import COLUMNS, SCHEMA_DDL
 
 
 class NsqDataSource(DataSource):
@@ -93,7 +93,7 @@ class RefusedStream(DataSourceStreamReader):
 
 def _check_schema(schema: StructType) -> None:
     """A schema that the user gave must be the one that messages have."""
-    given = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-    if given != [(name, {"LONG": "bigint"}.get(kind, kind.lower())) for name, kind in COLUMNS]:
-        columns = ", ".join(f"{name} {kind}" for name, kind in given)
+    given = [(field.name, field.dataType) for field in schema.fields]
+    if given != [(field.name, field.dataType) for field in schema_of(SCHEMA_DDL).fields]:
+        columns = ", ".join(f"{name} {kind.simpleString()}" for name, kind in given)
         raise OptionError(f"the schema of messages is {SCHEMA_DDL}, which needs no schema(); it was {columns}")

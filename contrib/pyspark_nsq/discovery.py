@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from gnsq_shared.client import reason
-from pyspark_nsq.client import tls_context
+from pyspark_nsq.client import name_of, tls_context
 from pyspark_nsq.errors import DiscoveryError
-from pyspark_nsq.settings import Address, Settings
+from pyspark_nsq.option_values import Address
+from pyspark_nsq.options import Settings
 
 _log = logging.getLogger(__name__)
 
@@ -82,29 +83,24 @@ def missing_topics(settings: Settings) -> list[str]:
 
 
 def _configured(settings: Settings) -> list[Nsqd]:
-    http = settings.nsqd_http_addresses or [
-        (host, port + (2 if settings.nsqd_http_tls else 1)) for host, port in settings.nsqd_tcp_addresses
-    ]
-    return [Nsqd(_name(*tcp), tcp, at) for tcp, at in zip(settings.nsqd_tcp_addresses, http, strict=True)]
+    tcp, offset = settings.nsqd_tcp_addresses, 1 + settings.nsqd_http_tls
+    http = settings.nsqd_http_addresses or [(host, port + offset) for host, port in tcp]
+    return [Nsqd(name_of(address), address, at) for address, at in zip(tcp, http, strict=True)]
 
 
 def _producers(lookupd: Address, topic: str | None, settings: Settings) -> list[Nsqd]:
     path = "/nodes" if topic is None else f"/lookup?{urlencode({'topic': topic})}"
-    who = f"nsqlookupd {_name(*lookupd)}"
+    who = f"nsqlookupd {name_of(lookupd)}"
     status, answer = _get(who, lookupd, path, settings.discovery_timeout)
     if status == 404 and topic is not None:
         return []  # a topic that nobody has
     if status != 200:
         raise DiscoveryError(f"{who} answered {status} to {path}")
-    offset = 1 if settings.nsqd_http_tls else 0
     try:
+        nodes = [(one["broadcast_address"], one["tcp_port"], one["http_port"]) for one in answer["producers"] or ()]
         return [
-            Nsqd(
-                _name(one["broadcast_address"], one["tcp_port"]),
-                (one["broadcast_address"], int(one["tcp_port"])),
-                (one["broadcast_address"], int(one["http_port"]) + offset),
-            )
-            for one in _json(who, answer)["producers"] or ()
+            Nsqd(name_of((host, tcp)), (host, int(tcp)), (host, int(http) + settings.nsqd_http_tls))
+            for host, tcp, http in nodes
         ]
     except (LookupError, TypeError, ValueError):
         raise DiscoveryError(f"{who} does not answer as nsqlookupd does") from None
@@ -115,17 +111,17 @@ def depth(settings: Settings, nsqd: Nsqd, topic: str, channel: str) -> Depth:
     # If also asked for a channel, nsqd leaves out topics without it, and their queued messages.
     query = {"format": "json", "include_clients": "false", "include_mem": "false", "topic": topic}
     who = f"nsqd {nsqd.name}"
-    tls = tls_context(settings.connection) if settings.nsqd_http_tls else None
+    tls = tls_context(settings) if settings.nsqd_http_tls else None
     is_assumed = settings.nsqd_tcp_addresses and not settings.nsqd_http_addresses
     hint = " (from its TCP port; option 'nsq.nsqd.http.addresses' specifies another one)" if is_assumed else ""
     status, answer = _get(who, nsqd.http, f"/stats?{urlencode(query)}", settings.discovery_timeout, tls, hint)
     if status != 200:
         hint = " (option 'nsq.nsqd.http.tls' asks by HTTPS)" if status == 403 and tls is None else ""
-        raise DiscoveryError(f"{who} answered {status} to /stats at HTTP address {_name(*nsqd.http)}{hint}")
+        raise DiscoveryError(f"{who} answered {status} to /stats at HTTP address {name_of(nsqd.http)}{hint}")
     try:
-        return _depth(_json(who, answer), topic, channel)
+        return _depth(answer, topic, channel)
     except (LookupError, TypeError, ValueError):
-        raise DiscoveryError(f"{who} does not answer as nsqd does at HTTP address {_name(*nsqd.http)}") from None
+        raise DiscoveryError(f"{who} does not answer as nsqd does at HTTP address {name_of(nsqd.http)}") from None
 
 
 def _depth(stats: Mapping[str, Any], topic: str, channel: str) -> Depth:
@@ -148,29 +144,24 @@ def _depth(stats: Mapping[str, Any], topic: str, channel: str) -> Depth:
 
 def _get(
     who: str, address: Address, path: str, timeout: float, tls: ssl.SSLContext | None = None, hint: str = ""
-) -> tuple[int, bytes]:
+) -> tuple[int, Any]:
+    """The status, and what the answer's JSON holds if that is 200."""
+    host, port = address
     connection = (
-        http.client.HTTPSConnection(*address, timeout=timeout, context=tls)
+        http.client.HTTPSConnection(host, port, timeout=timeout, context=tls)
         if tls
-        else http.client.HTTPConnection(*address, timeout=timeout)
+        else http.client.HTTPConnection(host, port, timeout=timeout)
     )
     try:
         connection.request("GET", path)
         response = connection.getresponse()
-        return response.status, response.read(_LARGEST)
+        status, text = response.status, response.read(_LARGEST)
     except (OSError, UnicodeError, http.client.HTTPException) as error:
         what = "does not speak HTTP" if isinstance(error, http.client.HTTPException) else reason(error)
-        raise DiscoveryError(f"{who} does not answer at HTTP address {_name(*address)}: {what}{hint}") from None
+        raise DiscoveryError(f"{who} does not answer at HTTP address {name_of(address)}: {what}{hint}") from None
     finally:
         connection.close()
-
-
-def _json(who: str, text: bytes) -> Any:
     try:
-        return json.loads(text)
+        return status, json.loads(text) if status == 200 else None
     except (ValueError, RecursionError):
         raise DiscoveryError(f"{who} answers something that is not JSON; is that its HTTP address?") from None
-
-
-def _name(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

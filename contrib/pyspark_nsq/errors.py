@@ -1,26 +1,23 @@
 """What the NSQ data source raises on purpose; str() is the text for people. All are a NsqSourceError."""
 
-import contextlib
 import os
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from gnsqd.errors import NSQError
 
 
-class plain_errors(contextlib.ContextDecorator):  # noqa: N801
+@contextmanager
+def plain_errors() -> Iterator[None]:
     """Spark shows an error that is raised on purpose in here by its text alone, without a traceback.
 
     pyspark.util.handle_worker_exception reads the variable when it reports an error to the JVM; its process ends then.
     """
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if isinstance(error, NSQError):
-            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+    try:
+        yield
+    except NSQError:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
 
 
 class NsqSourceError(NSQError):

@@ -15,6 +15,7 @@ nsqd's ids begin with the time, so ranges rarely overlap, and hardly a file is e
 
 import mmap
 import os
+import re
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -33,9 +34,10 @@ from pyspark_nsq.segment import (
     read_ids,
     split_ids,
 )
-from pyspark_nsq.spool import Chain, Spool, make_directory, write_file
+from pyspark_nsq.spool import Chain, Spool, make_directory, split_chain_name, write_file
 
 _IDS_OF_A_FILE = 500_000
+_NAME = re.compile(r"(\d+)-\d+-(\d+)-(confirmed|suspect)-([0-9a-f]+)-([0-9a-f]+)\.ids")
 
 
 class IdsFile(NamedTuple):
@@ -51,11 +53,9 @@ class IdsFile(NamedTuple):
     @classmethod
     def of(cls, path: str) -> "IdsFile | None":
         """None if the name is none of an ids file."""
-        stem, extension = os.path.splitext(os.path.basename(path))
-        parts = stem.split("-")
-        if extension != ".ids" or len(parts) != 6 or parts[3] not in ("confirmed", "suspect"):
+        if not (match := _NAME.fullmatch(os.path.basename(path))):
             return None
-        batch, _, started, doubt, low, high = parts
+        batch, started, doubt, low, high = match.groups()
         return cls(path, int(batch), int(started), doubt == "confirmed", bytes.fromhex(low), bytes.fromhex(high))
 
 
@@ -67,6 +67,12 @@ def ids_files(spool: Spool, topic: str, nsqd: str) -> list[IdsFile]:
     except FileNotFoundError:
         return []
     return [file for name in sorted(names) if (file := IdsFile.of(os.path.join(directory, name)))]
+
+
+def all_ids_files(spool: Spool) -> list[tuple[tuple[str, str], IdsFile]]:
+    """All ids files, each with its topic and nsqd."""
+    keys = map(split_chain_name, os.listdir(os.path.join(spool.directory, "ids")))
+    return [(key, file) for key in keys for file in ids_files(spool, *key)]
 
 
 def archive(spool: Spool, batch: int) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pyspark_nsq.errors import InvalidRow
 from pyspark_nsq.option_values import TOPIC
-from pyspark_nsq.settings import Settings
+from pyspark_nsq.options import Settings
 
 _log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from pyspark_nsq.errors import NsqSourceError
 
 VERSION = 1
 
-Quotas = dict[str, dict[str, list[int]]]  # by topic and nsqd: for each task
-Key = TypeVar("Key", bound=Hashable)
+Key = tuple[str, str]  # topic, name of the nsqd
+Place = TypeVar("Place", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,20 @@ class Offset:
     stream: str
     batch: int
     channel: str
-    quotas: Quotas = field(default_factory=dict)
+    quotas: Mapping[Key, list[int]] = field(default_factory=dict)  # for each task
     nsqds: Mapping[str, Nsqd] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """What Spark is given."""
+        quotas: dict[str, dict[str, list[int]]] = {}
+        for (topic, name), parts in self.quotas.items():
+            quotas.setdefault(topic, {})[name] = parts
         return {
             "version": VERSION,
             "stream": self.stream,
             "batch": self.batch,
             "channel": self.channel,
-            "quotas": {topic: dict(nsqds) for topic, nsqds in self.quotas.items()},
+            "quotas": quotas,
             "addresses": {name: [*nsqd.tcp, *nsqd.http] for name, nsqd in self.nsqds.items()},
         }
 
@@ -61,8 +64,9 @@ class Offset:
                 int(value["batch"]),
                 str(value["channel"]),
                 {
-                    topic: {name: [int(quota) for quota in parts] for name, parts in nsqds.items()}
+                    (topic, name): [int(quota) for quota in parts]
                     for topic, nsqds in value["quotas"].items()
+                    for name, parts in nsqds.items()
                 },
                 {
                     name: Nsqd(name, (str(tcp_host), int(tcp_port)), (str(http_host), int(http_port)))
@@ -73,11 +77,11 @@ class Offset:
             raise NsqSourceError(f"the checkpoint has an offset that makes no sense ({error!r}): {value}") from None
 
 
-def share(waiting: Mapping[Key, int], limit: int | None) -> dict[Key, int]:
+def share(waiting: Mapping[Place, int], limit: int | None) -> dict[Place, int]:
     """How many queued messages are taken: `limit` in all, none getting more than the others while these have more."""
     if limit is None or sum(waiting.values()) <= limit:
         return dict(waiting)
-    taken: dict[Key, int] = {}
+    taken: dict[Place, int] = {}
     left = limit
     for place, (key, count) in enumerate(sorted(waiting.items(), key=lambda item: item[1])):
         taken[key] = min(count, left // (len(waiting) - place))
@@ -85,11 +89,11 @@ def share(waiting: Mapping[Key, int], limit: int | None) -> dict[Key, int]:
     return taken
 
 
-def split(quotas: Mapping[Key, int], min_partitions: int | None) -> dict[Key, list[int]]:
+def split(quotas: Mapping[Place, int], min_partitions: int | None) -> dict[Place, list[int]]:
     """The quotas of the tasks for each that has one: at least `min_partitions` tasks, as far as there are messages."""
     tasks = {key: 1 for key, quota in quotas.items() if quota > 0}
     # The one whose tasks have most to do gets the next task.
-    heap: list[tuple[float, int, Key]] = [(-quotas[key], place, key) for place, key in enumerate(tasks)]
+    heap: list[tuple[float, int, Place]] = [(-quotas[key], place, key) for place, key in enumerate(tasks)]
     heapq.heapify(heap)
     for _ in range((min_partitions or 0) - len(tasks)):
         if not heap or -heap[0][0] <= 1:
@@ -103,14 +107,14 @@ def split(quotas: Mapping[Key, int], min_partitions: int | None) -> dict[Key, li
     }
 
 
-def report(offset: Offset, waiting: Mapping[tuple[str, str], int], planned: bool = True) -> dict[str, Any]:
+def report(offset: Offset, waiting: Mapping[Key, int], planned: bool = True) -> dict[str, Any]:
     """What Spark shows as the latest offset of its progress: what of the waiting is unread after this batch.
 
     `planned`: the batch is yet to read its quotas.
     """
     unread: dict[str, dict[str, int]] = {}
     for (topic, name), count in waiting.items():
-        quota = sum(offset.quotas.get(topic, {}).get(name, ())) if planned else 0
+        quota = sum(offset.quotas.get((topic, name), ())) if planned else 0
         unread.setdefault(topic, {})[name] = max(0, count - quota)
     return {"version": VERSION, "stream": offset.stream, "batch": offset.batch, "unread": unread}
 

@@ -5,15 +5,15 @@ Spark's option keys know no case. What cannot be obeyed is an OptionError.
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from pyspark_nsq.errors import OptionError
 from pyspark_nsq.option_values import Kind
 
-# What Spark hands on although it is meant for Spark itself; keys in lower case.
-_SPARKS_OWN = {"checkpointlocation", "queryname"}
-_SPARKS_OWN_PREFIXES = ("asyncprogresstracking", "_asyncprogresstracking")
+# What Spark hands on although it is meant for Spark itself, in lower case.
+_SPARKS_OWN = re.compile("checkpointlocation|queryname|_?asyncprogresstracking.*")
 
 _NO_BEGINNING = "which is of Kafka: NSQ has no offsets; a channel has what is published after it was created"
 _NO_END = "which is of Kafka: NSQ has no offsets; a batch reads what is queued when it is planned"
@@ -34,37 +34,26 @@ _ELSEWHERE = {
 
 
 class SourceOption(NamedTuple):
-    """One option: it sets `field`, whose default is the option's. `field` may be a field of a field: connection.tls."""
+    """One option, which sets a field of the settings; `default` is written as one would write it, empty for none."""
 
     name: str
     kind: Kind
     used_by: tuple[str, ...]  # read, readStream, write, writeStream
     help: str
-    field: str
-    default: Any
-
-    @property
-    def default_text(self) -> str:
-        """The default as one would write it; empty for none."""
-        return self.kind.show(self.default)
+    default: str
+    field: str = ""
 
 
-def option(name: str, kind: Kind, used_by: tuple[str, ...], help: str, default: Any = None, **more: Any) -> Any:
+def option(name: str, kind: Kind, used_by: tuple[str, ...], help: str, default: str = "") -> Any:
     """A field of a dataclass of settings that an option sets."""
-    return dataclasses.field(default=default, metadata={"option": (name, kind, used_by, help)}, **more)
+    row = SourceOption(name, kind, used_by, help, default)
+    value = kind.read(default) if default else kind.none
+    return dataclasses.field(default=value, metadata={"option": row}, repr=not _is_secret(name))
 
 
 def table_of(settings: type[Any]) -> tuple[SourceOption, ...]:
-    """The options that set the fields of a dataclass, and of a dataclass in it."""
-    rows: list[SourceOption] = []
-    for field in dataclasses.fields(settings):
-        if "option" in field.metadata:
-            name, kind, used_by, help = field.metadata["option"]
-            rows.append(SourceOption(name, kind, used_by, help, field.name, field.default))
-        elif isinstance(field.default_factory, type):
-            inner = table_of(field.default_factory)
-            rows += [row._replace(field=f"{field.name}.{row.field}") for row in inner]
-    return tuple(rows)
+    """The options that set the fields of a dataclass."""
+    return tuple(field.metadata["option"]._replace(field=field.name) for field in dataclasses.fields(settings))
 
 
 def read_values(options: Mapping[str, str], uses: Collection[str], table: Collection[SourceOption]) -> dict[str, Any]:
@@ -74,15 +63,15 @@ def read_values(options: Mapping[str, str], uses: Collection[str], table: Collec
     for key, text in options.items():
         row = by_key.get(key.lower())
         if row is None:
-            if key.lower() in _SPARKS_OWN or key.lower().startswith(_SPARKS_OWN_PREFIXES):
+            if _SPARKS_OWN.fullmatch(key.lower()):
                 continue
-            raise _unknown(key, uses, by_key.values())
+            raise _unknown(key, uses, table)
         if not set(uses) & set(row.used_by):
             raise OptionError(f"option {row.name!r} is for {' and '.join(row.used_by)}, not for {' or '.join(uses)}")
         try:
             values[row.field] = row.kind.read(text.strip())
         except ValueError as error:
-            shown = "" if "secret" in row.name else f" has the value {text!r}"
+            shown = "" if _is_secret(row.name) else f" has the value {text!r}"
             raise OptionError(f"option {row.name!r}{shown}: {error}") from None
     return values
 
@@ -93,15 +82,18 @@ def missing(name: str, options: Mapping[str, str], what: str = "") -> OptionErro
     return OptionError(f"option {name} is required{what and ': '}{what}{'' if options else hint}")
 
 
+def _is_secret(name: str) -> bool:
+    return "secret" in name
+
+
 def _unknown(key: str, uses: Collection[str], table: Collection[SourceOption]) -> OptionError:
     if elsewhere := _ELSEWHERE.get(key.lower()):
         return OptionError(f"unknown option {key!r}, {elsewhere}")
-    names = {row.name.lower(): row.name for row in table if set(uses) & set(row.used_by)}
     # Without `nsq.`, which is a large part of short names, `tls.cert` is close to `nsq.tls.certificate`.
-    bare = {name.removeprefix("nsq."): name for name in names}
+    names = {row.name.lower().removeprefix("nsq."): row.name for row in table if set(uses) & set(row.used_by)}
     word = key.lower().removeprefix("nsq.")
-    near = [name for name in bare if name.startswith(word)] or difflib.get_close_matches(word, bare, 1)
+    near = [name for name in names if name.startswith(word)] or difflib.get_close_matches(word, names, 1)
     if near:
-        return OptionError(f"unknown option {key!r}: did you mean {names[bare[near[0]]]!r}?")
+        return OptionError(f"unknown option {key!r}: did you mean {names[near[0]]!r}?")
     known = ", ".join(sorted(names.values()))
     return OptionError(f"unknown option {key!r}: options of {' and '.join(uses)} are {known}")

@@ -5,8 +5,7 @@ A reading function raises ValueError with what was expected.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 Address = tuple[str, int]  # (host, port)
 
@@ -15,30 +14,16 @@ _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/?#@\[\]]+)):([0-9]{1,5})"
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?")
 _SECONDS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE = re.compile(r"([0-9]+)\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE)
-_BYTES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _BOOLEANS = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
 
 
-def as_text(value: object) -> str:
-    """A default as documentation shows it: what one would write to get it."""
-    if value is None or value == "" or value == ():
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        units = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
-        whole = (f"{value / factor:g}{unit}" for unit, factor in units if value >= factor and value % factor == 0)
-        return next(whole, f"{value * 1000:g}ms")
-    return str(value)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of value: `name` is for documentation, `read` makes a value of a text, `show` a text of a default."""
+class Kind(NamedTuple):
+    """A kind of value: `name` is for documentation, `read` makes a value of a text; `none` is that of no text."""
 
     name: str
     read: Callable[[str], object]
-    show: Callable[[Any], str] = as_text
+    none: Any = None
 
 
 def _text(text: str) -> str:
@@ -59,18 +44,16 @@ def _channel(text: str) -> str:
     return _name(text)
 
 
-def _list(text: str) -> list[str]:
-    items = [item.strip() for item in text.split(",")]
-    if "" in items:
-        raise ValueError("expected values between commas, but one of them is empty")
-    twice = {item for item in items if items.count(item) > 1}
-    if twice:
-        raise ValueError(f"expected each value once, but {sorted(twice)[0]!r} is there more often")
-    return items
+def _list(read: Callable[[str], object]) -> Callable[[str], tuple[object, ...]]:
+    def read_list(text: str) -> tuple[object, ...]:
+        items = [item.strip() for item in text.split(",")]
+        if "" in items:
+            raise ValueError("expected values between commas, but one of them is empty")
+        if twice := sorted(item for item in items if items.count(item) > 1):
+            raise ValueError(f"expected each value once, but {twice[0]!r} is there more often")
+        return tuple(map(read, items))
 
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(map(_name, _list(text)))
+    return read_list
 
 
 def _address(text: str) -> Address:
@@ -80,33 +63,20 @@ def _address(text: str) -> Address:
     return match[1] or match[2], int(match[3])
 
 
-def _addresses(text: str) -> tuple[Address, ...]:
-    return tuple(map(_address, _list(text)))
+def _http_address(text: str) -> Address:
+    return _address(text.removeprefix("http://").removesuffix("/"))
 
 
-def _http_addresses(text: str) -> tuple[Address, ...]:
-    return tuple(_address(item.removeprefix("http://").removesuffix("/")) for item in _list(text))
-
-
-def _whole(least: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < least:
-            raise ValueError(f"expected a whole number from {least} on")
-        return int(text)
-
-    return read
-
-
-def _milliseconds(least: int) -> Kind:
-    read = _whole(least)
-    return Kind("milliseconds", lambda text: read(text) / 1000, lambda seconds: str(round(seconds * 1000)))
+def _whole(text: str, least: int = 1) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < least:
+        raise ValueError(f"expected a whole number from {least} on")
+    return int(text)
 
 
 def _boolean(text: str) -> bool:
-    try:
-        return _BOOLEANS[text.lower()]
-    except KeyError:
-        raise ValueError("expected true or false") from None
+    if text.lower() not in _BOOLEANS:
+        raise ValueError("expected true or false")
+    return _BOOLEANS[text.lower()]
 
 
 def _duration(text: str) -> float:
@@ -127,7 +97,7 @@ def _size(text: str) -> int:
     match = _SIZE.fullmatch(text)
     if not match or not int(match[1]):
         raise ValueError("expected bytes from 1 on, or a number with k, m, g or t behind it: 512m, 10g")
-    return int(match[1]) * (_BYTES[match[2].lower()] if match[2] else 1)
+    return int(match[1]) * _BYTES[(match[2] or "").lower()]
 
 
 def _invalid_rows(text: str) -> str:
@@ -143,15 +113,15 @@ INVALID_ROWS = Kind("fail, skip, topic:NAME", _invalid_rows)
 FILE = Kind("file", _text)
 DIRECTORY = Kind("directory", _text)
 TOPIC = Kind("topic", _name)
-TOPICS = Kind("topics", _names)
-CHANNEL = Kind("channel", _channel)
-TCP_ADDRESSES = Kind("addresses", _addresses)
-HTTP_ADDRESSES = Kind("addresses", _http_addresses)
-NUMBER = Kind("number", _whole(1))
+TOPICS = Kind("topics", _list(_name), ())
+CHANNEL = Kind("channel", _channel, "")
+TCP_ADDRESSES = Kind("addresses", _list(_address), ())
+HTTP_ADDRESSES = Kind("addresses", _list(_http_address), ())
+NUMBER = Kind("number", _whole)
 BOOLEAN = Kind("true or false", _boolean)
 DURATION = Kind("duration", _duration)
 TIMEOUT = Kind("duration", _positive_duration)
-MILLISECONDS = _milliseconds(1)
-WAIT = _milliseconds(0)  # 0 does without
-MSG_TIMEOUT = Kind("milliseconds", _whole(1000))  # the least that an nsqd takes
+MILLISECONDS = Kind("milliseconds", lambda text: _whole(text) / 1000)
+WAIT = Kind("milliseconds", lambda text: _whole(text, 0) / 1000)  # 0 does without
+MSG_TIMEOUT = Kind("milliseconds", lambda text: _whole(text, 1000))  # the least that an nsqd takes
 SIZE = Kind("bytes", _size)

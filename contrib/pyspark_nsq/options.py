@@ -1,17 +1,95 @@
-"""From the options of Spark to the settings of a reader or writer.
+"""The options of `format("nsq")`: one table, the fields of `Settings`; parsing, errors and documentation come from it.
 
 An option that does not exist, belongs to another use, has a wrong value or contradicts another one is an OptionError,
 raised where a reader or writer is made, so before any job starts.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from pyspark_nsq import option_values as kind
 from pyspark_nsq.errors import OptionError
-from pyspark_nsq.option_table import SourceOption, missing, read_values, table_of
-from pyspark_nsq.settings import READ_STREAM, READERS, Address, ConnectionSettings, Settings
+from pyspark_nsq.option_table import missing, option, read_values, table_of
+from pyspark_nsq.option_values import Address
 
-__all__ = ["OPTIONS", "Address", "ConnectionSettings", "Settings", "SourceOption", "check_load", "parse"]
+READ, READ_STREAM, WRITE, WRITE_STREAM = "read", "readStream", "write", "writeStream"
+READERS, WRITERS = (READ, READ_STREAM), (WRITE, WRITE_STREAM)
+ALL = (*READERS, *WRITERS)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The values of the options, which are pickled to executors; an option that is not given has its default. Times in
+    seconds unless named `_ms`. Files are read where a connection is made, so on every executor."""
+
+    # fmt: off
+    topics: tuple[str, ...] = option("subscribe", kind.TOPICS, READERS, "topics to read, separated by commas; required")
+    channel: str = option("channel", kind.CHANNEL, READERS, "channel to read them from; required, not ephemeral")
+    topic: str | None = option("topic", kind.TOPIC, WRITERS,
+        "topic to write to; without it, the column `topic` is used")
+    lookupd_http_addresses: tuple[Address, ...] = option("nsq.lookupd.http.addresses", kind.HTTP_ADDRESSES, ALL,
+        "HTTP addresses of nsqlookupds that list the nsqds; either these or nsqd addresses are required")
+    nsqd_tcp_addresses: tuple[Address, ...] = option("nsq.nsqd.tcp.addresses", kind.TCP_ADDRESSES, ALL,
+        "TCP addresses of nsqds")
+    nsqd_http_addresses: tuple[Address, ...] = option("nsq.nsqd.http.addresses", kind.HTTP_ADDRESSES, READERS,
+        "HTTP addresses of the same nsqds, in the same order; default: their TCP port + 1")
+    nsqd_http_tls: bool = option("nsq.nsqd.http.tls", kind.BOOLEAN, READERS,
+        "query nsqds for statistics by HTTPS: at the given HTTP addresses, or else at their HTTP port + 1", "false")
+    discovery_timeout: float = option("nsq.http.timeout", kind.TIMEOUT, ALL, "timeout of HTTP requests", "5s")
+    max_messages_per_trigger: int | None = option("maxMessagesPerTrigger", kind.NUMBER, (READ_STREAM,),
+        "maximum number of messages of a batch, for all topics and nsqds together; default: all queued messages")
+    min_partitions: int | None = option("minPartitions", kind.NUMBER, READERS,
+        "minimum number of tasks, if there are messages for them; default: one for each topic of each nsqd")
+    max_in_flight: int = option("maxInFlight", kind.NUMBER, READERS,
+        "maximum number of messages in flight to a task (RDY)", "2500")
+    msg_timeout_ms: int | None = option("msgTimeoutMs", kind.MSG_TIMEOUT, READERS,
+        "time to finish a message before another consumer gets it; default: the nsqd's")
+    idle_timeout: float = option("idleTimeoutMs", kind.MILLISECONDS, READERS,
+        "a task ends after this time without messages", "1000")
+    peek: bool = option("peek", kind.BOOLEAN, (READ,),
+        "true: read messages and requeue them, at most `maxInFlight` of each topic of each nsqd; needs no spool",
+        "false")
+    spool_location: str | None = option("spoolLocation", kind.DIRECTORY, READERS,
+        "directory, shared by driver and executors, that keeps messages until Spark has committed them; required "
+        "unless `spool` is off or `peek` is true")
+    spool: bool = option("spool", kind.BOOLEAN, READERS,
+        "off: no spool; messages are lost if the task or driver fails after their FIN, and each scan of a batch frame "
+        "consumes different messages", "true")
+    spool_retention: float = option("spoolRetention", kind.DURATION, READERS,
+        "time for which committed segments are kept", "10m")
+    spool_max_bytes: int | None = option("spoolMaxBytes", kind.SIZE, READERS,
+        "maximum size of committed segments; above it, they are deleted before `spoolRetention`")
+    dedup_retention: float = option("dedupRetention", kind.DURATION, READERS,
+        "time for which ids with an unconfirmed FIN are kept, to drop duplicates", "7d")
+    fail_on_data_loss: bool = option("failOnDataLoss", kind.BOOLEAN, READERS,
+        "true: fail if messages that were read are lost (if the spool was deleted); false: warn and continue", "true")
+    batch_size: int = option("batchSize", kind.NUMBER, WRITERS, "maximum number of messages of an MPUB", "1000")
+    batch_bytes: int = option("batchBytes", kind.SIZE, WRITERS, "maximum bytes of an MPUB", "1048576")
+    retry_timeout: float = option("retryTimeoutMs", kind.WAIT, WRITERS,
+        "time to retry a batch that no nsqd accepts, before the task fails; 0: try every nsqd once", "30000")
+    invalid_rows: str = option("invalidRows", kind.INVALID_ROWS, WRITERS,
+        "how to handle a row without a body, or with an invalid topic or delay. fail: the job fails, and the task does "
+        "not run again; skip: the row is omitted, and a warning reports the number of omitted rows; topic:NAME: it is "
+        "published to this topic as JSON, with the reason", "fail")
+    tls: bool = option("nsq.tls.enabled", kind.BOOLEAN, ALL,
+        "use TLS for nsqds; true if another TLS option is given", "false")
+    tls_ca: str | None = option("nsq.tls.ca", kind.FILE, ALL, "CA certificates in PEM format; default: the system's")
+    tls_certificate: str | None = option("nsq.tls.certificate", kind.FILE, ALL, "client certificate in PEM format")
+    tls_key: str | None = option("nsq.tls.key", kind.FILE, ALL,
+        "private key of the client certificate, unless it is in the same file")
+    tls_server_name: str | None = option("nsq.tls.server.name", kind.TEXT, ALL,
+        "name in the nsqds' certificates, if it is not their host name")
+    tls_verify: bool = option("nsq.tls.verify", kind.BOOLEAN, ALL, "false: accept any certificate; insecure", "true")
+    auth_secret: str | None = option("nsq.auth.secret", kind.TEXT, ALL, "secret for nsqds that have an auth server")
+    client_id: str | None = option("nsq.client.id", kind.TEXT, ALL,
+        "client id in nsqds' statistics; default: the host name")
+    user_agent: str = option("nsq.user.agent", kind.TEXT, ALL, "user agent in nsqds' statistics", "pyspark_nsq")
+    connect_timeout: float = option("nsq.connect.timeout", kind.TIMEOUT, ALL,
+        "timeout for connecting and IDENTIFY", "10s")
+    read_timeout: float = option("nsq.read.timeout", kind.TIMEOUT, ALL, "timeout for an answer of an nsqd", "1m")
+    # fmt: on
+
 
 OPTIONS = table_of(Settings)
 
@@ -21,9 +99,7 @@ def parse(options: Mapping[str, str], use: str) -> Settings:
     values = _read(options, (use,))
     if use in READERS:
         _check_spool(values, use)
-    prefix = "connection."
-    connection = {name.removeprefix(prefix): values.pop(name) for name in list(values) if name.startswith(prefix)}
-    return Settings(**values, connection=ConnectionSettings(**connection))
+    return Settings(**values)
 
 
 def check_load(options: Mapping[str, str]) -> None:
@@ -33,13 +109,7 @@ def check_load(options: Mapping[str, str]) -> None:
 
 def _read(options: Mapping[str, str], uses: tuple[str, ...]) -> dict[str, Any]:
     values = read_values(options, uses, OPTIONS)
-    if "lookupd_http_addresses" not in values and "nsqd_tcp_addresses" not in values:
-        if "nsqd_http_addresses" in values:
-            raise OptionError(
-                "option 'nsq.nsqd.http.addresses' belongs to 'nsq.nsqd.tcp.addresses', which is not given"
-            )
-        raise missing("'nsq.lookupd.http.addresses' or 'nsq.nsqd.tcp.addresses'", options)
-    _check_addresses(values)
+    _check_addresses(values, options)
     _check_tls(values)
     for field, name in (("topics", "subscribe"), ("channel", "channel")):
         if set(uses) <= set(READERS) and field not in values:
@@ -47,11 +117,13 @@ def _read(options: Mapping[str, str], uses: tuple[str, ...]) -> dict[str, Any]:
     return values
 
 
-def _check_addresses(values: Mapping[str, Any]) -> None:
+def _check_addresses(values: Mapping[str, Any], options: Mapping[str, str]) -> None:
     lookupds, tcp = values.get("lookupd_http_addresses"), values.get("nsqd_tcp_addresses")
     http = values.get("nsqd_http_addresses")
     if http and not tcp:
         raise OptionError("option 'nsq.nsqd.http.addresses' belongs to 'nsq.nsqd.tcp.addresses', which is not given")
+    if not lookupds and not tcp:
+        raise missing("'nsq.lookupd.http.addresses' or 'nsq.nsqd.tcp.addresses'", options)
     if lookupds and tcp:
         raise OptionError(
             "options 'nsq.lookupd.http.addresses' and 'nsq.nsqd.tcp.addresses' contradict each other: "
@@ -66,12 +138,12 @@ def _check_addresses(values: Mapping[str, Any]) -> None:
 
 def _check_tls(values: dict[str, Any]) -> None:
     """Also switches TLS on where an option implies it."""
-    implied = [row.name for row in OPTIONS if row.field in values and row.field.startswith("connection.tls_")]
-    if implied and not values.setdefault("connection.tls", True):
+    implied = [row.name for row in OPTIONS if row.field in values and row.field.startswith("tls_")]
+    if implied and not values.setdefault("tls", True):
         raise OptionError(f"option {implied[0]!r} contradicts 'nsq.tls.enabled', which is false")
-    if "connection.tls_key" in values and "connection.tls_certificate" not in values:
+    if "tls_key" in values and "tls_certificate" not in values:
         raise OptionError("option 'nsq.tls.key' belongs to 'nsq.tls.certificate', which is not given")
-    if "connection.tls_ca" in values and not values.get("connection.tls_verify", True):
+    if "tls_ca" in values and not values.get("tls_verify", True):
         raise OptionError("option 'nsq.tls.ca' contradicts 'nsq.tls.verify', which is false: nothing would look at it")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Nsqd, find_nsqds
 from pyspark_nsq.errors import ConnectionLost, DiscoveryError, NotAgreed, NsqSourceError, Refused, WriteError
-from pyspark_nsq.settings import Settings
+from pyspark_nsq.options import Settings
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds between rounds
 # What every nsqd would answer: the message is to blame.
@@ -67,7 +67,7 @@ class Publisher:
         errors: list[NsqSourceError] = []
         for nsqd in list(self._nsqds):
             try:
-                self._client = Client.connect(nsqd.tcp, self._settings.connection)
+                self._client = Client.connect(nsqd.tcp, self._settings)
                 action(self._client)
                 return []
             except (ConnectionLost, NotAgreed, Refused) as error:

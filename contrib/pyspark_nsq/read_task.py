@@ -22,7 +22,7 @@ import os
 import select
 import stat
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -34,8 +34,8 @@ from pyspark_nsq.discovery import Nsqd, depth
 from pyspark_nsq.errors import ConnectionLost, DiscoveryError, NsqSourceError, SpoolError, plain_errors
 from pyspark_nsq.known_ids import KnownIds
 from pyspark_nsq.offsets import Offset
+from pyspark_nsq.options import Settings
 from pyspark_nsq.segment import Damaged, Kind, pack_entry, read_segment, split_ids
-from pyspark_nsq.settings import Settings
 from pyspark_nsq.spool import Chain, Spool
 
 _SEGMENT_BYTES = 16 << 20  # of bodies; a segment is sealed when it has that many
@@ -70,8 +70,7 @@ def tasks_of(batch: Offset, settings: Settings) -> list[ReadPartition]:
     """The tasks that a batch has been split into."""
     return [
         ReadPartition(settings, batch.stream, batch.batch, batch.nsqds[name], topic, part, quota)
-        for topic, nsqds in batch.quotas.items()
-        for name, parts in nsqds.items()
+        for (topic, name), parts in batch.quotas.items()
         for part, quota in enumerate(parts)
     ]
 
@@ -89,7 +88,7 @@ def read_partition(partition: ReadPartition) -> Iterator[pa.RecordBatch]:
                 with contextlib.closing(_read_without_spool(partition)) as batches:
                     yield from _joined(batches)
             else:
-                yield from deliver(partition, fill(partition))
+                yield from _joined(deliver(partition, fill(partition)))
     except GeneratorExit:
         mute_broken_sockets()
         raise
@@ -103,22 +102,21 @@ def fill(partition: ReadPartition) -> Chain:
     task = _Task(partition)
     if task.is_over():
         return task.chain
-    deadline = None
-    while not task.through():
+    taken, deadline = -1, 0.0
+    while not task.is_through():
         try:
             task.pull()
+            break
         except ConnectionLost as error:
-            now = time.monotonic()
-            if deadline is None or task.progress():
+            now, before, taken = time.monotonic(), taken, task.taken()
+            if taken > before:
                 deadline = now + _RECONNECT
             if now > deadline:
-                _log.warning("%s: ends with %d messages: %s", partition, task.taken(), error)
+                _log.warning("%s: ends with %d messages: %s", partition, taken, error)
                 break
             time.sleep(0.2)
         except OSError as error:
             raise SpoolError(f"{partition}: cannot read the spool: {error}") from None
-        else:
-            break
     task.chain.end(partition.part)
     return task.chain
 
@@ -136,18 +134,14 @@ class _Held:
         self.count += sum(map(len, received))
         self.size += sum(frames.body_bytes for frames in received)
 
-    def ids(self) -> list[bytes]:
-        return [id for frames in self.frames for id in frames.ids()]
-
 
 class _Task:
     """One run of a task, as far as it fills the chain."""
 
     def __init__(self, partition: ReadPartition) -> None:
-        settings = partition.settings
-        assert settings.spool_location is not None
         self.partition = partition
-        self.spool = Spool(settings.spool_location, partition.stream, strict=settings.fail_on_data_loss)
+        self.settings = partition.settings
+        self.spool = Spool.of(partition.settings, partition.stream)
         if not self.spool.exists():
             raise SpoolError(
                 f"{self.spool.directory} is not there: 'spoolLocation' must be a directory that the driver and all "
@@ -155,7 +149,6 @@ class _Task:
             )
         self.chain = self.spool.chain(partition.batch, partition.topic, partition.nsqd.name)
         self.chain.open()
-        self._progress = 0
         self._sealed: dict[int, bytes] = {}  # by slot: ids that this connection has sealed
         self._held = _Held()
 
@@ -163,12 +156,7 @@ class _Task:
         """How many messages the chain has of this task."""
         return sum(entry.messages for entry in self.chain.segments(self.partition.part))
 
-    def progress(self) -> bool:
-        """Whether something was taken since the last call."""
-        before, self._progress = self._progress, self.taken()
-        return self._progress > before
-
-    def through(self) -> bool:
+    def is_through(self) -> bool:
         """Whether the chain has everything that this task is to deliver, but perhaps for the end."""
         return self.chain.ended(self.partition.part) or self.taken() >= self.partition.quota
 
@@ -180,17 +168,16 @@ class _Task:
         if self.partition.batch > committed:
             return False
         what = f"{self.partition}: its messages are no longer in the spool, since batch {committed} is committed"
-        if self.partition.settings.fail_on_data_loss:
+        if self.settings.fail_on_data_loss:
             raise SpoolError(what)
         _log.warning("%s", what)
         return True
 
     def pull(self) -> None:
         """Take what one connection gives; ConnectionLost if it breaks."""
-        partition, settings = self.partition, self.partition.settings
-        with Client.connect(partition.nsqd.tcp, settings.connection, msg_timeout_ms=settings.msg_timeout_ms) as client:
-            client.subscribe(partition.topic, settings.channel)
-            self._started = start_time(partition)
+        partition = self.partition
+        with _subscribed(partition) as client:
+            self._started = self._start_time()
             self._known = KnownIds(
                 self.spool, partition.batch, partition.topic, partition.nsqd.name, self._started, self.chain
             )
@@ -201,22 +188,30 @@ class _Task:
             except ConnectionLost:
                 raise
             except Exception:
-                release(client, self._held)
+                release(client, self._held.frames)
                 raise
             if through:
-                self._confirm(client)
+                self.confirm(client)
             else:
-                release(client, self._held)
+                release(client, self._held.frames)
+
+    def _start_time(self) -> int:
+        """When the nsqd was started to which a connection is open; 0 if it does not report that."""
+        try:
+            return depth(self.settings, self.partition.nsqd, self.partition.topic, self.settings.channel).start_time
+        except DiscoveryError as error:
+            _log.warning("%s", error)
+            return 0
 
     def _pull(self, client: Client) -> bool:
         """Take messages; False if another run of this task has ended it, so that nothing may be finished."""
         left = self.partition.quota - self.taken()  # without FIN
-        window = min(self.partition.settings.max_in_flight, client.max_rdy_count)
+        window = min(self.settings.max_in_flight, client.max_rdy_count)
         client.ready(ready := min(window, left))
         heard = time.monotonic()
         while True:
             held = self._held
-            received = client.receive_frames(_QUIET if held.frames else self.partition.settings.idle_timeout)
+            received = client.receive_frames(_QUIET if held.frames else self.settings.idle_timeout)
             held.add(received)
             now = time.monotonic()
             if received:
@@ -224,7 +219,7 @@ class _Task:
                 if held.count < min(left, (ready + 1) // 2) and held.size < _SEGMENT_BYTES:
                     continue
             if not held.frames:
-                if now - heard >= self.partition.settings.idle_timeout:
+                if now - heard >= self.settings.idle_timeout:
                     return True
                 continue
             messages = Messages.of(held.frames)
@@ -240,35 +235,32 @@ class _Task:
 
     def seal(self, messages: Messages) -> bool:
         """Make the new ones of the messages durable in the chain; False if that may take no more of this task."""
+        part = self.partition.part
         while True:
             new = messages.without(self._known.among(messages))
-            if self.chain.ended(self.partition.part):
+            if self.chain.ended(part):
                 return False
             if not new.ids:
                 return True
             slot = len(self.chain.entries)
-            if self.chain.append(
-                pack_entry(Kind.SEGMENT, self.partition.part, self._started, new.ids, pack(new.batch))
-            ):
-                break
-        self._sealed[slot] = new.ids
-        return True
+            if self.chain.append(pack_entry(Kind.SEGMENT, part, self._started, new.ids, pack(new.batch))):
+                self._sealed[slot] = new.ids
+                return True
 
-    def _confirm(self, client: Client) -> None:
-        unfinished = confirm(client)
+    def confirm(self, client: Client) -> None:
+        """Close so that every FIN is processed; segments of which none was refused are confirmed."""
+        unfinished = client.finish_confirmed(())
         sealed = self._sealed.items()
         if sure := [slot for slot, ids in sealed if not unfinished or unfinished.isdisjoint(split_ids(ids))]:
             self.chain.confirm(self.partition.part, sure)
 
 
-def start_time(partition: ReadPartition) -> int:
-    """When the nsqd was started to which a connection is open; 0 if it does not report that."""
-    settings = partition.settings
-    try:
-        return depth(settings, partition.nsqd, partition.topic, settings.channel).start_time
-    except DiscoveryError as error:
-        _log.warning("%s", error)
-        return 0
+@contextlib.contextmanager
+def _subscribed(partition: ReadPartition) -> Iterator[Client]:
+    """A connection for the messages of the partition."""
+    with Client.connect(partition.nsqd.tcp, partition.settings) as client:
+        client.subscribe(partition.topic, partition.settings.channel)
+        yield client
 
 
 def finish(client: Client, ids: bytes) -> None:
@@ -276,38 +268,26 @@ def finish(client: Client, ids: bytes) -> None:
     client.finish_joined(ids)
 
 
-def release(client: Client, held: _Held) -> None:
+def release(client: Client, held: Iterable[Frames] = ()) -> None:
     """Give back what nsqd would keep for us until it has timed out."""
     try:
         client.ready(0)  # otherwise nsqd could send us the same messages again
-        client.requeue(held.ids())
+        client.requeue([id for frames in held for id in frames.ids()])
         client.finish_confirmed(())
     except NsqSourceError as error:
         _log.info("%s", error)
 
 
-def confirm(client: Client) -> set[bytes]:
-    """Close so that every FIN is processed; the ids whose FIN was refused."""
-    return client.finish_confirmed(())
-
-
 def deliver(partition: ReadPartition, chain: Chain) -> Iterator[pa.RecordBatch]:
     """The task's rows in the chain."""
-
-    def rows() -> Iterator[pa.RecordBatch]:
-        for entry in chain.segments(partition.part):
-            try:
-                yield _rows(partition, *read_segment(entry))
-            except (Damaged, OSError) as error:
-                if partition.settings.fail_on_data_loss:
-                    raise SpoolError(f"{partition}: {entry.messages} messages are lost: {error}") from None
-                _log.warning("%s: %d messages are lost: %s", partition, entry.messages, error)
-
-    return _joined(rows())
-
-
-def _rows(partition: ReadPartition, ids: bytes, payload: bytes) -> pa.RecordBatch:
-    return unpack(ids, payload, **partition.constants())
+    for entry in chain.segments(partition.part):
+        try:
+            ids, payload = read_segment(entry)
+            yield unpack(ids, payload, **partition.constants())
+        except (Damaged, OSError) as error:
+            if partition.settings.fail_on_data_loss:
+                raise SpoolError(f"{partition}: {entry.messages} messages are lost: {error}") from None
+            _log.warning("%s: %d messages are lost: %s", partition, entry.messages, error)
 
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -329,8 +309,7 @@ def _read_without_spool(partition: ReadPartition) -> Generator[pa.RecordBatch, N
     """FIN on reading: what is lost behind this task is lost for good."""
     settings = partition.settings
     left = partition.quota
-    with Client.connect(partition.nsqd.tcp, settings.connection, msg_timeout_ms=settings.msg_timeout_ms) as client:
-        client.subscribe(partition.topic, settings.channel)
+    with _subscribed(partition) as client:
         try:
             while left > 0:
                 client.ready(min(settings.max_in_flight, left))
@@ -341,21 +320,19 @@ def _read_without_spool(partition: ReadPartition) -> Generator[pa.RecordBatch, N
                 left -= messages.batch.num_rows
                 yield rows_of(messages, **partition.constants())
         except GeneratorExit:
-            release(client, _Held())
+            release(client)
             raise
         client.finish_confirmed(())
 
 
 def peek(partition: ReadPartition) -> Iterator[pa.RecordBatch]:
     """At most `quota` messages, which are requeued before Spark gets them."""
-    settings = partition.settings
     held = _Held()
-    with Client.connect(partition.nsqd.tcp, settings.connection, msg_timeout_ms=settings.msg_timeout_ms) as client:
-        client.subscribe(partition.topic, settings.channel)
+    with _subscribed(partition) as client:
         client.ready(quota := min(partition.quota, client.max_rdy_count))
-        while held.count < quota and (received := client.receive_frames(settings.idle_timeout)):
+        while held.count < quota and (received := client.receive_frames(partition.settings.idle_timeout)):
             held.add(received)
-        release(client, held)
+        release(client, held.frames)
     if held.frames:
         yield rows_of(Messages.of(held.frames), **partition.constants())
 

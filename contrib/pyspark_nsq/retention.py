@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_nsq.errors import SpoolError
-from pyspark_nsq.known_ids import IdsFile, archive, ids_files
+from pyspark_nsq.known_ids import all_ids_files, archive
+from pyspark_nsq.options import Settings
 from pyspark_nsq.segment import Kind, read_entry
-from pyspark_nsq.settings import Settings
-from pyspark_nsq.spool import Spool, split_chain_name
+from pyspark_nsq.spool import Spool
 
 CONFIRMED_RETENTION = 600.0
 
@@ -40,8 +40,7 @@ class Retention:
     def __init__(self, spool: Spool, settings: Settings) -> None:
         self._spool = spool
         self._settings = settings
-        self._first_seen: dict[str, float] = {}  # by path, of what may be deleted some time
-        self._sizes: dict[int, int] = {}  # by batch
+        self._seen: dict[str, tuple[float, int]] = {}  # by path: since when, in seconds, and its size
 
     def commit(self, batch: int, empty: Mapping[tuple[str, str], int]) -> None:
         """The batch, and those before it, need no replay any more.
@@ -49,61 +48,45 @@ class Retention:
         `empty` has, for topics of nsqds whose channel was seen empty, after which batch. If this raises OSError or
         SpoolError, for want of space perhaps, the next call makes up for it.
         """
-        self._commit(batch)
-        self._delete(empty)
-
-    def _commit(self, batch: int) -> None:
         before = self._spool.committed()
-        if batch <= before:
-            return
-        for one in self._spool.batches():
-            if before < one <= batch:
-                archive(self._spool, one)
-        self._spool.set_committed(batch)
+        if batch > before:
+            for one in self._spool.batches():
+                if before < one <= batch:
+                    archive(self._spool, one)
+            self._spool.set_committed(batch)
+        self._delete(max(before, batch), empty)
 
-    def _age(self, path: str) -> float:
+    def _delete(self, committed: int, empty: Mapping[tuple[str, str], int]) -> None:
+        """What is due, and what there is no room for."""
+        settings = self._settings
+        directories = [self._spool.batch_directory(batch) for batch in self._spool.batches() if batch <= committed]
+        files = [(key, file) for key, file in all_ids_files(self._spool) if file.batch <= committed]
+        # (path, seconds to keep it, whether it has suspects), in the order in which room is made.
+        found = [(directory, settings.spool_retention, False) for directory in directories]
+        for key, file in sorted(files, key=lambda item: (not item[1].confirmed, item[1].batch)):
+            is_safe = file.confirmed or empty.get(key, 0) >= file.batch
+            keep = min(settings.dedup_retention, CONFIRMED_RETENTION) if is_safe else settings.dedup_retention
+            found.append((file.path, keep, not file.confirmed))
         now = time.monotonic()
-        return now - self._first_seen.setdefault(path, now)
-
-    def _delete(self, empty: Mapping[tuple[str, str], int]) -> None:
-        committed = self._spool.committed()
-        limit = self._settings.spool_max_bytes
-        batches = [batch for batch in self._spool.batches() if batch <= committed]
-        files = self._id_files(committed)
-        for batch in batches:
-            if batch not in self._sizes:
-                self._sizes[batch] = _size_below(self._spool.batch_directory(batch))
-        used = sum(self._sizes[batch] for batch in batches) + sum(size for _, _, size in files)
-        for batch in batches:
-            directory = self._spool.batch_directory(batch)
-            if self._age(directory) >= self._settings.spool_retention or (limit is not None and used > limit):
-                shutil.rmtree(directory)
-                del self._first_seen[directory]
-                used -= self._sizes.pop(batch)
-        for key, file, size in sorted(files, key=lambda item: (not item[1].confirmed, item[1].batch)):
-            keep = self._settings.dedup_retention
-            if file.confirmed or empty.get(key, 0) >= file.batch:
-                keep = min(keep, CONFIRMED_RETENTION)
-            due = self._age(file.path) >= keep
-            if due or (limit is not None and used > limit):
-                if not due and not file.confirmed:
-                    _log.warning("spool at %s: %s is forgotten for want of room", self._spool.directory, file.path)
-                os.unlink(file.path)
-                del self._first_seen[file.path]
+        for path, _, _ in found:
+            if path not in self._seen:
+                self._seen[path] = now, _size(path)
+        used = sum(self._seen[path][1] for path, _, _ in found)
+        for path, keep, has_suspects in found:
+            first_seen, size = self._seen[path]
+            is_due = now - first_seen >= keep
+            if is_due or (settings.spool_max_bytes is not None and used > settings.spool_max_bytes):
+                if has_suspects and not is_due:
+                    _log.warning("spool at %s: %s is forgotten for want of room", self._spool.directory, path)
+                shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
+                del self._seen[path]
                 used -= size
 
-    def _id_files(self, committed: int) -> list[tuple[tuple[str, str], IdsFile, int]]:
-        found = []
-        for name in os.listdir(os.path.join(self._spool.directory, "ids")):
-            key = split_chain_name(name)
-            for file in ids_files(self._spool, *key):
-                if file.batch <= committed:
-                    found.append((key, file, os.stat(file.path).st_size))
-        return found
 
-
-def _size_below(directory: str) -> int:
-    return sum(path.stat().st_size for path in Path(directory).rglob("*") if path.is_file())
+def _size(path: str) -> int:
+    """Bytes of a file, or of all below a directory."""
+    files = Path(path).rglob("*") if os.path.isdir(path) else [Path(path)]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 # Inspection
@@ -171,15 +154,14 @@ def _inspect(spool: Spool) -> StreamReport:
     )
     for batch in spool.batches():
         report.batches.append(_inspect_batch(spool, batch, batch <= report.committed))
-    for name in os.listdir(os.path.join(spool.directory, "ids")):
-        for file in ids_files(spool, *split_chain_name(name)):
-            try:
-                entry = read_entry(file.path, 0)
-            except (SpoolError, FileNotFoundError):
-                continue
-            report.ids += entry.messages
-            report.suspects += 0 if file.confirmed else entry.messages
-            report.id_bytes += entry.size
+    for _, file in all_ids_files(spool):
+        try:
+            entry = read_entry(file.path, 0)
+        except (SpoolError, FileNotFoundError):
+            continue
+        report.ids += entry.messages
+        report.suspects += 0 if file.confirmed else entry.messages
+        report.id_bytes += entry.size
     return report
 
 
@@ -212,6 +194,6 @@ def remove_stream(location: str, stream: str) -> int:
     spool = Spool(location, stream)
     if os.sep in stream or stream in ("", ".", "..") or not spool.exists():
         raise SpoolError(f"there is no stream {stream!r} in the spool at {location}")
-    size = _size_below(spool.directory)
+    size = _size(spool.directory)
     shutil.rmtree(spool.directory)
     return size

@@ -22,12 +22,14 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
 from pyspark_nsq.errors import SpoolError
+from pyspark_nsq.options import Settings
 from pyspark_nsq.segment import Damaged, Entry, Kind, pack_entry, read_entry
 
 _MARKER = "fin-"
@@ -76,40 +78,37 @@ def make_directory(path: str) -> None:
     sync_directory(os.path.dirname(parent))
 
 
+@contextmanager
+def _temporary(directory: str) -> Iterator[str]:
+    """A name in the directory; a file that still has it in the end is deleted."""
+    path = os.path.join(directory, _TEMPORARY + uuid.uuid4().hex)
+    try:
+        yield path
+    finally:
+        with suppress(OSError):
+            os.unlink(path)
+
+
 def write_file(path: str, pieces: Iterable[bytes | memoryview]) -> None:
     """Write or replace a whole file, durably and at once."""
     directory = os.path.dirname(path)
-    temporary = os.path.join(directory, _TEMPORARY + uuid.uuid4().hex)
-    try:
+    with _temporary(directory) as temporary:
         write_temporary(temporary, pieces)
         os.replace(temporary, path)
-    except BaseException:
-        _unlink(temporary)
-        raise
     sync_directory(directory)
 
 
 def _create(path: str, pieces: Iterable[bytes | memoryview]) -> bool:
     """Make a whole file, durably and at once, unless there is one; whether there was none. SpoolError."""
     directory = os.path.dirname(path)
-    temporary = os.path.join(directory, _TEMPORARY + uuid.uuid4().hex)
     try:
-        try:
+        with _temporary(directory) as temporary:
             write_temporary(temporary, pieces)
             won = link(temporary, path)
-        finally:
-            _unlink(temporary)
         sync_directory(directory)
     except OSError as error:
         raise _trouble("write", directory, error) from None
     return won
-
-
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
 
 
 def _trouble(doing: str, path: str, error: OSError) -> SpoolError:
@@ -121,25 +120,21 @@ def _trouble(doing: str, path: str, error: OSError) -> SpoolError:
 
 def check_location(location: str) -> None:
     """Make the directory of a spool; SpoolError if that fails, or hard links there fail or replace files."""
-    one, two = (os.path.join(location, _TEMPORARY + uuid.uuid4().hex) for _ in range(2))
     try:
         os.makedirs(location, exist_ok=True)
-        write_temporary(one, [b"1"])
-        write_temporary(two, [b"2"])
-        try:
-            os.link(one, one + "x")
-            exclusive = not link(two, one + "x")
-        except OSError as error:
-            raise SpoolError(
-                f"the spool at {location} is on a file system without hard links: {error.strerror}"
-            ) from None
-        if not exclusive:
-            raise SpoolError(f"the spool at {location} is on a file system where links replace files")
+        with _temporary(location) as one, _temporary(location) as two, _temporary(location) as name:
+            write_temporary(one, [b"1"])
+            write_temporary(two, [b"2"])
+            try:
+                os.link(one, name)
+                is_exclusive = not link(two, name)
+            except OSError as error:
+                reason = f"without hard links: {error.strerror}"
+                raise SpoolError(f"the spool at {location} is on a file system {reason}") from None
+            if not is_exclusive:
+                raise SpoolError(f"the spool at {location} is on a file system where links replace files")
     except OSError as error:
         raise _trouble("make", location, error) from None
-    finally:
-        for path in (one, two, one + "x"):
-            _unlink(path)
 
 
 class Chain:
@@ -238,12 +233,9 @@ class Chain:
 
     def confirm(self, part: int, slots: Sequence[int]) -> None:
         """Note that the nsqd has processed the FINs of these segments. Not noting it costs only disk space."""
-        path = os.path.join(self.directory, f"{_MARKER}{part:04d}-{uuid.uuid4().hex[:12]}")
-        try:
-            with open(path, "x") as file:
-                json.dump(list(slots), file)
-        except OSError:
-            _unlink(path)
+        path = Path(self.directory, f"{_MARKER}{part:04d}-{uuid.uuid4().hex[:12]}")
+        with suppress(OSError):  # written halfway, its segments stay in doubt, which is safe
+            path.write_text(json.dumps(list(slots)))
 
     def confirmed(self) -> set[int]:
         """The slots of all segments whose FINs are confirmed."""
@@ -251,7 +243,7 @@ class Chain:
         for path in Path(self.directory).glob(f"{_MARKER}*"):
             try:
                 slots.update(json.loads(path.read_text()))
-            except (ValueError, TypeError):  # written halfway: its segments stay in doubt, which is safe
+            except (ValueError, TypeError):
                 continue
         return slots
 
@@ -264,6 +256,12 @@ class Spool:
         self.strict = strict
         self.stream = stream
         self.directory = os.path.join(location, stream)
+
+    @classmethod
+    def of(cls, settings: Settings, stream: str) -> "Spool":
+        """The directory of a stream whose settings have a spool."""
+        assert settings.spool_location is not None
+        return cls(settings.spool_location, stream, strict=settings.fail_on_data_loss)
 
     @classmethod
     def create(cls, location: str, stream: str, *, kind: str, topics: Sequence[str], channel: str) -> "Spool":

@@ -19,10 +19,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from pyspark_nsq.backlog import Backlog, Drain
 from pyspark_nsq.errors import OptionError, SpoolError, plain_errors
-from pyspark_nsq.offsets import Offset, Quotas, report, share, split
+from pyspark_nsq.offsets import Offset, report, share, split
+from pyspark_nsq.options import Settings
 from pyspark_nsq.read_task import ReadPartition, read_partition, tasks_of
 from pyspark_nsq.retention import Retention, inspect
-from pyspark_nsq.settings import Settings
 from pyspark_nsq.spool import Spool, check_location
 
 _log = logging.getLogger(__name__)
@@ -77,12 +77,10 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         if self._drain is not None:
             self._drain.plan(before.batch + 1, wanted)
-        quotas: Quotas = {}
-        for (topic, name), parts in split(wanted, self._settings.min_partitions).items():
-            quotas.setdefault(topic, {})[name] = parts
         if before.batch == 0 and self._settings.spool:
             self._warn_of_other_streams(before.stream)
             self._create_spool(before.stream)
+        quotas = split(wanted, self._settings.min_partitions)
         end = Offset(before.stream, before.batch + 1, self._settings.channel, quotas, self._backlog.nsqds())
         self._latest = report(end, self._backlog.waiting)
         return end.to_json()
@@ -131,12 +129,15 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset
 
     def _spool(self, stream: str) -> Spool:
-        assert self._settings.spool_location is not None
-        return Spool(self._settings.spool_location, stream, strict=self._settings.fail_on_data_loss)
+        return Spool.of(self._settings, stream)
+
+    def _create_spool(self, stream: str) -> None:
+        settings, location = self._settings, self._spool(stream).location
+        Spool.create(location, stream, kind="readStream", topics=settings.topics, channel=settings.channel)
 
     def _warn_of_other_streams(self, stream: str) -> None:
         """A new stream does not read what another one, whose checkpoint may be deleted, has left in the spool."""
-        location = self._settings.spool_location or ""
+        location = self._spool(stream).location
         try:
             reports = inspect(location)
         except (OSError, SpoolError):  # there is none yet; or making this stream's directory will fail with the reason
@@ -146,20 +147,10 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             same = other.channel == self._settings.channel and not set(self._settings.topics).isdisjoint(other.topics)
             if other.kind == "readStream" and same and messages and other.stream != stream:
                 _log.warning(
-                    "the spool at %s has %d messages of stream %s that are not committed. This query is a new stream "
-                    "and does not read them: if the checkpoint of that stream is gone, "
-                    "`gnsq-pipeline spool replay %s %s` publishes them again",
-                    location,
-                    messages,
-                    other.stream,
-                    location,
-                    other.stream,
+                    f"the spool at {location} has {messages} messages of stream {other.stream} that are not committed. "
+                    "This query is a new stream and does not read them: if the checkpoint of that stream is gone, "
+                    f"`gnsq-pipeline spool replay {location} {other.stream}` publishes them again"
                 )
-
-    def _create_spool(self, stream: str) -> None:
-        settings = self._settings
-        location = settings.spool_location or ""
-        Spool.create(location, stream, kind="readStream", topics=settings.topics, channel=settings.channel)
 
     def _check_spool(self, offset: Offset) -> None:
         """SpoolError if the stream's directory is gone, and with it perhaps messages that NSQ no longer has."""
@@ -181,9 +172,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         spool = self._spool(offset.stream)
         if offset.batch <= spool.committed():
             return
-        for topic, nsqds in offset.quotas.items():
-            for name, parts in nsqds.items():
-                chain = spool.chain(offset.batch, topic, name)
-                chain.open()
-                if not all(chain.ended(part) for part in range(len(parts))):
-                    chain.close()
+        for key, parts in offset.quotas.items():
+            chain = spool.chain(offset.batch, *key)
+            chain.open()
+            if not all(chain.ended(part) for part in range(len(parts))):
+                chain.close()

@@ -13,28 +13,19 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import (
-    BinaryType,
-    ByteType,
-    DataType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructType,
-)
+from pyspark.sql.types import StructType
 
 from pyspark_nsq.errors import InvalidRow, Refused, WriteError, plain_errors
 from pyspark_nsq.message_batches import Columns, message_batches
+from pyspark_nsq.options import Settings
 from pyspark_nsq.publishing import Publisher
-from pyspark_nsq.settings import Settings
 
-_TYPES: dict[str, tuple[type[DataType], ...]] = {
-    "value": (BinaryType, StringType),
-    "topic": (StringType,),
-    "defer_ms": (ByteType, ShortType, IntegerType, LongType),
+# The columns that matter, their types by Spark's names, and those for people.
+_TYPES = {
+    "value": (("binary", "string"), "BINARY or STRING"),
+    "topic": (("string",), "STRING"),
+    "defer_ms": (("byte", "short", "integer", "long"), "an integer"),
 }
-_EXPECTED = {"value": "BINARY or STRING", "topic": "STRING", "defer_ms": "an integer"}
 
 
 def find_columns(schema: StructType, settings: Settings) -> Columns:
@@ -46,9 +37,10 @@ def find_columns(schema: StructType, settings: Settings) -> Columns:
             continue
         if name in found:
             raise WriteError(f"the frame has two columns {name}")
-        if not isinstance(field.dataType, _TYPES[name]):
+        types, expected = _TYPES[name]
+        if field.dataType.typeName() not in types:
             kind = field.dataType.simpleString().upper()
-            raise WriteError(f"the column {name} of the frame is {kind}: expected {_EXPECTED[name]}")
+            raise WriteError(f"the column {name} of the frame is {kind}: expected {expected}")
         found[name] = index
     if "value" not in found:
         columns = ", ".join(schema.fieldNames()) or "none"

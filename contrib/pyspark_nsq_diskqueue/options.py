@@ -46,44 +46,24 @@ def _choice(*choices: str) -> Kind:
 class DiskqueueSettings:
     """The values of the options; an option that is not given has its default."""
 
-    path: str = option(
-        "path",
-        Kind("path", _path),
-        READ,
+    # fmt: off
+    path: str | None = option("path", Kind("path", _path), READ,
         "data directory of an nsqd, or a pattern for directories (`/mnt/*/nsqd`) or data files, including `.bad`; "
-        "set by `load(path)`; must have the same path on driver and executors",
-        "",
-    )
-    paths: tuple[str, ...] = option(
-        "paths", Kind("list", _paths), READ, "several paths, in JSON; set by `load([path, ...])`", ()
-    )
-    messages: str = option(
-        "messages",
-        _choice(UNREAD, ALL),
-        READ,
+        "set by `load(path)`; must have the same path on driver and executors")
+    paths: tuple[str, ...] = option("paths", Kind("list", _paths, ()), READ,
+        "several paths, in JSON; set by `load([path, ...])`")
+    messages: str = option("messages", _choice(UNREAD, ALL), READ,
         "unread: messages after the read position of each queue, as nsqd reads them; all: all messages in the data "
-        "files",
-        UNREAD,
-    )
-    topics: tuple[str, ...] = option("topic", TOPICS, READ, "only these topics, separated by commas", ())
-    channels: tuple[str, ...] = option(
-        "channel", Kind("channels", TOPICS.read), READ, "only channels with these names, separated by commas", ()
-    )
-    corruption: str = option(
-        "corruption",
-        _choice(FAIL, COLUMN, SKIP),
-        READ,
+        "files", UNREAD)
+    topics: tuple[str, ...] = option("topic", TOPICS, READ, "only these topics, separated by commas")
+    channels: tuple[str, ...] = option("channel", TOPICS._replace(name="channels"), READ,
+        "only channels with these names, separated by commas")
+    corruption: str = option("corruption", _choice(FAIL, COLUMN, SKIP), READ,
         "how to handle a damaged or missing file: an error, a row with the column `corruption`, or nothing; "
-        "after a damaged record, the rest of the file is not read, as with nsqd",
-        FAIL,
-    )
-    max_msg_size: int = option(
-        "maxMsgSize",
-        SIZE,
-        READ,
-        "maximum size of a body, nsqd's --max-msg-size; larger bodies are treated as damage",
-        1 << 20,
-    )
+        "after a damaged record, the rest of the file is not read, as with nsqd", FAIL)
+    max_msg_size: int = option("maxMsgSize", SIZE, READ,
+        "maximum size of a body, nsqd's --max-msg-size; larger bodies are treated as damage", "1048576")
+    # fmt: on
 
     @property
     def all_paths(self) -> tuple[str, ...]:

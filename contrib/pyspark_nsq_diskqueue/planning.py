@@ -9,31 +9,27 @@ Files are opened for reading only, and no lock is kept; a warning is logged if a
 """
 
 import glob
+import itertools
 import logging
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
 
-from gnsq_shared.directory import (
-    NotADataDirectory,
-    Plan,
-    Queue,
-    is_held,
-    list_directory,
-    plan_of,
-    reason_of,
-)
+from gnsq_shared.directory import NotADataDirectory, Plan, Queue, is_held, list_directory, plan_of, reason_of
 from gnsqd.errors import StorageError
 from gnsqd.storage.disk.record import Meta, data_file_number, due_times_file_name, meta_file_name
-from pyspark_nsq_diskqueue.errors import DataDirectoryError
+from pyspark_nsq.errors import NsqSourceError
 
 _BAD = ".bad"
 _ATTEMPTS = 5
 _log = logging.getLogger(__name__)
 _PAUSE = 0.05  # seconds; a daemon that deletes a file records it in meta right afterwards
+
+
+class DataDirectoryError(NsqSourceError):
+    """What `path` names cannot be read at all: it is not a data directory, or a file cannot be opened."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +72,6 @@ class FileTask:
         return number is not None and meta is not None and meta.read_file > number
 
 
-class _Place(NamedTuple):
-    """A directory, and the names of the files to take from it; None for all except files that were set aside."""
-
-    directory: str
-    names: Collection[str] | None
-
-
 def plan(
     paths: Iterable[str], *, everything: bool = False, topics: Collection[str] = (), channels: Collection[str] = ()
 ) -> list[FileTask]:
@@ -91,12 +80,14 @@ def plan(
     `everything`: all that is in the data files, not only what is unread.
     """
     found: dict[str, FileTask] = {}
-    for path in paths:
-        for place in _expand(path):
-            for task in _plan_directory(place.directory, everything):
-                chosen = _choose(task, place.names)
+    try:
+        for directory, names in itertools.chain.from_iterable(map(_expand, paths)):
+            for task in _plan_directory(directory, everything):
+                chosen = _choose(task, names)
                 if chosen and _is_any_of(task.topic, topics) and _is_any_of(task.channel, channels):
                     found.setdefault(os.path.realpath(task.path), chosen)
+    except StorageError as error:
+        raise DataDirectoryError(str(error)) from error
     return sorted(found.values(), key=lambda task: (task.directory, task.queue, task.is_due_times, task.file))
 
 
@@ -114,49 +105,41 @@ def _choose(task: FileTask, names: Collection[str] | None) -> FileTask | None:
     return task if side_file in names else replace(task, due_times=None)
 
 
-def _expand(path: str) -> list[_Place]:
-    """What there is under a path or matches it; DataDirectoryError if nothing does."""
+def _expand(path: str) -> Iterator[tuple[str, Collection[str] | None]]:
+    """The directories under a path or that match it, each with the names of the files to take from it, None for all
+    except files that were set aside; DataDirectoryError if there are none."""
     local = os.path.abspath(path.removeprefix("file://").removeprefix("file:"))  # tasks may run in another directory
     if os.path.isdir(local):
-        return [_Place(local, None)]
+        yield local, None
+        return
     matches = [local] if os.path.lexists(local) else sorted(glob.glob(local))
     if not matches:
         raise DataDirectoryError(f"{path}: there is no such directory, nor anything that matches it")
-    places = [_Place(match, None) for match in matches if os.path.isdir(match) and _is_data_directory(match)]
+    directories = [match for match in matches if os.path.isdir(match) and _is_data_directory(match)]
     files: dict[str, list[str]] = {}
     for match in matches:
         directory, name = os.path.split(match)
-        if _queue_of(name) and not os.path.isdir(match):
+        if _is_of_queue(name) and not os.path.isdir(match):
             files.setdefault(directory, []).append(name)
-    places += [_Place(directory, names) for directory, names in files.items()]
-    if not places:
+    if not directories and not files:
         raise DataDirectoryError(f"{path} matches no data directory of an nsqd and no file of a queue")
-    return places
+    yield from ((directory, None) for directory in directories)
+    yield from files.items()
 
 
 def _is_data_directory(path: str) -> bool:
     try:
-        _list_queues(path)
-    except DataDirectoryError as error:
-        if isinstance(error.__cause__, NotADataDirectory):
-            return False
-        raise
+        list_directory(path)
+    except NotADataDirectory:
+        return False
     return True
 
 
-def _queue_of(name: str) -> str:
-    """The queue that a file belongs to, one that was set aside too; empty if to none."""
+def _is_of_queue(name: str) -> bool:
+    """Whether a file belongs to a queue, also if it was set aside."""
     queue = name.rpartition(".diskqueue.")[0]
-    is_of_queue = name in (meta_file_name(queue), due_times_file_name(queue))
-    return queue if is_of_queue or data_file_number(queue, name.removesuffix(_BAD)) is not None else ""
-
-
-def _list_queues(directory: str) -> dict[str, Queue]:
-    """What is there now; DataDirectoryError."""
-    try:
-        return list_directory(directory).queues
-    except StorageError as error:
-        raise DataDirectoryError(str(error)) from error
+    is_beside = name in (meta_file_name(queue), due_times_file_name(queue))
+    return bool(queue) and (is_beside or data_file_number(queue, name.removesuffix(_BAD)) is not None)
 
 
 def _read_meta(queue: Queue) -> Meta | None:
@@ -170,7 +153,7 @@ def _read_meta(queue: Queue) -> Meta | None:
 
 
 def _plan_directory(directory: str, everything: bool) -> Iterator[FileTask]:
-    names = list(_list_queues(directory))
+    names = list(list_directory(directory).queues)
     if is_held(directory):
         _log.warning(
             "%s is the data directory of a running nsqd: what it has only in memory is not read, and what is read may "
@@ -182,7 +165,7 @@ def _plan_directory(directory: str, everything: bool) -> Iterator[FileTask]:
             time.sleep(_PAUSE)
         # In this order: a running daemon writes records first and then meta, so no file seems to be too short.
         metas = {name: _read_meta(Queue(directory, name)) for name in names}
-        queues = _list_queues(directory)
+        queues = list_directory(directory).queues
         # It also reads and deletes files; then meta soon has it.
         listed = {name: queues.get(name, Queue(directory, name)) for name in names}
         plans = [(queue, plan_of(queue, metas[name])) for name, queue in listed.items()]

@@ -6,8 +6,7 @@ from typing import Any
 
 from gnsqd.storage.disk.record import Meta, data_file_name, encode_record, frame_records, meta_file_name
 from pyspark_nsq_diskqueue.planning import plan
-from pyspark_nsq_diskqueue.reading import read_task
-from pyspark_nsq_diskqueue.rows import ARROW_SCHEMA
+from pyspark_nsq_diskqueue.reading import ARROW_SCHEMA, read_task
 
 MAX_MSG_SIZE = 1 << 20
 QUEUE = "orders:billing"

@@ -17,8 +17,9 @@ from pyspark_nsq import backlog, read_task
 from pyspark_nsq.client import Message
 from pyspark_nsq.discovery import Depth, Nsqd
 from pyspark_nsq.errors import ConnectionLost, DiscoveryError
+from pyspark_nsq.option_values import Address
+from pyspark_nsq.options import Settings
 from pyspark_nsq.segment import split_ids
-from pyspark_nsq.settings import Address, ConnectionSettings, Settings
 
 TOPIC, CHANNEL = "clicks", "archive"
 
@@ -175,9 +176,7 @@ def patch(monkeypatch: pytest.MonkeyPatch, nsqds: Sequence[FakeNsqd]) -> None:
 
     class Client:
         @classmethod
-        def connect(
-            cls, address: Address, settings: ConnectionSettings, *, msg_timeout_ms: int | None = None
-        ) -> FakeClient:
+        def connect(cls, address: Address, settings: Settings) -> FakeClient:
             return FakeClient(by_address[address])
 
     def depth(settings: Settings, nsqd: Nsqd, topic: str, channel: str) -> Depth:

@@ -14,10 +14,10 @@ STEPS = {
     "link": (spool, "link"),
     "sync": (spool, "sync_directory"),
     "finish": (read_task, "finish"),
-    "confirm": (read_task, "confirm"),
+    "confirm": (read_task._Task, "confirm"),
     "mark": (Chain, "confirm"),
     "end": (Chain, "end"),
-    "deliver": (read_task, "_rows"),
+    "deliver": (read_task, "unpack"),
 }
 
 

@@ -7,8 +7,8 @@ sink has its rows. `Died` stands for a kill: a driver that died is replaced by c
 from collections.abc import Callable
 from typing import Any
 
+from pyspark_nsq.options import Settings
 from pyspark_nsq.read_task import ReadPartition, read_partition
-from pyspark_nsq.settings import Settings
 from pyspark_nsq.stream_reader import NsqStreamReader
 
 

@@ -31,12 +31,12 @@ from daemons import Daemon, eventually, free_port
 from pyspark_nsq.batch_reader import NsqReader, check_retry
 from pyspark_nsq.batch_reader import plan as plan_scan
 from pyspark_nsq.client import Client
+from pyspark_nsq.columns import ARROW_SCHEMA
 from pyspark_nsq.data_source import NsqDataSource
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
-from pyspark_nsq.options import parse
+from pyspark_nsq.option_values import Address
+from pyspark_nsq.options import Settings, parse
 from pyspark_nsq.read_task import ReadPartition, mute_broken_sockets
-from pyspark_nsq.schema import arrow_schema
-from pyspark_nsq.settings import Address, ConnectionSettings, Settings
 from pyspark_nsq.spool import Spool
 from pyspark_nsq.stream_reader import NsqStreamReader
 
@@ -62,7 +62,7 @@ def options(*nsqds: Daemon, **more: str) -> dict[str, str]:
 
 def publish(nsqd: Daemon, topic: str, *bodies: bytes) -> None:
     assert isinstance(nsqd.tcp_address, tuple)
-    with Client.connect(nsqd.tcp_address, ConnectionSettings()) as client:
+    with Client.connect(nsqd.tcp_address, Settings()) as client:
         client.publish(topic, bodies)
 
 
@@ -80,7 +80,7 @@ def rows(reader: NsqReader, partitions: Iterable[InputPartition]) -> list[dict[s
     for partition in partitions:
         for batch in pickle.loads(pickle.dumps(reader)).read(pickle.loads(pickle.dumps(partition))):
             assert isinstance(batch, pa.RecordBatch)
-            assert batch.schema.equals(arrow_schema())
+            assert batch.schema.equals(ARROW_SCHEMA)
             found += batch.to_pylist()
     return found
 
@@ -341,7 +341,7 @@ def test_the_schema_is_the_documented_one() -> None:
         "value BINARY, topic STRING, channel STRING, nsqd STRING, message_id STRING, "
         "timestamp TIMESTAMP, timestamp_ns LONG, attempts INT"
     )
-    assert to_arrow_schema(SCHEMA, timezone="UTC").equals(arrow_schema())
+    assert to_arrow_schema(SCHEMA, timezone="UTC").equals(ARROW_SCHEMA)
 
 
 @pytest.mark.parametrize(

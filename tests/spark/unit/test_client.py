@@ -16,11 +16,12 @@ from certificates import write_identities
 from daemons import DEADLINE, Daemon, eventually, free_port
 from pyspark_nsq.client import Client, Message
 from pyspark_nsq.errors import ConnectionLost, NotAgreed, NsqSourceError, Refused
-from pyspark_nsq.settings import Address, ConnectionSettings
+from pyspark_nsq.option_values import Address
+from pyspark_nsq.options import Settings
 
 DaemonFactory = Callable[..., Daemon]
 
-PLAIN = ConnectionSettings()
+PLAIN = Settings()
 
 
 def address(nsqd: Daemon) -> Address:
@@ -28,12 +29,12 @@ def address(nsqd: Daemon) -> Address:
     return nsqd.tcp_address
 
 
-def connect(nsqd: Daemon, settings: ConnectionSettings = PLAIN, **options: int) -> Client:
-    return Client.connect(address(nsqd), settings, **options)
+def connect(nsqd: Daemon, settings: Settings = PLAIN) -> Client:
+    return Client.connect(address(nsqd), settings)
 
 
-def consumer(nsqd: Daemon, rdy: int = 0, settings: ConnectionSettings = PLAIN, **options: int) -> Client:
-    client = connect(nsqd, settings, **options)
+def consumer(nsqd: Daemon, rdy: int = 0, settings: Settings = PLAIN) -> Client:
+    client = connect(nsqd, settings)
     client.subscribe("t", "c")
     if rdy:
         client.ready(rdy)
@@ -136,7 +137,7 @@ def test_finish_confirmed_gives_back_what_was_not_finished(nsqd: Daemon) -> None
 
 
 def test_messages_that_timed_out_are_reported_as_unfinished(nsqd: Daemon) -> None:
-    with connect(nsqd) as publisher, consumer(nsqd, 2, msg_timeout_ms=1000) as client:
+    with connect(nsqd) as publisher, consumer(nsqd, 2, Settings(msg_timeout_ms=1000)) as client:
         publisher.publish("t", [b"late", b"late too"])
         late = receive(client, 2)
         client.ready(0)
@@ -161,7 +162,7 @@ def test_a_subscription_with_a_bad_name_is_refused(nsqd: Daemon) -> None:
 
 def test_a_message_timeout_that_the_daemon_does_not_allow_is_refused(nsqd_factory: DaemonFactory) -> None:
     with pytest.raises(Refused, match="E_BAD_BODY IDENTIFY msg timeout"):
-        connect(nsqd_factory("--max-msg-timeout=2s"), msg_timeout_ms=3000)
+        connect(nsqd_factory("--max-msg-timeout=2s"), Settings(msg_timeout_ms=3000))
 
 
 # Publishing
@@ -263,9 +264,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]
     return write_identities(tmp_path_factory.mktemp("certificates"))
 
 
-def tls(files: dict[str, tuple[str, str]], identity: str | None = None, **fields: object) -> ConnectionSettings:
+def tls(files: dict[str, tuple[str, str]], identity: str | None = None, **fields: object) -> Settings:
     certificate, key = files[identity] if identity else (None, None)
-    return ConnectionSettings(
+    return Settings(
         **{"tls": True, "tls_ca": files["authority"][0], "tls_certificate": certificate, "tls_key": key, **fields}  # type: ignore[arg-type]
     )
 
@@ -343,22 +344,22 @@ def test_the_secret_authorizes(nsqd_factory: DaemonFactory) -> None:
 
     with AuthServer(answer) as server:
         nsqd = nsqd_factory(f"--auth-http-address={server.address}")
-        with connect(nsqd, ConnectionSettings(auth_secret="right")) as client:
+        with connect(nsqd, Settings(auth_secret="right")) as client:
             client.publish("t", [b"x"])
         with pytest.raises(Refused) as raised:
-            connect(nsqd, ConnectionSettings(auth_secret="wrong"))
+            connect(nsqd, Settings(auth_secret="wrong"))
         assert raised.value.code == "E_AUTH_FAILED"
         with pytest.raises(NotAgreed, match="give the option 'nsq.auth.secret'"):
             connect(nsqd)
 
 
 def test_a_secret_that_nobody_asks_for_is_not_sent(nsqd: Daemon) -> None:
-    with connect(nsqd, ConnectionSettings(auth_secret="s")) as client:
+    with connect(nsqd, Settings(auth_secret="s")) as client:
         client.publish("t", [b"x"])
 
 
 def test_the_daemon_gets_who_we_are(nsqd: Daemon) -> None:
-    with consumer(nsqd, settings=ConnectionSettings(client_id="me", user_agent="mine/1")):
+    with consumer(nsqd, settings=Settings(client_id="me", user_agent="mine/1")):
         (shown,) = nsqd.channel_stats("t", "c")["clients"]
         assert (shown["client_id"], shown["user_agent"]) == ("me", "mine/1")
         assert shown["hostname"] == socket.gethostname()

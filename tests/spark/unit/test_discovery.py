@@ -14,8 +14,8 @@ from peer_program import start_nsqlookupd
 from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Depth, Nsqd, depth, find_nsqds, missing_topics
 from pyspark_nsq.errors import DiscoveryError
-from pyspark_nsq.options import parse
-from pyspark_nsq.settings import Address, ConnectionSettings, Settings
+from pyspark_nsq.option_values import Address
+from pyspark_nsq.options import Settings, parse
 
 DaemonFactory = Callable[..., Daemon]
 
@@ -161,7 +161,7 @@ def waits(nsqd: Daemon, channel: str = "c") -> Depth:
 def test_depth_has_queued_in_flight_and_deferred_messages(nsqd: Daemon) -> None:
     start = nsqd.stats()["start_time"]
     assert waits(nsqd) == Depth(start_time=start)
-    with Client.connect(tcp(nsqd), ConnectionSettings()) as client:
+    with Client.connect(tcp(nsqd), Settings()) as client:
         client.publish("t", [b"x"] * 7)
         assert waits(nsqd) == Depth(topic=7, topic_exists=True, start_time=start)
         client.subscribe("t", "c")
@@ -210,7 +210,7 @@ def test_statistics_are_asked_for_by_https(nsqd_factory: DaemonFactory, tmp_path
     nsqd = nsqd_factory(f"--tls-cert={cert}", f"--tls-key={key}", f"--https-address=127.0.0.1:{port}")
     nsqd.http("POST", "/topic/create?topic=t")
     https = Nsqd("n", tcp(nsqd), ("127.0.0.1", port))
-    trusting = Settings(nsqd_http_tls=True, connection=ConnectionSettings(tls=True, tls_ca=files["authority"][0]))
+    trusting = Settings(nsqd_http_tls=True, tls=True, tls_ca=files["authority"][0])
     assert depth(trusting, https, "t", "c").topic_exists
     with pytest.raises(DiscoveryError, match="its certificate is not trusted"):
         depth(Settings(nsqd_http_tls=True), https, "t", "c")

@@ -21,8 +21,8 @@ from gnsqd.storage.disk.record import (
 )
 from nsqadmin_cli.datadir.records import Record, read_queue
 from pyspark_nsq_diskqueue import reading
-from pyspark_nsq_diskqueue.errors import CorruptionError
 from pyspark_nsq_diskqueue.planning import plan
+from pyspark_nsq_diskqueue.reading import CorruptionError
 from spark.data_directories import (
     MAX_MSG_SIZE,
     QUEUE,

@@ -20,9 +20,9 @@ from gnsqd.storage.disk.record import (
 from gnsqd.storage.syncer import Syncer
 from pyspark_nsq.errors import OptionError
 from pyspark_nsq_diskqueue import reading
-from pyspark_nsq_diskqueue.errors import CorruptionError, DataDirectoryError
 from pyspark_nsq_diskqueue.options import parse
-from pyspark_nsq_diskqueue.planning import plan
+from pyspark_nsq_diskqueue.planning import DataDirectoryError, plan
+from pyspark_nsq_diskqueue.reading import CorruptionError
 from spark.data_directories import (
     MAX_MSG_SIZE,
     QUEUE,

@@ -10,7 +10,7 @@ from pyspark_nsq.errors import NsqSourceError
 from pyspark_nsq.offsets import Offset, report, share, split, unread
 
 NODE = Nsqd("[::1]:4150", ("::1", 4150), ("::1", 4151))
-OFFSET = Offset("5f0c", 7, "archive", {"clicks": {NODE.name: [3, 2]}}, {NODE.name: NODE})
+OFFSET = Offset("5f0c", 7, "archive", {("clicks", NODE.name): [3, 2]}, {NODE.name: NODE})
 
 
 def test_an_offset_survives_sparks_json() -> None:

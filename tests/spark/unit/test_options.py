@@ -2,6 +2,7 @@
 
 import pickle
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,6 @@ from pyspark.sql.types import StructType
 from pyspark_nsq.catalog_table import all_options, own_options, schema_with
 from pyspark_nsq.errors import OptionError
 from pyspark_nsq.options import OPTIONS, Settings, check_load, parse
-from pyspark_nsq.settings import ConnectionSettings
 
 NSQD = {"nsq.nsqd.tcp.addresses": "localhost:4150"}
 READ = {"subscribe": "clicks", "channel": "spark", **NSQD}
@@ -79,14 +79,15 @@ def test_values_are_read(use: str, name: str, text: str, field: str, value: obje
 )
 @pytest.mark.parametrize("use", USES)
 def test_every_use_says_how_to_connect(use: str, name: str, text: str, field: str, value: object) -> None:
-    assert getattr(parse({**USES[use], name: text}, use).connection, field) == value
+    assert getattr(parse({**USES[use], name: text}, use), field) == value
 
 
 def test_an_option_of_tls_switches_it_on() -> None:
-    assert parse(NSQD, "write").connection.tls is False
+    assert parse(NSQD, "write").tls is False
     settings = parse({**NSQD, "nsq.tls.ca": "ca.pem", "nsq.tls.server.name": "nsqd"}, "write")
-    assert settings.connection == ConnectionSettings(tls=True, tls_ca="ca.pem", tls_server_name="nsqd")
-    assert parse({**NSQD, "nsq.tls.verify": "no"}, "write").connection == ConnectionSettings(tls=True, tls_verify=False)
+    assert settings == replace(parse(NSQD, "write"), tls=True, tls_ca="ca.pem", tls_server_name="nsqd")
+    settings = parse({**NSQD, "nsq.tls.verify": "no"}, "write")
+    assert settings == replace(parse(NSQD, "write"), tls=True, tls_verify=False)
 
 
 def test_a_read_does_without_a_spool_only_on_request() -> None:
@@ -254,10 +255,11 @@ def test_the_table_has_defaults_as_one_would_write_them() -> None:
     for option in OPTIONS:
         assert re.fullmatch(r"[a-z][A-Za-z.]+", option.name)
         assert option.help
-        if option.default_text:
-            assert option.kind.read(option.default_text) == option.default, option.name
+        default = getattr(Settings(), option.field)
+        if option.default:
+            assert option.kind.read(option.default) == default, option.name
         else:
-            assert option.default in (None, "", ()), option.name
+            assert default in (None, "", ()), option.name
 
 
 # Tables of Spark's catalog

@@ -11,8 +11,8 @@ from gnsq_pipeline.errors import NotFound, PipelineError, UsageError
 from gnsq_pipeline.spool import batch_rows, prune, remove, replay, stream_rows
 from pyspark_nsq.client import Message
 from pyspark_nsq.columns import Messages, pack
+from pyspark_nsq.options import Settings
 from pyspark_nsq.segment import Kind, pack_entry
-from pyspark_nsq.settings import Settings
 from pyspark_nsq.spool import Spool
 from spark.topics import take
 from spark.unit.fake_nsqd import frames_of

@@ -14,10 +14,10 @@ from typing import NoReturn
 import pytest
 
 from pyspark_nsq import known_ids, read_task
+from pyspark_nsq.columns import ARROW_SCHEMA
 from pyspark_nsq.errors import SpoolError
+from pyspark_nsq.options import Settings
 from pyspark_nsq.read_task import ReadPartition, read_partition
-from pyspark_nsq.schema import arrow_schema
-from pyspark_nsq.settings import Settings
 from pyspark_nsq.spool import Spool
 from pyspark_nsq.stream_reader import NsqStreamReader
 from spark.unit.fake_nsqd import CHANNEL, TOPIC, FakeNsqd, bodies, patch
@@ -90,7 +90,7 @@ def test_rows_have_the_declared_schema(settings: Settings, nsqd: FakeNsqd) -> No
     nsqd.publish(1)
     Spool.create(settings.spool_location or "", "s", kind="readStream", topics=[TOPIC], channel=CHANNEL)
     (batch,) = read_partition(ReadPartition(settings, "s", 1, nsqd.nsqd, TOPIC, 0, 1))
-    assert batch.schema.equals(arrow_schema())
+    assert batch.schema.equals(ARROW_SCHEMA)
     (row,) = batch.to_pylist()
     assert row["timestamp"].timestamp() == 1.0
     assert {name: row[name] for name in ("value", "topic", "channel", "nsqd", "message_id", "timestamp_ns")} == {

@@ -14,9 +14,9 @@ from pyspark_nsq.client import Message
 from pyspark_nsq.columns import Messages
 from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.known_ids import KnownIds, ids_files
+from pyspark_nsq.options import Settings
 from pyspark_nsq.retention import Retention, inspect, remove_old_reads, remove_stream
 from pyspark_nsq.segment import Kind, pack_entry
-from pyspark_nsq.settings import Settings
 from pyspark_nsq.spool import Spool
 from spark.unit.fake_nsqd import frames_of
 
@@ -112,7 +112,7 @@ def test_segments_beyond_the_size_go_oldest_first(spool: Spool) -> None:
         fill(spool, batch)
     keeper.commit(2, {})
     assert spool.batches() == [3]
-    size = retention._size_below(spool.batch_directory(3))
+    size = retention._size(spool.batch_directory(3))
     fill(spool, 4)
     fill(spool, 5)
     Retention(spool, replace(SETTINGS, spool_max_bytes=3 * size)).commit(4, {})

@@ -16,8 +16,9 @@ from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Depth, Nsqd, depth
 from pyspark_nsq.errors import DiscoveryError, OptionError, SpoolError
 from pyspark_nsq.offsets import Offset, unread
+from pyspark_nsq.option_values import Address
+from pyspark_nsq.options import Settings
 from pyspark_nsq.retention import inspect
-from pyspark_nsq.settings import Address, Settings
 from pyspark_nsq.stream_reader import NsqStreamReader
 from spark.unit.fake_nsqd import CHANNEL, TOPIC, FakeNsqd, bodies, patch
 from spark.unit.interruption import STEPS, Interruption
@@ -46,7 +47,7 @@ def test_a_plan_is_what_waits(settings: Settings, nsqds: list[FakeNsqd]) -> None
     nsqds[0].publish(5)
     nsqds[1].publish(3)
     offset = plan(NsqStreamReader(settings))
-    assert offset.quotas == {TOPIC: {"node:4150": [5], "node:4250": [3]}}
+    assert offset.to_json()["quotas"] == {TOPIC: {"node:4150": [5], "node:4250": [3]}}
     assert offset.batch == 1
     assert offset.nsqds == {fake.nsqd.name: fake.nsqd for fake in nsqds}
 
@@ -56,7 +57,7 @@ def test_the_limit_of_the_trigger_is_shared(settings: Settings, nsqds: list[Fake
     nsqds[1].publish(3)
     reader = NsqStreamReader(replace(settings, max_messages_per_trigger=10, min_partitions=3))
     assert reader.getDefaultReadLimit() == ReadMaxRows(10)
-    assert plan(reader, ReadMaxRows(10)).quotas == {TOPIC: {"node:4150": [4, 3], "node:4250": [3]}}
+    assert plan(reader, ReadMaxRows(10)).to_json()["quotas"] == {TOPIC: {"node:4150": [4, 3], "node:4250": [3]}}
     assert NsqStreamReader(settings).getDefaultReadLimit() == ALL
 
 
@@ -109,7 +110,7 @@ def test_a_topic_without_the_channel_is_read_from_its_beginning(settings: Settin
         fake.channel_exists = False
     nsqds[0].publish(4)
     offset = plan(NsqStreamReader(settings))
-    assert offset.quotas == {TOPIC: {"node:4150": [4]}}
+    assert offset.to_json()["quotas"] == {TOPIC: {"node:4150": [4]}}
     assert all(fake.channel_exists for fake in nsqds), "what comes from now on must get into it, also where nothing is"
 
 
@@ -120,7 +121,7 @@ def test_a_paused_channel_is_not_waited_for(
     monkeypatch.setattr(nsqds[0], "depth", lambda: in_truth()._replace(paused=True))
     for fake in nsqds:
         fake.publish(2)
-    assert plan(NsqStreamReader(settings)).quotas == {TOPIC: {"node:4250": [2]}}
+    assert plan(NsqStreamReader(settings)).to_json()["quotas"] == {TOPIC: {"node:4250": [2]}}
 
 
 def test_another_channel_than_the_checkpoints_is_reported(settings: Settings, nsqds: list[FakeNsqd]) -> None:
@@ -141,7 +142,7 @@ def test_without_nsqlookupd_the_nsqds_of_the_checkpoint_are_read(
     monkeypatch.setattr(backlog, "find_nsqds", no_discovery)
     nsqds[1].publish(3)
     after = Offset.from_json(NsqStreamReader(settings).latestOffset(end, ALL))
-    assert after.quotas == {TOPIC: {"node:4150": [1], "node:4250": [3]}}
+    assert after.to_json()["quotas"] == {TOPIC: {"node:4150": [1], "node:4250": [3]}}
     assert "no nsqlookupd answers; going on" in caplog.text
     with pytest.raises(DiscoveryError, match="no nsqlookupd answers"):
         plan(NsqStreamReader(settings))
@@ -155,11 +156,11 @@ def test_an_nsqd_that_left_discovery_is_read_while_it_answers(
     end = plan(reader).to_json()
     monkeypatch.setattr(backlog, "find_nsqds", lambda settings, topic=None: [nsqds[1].nsqd])
     monkeypatch.setattr(backlog, "_DISCOVERY_INTERVAL", 0.0)
-    assert "node:4150" in Offset.from_json(reader.latestOffset(end, ALL)).quotas[TOPIC]
+    assert "node:4150" in Offset.from_json(reader.latestOffset(end, ALL)).to_json()["quotas"][TOPIC]
     nsqds[0].up = False
     nsqds[1].publish(1)
     monkeypatch.setattr(backlog, "_REMEMBER", 0.0)
-    assert list(Offset.from_json(reader.latestOffset(end, ALL)).quotas[TOPIC]) == ["node:4250"]
+    assert list(Offset.from_json(reader.latestOffset(end, ALL)).to_json()["quotas"][TOPIC]) == ["node:4250"]
 
 
 def test_an_nsqd_that_is_away_holds_up_nobody(
@@ -169,7 +170,7 @@ def test_an_nsqd_that_is_away_holds_up_nobody(
     nsqds[1].publish(2)
     reader = NsqStreamReader(settings)
     for _ in range(3):
-        assert plan(reader).quotas == {TOPIC: {"node:4250": [2]}}
+        assert plan(reader).to_json()["quotas"] == {TOPIC: {"node:4250": [2]}}
     assert len(caplog.records) == 1, "one warning, not one for each look"
 
 
@@ -318,7 +319,7 @@ def where(settings: Settings) -> Nsqd:
 
 def publish(settings: Settings, topic: str, count: int) -> None:
     address: Address = settings.nsqd_tcp_addresses[0]
-    with Client.connect(address, settings.connection) as client:
+    with Client.connect(address, settings) as client:
         client.publish(topic, [b"%d" % number for number in range(count)])
 
 

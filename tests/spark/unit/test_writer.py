@@ -19,8 +19,9 @@ from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Nsqd
 from pyspark_nsq.errors import ConnectionLost, DiscoveryError, NotAgreed, NsqSourceError, Refused, WriteError
 from pyspark_nsq.message_batches import Columns, MessageBatch, message_batches
+from pyspark_nsq.option_values import Address
+from pyspark_nsq.options import Settings
 from pyspark_nsq.publishing import Publisher
-from pyspark_nsq.settings import Address, ConnectionSettings, Settings
 from pyspark_nsq.writer import NsqStreamWriter, NsqWriter
 
 DaemonFactory = Callable[..., Daemon]
@@ -197,7 +198,7 @@ class FakeNsqds:
             raise self.lookup_error
         return [Nsqd(name, (name, 4150), (name, 4151)) for name in self.names]
 
-    def connect(self, address: Address, settings: ConnectionSettings) -> "FakeClient":
+    def connect(self, address: Address, settings: Settings) -> "FakeClient":
         self.tries.append(address[0])
         if address[0] in self.down:
             raise self.down[address[0]]

@@ -16,8 +16,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_nsq.columns import Messages, rows_of
-from pyspark_nsq.schema import SCHEMA_DDL
+from pyspark_nsq.columns import SCHEMA_DDL, Messages, rows_of
 
 BATCH = 10_000  # rows
 

@@ -23,7 +23,7 @@ POINTS = {
     "sealed, before FIN": Point(_TASK, "finish", "before"),
     "half of the FINs sent": Point("pyspark_nsq.client", "Client.finish_joined", "halfway"),
     "FINs sent": Point(_TASK, "finish", "after"),
-    "before their confirmation": Point(_TASK, "confirm", "before"),
+    "before their confirmation": Point(_TASK, "_Task.confirm", "before"),
     "confirmed, before the marker": Point(_SPOOL, "Chain.confirm", "before"),
     "marked, before the end": Point(_SPOOL, "Chain.end", "before"),
     "ended, before rows": Point(_SPOOL, "Chain.end", "after"),
