@@ -7,14 +7,14 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-from gnsq_pipeline.errors import ExitCode, PipelineError
+from gnsq_pipeline.errors import INTERRUPTED, PipelineError
 
 STDOUT = "-"
 _IDLE_LINE = 60.0  # seconds between two lines about batches without rows
@@ -77,17 +77,28 @@ class Lines:
         click.echo(f"{progress.when}  batch {progress.batch}  {progress.rows:,} rows  {speed}{lag}{late}", err=True)
 
 
-class Summary:
-    """The sums of a run, and how it ended."""
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
-    def __init__(self, pipeline: str, topics: tuple[str, ...] = (), channel: str | None = None) -> None:
-        self._about = {"pipeline": pipeline, "topics": list(topics), "channel": channel}
-        self._began = time.time()
-        self.batches = self.rows = self.late_rows = 0
-        self.seconds = 0.0
-        self.lag: int | None = None  # after the last batch; None if unknown
-        self.finished = False  # the query ended by itself, and without an error
-        self.stopped_by: str | None = None  # the signal, if it stopped an unfinished run
+
+@dataclass
+class Summary:
+    """The sums of a run, and how it ended; the fields are those of its JSON."""
+
+    pipeline: str
+    topics: tuple[str, ...] = ()
+    channel: str | None = None
+    began: str = field(default_factory=_now)
+    ended: str = ""
+    finished: bool = False  # the query ended by itself, and without an error
+    stopped_by: str | None = None  # the signal, if it stopped an unfinished run
+    exit_code: int = 0
+    error: str | None = None
+    rows: int = 0
+    batches: int = 0
+    late_rows: int = 0
+    seconds: float = 0.0
+    lag: int | None = None  # after the last batch; None if unknown
 
     def add(self, progress: Progress) -> None:
         self.batches += bool(progress.rows)
@@ -100,26 +111,6 @@ class Summary:
         rate = f", {self.rows / self.seconds:,.0f} rows/s" if self.rows and self.seconds else ""
         return f"{self.rows:,} rows in {self.batches:,} batches, {self.seconds:.1f} s{rate}"
 
-    def to_json(self, exit_code: int, error: str | None) -> dict[str, object]:
-        return {
-            **self._about,
-            "began": _moment(self._began),
-            "ended": _moment(time.time()),
-            "finished": self.finished,
-            "stopped_by": self.stopped_by,
-            "exit_code": exit_code,
-            "error": error,
-            "rows": self.rows,
-            "batches": self.batches,
-            "late_rows": self.late_rows,
-            "seconds": round(self.seconds, 3),
-            "lag": self.lag,
-        }
-
-
-def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
 
 @contextmanager
 def summarised(path: str | None, summary: Summary) -> Iterator[Summary]:
@@ -129,15 +120,17 @@ def summarised(path: str | None, summary: Summary) -> Iterator[Summary]:
     """
     if path not in (None, STDOUT):
         _replace(path, None)
-    code, message = ExitCode.OK, None
     try:
         yield summary
+    except KeyboardInterrupt:
+        summary.exit_code = INTERRUPTED
+        raise
     except BaseException as error:
-        code = error.exit_code if isinstance(error, PipelineError) else ExitCode.FAILED
-        code, message = (ExitCode.INTERRUPTED, None) if isinstance(error, KeyboardInterrupt) else (code, str(error))
+        summary.exit_code, summary.error = getattr(error, "exit_code", PipelineError.exit_code), str(error)
         raise
     finally:
-        text = json.dumps(summary.to_json(code, message)) + "\n"
+        ended = replace(summary, ended=_now(), seconds=round(summary.seconds, 3))
+        text = json.dumps(asdict(ended)) + "\n"
         if path == STDOUT:
             sys.stdout.write(text)
         elif path is not None:

@@ -5,14 +5,16 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from types import FrameType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from gnsq_pipeline.errors import PipelineError
 
@@ -29,23 +31,34 @@ FORMAT_CONF = {
 }
 
 
-@dataclass(frozen=True)
-class SessionSettings:
-    """The command line's settings for Spark."""
+class Stop(threading.Event):
+    """Set by the signal that asked the run to end: what the JVM and its workers print then is of no use."""
 
-    name: str = "gnsq-pipeline"
-    master: str | None = None
-    conf: dict[str, str] = field(default_factory=dict)
-    verbose: bool = False
-    table_format: str = "parquet"
+    def __init__(self) -> None:
+        super().__init__()
+        self.signal: signal.Signals | None = None
+
+    def hear(self, number: int, frame: FrameType | None = None) -> None:
+        self.signal = signal.Signals(number)
+        self.set()
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Hear SIGINT and SIGTERM inside the block; for the main thread, once the session has set its own handlers."""
+        before = {number: signal.signal(number, self.hear) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
 @contextlib.contextmanager
-def spark_session(settings: SessionSettings) -> Iterator["SparkSession"]:
-    """A session that ends with the block; PipelineError if Java is missing or Spark does not start.
+def spark_session(given: SimpleNamespace) -> Iterator[tuple["SparkSession", Stop]]:
+    """A session that ends with the block, and whether a signal asked for that; `given` has the values of SPARK.
 
     A session that this process already has is used and not stopped. An exception of Spark that leaves the block is a
-    PipelineError of one line, unless the command is verbose.
+    PipelineError of one line, unless the command is verbose. PipelineError if Java is missing or Spark does not start.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -56,17 +69,19 @@ def spark_session(settings: SessionSettings) -> Iterator["SparkSession"]:
     if not submitted and running is None:
         require_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    with contextlib.nullcontext() if settings.verbose else _filtered_stderr():
-        try:
-            session = running or _start(settings, submitted)
-        except Exception as error:  # Py4JError, PySparkException, OSError: whatever starting a JVM can bring
-            if settings.verbose:
-                raise
-            raise PipelineError(f"Spark did not start: {reason(error)}") from None
+    stop = Stop()
     try:
-        yield session
+        with contextlib.nullcontext() if given.verbose else _filtered_stderr(stop):
+            session = running or _start(given, submitted)
+    except Exception as error:  # Py4JError, PySparkException, OSError: whatever starting a JVM can bring
+        if given.verbose:
+            raise
+        raise PipelineError(f"Spark did not start: {reason(error)}") from None
+    try:
+        with stop.listening():
+            yield session, stop
     except (PySparkException, Py4JError) as error:
-        if settings.verbose:
+        if given.verbose:
             raise
         raise PipelineError(reason(error)) from None
     finally:
@@ -75,21 +90,25 @@ def spark_session(settings: SessionSettings) -> Iterator["SparkSession"]:
                 session.stop()
 
 
-def _start(settings: SessionSettings, submitted: bool) -> "SparkSession":
+def _start(given: SimpleNamespace, submitted: bool) -> "SparkSession":
     from pyspark.sql import SparkSession
 
-    conf: dict[str, Any] = {"spark.sql.session.timeZone": "UTC", **FORMAT_CONF.get(settings.table_format, {})}
+    conf: dict[str, Any] = {
+        "spark.sql.session.timeZone": "UTC",
+        **FORMAT_CONF.get(getattr(given, "table_format", ""), {}),
+    }
     if not submitted:
         conf |= {"spark.master": "local[*]", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
         # Spark's default, 200, is for clusters: here it is 200 tasks for each window that is rolled up.
         conf["spark.sql.shuffle.partitions"] = str(max(2, os.cpu_count() or 1))
-    if not settings.verbose:
+    if not given.verbose:
         conf["spark.log.level"] = "OFF"
         for name in ("SQLQueryContextLogger", "py4j"):  # these repeat what is raised
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         logging.getLogger().addFilter(is_not_of_py4j)
-    conf |= ({"spark.master": settings.master} if settings.master is not None else {}) | settings.conf
-    return SparkSession.builder.appName(settings.name).config(map=conf).getOrCreate()
+    conf |= ({"spark.master": given.master} if given.master is not None else {}) | dict(given.conf)
+    name = click.get_current_context().command_path
+    return SparkSession.builder.appName(name).config(map=conf).getOrCreate()
 
 
 def is_not_of_py4j(record: logging.LogRecord) -> bool:
@@ -99,7 +118,6 @@ def is_not_of_py4j(record: logging.LogRecord) -> bool:
     return record.module != "java_gateway"
 
 
-ended = threading.Event()  # by a signal, which is reported: what the JVM and its workers print then is of no use
 # What a JVM prints at each start before it sets the log level, and the traces of errors that are also raised.
 _UNWANTED = re.compile(
     rb"WARNING: Using incubator modules|Setting .*log level|To adjust logging level|Using Spark's default log4j"
@@ -109,7 +127,7 @@ _UNWANTED = re.compile(
 
 
 @contextlib.contextmanager
-def _filtered_stderr() -> Iterator[None]:
+def _filtered_stderr(stop: Stop) -> Iterator[None]:
     """Removes from the stderr of a JVM that is started in the block, then and later, unwanted lines, and everything
     after a signal."""
     reader, writer = os.pipe()
@@ -122,7 +140,7 @@ def _filtered_stderr() -> Iterator[None]:
                 if _UNWANTED.match(line):
                     continue
                 # A signal to the process group ends the JVM as well, perhaps before it is heard here.
-                if not ended.wait(0.2 if time.monotonic() > last + 1 else 0):
+                if not stop.wait(0.2 if time.monotonic() > last + 1 else 0):
                     os.write(stderr, line)
                 last = time.monotonic()
 
@@ -139,7 +157,7 @@ def require_java() -> None:
     """PipelineError, unless there is a Java that Spark can run on."""
     needs = f"Spark needs Java {JAVA_AT_LEAST}"
     home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=str(Path(home) / "bin") if home else None)
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
     if java is None:
         where = f"JAVA_HOME is {home}, and there is none there" if home else "there is none on PATH or in JAVA_HOME"
         raise PipelineError(f"{needs}: {where}")
@@ -154,8 +172,8 @@ def require_java() -> None:
         raise PipelineError(f"{needs} or later: {java} is Java {version[1]}")
 
 
-_TRACEBACK = "Traceback (most recent call last):"
-_RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*): (.*)$")
+_OF_JVM = re.compile(r"^(?:\tat |Caused by: |=== )", re.MULTILINE)  # what it adds to the traceback of Python code
+_RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*): (.*)$", re.MULTILINE)
 _STATE = re.compile(r"\s*SQLSTATE: \w+.*$")
 _JAVA_CLASS = re.compile(r"^: (?:[\w$]+\.)+[\w$]+: (?=.)")
 _PYTHON_ERROR = re.compile(r"^.*?\bpyspark_nsq\w*\.errors\.\w+: ")  # what Spark puts before the text of ours
@@ -169,11 +187,8 @@ def reason(error: BaseException) -> str:
         if what in text:
             return advice
     lines = text.strip().splitlines() or [type(error).__name__]
-    raised = None
-    for line in text.partition(_TRACEBACK)[2].splitlines():
-        if line.startswith(("\tat ", "Caused by: ", "=== ")):  # here what the JVM has to add begins
-            break
-        raised = _RAISED.match(line) or raised  # the last one, of a chain of tracebacks
+    trace = _OF_JVM.split(text.partition("Traceback (most recent call last):")[2], maxsplit=1)[0]
+    raised = [None, *_RAISED.finditer(trace)][-1]  # of a chain of tracebacks
     what = lines[0]
     if raised is not None:
         what = raised[2] if raised[1] not in _BUILTIN else f"{raised[1]}: {raised[2]}"

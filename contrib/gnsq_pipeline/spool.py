@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gnsq_pipeline.errors import NotFound, PipelineError, UsageError
-from gnsq_pipeline.source import SPOOL
+from gnsq_pipeline.options import SPOOL
 from pyspark_nsq.columns import unpack
 from pyspark_nsq.errors import NsqSourceError, SpoolError
 from pyspark_nsq.message_batches import Columns, message_batches
