@@ -8,10 +8,9 @@ import glob
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -21,7 +20,6 @@ from gnsq_pipeline.options import (
     DESTINATION,
     DIRECTORY,
     DRY_RUN,
-    DURATION,
     FORMAT,
     JSON,
     NAME,
@@ -30,18 +28,19 @@ from gnsq_pipeline.options import (
     STREAM,
     TIMEOUT,
     TO_TOPIC,
+    Rows,
+    command,
     local_path,
     nsq_options,
     option,
     places,
-    read_options,
     require_directory,
-    write_options,
 )
 from gnsq_pipeline.output import show_rows
 from gnsq_pipeline.progress import Summary, summarised
 from gnsq_pipeline.running import run_job, run_stream
 from gnsq_pipeline.session import spark_session
+from gnsq_pipeline.spool import spool
 from gnsqd.version import VERSION
 
 if TYPE_CHECKING:
@@ -49,8 +48,6 @@ if TYPE_CHECKING:
 
 # What the extra `spark` in pyproject.toml installs; gnsqd itself, whose extra that is, may be on no index.
 INSTALL = "pip install 'pyarrow>=18' 'pyspark>=4.2'"
-Rows = list[dict[str, object]]
-Command = Callable[[SimpleNamespace], Rows | int | None]
 
 
 class Group(click.Group):
@@ -76,30 +73,8 @@ def cli() -> None:
     """
 
 
-def command(
-    name: str, *params: click.Parameter, group: click.Group = cli, short_help: str | None = None
-) -> Callable[[Command], Command]:
-    """A command with the function's docstring as help. It gets the values of `params` as the attributes of one object,
-    and returns rows to print, or an exit code."""
-
-    def add(function: Command) -> Command:
-        def run(**values: Any) -> int | None:
-            result = function(SimpleNamespace(**values))
-            if isinstance(result, list):
-                show_rows(result, values["as_json"])
-                return None
-            return result
-
-        group.add_command(
-            click.Command(name, params=list(params), callback=run, help=function.__doc__, short_help=short_help)
-        )
-        return function
-
-    return add
-
-
 @command(
-    "archive", *STREAM, click.Argument(["output"], metavar="DIRECTORY"), FORMAT, *SPARK,
+    cli, "archive", *STREAM, click.Argument(["output"], metavar="DIRECTORY"), FORMAT, *SPARK,
     short_help="Write topics to a table: Parquet, Delta Lake or Iceberg.",
 )  # fmt: skip
 def archive(given: SimpleNamespace) -> None:
@@ -110,14 +85,14 @@ def archive(given: SimpleNamespace) -> None:
     --format iceberg, DIRECTORY is the name of a table.
     """
     given.spool, given.checkpoint = places(given)
-    source = read_options(given)
+    source = nsq_options(given, "readStream")
     with summarised(given.summary, Summary("archive", given.topics, given.channel)) as summary:
         run_stream(given, source, summary, lambda spark, messages: to_archive(messages), PARTITION_COLUMNS)
 
 
 @command(
-    "replay", DIRECTORY, *DESTINATION, TO_TOPIC,
-    option("--topic", "topics", type=NAME, multiple=True, help="Only messages of this topic; may be repeated."),
+    cli, "replay", DIRECTORY, *DESTINATION, TO_TOPIC,
+    option("--topic", "chosen", type=NAME, multiple=True, help="Only messages of this topic; may be repeated."),
     *PERIOD,
     option("--where", metavar="SQL", help="Only messages that match: attempts > 1, value like '%error%'."),
     option("--rate", type=click.FloatRange(min=0, min_open=True), help="Maximum number of messages a second."),
@@ -131,21 +106,20 @@ def replay(given: SimpleNamespace) -> Rows:
     """
     if given.since is not None and given.until is not None and given.since >= given.until:
         raise UsageError("--since and --until: the time between them is empty")
-    nsq = {} if given.dry_run else write_options(given)
+    nsq = {} if given.dry_run else nsq_options(given, "write")
     if given.table_format != "iceberg":
         require_directory(given.directory)
     from gnsq_pipeline.replay import count_by_topic, messages, publish, select
 
     with spark_session(given) as (spark, stop):
         archived = read_archive(spark, given.directory, given.table_format)
-        chosen = messages(select(archived, given.topics, given.since, given.until, given.where), given.to_topic)
-        return run_job(
-            spark, lambda: count_by_topic(chosen) if given.dry_run else publish(chosen, nsq, given.rate), stop
-        )
+        selected = select(archived, given.chosen, given.since, given.until, given.where)
+        frame = messages(selected, given.to_topic)
+        return run_job(spark, lambda: count_by_topic(frame) if given.dry_run else publish(frame, nsq, given.rate), stop)
 
 
 @command(
-    "rollup", *STREAM,
+    cli, "rollup", *STREAM,
     option("--from-archive", metavar="DIRECTORY", help="Aggregate this archive, not topics of nsqds."),
     *PERIOD, FORMAT,
     option("--window", type=TIMEOUT, default="1m", show_default=True, help="Length of a window."),
@@ -190,8 +164,10 @@ def rollup(given: SimpleNamespace) -> None:
             given.spool, given.checkpoint = places(given)
         elif given.spool is None or given.checkpoint is None:
             raise UsageError("--spool and --checkpoint are required, unless there is an --output to keep them in")
-        source = read_options(given)
-    elif nsq_options(given) or given.channel or given.continuous or given.updates:
+        source = nsq_options(given, "readStream")
+    elif any(
+        vars(given)[name] for name in ("lookupd", "nsqd", "nsqd_http", "extra", "channel", "continuous", "updates")
+    ):
         raise UsageError("--from-archive is read from files: it has no nodes, --channel, --continuous or --updates")
     for directory in (given.from_archive, given.infer_from):
         if directory and given.table_format != "iceberg":
@@ -248,7 +224,7 @@ def _text_of(given: str) -> str:
 
 
 @command(
-    "backlog", click.Argument(["directories"], metavar="DIRECTORY...", nargs=-1, required=True),
+    cli, "backlog", click.Argument(["directories"], metavar="DIRECTORY...", nargs=-1, required=True),
     option("--topic", "topics", type=NAME, multiple=True, help="Only queues of this topic; may be repeated."),
     option("--channel", "channels", type=NAME, multiple=True, help="Only queues of this channel; may be repeated."),
     option("--all", "all_messages", is_flag=True, help="Include messages that were read but are still in the files."),
@@ -285,79 +261,7 @@ def backlog(given: SimpleNamespace) -> int | None:
     return PipelineError.exit_code
 
 
-@cli.group(cls=click.Group, short_help="Inspect the spool of a stream, publish its messages again, or clean it up.")
-def spool() -> None:
-    """Inspect the spool of a stream, publish its messages again, or clean it up.
-
-    DIRECTORY is a spool, or the output of a pipeline that contains its spool. STREAM is the beginning of a stream's id.
-    """
-
-
-_STREAM = click.Argument(["stream"])
-
-
-@command("list", DIRECTORY, JSON, group=spool)
-def spool_list(given: SimpleNamespace) -> Rows:
-    """List the streams: batches, segments, messages, suspects (ids whose FIN is in doubt), bytes."""
-    from gnsq_pipeline.spool import stream_rows
-
-    return stream_rows(given.directory)
-
-
-@command("show", DIRECTORY, _STREAM, JSON, group=spool)
-def spool_show(given: SimpleNamespace) -> Rows:
-    """List the batches of one stream."""
-    from gnsq_pipeline.spool import batch_rows
-
-    return batch_rows(given.directory, given.stream)
-
-
-@command(
-    "replay", DIRECTORY, _STREAM, *DESTINATION, TO_TOPIC,
-    option("--all", "committed", is_flag=True, help="Include committed messages that are still there."),
-    DRY_RUN, JSON,
-    group=spool,
-)  # fmt: skip
-def spool_replay(given: SimpleNamespace) -> None:
-    """Publish the uncommitted messages of a stream whose checkpoint is lost.
-
-    The spool is not changed, so a second run publishes them again.
-    """
-    from gnsq_pipeline.spool import replay
-    from pyspark_nsq.options import parse
-
-    settings = None if given.dry_run else parse(write_options(given), "write")
-    rows = replay(given.directory, given.stream, settings, to_topic=given.to_topic, committed=given.committed)
-    show_rows(rows, given.as_json)
-    if damaged := sum(int(str(row["damaged"])) for row in rows):
-        raise PipelineError(f"{damaged} segments are damaged: their messages are not published")
-
-
-@command(
-    "prune", DIRECTORY,
-    option("--older-than", type=DURATION, default="1d", show_default=True, help="Minimum age of the reads."),
-    JSON,
-    group=spool,
-)  # fmt: skip
-def spool_prune(given: SimpleNamespace) -> Rows:
-    """Remove the messages that batch reads left. Streams clean up their spools themselves."""
-    from gnsq_pipeline.spool import prune
-
-    return prune(given.directory, given.older_than)
-
-
-@command(
-    "remove", DIRECTORY, _STREAM,
-    option("--with-uncommitted", is_flag=True,
-           help="Also remove a stream with uncommitted messages, and lose them."),
-    JSON,
-    group=spool,
-)  # fmt: skip
-def spool_remove(given: SimpleNamespace) -> Rows:
-    """Remove a stream whose query will not run again."""
-    from gnsq_pipeline.spool import remove
-
-    return remove(given.directory, given.stream, given.with_uncommitted)
+cli.add_command(spool)
 
 
 def main() -> NoReturn:

@@ -1,7 +1,6 @@
-"""The options that commands share, and what they are for `format("nsq")`, checked before Spark is started.
+"""How commands are declared, the options that they share, and what these are for `format("nsq")`.
 
-A command gets the values of its options as attributes of one object. Addresses, durations and sizes are written as in
-the options of `format("nsq")` (`pyspark_nsq.option_values`).
+Addresses, durations and sizes are written as in the options of `format("nsq")` (`pyspark_nsq.option_values`).
 """
 
 import math
@@ -16,11 +15,14 @@ import click
 
 from gnsq_pipeline.archive import CHECKPOINT, FORMATS
 from gnsq_pipeline.errors import NotFound, UsageError
+from gnsq_pipeline.output import show_rows
 from pyspark_nsq import option_values
 from pyspark_nsq.errors import OptionError
 from pyspark_nsq.options import parse
 
 SPOOL = "_spool"
+Rows = list[dict[str, object]]
+Command = Callable[[SimpleNamespace], Rows | int | None]
 
 
 class Text(click.ParamType[Any]):
@@ -71,6 +73,28 @@ def option(*names: str, **attributes: Any) -> click.Option:
     return click.Option(names, **attributes)
 
 
+def command(
+    group: click.Group, name: str, *params: click.Parameter, short_help: str | None = None
+) -> Callable[[Command], Command]:
+    """A command with the function's docstring as help. It gets the values of `params` as the attributes of one object,
+    and returns rows to print, or an exit code."""
+
+    def add(function: Command) -> Command:
+        def run(**values: Any) -> int | None:
+            result = function(SimpleNamespace(**values))
+            if isinstance(result, list):
+                show_rows(result, values["as_json"])
+                return None
+            return result
+
+        group.add_command(
+            click.Command(name, params=list(params), callback=run, help=function.__doc__, short_help=short_help)
+        )
+        return function
+
+    return add
+
+
 DIRECTORY = click.Argument(["directory"], metavar="DIRECTORY")
 JSON = option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 FORMAT = option(
@@ -117,54 +141,34 @@ SPARK = (
     option("--verbose", is_flag=True, help="Enable Spark's log, and show where an error comes from."),
 )
 
-# The command line's options for these options of `format("nsq")`.
-_FLAGS = {
-    "subscribe": "--topic",
-    "channel": "--channel",
-    "nsq.lookupd.http.addresses": "--lookupd-http-address",
-    "nsq.nsqd.tcp.addresses": "--nsqd-tcp-address",
-    "nsq.nsqd.http.addresses": "--nsqd-http-address",
-    "spoolLocation": "--spool",
-    "topic": "--to-topic",
+# Of options of `format("nsq")`: the parameter of the command that sets it, and its name on the command line.
+_NSQ = {
+    "nsq.lookupd.http.addresses": ("lookupd", "--lookupd-http-address"),
+    "nsq.nsqd.tcp.addresses": ("nsqd", "--nsqd-tcp-address"),
+    "nsq.nsqd.http.addresses": ("nsqd_http", "--nsqd-http-address"),
+    "subscribe": ("topics", "--topic"),
+    "channel": ("channel", "--channel"),
+    "spoolLocation": ("spool", "--spool"),
+    "maxMessagesPerTrigger": ("max_messages", "--max-messages"),
+    "topic": ("to_topic", "--to-topic"),
 }
 
 
-def _checked(options: dict[str, str], use: str) -> dict[str, str]:
-    """`options` as they are; UsageError if `format("nsq")` would refuse them for `use`."""
+def nsq_options(given: SimpleNamespace, use: str) -> dict[str, str]:
+    """The options of `format("nsq")` for "readStream" or "write"; UsageError if it would refuse them."""
+    values = {name: vars(given).get(parameter) for name, (parameter, _) in _NSQ.items()}
+    options = {
+        name: ",".join(value) if isinstance(value, tuple) else str(value) for name, value in values.items() if value
+    }
+    options |= dict(given.extra)
     try:
         parse(options, use)
     except OptionError as error:
         text = str(error)
-        for name, flag in _FLAGS.items():
+        for name, (_, flag) in _NSQ.items():
             text = re.sub(f"(options? )?{re.escape(repr(name))}", flag, text)
         raise UsageError(text) from None
     return options
-
-
-def nsq_options(given: SimpleNamespace) -> dict[str, str]:
-    """The options of `format("nsq")` that name nsqds, and any others."""
-    lists = {
-        "nsq.lookupd.http.addresses": given.lookupd,
-        "nsq.nsqd.tcp.addresses": given.nsqd,
-        "nsq.nsqd.http.addresses": getattr(given, "nsqd_http", ()),
-    }
-    return {name: ",".join(values) for name, values in lists.items() if values} | dict(given.extra)
-
-
-def write_options(given: SimpleNamespace) -> dict[str, str]:
-    """The options of `format("nsq")` for DESTINATION and TO_TOPIC; UsageError if something is missing or wrong."""
-    return _checked(nsq_options(given) | ({"topic": given.to_topic} if given.to_topic else {}), "write")
-
-
-def read_options(given: SimpleNamespace) -> dict[str, str]:
-    """The options of `format("nsq")` for STREAM; UsageError if something is missing or wrong."""
-    own = {
-        "subscribe": ",".join(given.topics),
-        "channel": given.channel,
-        "spoolLocation": given.spool,
-        "maxMessagesPerTrigger": given.max_messages,
-    }
-    return _checked(nsq_options(given) | {name: str(value) for name, value in own.items() if value}, "readStream")
 
 
 def local_path(location: str) -> Path | None:

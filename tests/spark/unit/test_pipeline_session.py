@@ -17,7 +17,7 @@ from py4j.protocol import ERROR, Py4JNetworkError
 
 from gnsq_pipeline.cli import INSTALL
 from gnsq_pipeline.errors import PipelineError, UsageError
-from gnsq_pipeline.options import ADDRESS, DURATION, MOMENT, SETTING, places, read_options
+from gnsq_pipeline.options import ADDRESS, DURATION, MOMENT, SETTING, nsq_options, places
 from gnsq_pipeline.session import Stop, _filtered_stderr, is_not_of_py4j, reason, require_java
 
 
@@ -174,7 +174,7 @@ def test_spool_and_checkpoint_are_in_the_output_unless_given(
 
 
 def test_what_the_source_would_refuse_is_reported_in_the_command_lines_words() -> None:
-    assert read_options(options(spool="/s", max_messages=5)) == {
+    assert nsq_options(options(spool="/s", max_messages=5), "readStream") == {
         "nsq.nsqd.tcp.addresses": "h:1",
         "subscribe": "a,b",
         "channel": "c",
@@ -188,7 +188,7 @@ def test_what_the_source_would_refuse_is_reported_in_the_command_lines_words() -
     )
     for missing, error in refused:
         with pytest.raises(UsageError) as reported:
-            read_options(options(spool="/s", **missing))
+            nsq_options(options(spool="/s", **missing), "readStream")
         assert str(reported.value) == error
 
 
