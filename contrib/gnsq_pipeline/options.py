@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -22,7 +22,7 @@ from pyspark_nsq.options import parse
 
 SPOOL = "_spool"
 Rows = list[dict[str, object]]
-Command = Callable[[SimpleNamespace], Rows | int | None]
+Command = TypeVar("Command", bound=Callable[[SimpleNamespace], Rows | int | None])
 
 
 class Text(click.ParamType[Any]):

@@ -22,12 +22,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_AT_LEAST = 17
-# What a format needs besides its package (docs.delta.io, "Set up Apache Spark with Delta Lake").
-FORMAT_CONF = {
-    "delta": {
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    }
+# What Delta Lake needs besides its package (docs.delta.io, "Set up Apache Spark with Delta Lake").
+DELTA_CONF = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 
 
@@ -93,10 +91,9 @@ def spark_session(given: SimpleNamespace) -> Iterator[tuple["SparkSession", Stop
 def _start(given: SimpleNamespace, submitted: bool) -> "SparkSession":
     from pyspark.sql import SparkSession
 
-    conf: dict[str, Any] = {
-        "spark.sql.session.timeZone": "UTC",
-        **FORMAT_CONF.get(getattr(given, "table_format", ""), {}),
-    }
+    conf: dict[str, Any] = {"spark.sql.session.timeZone": "UTC"}
+    if vars(given).get("table_format") == "delta":
+        conf |= DELTA_CONF
     if not submitted:
         conf |= {"spark.master": "local[*]", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
         # Spark's default, 200, is for clusters: here it is 200 tasks for each window that is rolled up.
