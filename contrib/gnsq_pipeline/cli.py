@@ -38,8 +38,7 @@ from gnsq_pipeline.options import (
 )
 from gnsq_pipeline.output import show_rows
 from gnsq_pipeline.progress import Summary, summarised
-from gnsq_pipeline.running import run_job, run_stream
-from gnsq_pipeline.session import spark_session
+from gnsq_pipeline.running import run_job, run_stream, spark_session
 from gnsq_pipeline.spool import spool
 from gnsqd.version import VERSION
 

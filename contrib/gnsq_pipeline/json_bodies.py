@@ -9,9 +9,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, DataType, MapType, NumericType, StringType, StructField, StructType
 
-from gnsq_pipeline.errors import PipelineError, UsageError
+from gnsq_pipeline.errors import PipelineError, UsageError, reason
 from gnsq_pipeline.rollup import by_window, per_second, span_columns
-from gnsq_pipeline.session import reason
 
 _MALFORMED = "_malformed"
 _COLUMNS = ("topic", "window", "messages", "bytes", "malformed", "messages_per_second", "window_start", "window_end")

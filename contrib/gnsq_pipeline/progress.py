@@ -2,7 +2,6 @@
 the sums of a run, and as a summary in a file for schedulers. Needs no Spark."""
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from typing import Any
 import click
 
 from gnsq_pipeline.errors import INTERRUPTED, PipelineError
+from pyspark_nsq.offsets import unread
 
 STDOUT = "-"
 _IDLE_LINE = 60.0  # seconds between two lines about batches without rows
@@ -42,23 +42,17 @@ def read_progress(text: str) -> Progress:
     document: dict[str, Any] = json.loads(text)
     operators = document.get("stateOperators") or []
     durations = document.get("durationMs") or {}
+    offsets = [source.get("latestOffset") for source in document.get("sources") or []]
+    lags = [unread(offset) for offset in offsets if isinstance(offset, Mapping) and "unread" in offset]
     return Progress(
         batch=document["batchId"],
         when=document["timestamp"],
         rows=document.get("numInputRows") or 0,
         seconds=(document.get("batchDuration") or durations.get("triggerExecution") or 0) / 1000,
-        lag=_lag(document.get("sources") or []),
+        lag=sum(lags) if lags else None,
         late_rows=sum(operator.get("numRowsDroppedByWatermark") or 0 for operator in operators),
         state_rows=sum(operator.get("numRowsTotal") or 0 for operator in operators),
     )
-
-
-def _lag(sources: list[Mapping[str, Any]]) -> int | None:
-    from pyspark_nsq.offsets import unread
-
-    offsets = [source.get("latestOffset") for source in sources]
-    counts = [unread(latest) for latest in offsets if isinstance(latest, Mapping) and "unread" in latest]
-    return sum(counts) if counts else None
 
 
 class Lines:
@@ -118,7 +112,7 @@ def summarised(path: str | None, summary: Summary) -> Iterator[Summary]:
 
     A file that is there is removed first, so there is none after a killed run. PipelineError if it cannot be written.
     """
-    if path not in (None, STDOUT):
+    if path is not None and path != STDOUT:
         _replace(path, None)
     try:
         yield summary
@@ -137,9 +131,8 @@ def summarised(path: str | None, summary: Summary) -> Iterator[Summary]:
             _replace(path, text)
 
 
-def _replace(path: str | None, text: str | None) -> None:
+def _replace(path: str, text: str | None) -> None:
     """Write the whole file at once; without a text, remove it, and check that it can be written later."""
-    assert path is not None
     temporary = Path(f"{path}.tmp")
     try:
         temporary.write_text(text or "", "utf-8")
@@ -147,6 +140,6 @@ def _replace(path: str | None, text: str | None) -> None:
             temporary.unlink()
             Path(path).unlink(missing_ok=True)
         else:
-            os.replace(temporary, path)
+            temporary.replace(path)
     except OSError as error:
         raise PipelineError(f"--summary {path}: {error.strerror or error}") from None

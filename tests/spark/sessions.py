@@ -45,7 +45,7 @@ def start_session(directory: Path, master: str = "local[2]", conf: Mapping[str, 
     """A session of this process that keeps its files below `directory`."""
     from pyspark.sql import SparkSession
 
-    from gnsq_pipeline.session import DELTA_CONF
+    from gnsq_pipeline.running import DELTA_CONF
 
     os.environ.update(spark_environment())
     builder = SparkSession.builder.master(master).appName("gnsqd")

@@ -16,9 +16,9 @@ from py4j.java_gateway import GatewayClient
 from py4j.protocol import ERROR, Py4JNetworkError
 
 from gnsq_pipeline.cli import INSTALL
-from gnsq_pipeline.errors import PipelineError, UsageError
+from gnsq_pipeline.errors import PipelineError, UsageError, reason
 from gnsq_pipeline.options import ADDRESS, DURATION, MOMENT, SETTING, nsq_options, places
-from gnsq_pipeline.session import Stop, _filtered_stderr, is_not_of_py4j, reason, require_java
+from gnsq_pipeline.running import Stop, _filtered_stderr, is_not_of_py4j, require_java
 
 
 def java(directory: Path, says: str) -> None:
