@@ -156,11 +156,10 @@ _NSQ = {
 
 def nsq_options(given: SimpleNamespace, use: str) -> dict[str, str]:
     """The options of `format("nsq")` for "readStream" or "write"; UsageError if it would refuse them."""
-    values = {name: vars(given).get(parameter) for name, (parameter, _) in _NSQ.items()}
-    options = {
-        name: ",".join(value) if isinstance(value, tuple) else str(value) for name, value in values.items() if value
-    }
-    options |= dict(given.extra)
+    options: dict[str, str] = dict(given.extra)
+    for name, (parameter, _) in _NSQ.items():
+        if value := vars(given).get(parameter):
+            options[name] = ",".join(value) if isinstance(value, tuple) else str(value)
     try:
         parse(options, use)
     except OptionError as error:

@@ -16,7 +16,6 @@ import click
 from gnsq_pipeline.errors import INTERRUPTED, PipelineError
 from pyspark_nsq.offsets import unread
 
-STDOUT = "-"
 _IDLE_LINE = 60.0  # seconds between two lines about batches without rows
 
 
@@ -41,14 +40,13 @@ def read_progress(text: str) -> Progress:
     """The progress of a query, from Spark's JSON."""
     document: dict[str, Any] = json.loads(text)
     operators = document.get("stateOperators") or []
-    durations = document.get("durationMs") or {}
     offsets = [source.get("latestOffset") for source in document.get("sources") or []]
     lags = [unread(offset) for offset in offsets if isinstance(offset, Mapping) and "unread" in offset]
     return Progress(
         batch=document["batchId"],
         when=document["timestamp"],
         rows=document.get("numInputRows") or 0,
-        seconds=(document.get("batchDuration") or durations.get("triggerExecution") or 0) / 1000,
+        seconds=(document.get("batchDuration") or 0) / 1000,
         lag=sum(lags) if lags else None,
         late_rows=sum(operator.get("numRowsDroppedByWatermark") or 0 for operator in operators),
         state_rows=sum(operator.get("numRowsTotal") or 0 for operator in operators),
@@ -112,7 +110,7 @@ def summarised(path: str | None, summary: Summary) -> Iterator[Summary]:
 
     A file that is there is removed first, so there is none after a killed run. PipelineError if it cannot be written.
     """
-    if path is not None and path != STDOUT:
+    if path is not None and path != "-":
         _replace(path, None)
     try:
         yield summary
@@ -125,7 +123,7 @@ def summarised(path: str | None, summary: Summary) -> Iterator[Summary]:
     finally:
         ended = replace(summary, ended=_now(), seconds=round(summary.seconds, 3))
         text = json.dumps(asdict(ended)) + "\n"
-        if path == STDOUT:
+        if path == "-":
             sys.stdout.write(text)
         elif path is not None:
             _replace(path, text)

@@ -37,7 +37,7 @@ Write = Callable[["DataFrame", int], None]
 
 _STEP = 0.25  # seconds between two polls
 _TASKS_LINE = 10.0  # seconds between two lines about the tasks of a job, on a terminal
-JAVA_AT_LEAST = 17
+_JAVA = 17  # at least
 # What Delta Lake needs besides its package (docs.delta.io, "Set up Apache Spark with Delta Lake").
 DELTA_CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -116,19 +116,10 @@ def _start(given: SimpleNamespace, submitted: bool) -> "SparkSession":
         conf["spark.sql.shuffle.partitions"] = str(max(2, os.cpu_count() or 1))
     if not given.verbose:
         conf["spark.log.level"] = "OFF"
-        for name in ("SQLQueryContextLogger", "py4j"):  # these repeat what is raised
-            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-        logging.getLogger().addFilter(is_not_of_py4j)
+        logging.disable(logging.CRITICAL)  # pyspark and py4j log errors, with tracebacks, that they also raise
     conf |= ({"spark.master": given.master} if given.master is not None else {}) | dict(given.conf)
     name = click.get_current_context().command_path
     return SparkSession.builder.appName(name).config(map=conf).getOrCreate()
-
-
-def is_not_of_py4j(record: logging.LogRecord) -> bool:
-    """Whether a record of the root logger is from elsewhere.
-
-    py4j logs there, with a traceback, that the JVM ended during a call, and also raises it."""
-    return record.module != "java_gateway"
 
 
 # What a JVM prints at each start before it sets the log level, and the traces of errors that are also raised.
@@ -168,7 +159,7 @@ def _filtered_stderr(stop: Stop) -> Iterator[None]:
 
 def require_java() -> None:
     """PipelineError, unless there is a Java that Spark can run on."""
-    needs = f"Spark needs Java {JAVA_AT_LEAST}"
+    needs = f"Spark needs Java {_JAVA}"
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None)
     if java is None:
@@ -181,7 +172,7 @@ def require_java() -> None:
     version = re.search(r'version "(?:1\.)?(\d+)', shown)  # Java 8 is 1.8
     if version is None:
         raise PipelineError(f"{needs}: {java} does not report its version")
-    if int(version[1]) < JAVA_AT_LEAST:
+    if int(version[1]) < _JAVA:
         raise PipelineError(f"{needs} or later: {java} is Java {version[1]}")
 
 

@@ -1,6 +1,5 @@
 """What stands before a session: Java, PySpark, and errors as one line; and the values that options have."""
 
-import logging
 import os
 import signal
 import subprocess
@@ -12,13 +11,11 @@ from typing import Any
 
 import click
 import pytest
-from py4j.java_gateway import GatewayClient
-from py4j.protocol import ERROR, Py4JNetworkError
 
 from gnsq_pipeline.cli import INSTALL
 from gnsq_pipeline.errors import PipelineError, UsageError, reason
 from gnsq_pipeline.options import ADDRESS, DURATION, MOMENT, SETTING, nsq_options, places
-from gnsq_pipeline.running import Stop, _filtered_stderr, is_not_of_py4j, require_java
+from gnsq_pipeline.running import Stop, _filtered_stderr, require_java
 
 
 def java(directory: Path, says: str) -> None:
@@ -217,26 +214,6 @@ def test_without_pyspark_a_run_ends_with_one_line(tmp_path: Path) -> None:
         assert ended.returncode == 1
         assert ended.stderr == f"Error: pyspark is not installed: {INSTALL}\n"
     assert run("archive", "--help", PYTHONPATH=path).returncode == 0
-
-
-def test_a_call_that_ended_with_the_jvm_is_not_logged_by_py4j(caplog: pytest.LogCaptureFixture) -> None:
-    class Closed:
-        def send_command(self, command: str) -> str:
-            raise Py4JNetworkError("closed")
-
-        def close(self, reset: bool = False) -> None:
-            pass
-
-    client = GatewayClient()
-    client.deque.append(Closed())
-    root = logging.getLogger()
-    root.addFilter(is_not_of_py4j)
-    try:
-        assert client.send_command("c", retry=False) == ERROR
-        logging.error("of somebody else")
-    finally:
-        root.removeFilter(is_not_of_py4j)
-    assert [record.message for record in caplog.records] == ["of somebody else"]
 
 
 def test_what_a_jvm_prints_after_a_signal_is_not_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
