@@ -62,21 +62,11 @@ def read_archive(spark: "SparkSession", table: str, table_format: str = "parquet
     """The rows of an archive, or of any other table with a column `value`; NotFound if there is nothing to read."""
     from pyspark.errors import AnalysisException
 
-    log = None
-    if table_format != "iceberg":
-        log = FileLog(spark, table)
-        log.check_format(table_format)
-    if log is not None and table_format == "parquet":
-        if not log.exists():
-            raise NotFound(f"{table}: no such directory")
-        if log.latest < 0 and not log.has_files():
-            raise NotFound(f"{table}: no archive and no Parquet files there")
-        log.check_place()
     try:
         if table_format == "iceberg":
             frame = spark.read.table(table)
-        elif log is not None and log.is_archive():  # else topics that are numbers become numbers
-            frame = spark.read.schema(SCHEMA + (", hour INT" if log.is_old else "")).parquet(table)
+        elif schema := FileLog(spark, table).check_readable(table_format):
+            frame = spark.read.schema(schema).parquet(table)
         else:
             frame = spark.read.format(table_format).load(table)
     except AnalysisException as error:
@@ -89,7 +79,10 @@ def read_archive(spark: "SparkSession", table: str, table_format: str = "parquet
 
 
 class FileLog:
-    """The log of Spark's file sink in `directory`: `latest`, the last batch, or -1, and `entry`, one of its entries."""
+    """The log of Spark's file sink in `directory`: the number of the last batch, or -1, and an entry, if there is one.
+
+    Entries of releases of gnsqd before Spark's file sink have `batches`.
+    """
 
     def __init__(self, spark: "SparkSession", directory: str) -> None:
         jvm: Any = spark._jvm
@@ -99,23 +92,21 @@ class FileLog:
         self._root = self._system.makeQualified(root)
         self._directory = directory
         self._ignored = spark.conf.get(_IGNORED) == "true"
-        self.latest = -1
-        self.entry: dict[str, Any] | None = None
-        for number, name in sorted(self._numbers(_LOG).items(), reverse=True):
-            self.latest = max(self.latest, number)
-            if entry := self._first_entry(name):  # a batch without rows has none
-                self.entry = entry
-                break
+        self._names = self._list(self._root)
+        self._has_files = any(not name.startswith(("_", ".")) for name in self._names)
+        batches = self._batches(_LOG)
+        self._latest = max(batches, default=-1)
+        entries = (self._first_entry(batches[number]) for number in sorted(batches, reverse=True))
+        self._entry = next(filter(None, entries), None)  # a batch without rows has none
 
-    def _names(self, path: str) -> list[str]:
-        target = self._path(self._root, path) if path else self._root
-        if not self._system.exists(target):
+    def _list(self, path: Any) -> list[str]:
+        if not self._system.exists(path):
             return []
-        return [status.getPath().getName() for status in self._system.listStatus(target)]
+        return [status.getPath().getName() for status in self._system.listStatus(path)]
 
-    def _numbers(self, path: str) -> dict[int, str]:
+    def _batches(self, log: str) -> dict[int, str]:
         """The files of a log of Spark by their batches."""
-        names = self._names(path)
+        names = self._list(self._path(self._root, log))
         return {int(name.split(".")[0]): name for name in names if name.removesuffix(".compact").isdigit()}
 
     def _first_entry(self, name: str) -> dict[str, Any] | None:
@@ -130,55 +121,54 @@ class FileLog:
             raise PipelineError(f"{self._directory}/{_LOG}/{name} is damaged: {error}") from None
         return entry if isinstance(entry, dict) else None
 
-    @property
-    def is_old(self) -> bool:
-        """Whether a release of gnsqd before Spark's file sink wrote it: its entries have batches."""
-        return self.entry is not None and "batches" in self.entry
-
-    def is_archive(self) -> bool:
-        """Whether files of batches, if there are any, are in partitions of topics."""
-        return self.latest >= 0 and (self.entry is None or "/topic=" in self.entry["path"])
-
-    def exists(self) -> bool:
-        return bool(self._system.exists(self._root))
-
-    def has_files(self) -> bool:
-        """Whether there are visible files or directories."""
-        return any(not name.startswith(("_", ".")) for name in self._names(""))
-
-    def check_format(self, table_format: str) -> None:
+    def _check_format(self, table_format: str) -> None:
         """UsageError if the directory is a table of another format, whose readers would find replaced files too."""
-        names = self._names("")
         for other, name in (("parquet", _LOG), ("delta", "_delta_log"), ("iceberg", "metadata")):
-            if name in names and other != table_format:
+            if name in self._names and other != table_format:
                 raise UsageError(f"{self._directory} looks like a table of another format: use --format {other}")
 
-    def check_place(self) -> None:
+    def _check_place(self) -> None:
         """PipelineError if the log lists files elsewhere, because the directory was moved or copied."""
-        if self.entry is None or self._ignored:
+        if self._entry is None or self._ignored:
             return
-        listed, here = (unquote(urlsplit(str(uri)).path) for uri in (self.entry["path"], self._root.toUri()))
+        listed, here = (unquote(urlsplit(str(uri)).path) for uri in (self._entry["path"], self._root.toUri()))
         if not listed.startswith(here.rstrip("/") + "/"):
             raise PipelineError(
                 f"{self._directory} was moved or copied: the log of Spark's sink lists files of "
                 f"{listed.partition('/topic=')[0]}; move it back, or read all its files with --conf {_IGNORED}=true"
             )
 
+    def check_readable(self, table_format: str = "parquet") -> str | None:
+        """The schema with which to read an archive, else topics that are numbers become numbers; None: another table.
+
+        NotFound if there is nothing to read; an error if it is of another format or has been moved."""
+        self._check_format(table_format)
+        if table_format != "parquet":
+            return None
+        if not self._system.exists(self._root):
+            raise NotFound(f"{self._directory}: no such directory")
+        if self._latest < 0 and not self._has_files:
+            raise NotFound(f"{self._directory}: no archive and no Parquet files there")
+        self._check_place()
+        if self._latest < 0 or (self._entry and "/topic=" not in self._entry["path"]):
+            return None
+        return SCHEMA + (", hour INT" if self._entry and "batches" in self._entry else "")
+
     def check_writable(self, table_format: str = "parquet") -> None:
         """PipelineError if a sink would hide files or skip batches here."""
-        self.check_format(table_format)
+        self._check_format(table_format)
         if table_format != "parquet":
             return
-        if self.is_old:
+        if self._entry and "batches" in self._entry:
             raise PipelineError(
                 f"{self._directory} was written by an older release: replay and rollup read it; archive to another "
                 f"directory, or copy it first: spark.read.parquet({self._directory!r}).drop('hour').write"
                 ".format('delta').partitionBy('topic', 'date').save(...)"
             )
-        self.check_place()
-        if self.latest < 0 and self.has_files():
+        self._check_place()
+        if self._latest < 0 and self._has_files:
             raise PipelineError(f"{self._directory} has files that are not of an archive: use another directory")
-        if self.latest > max(self._numbers(f"{CHECKPOINT}/offsets"), default=-1):
+        if self._latest > max(self._batches(f"{CHECKPOINT}/offsets"), default=-1):
             raise PipelineError(
                 f"{self._directory}: the checkpoint of this archive is missing, and without it messages would be lost: "
                 "restore it, or use another directory"

@@ -5,15 +5,16 @@ import json
 from collections.abc import Sequence
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, DataType, MapType, NumericType, StringType, StructField, StructType
 
-from gnsq_pipeline.errors import PipelineError, UsageError
-from gnsq_pipeline.rollup import per_second, span_columns, windows
-from gnsq_pipeline.session import reason
+from gnsq_pipeline.errors import PipelineError, UsageError, reason
+from gnsq_pipeline.rollup import by_window, per_second, span_columns
 
 _MALFORMED = "_malformed"
+_COLUMNS = ("topic", "window", "messages", "bytes", "malformed", "messages_per_second", "window_start", "window_end")
+_SUMS = {"count": sf.count, "sum": sf.sum, "min": sf.min, "max": sf.max, "avg": sf.avg}
 
 
 def read_schema(text: str) -> StructType:
@@ -36,9 +37,10 @@ def infer_schema(spark: SparkSession, messages: DataFrame, rows: int) -> StructT
     """The schema of the JSON bodies of `rows` of the `messages`; PipelineError when none is a JSON object."""
     bodies = messages.limit(rows).selectExpr("cast(value as string) as body").rdd.map(lambda row: row[0])
     schema = spark.read.option("columnNameOfCorruptRecord", _MALFORMED).json(bodies).schema
-    if not [field for field in schema.fields if field.name != _MALFORMED]:
+    found = [field for field in schema.fields if field.name != _MALFORMED]
+    if not found:
         raise PipelineError(f"no JSON object among the first {rows} messages: nothing to infer a schema from")
-    return type(schema)([field for field in schema.fields if field.name != _MALFORMED])
+    return StructType(found)
 
 
 def parse(messages: DataFrame, schema: StructType) -> DataFrame:
@@ -50,31 +52,15 @@ def parse(messages: DataFrame, schema: StructType) -> DataFrame:
     return with_body.withColumn("malformed", malformed)
 
 
-def field_type(schema: StructType, path: str, option: str) -> DataType:
-    """The type of the field `path` (`user.country`); UsageError, with what it may have meant, when there is none."""
-    found: DataType = schema
-    for name in path.split("."):
-        if not isinstance(found, StructType) or name not in found.names:
-            known = _paths(schema)
-            near = difflib.get_close_matches(path, known, 1)
-            meant = f"; did you mean {near[0]!r}?" if near else f", only {', '.join(known)}"
-            raise UsageError(f"{option} {path!r}: no such field in the bodies{meant}")
-        found = found[name].dataType
-    return found
-
-
-def _paths(schema: StructType, prefix: str = "") -> list[str]:
-    paths = []
+def fields(schema: StructType, column: Column, prefix: str = "") -> dict[str, tuple[Column, DataType]]:
+    """Column and type of each field of `column`, of the type `schema`, and of the fields in these (`user.country`)."""
+    found = {}
     for field in schema.fields:
-        paths.append(prefix + field.name)
+        inner, path = column.getField(field.name), prefix + field.name
+        found[path] = inner, field.dataType
         if isinstance(field.dataType, StructType):
-            paths += _paths(field.dataType, f"{prefix}{field.name}.")
-    return paths
-
-
-def column_name(path: str) -> str:
-    """The column of the field `path` in the result: user.country is user_country."""
-    return path.replace(".", "_")
+            found |= fields(field.dataType, inner, f"{path}.")
+    return found
 
 
 def roll_up_json(
@@ -88,44 +74,39 @@ def roll_up_json(
     """One row for each topic, window and combination of the fields `group_by`: messages, rate, bytes, malformed bodies.
 
     Of each numeric field in `values` there are its count, sum, min, max and mean. Malformed bodies have no fields, so
-    they count in the row where these are NULL. UsageError when a field isn't in `schema` or can't be grouped or summed.
+    they count in the row where these are NULL. A field `user.country` becomes the column user_country. UsageError when
+    a field isn't in `schema` or can't be grouped or summed.
     """
+    known = fields(schema, sf.col("body"))
+
+    def found(path: str, option: str) -> tuple[Column, DataType]:
+        if path not in known:
+            near = difflib.get_close_matches(path, known, 1)
+            meant = f"; did you mean {near[0]!r}?" if near else f", only {', '.join(known)}"
+            raise UsageError(f"{option} {path!r}: no such field in the bodies{meant}")
+        column, kind = known[path]
+        return sf.when(~sf.col("malformed"), column), kind
+
+    keys: dict[str, Column] = {}
+    sums: dict[str, Column] = {}
+    for path in values:
+        column, kind = found(path, "--value")
+        if not isinstance(kind, NumericType):
+            raise UsageError(f"--value {path!r}: is of type {kind.simpleString()}, which has no sum")
+        for what, aggregate in _SUMS.items():
+            name = f"{path.replace('.', '_')}_{what}"
+            sums[name] = aggregate(column).alias(name)
     for path in group_by:
-        if isinstance(field_type(schema, path, "--group-by"), ArrayType | MapType | StructType):
+        column, kind = found(path, "--group-by")
+        if isinstance(kind, ArrayType | MapType | StructType):
             raise UsageError(f"--group-by {path!r}: a field with fields or elements of its own can't be grouped by")
-    for path in values:
-        if not isinstance(found := field_type(schema, path, "--value"), NumericType):
-            raise UsageError(f"--value {path!r}: is of type {found.simpleString()}, which has no sum")
-    taken = ["topic", "window", "messages", "bytes", "malformed", "messages_per_second", "window_start", "window_end"]
-    taken += [f"{column_name(path)}_{name}" for path in values for name in ("count", "sum", "min", "max", "avg")]
-    for path in group_by:
-        if column_name(path) in taken:
-            raise UsageError(f"--group-by {path!r}: the result has another column of the name {column_name(path)!r}")
-        taken.append(column_name(path))
-
-    def field(path: str) -> str:
-        return "body." + ".".join(f"`{name}`" for name in path.split("."))
-
-    marked, by_window = windows(parse(messages, schema), window, watermark)
-    sound = ~sf.col("malformed")
-    keys = [sf.when(sound, sf.col(field(path))).alias(column_name(path)) for path in group_by]
-    sums = []
-    for path in values:
-        value, name = sf.when(sound, sf.col(field(path))), column_name(path)
-        sums += [
-            sf.count(value).alias(f"{name}_count"),
-            sf.sum(value).alias(f"{name}_sum"),
-            sf.min(value).alias(f"{name}_min"),
-            sf.max(value).alias(f"{name}_max"),
-            sf.avg(value).alias(f"{name}_avg"),
-        ]
-    grouped = marked.groupBy(by_window, "topic", *keys).agg(
-        sf.count(sf.lit(1)).alias("messages"),
-        sf.sum(sf.octet_length("value").cast("long")).alias("bytes"),
-        sf.sum(sf.col("malformed").cast("long")).alias("malformed"),
-        *sums,
+        name = path.replace(".", "_")
+        if name in (*_COLUMNS, *sums, *keys):
+            raise UsageError(f"--group-by {path!r}: the result has another column of the name {name!r}")
+        keys[name] = column.alias(name)
+    malformed = sf.sum(sf.col("malformed").cast("long")).alias("malformed")
+    parsed = parse(messages, schema)
+    grouped = by_window(parsed, window, watermark, ["topic", *keys.values()], malformed, *sums.values())
+    return grouped.select(
+        *span_columns(), "topic", *keys, "messages", per_second("messages"), "bytes", "malformed", *sums
     )
-    names = [name for name in grouped.columns if name not in ("window", "messages")]
-    keys_first = ["topic", *(column_name(path) for path in group_by)]
-    rest = [name for name in names if name not in keys_first]
-    return grouped.select(*span_columns(), *keys_first, "messages", per_second("messages"), *rest)

@@ -30,13 +30,12 @@ class Metrics:
     """The metrics of the run of `pipeline`; each is named `gnsq_pipeline_*` and has the label `pipeline`."""
 
     def __init__(self, pipeline: str) -> None:
-        self.registry = registry = CollectorRegistry()
-        common: dict[str, Any] = {"labelnames": ["pipeline"], "namespace": "gnsq_pipeline", "registry": registry}
+        self.registry = CollectorRegistry()
+        common: dict[str, Any] = {"labelnames": ["pipeline"], "namespace": "gnsq_pipeline", "registry": self.registry}
         self._counters = {name: Counter(name, text, **common).labels(pipeline) for name, text in _COUNTERS.items()}
         self._gauges = {name: Gauge(name, text, **common).labels(pipeline) for name, text in _GAUGES.items()}
-        self._seconds = Histogram(
-            "batch_duration_seconds", "How long batches with rows took", buckets=_BUCKETS, **common
-        ).labels(pipeline)
+        seconds = Histogram("batch_duration_seconds", "How long batches with rows took", buckets=_BUCKETS, **common)
+        self._seconds = seconds.labels(pipeline)
         self._gauges["lag_messages"].set(math.nan)
 
     def add(self, progress: Progress) -> None:

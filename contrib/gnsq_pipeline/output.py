@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 
 import click
 
@@ -16,9 +16,7 @@ def show_rows(rows: Sequence[Mapping[str, object]], as_json: bool, title: str = 
             click.echo("Nothing there.", err=True)
     elif as_json:
         for row in rows:
-            click.echo(
-                json.dumps(row, default=lambda value: value.isoformat() if isinstance(value, date) else str(value))
-            )
+            click.echo(json.dumps(row, default=str))
     else:
         _show_table(title, rows)
 

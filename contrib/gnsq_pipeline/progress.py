@@ -2,21 +2,20 @@
 the sums of a run, and as a summary in a file for schedulers. Needs no Spark."""
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-from gnsq_pipeline.errors import ExitCode, PipelineError
+from gnsq_pipeline.errors import INTERRUPTED, PipelineError
+from pyspark_nsq.offsets import unread
 
-STDOUT = "-"
 _IDLE_LINE = 60.0  # seconds between two lines about batches without rows
 
 
@@ -41,24 +40,17 @@ def read_progress(text: str) -> Progress:
     """The progress of a query, from Spark's JSON."""
     document: dict[str, Any] = json.loads(text)
     operators = document.get("stateOperators") or []
-    durations = document.get("durationMs") or {}
+    offsets = [source.get("latestOffset") for source in document.get("sources") or []]
+    lags = [unread(offset) for offset in offsets if isinstance(offset, Mapping) and "unread" in offset]
     return Progress(
         batch=document["batchId"],
         when=document["timestamp"],
         rows=document.get("numInputRows") or 0,
-        seconds=(document.get("batchDuration") or durations.get("triggerExecution") or 0) / 1000,
-        lag=_lag(document.get("sources") or []),
+        seconds=(document.get("batchDuration") or 0) / 1000,
+        lag=sum(lags) if lags else None,
         late_rows=sum(operator.get("numRowsDroppedByWatermark") or 0 for operator in operators),
         state_rows=sum(operator.get("numRowsTotal") or 0 for operator in operators),
     )
-
-
-def _lag(sources: list[Mapping[str, Any]]) -> int | None:
-    from pyspark_nsq.offsets import unread
-
-    offsets = [source.get("latestOffset") for source in sources]
-    counts = [unread(latest) for latest in offsets if isinstance(latest, Mapping) and "unread" in latest]
-    return sum(counts) if counts else None
 
 
 class Lines:
@@ -77,17 +69,28 @@ class Lines:
         click.echo(f"{progress.when}  batch {progress.batch}  {progress.rows:,} rows  {speed}{lag}{late}", err=True)
 
 
-class Summary:
-    """The sums of a run, and how it ended."""
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
-    def __init__(self, pipeline: str, topics: tuple[str, ...] = (), channel: str | None = None) -> None:
-        self._about = {"pipeline": pipeline, "topics": list(topics), "channel": channel}
-        self._began = time.time()
-        self.batches = self.rows = self.late_rows = 0
-        self.seconds = 0.0
-        self.lag: int | None = None  # after the last batch; None if unknown
-        self.finished = False  # the query ended by itself, and without an error
-        self.stopped_by: str | None = None  # the signal, if it stopped an unfinished run
+
+@dataclass
+class Summary:
+    """The sums of a run, and how it ended; the fields are those of its JSON."""
+
+    pipeline: str
+    topics: tuple[str, ...] = ()
+    channel: str | None = None
+    began: str = field(default_factory=_now)
+    ended: str = ""
+    finished: bool = False  # the query ended by itself, and without an error
+    stopped_by: str | None = None  # the signal, if it stopped an unfinished run
+    exit_code: int = 0
+    error: str | None = None
+    rows: int = 0
+    batches: int = 0
+    late_rows: int = 0
+    seconds: float = 0.0
+    lag: int | None = None  # after the last batch; None if unknown
 
     def add(self, progress: Progress) -> None:
         self.batches += bool(progress.rows)
@@ -100,26 +103,6 @@ class Summary:
         rate = f", {self.rows / self.seconds:,.0f} rows/s" if self.rows and self.seconds else ""
         return f"{self.rows:,} rows in {self.batches:,} batches, {self.seconds:.1f} s{rate}"
 
-    def to_json(self, exit_code: int, error: str | None) -> dict[str, object]:
-        return {
-            **self._about,
-            "began": _moment(self._began),
-            "ended": _moment(time.time()),
-            "finished": self.finished,
-            "stopped_by": self.stopped_by,
-            "exit_code": exit_code,
-            "error": error,
-            "rows": self.rows,
-            "batches": self.batches,
-            "late_rows": self.late_rows,
-            "seconds": round(self.seconds, 3),
-            "lag": self.lag,
-        }
-
-
-def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
 
 @contextmanager
 def summarised(path: str | None, summary: Summary) -> Iterator[Summary]:
@@ -127,26 +110,27 @@ def summarised(path: str | None, summary: Summary) -> Iterator[Summary]:
 
     A file that is there is removed first, so there is none after a killed run. PipelineError if it cannot be written.
     """
-    if path not in (None, STDOUT):
+    if path is not None and path != "-":
         _replace(path, None)
-    code, message = ExitCode.OK, None
     try:
         yield summary
+    except KeyboardInterrupt:
+        summary.exit_code = INTERRUPTED
+        raise
     except BaseException as error:
-        code = error.exit_code if isinstance(error, PipelineError) else ExitCode.FAILED
-        code, message = (ExitCode.INTERRUPTED, None) if isinstance(error, KeyboardInterrupt) else (code, str(error))
+        summary.exit_code, summary.error = getattr(error, "exit_code", PipelineError.exit_code), str(error)
         raise
     finally:
-        text = json.dumps(summary.to_json(code, message)) + "\n"
-        if path == STDOUT:
+        ended = replace(summary, ended=_now(), seconds=round(summary.seconds, 3))
+        text = json.dumps(asdict(ended)) + "\n"
+        if path == "-":
             sys.stdout.write(text)
         elif path is not None:
             _replace(path, text)
 
 
-def _replace(path: str | None, text: str | None) -> None:
+def _replace(path: str, text: str | None) -> None:
     """Write the whole file at once; without a text, remove it, and check that it can be written later."""
-    assert path is not None
     temporary = Path(f"{path}.tmp")
     try:
         temporary.write_text(text or "", "utf-8")
@@ -154,6 +138,6 @@ def _replace(path: str | None, text: str | None) -> None:
             temporary.unlink()
             Path(path).unlink(missing_ok=True)
         else:
-            os.replace(temporary, path)
+            temporary.replace(path)
     except OSError as error:
         raise PipelineError(f"--summary {path}: {error.strerror or error}") from None

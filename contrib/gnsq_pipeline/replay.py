@@ -14,8 +14,7 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as sf
 
 from gnsq_pipeline.archive import NS_PER_DAY
-from gnsq_pipeline.errors import UsageError
-from gnsq_pipeline.session import reason
+from gnsq_pipeline.errors import UsageError, reason
 
 T = TypeVar("T")
 
@@ -31,21 +30,18 @@ def select(
 ) -> DataFrame:
     """The rows of `archived` from `since_ns` on and before `until_ns`, of `topics`, that `where` keeps.
 
-    `where` is an SQL expression over the columns. UsageError if it is not, or a condition needs a column that is
-    missing.
+    `where` is an SQL expression over the columns. UsageError if it is not, or a column that is needed is missing.
     """
     if topics:
         _require(archived, "topic", "--topic")
         archived = archived.where(sf.col("topic").isin(*topics))
-    for option, moment in (("--since", since_ns), ("--until", until_ns)):
-        if moment is None:
-            continue
-        _require(archived, "timestamp_ns", option)
-        when, limit = sf.col("timestamp_ns"), sf.lit(moment)
-        archived = archived.where(when >= limit if option == "--since" else when < limit)
-        if "date" in archived.columns:  # so that Spark omits whole directories
-            date, day = sf.col("date"), sf.lit(datetime.fromtimestamp(moment // NS_PER_DAY * 86400, UTC).date())
-            archived = archived.where(date >= day if option == "--since" else date <= day)
+    for option, moment, time_is, date_is in (("--since", since_ns, ">=", ">="), ("--until", until_ns, "<", "<=")):
+        if moment is not None:
+            _require(archived, "timestamp_ns", option)
+            archived = archived.where(f"timestamp_ns {time_is} {moment}L")
+            if "date" in archived.columns:  # so that Spark omits whole directories
+                day = datetime.fromtimestamp(moment // NS_PER_DAY * 86400, UTC).date()
+                archived = archived.where(f"date {date_is} DATE'{day}'")
     if where is not None:
         try:
             archived = archived.where(sf.expr(where))

@@ -9,13 +9,18 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-PERCENTILES = (0.5, 0.95, 0.99)
 _ACCURACY = 10_000  # of percentile_approx: the error of the rank is at most 1/10000 of the count
 
 
-def windows(messages: DataFrame, window: str, watermark: str) -> tuple[DataFrame, Column]:
-    """`messages` with a watermark, and the column of windows to group by; both as Spark writes spans ("5 minutes")."""
-    return messages.withWatermark("timestamp", watermark), sf.window("timestamp", window).alias("window")
+def by_window(
+    messages: DataFrame, window: str, watermark: str, keys: Sequence[str | Column], *sums: Column
+) -> DataFrame:
+    """`messages` grouped by window and `keys`, with the columns `window`, `messages`, `bytes` and those of `sums`; both
+    spans as Spark writes them ("5 minutes")."""
+    marked = messages.withWatermark("timestamp", watermark)
+    size = sf.sum(sf.octet_length("value").cast("long")).alias("bytes")
+    grouped = marked.groupBy(sf.window("timestamp", window).alias("window"), *keys)
+    return grouped.agg(sf.count(sf.lit(1)).alias("messages"), size, *sums)
 
 
 def span_columns() -> list[Column]:
@@ -33,7 +38,7 @@ def roll_up(
     messages: DataFrame,
     window: str = "1 minute",
     watermark: str = "10 minutes",
-    percentiles: Sequence[float] = PERCENTILES,
+    percentiles: Sequence[float] = (0.5, 0.95, 0.99),
     channels: bool = False,
 ) -> DataFrame:
     """One row for each topic (and channel, if `channels`) and window in which there were messages.
@@ -43,25 +48,16 @@ def roll_up(
     """
     processed = sf.col("archived_at") if "archived_at" in messages.columns else sf.current_timestamp()
     late_us = sf.unix_micros(processed) - sf.unix_micros("timestamp")
-    timed = messages.withColumn("latency_ms", sf.greatest(late_us, sf.lit(0)) / sf.lit(1000.0))
-    marked, by_window = windows(timed, window, watermark)
     keys = ["topic", *(["channel"] if channels else [])]
-    names = [f"latency_p{percentile * 100:.6g}_ms".replace(".", "_") for percentile in percentiles]
-    grouped = marked.groupBy(by_window, *keys).agg(
-        sf.count(sf.lit(1)).alias("messages"),
-        sf.sum(sf.octet_length("value").cast("long")).alias("bytes"),
+    grouped = by_window(
+        messages.withColumn("latency_ms", sf.greatest(late_us, sf.lit(0)) / sf.lit(1000.0)), window, watermark, keys,
         sf.sum(sf.when(sf.col("attempts") > 1, 1).otherwise(0)).alias("redelivered"),
         sf.percentile_approx("latency_ms", list(percentiles), _ACCURACY).alias("percentiles"),
         sf.max("latency_ms").alias("latency_max_ms"),
-    )
+    )  # fmt: skip
+    names = [f"latency_p{percentile * 100:.6g}_ms".replace(".", "_") for percentile in percentiles]
+    latencies = [sf.col("percentiles")[number].alias(name) for number, name in enumerate(names)]
+    rates = per_second("messages"), per_second("bytes")
     return grouped.select(
-        *span_columns(),
-        *keys,
-        "messages",
-        "bytes",
-        per_second("messages"),
-        per_second("bytes"),
-        "redelivered",
-        *(sf.col("percentiles")[number].alias(name) for number, name in enumerate(names)),
-        "latency_max_ms",
+        *span_columns(), *keys, "messages", "bytes", *rates, "redelivered", *latencies, "latency_max_ms"
     )

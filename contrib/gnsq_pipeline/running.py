@@ -1,65 +1,182 @@
-"""Runs a streaming query or a job to its end, reports its progress, and stops it cleanly on Ctrl-C or SIGTERM.
+"""Starts Spark, and runs a streaming query or a job to its end: reports progress, and stops on Ctrl-C or SIGTERM.
 
 A signal is noted, and answered by stopping the query or cancelling the job's tasks, not by an exception in the middle
 of a call to the JVM. What a batch left unfinished is run again by the next run with the same checkpoint.
 """
 
 import contextlib
+import logging
+import os
+import re
+import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import FrameType
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from types import FrameType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gnsq_pipeline.errors import PipelineError, Unfinished
-from gnsq_pipeline.parameters import StreamOptions
+from gnsq_pipeline.archive import FileLog, only_writer, start
+from gnsq_pipeline.errors import NotFound, PipelineError, Unfinished, reason
+from gnsq_pipeline.options import local_path
 from gnsq_pipeline.progress import Lines, Progress, Summary, read_progress
-from gnsq_pipeline.session import ended, reason
+from pyspark_nsq.discovery import missing_topics
+from pyspark_nsq.options import parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 T = TypeVar("T")
-Observer = Callable[[Progress], None]
 Write = Callable[["DataFrame", int], None]
 
 _STEP = 0.25  # seconds between two polls
 _TASKS_LINE = 10.0  # seconds between two lines about the tasks of a job, on a terminal
+_JAVA = 17  # at least
+# What Delta Lake needs besides its package (docs.delta.io, "Set up Apache Spark with Delta Lake").
+DELTA_CONF = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
 
 
-class Stop:
-    """Whether, and by which signal, the run was asked to end."""
+class Stop(threading.Event):
+    """Set by the signal that asked the run to end: what the JVM and its workers print then is of no use."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.signal: signal.Signals | None = None
-
-    def __bool__(self) -> bool:
-        return self.signal is not None
 
     def hear(self, number: int, frame: FrameType | None = None) -> None:
         self.signal = signal.Signals(number)
-        ended.set()
+        self.set()
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Hear SIGINT and SIGTERM inside the block; for the main thread, once the session has set its own handlers."""
+        before = {number: signal.signal(number, self.hear) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
 @contextlib.contextmanager
-def stoppable() -> Iterator[Stop]:
-    """Hear SIGINT and SIGTERM inside the block; for the main thread, once the session has set its own handlers."""
+def spark_session(given: SimpleNamespace) -> Iterator[tuple["SparkSession", Stop]]:
+    """A session that ends with the block, and whether a signal asked for that; `given` has the values of SPARK.
+
+    A session that this process already has is used and not stopped. An exception of Spark that leaves the block is a
+    PipelineError of one line, unless the command is verbose. PipelineError if Java is missing or Spark does not start.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession()
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # then spark-submit has started the JVM
+    if not submitted and running is None:
+        require_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     stop = Stop()
-    before = {number: signal.signal(number, stop.hear) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stop
+        with contextlib.nullcontext() if given.verbose else _filtered_stderr(stop):
+            session = running or _start(given, submitted)
+    except Exception as error:  # Py4JError, PySparkException, OSError: whatever starting a JVM can bring
+        if given.verbose:
+            raise
+        raise PipelineError(f"Spark did not start: {reason(error)}") from None
+    try:
+        with stop.listening():
+            yield session, stop
+    except (PySparkException, Py4JError) as error:
+        if given.verbose:
+            raise
+        raise PipelineError(reason(error)) from None
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        if running is None:
+            with contextlib.suppress(Py4JError, OSError):  # of a JVM that a signal has ended as well
+                session.stop()
 
 
-def run_query(start: Callable[[], "StreamingQuery"], stop: Stop, *observers: Observer) -> bool:
+def _start(given: SimpleNamespace, submitted: bool) -> "SparkSession":
+    from pyspark.sql import SparkSession
+
+    conf: dict[str, Any] = {"spark.sql.session.timeZone": "UTC"}
+    if vars(given).get("table_format") == "delta":
+        conf |= DELTA_CONF
+    if not submitted:
+        conf |= {"spark.master": "local[*]", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+        # Spark's default, 200, is for clusters: here it is 200 tasks for each window that is rolled up.
+        conf["spark.sql.shuffle.partitions"] = str(max(2, os.cpu_count() or 1))
+    if not given.verbose:
+        conf["spark.log.level"] = "OFF"
+        logging.disable(logging.CRITICAL)  # pyspark and py4j log errors, with tracebacks, that they also raise
+    conf |= ({"spark.master": given.master} if given.master is not None else {}) | dict(given.conf)
+    name = click.get_current_context().command_path
+    return SparkSession.builder.appName(name).config(map=conf).getOrCreate()
+
+
+# What a JVM prints at each start before it sets the log level, and the traces of errors that are also raised.
+_UNWANTED = re.compile(
+    rb"WARNING: Using incubator modules|Setting .*log level|To adjust logging level|Using Spark's default log4j"
+    rb"|[0-9/]{8} [0-9:]{8} WARN "
+    rb'|\tat |Caused by: |Exception in thread "stream execution'
+)
+
+
+@contextlib.contextmanager
+def _filtered_stderr(stop: Stop) -> Iterator[None]:
+    """Removes from the stderr of a JVM that is started in the block, then and later, unwanted lines, and everything
+    after a signal."""
+    reader, writer = os.pipe()
+    stderr = os.dup(2)
+
+    def pass_on() -> None:
+        last = 0.0
+        with open(reader, "rb") as lines:
+            for line in lines:
+                if _UNWANTED.match(line):
+                    continue
+                # A signal to the process group ends the JVM as well, perhaps before it is heard here.
+                if not stop.wait(0.2 if time.monotonic() > last + 1 else 0):
+                    os.write(stderr, line)
+                last = time.monotonic()
+
+    threading.Thread(target=pass_on, name="stderr of the JVM", daemon=True).start()
+    os.dup2(writer, 2)  # the JVM inherits it
+    os.close(writer)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+
+
+def require_java() -> None:
+    """PipelineError, unless there is a Java that Spark can run on."""
+    needs = f"Spark needs Java {_JAVA}"
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
+    if java is None:
+        where = f"JAVA_HOME is {home}, and there is none there" if home else "there is none on PATH or in JAVA_HOME"
+        raise PipelineError(f"{needs}: {where}")
+    try:
+        shown = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace", timeout=60).stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PipelineError(f"{needs}: {java}: {error}") from None
+    version = re.search(r'version "(?:1\.)?(\d+)', shown)  # Java 8 is 1.8
+    if version is None:
+        raise PipelineError(f"{needs}: {java} does not report its version")
+    if int(version[1]) < _JAVA:
+        raise PipelineError(f"{needs} or later: {java} is Java {version[1]}")
+
+
+def run_query(start: Callable[[], "StreamingQuery"], stop: Stop, *observers: Callable[[Progress], None]) -> bool:
     """Run a query until it ends or `stop` is set; whether it ended by itself. PipelineError if it fails.
 
     A signal to a process group also ends the JVM, and the query with it: after a signal it counts as unfinished, and
@@ -70,63 +187,85 @@ def run_query(start: Callable[[], "StreamingQuery"], stop: Stop, *observers: Obs
 
     def report() -> None:
         recent = [] if query.lastProgress is None else query.recentProgress
-        new = [one for one in recent if (one.batchId, one.timestamp) not in seen]
-        for progress in [read_progress(one.json) for one in new]:
+        for progress in [read_progress(one.json) for one in recent if (one.batchId, one.timestamp) not in seen]:
             for observer in observers:
                 observer(progress)
         seen.clear()
         seen.update((one.batchId, one.timestamp) for one in recent)
 
     try:
-        while (active := query.isActive) and not stop:
+        while (active := query.isActive) and not stop.signal:
             time.sleep(_STEP)
             report()
         error = query.exception()
         report()
         query.stop()
     except Exception:
-        if stop:
+        if stop.signal:
             return False
         query.stop()
         raise
-    if error is not None and not stop:
+    if error is not None and not stop.signal:
         raise PipelineError(reason(error))
-    return error is None and not active and not stop
+    return error is None and not active and not stop.signal
 
 
-def follow(
-    pipeline: str, writer: "DataStreamWriter", start: Callable[["DataStreamWriter"], "StreamingQuery"],
-    options: StreamOptions, summary: Summary, stop: Stop,
+def run_stream(
+    given: SimpleNamespace, source: dict[str, str], summary: Summary,
+    transform: Callable[["SparkSession", "DataFrame"], "DataFrame"], partitions: tuple[str, ...] = (),
+    show: Write | None = None,
 ) -> None:  # fmt: skip
-    """Run the query that `start` makes of `writer` to its end, and print the sums on stderr. KeyboardInterrupt if that
-    was Ctrl-C, Unfinished if SIGTERM stopped a run that is not continuous before everything was read."""
-    observers: list[Observer] = [summary.add, *([] if options.progress == "none" else [Lines().add])]
-    if options.continuous:
-        writer = writer.trigger(processingTime=f"{round(options.trigger * 1000)} milliseconds")
-    else:
-        writer = writer.trigger(availableNow=True)
+    """Run to its end the query that writes what `transform` makes of the messages of `source` to the output or, without
+    one, gives it to `show`; print the sums on stderr.
+
+    `given` has the values of STREAM and SPARK. KeyboardInterrupt if Ctrl-C ended the query, Unfinished if SIGTERM
+    stopped a run that is not continuous before everything was read.
+    """
+    if not given.allow_missing_topics:
+        _require_topics(source)
+    observers = [summary.add, *([] if given.progress == "none" else [Lines().add])]
     with contextlib.ExitStack() as stack:
-        if options.metrics_address is not None:
+        stack.enter_context(only_writer(given.output or given.checkpoint, local_path(given.checkpoint)))
+        spark, stop = stack.enter_context(spark_session(given))
+        if given.output is not None and given.table_format != "iceberg":
+            FileLog(spark, given.output).check_writable(given.table_format)
+        writer = transform(spark, spark.readStream.format("nsq").options(**source).load()).writeStream
+        if given.continuous:
+            writer = writer.trigger(processingTime=f"{round(given.trigger * 1000)} milliseconds")
+        else:
+            writer = writer.trigger(availableNow=True)
+        if show is None or given.output is not None:
+            begin = partial(start, writer, given.output, given.table_format, given.checkpoint, partitions)
+        else:
+            writer = writer.outputMode("update" if given.updates else "append").foreachBatch(stopping(show, stop))
+            begin = partial(writer.option("checkpointLocation", given.checkpoint).start)
+        if given.metrics_address is not None:
             from gnsq_pipeline.metrics import Metrics
 
-            metrics = Metrics(pipeline)
-            stack.enter_context(metrics.serve(options.metrics_address))
+            metrics = Metrics(summary.pipeline)
+            stack.enter_context(metrics.serve(given.metrics_address))
             observers.append(metrics.add)
-        summary.finished = run_query(lambda: start(writer), stop, *observers)
-    if stop.signal and not summary.finished:
-        summary.stopped_by = stop.signal.name
-        if stop.signal is signal.SIGTERM and not options.continuous:
-            raise Unfinished(f"stopped by SIGTERM before everything was read: {summary}")
-    if options.progress != "none":
-        click.echo(
-            f"{f'stopped by {summary.stopped_by}' if summary.stopped_by else 'all is read'}: {summary}", err=True
-        )
-    if stop.signal is signal.SIGINT:
-        raise KeyboardInterrupt
+        summary.finished = run_query(begin, stop, *observers)
+        if stop.signal and not summary.finished:
+            summary.stopped_by = stop.signal.name
+            if stop.signal is signal.SIGTERM and not given.continuous:
+                raise Unfinished(f"stopped by SIGTERM before everything was read: {summary}")
+        if given.progress != "none":
+            end = f"stopped by {summary.stopped_by}" if summary.stopped_by else "all is read"
+            click.echo(f"{end}: {summary}", err=True)
+        if stop.signal is signal.SIGINT:
+            raise KeyboardInterrupt
+
+
+def _require_topics(source: dict[str, str]) -> None:
+    """NotFound if no nsqd has one of the topics of a stream: its name is probably wrong."""
+    if missing := missing_topics(parse(source, "readStream")):
+        topics = f"topic {missing[0]!r}" if len(missing) == 1 else f"topics {', '.join(map(repr, missing))}"
+        raise NotFound(f"no nsqd has the {topics}; --allow-missing-topics runs nevertheless")
 
 
 def stopping(write: Write, stop: Stop) -> Write:
-    """`write`, made for `foreachBatch`, whose errors are short once `stop` is set.
+    """`write`, made for `foreachBatch`, whose errors are short after a signal.
 
     Stopping a query interrupts its batch, and Spark (4.3) matches the text of the error with a regular expression that
     overflows the stack of the query's thread if a Java stack trace is in it.
@@ -136,7 +275,7 @@ def stopping(write: Write, stop: Stop) -> Write:
         try:
             write(frame, batch)
         except Exception:
-            if stop:
+            if stop.signal:
                 raise InterruptedError("the run was stopped") from None
             raise
 
@@ -144,7 +283,7 @@ def stopping(write: Write, stop: Stop) -> Write:
 
 
 def run_job(spark: "SparkSession", job: Callable[[], T], stop: Stop) -> T:
-    """Run `job`, for its result. When `stop` is set its Spark jobs are cancelled and KeyboardInterrupt is raised.
+    """Run `job`, for its result. After a signal its Spark jobs are cancelled and KeyboardInterrupt is raised.
 
     The job has the main thread, as only this one's writes find data sources in Python.
     """
@@ -153,7 +292,7 @@ def run_job(spark: "SparkSession", job: Callable[[], T], stop: Stop) -> T:
     def watch() -> None:
         tracker, due = spark.sparkContext.statusTracker(), time.monotonic() + _TASKS_LINE
         while not over.wait(_STEP):
-            if stop:
+            if stop.signal:
                 spark.sparkContext.cancelAllJobs()
             elif sys.stderr.isatty() and time.monotonic() > due:
                 due = time.monotonic() + _TASKS_LINE
@@ -166,12 +305,11 @@ def run_job(spark: "SparkSession", job: Callable[[], T], stop: Stop) -> T:
     try:
         result = job()
     except Exception:
-        if stop:
-            raise KeyboardInterrupt from None
-        raise
+        if not stop.signal:
+            raise
     finally:
         over.set()
         watcher.join()
-    if stop:
+    if stop.signal:
         raise KeyboardInterrupt
     return result

@@ -1,47 +1,82 @@
-"""What is in spools, as rows for people: streams, the batches of one, their removal, and their messages published
-again. Needs no Spark."""
+"""`gnsq-pipeline spool`: the streams of spools, the batches of one, their removal, and their messages published again.
+
+Needs no Spark, and pyarrow only when a command runs.
+"""
 
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import click
 
 from gnsq_pipeline.errors import NotFound, PipelineError, UsageError
-from gnsq_pipeline.source import SPOOL
-from pyspark_nsq.columns import COLUMNS, unpack
+from gnsq_pipeline.options import (
+    DESTINATION,
+    DIRECTORY,
+    DRY_RUN,
+    DURATION,
+    JSON,
+    SPOOL,
+    TO_TOPIC,
+    Rows,
+    command,
+    nsq_options,
+    option,
+)
+from gnsq_pipeline.output import show_rows
 from pyspark_nsq.errors import NsqSourceError, SpoolError
-from pyspark_nsq.message_batches import Columns, message_batches
-from pyspark_nsq.options import Settings
+from pyspark_nsq.options import Settings, parse
 from pyspark_nsq.publishing import Publisher
-from pyspark_nsq.retention import StreamReport, inspect, remove_stream
-from pyspark_nsq.segment import Kind, read_segment
-from pyspark_nsq.spool import Spool
 
-Rows = list[dict[str, object]]
+if TYPE_CHECKING:
+    from pyspark_nsq.retention import StreamReport
 
-_NAMES = [name for name, _ in COLUMNS]
-_COLUMNS = Columns(_NAMES.index("value"), _NAMES.index("topic"), None)
+STREAM = click.Argument(["stream"])
 
 
-def reports(directory: str) -> Iterator[tuple[Path, StreamReport]]:
+@click.group(short_help="Inspect the spool of a stream, publish its messages again, or clean it up.")
+def spool() -> None:
+    """Inspect the spool of a stream, publish its messages again, or clean it up.
+
+    DIRECTORY is a spool, or the output of a pipeline that contains its spool. STREAM is the beginning of a stream's id.
+    """
+
+
+def reports(directory: str) -> Iterator[tuple[Path, "StreamReport"]]:
     """Every stream of a spool, or of the spools in an output, with its spool; PipelineError if one cannot be read."""
+    from pyspark_nsq.retention import inspect
+
     path = Path(directory)
     if not path.is_dir():
         raise NotFound(f"{directory}: no such directory")
     inside = path / SPOOL
-    for spool in sorted(found for found in inside.iterdir() if found.is_dir()) if inside.is_dir() else [path]:
+    for location in sorted(found for found in inside.iterdir() if found.is_dir()) if inside.is_dir() else [path]:
         try:
-            for report in inspect(str(spool)):
-                yield spool, report
+            for report in inspect(str(location)):
+                yield location, report
         except SpoolError as error:
             raise PipelineError(str(error)) from None
 
 
-def stream_rows(directory: str) -> Rows:
-    """A row for each stream."""
+def find(given: SimpleNamespace) -> tuple[Path, "StreamReport"]:
+    """The one stream whose id begins with STREAM; NotFound or UsageError otherwise."""
+    found = [(path, report) for path, report in reports(given.directory) if report.stream.startswith(given.stream)]
+    if not found:
+        raise NotFound(f"{given.directory}: no stream {given.stream}")
+    if len(found) > 1:
+        raise UsageError(f"{given.stream}: the begin of {', '.join(report.stream for _, report in found)}")
+    return found[0]
+
+
+@command(spool, "list", DIRECTORY, JSON)
+def list_streams(given: SimpleNamespace) -> Rows:
+    """List the streams: batches, segments, messages, suspects (ids whose FIN is in doubt), bytes."""
     return [
         {
-            "spool": str(spool),
+            "spool": str(path),
             "stream": report.stream,
             "kind": report.kind,
             "created": datetime.fromtimestamp(report.created, UTC),
@@ -57,68 +92,56 @@ def stream_rows(directory: str) -> Rows:
             "bytes": report.bytes,
             "damaged": sum(batch.damaged for batch in report.batches),
         }
-        for spool, report in reports(directory)
+        for path, report in reports(given.directory)
     ]
 
 
-def batch_rows(directory: str, stream: str) -> Rows:
-    """A row for each batch of the stream whose id begins with `stream`."""
+@command(spool, "show", DIRECTORY, STREAM, JSON)
+def show(given: SimpleNamespace) -> Rows:
+    """List the batches of one stream."""
     names = ("batch", "committed", "chains", "ended", "segments", "messages", "suspects", "bytes", "damaged")
     shown = {"chains": "tasks", "ended": "ended_tasks"}
-    _, report = find(directory, stream)
-    return [{shown.get(name, name): getattr(batch, name) for name in names} for batch in report.batches]
+    return [{shown.get(name, name): getattr(batch, name) for name in names} for batch in find(given)[1].batches]
 
 
-def find(directory: str, stream: str) -> tuple[Path, StreamReport]:
-    """The one stream whose id begins with `stream`; NotFound or UsageError otherwise."""
-    found = [(spool, report) for spool, report in reports(directory) if report.stream.startswith(stream)]
-    if not found:
-        raise NotFound(f"{directory}: no stream {stream}")
-    if len(found) > 1:
-        raise UsageError(f"{stream}: the begin of {', '.join(report.stream for _, report in found)}")
-    return found[0]
+@command(
+    spool, "replay", DIRECTORY, STREAM, *DESTINATION, TO_TOPIC,
+    option("--all", "committed", is_flag=True, help="Include committed messages that are still there."),
+    DRY_RUN, JSON,
+)  # fmt: skip
+def replay(given: SimpleNamespace) -> None:
+    """Publish the uncommitted messages of a stream whose checkpoint is lost.
+
+    The spool is not changed, so a second run publishes them again.
+    """
+    settings = None if given.dry_run else parse(nsq_options(given, "write"), "write")
+    rows = publish(*find(given), settings, given.to_topic, given.committed)
+    show_rows(rows, given.as_json)
+    if damaged := sum(int(str(row["damaged"])) for row in rows):
+        raise PipelineError(f"{damaged} segments are damaged: their messages are not published")
 
 
-def remove(directory: str, stream: str, with_uncommitted: bool) -> Rows:
-    """Remove a stream; PipelineError if it has uncommitted messages and `with_uncommitted` is false."""
-    spool, report = find(directory, stream)
-    messages = sum(batch.messages for batch in report.uncommitted)
-    if messages and report.kind != "read" and not with_uncommitted:
-        raise PipelineError(
-            f"stream {report.stream}: {messages:,} messages are not committed and would be lost; "
-            "run the query to its end first, or use --with-uncommitted"
-        )
-    return [_removed(spool, report.stream)]
-
-
-def prune(directory: str, age: float) -> Rows:
-    """Remove what batch reads that began more than `age` seconds ago left; a row for each."""
-    limit = time.time() - age
-    old = [(spool, report) for spool, report in reports(directory) if report.kind == "read" and report.created < limit]
-    return [_removed(spool, report.stream) for spool, report in old]
-
-
-def _removed(spool: Path, stream: str) -> dict[str, object]:
-    try:
-        return {"stream": stream, "removed_bytes": remove_stream(str(spool), stream)}
-    except (SpoolError, OSError) as error:
-        raise PipelineError(str(error)) from None
-
-
-def replay(directory: str, stream: str, settings: Settings | None, *, to_topic: str | None, committed: bool) -> Rows:
-    """Publish the messages of the stream whose id begins with `stream`, to the nsqds of `settings`; None: only count.
+def publish(
+    location: Path, report: "StreamReport", settings: Settings | None, to_topic: str | None, committed: bool
+) -> Rows:
+    """Publish the messages of a stream to the nsqds of `settings`; None: only count.
 
     Each goes to its own topic, or to `to_topic`. `committed`: also those of committed batches that are still there.
     Returns a row for each topic with `messages`, `bytes` and `damaged`, segments that cannot be read. PipelineError
-    if no nsqd takes a message, NotFound if there is no such stream.
+    if no nsqd takes a message.
     """
-    location, report = find(directory, stream)
-    spool = Spool(str(location), report.stream, strict=False)
+    from pyspark_nsq.columns import COLUMNS, unpack
+    from pyspark_nsq.message_batches import Columns, message_batches
+    from pyspark_nsq.segment import Kind, read_segment
+    from pyspark_nsq.spool import Spool
+
+    names = [name for name, _ in COLUMNS]
+    columns = Columns(names.index("value"), names.index("topic"), None)
     publisher = Publisher(settings) if settings is not None else None
     rows: dict[str, dict[str, int]] = {}
     try:
         for batch in report.batches if committed else report.uncommitted:
-            for topic, nsqd, chain in spool.chains(batch.batch):
+            for topic, nsqd, chain in Spool(str(location), report.stream, strict=False).chains(batch.batch):
                 chain.refresh()
                 row = rows.setdefault(to_topic or topic, {"messages": 0, "bytes": 0, "damaged": 0})
                 for entry in chain.entries:
@@ -130,7 +153,7 @@ def replay(directory: str, stream: str, settings: Settings | None, *, to_topic: 
                     except (SpoolError, OSError):
                         row["damaged"] += 1
                         continue
-                    for messages in message_batches(found, _COLUMNS, settings or Settings()):
+                    for messages in message_batches(found, columns, settings or Settings()):
                         if publisher is not None:
                             publisher.publish(messages.topic, messages.bodies)
                         row["messages"] += len(messages.bodies)
@@ -142,3 +165,41 @@ def replay(directory: str, stream: str, settings: Settings | None, *, to_topic: 
         if publisher is not None:
             publisher.close()
     return [{"stream": report.stream, "topic": topic, **row} for topic, row in sorted(rows.items())]
+
+
+@command(
+    spool, "prune", DIRECTORY,
+    option("--older-than", type=DURATION, default="1d", show_default=True, help="Minimum age of the reads."),
+    JSON,
+)  # fmt: skip
+def prune(given: SimpleNamespace) -> Rows:
+    """Remove the messages that batch reads left. Streams clean up their spools themselves."""
+    limit = time.time() - given.older_than
+    found = [one for one in reports(given.directory) if one[1].kind == "read" and one[1].created < limit]
+    return [_removed(path, report) for path, report in found]
+
+
+@command(
+    spool, "remove", DIRECTORY, STREAM,
+    option("--with-uncommitted", is_flag=True, help="Also remove a stream with uncommitted messages, and lose them."),
+    JSON,
+)  # fmt: skip
+def remove(given: SimpleNamespace) -> Rows:
+    """Remove a stream whose query will not run again."""
+    path, report = find(given)
+    messages = sum(batch.messages for batch in report.uncommitted)
+    if messages and report.kind != "read" and not given.with_uncommitted:
+        raise PipelineError(
+            f"stream {report.stream}: {messages:,} messages are not committed and would be lost; "
+            "run the query to its end first, or use --with-uncommitted"
+        )
+    return [_removed(path, report)]
+
+
+def _removed(path: Path, report: "StreamReport") -> dict[str, object]:
+    from pyspark_nsq.retention import remove_stream
+
+    try:
+        return {"stream": report.stream, "removed_bytes": remove_stream(str(path), report.stream)}
+    except (SpoolError, OSError) as error:
+        raise PipelineError(str(error)) from None

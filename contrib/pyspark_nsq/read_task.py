@@ -269,9 +269,12 @@ def finish(client: Client, ids: bytes) -> None:
 
 
 def release(client: Client, held: Iterable[Frames] = ()) -> None:
-    """Give back what nsqd would keep for us until it has timed out."""
+    """Give back what nsqd would keep for us until it has timed out, also what it sends while it reads our RDY 0."""
     try:
         client.ready(0)  # otherwise nsqd could send us the same messages again
+        held = list(held)
+        while late := client.receive_frames(_QUIET):
+            held += late
         client.requeue([id for frames in held for id in frames.ids()])
         client.finish_confirmed(())
     except NsqSourceError as error:
@@ -311,13 +314,13 @@ def _read_without_spool(partition: ReadPartition) -> Generator[pa.RecordBatch, N
     left = partition.quota
     with _subscribed(partition) as client:
         try:
-            while left > 0:
-                client.ready(min(settings.max_in_flight, left))
-                if not (received := client.receive_frames(settings.idle_timeout)):
-                    break
+            client.ready(min(settings.max_in_flight, left))
+            while left > 0 and (received := client.receive_frames(settings.idle_timeout)):
                 messages = Messages.of(received)
-                client.finish_joined(messages.ids)
                 left -= messages.batch.num_rows
+                # Before the FINs, so that nsqd sends no message that this task would have to give back.
+                client.ready(min(settings.max_in_flight, left))
+                client.finish_joined(messages.ids)
                 yield rows_of(messages, **partition.constants())
         except GeneratorExit:
             release(client)

@@ -45,13 +45,13 @@ def start_session(directory: Path, master: str = "local[2]", conf: Mapping[str, 
     """A session of this process that keeps its files below `directory`."""
     from pyspark.sql import SparkSession
 
-    from gnsq_pipeline.session import FORMAT_CONF
+    from gnsq_pipeline.running import DELTA_CONF
 
     os.environ.update(spark_environment())
     builder = SparkSession.builder.master(master).appName("gnsqd")
     own = {"spark.local.dir": str(directory / "local"), "spark.sql.warehouse.dir": str(directory / "warehouse")}
     if delta := os.environ.get("GNSQD_TEST_DELTA"):  # the package of Delta Lake for this version of Spark
-        own |= {"spark.jars.packages": delta, **FORMAT_CONF["delta"]}
+        own |= {"spark.jars.packages": delta, **DELTA_CONF}
     for name, value in {**conf, **own}.items():
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()

@@ -16,7 +16,7 @@ from prometheus_client import generate_latest
 from gnsq_pipeline.errors import PipelineError, Unfinished
 from gnsq_pipeline.metrics import Metrics
 from gnsq_pipeline.progress import Lines, Progress, Summary, read_progress, summarised
-from gnsq_pipeline.running import Stop, run_query, stoppable, stopping
+from gnsq_pipeline.running import Stop, run_query, stopping
 
 REPORTED: dict[str, Any] = {
     "batchId": 7,
@@ -171,7 +171,8 @@ def test_a_signal_stops_the_query_and_is_remembered(number: signal.Signals) -> N
         os.kill(os.getpid(), number)
         return query
 
-    with stoppable() as stop:
+    stop = Stop()
+    with stop.listening():
         run_query(start, stop)  # type: ignore[arg-type]
     assert query.stopped == 1
     assert stop.signal is number

@@ -1,25 +1,21 @@
 """What stands before a session: Java, PySpark, and errors as one line; and the values that options have."""
 
-import logging
 import os
+import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import pytest
-from py4j.java_gateway import GatewayClient
-from py4j.protocol import ERROR, Py4JNetworkError
 
-from gnsq_pipeline import session
 from gnsq_pipeline.cli import INSTALL
-from gnsq_pipeline.errors import ExitCode, PipelineError, UsageError
-from gnsq_pipeline.parameters import ADDRESS, DURATION, MOMENT, SETTING, StreamOptions
-from gnsq_pipeline.session import _filtered_stderr, is_not_of_py4j, reason, require_java
-from gnsq_pipeline.source import placed, read_options
+from gnsq_pipeline.errors import PipelineError, UsageError, reason
+from gnsq_pipeline.options import ADDRESS, DURATION, MOMENT, SETTING, nsq_options, places
+from gnsq_pipeline.running import Stop, _filtered_stderr, require_java
 
 
 def java(directory: Path, says: str) -> None:
@@ -151,11 +147,10 @@ def test_other_values_are_written_as_options_of_the_source_are() -> None:
             kind.convert(text, None, None)
 
 
-def options(**values: Any) -> StreamOptions:
-    given: dict[str, Any] = dict.fromkeys(("spool", "checkpoint", "max_messages", "metrics_address", "summary"))
-    given |= {"topics": ("a", "b"), "channel": "c", "nodes": {"nsq.nsqd.tcp.addresses": "h:1"}, "progress": "none"}
-    given |= {"continuous": False, "trigger": 1.0, "allow_missing_topics": False}
-    return StreamOptions(**(given | values))
+def options(**values: Any) -> SimpleNamespace:
+    given: dict[str, Any] = {"topics": ("a", "b"), "channel": "c", "lookupd": (), "nsqd": ("h:1",), "extra": ()}
+    given |= dict.fromkeys(("spool", "checkpoint", "max_messages"))
+    return SimpleNamespace(**(given | values))
 
 
 @pytest.mark.parametrize(
@@ -172,12 +167,11 @@ def options(**values: Any) -> StreamOptions:
 def test_spool_and_checkpoint_are_in_the_output_unless_given(
     output: str, table_format: str, given: dict[str, str], spool: str, checkpoint: str
 ) -> None:
-    found = placed(options(**given), output, table_format)
-    assert (found.spool, found.checkpoint) == (spool, checkpoint)
+    assert places(options(output=output, table_format=table_format, **given)) == (spool, checkpoint)
 
 
 def test_what_the_source_would_refuse_is_reported_in_the_command_lines_words() -> None:
-    assert read_options(options(spool="/s", max_messages=5)) == {
+    assert nsq_options(options(spool="/s", max_messages=5), "readStream") == {
         "nsq.nsqd.tcp.addresses": "h:1",
         "subscribe": "a,b",
         "channel": "c",
@@ -185,13 +179,13 @@ def test_what_the_source_would_refuse_is_reported_in_the_command_lines_words() -
         "maxMessagesPerTrigger": "5",
     }
     refused: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"nodes": {}}, "--lookupd-http-address or --nsqd-tcp-address is required"),
+        ({"nsqd": ()}, "--lookupd-http-address or --nsqd-tcp-address is required"),
         ({"topics": ()}, "--topic is required"),
         ({"channel": None}, "--channel is required"),
     )
     for missing, error in refused:
         with pytest.raises(UsageError) as reported:
-            read_options(options(spool="/s", **missing))
+            nsq_options(options(spool="/s", **missing), "readStream")
         assert str(reported.value) == error
 
 
@@ -208,7 +202,7 @@ def run(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
 
 def test_without_java_a_run_ends_with_one_line(tmp_path: Path) -> None:
     ended = run("replay", str(tmp_path), "--dry-run", JAVA_HOME=str(tmp_path))
-    assert ended.returncode == ExitCode.FAILED
+    assert ended.returncode == 1
     assert ended.stderr == f"Error: Spark needs Java 17: JAVA_HOME is {tmp_path}, and there is none there\n"
 
 
@@ -217,36 +211,14 @@ def test_without_pyspark_a_run_ends_with_one_line(tmp_path: Path) -> None:
     path = os.pathsep.join(filter(None, [str(tmp_path), *sys.path]))
     for words in (["replay", str(tmp_path), "--dry-run"], ["backlog", str(tmp_path)]):
         ended = run(*words, PYTHONPATH=path)
-        assert ended.returncode == ExitCode.FAILED
+        assert ended.returncode == 1
         assert ended.stderr == f"Error: pyspark is not installed: {INSTALL}\n"
     assert run("archive", "--help", PYTHONPATH=path).returncode == 0
 
 
-def test_a_call_that_ended_with_the_jvm_is_not_logged_by_py4j(caplog: pytest.LogCaptureFixture) -> None:
-    class Closed:
-        def send_command(self, command: str) -> str:
-            raise Py4JNetworkError("closed")
-
-        def close(self, reset: bool = False) -> None:
-            pass
-
-    client = GatewayClient()
-    client.deque.append(Closed())
-    root = logging.getLogger()
-    root.addFilter(is_not_of_py4j)
-    try:
-        assert client.send_command("c", retry=False) == ERROR
-        logging.error("of somebody else")
-    finally:
-        root.removeFilter(is_not_of_py4j)
-    assert [record.message for record in caplog.records] == ["of somebody else"]
-
-
-def test_what_a_jvm_prints_after_a_signal_is_not_passed_on(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session, "ended", ended := threading.Event())
-    with _filtered_stderr():
+def test_what_a_jvm_prints_after_a_signal_is_not_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+    stop = Stop()
+    with _filtered_stderr(stop):
         jvm = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=2, text=True)
     assert jvm.stdin is not None
     with jvm, jvm.stdin:
@@ -256,6 +228,6 @@ def test_what_a_jvm_prints_after_a_signal_is_not_passed_on(
         while "seen" not in found and time.monotonic() < deadline:
             found += capfd.readouterr().err
             time.sleep(0.01)
-        ended.set()
+        stop.hear(signal.SIGTERM)
         jvm.stdin.write("after it\n")
     assert found + capfd.readouterr().err == "to be seen\n"

@@ -3,12 +3,14 @@
 import uuid
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from daemons import Daemon, free_port
 from gnsq_pipeline.errors import NotFound, PipelineError, UsageError
-from gnsq_pipeline.spool import batch_rows, prune, remove, replay, stream_rows
+from gnsq_pipeline.spool import find, list_streams, prune, publish, remove, show
 from pyspark_nsq.client import Message
 from pyspark_nsq.columns import Messages, pack
 from pyspark_nsq.options import Settings
@@ -16,6 +18,10 @@ from pyspark_nsq.segment import Kind, pack_entry
 from pyspark_nsq.spool import Spool
 from spark.topics import take
 from spark.unit.fake_nsqd import frames_of
+
+
+def given(directory: Path, stream: str = "ab", **options: Any) -> SimpleNamespace:
+    return SimpleNamespace(directory=str(directory), stream=stream, **options)
 
 
 def stream(spool: Path, name: str, kind: str = "readStream") -> None:
@@ -26,34 +32,34 @@ def test_streams_are_found_in_a_spool_and_in_an_output_that_has_one(tmp_path: Pa
     one, two = uuid.uuid4().hex, uuid.uuid4().hex
     stream(tmp_path / "_spool" / "a", one)
     stream(tmp_path / "_spool" / "b", two)
-    rows = stream_rows(str(tmp_path))
+    rows = list_streams(given(tmp_path))
     assert [(row["stream"], row["topics"], row["channel"], row["batches"], row["messages"]) for row in rows] == [
         (one, "orders", "c", 0, 0),
         (two, "orders", "c", 0, 0),
     ]
-    assert [row["stream"] for row in stream_rows(str(tmp_path / "_spool" / "b"))] == [two]
-    assert batch_rows(str(tmp_path), one[:8]) == []
+    assert [row["stream"] for row in list_streams(given(tmp_path / "_spool" / "b"))] == [two]
+    assert show(given(tmp_path, one[:8])) == []
 
 
 def test_a_stream_is_named_by_the_begin_of_its_id_if_that_is_of_one_only(tmp_path: Path) -> None:
     stream(tmp_path, "ab1")
     stream(tmp_path, "ab2")
-    assert remove(str(tmp_path), "ab2", False)[0]["stream"] == "ab2"
+    assert remove(given(tmp_path, "ab2", with_uncommitted=False))[0]["stream"] == "ab2"
     stream(tmp_path, "ab3")
     with pytest.raises(UsageError, match="the begin of ab1, ab3"):
-        remove(str(tmp_path), "ab", False)
+        remove(given(tmp_path, "ab", with_uncommitted=False))
     with pytest.raises(NotFound, match="no stream x"):
-        batch_rows(str(tmp_path), "x")
+        show(given(tmp_path, "x"))
     with pytest.raises(NotFound, match="no such directory"):
-        stream_rows(str(tmp_path / "missing"))
+        list_streams(given(tmp_path / "missing"))
 
 
 def test_only_what_batch_reads_left_is_pruned(tmp_path: Path) -> None:
     stream(tmp_path, "live")
     stream(tmp_path, "read", "read")
-    assert prune(str(tmp_path), 3600) == []
-    assert [row["stream"] for row in prune(str(tmp_path), -60)] == ["read"]
-    assert [row["stream"] for row in stream_rows(str(tmp_path))] == ["live"]
+    assert prune(given(tmp_path, older_than=3600)) == []
+    assert [row["stream"] for row in prune(given(tmp_path, older_than=-60))] == ["read"]
+    assert [row["stream"] for row in list_streams(given(tmp_path))] == ["live"]
 
 
 @pytest.fixture
@@ -75,18 +81,18 @@ def half_committed(tmp_path: Path) -> Path:
 
 def test_messages_that_are_not_committed_keep_a_stream_from_being_removed(half_committed: Path) -> None:
     with pytest.raises(PipelineError, match="4 messages are not committed and would be lost"):
-        remove(str(half_committed), "ab", False)
-    assert remove(str(half_committed), "ab", True)[0]["stream"] == "ab"
+        remove(given(half_committed, "ab", with_uncommitted=False))
+    assert remove(given(half_committed, "ab", with_uncommitted=True))[0]["stream"] == "ab"
 
 
 def test_replay_publishes_what_is_not_committed(half_committed: Path, gnsqd: Daemon) -> None:
     assert isinstance(gnsqd.tcp_address, tuple)
     settings = Settings(nsqd_tcp_addresses=(gnsqd.tcp_address,))
     expected = {"stream": "ab", "topic": "orders", "messages": 4, "bytes": 28, "damaged": 0}
-    counted = replay(str(half_committed), "ab", None, to_topic=None, committed=False)
-    assert replay(str(half_committed), "ab", settings, to_topic=None, committed=False) == counted == [expected]
+    counted = publish(*find(given(half_committed)), None, None, False)
+    assert publish(*find(given(half_committed)), settings, None, False) == counted == [expected]
     assert sorted(take(gnsqd, "orders", 4)) == [b"body %d" % number for number in range(20, 24)]
-    (row,) = replay(str(half_committed), "ab", replace(settings, topic="again"), to_topic="again", committed=True)
+    (row,) = publish(*find(given(half_committed)), replace(settings, topic="again"), "again", True)
     assert (row["topic"], row["messages"]) == ("again", 8)
     assert len(take(gnsqd, "again", 8)) == 8
 
@@ -96,11 +102,11 @@ def test_replay_passes_over_damage_and_counts_it(half_committed: Path) -> None:
     data = bytearray(segment.read_bytes())
     data[-1] ^= 1
     segment.write_bytes(data)
-    (row,) = replay(str(half_committed), "ab", None, to_topic=None, committed=False)
+    (row,) = publish(*find(given(half_committed)), None, None, False)
     assert (row["messages"], row["damaged"]) == (2, 1)
 
 
 def test_replay_stops_when_no_nsqd_takes_messages(half_committed: Path) -> None:
     settings = Settings(nsqd_tcp_addresses=(("127.0.0.1", free_port()),), retry_timeout=0.0)
     with pytest.raises(PipelineError, match="stopped after 0 messages: no nsqd takes 2 messages for topic orders"):
-        replay(str(half_committed), "ab", settings, to_topic=None, committed=False)
+        publish(*find(given(half_committed)), settings, None, False)

@@ -1,0 +1,209 @@
+"""How commands are declared, the options that they share, and what these are for `format("nsq")`.
+
+Addresses, durations and sizes are written as in the options of `format("nsq")` (`pyspark_nsq.option_values`).
+"""
+
+import math
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import click
+
+from gnsq_pipeline.archive import CHECKPOINT, FORMATS
+from gnsq_pipeline.errors import NotFound, UsageError
+from gnsq_pipeline.output import show_rows
+from pyspark_nsq import option_values
+from pyspark_nsq.errors import OptionError
+from pyspark_nsq.options import parse
+
+SPOOL = "_spool"
+Rows = list[dict[str, object]]
+Command = TypeVar("Command", bound=Callable[[SimpleNamespace], Rows | int | None])
+
+
+class Text(click.ParamType[Any]):
+    """A value that `read` makes of a text, or refuses with a ValueError."""
+
+    def __init__(self, name: str, read: Callable[[str], object]) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._read(value)
+        except (ValueError, OverflowError) as error:
+            self.fail(f"{value!r}: {error}.", param, ctx)
+
+
+def _moment(text: str) -> int:
+    """Nanoseconds since 1970 of an ISO 8601 time (UTC unless it has an offset), or of seconds since 1970."""
+    if text.replace(".", "", 1).isdigit():
+        whole, _, fraction = text.partition(".")
+        return int(whole or "x") * 1_000_000_000 + int((fraction + "0" * 9)[:9])
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("not a time; expected 2026-11-21T13:00 or seconds since 1970") from None
+    moment = moment.replace(tzinfo=moment.tzinfo or UTC)
+    return math.floor(moment.timestamp()) * 1_000_000_000 + moment.microsecond * 1000
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise ValueError("not key=value")
+    return key, value
+
+
+DURATION = Text("duration", option_values.DURATION.read)
+TIMEOUT = Text("duration", option_values.TIMEOUT.read)
+ADDRESS = Text("address", lambda text: option_values.HTTP_ADDRESSES.read(text)[0])  # type: ignore[index]
+NAME = Text("name", option_values.TOPIC.read)
+SETTING = Text("key=value", _setting)
+MOMENT = Text("time", _moment)
+
+
+def option(*names: str, **attributes: Any) -> click.Option:
+    return click.Option(names, **attributes)
+
+
+def command(
+    group: click.Group, name: str, *params: click.Parameter, short_help: str | None = None
+) -> Callable[[Command], Command]:
+    """A command with the function's docstring as help. It gets the values of `params` as the attributes of one object,
+    and returns rows to print, or an exit code."""
+
+    def add(function: Command) -> Command:
+        def run(**values: Any) -> int | None:
+            result = function(SimpleNamespace(**values))
+            if isinstance(result, list):
+                show_rows(result, values["as_json"])
+                return None
+            return result
+
+        group.add_command(
+            click.Command(name, params=list(params), callback=run, help=function.__doc__, short_help=short_help)
+        )
+        return function
+
+    return add
+
+
+DIRECTORY = click.Argument(["directory"], metavar="DIRECTORY")
+JSON = option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+FORMAT = option(
+    "--format", "table_format", type=click.Choice(FORMATS), default="parquet", show_default=True,
+    help="Format of the table. Delta Lake and Iceberg need their packages: --conf spark.jars.packages=...",
+)  # fmt: skip
+TO_TOPIC = option("--to-topic", type=NAME, metavar="TOPIC", help="Publish all to this topic, not each to its own.")
+DRY_RUN = option("--dry-run", is_flag=True, help="Only count what would be published.")
+PERIOD = (
+    option("--since", type=MOMENT, metavar="TIME", help="Only archived messages at or after this time (UTC)."),
+    option("--until", type=MOMENT, metavar="TIME", help="Only archived messages before this time."),
+)
+_NODES = (
+    option("--lookupd-http-address", "lookupd", multiple=True, metavar="HOST:PORT",
+           help="An nsqlookupd; may be repeated."),
+    option("--nsqd-tcp-address", "nsqd", multiple=True, metavar="HOST:PORT", help="An nsqd; may be repeated."),
+)  # fmt: skip
+_EXTRA = option(
+    "-o", "--option", "extra", type=SETTING, multiple=True,
+    help='Any other option of format("nsq"), such as nsq.tls.ca=FILE; may be repeated.',
+)  # fmt: skip
+DESTINATION = (*_NODES, _EXTRA)
+STREAM = (
+    option("--topic", "topics", type=NAME, multiple=True, help="A topic to read; may be repeated."),
+    option("--channel", type=NAME, metavar="CHANNEL", help="The channel to read; each pipeline needs its own."),
+    *_NODES,
+    option("--nsqd-http-address", "nsqd_http", multiple=True, metavar="HOST:PORT",
+           help="HTTP address of the same nsqd, if not its TCP port + 1."),
+    _EXTRA,
+    option("--spool", metavar="DIRECTORY", help="Directory for messages until they are committed."),
+    option("--checkpoint", metavar="DIRECTORY", help="Directory in which Spark stores its progress."),
+    option("--max-messages", type=click.IntRange(min=1), metavar="N", help="Maximum size of a batch."),
+    option("--continuous", is_flag=True, help="Continue until stopped, not only until everything is read."),
+    option("--trigger", type=DURATION, default="10s", show_default=True, help="Time between continuous batches."),
+    option("--allow-missing-topics", is_flag=True, help="Run even if no nsqd has a topic yet."),
+    option("--progress", type=click.Choice(["lines", "none"]), default="lines", show_default=True,
+           help="How to show progress on stderr: a line for each batch, or nothing."),
+    option("--metrics-address", type=ADDRESS, metavar="HOST:PORT", help="Address for Prometheus metrics."),
+    option("--summary", metavar="FILE", help="File for the result of the run as JSON; - is stdout."),
+)  # fmt: skip
+SPARK = (
+    option("--master", metavar="URL", help="Where Spark runs; default: here, or as given to spark-submit."),
+    option("--conf", type=SETTING, multiple=True, help="A setting of Spark; may be repeated."),
+    option("--verbose", is_flag=True, help="Enable Spark's log, and show where an error comes from."),
+)
+
+# Of options of `format("nsq")`: the parameter of the command that sets it, and its name on the command line.
+_NSQ = {
+    "nsq.lookupd.http.addresses": ("lookupd", "--lookupd-http-address"),
+    "nsq.nsqd.tcp.addresses": ("nsqd", "--nsqd-tcp-address"),
+    "nsq.nsqd.http.addresses": ("nsqd_http", "--nsqd-http-address"),
+    "subscribe": ("topics", "--topic"),
+    "channel": ("channel", "--channel"),
+    "spoolLocation": ("spool", "--spool"),
+    "maxMessagesPerTrigger": ("max_messages", "--max-messages"),
+    "topic": ("to_topic", "--to-topic"),
+}
+
+
+def nsq_options(given: SimpleNamespace, use: str) -> dict[str, str]:
+    """The options of `format("nsq")` for "readStream" or "write"; UsageError if it would refuse them."""
+    options: dict[str, str] = dict(given.extra)
+    for name, (parameter, _) in _NSQ.items():
+        if value := vars(given).get(parameter):
+            options[name] = ",".join(value) if isinstance(value, tuple) else str(value)
+    try:
+        parse(options, use)
+    except OptionError as error:
+        text = str(error)
+        for name, (_, flag) in _NSQ.items():
+            text = re.sub(f"(options? )?{re.escape(repr(name))}", flag, text)
+        raise UsageError(text) from None
+    return options
+
+
+def local_path(location: str) -> Path | None:
+    """The path of this machine that `location` names, None if it is on another file system."""
+    if not location:
+        raise UsageError("an empty path names no directory")
+    location = re.sub("^file:(?://)?(?=/)", "", location)
+    return None if "://" in location else Path(location)
+
+
+def require_directory(location: str) -> None:
+    """NotFound if a directory of this machine is missing."""
+    if (path := local_path(location)) is not None and not path.exists():
+        raise NotFound(f"{location}: no such directory")
+
+
+def places(given: SimpleNamespace) -> tuple[str, str]:
+    """The spool and the checkpoint of a stream: as given, else in hidden directories of its output.
+
+    The checkpoint of Parquet is always there (see `archive`). UsageError if they have no place: a spool needs a file
+    system of this machine, and an Iceberg table is not a directory.
+    """
+    output, table_format, spool, checkpoint = given.output, given.table_format, given.spool, given.checkpoint
+    if table_format == "iceberg" and "/" in output:
+        raise UsageError(f"{output}: --format iceberg needs the name of a table, catalog.database.table")
+    path = None if table_format == "iceberg" else local_path(output)
+    if spool is None and path is None:
+        raise UsageError(f"--spool is required with {output}: a directory that is mounted on every machine")
+    if table_format == "parquet" and checkpoint is not None:
+        raise UsageError("--checkpoint is for other formats: the checkpoint of a Parquet table is in its directory")
+    if table_format == "iceberg" and checkpoint is None:
+        raise UsageError("--checkpoint is required with --format iceberg")
+    root = (str(path.absolute()) if path else output).rstrip("/")
+    name = (given.channel or "").replace("#", "-")
+    if spool is None:
+        spool = f"{root}/{SPOOL}/{name}"
+    if checkpoint is None:
+        checkpoint = f"{root}/{CHECKPOINT}" + (f"/{name}" if table_format == "delta" else "")
+    return spool, checkpoint
