@@ -21,7 +21,7 @@ cdef class ClientV2:
     cdef public bytes auth_secret, last_topic_word
     cdef public Channel channel, delivers_from
     cdef public dict pub_counts, uncommitted
-    cdef object _heartbeat_timer
+    cdef object _flush_timer, _heartbeat_timer
     cdef double _flush_interval, _next_flush
     cdef public Doorbell doorbell
     cdef list _replies, _output

@@ -52,13 +52,13 @@ class ClientV2:
     """Owns one connection's state. Durations are ns; 0 switches a heartbeat or a buffer timeout off."""
 
     __slots__ = (
-        "_flush_interval", "_heartbeat_timer", "_next_flush", "_output", "_output_size", "_replies", "auth_secret",
-        "auth_state", "channel", "client_id", "connect_time", "connection", "decoder", "deflate", "delivers_from",
-        "delivery_msg_timeout", "delivery_sample_rate", "doorbell", "exiting", "finish_count", "heartbeat_due",
-        "heartbeat_interval", "hostname", "id", "identified", "in_flight_count", "last_topic_name", "last_topic_word",
-        "locality", "message_count", "msg_timeout", "output_buffer_size", "output_buffer_timeout", "pub_counts", "rank",
-        "ready_count", "remote_address", "remote_ip", "requeue_count", "sample_rate", "snappy", "state", "tls",
-        "topology_region", "topology_zone", "uncommitted", "user_agent",
+        "_flush_interval", "_flush_timer", "_heartbeat_timer", "_next_flush", "_output", "_output_size", "_replies",
+        "auth_secret", "auth_state", "channel", "client_id", "connect_time", "connection", "decoder", "deflate",
+        "delivers_from", "delivery_msg_timeout", "delivery_sample_rate", "doorbell", "exiting", "finish_count",
+        "heartbeat_due", "heartbeat_interval", "hostname", "id", "identified", "in_flight_count", "last_topic_name",
+        "last_topic_word", "locality", "message_count", "msg_timeout", "output_buffer_size", "output_buffer_timeout",
+        "pub_counts", "rank", "ready_count", "remote_address", "remote_ip", "requeue_count", "sample_rate", "snappy",
+        "state", "tls", "topology_region", "topology_zone", "uncommitted", "user_agent",
     )  # fmt: skip
 
     def __init__(self, id: int, sock: socket.socket, remote_address: str, options: Options) -> None:
@@ -108,6 +108,7 @@ class ClientV2:
         self._heartbeat_timer: Any = None
         self._flush_interval = 0.0
         self._next_flush = 0.0
+        self._flush_timer: Any = None  # runs while something is buffered
 
         self.doorbell = Doorbell()
         self._replies: list[bytes] = []
@@ -265,13 +266,25 @@ class ClientV2:
         late = monotonic() - self._next_flush
         if self._flush_interval > 0:
             if late < 0:
-                self.doorbell.wait(-late)
+                if self._flush_timer is None:
+                    self._flush_timer = get_hub().loop.timer(-late)
+                    self._flush_timer.start(self._on_flush_timer)
+                self.doorbell.wait()
                 return
             self._next_flush += (late // self._flush_interval + 1) * self._flush_interval
         if self.delivers_from is not None:
             # A client that does not read may hold this up, and must not be woken for what others could take.
             self.delivers_from.stop_waiting(self)
         self.flush()
+
+    def _on_flush_timer(self) -> None:
+        self._stop_flush_timer()
+        self.doorbell.ring()
+
+    def _stop_flush_timer(self) -> None:
+        if self._flush_timer is not None:
+            self._flush_timer.close()
+            self._flush_timer = None
 
     # The end
 
@@ -282,6 +295,7 @@ class ClientV2:
         self.doorbell.ring()
 
     def stop_tickers(self) -> None:
+        self._stop_flush_timer()
         if self._heartbeat_timer is not None:
             self._heartbeat_timer.close()
             self._heartbeat_timer = None
