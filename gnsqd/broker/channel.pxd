@@ -37,4 +37,5 @@ cdef class Channel:
     cpdef finish(self, long long client_id, bytes id)
     @cython.locals(message=Message)
     cdef _note_finished(self, list messages)
+    cpdef wait(self, client)
     cpdef _wake(self, Py_ssize_t count)

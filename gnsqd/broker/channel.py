@@ -240,6 +240,10 @@ class Channel:
         limit = min(window, (depth + waiting) // (waiting + 1), MAX_TAKE)
         return self.queue.take(limit, MAX_TAKE_BYTES)
 
+    def wait(self, client: Consumer) -> None:
+        """`client`, which was given all that is there, could take more."""
+        self._waiting.join(client)
+
     def stop_waiting(self, client: Consumer) -> None:
         """`client` takes nothing for now; if it was woken for something, the next in line is woken instead."""
         self._waiting.leave(client)

@@ -154,6 +154,11 @@ class Connection:
     def send(self, data: bytes) -> None:
         """Wrap and send all of `data`; TimeoutError if the client takes nothing for as long as the write timeout, or
         after that time less than SLOWEST_READER; OSError, StreamError."""
+        if not self._upgraded and not self._sending.locked():
+            sent = self._try_send(data)  # at once, as nearly always
+            if sent == len(data):
+                return
+            data = data[sent:]
         with self._sending:
             if not self._upgraded:
                 self._send(data)

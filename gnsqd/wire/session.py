@@ -158,8 +158,12 @@ class ProtocolV2:
             client.send_messages(messages)
             if channel.queue.ordered:
                 client.flush()  # the next one comes only after this one
-            if client.window() > 0 and channel.available():
-                give_way()
+            if client.window() > 0:
+                if channel.available():
+                    give_way()
+                else:
+                    channel.wait(client)
+                    client.wait_or_flush()
         elif channel.available():
             # The disk can't be read just now; or it gave messages that are not due yet, then the bell has rung again.
             give_way()
