@@ -408,6 +408,24 @@ def test_frames_may_come_in_any_pieces(pair: tuple[Client, socket.socket], seed:
     assert got + client.receive(0.0) == wanted
 
 
+def test_what_came_while_the_process_was_stopped_is_received(
+    pair: tuple[Client, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was stopped behind its first look at the socket, for longer than it would have waited."""
+    client, peer = pair
+    look = client._read
+
+    def look_and_be_stopped() -> bool:
+        monkeypatch.setattr(client, "_read", look)
+        came = look()
+        peer.sendall(pushed(MESSAGES[0]))
+        time.sleep(0.02)
+        return came
+
+    monkeypatch.setattr(client, "_read", look_and_be_stopped)
+    assert client.receive(0.01) == [MESSAGES[0]]
+
+
 @pytest.mark.parametrize("call", ["receive", "poll", "publish"])
 def test_heartbeats_are_answered_by_whatever_is_called(pair: tuple[Client, socket.socket], call: str) -> None:
     client, peer = pair
