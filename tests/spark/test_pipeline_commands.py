@@ -69,7 +69,7 @@ def sources(*daemons: Daemon) -> list[str]:
     words = []
     for daemon in daemons:
         words += [*destination(daemon), "--nsqd-http-address", "{}:{}".format(*daemon.http_address)]
-    return words
+    return [*words, "-o", "idleTimeoutMs=20000"]  # as in spark.topics
 
 
 def destination(daemon: Daemon) -> list[str]:

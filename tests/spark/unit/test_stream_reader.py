@@ -310,7 +310,9 @@ def of_daemon(nsqd: Daemon, settings: Settings) -> Settings:
     tcp, http = nsqd.tcp_address, nsqd.http_address
     assert isinstance(tcp, tuple)
     assert isinstance(http, tuple)
-    return replace(settings, nsqd_tcp_addresses=(tcp,), nsqd_http_addresses=(http,), idle_timeout=1.0, max_in_flight=40)
+    return replace(
+        settings, nsqd_tcp_addresses=(tcp,), nsqd_http_addresses=(http,), idle_timeout=20.0, max_in_flight=40
+    )
 
 
 def where(settings: Settings) -> Nsqd:

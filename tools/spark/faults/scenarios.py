@@ -58,7 +58,8 @@ class Stage:
             stack.enter_context(Daemon(own_command(), directory / f"nsqd-{number}", *flags)) for number in range(2)
         ]
         if not row.lookupd:
-            options |= daemon_options(*self.daemons)
+            # What a task that died holds may be in a quota.
+            options |= daemon_options(*self.daemons) | {"idleTimeoutMs": "1000"}
         spool = directory / "spool"
         options |= {"spoolLocation": str(spool)} if row.spool else {"spool": "off"}
         prefix: Callable[[Sequence[str]], list[str]] = list
