@@ -10,7 +10,7 @@ from typing import NoReturn
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from daemons import Daemon, eventually, free_port
+from daemons import Daemon, eventually, fixed_ports
 from pyspark_nsq import backlog, read_task
 from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Depth, Nsqd, depth
@@ -378,7 +378,7 @@ def test_a_restart_of_the_daemon_between_plan_and_task_loses_nothing(
     nsqd_factory: Callable[..., Daemon], settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read_task, "_RECONNECT", 0.0)
-    flags = [f"--{protocol}-address=127.0.0.1:{free_port()}" for protocol in ("tcp", "http")]
+    flags = fixed_ports()
     daemon = nsqd_factory(*flags, data_path=tmp_path / "data")
     settings = of_daemon(daemon, settings)
     publish(settings, TOPIC, 100)
