@@ -32,6 +32,12 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(topics=(TOPIC,), channel=CHANNEL, spool_location=str(tmp_path), idle_timeout=0.0)
 
 
+@pytest.fixture(autouse=True)
+def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test here cuts the power, and a message times out while a slow disk is written to."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
 @pytest.fixture
 def nsqds(monkeypatch: pytest.MonkeyPatch) -> list[FakeNsqd]:
     fakes = [FakeNsqd(4150), FakeNsqd(4250)]
