@@ -24,7 +24,7 @@ from spark.topics import bodies, publish
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 SETTINGS = {
     "spark.driver.memory": "1g",
