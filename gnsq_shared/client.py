@@ -181,14 +181,12 @@ class Client:
 
     def receive_frames(self, timeout: float) -> list[Frames]:
         """As `receive`, without an object for each message."""
-        deadline = time.monotonic() + timeout
+        left, deadline = timeout, time.monotonic() + timeout
         if not self._frames:
             self._read()
-        while not self._frames:
+        while not self._frames and left > 0:  # the last read is after the deadline, even if this process was stopped
             left = deadline - time.monotonic()
-            if left <= 0:
-                break
-            self._poll.poll(left * 1000)
+            self._poll.poll(max(0.0, left) * 1000)
             if not self._read() and time.monotonic() - self._heard > self._read_timeout:
                 self._lost(f"was silent for {self._read_timeout:g} s")
         frames, self._frames = self._frames, []

@@ -8,6 +8,7 @@ Nothing here imports gnsqd.
 import contextlib
 import http.client
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -31,6 +32,7 @@ DEADLINE = 30.0  # seconds; generous, for noisy machines: no test measures time 
 PEERS = Path(__file__).parent / "peers" / "bin"
 
 PORTS = range(20000, 32768)  # below the ports that Linux, macOS and the BSDs choose themselves
+_next_ports = itertools.cycle(secrets.SystemRandom().sample(PORTS, len(PORTS)))
 
 Address = tuple[str, int] | str  # (host, port), or the path of a unix socket
 
@@ -59,13 +61,18 @@ def is_readable(file: socket.socket | int, seconds: float) -> bool:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nothing uses, for tests that must know it beforehand. The system chooses none of PORTS
-    itself, so no connection or daemon of another test gets it meanwhile."""
+    """A port of 127.0.0.1 that nothing uses, for tests that must know it beforehand; another one each time. The system
+    chooses none of PORTS itself, so no connection or daemon of another test gets it meanwhile."""
     while True:
-        port = secrets.choice(PORTS)
+        port = next(_next_ports)
         with socket.socket() as sock, contextlib.suppress(OSError):
             sock.bind(("127.0.0.1", port))
             return port
+
+
+def fixed_ports() -> list[str]:
+    """Flags for a daemon that is down for a while: no other test's daemon gets its ports meanwhile."""
+    return [f"--{name}-address=127.0.0.1:{free_port()}" for name in ("tcp", "http")]
 
 
 def own_command() -> list[str]:
@@ -252,18 +259,14 @@ class Daemon:
             self.send_signal(signal.SIGKILL)
             self.wait()
 
-    def restart(self, *flags: str, same_ports: bool = False) -> "Daemon":
+    def restart(self, *flags: str) -> "Daemon":
         """Stop (cleanly, if it still runs) and start again on the same data path.
 
-        New `flags` replace the old ones, no flags keep them. `same_ports` is for clients that have to reconnect.
+        New `flags` replace the old ones, no flags keep them; `fixed_ports` are for clients that have to reconnect.
         """
         if self.running:
             self.terminate()
         self.flags = flags or self.flags
-        if same_ports:
-            for name, address in (("tcp", self.tcp_address), ("http", self.http_address)):
-                if isinstance(address, tuple) and address[1]:
-                    self.flags = (*self.flags, f"--{name}-address={address[0]}:{address[1]}")
         return self.start()
 
     def close(self) -> None:

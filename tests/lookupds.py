@@ -36,14 +36,14 @@ def own_lookupd_command() -> list[str]:
 
 class Lookupd:
     """One nsqlookupd by its command, not started yet; `with` starts and ends it. After `kill` or `terminate`, `start`
-    begins again on the same ports, knowing nothing; `tcp_port` fixes one beforehand, 0 doesn't."""
+    begins again on the same `ports`, of TCP and HTTP, knowing nothing; 0 is any that is free at the first start."""
 
-    def __init__(self, command: Sequence[str], directory: Path, *flags: str, tcp_port: int = 0) -> None:
+    def __init__(self, command: Sequence[str], directory: Path, *flags: str, ports: tuple[int, int] = (0, 0)) -> None:
         self._command = list(command)
         self._directory = directory
         self._flags = flags
         self._log = directory / "nsqlookupd.log"
-        self._ports = {"tcp": str(tcp_port), "http": "0"}
+        self._ports = dict(zip(("tcp", "http"), map(str, ports), strict=True))
         self.process: subprocess.Popen[bytes] | preloaded.Process | None = None
 
     def start(self) -> "Lookupd":

@@ -16,7 +16,7 @@ from certificates import issue
 from cli.gnsqadmin import COMMAND, Terminal, environment, gnsqadmin, plain
 from cli.nodes import Cluster, address, at, create, post, publish, wait_for_depth
 from conftest import DaemonFactory
-from daemons import DEADLINE, Daemon, eventually, free_port
+from daemons import DEADLINE, Daemon, eventually, fixed_ports, free_port
 from nsq_client import Client
 from nsqadmin_cli.archive import read_archive
 from nsqadmin_cli.errors import AdminError
@@ -270,12 +270,13 @@ def test_a_destination_that_refuses_leaves_the_messages_where_they_are(nsqd_fact
     assert counts(source, "t", "c") == (1, 0, 0)
 
 
-def test_a_node_that_was_restarted_is_joined_again(gnsqd: Daemon, tmp_path: Path) -> None:
+def test_a_node_that_was_restarted_is_joined_again(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    gnsqd = gnsqd_factory(*fixed_ports())
     create(gnsqd, "t", "c")
     file = tmp_path / "saved"
     with start("save", "t", str(file), "--channel=c", "--follow", *at(gnsqd)) as process:
         eventually(lambda: has_client(gnsqd, "t"), "it consumes")
-        gnsqd.restart(same_ports=True)
+        gnsqd.restart()
         publish(gnsqd, "t", 5)
         eventually(lambda: file.exists() and len(file.read_bytes().splitlines()) == 5, "saved after all")
         code, err = interrupt(process, signal.SIGTERM)

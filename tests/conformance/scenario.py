@@ -145,7 +145,7 @@ def run(driver: Sequence[str], daemon: Daemon, count: int, directory: Path) -> S
 def restart(daemon: Daemon) -> tuple[float, float]:
     """The times when it began to go down and when it served again."""
     down = time.time()
-    daemon.restart(same_ports=True)
+    daemon.restart()
     return down, time.time()
 
 

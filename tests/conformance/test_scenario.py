@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conformance import scenario
-from daemons import Daemon
+from daemons import Daemon, fixed_ports
 
 HERE = Path(__file__).parent
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(scenario.DEADLINE + 60)]
 @pytest.fixture
 def nsqd(nsqd_factory: Callable[..., Daemon]) -> Daemon:
     """A running daemon of the kind under test, with the scenario's message timeout."""
-    return nsqd_factory(f"--msg-timeout={scenario.MSG_TIMEOUT:g}s")
+    return nsqd_factory(f"--msg-timeout={scenario.MSG_TIMEOUT:g}s", *fixed_ports())
 
 
 def test_pynsq_loses_nothing_of_20000_messages_over_a_restart(nsqd: Daemon, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from daemons import free_port
 from handover import DaemonFactory
 from lookupds import REAL_COMMAND, Lookupd, own_lookupd_command
 
@@ -20,13 +21,13 @@ def start_first(nsqd_factory: DaemonFactory, peer_binary: Callable[[str], Path])
 @pytest.fixture(params=["gnsqlookupd", "nsqlookupd"])
 def make_lookupd(
     request: pytest.FixtureRequest, peer_binary: Callable[[str], Path], tmp_path: Path
-) -> Iterator[Callable[..., Lookupd]]:
+) -> Iterator[Callable[[], Lookupd]]:
     """An nsqlookupd, ours and in another test the real one, that has not been started yet; any number of times."""
     made: list[Lookupd] = []
 
-    def make(tcp_port: int = 0) -> Lookupd:
+    def make() -> Lookupd:
         directory = tmp_path / f"nsqlookupd-{len(made)}"
-        made.append(Lookupd(command, directory, tcp_port=tcp_port))
+        made.append(Lookupd(command, directory, ports=(free_port(), free_port())))
         return made[-1]
 
     peer_binary("nsqlookupd")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from daemons import DEADLINE, Daemon, eventually, free_port, own_command
+from daemons import DEADLINE, Daemon, eventually, fixed_ports, own_command
 from handover import REAL
 from interop.cluster import Program, is_registered, port, post
 from lookupds import Lookupd
@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 PING_INTERVAL = 15.0  # seconds, of the real nsqd
 
 DaemonFactory = Callable[..., Daemon]
-MakeLookupd = Callable[..., Lookupd]
+MakeLookupd = Callable[[], Lookupd]
 
 
 class Cluster(NamedTuple):
@@ -36,7 +36,7 @@ def cluster(gnsqd_factory: DaemonFactory, start_lookupd: Callable[[], Lookupd]) 
     """Two nsqlookupds and three gnsqd."""
     lookupds = [start_lookupd() for _ in range(2)]
     flags = [lookupd.flag for lookupd in lookupds]
-    nodes = [gnsqd_factory("--broadcast-address=127.0.0.1", *flags) for _ in range(3)]
+    nodes = [gnsqd_factory("--broadcast-address=127.0.0.1", *flags, *fixed_ports()) for _ in range(3)]
     for lookupd in lookupds:
         eventually(lambda lookupd=lookupd: len(lookupd.producers()) == 3)  # type: ignore[misc]
     return Cluster(lookupds, nodes)
@@ -130,7 +130,7 @@ def test_everybody_who_looks_a_topic_up_gets_all_of_it(
             last.terminate()
             are_found(cluster, TOPIC, *cluster.nodes[:-1])
             last.command = command
-            last.restart(same_ports=True)
+            last.restart()
             are_found(cluster, TOPIC, *cluster.nodes)
         for index, node in enumerate(cluster.nodes):
             published.update(publish(to_nsq, node, f"{number}-{index}"))
@@ -146,9 +146,9 @@ def test_whoever_dies_is_found_again_within_an_interval_of_heartbeats(
 ) -> None:
     """Nothing happens in the daemons meanwhile that they would report. Either one nsqlookupd or the other is the
     first to be there, and so is either daemon that dies."""
-    late, killed = make_lookupd(free_port()), make_lookupd().start()
+    late, killed = make_lookupd(), make_lookupd().start()
     flags = ["--broadcast-address=127.0.0.1", late.flag, killed.flag]
-    nodes = [gnsqd_factory(*flags) for _ in range(3)]
+    nodes = [gnsqd_factory(*flags, *fixed_ports()) for _ in range(3)]
     with Daemon(REAL, tmp_path / "nsqd", *flags) as real:
         for node in (*nodes, real):
             post(node, "/topic/create?topic=t")
@@ -158,12 +158,12 @@ def test_whoever_dies_is_found_again_within_an_interval_of_heartbeats(
         steady, before, after = nodes
         killed.kill()
         before.kill()
-        before.restart(same_ports=True)
+        before.restart()
         after.kill()
         for lookupd in (late, killed):
             lookupd.start()
         started = time.monotonic()
-        after.restart(same_ports=True)
+        after.restart()
         wanted = {port(node) for node in nodes}
         for lookupd in (late, killed):
             eventually(lambda lookupd=lookupd: lookupd.found("t") >= wanted, "found")  # type: ignore[misc]
@@ -235,5 +235,5 @@ def test_tombstoned_node_is_found_again_once_it_registers_again(cluster: Cluster
     for lookupd in cluster.lookupds:
         tombstones = {producer["tcp_port"]: producer["tombstones"] for producer in lookupd.producers()}
         assert tombstones == {port(node): [node is gone] for node in cluster.nodes}
-    gone.restart(same_ports=True)
+    gone.restart()
     are_found(cluster, "t", *cluster.nodes)

@@ -34,6 +34,12 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
     return _Unimportable.from_parent(parent, path=module_path) if MISSING else None
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """The first test of a module may start a JVM, which takes long on a busy machine."""
+    if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
+        item.add_marker(pytest.mark.timeout(300))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("spark"):
         try:

@@ -12,7 +12,7 @@ from spark.topics import bodies, daemon_options, publish
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 ROLLED = Path(__file__).parents[1] / "golden" / "rolled" / "data"  # 27 messages
 

@@ -12,7 +12,7 @@ from spark.topics import daemon_options, name, publish
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 Options = dict[str, str]
 

@@ -69,7 +69,7 @@ def sources(*daemons: Daemon) -> list[str]:
     words = []
     for daemon in daemons:
         words += [*destination(daemon), "--nsqd-http-address", "{}:{}".format(*daemon.http_address)]
-    return words
+    return [*words, "-o", "idleTimeoutMs=20000"]  # as in spark.topics
 
 
 def destination(daemon: Daemon) -> list[str]:
@@ -139,7 +139,12 @@ def test_a_continuous_archive_reports_to_prometheus_and_stops_on_a_signal(
                 scraped.append(scrape(port))
             except OSError:
                 return False
-            return scraped[-1].get("gnsq_pipeline_rows_total", 0) >= 60
+            # The metrics of a batch change one after the other.
+            rows, lag, batches, durations = (
+                scraped[-1].get(f"gnsq_pipeline_{name}", 0)
+                for name in ("rows_total", "lag_messages", "batches_total", "batch_duration_seconds_count")
+            )
+            return rows >= 60 and lag == 0 and durations == batches
 
         try:
             eventually(lambda: bool(scraped) or all_read() or bool(scraped), timeout=60)

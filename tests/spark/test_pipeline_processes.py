@@ -24,7 +24,7 @@ from spark.topics import bodies, publish
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 SETTINGS = {
     "spark.driver.memory": "1g",
@@ -74,6 +74,7 @@ def test_an_archive_has_each_message_once_after_runs_that_signals_stopped(
     publish(gnsqd, "orders", published := bodies(15_000))
     nodes = ["--nsqd-tcp-address", "{}:{}".format(*gnsqd.tcp_address)]
     nodes += ["--nsqd-http-address", "{}:{}".format(*gnsqd.http_address)]
+    nodes += ["-o", "idleTimeoutMs=20000"]  # as in spark.topics
     output, summary, errors = tmp_path / "output", tmp_path / "summary.json", tmp_path / "stderr"
     words: list[str | Path] = ["archive", "--topic", "orders", "--channel", "a", *nodes, "--summary", summary, output]
     batches: list[str | Path] = ["--max-messages", "500"]

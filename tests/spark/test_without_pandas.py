@@ -12,7 +12,7 @@ from daemons import Daemon
 from spark.sessions import CONF, spark_environment
 from spark.topics import bodies, daemon_options, publish, sink_options
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 
 # Every Python that starts with this finds neither, installed or not.

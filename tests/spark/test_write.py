@@ -9,7 +9,7 @@ import pytest
 
 from certificates import write_identities
 from conftest import DaemonFactory
-from daemons import Daemon, eventually, free_port
+from daemons import Daemon, eventually, fixed_ports, free_port
 from spark.topics import name, take
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def test_what_has_a_delay_is_deferred(spark: "SparkSession", nsqd: Daemon) -> No
 def test_tasks_share_the_nsqds_and_pass_over_one_that_is_dead(
     spark: "SparkSession", nsqd_factory: DaemonFactory
 ) -> None:
-    daemons = [nsqd_factory() for _ in range(3)]
+    daemons = [nsqd_factory(*fixed_ports()) for _ in range(3)]
     frame = spark.range(6000).repartition(6).selectExpr("cast(id as string) AS value")
     write(frame, *daemons, topic="first")
     assert [counts(daemon).get("first", 0) > 0 for daemon in daemons] == [True] * 3

@@ -10,7 +10,7 @@ from typing import NoReturn
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from daemons import Daemon, eventually, free_port
+from daemons import Daemon, eventually, fixed_ports
 from pyspark_nsq import backlog, read_task
 from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Depth, Nsqd, depth
@@ -30,6 +30,12 @@ ALL = ReadAllAvailable()
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return Settings(topics=(TOPIC,), channel=CHANNEL, spool_location=str(tmp_path), idle_timeout=0.0)
+
+
+@pytest.fixture(autouse=True)
+def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test here cuts the power, and a message times out while a slow disk is written to."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
 @pytest.fixture
@@ -310,7 +316,9 @@ def of_daemon(nsqd: Daemon, settings: Settings) -> Settings:
     tcp, http = nsqd.tcp_address, nsqd.http_address
     assert isinstance(tcp, tuple)
     assert isinstance(http, tuple)
-    return replace(settings, nsqd_tcp_addresses=(tcp,), nsqd_http_addresses=(http,), idle_timeout=1.0, max_in_flight=40)
+    return replace(
+        settings, nsqd_tcp_addresses=(tcp,), nsqd_http_addresses=(http,), idle_timeout=20.0, max_in_flight=40
+    )
 
 
 def where(settings: Settings) -> Nsqd:
@@ -376,7 +384,7 @@ def test_a_restart_of_the_daemon_between_plan_and_task_loses_nothing(
     nsqd_factory: Callable[..., Daemon], settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read_task, "_RECONNECT", 0.0)
-    flags = [f"--{protocol}-address=127.0.0.1:{free_port()}" for protocol in ("tcp", "http")]
+    flags = fixed_ports()
     daemon = nsqd_factory(*flags, data_path=tmp_path / "data")
     settings = of_daemon(daemon, settings)
     publish(settings, TOPIC, 100)

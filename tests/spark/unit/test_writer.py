@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 import nsq_client
-from daemons import Daemon, eventually
+from daemons import Daemon, eventually, fixed_ports
 from pyspark_nsq import publishing
 from pyspark_nsq.client import Client
 from pyspark_nsq.discovery import Nsqd
@@ -445,7 +445,7 @@ def test_an_nsqd_holds_back_what_has_a_delay(nsqd: Daemon) -> None:
 
 def test_rows_go_to_another_nsqd_when_theirs_dies(nsqd_factory: DaemonFactory) -> None:
     """No message is lost that had not been sent to the dead one."""
-    daemons = [nsqd_factory(), nsqd_factory()]
+    daemons = [nsqd_factory(*fixed_ports()) for _ in range(2)]
     first, second = sorted(daemons, key=lambda nsqd: "{}:{}".format(*nsqd.tcp_address))  # the first is asked first
     taken: list[bytes] = []
 
@@ -461,11 +461,13 @@ def test_rows_go_to_another_nsqd_when_theirs_dies(nsqd_factory: DaemonFactory) -
     assert sorted(taken + consumed(second, "clicks"), key=int) == numbers(3000)
 
 
-def test_rows_wait_for_an_nsqd_that_restarts(nsqd: Daemon) -> None:
+def test_rows_wait_for_an_nsqd_that_restarts(nsqd_factory: DaemonFactory) -> None:
+    nsqd = nsqd_factory(*fixed_ports())
+
     def rows() -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(rows_of(3000)):
             if number == 1:
-                nsqd.restart(same_ports=True)
+                nsqd.restart()
             yield batch
 
     NsqWriter(to(nsqd, batch_size=100), VALUE).write(rows())

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from daemons import PEERS, Daemon, free_port, own_command
+from daemons import PEERS, Daemon, fixed_ports, free_port, own_command
 from faults.small_disk import SmallDisk
 from peer_program import PeerProgram
 from spark.cluster import Cluster
@@ -55,10 +55,12 @@ class Stage:
             flags = ["--broadcast-address=127.0.0.1", f"--lookupd-tcp-address=127.0.0.1:{self._lookupd_ports[0]}"]
             options["nsq.lookupd.http.addresses"] = f"127.0.0.1:{self._lookupd_ports[1]}"
         self.daemons = [
-            stack.enter_context(Daemon(own_command(), directory / f"nsqd-{number}", *flags)) for number in range(2)
+            stack.enter_context(Daemon(own_command(), directory / f"nsqd-{number}", *flags, *fixed_ports()))
+            for number in range(2)
         ]
         if not row.lookupd:
-            options |= daemon_options(*self.daemons)
+            # What a task that died holds may be in a quota.
+            options |= daemon_options(*self.daemons) | {"idleTimeoutMs": "1000"}
         spool = directory / "spool"
         options |= {"spoolLocation": str(spool)} if row.spool else {"spool": "off"}
         prefix: Callable[[Sequence[str]], list[str]] = list
@@ -112,7 +114,7 @@ def restart_nsqd(stage: Stage) -> None:
     """One of them, by a clean exit; the publisher waits meanwhile."""
     with stage.publisher.paused:
         stage.publisher.disconnect()
-        stage.random.choice(stage.daemons).restart(same_ports=True)
+        stage.random.choice(stage.daemons).restart()
 
 
 def lookupd_gone(stage: Stage) -> None:
