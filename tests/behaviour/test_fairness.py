@@ -57,6 +57,13 @@ def saturated(nsqd: Daemon, topic: str) -> Iterator[None]:
         publisher.wait()
 
 
+def connect(nsqd: Daemon, **fields: int) -> Client:
+    """A client that no heartbeat reaches for a minute."""
+    client = Client(nsqd.tcp_address)
+    assert client.identify(heartbeat_interval=60_000, **fields).data == b"OK"
+    return client
+
+
 def work_during(nsqd: Daemon, exchange: Callable[[], None]) -> float:
     """Seconds of CPU that the daemon takes from the question to the answer; then a pause."""
     began = total_cpu_seconds(nsqd)
@@ -77,13 +84,12 @@ def test_pub_of_one_client_stays_fast_while_another_pipelines_without_waiting(
     nsqd: Daemon, topic: str, suffix: str
 ) -> None:
     # Without a channel an ordinary topic writes what exceeds its memory to disk, an ephemeral one drops it.
-    with saturated(nsqd, topic + suffix), Client(nsqd.tcp_address) as client:
+    with saturated(nsqd, topic + suffix), connect(nsqd) as client:
         assert_served(nsqd, lambda: client.publish(f"{topic}-quiet", b"x" * 200), LIMIT)
 
 
 def test_consumer_is_served_while_a_publisher_pipelines_without_waiting(nsqd: Daemon, topic: str) -> None:
-    with saturated(nsqd, f"{topic}#ephemeral"), Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as other:
-        other.identify(output_buffer_size=-1)
+    with saturated(nsqd, f"{topic}#ephemeral"), connect(nsqd) as client, connect(nsqd, output_buffer_size=-1) as other:
         other.subscribe(topic, "c", rdy=10)
 
         def publish_and_consume() -> None:
@@ -111,7 +117,7 @@ def test_publishing_a_million_messages_at_once_holds_up_nobody(gnsqd: Daemon, to
     answers: list[int] = []
     publisher = threading.Thread(target=lambda: answers.append(gnsqd.http("POST", path, body)[0]))
     longest = 0.0
-    with Client(gnsqd.tcp_address) as client:
+    with connect(gnsqd) as client:
         publisher.start()
         while not answers:
             longest = max(longest, work_during(gnsqd, lambda: client.publish(f"{topic}-other", b"x")))
