@@ -28,6 +28,12 @@ IDENTITY: dict[str, object] = {
 }
 
 
+def handles_signals(http_address: str) -> bool:
+    """Whether a real daemon does by now: it serves a moment before."""
+    with urllib.request.urlopen(f"http://{http_address}/debug/pprof/goroutine?debug=2") as answer:
+        return b"os/signal.loop" in answer.read()
+
+
 def own_lookupd_command() -> list[str]:
     """How to start gnsqlookupd: with the interpreter that starts gnsqd, or the program beside that."""
     *interpreter, program = own_command()
@@ -59,6 +65,8 @@ class Lookupd:
             line = re.compile(rf"\b{kind.upper()}: listening on 127\.0\.0\.1:(\d+)$", re.MULTILINE)
             found = eventually(lambda line=line: self._running() and line.search(self.log()))  # type: ignore[misc]
             self._ports[kind] = found[1]
+        if self._command == REAL_COMMAND:
+            eventually(lambda: handles_signals(self.http_address))
         return self
 
     def _running(self) -> bool:

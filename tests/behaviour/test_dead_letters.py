@@ -91,9 +91,9 @@ def test_what_times_out_too_often_goes_there_whether_its_consumer_is_there_or_no
     nsqd = gnsqd_factory("--max-attempts=2", "--msg-timeout=100ms")
     create(nsqd, "t", "c")
     assert ask(nsqd, "POST /pub?topic=t", BODY)[0] == 200
-    for attempt in (1, 2):
-        with Client(nsqd.tcp_address) as client:
-            client.subscribe("t", "c", rdy=1)
+    with Client(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", rdy=1)
+        for attempt in (1, 2):
             assert client.message().attempts == attempt
     wait_for_letters(nsqd, 1)
     header, body = take(nsqd, "t.c.dead")

@@ -58,8 +58,9 @@ def test_requeued_message_keeps_its_delay_and_its_attempts(gnsqd: Daemon) -> Non
         consumer.publish("t", b"x")
         message = consumer.message()
         requeued = time.monotonic()
-        consumer.command(b"REQ %b 1000" % message.id)
-        eventually(lambda: deferred_count(gnsqd) == 1)
+        consumer.send(b"RDY 0\nREQ %b 1000\n" % message.id)
+        stats = eventually(lambda: not (found := gnsqd.channel_stats("t", "c"))["in_flight_count"] and found)
+        assert stats["deferred_count"] + stats["depth"] == 1
     gnsqd.restart()
     with Client(gnsqd.tcp_address) as consumer:
         consumer.subscribe("t", "c", rdy=1)

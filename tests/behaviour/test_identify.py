@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from daemons import Daemon, eventually
+from daemons import Daemon, eventually, is_readable
 from nsq_client import ERROR, HEARTBEAT, MESSAGE, RESPONSE, Client, Frame, mpub_body, sized, split_frames
 
 DEFAULT_ANSWER = (
@@ -200,18 +200,6 @@ def test_sub_with_heartbeats_disabled_is_refused(client: Client) -> None:
 # Heartbeats, with the shortest interval there is; the cases wait side by side.
 
 
-def frames_until_closed(client: Client) -> list[tuple[float, Frame]]:
-    """Each frame with the seconds since now at which it came; the last one is an empty error: the end."""
-    began = time.monotonic()
-    seen = []
-    try:
-        while True:
-            frame = client.frame()
-            seen.append((time.monotonic() - began, frame))
-    except ConnectionError:
-        return [*seen, (time.monotonic() - began, Frame(ERROR, b""))]
-
-
 def test_heartbeats_come_each_interval_and_silence_of_two_closes_the_connection(nsqd: Daemon, topic: str) -> None:
     def connect() -> Client:
         client = Client(nsqd.tcp_address)
@@ -219,12 +207,13 @@ def test_heartbeats_come_each_interval_and_silence_of_two_closes_the_connection(
         return client
 
     def silent() -> None:
+        began = time.monotonic()
         with connect() as client:
-            seen = frames_until_closed(client)
+            assert client.response() == HEARTBEAT
+            assert time.monotonic() - began > 0.8
             # Both are due at 2.0 s: the second heartbeat may win or lose against the close.
-            assert [frame for _, frame in seen[:-1]] in ([Frame(RESPONSE, HEARTBEAT)], [Frame(RESPONSE, HEARTBEAT)] * 2)
-            assert seen[0][0] > 0.8
-            assert 1.8 < seen[-1][0] < 4
+            assert split_frames(client.recv_until_closed()) in ([], [Frame(RESPONSE, HEARTBEAT)])
+            assert time.monotonic() - began > 1.8
             address = "{}:{}".format(*client.sock.getsockname())
             text = f"ERROR: client({address}) - failed to read command - read tcp "
             eventually(lambda: text in nsqd.log())
@@ -236,18 +225,19 @@ def test_heartbeats_come_each_interval_and_silence_of_two_closes_the_connection(
                 client.command(command)
                 client.response()
             for _ in range(4):
+                while not is_readable(client.sock, 0.25):  # oftener than heartbeats, as a busy machine delays answers
+                    client.command(line)
                 assert client.response() == HEARTBEAT
-                client.command(line)
             client.publish(topic, b"still here")
 
     def stuck_in_a_body() -> None:
         with connect() as client:
             client.send(b"PUB t\n\x00\x00\x00\x64")
             for _ in range(3):
-                assert client.nothing_arrives(0.3)
+                time.sleep(0.2)  # heartbeats may come meanwhile
                 client.send(b"x")
-            frames = [frame for _, frame in frames_until_closed(client)]
-            assert frames[-2] == Frame(ERROR, b"E_BAD_MESSAGE PUB failed to read message body")
+            frames = [frame for frame in split_frames(client.recv_until_closed()) if frame.data != HEARTBEAT]
+            assert frames == [Frame(ERROR, b"E_BAD_MESSAGE PUB failed to read message body")]
 
     def without_heartbeats() -> None:
         with Client(nsqd.tcp_address) as client:
@@ -269,7 +259,7 @@ def test_heartbeats_cannot_be_switched_on_by_a_later_identify(client: Client) ->
     """Later ones change the deadlines only: no heartbeat comes, and silence still closes the connection."""
     client.identify(heartbeat_interval=-1)
     client.identify(heartbeat_interval=1000)
-    assert [frame for _, frame in frames_until_closed(client)][:-1] == []
+    assert client.recv_until_closed() == b""
 
 
 # Output buffering
@@ -404,7 +394,7 @@ def test_sampling_client_goes_on_after_a_message_it_was_not_given(nsqd: Daemon, 
     with Client(nsqd.tcp_address) as client:
         client.identify(sample_rate=50)
         client.subscribe(topic, "c", rdy=100)
-        for _ in range(20):
+        for _ in range(40):
             publisher.publish(topic, b"x")
             eventually(lambda: nsqd.channel_stats(topic, "c")["depth"] == 0, timeout=10)
         assert {client.frame(timeout=10).type for _ in range(2)} == {MESSAGE}

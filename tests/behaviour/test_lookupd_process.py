@@ -8,13 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
 
 from daemons import DEADLINE, eventually, free_port, run_to_end
 from http_api import read_all
-from lookupds import REAL_COMMAND, Lookupd, LookupdPair, Nsqd, normal, own_lookupd_command
+from lookupds import REAL_COMMAND, Lookupd, LookupdPair, Nsqd, handles_signals, normal, own_lookupd_command
 
 pytestmark = pytest.mark.peer
 
@@ -159,17 +158,12 @@ def test_addresses_of_the_config_file_are_listened_on(tmp_path: Path, peer_binar
         with subprocess.Popen([*command, f"--config={config}"], stderr=subprocess.PIPE, text=True) as process:
             for port in (tcp, http):
                 eventually(lambda port=port: _listens(port))  # type: ignore[misc]
-            if name == "real":  # it serves a moment before it handles signals
-                eventually(lambda http=http: _has_signal_loop(http))  # type: ignore[misc]
+            if name == "real":
+                eventually(lambda http=http: handles_signals(f"127.0.0.1:{http}"))  # type: ignore[misc]
             process.terminate()
             _, log = process.communicate(timeout=DEADLINE)
         assert process.returncode == 0
         assert set(re.findall(r" ([A-Z]+): ", log)) <= {"ERROR"}, log
-
-
-def _has_signal_loop(port: int) -> bool:
-    with urlopen(f"http://127.0.0.1:{port}/debug/pprof/goroutine?debug=2") as answer:
-        return b"os/signal.loop" in answer.read()
 
 
 def _listens(port: int) -> bool:

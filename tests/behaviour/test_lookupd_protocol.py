@@ -244,7 +244,7 @@ def test_registrations_beyond_the_limit_are_refused_and_nothing_is_lost(tmp_path
 
 def test_client_without_magic_is_disconnected(tmp_path: Path) -> None:
     with (
-        Lookupd(own_lookupd_command(), tmp_path / "ours", "--magic-timeout=100ms") as lookupd,
+        Lookupd(own_lookupd_command(), tmp_path / "ours", "--magic-timeout=1s") as lookupd,
         Nsqd(lookupd) as nsqd,
     ):
         host, _, port = lookupd.tcp_address.partition(":")

@@ -109,9 +109,8 @@ def test_finished_messages_and_rdy_counts_add_up(gnsqd: Daemon) -> None:
         other.subscribe("t", "c")
         publisher.publish("t", *[b"x"] * 4)
         taken = [one.message() for _ in range(4)]
-        one.send(b"".join(b"FIN %b\n" % message.id for message in taken[:3]))
-        one.command(b"REQ %b 0" % taken[3].id)
-        one.command(b"RDY 0")
+        fins = b"".join(b"FIN %b\n" % message.id for message in taken[:3])
+        one.send(b"RDY 0\n" + fins + b"REQ %b 0\n" % taken[3].id)
         other.command(b"RDY 3")
         other.command(b"FIN " + other.message().id)
         eventually(lambda: scrape(gnsqd)["gnsqd_channel_finished_messages_total", OF_CHANNEL] == 4)

@@ -56,15 +56,22 @@ def finish(client: Client, count: int) -> list[int]:
 def test_rate_limits_all_consumers_together_and_they_share_it(nsqd: Daemon) -> None:
     assert rules(nsqd, "&rate=50") == {"rate": 50, "burst": 1, "ordered": False}
     publish(nsqd, 31)
+    assert ask(nsqd, "POST /channel/pause?topic=t&channel=c")[0] == 200
     with ExitStack() as stack:
-        begun = time.monotonic()
         clients = [stack.enter_context(Client(nsqd.tcp_address)) for _ in range(3)]
         for client in clients:
             client.identify(output_buffer_timeout=-1)
             client.subscribe("t", "c", 20)
+
+        def of_clients(key: str) -> list[int]:
+            return [client[key] for client in nsqd.channel_stats("t", "c")["clients"]]
+
+        eventually(lambda: of_clients("ready_count") == [20] * 3)
+        begun = time.monotonic()
+        assert ask(nsqd, "POST /channel/unpause?topic=t&channel=c")[0] == 200
         eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 0)
         assert time.monotonic() - begun >= 30 / 50
-        counts = [client["message_count"] for client in nsqd.channel_stats("t", "c")["clients"]]
+        counts = of_clients("message_count")
         assert sum(counts) == 31
         assert min(counts) >= 7
 

@@ -153,12 +153,13 @@ def test_event_that_finds_the_connection_ended_registers_everything_again(daemon
 def test_peer_that_was_too_slow_is_left_alone_until_the_next_event(
     daemon: MakeDaemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 0.1)
     server, ours = lookupd(lambda line: [] if line == "REGISTER t" else obliging(line)), daemon()
     connected(ours, server)
+    monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 0.1)
     ours.registry.get_topic("t")
     until(lambda: "REGISTER t - i/o timeout" in ours.log())
     until(lambda: server.closed)
+    monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", DEADLINE)
     server.respond = obliging
     assert len(server.lines) == 1
     ours.registry.get_topic("u")
@@ -337,11 +338,11 @@ def test_no_peer_known_yet_is_an_error_in_the_log(daemon: MakeDaemon, lookupd: L
 def test_peers_that_do_not_answer_are_asked_only_if_there_are_no_others(
     daemon: MakeDaemon, lookupd: Lookupd, http: HTTP, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 0.1)
     webs = [http(http_response(b'{"channels":["c"]}')) for _ in range(2)]
     servers = [with_http(lookupd, web.port) for web in webs]
     ours = daemon()
     connected(ours, *servers)
+    monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 0.5)
     servers[0].respond = lambda line: []
     ours.registry.get_topic("t")
     until(lambda: f"LOOKUPD({servers[0].address}): REGISTER t - i/o timeout" in ours.log())

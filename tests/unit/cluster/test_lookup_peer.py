@@ -162,8 +162,12 @@ def test_whole_answer_must_come_in_time(
 def test_failed_registration_is_no_connection(
     lookupd: Lookupd, peer: MakePeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 0.1)
-    client = peer(lookupd(lambda line: [] if line == "REGISTER u" else obliging(line)).address)
+    def respond(line: str) -> Iterable[bytes]:
+        if line == "REGISTER t":  # no answer after this one
+            monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 0.1)
+        return [] if line == "REGISTER u" else obliging(line)
+
+    client = peer(lookupd(respond).address)
     client.topics = [("t", []), ("u", [])]
     assert failure(client) == ("REGISTER u", "i/o timeout")
 

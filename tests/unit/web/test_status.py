@@ -9,12 +9,14 @@ from gnsqd.observe.stats import Row, Snapshot
 from gnsqd.web.status import stats_page
 
 START = 1_795_227_806  # 2026-11-21T02:23:26Z
+NOW = START + 1000.5
 
 
 @pytest.fixture(autouse=True)
-def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "UTC")
+        patch.setattr(time, "time", lambda: NOW)
         time.tzset()
         yield
     time.tzset()
