@@ -2,6 +2,7 @@
 
 import re
 import socket
+from contextlib import suppress
 from typing import Any
 
 from daemons import DEADLINE, Daemon, open_socket
@@ -49,15 +50,18 @@ def split_responses(data: bytes) -> list[tuple[int, str]]:
 
 
 def exchange(nsqd: Daemon, data: bytes) -> list[tuple[int, str]]:
-    """The answers to `data`, after which this side of the connection ends."""
+    """The answers to `data`, after which this side of the connection ends, unless the daemon has ended it before."""
     with open_socket(nsqd.http_address, DEADLINE) as sock:
-        sock.sendall(data)
-        sock.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionError):
+            sock.sendall(data)
+            sock.shutdown(socket.SHUT_WR)
         return split_responses(read_all(sock))
 
 
 def read_all(sock: socket.socket) -> bytes:
+    """Up to the end; a reset is one too."""
     data = b""
-    while more := sock.recv(65536):
-        data += more
+    with suppress(ConnectionError):
+        while more := sock.recv(65536):
+            data += more
     return data

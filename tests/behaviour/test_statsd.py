@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from time import monotonic
 from typing import NamedTuple
 from urllib.parse import quote
@@ -134,7 +135,7 @@ def busy(nsqd: Daemon) -> Iterator[None]:
         messages = [consumer.message() for _ in range(7)]
         consumer.command(b"FIN " + messages[0].id)
         consumer.command(b"REQ " + messages[1].id + b" 3600000")
-        slow.identify(msg_timeout=1000)
+        slow.identify(msg_timeout=3000)
         slow.subscribe("late", "c", rdy=1)
         publish(nsqd, "late", b"12345")
         slow.message()
@@ -275,15 +276,6 @@ def test_ephemeral_topics_and_channels_can_be_left_out(nsqd_factory: DaemonFacto
     assert things == {"topic.kept", "topic.kept.channel.d", "mem"}
 
 
-def is_spread(push: Push) -> bool:
-    times = [packet.arrived for packet in push]
-    ideal = 20 / 21  # seconds
-    return (
-        ideal / 2 < times[-1] - times[0] < ideal * 2
-        and max(later - earlier for earlier, later in pairwise(times)) < ideal / 2
-    )
-
-
 def test_packets_are_spread_over_the_interval_but_its_last_second(
     nsqd_factory: DaemonFactory, receiver: Receiver
 ) -> None:
@@ -291,9 +283,8 @@ def test_packets_are_spread_over_the_interval_but_its_last_second(
     create(nsqd, "t", "c")
     while len(push := receiver.push(MEMORY_END)) != 21:
         pass
-    if not is_spread(push):  # a machine may be too busy for one of them
-        push = receiver.push(MEMORY_END)
-    assert is_spread(push), push
+    gaps = [later.arrived - earlier.arrived for earlier, later in pairwise(push)]
+    assert 1 / 42 < median(gaps) < 2 / 21, push  # on a busy machine some are late
 
 
 def test_exit_sends_the_rest_of_a_push_at_once(nsqd_factory: DaemonFactory, receiver: Receiver) -> None:

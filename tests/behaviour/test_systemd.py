@@ -138,11 +138,12 @@ def test_the_status_follows_a_drain(manager: Manager, gnsqd_factory: DaemonFacto
 
 
 def test_the_exit_is_the_last_that_it_reports(manager: Manager, tmp_path: Path) -> None:
-    manager.watch(0.05)
+    manager.watch(0.2)
     faults = Faults(tmp_path / "faults", own_command())
     with Daemon(faults.command, tmp_path / "data", "--mem-queue-size=0") as nsqd:
         assert ask(nsqd, "POST /pub?topic=t", b"kept") == (200, "OK")
         faults.set({"call": "fsync", "name": "*", "hold": True})  # in a thread, so that greenlets go on
+        manager.heard()  # what its socket holds unread is limited
         nsqd.send_signal(signal.SIGTERM)
         manager.hear_until("STOPPING=1")
         eventually(faults.hits)
