@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 import preloaded
-from daemons import DEADLINE, PEERS, Daemon, eventually, own_command
+from daemons import DEADLINE, PEERS, Daemon, eventually, free_port, own_command
 from nsq_client import sized
 
 REAL_COMMAND = [str(PEERS / "nsqlookupd")]
@@ -36,14 +36,14 @@ def own_lookupd_command() -> list[str]:
 
 class Lookupd:
     """One nsqlookupd by its command, not started yet; `with` starts and ends it. After `kill` or `terminate`, `start`
-    begins again on the same ports, knowing nothing; `tcp_port` fixes one beforehand, 0 doesn't."""
+    begins again on the same ports, knowing nothing; `tcp_port` is one that must be known beforehand."""
 
     def __init__(self, command: Sequence[str], directory: Path, *flags: str, tcp_port: int = 0) -> None:
         self._command = list(command)
         self._directory = directory
         self._flags = flags
         self._log = directory / "nsqlookupd.log"
-        self._ports = {"tcp": str(tcp_port), "http": "0"}
+        self._ports = {"tcp": str(tcp_port or free_port()), "http": str(free_port())}
         self.process: subprocess.Popen[bytes] | preloaded.Process | None = None
 
     def start(self) -> "Lookupd":
