@@ -33,7 +33,6 @@ PEERS = Path(__file__).parent / "peers" / "bin"
 
 PORTS = range(20000, 32768)  # below the ports that Linux, macOS and the BSDs choose themselves
 _next_ports = itertools.cycle(secrets.SystemRandom().sample(PORTS, len(PORTS)))
-_given: set[int] = set()
 
 Address = tuple[str, int] | str  # (host, port), or the path of a unix socket
 
@@ -64,15 +63,11 @@ def is_readable(file: socket.socket | int, seconds: float) -> bool:
 def free_port() -> int:
     """A port of 127.0.0.1 that nothing uses, for tests that must know it beforehand; another one each time. The system
     chooses none of PORTS itself, so no connection or daemon of another test gets it meanwhile."""
-    """A port of 127.0.0.1 that nothing uses, for tests that must know it beforehand. The system chooses none of PORTS
-    itself, so no connection or daemon of another test gets it meanwhile, and none is given twice."""
     while True:
         port = next(_next_ports)
         with socket.socket() as sock, contextlib.suppress(OSError):
             sock.bind(("127.0.0.1", port))
-            if port not in _given:
-                _given.add(port)
-                return port
+            return port
 
 
 def fixed_ports() -> list[str]:

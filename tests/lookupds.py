@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 import preloaded
-from daemons import DEADLINE, PEERS, Daemon, eventually, own_command
+from daemons import DEADLINE, PEERS, Daemon, eventually, free_port, own_command
 from nsq_client import sized
 
 REAL_COMMAND = [str(PEERS / "nsqlookupd")]
@@ -42,14 +42,14 @@ def own_lookupd_command() -> list[str]:
 
 class Lookupd:
     """One nsqlookupd by its command, not started yet; `with` starts and ends it. After `kill` or `terminate`, `start`
-    begins again on the same `ports`, of TCP and HTTP, knowing nothing; 0 is any that is free at the first start."""
+    begins again on the same `ports`, of TCP and HTTP, knowing nothing; for 0 it is one that nobody else gets."""
 
     def __init__(self, command: Sequence[str], directory: Path, *flags: str, ports: tuple[int, int] = (0, 0)) -> None:
         self._command = list(command)
         self._directory = directory
         self._flags = flags
         self._log = directory / "nsqlookupd.log"
-        self._ports = dict(zip(("tcp", "http"), map(str, ports), strict=True))
+        self._ports = dict(zip(("tcp", "http"), (str(port or free_port()) for port in ports), strict=True))
         self.process: subprocess.Popen[bytes] | preloaded.Process | None = None
 
     def start(self) -> "Lookupd":

@@ -31,21 +31,20 @@ class Watched:
 
     node: Nsqd
     state: DrainState
-    seen: float  # by time.monotonic()
+    seen: float  # when it was asked for `state`, by time.monotonic()
     end: str = ""
     error: NodeError | None = None
     failures: int = 0
 
-    def take(self, answer: DrainState | NodeError) -> None:
-        now = time.monotonic()
+    def take(self, answer: DrainState | NodeError, asked: float) -> None:
         if isinstance(answer, DrainState):
             self.failures = 0
-            self.state, self.seen = answer, now
+            self.state, self.seen = answer, asked
             if not answer.draining:
                 self.end = "cancelled"
         elif answer.reason in _GONE:
             # Its time was up if it could be before this look; what was left then was too much for this moment.
-            in_time = self.state.remaining / 1e9 > now - self.seen + POLL_SECONDS
+            in_time = self.state.remaining / 1e9 > time.monotonic() - self.seen + POLL_SECONDS
             self.end = "exited" if in_time or not self.state.messages else "timed out"
         else:
             self.failures += 1
@@ -111,9 +110,10 @@ def start(
         if cluster.lookupds and len(able) == len(nodes):
             warning += " These are all nodes of the cluster."
         confirm.ask(warning, [table_of(DrainRow, [_row(*one) for one in answers.items()])], f"Drain {them}?")
+        asked = time.monotonic()
         answers |= cluster.ask(lambda node: node.drain("POST"), able)
-    if is_watched and not confirm.dry_run:
-        return _watch(cluster, output, answers)
+        if is_watched:
+            return _watch(cluster, output, asked, answers)
     return _show_answers(cluster, output, answers)
 
 
@@ -130,7 +130,7 @@ def watch(cluster: Cluster, output: Output) -> int:
     The exit code is 1 if a node reached its timeout before it was empty, or if its drain was cancelled. Ctrl-C ends
     only this command.
     """
-    return _watch(cluster, output, cluster.ask(lambda node: node.drain("GET")))
+    return _watch(cluster, output, time.monotonic(), cluster.ask(lambda node: node.drain("GET")))
 
 
 @drain_command(examples="gnsqadmin drain cancel --nsqd-http-address a.example:4151\ngnsqadmin drain cancel --json")
@@ -148,10 +148,10 @@ def _show(output: Output, rows: Sequence[DrainRow], errors: Sequence[AdminError]
     return report(errors)
 
 
-def _watch(cluster: Cluster, output: Output, answers: Answers[DrainState]) -> int:
-    """Wait for the drains in `answers`; returns the exit code."""
-    now, draining = time.monotonic(), {at: state for at, state in values_of(answers).items() if state.draining}
-    watched = [Watched(Nsqd(address, cluster.http), state, now) for address, state in draining.items()]
+def _watch(cluster: Cluster, output: Output, asked: float, answers: Answers[DrainState]) -> int:
+    """Wait for the drains in `answers`, which were `asked` for at that time; returns the exit code."""
+    draining = {at: state for at, state in values_of(answers).items() if state.draining}
+    watched = [Watched(Nsqd(address, cluster.http), state, asked) for address, state in draining.items()]
     errors = [*cluster.lookupd_errors, *errors_of(answers)]
     if not watched:
         report(errors)
@@ -162,9 +162,10 @@ def _watch(cluster: Cluster, output: Output, answers: Answers[DrainState]) -> in
         ) as advance:
             while going_on := [one for one in watched if not (one.end or one.error)]:
                 before = sum(one.state.messages for one in going_on)
+                asked = time.monotonic()
                 polled = cluster.ask(lambda node: node.drain("GET"), [one.node for one in going_on])
                 for one in going_on:
-                    one.take(polled[one.node.address])
+                    one.take(polled[one.node.address], asked)
                 advance(before - sum(one.state.messages for one in going_on if one.end != "exited"))
                 time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:

@@ -7,7 +7,7 @@ import pytest
 
 from cli.nodes import Cluster
 from conftest import DaemonFactory
-from daemons import eventually
+from daemons import eventually, free_port
 from peer_program import start_nsqlookupd
 
 
@@ -16,6 +16,7 @@ def cluster(nsqd_factory: DaemonFactory, peer_binary: Callable[[str], Path], tmp
     """Two running nodes of the kind under test, known to a real nsqlookupd."""
     with start_nsqlookupd(peer_binary("nsqlookupd"), tmp_path / "nsqlookupd.log") as lookupd:
         flags = ["--broadcast-address=127.0.0.1", f"--lookupd-tcp-address={lookupd.address['TCP']}"]
-        nodes = [nsqd_factory(*flags), nsqd_factory(*flags)]
+        # Of a node that is killed, no other program gets the port.
+        nodes = [nsqd_factory(*flags, f"--http-address=127.0.0.1:{free_port()}") for _ in range(2)]
         eventually(lambda: len(lookupd.ask("GET", "/nodes")[1]["producers"]) == 2, "two nodes known to nsqlookupd")
         yield Cluster(lookupd, nodes)

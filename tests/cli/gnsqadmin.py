@@ -1,5 +1,6 @@
 """Running `gnsqadmin` as users do, as a process with pipes or on a terminal of some size; and nodes that misbehave."""
 
+import codecs
 import fcntl
 import os
 import pty
@@ -73,6 +74,7 @@ class Terminal:
             COMMAND, args, stdin=slave, stdout=slave, stderr=slave, env=environment(**variables), on_terminal=True
         )
         self.printed = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may come in two parts
 
     def resize(self, columns: int, lines: int) -> None:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
@@ -89,20 +91,24 @@ class Terminal:
             ready = is_readable(self._master, max(0.0, deadline - time.monotonic()))
             assert ready, f"no {texts} in {plain(self.printed)[-2000:]}"
             try:
-                data = os.read(self._master, 65536)
+                self._read()
             except OSError:  # how Linux reports the end of a terminal
                 raise AssertionError(f"no {texts} in {plain(self.printed)[-2000:]}, and it ended") from None
-            self.printed += data.decode("utf-8", "replace")
         return plain(self.printed)
 
     def end(self) -> int:
         """Read on until it ends; returns its exit code."""
         deadline = time.monotonic() + DEADLINE
-        while (ready := is_readable(self._master, 0.05)) or self.process.poll() is None:
+        while True:
             assert time.monotonic() < deadline, f"it does not end: {plain(self.printed)[-2000:]}"
-            if ready:
-                self.printed += os.read(self._master, 65536).decode("utf-8", "replace")
-        return self.process.wait(DEADLINE)
+            code = self.process.poll()  # first: what it printed before its end can be read then
+            if is_readable(self._master, 0.05 if code is None else 0):
+                self._read()
+            elif code is not None:
+                return code
+
+    def _read(self) -> None:
+        self.printed += self._decoder.decode(os.read(self._master, 65536))
 
     def __enter__(self) -> "Terminal":
         return self

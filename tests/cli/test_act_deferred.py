@@ -99,7 +99,7 @@ def test_bodies_are_shown_as_text_and_kept_in_json(start: Callable[..., Daemon])
     for columns in (80, 120):
         screen = plain(on_terminal(columns, *DEFERRED, *at(node)).out)
         assert max(map(len, screen.splitlines())) <= columns
-        day = time.strftime("%Y-%m-%d", time.localtime(time.time() + 40 * 86400))
+        day = datetime.fromisoformat(row["due"]).astimezone().strftime("%Y-%m-%d")
         assert all(text in screen for text in (message["id"], day, r"\x00\xff\nxxxxx")), screen
 
 

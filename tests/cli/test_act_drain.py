@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -202,8 +201,6 @@ def test_a_node_that_hangs_in_its_drain_ends_the_watching() -> None:
             connection.sendall(http_answer(state))
 
     with FakeNode(answer, hangs=True) as node:
-        started = time.monotonic()
-        result = gnsqadmin("drain", "watch", "--timeout=200ms", f"--nsqd-http-address={node.address}", "--json")
-        assert time.monotonic() - started < 10
-    assert (result.code, result.err) == (1, f"Error: nsqd at {node.address}: no complete answer within 0.2 s\n")
+        result = gnsqadmin("drain", "watch", "--timeout=2", f"--nsqd-http-address={node.address}", "--json")
+    assert (result.code, result.err) == (1, f"Error: nsqd at {node.address}: no complete answer within 2 s\n")
     assert json.loads(result.out)["nodes"][0]["messages"] is None

@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,25 @@ from cli.gnsqadmin import COMMAND, FakeNode, environment, gnsqadmin, http_answer
 from cli.nodes import address, create
 from daemons import DEADLINE, Daemon, free_port
 from nsqadmin_cli.cli import cli
+
+Complete = Callable[..., list[str]]
+
+
+@pytest.fixture
+def live(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Complete:
+    """What the last of some words may become, however long nodes take to answer."""
+    monkeypatch.setattr("nsqadmin_cli.completion._PATIENCE", DEADLINE)
+
+    def completed(*words: str, **variables: str) -> list[str]:
+        with pytest.MonkeyPatch.context() as patched:
+            for name, value in environment(**variables).items():
+                patched.setenv(name, value)
+            completing = ShellComplete(cli, {}, "gnsqadmin", "_GNSQADMIN_COMPLETE")
+            found = completing.get_completions(list(words[:-1]), words[-1])
+        assert capfd.readouterr() == ("", "")
+        return [one.value for one in found]
+
+    return completed
 
 
 def completed(*words: str, **variables: str) -> list[str]:
@@ -33,18 +53,18 @@ def at(nsqd: Daemon) -> dict[str, str]:
     return {"GNSQADMIN_NSQD_HTTP_ADDRESS": address(nsqd)}
 
 
-def test_topics_and_channels_are_completed_live(nsqd: Daemon, at: dict[str, str]) -> None:
-    assert completed("topic", "show", "o", **at) == ["orders", "other"]
-    assert completed("stats", "--topic", "ord", **at) == ["orders"]
-    assert completed("channel", "show", "orders", "b", **at) == ["billing"]
-    assert completed("stats", "--topic", "other", "--channel", "c", **at) == ["crm"]
+def test_topics_and_channels_are_completed_live(live: Complete, nsqd: Daemon, at: dict[str, str]) -> None:
+    assert live("topic", "show", "o", **at) == ["orders", "other"]
+    assert live("stats", "--topic", "ord", **at) == ["orders"]
+    assert live("channel", "show", "orders", "b", **at) == ["billing"]
+    assert live("stats", "--topic", "other", "--channel", "c", **at) == ["crm"]
     create(nsqd, "orphans")
-    assert completed("topic", "show", "or", **at) == ["orders", "orphans"]
+    assert live("topic", "show", "or", **at) == ["orders", "orphans"]
 
 
-def test_nodes_of_the_command_line_are_asked(nsqd: Daemon) -> None:
+def test_nodes_of_the_command_line_are_asked(live: Complete, nsqd: Daemon) -> None:
     create(nsqd, "t1")
-    assert completed("topic", "show", "--nsqd-http-address", address(nsqd), "t") == ["t1"]
+    assert live("topic", "show", "--nsqd-http-address", address(nsqd), "t") == ["t1"]
 
 
 def test_commands_are_completed() -> None:
@@ -78,6 +98,7 @@ def test_with_settings_that_cannot_be_used_nobody_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], variables: dict[str, str]
 ) -> None:
     config = tmp_path / "config.toml"
+    monkeypatch.setattr("nsqadmin_cli.completion._PATIENCE", DEADLINE)
     monkeypatch.setenv("GNSQADMIN_CONFIG", str(config))
     completing = ShellComplete(cli, {}, "gnsqadmin", "_GNSQADMIN_COMPLETE")
     with FakeNode(http_answer(json.dumps(node(topic("t1"))).encode())) as asked:

@@ -38,9 +38,8 @@ def test_it_loses_nothing_and_leaves_nothing(nsqd: Daemon) -> None:
     assert found["published"] > 0
     assert found["published"] % found["batch"] == 0
     assert (found["lost"], found["redelivered"], found["errors"]) == (0, 0, [])
-    assert 0 < found["received"] <= found["published"]
+    assert found["received"] <= found["published"] == found["delivery_latency"]["count"]
     assert found["publish_latency"]["count"] == found["published"] // found["batch"]
-    assert found["delivery_latency"]["count"] >= found["received"]
     assert sum(bar["count"] for bar in found["histogram"]) == found["delivery_latency"]["count"]
     assert found["topic"].endswith("#ephemeral")
     assert topics(nsqd) == ["t"]
@@ -49,7 +48,7 @@ def test_it_loses_nothing_and_leaves_nothing(nsqd: Daemon) -> None:
 def test_a_rate_is_kept(nsqd: Daemon) -> None:
     found = measured("--duration=1", "--rate=100", *at(nsqd))
     assert (found["batch"], found["rate"]) == (2, 100)
-    assert 10 <= found["published"] <= 100 * (found["seconds"] + 1)  # a slow machine publishes less, but none more
+    assert 0 < found["published"] <= 100 * (found["seconds"] + 1)  # a slow machine publishes less, but none more
     assert found["lost"] == 0
 
 
@@ -86,7 +85,8 @@ def test_people_get_a_histogram_and_programs_rows(nsqd: Daemon) -> None:
     assert "█" * 36 in out  # the tallest, or several of the same height
     rows = list(csv.DictReader(io.StringIO(gnsqadmin("bench", *flags, "-o", "csv").out)))
     assert [row["what"] for row in rows] == ["published", "delivered"]
-    assert all(int(row["messages"]) > 0 and float(row["p50"]) <= float(row["p99"]) for row in rows)
+    assert int(rows[0]["messages"]) > 0  # a slow machine receives the rest afterwards
+    assert all(float(row["p50"]) <= float(row["p99"]) for row in rows)
 
 
 def test_a_terminal_shows_how_far_it_is(gnsqd: Daemon) -> None:
@@ -136,7 +136,7 @@ def test_ctrl_c_deletes_the_topic_at_other_nodes_while_one_hangs(nsqd_factory: D
 
 def test_ctrl_c_names_a_node_where_the_topic_may_be_left(nsqd: Daemon) -> None:
     process = subprocess.Popen(
-        [*COMMAND, "bench", "--duration=600", "--timeout=0.5", *at(nsqd)],
+        [*COMMAND, "bench", "--duration=600", "--timeout=2", *at(nsqd)],
         stderr=subprocess.PIPE,
         env=environment(),
         text=True,
@@ -146,7 +146,7 @@ def test_ctrl_c_names_a_node_where_the_topic_may_be_left(nsqd: Daemon) -> None:
     nsqd.send_signal(signal.SIGSTOP)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=DEADLINE)
-    reason = "no complete answer within 0.5 s"
+    reason = "no complete answer within 2 s"
     assert f"Warning: nsqd at {address(nsqd)}: {reason}; the topic {name} may still exist there\n" in err
 
 

@@ -20,22 +20,23 @@ from daemons import DEADLINE, Daemon, eventually
 from nsqadmin_cli.cli import cli
 
 
-def tails(nsqd: Daemon, topic: str = "t") -> list[str]:
+def tails(nsqd: Daemon, topic: str = "t") -> set[str]:
     """The channels with which somebody looks at a topic."""
-    return [
+    return {
         channel["channel_name"]
         for one in nsqd.stats(topic)["topics"]
         for channel in one["channels"]
         if channel["channel_name"].startswith("gnsqadmin-tail-") and channel["client_count"]
-    ]
+    }
 
 
 def tail(*args: str, publish: Callable[[], object], nodes: list[Daemon], topic: str = "t") -> Result:
     """Run it, and `publish` when it looks at `nodes`; without Ctrl-C it has to end by itself."""
     flags = at(*nodes) if not any(arg.startswith("--lookupd") for arg in args) else []
     command = [*COMMAND, "tail", topic, *args, *flags]
+    before = [tails(node, topic) for node in nodes]  # the one that has just ended may still be there
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
-        eventually(lambda: all(tails(node, topic) for node in nodes), "it looks")
+        eventually(lambda: all(tails(node, topic) - old for node, old in zip(nodes, before, strict=True)), "it looks")
         publish()
         out, err = process.communicate(timeout=DEADLINE)
     return Result(process.returncode, out.decode("utf-8", "surrogateescape"), err.decode())
@@ -54,7 +55,7 @@ def test_bodies_are_printed_as_they_are_and_others_miss_nothing(nsqd: Daemon) ->
     result = tail("-n", "3", publish=publish_all, nodes=[nsqd])
     assert (result.code, result.err) == (0, "")
     assert sorted(result.out.splitlines()) == sorted(bodies)
-    assert nsqd.channel_stats("t", "c")["depth"] == 4
+    wait_for_depth(nsqd, "t", "c", 4)
     eventually(lambda: len(nsqd.stats("t")["topics"][0]["channels"]) == 1, "its channel is gone")
 
 
@@ -255,7 +256,7 @@ def agree(connection: socket.socket) -> None:
 )
 def test_a_node_that_lies_or_hangs_at_the_beginning_is_one_line_of_error(said: bytes, reason: str) -> None:
     with lying_node(lambda connection: connection.sendall(said)) as option:
-        code, out, err = gnsqadmin("tail", "t", "--timeout=0.5", option)
+        code, out, err = gnsqadmin("tail", "t", f"--timeout={DEADLINE if said else 0.5}", option)
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert reason in err
     assert "\x1b" not in err

@@ -391,7 +391,7 @@ def test_progress_follows_what_is_published_of_a_file(gnsqd: Daemon, tmp_path: P
     text = "".join(json.dumps({"topic": "t", "body": f"{number:09}" * 100}) + "\n" for number in range(100)).encode()
     file.write_bytes(gzip.compress(text) if "packed" in command else text)
     words = ["pub", "t", f"--file={file}"] if command == "pub" else ["load", str(file)]
-    with Terminal(100, 24, *words, "--rate=100", *at(gnsqd)) as terminal:
+    with Terminal(100, 24, *words, "--rate=40", *at(gnsqd)) as terminal:
         terminal.wait_for("publishing")
         assert terminal.end() == 0
         shown = {float(part) for part in re.findall(r"([0-9.]+) k?B / ", plain(terminal.printed))}

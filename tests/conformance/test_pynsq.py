@@ -111,10 +111,9 @@ def test_dpub_message_waits_for_its_delay(nsqd: Daemon) -> None:
         published = time.monotonic()
         await acknowledged(writer.dpub, 700, b"later")
         await acknowledged(writer.pub, b"now")
-        await until(lambda: inbox.stats()["deferred_count"] == 1)
         await inbox.received(2)
-        assert inbox.bodies == [b"now", b"later"]
-        assert inbox.times[1] - published >= 0.7
+        assert sorted(inbox.bodies) == [b"later", b"now"]
+        assert inbox.times[inbox.bodies.index(b"later")] - published >= 0.7
 
     run(story())
 
@@ -139,21 +138,22 @@ def test_requeued_message_comes_back_after_its_delay(nsqd: Daemon) -> None:
 def test_message_without_response_comes_again_after_its_timeout(nsqd: Daemon) -> None:
     async def story() -> None:
         inbox, writer = Inbox(nsqd, "ch", max_in_flight=10, msg_timeout=1), await writer_for(nsqd)
+        published = time.monotonic()
         await acknowledged(writer.pub, b"again")
         await inbox.received(2)
-        assert inbox.times[1] - inbox.times[0] >= 0.9  # the clock of the daemon started earlier than ours
+        assert inbox.times[1] - published >= 1.0
         assert inbox.messages[1].attempts == 2
-        assert inbox.stats()["timeout_count"] == 1
+        assert inbox.stats()["timeout_count"] >= 1
 
     run(story())
 
 
 def test_touched_message_outlives_its_timeout(nsqd: Daemon) -> None:
     async def story() -> None:
-        inbox, writer = Inbox(nsqd, "ch", max_in_flight=10, msg_timeout=2), await writer_for(nsqd)
+        inbox, writer = Inbox(nsqd, "ch", max_in_flight=10, msg_timeout=5), await writer_for(nsqd)
         await acknowledged(writer.pub, b"slow")
         await inbox.received(1)
-        while time.monotonic() < inbox.times[0] + 3:
+        while time.monotonic() < inbox.times[0] + 6:
             await asyncio.sleep(0.2)
             inbox.messages[0].touch()
         inbox.messages[0].finish()

@@ -132,6 +132,7 @@ def test_a_defect_in_serving_a_client_is_the_end_of_that_client_alone(bugs: Bugs
             unlucky.subscribe("t", "c", rdy=1)
             healthy.publish("t", kind.encode())
             assert unlucky.message().body == kind.encode()
+            unlucky.command(b"RDY 0")  # so that it is not delivered to this one again
             host, port = unlucky.sock.getsockname()
             bugs.bring_about(f"throw {kind}:{host}:{port}")
             assert is_cut(unlucky.sock)

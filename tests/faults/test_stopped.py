@@ -9,8 +9,8 @@ from nsq_client import HEARTBEAT, MESSAGE, Client, Frame, parse_message
 
 DaemonFactory = Callable[..., Daemon]
 
-TIMEOUT = 1.0  # seconds
-STANDSTILL = 1.5
+TIMEOUT = 2.0  # seconds
+STANDSTILL = 2.5
 
 
 def next_frame(client: Client, timeout: float) -> Frame:
@@ -26,10 +26,15 @@ def test_daemon_that_stood_still_delivers_what_was_due_meanwhile(nsqd_factory: D
         consumer.subscribe("t", "c", rdy=100)
         publisher.publish("t", b"times out", b"requeued", b"finished meanwhile")
         held = {message.body: message for message in (consumer.message() for _ in range(3))}
-        consumer.command(b"REQ " + held[b"requeued"].id + b" 500")
-        publisher.command(b"DPUB t 500", b"deferred")
+        consumer.command(b"REQ " + held[b"requeued"].id + b" 2000")
+        publisher.command(b"DPUB t 2000", b"deferred")
         assert publisher.response() == b"OK"
-        eventually(lambda: nsqd.channel_stats("t", "c")["deferred_count"] == 2)
+
+        def is_deferred() -> bool:
+            stats = nsqd.channel_stats("t", "c")
+            return (stats["message_count"], stats["requeue_count"]) == (4, 1)
+
+        eventually(is_deferred)
         nsqd.send_signal(signal.SIGSTOP)
         try:
             consumer.command(b"FIN " + held[b"finished meanwhile"].id)

@@ -95,11 +95,12 @@ def test_rates_show_what_comes_and_goes(busy: list[tuple[Daemon, str]], peer_bin
                 for _ in [*HEADER, "the first row"]:
                     watching.stdout.readline()
                 assert nsqd.http("POST", "/mpub?topic=t", b"1\n2\n3\n4\n5\n6\n7")[0] == 200
-                incoming = 0
+                incoming, rows = 0, []
                 while incoming < 70:
-                    ingress, egress = watching.stdout.readline().split()[:2]
-                    incoming += int(ingress)
-                    assert egress == "0"
-                assert incoming == 70
+                    rows.append([*map(int, watching.stdout.readline().split()[:2])])
+                    incoming += rows[-1][0]
+                # The real one counts a message before its depth: the next row takes back what seemed to go.
+                rows.append([*map(int, watching.stdout.readline().split()[:2])])
+                assert [sum(column) for column in zip(*rows, strict=True)] == [70, 0]
             finally:
                 watching.kill()

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from daemons import DEADLINE, eventually
+from daemons import DEADLINE, eventually, free_port
 from gnsqd import testing
 from gnsqd.testing import GNSQD, Daemon, StartFailed
 from nsq_client import Client
@@ -166,7 +166,7 @@ import os, sys, threading
 from pathlib import Path
 from gnsqd.testing import Daemon
 threading.Thread(target=threading.Event().wait, daemon=True).start()
-daemons = [Daemon(Path(sys.argv[1]) / str(number)) for number in range(2)]
+daemons = [Daemon(Path(sys.argv[1]) / port, [f"--http-address=127.0.0.1:{{port}}"]) for port in sys.argv[2:]]
 for daemon in daemons:
     daemon.start()
     daemon.restart()
@@ -185,7 +185,7 @@ print(daemons[1].http_address, daemons[1]._process.pid, flush=True)
 def test_daemons_end_with_the_process_of_the_tests(tmp_path: Path, before: str, after: str) -> None:
     """Also where that is not at all fit for being forked."""
     script = SCRIPT.format(before=before, after=after)
-    command = [sys.executable, "-Werror", "-c", script, str(tmp_path)]
+    command = [sys.executable, "-Werror", "-c", script, str(tmp_path), str(free_port()), str(free_port())]
     run = subprocess.run(command, capture_output=True, text=True, timeout=2 * DEADLINE)
     assert run.returncode == (-signal.SIGKILL if after else 0), run.stderr
     assert run.stderr == ""

@@ -10,7 +10,8 @@ from urllib.parse import quote
 import pytest
 
 from cli.fake_nsqd import FakeServer, channel, client, node, topic
-from daemons import Daemon, eventually
+from conftest import DaemonFactory
+from daemons import Daemon, eventually, free_port
 from web.wsgi import App
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)> \u202e\x00{{7*7}}'
@@ -150,8 +151,9 @@ def test_a_node_that_hangs_delays_the_pages_once_and_is_shown(hanging: str, monk
     assert time.monotonic() - started < 3.0  # less than the time-out of a node that is asked for the first time
 
 
-def test_a_node_that_is_gone_is_shown(gnsqd: Daemon) -> None:
-    address = "{}:{}".format(*gnsqd.http_address)
+def test_a_node_that_is_gone_is_shown(gnsqd_factory: DaemonFactory) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    gnsqd = gnsqd_factory(f"--http-address={address}")
     app = App([address])
     gnsqd.terminate()
     assert "connection refused" in app.page("/")

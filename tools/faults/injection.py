@@ -58,17 +58,8 @@ def repeat(prepare: Prepare, command: list[str], times: int, *flags: str) -> Out
                 daemon.start()
                 if len(recoveries) == number:
                     recoveries.append(time.monotonic() - began)
-            while messages_left(daemon):
-                Load(ledger, daemon, seed, "end", finish_all=True).join()
+            Load(ledger, daemon, seed, "end", finish_all=True).join()
     return Outcome(len(ledger.acknowledged), len(ledger.lost()), ledger.duplicated(), max(recoveries, default=0.0))
-
-
-def messages_left(daemon: Daemon) -> int:
-    return sum(
-        topic["depth"] + channel["depth"] + channel["in_flight_count"] + channel["deferred_count"]
-        for topic in daemon.stats()["topics"]
-        for channel in topic["channels"]
-    )
 
 
 def stand_still(command: list[str], times: int, *flags: str) -> Outcome:

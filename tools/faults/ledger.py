@@ -26,7 +26,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
-from daemons import Daemon, own_command
+from daemons import DEADLINE, Daemon, own_command
 from nsq_client import ERROR, MESSAGE, Client, mpub_body, parse_message
 
 TOPIC = "t"
@@ -185,7 +185,9 @@ class Load:
             while True:
                 try:
                     frame = client.frame(QUIET if self._finish_all else None)
-                except TimeoutError:
+                except TimeoutError:  # what is deferred or in flight may come later
+                    if messages_left(self._daemon) and time.monotonic() < self.last_message + DEADLINE:
+                        continue
                     return
                 if frame.type == ERROR:
                     self._come_too_late(name, frame.data, finishing)
@@ -227,6 +229,14 @@ class Load:
             self._ledger.again[name].discard(body)
             if not finishing[refused[2]]:
                 del self._ledger.finished[name][body]
+
+
+def messages_left(daemon: Daemon) -> int:
+    return sum(
+        topic["depth"] + channel["depth"] + channel["in_flight_count"] + channel["deferred_count"]
+        for topic in daemon.stats()["topics"]
+        for channel in topic["channels"]
+    )
 
 
 class Outcome(NamedTuple):
