@@ -52,7 +52,7 @@ def split_responses(data: bytes) -> list[tuple[int, str]]:
 def exchange(nsqd: Daemon, data: bytes) -> list[tuple[int, str]]:
     """The answers to `data`, after which this side of the connection ends, unless the daemon has ended it before."""
     with open_socket(nsqd.http_address, DEADLINE) as sock:
-        with suppress(ConnectionError):
+        with suppress(OSError):
             sock.sendall(data)
             sock.shutdown(socket.SHUT_WR)
         return split_responses(read_all(sock))
