@@ -129,14 +129,16 @@ class Syncer(Threads):
 
     def _sync_due(self) -> float | None:
         """Start what is due; seconds until the next is, None if there is no next."""
-        while self._deadlines:
+        while True:
+            self._slots.wait()  # queues are noted and forgotten meanwhile
+            if not self._deadlines:
+                return None
             queue, deadline = next(iter(self._deadlines.items()))
             if (left := deadline - monotonic_ns()) > 0:
                 return left / 1e9
             self._slots.acquire()
             self.forget(queue)
             queue.start_sync().rawlink(lambda _: self._slots.release())
-        return None
 
     def stop(self) -> None:
         """End syncLoop, wait for what is under way and end the threads. Yields."""
