@@ -48,7 +48,7 @@ test-plain: ## what may differ where no module is compiled
 	@$(call PYTEST,.venv-plain) -m "$(MARKS)" $(TESTS)
 
 test-spark: ## the Spark side, with Spark installed; needs Java 17 or 21
-	@CC=/bin/false .ci/install .venv-plain dev,spark
+	@CC=/bin/false .ci/install .venv-plain dev,spark,object-store,s3-server
 	@$(call PYTEST,.venv-plain) tests/spark $(TESTS)
 
 peers: $(PEERS) $(PROMTOOL) ## the programs of the real NSQ, and promtool, for tests and benchmarks; needs Go
@@ -147,7 +147,7 @@ lint: ## ruff
 
 # With Spark installed, whose types the Spark side needs.
 types: ## mypy
-	@CC=/bin/false .ci/install --dependencies .venv-plain dev,spark
+	@CC=/bin/false .ci/install --dependencies .venv-plain dev,spark,object-store,s3-server
 	.venv-plain/bin/mypy
 
 format: ## ruff puts the code into shape

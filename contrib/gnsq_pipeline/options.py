@@ -187,15 +187,15 @@ def require_directory(location: str) -> None:
 def places(given: SimpleNamespace) -> tuple[str, str]:
     """The spool and the checkpoint of a stream: as given, else in hidden directories of its output.
 
-    The checkpoint of Parquet is always there (see `archive`). UsageError if they have no place: a spool needs a file
-    system of this machine, and an Iceberg table is not a directory.
+    The checkpoint of Parquet is always there (see `archive`). UsageError if they have no place: a spool cannot be on
+    all file systems of Spark, and an Iceberg table is not a directory.
     """
     output, table_format, spool, checkpoint = given.output, given.table_format, given.spool, given.checkpoint
     if table_format == "iceberg" and "/" in output:
         raise UsageError(f"{output}: --format iceberg needs the name of a table, catalog.database.table")
     path = None if table_format == "iceberg" else local_path(output)
     if spool is None and path is None:
-        raise UsageError(f"--spool is required with {output}: a directory that is mounted on every machine")
+        raise UsageError(f"--spool is required with {output}: a directory on every machine, or s3://BUCKET/NAME")
     if table_format == "parquet" and checkpoint is not None:
         raise UsageError("--checkpoint is for other formats: the checkpoint of a Parquet table is in its directory")
     if table_format == "iceberg" and checkpoint is None:

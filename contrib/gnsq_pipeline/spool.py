@@ -45,23 +45,26 @@ def spool() -> None:
     """
 
 
-def reports(directory: str) -> Iterator[tuple[Path, "StreamReport"]]:
+def reports(directory: str) -> Iterator[tuple[str, "StreamReport"]]:
     """Every stream of a spool, or of the spools in an output, with its spool; PipelineError if one cannot be read."""
     from pyspark_nsq.retention import inspect
 
-    path = Path(directory)
-    if not path.is_dir():
-        raise NotFound(f"{directory}: no such directory")
-    inside = path / SPOOL
-    for location in sorted(found for found in inside.iterdir() if found.is_dir()) if inside.is_dir() else [path]:
+    locations = [directory]
+    if "://" not in directory:
+        path = Path(directory)
+        if not path.is_dir():
+            raise NotFound(f"{directory}: no such directory")
+        if (inside := path / SPOOL).is_dir():
+            locations = sorted(str(found) for found in inside.iterdir() if found.is_dir())
+    for location in locations:
         try:
-            for report in inspect(str(location)):
+            for report in inspect(location):
                 yield location, report
         except SpoolError as error:
             raise PipelineError(str(error)) from None
 
 
-def find(given: SimpleNamespace) -> tuple[Path, "StreamReport"]:
+def find(given: SimpleNamespace) -> tuple[str, "StreamReport"]:
     """The one stream whose id begins with STREAM; NotFound or UsageError otherwise."""
     found = [(path, report) for path, report in reports(given.directory) if report.stream.startswith(given.stream)]
     if not found:
@@ -76,7 +79,7 @@ def list_streams(given: SimpleNamespace) -> Rows:
     """List the streams: batches, segments, messages, suspects (ids whose FIN is in doubt), bytes."""
     return [
         {
-            "spool": str(path),
+            "spool": path,
             "stream": report.stream,
             "kind": report.kind,
             "created": datetime.fromtimestamp(report.created, UTC),
@@ -122,7 +125,7 @@ def replay(given: SimpleNamespace) -> None:
 
 
 def publish(
-    location: Path, report: "StreamReport", settings: Settings | None, to_topic: str | None, committed: bool
+    location: str, report: "StreamReport", settings: Settings | None, to_topic: str | None, committed: bool
 ) -> Rows:
     """Publish the messages of a stream to the nsqds of `settings`; None: only count.
 
@@ -141,7 +144,7 @@ def publish(
     rows: dict[str, dict[str, int]] = {}
     try:
         for batch in report.batches if committed else report.uncommitted:
-            for topic, nsqd, chain in Spool(str(location), report.stream, strict=False).chains(batch.batch):
+            for topic, nsqd, chain in Spool(location, report.stream, strict=False).chains(batch.batch):
                 chain.refresh()
                 row = rows.setdefault(to_topic or topic, {"messages": 0, "bytes": 0, "damaged": 0})
                 for entry in chain.entries:
@@ -196,10 +199,10 @@ def remove(given: SimpleNamespace) -> Rows:
     return [_removed(path, report)]
 
 
-def _removed(path: Path, report: "StreamReport") -> dict[str, object]:
+def _removed(path: str, report: "StreamReport") -> dict[str, object]:
     from pyspark_nsq.retention import remove_stream
 
     try:
-        return {"stream": report.stream, "removed_bytes": remove_stream(str(path), report.stream)}
+        return {"stream": report.stream, "removed_bytes": remove_stream(path, report.stream)}
     except (SpoolError, OSError) as error:
         raise PipelineError(str(error)) from None

@@ -23,6 +23,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from pyspark_nsq.columns import Messages
+from pyspark_nsq.files import names_in, place
 from pyspark_nsq.segment import (
     HEADER_SIZE,
     ID_LENGTH,
@@ -34,7 +35,7 @@ from pyspark_nsq.segment import (
     read_ids,
     split_ids,
 )
-from pyspark_nsq.spool import Chain, Spool, make_directory, split_chain_name, write_file
+from pyspark_nsq.spool import Chain, Spool, split_chain_name
 
 _IDS_OF_A_FILE = 500_000
 _NAME = re.compile(r"(\d+)-\d+-(\d+)-(confirmed|suspect)-([0-9a-f]+)-([0-9a-f]+)\.ids")
@@ -62,16 +63,12 @@ class IdsFile(NamedTuple):
 def ids_files(spool: Spool, topic: str, nsqd: str) -> list[IdsFile]:
     """All ids files of a topic of an nsqd."""
     directory = spool.ids_directory(topic, nsqd)
-    try:
-        names = os.listdir(directory)
-    except FileNotFoundError:
-        return []
-    return [file for name in sorted(names) if (file := IdsFile.of(os.path.join(directory, name)))]
+    return [file for name in sorted(names_in(directory)) if (file := IdsFile.of(os.path.join(directory, name)))]
 
 
 def all_ids_files(spool: Spool) -> list[tuple[tuple[str, str], IdsFile]]:
     """All ids files, each with its topic and nsqd."""
-    keys = map(split_chain_name, os.listdir(os.path.join(spool.directory, "ids")))
+    keys = map(split_chain_name, names_in(os.path.join(spool.directory, "ids")))
     return [(key, file) for key in keys for file in ids_files(spool, *key)]
 
 
@@ -87,13 +84,14 @@ def archive(spool: Spool, batch: int) -> None:
         if not groups:
             continue
         directory = spool.ids_directory(topic, nsqd)
-        make_directory(directory)
+        place(directory).make_directory(directory)
         number = 0
         for (started, sure), entries in groups.items():
             for ids in _sorted_ids(entries):
                 doubt = "confirmed" if sure else "suspect"
                 name = f"{batch:010d}-{number:04d}-{started}-{doubt}-{ids[0].hex()}-{ids[-1].hex()}.ids"
-                write_file(os.path.join(directory, name), pack_entry(Kind.SEGMENT, 0, started, b"".join(ids)))
+                path = os.path.join(directory, name)
+                place(path).replace(path, pack_entry(Kind.SEGMENT, 0, started, b"".join(ids)))
                 number += 1
 
 
@@ -111,8 +109,7 @@ def _sorted_ids(entries: Sequence[Entry]) -> Iterator[list[bytes]]:
 def _ids_of_file(path: str) -> mmap.mmap:
     """The file, whose ids have been checked: they are too many to have them as objects."""
     entry = read_entry(path, 0)
-    with open(path, "rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    mapped = place(path).mapped(path)
     with memoryview(mapped) as whole, whole[HEADER_SIZE:] as ids:
         if zlib.crc32(ids) != entry.ids_crc:
             raise Damaged(f"{path} is damaged: checksum of its ids")

@@ -51,8 +51,8 @@ class Settings:
         "true: read messages and requeue them, at most `maxInFlight` of each topic of each nsqd; needs no spool",
         "false")
     spool_location: str | None = option("spoolLocation", kind.DIRECTORY, READERS,
-        "directory, shared by driver and executors, that keeps messages until Spark has committed them; required "
-        "unless `spool` is off or `peek` is true")
+        "directory, shared by driver and executors, or `s3://BUCKET/NAME`, that keeps messages until Spark has "
+        "committed them; required unless `spool` is off or `peek` is true")
     spool: bool = option("spool", kind.BOOLEAN, READERS,
         "off: no spool; messages are lost if the task or driver fails after their FIN, and each scan of a batch frame "
         "consumes different messages", "true")

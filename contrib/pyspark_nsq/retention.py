@@ -16,14 +16,13 @@ Segments without a commit are never deleted: NSQ no longer has their messages.
 
 import logging
 import os
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pyspark_nsq.errors import SpoolError
+from pyspark_nsq.files import place
 from pyspark_nsq.known_ids import all_ids_files, archive
 from pyspark_nsq.options import Settings
 from pyspark_nsq.segment import Kind, read_entry
@@ -70,7 +69,7 @@ class Retention:
         now = time.monotonic()
         for path, _, _ in found:
             if path not in self._seen:
-                self._seen[path] = now, _size(path)
+                self._seen[path] = now, place(path).size(path)
         used = sum(self._seen[path][1] for path, _, _ in found)
         for path, keep, has_suspects in found:
             first_seen, size = self._seen[path]
@@ -78,15 +77,9 @@ class Retention:
             if is_due or (settings.spool_max_bytes is not None and used > settings.spool_max_bytes):
                 if has_suspects and not is_due:
                     _log.warning("spool at %s: %s is forgotten for want of room", self._spool.directory, path)
-                shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
+                place(path).delete(path)
                 del self._seen[path]
                 used -= size
-
-
-def _size(path: str) -> int:
-    """Bytes of a file, or of all below a directory."""
-    files = Path(path).rglob("*") if os.path.isdir(path) else [Path(path)]
-    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 # Inspection
@@ -135,9 +128,9 @@ class StreamReport:
 def inspect(location: str) -> list[StreamReport]:
     """All streams of a spool, by age; SpoolError if there is no such directory."""
     try:
-        names = sorted(os.listdir(location))
+        names = place(location).names(location)
     except OSError as error:
-        raise SpoolError(f"cannot read the spool at {location}: {error.strerror}") from None
+        raise SpoolError(f"cannot read the spool at {location}: {error.strerror or error}") from None
     streams = (Spool(location, name, strict=False) for name in names)
     return sorted((_inspect(spool) for spool in streams if spool.exists()), key=lambda report: report.created)
 
@@ -194,6 +187,6 @@ def remove_stream(location: str, stream: str) -> int:
     spool = Spool(location, stream)
     if os.sep in stream or stream in ("", ".", "..") or not spool.exists():
         raise SpoolError(f"there is no stream {stream!r} in the spool at {location}")
-    size = _size(spool.directory)
-    shutil.rmtree(spool.directory)
+    size = place(location).size(spool.directory)
+    place(location).delete(spool.directory)
     return size

@@ -9,7 +9,6 @@ A header of 96 bytes, 16 bytes for each message id, and the payload (see columns
 The ids stand apart from the messages, since they are looked at long after those are forgotten.
 """
 
-import os
 import zlib
 from enum import IntEnum
 from struct import Struct
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_nsq.errors import SpoolError
+from pyspark_nsq.files import place
 
 ID_LENGTH = 16
 _MAGIC = b"GNSQSEG1"
@@ -90,9 +90,7 @@ def pack_entry(
 
 def read_entry(path: str, slot: int) -> Entry:
     """The header of an entry; Damaged if it or the length of the file is wrong."""
-    with open(path, "rb") as file:
-        header = file.read(HEADER_SIZE)
-        size = os.fstat(file.fileno()).st_size
+    header, size = place(path).begin(path, HEADER_SIZE)
     if len(header) < HEADER_SIZE or not header.startswith(_MAGIC):
         raise Damaged(f"{path} is not a segment of a spool")
     if _CRC.unpack_from(header, _HEADER.size)[0] != zlib.crc32(header[: _HEADER.size]):
@@ -105,9 +103,7 @@ def read_entry(path: str, slot: int) -> Entry:
 
 def read_ids(entry: Entry) -> bytes:
     """The ids of a segment, one behind the other; Damaged if they are not what was written."""
-    with open(entry.path, "rb") as file:
-        file.seek(HEADER_SIZE)
-        ids = file.read(ID_LENGTH * entry.messages)
+    ids = place(entry.path).read(entry.path, HEADER_SIZE, ID_LENGTH * entry.messages)
     if zlib.crc32(ids) != entry.ids_crc:
         raise Damaged(f"{entry.path} is damaged: checksum of its ids")
     return ids
@@ -116,9 +112,7 @@ def read_ids(entry: Entry) -> bytes:
 def read_segment(entry: Entry) -> tuple[bytes, bytes]:
     """The ids and the payload; Damaged if they are not what was written."""
     ids = read_ids(entry)
-    with open(entry.path, "rb") as file:
-        file.seek(HEADER_SIZE + len(ids))
-        payload = file.read()
+    payload = place(entry.path).read(entry.path, HEADER_SIZE + len(ids))
     if zlib.crc32(payload) != entry.payload_crc:
         raise Damaged(f"{entry.path} is damaged: checksum of its messages")
     return ids, payload

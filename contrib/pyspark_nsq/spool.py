@@ -13,7 +13,7 @@ has seen all entries before its own: a second run of a task (a retry, speculatio
 fork the chain, nor go on behind its task's end, and a message that came twice is noticed by the later of both.
 What a task delivers is what the chain has between its start and the task's END, so every run delivers the same.
 
-The directory must be the same for driver and executors; the file system must know hard links.
+The directory must be the same for driver and executors. It may also be in an object store: see files.
 """
 
 import errno
@@ -22,93 +22,27 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, unquote
 
 from pyspark_nsq.errors import SpoolError
+from pyspark_nsq.files import Pieces, names_in, place
 from pyspark_nsq.options import Settings
 from pyspark_nsq.segment import Damaged, Entry, Kind, pack_entry, read_entry
 
 _MARKER = "fin-"
-_TEMPORARY = ".tmp-"
 
 _log = logging.getLogger(__name__)
 
 
-# The steps between a message and its safety. Tests replace them to fail or die at each.
-
-
-def write_temporary(path: str, pieces: Iterable[bytes | memoryview]) -> None:
-    """A new file with the pieces, on the disk when this returns."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    with os.fdopen(descriptor, "wb") as file:
-        for piece in pieces:
-            file.write(piece)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def link(temporary: str, path: str) -> bool:
-    """Give the file its name unless that is taken; whether it was free."""
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        # Over NFS a repeated request may fail because its own first try has taken the name.
-        return os.path.samefile(temporary, path)
-    return True
-
-
-def sync_directory(path: str) -> None:
-    """Names in the directory survive a power cut when this returns."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def make_directory(path: str) -> None:
-    """Make a directory, and the one around it, which survive a power cut."""
-    os.makedirs(path, exist_ok=True)
-    parent = os.path.dirname(path)
-    sync_directory(parent)
-    sync_directory(os.path.dirname(parent))
-
-
-@contextmanager
-def _temporary(directory: str) -> Iterator[str]:
-    """A name in the directory; a file that still has it in the end is deleted."""
-    path = os.path.join(directory, _TEMPORARY + uuid.uuid4().hex)
-    try:
-        yield path
-    finally:
-        with suppress(OSError):
-            os.unlink(path)
-
-
-def write_file(path: str, pieces: Iterable[bytes | memoryview]) -> None:
-    """Write or replace a whole file, durably and at once."""
-    directory = os.path.dirname(path)
-    with _temporary(directory) as temporary:
-        write_temporary(temporary, pieces)
-        os.replace(temporary, path)
-    sync_directory(directory)
-
-
-def _create(path: str, pieces: Iterable[bytes | memoryview]) -> bool:
+def _create(path: str, pieces: Pieces) -> bool:
     """Make a whole file, durably and at once, unless there is one; whether there was none. SpoolError."""
-    directory = os.path.dirname(path)
     try:
-        with _temporary(directory) as temporary:
-            write_temporary(temporary, pieces)
-            won = link(temporary, path)
-        sync_directory(directory)
+        return place(path).create(path, pieces)
     except OSError as error:
-        raise _trouble("write", directory, error) from None
-    return won
+        raise _trouble("write", os.path.dirname(path), error) from None
 
 
 def _trouble(doing: str, path: str, error: OSError) -> SpoolError:
@@ -119,20 +53,9 @@ def _trouble(doing: str, path: str, error: OSError) -> SpoolError:
 
 
 def check_location(location: str) -> None:
-    """Make the directory of a spool; SpoolError if that fails, or hard links there fail or replace files."""
+    """Make the directory of a spool; SpoolError if that fails, or files there can be replaced by mistake."""
     try:
-        os.makedirs(location, exist_ok=True)
-        with _temporary(location) as one, _temporary(location) as two, _temporary(location) as name:
-            write_temporary(one, [b"1"])
-            write_temporary(two, [b"2"])
-            try:
-                os.link(one, name)
-                is_exclusive = not link(two, name)
-            except OSError as error:
-                reason = f"without hard links: {error.strerror}"
-                raise SpoolError(f"the spool at {location} is on a file system {reason}") from None
-            if not is_exclusive:
-                raise SpoolError(f"the spool at {location} is on a file system where links replace files")
+        place(location).check(location)
     except OSError as error:
         raise _trouble("make", location, error) from None
 
@@ -145,6 +68,7 @@ class Chain:
 
     def __init__(self, directory: str, strict: bool = True) -> None:
         self.directory = directory
+        self._place = place(directory)
         self._strict = strict
         self.entries: list[Entry] = []
         self._ended: set[int] = set()
@@ -157,10 +81,10 @@ class Chain:
         the chain are finished without another look.
         """
         try:
-            make_directory(self.directory)
+            self._place.make_directory(self.directory)
             self.refresh()
             if self.entries:
-                sync_directory(self.directory)
+                self._place.settle(self.directory)
         except OSError as error:
             raise _trouble("open", self.directory, error) from None
 
@@ -188,12 +112,9 @@ class Chain:
         return new
 
     def _is_gap(self, slot: int) -> bool:
-        try:
-            names = os.listdir(self.directory)
-        except FileNotFoundError:
-            return False
         # Entries that were linked meanwhile are none.
-        return any(name.isdecimal() and int(name) > slot for name in names) and not os.path.exists(self._path(slot))
+        later = (name for name in names_in(self.directory) if name.isdecimal() and int(name) > slot)
+        return any(later) and not self._place.exists(self._path(slot))
 
     def _lost(self, slot: int, error: Damaged) -> Entry:
         if self._strict:
@@ -233,18 +154,17 @@ class Chain:
 
     def confirm(self, part: int, slots: Sequence[int]) -> None:
         """Note that the nsqd has processed the FINs of these segments. Not noting it costs only disk space."""
-        path = Path(self.directory, f"{_MARKER}{part:04d}-{uuid.uuid4().hex[:12]}")
-        with suppress(OSError):  # written halfway, its segments stay in doubt, which is safe
-            path.write_text(json.dumps(list(slots)))
+        path = os.path.join(self.directory, f"{_MARKER}{part:04d}-{uuid.uuid4().hex[:12]}")
+        with suppress(OSError, SpoolError):  # written halfway, its segments stay in doubt, which is safe
+            self._place.note(path, json.dumps(list(slots)).encode())
 
     def confirmed(self) -> set[int]:
         """The slots of all segments whose FINs are confirmed."""
         slots: set[int] = set()
-        for path in Path(self.directory).glob(f"{_MARKER}*"):
-            try:
-                slots.update(json.loads(path.read_text()))
-            except (ValueError, TypeError):
-                continue
+        for name in names_in(self.directory):
+            if name.startswith(_MARKER):
+                with suppress(ValueError, TypeError):
+                    slots.update(json.loads(self._place.read(os.path.join(self.directory, name))))
         return slots
 
 
@@ -256,6 +176,7 @@ class Spool:
         self.strict = strict
         self.stream = stream
         self.directory = os.path.join(location, stream)
+        self._place = place(location)
 
     @classmethod
     def of(cls, settings: Settings, stream: str) -> "Spool":
@@ -271,10 +192,9 @@ class Spool:
         about = {"version": 1, "kind": kind, "created": int(time.time()), "topics": list(topics), "channel": channel}
         try:
             for name in ("batches", "ids"):
-                os.makedirs(os.path.join(spool.directory, name), exist_ok=True)
+                spool._place.make_directory(spool._file(name))
             if not spool.exists():
-                write_file(spool._file("stream"), [json.dumps(about).encode() + b"\n"])
-            sync_directory(location)
+                spool._place.replace(spool._file("stream"), [json.dumps(about).encode() + b"\n"])
         except OSError as error:
             raise _trouble("make", spool.directory, error) from None
         return spool
@@ -284,12 +204,12 @@ class Spool:
 
     def exists(self) -> bool:
         """Whether the stream's directory is what `create` made, seen from here."""
-        return os.path.exists(self._file("stream"))
+        return self._place.exists(self._file("stream"))
 
     def about(self) -> dict[str, object]:
         """What `create` noted; empty if that is unreadable."""
         try:
-            value = json.loads(Path(self._file("stream")).read_text())
+            value = json.loads(self._place.read(self._file("stream")))
         except (OSError, ValueError):
             return {}
         return value if isinstance(value, dict) else {}
@@ -298,7 +218,7 @@ class Spool:
         """What `settle_plan` settled; None if nobody has done it. SpoolError if it is unreadable."""
         path = self._file("plan")
         try:
-            value: dict[str, Any] = json.loads(Path(path).read_text())
+            value: dict[str, Any] = json.loads(self._place.read(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
@@ -321,10 +241,7 @@ class Spool:
 
     def chains(self, batch: int) -> list[tuple[str, str, Chain]]:
         """(topic, nsqd, chain) of all chains of a batch, not looked at yet."""
-        try:
-            names = sorted(os.listdir(self.batch_directory(batch)))
-        except FileNotFoundError:
-            return []
+        names = sorted(names_in(self.batch_directory(batch)))
         return [(*split_chain_name(name), self.chain(batch, *split_chain_name(name))) for name in names if "@" in name]
 
     def ids_directory(self, topic: str, nsqd: str) -> str:
@@ -332,22 +249,19 @@ class Spool:
 
     def batches(self) -> list[int]:
         """Numbers of the batches whose segments are still there, lowest first."""
-        try:
-            return sorted(int(name) for name in os.listdir(self._file("batches")) if name.isdecimal())
-        except FileNotFoundError:
-            return []
+        return sorted(int(name) for name in names_in(self._file("batches")) if name.isdecimal())
 
     def committed(self) -> int:
         """The last batch that needs no replay any more: nothing is finished for it or one before. 0: none."""
         try:
-            return int(Path(self._file("committed")).read_text())
+            return int(self._place.read(self._file("committed")))
         except FileNotFoundError:
             return 0
         except ValueError:
             raise Damaged(f"{self._file('committed')} does not hold a number") from None
 
     def set_committed(self, batch: int) -> None:
-        write_file(self._file("committed"), [b"%d\n" % batch])
+        self._place.replace(self._file("committed"), [b"%d\n" % batch])
 
 
 def chain_name(topic: str, nsqd: str) -> str:

@@ -57,8 +57,10 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """A local session of two cores, one for all tests; they are marked `spark`."""
+    from spark.s3_server import set_environment
     from spark.sessions import start_session
 
+    set_environment()  # the server may be started later
     session = start_session(tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()

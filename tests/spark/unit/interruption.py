@@ -5,20 +5,29 @@ from typing import Any
 
 import pytest
 
-from pyspark_nsq import read_task, spool
+from pyspark_nsq import files, read_task
 from pyspark_nsq.spool import Chain
 
 # Every step of a task, from the first message that arrives to the last row.
 STEPS = {
-    "write": (spool, "write_temporary"),
-    "link": (spool, "link"),
-    "sync": (spool, "sync_directory"),
+    "write": (files, "write_temporary"),
+    "link": (files, "link"),
+    "sync": (files, "sync_directory"),
+    "create": (files._Bucket, "create"),
     "finish": (read_task, "finish"),
     "confirm": (read_task._Task, "confirm"),
     "mark": (Chain, "confirm"),
     "end": (Chain, "end"),
     "deliver": (read_task, "unpack"),
 }
+
+# Where a spool may be: for the fixture `location`, alone and with the steps there.
+BOTH_PLACES = pytest.mark.parametrize("location", ["directory", "bucket"], indirect=True)
+STEPS_AT = {
+    "directory": [step for step in STEPS if step != "create"],
+    "bucket": [step for step in STEPS if step not in ("write", "link", "sync")],
+}
+PLACES_AND_STEPS = [(place, step) for place, steps in STEPS_AT.items() for step in steps]
 
 
 class Interruption:

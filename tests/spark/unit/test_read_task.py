@@ -21,19 +21,19 @@ from pyspark_nsq.read_task import ReadPartition, read_partition
 from pyspark_nsq.spool import Spool
 from pyspark_nsq.stream_reader import NsqStreamReader
 from spark.unit.fake_nsqd import CHANNEL, TOPIC, FakeNsqd, bodies, patch
-from spark.unit.interruption import STEPS, Interruption
+from spark.unit.interruption import BOTH_PLACES, PLACES_AND_STEPS, STEPS, Interruption
 from spark.unit.micro_batches import Died, MicroBatches, Rows, run_task
 
 SEEDS = 40
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
+def settings(location: str) -> Settings:
     """Of a stream with small windows, so that a task has several segments."""
     return Settings(
         topics=(TOPIC,),
         channel=CHANNEL,
-        spool_location=str(tmp_path),
+        spool_location=location,
         max_messages_per_trigger=9,
         max_in_flight=6,
         idle_timeout=0.0,
@@ -112,9 +112,7 @@ def test_a_task_takes_no_more_than_its_quota(settings: Settings, nsqd: FakeNsqd)
     assert [message.attempts for message in nsqd.queue] == [0] * 13  # not even sent
 
 
-def test_a_task_asks_for_no_more_than_the_nsqd_allows(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_task_asks_for_no_more_than_the_nsqd_allows(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeNsqd(max_rdy_count=2)
     patch(monkeypatch, [fake])
     fake.publish(7)
@@ -135,6 +133,7 @@ def test_a_segment_is_sealed_before_its_bodies_fill_the_memory(
     assert len(read_task.fill(partition).segments(0)) == 4
 
 
+@BOTH_PLACES
 def test_a_replay_delivers_the_same_without_the_nsqd(settings: Settings, nsqd: FakeNsqd) -> None:
     nsqd.publish(9)
     batches = MicroBatches(settings)
@@ -161,6 +160,7 @@ def test_a_replay_takes_no_more_although_there_is_more(settings: Settings, nsqd:
     judge(batches, [nsqd])
 
 
+@BOTH_PLACES
 def test_two_tasks_share_an_nsqd(settings: Settings, nsqds: list[FakeNsqd]) -> None:
     for fake in nsqds:
         fake.publish(20)
@@ -204,9 +204,9 @@ WORLDS = ["task dies", "driver dies", "timed out", "nsqd is killed", "nsqd resta
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("location, step", PLACES_AND_STEPS, indirect=["location"])
 def test_a_death_at_any_step_loses_and_doubles_nothing(
-    settings: Settings, tmp_path: Path, step: str, when: str, world: str
+    settings: Settings, location: str, step: str, when: str, world: str
 ) -> None:
     def run(number: int) -> bool:
         with patched() as monkeypatch:
@@ -214,8 +214,7 @@ def test_a_death_at_any_step_loses_and_doubles_nothing(
             patch(monkeypatch, nsqds)
             for fake in nsqds:
                 fake.publish(7)
-            location = tmp_path / str(number)
-            batches = MicroBatches(replace(settings, spool_location=str(location)))
+            batches = MicroBatches(replace(settings, spool_location=f"{location}/{number}"))
             batches.failures = 2 if world == "task dies" else 1
 
             def action() -> None:
@@ -242,9 +241,9 @@ def test_a_death_at_any_step_loses_and_doubles_nothing(
 
 @pytest.mark.parametrize("held", ["in flight", "timed out"])
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("location, step", PLACES_AND_STEPS, indirect=["location"])
 def test_a_zombie_at_any_step_loses_and_doubles_nothing(
-    settings: Settings, tmp_path: Path, step: str, when: str, held: str
+    settings: Settings, location: str, step: str, when: str, held: str
 ) -> None:
     """While a task pauses at a step, another run of it goes ahead, and the next batches too; then it goes on."""
 
@@ -253,7 +252,7 @@ def test_a_zombie_at_any_step_loses_and_doubles_nothing(
             nsqd = FakeNsqd()
             patch(monkeypatch, [nsqd])
             nsqd.publish(20)
-            batches = MicroBatches(replace(settings, spool_location=str(tmp_path / f"{ahead} {number}")))
+            batches = MicroBatches(replace(settings, spool_location=f"{location}/{ahead} {number}"))
             batches.plan()
             (partition,) = batches.partitions()
             rows: list[Rows] = []
@@ -308,6 +307,7 @@ def test_a_task_that_never_ran_cannot_start_when_its_batch_is_over(
     judge(batches, nsqds)
 
 
+@BOTH_PLACES
 def test_a_committed_batch_is_not_read_again(settings: Settings, nsqd: FakeNsqd) -> None:
     nsqd.publish(20)
     batches = MicroBatches(settings)
@@ -319,6 +319,7 @@ def test_a_committed_batch_is_not_read_again(settings: Settings, nsqd: FakeNsqd)
     assert run_task(replace(partition, settings=replace(settings, fail_on_data_loss=False))) == []
 
 
+@BOTH_PLACES
 def test_ids_in_doubt_are_dropped_batches_later(
     settings: Settings, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -421,9 +422,10 @@ def test_without_a_spool_a_death_loses_messages(settings: Settings, nsqd: FakeNs
     assert run_task(partition) == []
 
 
+@BOTH_PLACES
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_whatever_happens_every_message_becomes_one_row(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Deaths, zombies, timeouts and restarts of nsqds at random steps, over many batches, while more is published."""
     chance = random.Random(seed)

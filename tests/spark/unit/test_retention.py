@@ -13,12 +13,14 @@ from pyspark_nsq import known_ids, retention
 from pyspark_nsq.client import Message
 from pyspark_nsq.columns import Messages
 from pyspark_nsq.errors import SpoolError
+from pyspark_nsq.files import names_in, place
 from pyspark_nsq.known_ids import KnownIds, ids_files
 from pyspark_nsq.options import Settings
 from pyspark_nsq.retention import Retention, inspect, remove_old_reads, remove_stream
 from pyspark_nsq.segment import Kind, pack_entry
 from pyspark_nsq.spool import Spool
 from spark.unit.fake_nsqd import frames_of
+from spark.unit.interruption import BOTH_PLACES
 
 TOPIC, NSQD = "t", "n:4150"
 KEY = TOPIC, NSQD
@@ -31,8 +33,8 @@ def ids(batch: int) -> list[bytes]:
 
 
 @pytest.fixture
-def spool(tmp_path: Path) -> Spool:
-    return Spool.create(str(tmp_path), "s", kind="readStream", topics=[TOPIC], channel="c")
+def spool(location: str) -> Spool:
+    return Spool.create(location, "s", kind="readStream", topics=[TOPIC], channel="c")
 
 
 def fill(spool: Spool, batch: int, *, confirmed: bool = True, topic: str = TOPIC) -> None:
@@ -70,6 +72,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+@BOTH_PLACES
 def test_segments_stay_for_their_time_and_no_longer(spool: Spool, clock: Clock) -> None:
     keeper = Retention(spool, SETTINGS)
     fill(spool, 1)
@@ -106,13 +109,14 @@ def test_setting_the_clock_of_a_machine_deletes_nothing(spool: Spool, monkeypatc
     assert len(ids_files(spool, *KEY)) == 2
 
 
+@BOTH_PLACES
 def test_segments_beyond_the_size_go_oldest_first(spool: Spool) -> None:
     keeper = Retention(spool, replace(SETTINGS, spool_max_bytes=1))
     for batch in (1, 2, 3):
         fill(spool, batch)
     keeper.commit(2, {})
     assert spool.batches() == [3]
-    size = retention._size(spool.batch_directory(3))
+    size = place(spool.location).size(spool.batch_directory(3))
     fill(spool, 4)
     fill(spool, 5)
     Retention(spool, replace(SETTINGS, spool_max_bytes=3 * size)).commit(4, {})
@@ -146,12 +150,13 @@ def test_ids_are_kept_while_their_messages_may_come_again(
     assert known(spool, 2, ids(1), attempts=1, started=RUN + 1) == (set(ids(1)) if kept else set())
 
 
+@BOTH_PLACES
 def test_suspects_go_last_for_want_of_room(spool: Spool, caplog: pytest.LogCaptureFixture) -> None:
     fill(spool, 1, confirmed=False)
     fill(spool, 2)
     keeper = Retention(spool, replace(SETTINGS, spool_retention=0.0))
     keeper.commit(2, {})
-    (size, _) = [os.stat(file.path).st_size for file in ids_files(spool, *KEY)]
+    (size, _) = [place(file.path).size(file.path) for file in ids_files(spool, *KEY)]
     Retention(spool, replace(SETTINGS, spool_max_bytes=size)).commit(2, {})
     assert [file.confirmed for file in ids_files(spool, *KEY)] == [False]
     assert not caplog.records
@@ -178,6 +183,7 @@ def test_suspects_are_known_by_attempts_and_others_after_a_restart(
     assert known(spool, 2, ids(3)) == set(), "a batch before knows nothing of one after"
 
 
+@BOTH_PLACES
 def test_ids_of_another_topic_are_others(spool: Spool) -> None:
     fill(spool, 1, topic="other", confirmed=False)
     assert known(spool, 2, ids(1)) == set()
@@ -200,7 +206,7 @@ def test_what_was_stopped_halfway_is_done_the_next_time(spool: Spool, monkeypatc
             elif step == "set_committed":
                 broken.setattr(Spool, "set_committed", fail)
             else:
-                broken.setattr("pyspark_nsq.retention.shutil.rmtree", fail)
+                broken.setattr("pyspark_nsq.files.shutil.rmtree", fail)
             with pytest.raises(OSError):
                 keeper.commit(2, {})
         assert known(spool, 3, ids(1) + ids(2)) == {*ids(1), *ids(2)}, step
@@ -256,20 +262,22 @@ def test_a_spool_that_is_not_there_is_reported(tmp_path: Path) -> None:
         inspect(str(tmp_path / "nowhere"))
 
 
-def test_a_stream_is_removed_by_name_alone(spool: Spool, tmp_path: Path) -> None:
+@BOTH_PLACES
+def test_a_stream_is_removed_by_name_alone(spool: Spool) -> None:
     fill(spool, 1)
     for name in ("", ".", "..", "other", "s/batches"):
         with pytest.raises(SpoolError, match="no stream"):
-            remove_stream(str(tmp_path), name)
-    assert remove_stream(str(tmp_path), "s") > 0
-    assert list(tmp_path.iterdir()) == []
+            remove_stream(spool.location, name)
+    assert remove_stream(spool.location, "s") > 0
+    assert names_in(spool.location) == []
 
 
-def test_only_old_reads_are_removed(spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Spool.create(str(tmp_path), "r", kind="read", topics=[TOPIC], channel="c")
-    remove_old_reads(str(tmp_path), 100.0)
-    assert len(inspect(str(tmp_path))) == 2
+@BOTH_PLACES
+def test_only_old_reads_are_removed(spool: Spool, location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Spool.create(location, "r", kind="read", topics=[TOPIC], channel="c")
+    remove_old_reads(location, 100.0)
+    assert len(inspect(location)) == 2
     now = time.time()
     monkeypatch.setattr("time.time", lambda: now + 110)
-    remove_old_reads(str(tmp_path), 100.0)
-    assert [report.stream for report in inspect(str(tmp_path))] == ["s"]
+    remove_old_reads(location, 100.0)
+    assert [report.stream for report in inspect(location)] == ["s"]

@@ -9,17 +9,18 @@ from typing import NoReturn
 
 import pytest
 
-from pyspark_nsq import spool as spool_module
+from pyspark_nsq import files
 from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.segment import Kind, pack_entry, read_ids, read_segment
 from pyspark_nsq.spool import Chain, Spool, chain_name, split_chain_name
+from spark.unit.interruption import BOTH_PLACES
 
 IDS = [b"00000000000000%02x" % number for number in (5, 1, 9)]
 
 
 @pytest.fixture
-def spool(tmp_path: Path) -> Spool:
-    return Spool.create(str(tmp_path), "s", kind="readStream", topics=["t"], channel="c")
+def spool(location: str) -> Spool:
+    return Spool.create(location, "s", kind="readStream", topics=["t"], channel="c")
 
 
 def opened(spool: Spool, batch: int = 1) -> Chain:
@@ -32,6 +33,7 @@ def segment(part: int = 0) -> list[bytes | memoryview]:
     return pack_entry(Kind.SEGMENT, part, 1234, b"".join(IDS), b"payload")
 
 
+@BOTH_PLACES
 def test_a_segment_comes_back_as_it_was(spool: Spool) -> None:
     assert opened(spool).append(segment(part=3))
     (entry,) = opened(spool).entries
@@ -52,6 +54,7 @@ def test_the_bytes_of_a_segment_are_as_documented(spool: Spool) -> None:
     assert data == header + struct.pack(">I", zlib.crc32(header)) + ids + b"payload"
 
 
+@BOTH_PLACES
 def test_who_comes_second_sees_what_was_first(spool: Spool) -> None:
     one, other = opened(spool), opened(spool)
     assert one.append(segment(part=1))
@@ -62,6 +65,7 @@ def test_who_comes_second_sees_what_was_first(spool: Spool) -> None:
     assert [entry.part for entry in one.entries] == [1, 2]
 
 
+@BOTH_PLACES
 def test_nothing_follows_the_end_of_a_task(spool: Spool) -> None:
     zombie, chain = opened(spool), opened(spool)
     chain.end(0)
@@ -73,6 +77,7 @@ def test_nothing_follows_the_end_of_a_task(spool: Spool) -> None:
     assert zombie.ended(1)
 
 
+@BOTH_PLACES
 def test_an_end_is_written_once(spool: Spool) -> None:
     for _ in range(2):
         opened(spool).end(0)
@@ -80,6 +85,7 @@ def test_an_end_is_written_once(spool: Spool) -> None:
     assert [entry.kind for entry in opened(spool).entries] == [Kind.END, Kind.CLOSE]
 
 
+@BOTH_PLACES
 def test_many_writers_make_one_chain(spool: Spool) -> None:
     def write(part: int) -> None:
         chain = opened(spool)
@@ -125,9 +131,10 @@ def test_a_location_that_is_not_a_directory_is_reported(tmp_path: Path) -> None:
         Spool.create(str(file), "s", kind="readStream", topics=["t"], channel="c")
 
 
-def test_creating_again_keeps_what_is_there(spool: Spool, tmp_path: Path) -> None:
+@BOTH_PLACES
+def test_creating_again_keeps_what_is_there(spool: Spool) -> None:
     about = spool.about()
-    Spool.create(str(tmp_path), "s", kind="read", topics=["other"], channel="c")
+    Spool.create(spool.location, "s", kind="read", topics=["other"], channel="c")
     assert spool.about() == about
 
 
@@ -147,7 +154,7 @@ def test_a_chain_is_durable_before_its_entries_are_believed(spool: Spool, monkey
     """Whoever linked an entry may have died before its name was synced."""
     opened(spool).append(segment())
     synced: list[str] = []
-    monkeypatch.setattr(spool_module, "sync_directory", synced.append)
+    monkeypatch.setattr(files, "sync_directory", synced.append)
     directory = Path(opened(spool).directory)
     assert {str(directory), str(directory.parent), str(directory.parent.parent)} <= set(synced)
 

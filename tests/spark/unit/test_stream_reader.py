@@ -21,7 +21,7 @@ from pyspark_nsq.options import Settings
 from pyspark_nsq.retention import inspect
 from pyspark_nsq.stream_reader import NsqStreamReader
 from spark.unit.fake_nsqd import CHANNEL, TOPIC, FakeNsqd, bodies, patch
-from spark.unit.interruption import STEPS, Interruption
+from spark.unit.interruption import STEPS_AT, Interruption
 from spark.unit.micro_batches import Died, MicroBatches
 
 ALL = ReadAllAvailable()
@@ -338,7 +338,9 @@ def test_a_daemon_is_read_to_the_last_message_wherever_a_task_dies(
     monkeypatch.setattr(backlog, "_LOOK_INTERVAL", 0.02)
     settings = replace(of_daemon(nsqd, settings), max_messages_per_trigger=60, msg_timeout_ms=1000)
     streams = []
-    for number, (step, when) in enumerate((step, when) for step in STEPS for when in ("before", "after")):
+    for number, (step, when) in enumerate(
+        (step, when) for step in STEPS_AT["directory"] for when in ("before", "after")
+    ):
         topic = f"t{number}"
         publish(settings, topic, 100)
         batches = MicroBatches(replace(settings, topics=(topic,)))

@@ -18,8 +18,8 @@ _SEAL = f"{_TASK}:_Task.seal"
 # In the order of a message's way.
 POINTS = {
     "messages in hand": Point(_TASK, "_Task.seal", "before"),
-    "segment written, not in the chain": Point(_SPOOL, "link", "before", _SEAL),
-    "segment linked, its name not synced": Point(_SPOOL, "link", "after", _SEAL),
+    "segment written, not in the chain": Point("pyspark_nsq.files", "link", "before", _SEAL),
+    "segment linked, its name not synced": Point("pyspark_nsq.files", "link", "after", _SEAL),
     "sealed, before FIN": Point(_TASK, "finish", "before"),
     "half of the FINs sent": Point("pyspark_nsq.client", "Client.finish_joined", "halfway"),
     "FINs sent": Point(_TASK, "finish", "after"),
