@@ -101,7 +101,7 @@ soak: ## an hour of mixed load
 
 # What kills, restarts and full disks cost a Spark stream: the tables of contrib/docs/spark.md, in about half an hour.
 spark-faults: ## kills, restarts and full disks beside a Spark stream
-	@CC=/bin/false .ci/install .venv-plain dev,spark
+	@CC=/bin/false .ci/install .venv-plain dev,spark,object-store,s3-server
 	@PYTHONPATH=tests:tools .venv-plain/bin/python -m spark.faults $(FLAGS)
 
 # Rows per second of Spark's readers and writers, with gnsqd and the real nsqd.

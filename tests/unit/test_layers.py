@@ -220,12 +220,12 @@ def test_the_page_is_above_gnsqadmin_and_beside_the_daemon() -> None:
 def test_executors_of_spark_import_little(top: str) -> None:
     allowed = {*sys.stdlib_module_names, *EXECUTOR_LIBRARIES, *ON_EXECUTORS, "gnsqd"}
     foreign = {
-        f"{name} imports {imported}"
+        (name, imported.split(".")[0])
         for name, path in (modules("contrib") | modules("gnsq_shared")).items()
         for imported in imports(path, name)
         if name.split(".")[0] == top and imported.split(".")[0] not in allowed
     }
-    assert foreign == set()
+    assert foreign <= {("pyspark_nsq.files", "obstore")}  # for a spool in an object store alone
 
 
 def test_no_part_of_spark_imports_gevent() -> None:

@@ -19,6 +19,7 @@ from spark.faults.points import IN_TASK, POINTS, SEAL_TO_FIN
 from spark.faults.publisher import Publisher
 from spark.faults.stream_process import TOPIC, StreamProcess, empty
 from spark.faults.tally import Tally, tally
+from spark.s3_server import make_bucket, serving
 from spark.topics import daemon_options
 
 SPOOL_SIZE = 16 << 20  # bytes of the small disk
@@ -36,6 +37,7 @@ class Row:
     cluster: bool = False
     lookupd: bool = False
     small_disk: bool = False
+    bucket: bool = False
 
 
 class Stage:
@@ -62,7 +64,11 @@ class Stage:
             # What a task that died holds may be in a quota.
             options |= daemon_options(*self.daemons) | {"idleTimeoutMs": "1000"}
         spool = directory / "spool"
-        options |= {"spoolLocation": str(spool)} if row.spool else {"spool": "off"}
+        location = str(spool)
+        if row.bucket:
+            stack.enter_context(serving())
+            location = make_bucket("spools")
+        options |= {"spoolLocation": location} if row.spool else {"spool": "off"}
         prefix: Callable[[Sequence[str]], list[str]] = list
         self.disk: SmallDisk | None = None
         if row.small_disk:
@@ -146,6 +152,14 @@ ROWS = (
     Row("Python worker killed: sealed, before FIN", (inject("sealed, before FIN", "worker"),), KILLS),
     Row("nsqd restarted", (restart_nsqd,), KILLS),
     Row(f"nsqlookupd gone for {LOOKUPD_AWAY:.0f} s", (lookupd_gone,), 5, lookupd=True),
+    Row("spool in an object store: driver killed, at any moment", (kill_driver,), KILLS, bucket=True),
+    Row(
+        "spool in an object store: executor killed: sealed, before FIN",
+        (inject("sealed, before FIN"),),
+        KILLS,
+        cluster=True,
+        bucket=True,
+    ),
     Row("disk of the spool full for 5 s", (fill_disk,), 5, small_disk=True),
     Row("without spool: driver killed, at any moment", (kill_driver,), KILLS, spool=False),
     Row("without spool: executor killed after its first FINs", (inject("half of the FINs sent"),), KILLS, False, True),
