@@ -1,4 +1,4 @@
-"""Fixtures for the Spark side. Without pyspark and pyarrow (`pip install '.[spark]'`) all tests here are skipped,
+"""Fixtures for the Spark side. Without the libraries that it needs (MISSING) all tests here are skipped,
 without a Java that Spark can use those marked `spark`; where GNSQD_REQUIRE_PEERS=1 they fail instead."""
 
 import importlib.util
@@ -14,7 +14,9 @@ from spark.java import NoJava, java_home
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MISSING = [library for library in ("pyarrow", "pyspark") if importlib.util.find_spec(library) is None]
+MISSING = [
+    library for library in ("moto", "obstore", "pyarrow", "pyspark") if importlib.util.find_spec(library) is None
+]
 
 
 def _missing(reason: str) -> NoReturn:
@@ -27,7 +29,7 @@ class _Unimportable(pytest.Module):
     """A file of tests that cannot be imported here."""
 
     def collect(self) -> NoReturn:
-        _missing(f"needs {' and '.join(MISSING)} (pip install '.[spark]')")
+        _missing(f"needs {' and '.join(MISSING)} (pip install '.[spark,object-store,s3-server]')")
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
