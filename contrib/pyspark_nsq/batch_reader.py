@@ -7,6 +7,7 @@ every scan takes as many other messages, and a task that dies takes the messages
 fails the job rather than leave rows out. With `peek` messages are requeued when a task has seen them.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -21,6 +22,8 @@ from pyspark_nsq.options import Settings
 from pyspark_nsq.read_task import ReadPartition, read_partition, tasks_of
 from pyspark_nsq.retention import remove_old_reads
 from pyspark_nsq.spool import Spool
+
+_log = logging.getLogger(__name__)
 
 _RETENTION = 86400.0  # seconds that segments of a read are kept at least, since Spark does not report when it is over
 
@@ -50,6 +53,11 @@ def plan(settings: Settings, stream: str) -> list[ReadPartition]:
     """The tasks of a scan of the frame `stream`: with a spool, those of its first scan; else tasks for what is queued
     now. DiscoveryError, also if no nsqd has one of the topics; SpoolError."""
     if not settings.spool:
+        if not settings.peek and settings.fail_on_data_loss:
+            _log.warning(
+                "'spool' is off: messages are finished as they are read. Messages that Spark does not use (show, "
+                "limit) are lost, and every scan (sort, join, union, a second action) reads other messages"
+            )
         return tasks_of(_look(settings, stream), settings)
     spool = Spool.of(settings, stream)
     settled = spool.plan()

@@ -258,6 +258,18 @@ def test_peek_leaves_everything_where_it_is(nsqd: Daemon) -> None:
     assert len(read(nsqd, peek="true", maxInFlight="7")) == 7
 
 
+@pytest.mark.parametrize(
+    ("more", "warned"),
+    [({"spool": "off"}, True), ({"spool": "off", "failOnDataLoss": "false"}, False), ({"peek": "true"}, False)],
+)
+def test_a_read_without_a_spool_warns(
+    nsqd: Daemon, caplog: pytest.LogCaptureFixture, more: dict[str, str], warned: bool
+) -> None:
+    publish(nsqd, "t", b"one")
+    plan(parse(options(nsqd, **more), "read"))
+    assert any("'spool' is off: messages are finished as they are read" in text for text in caplog.messages) == warned
+
+
 def test_a_task_that_runs_again_without_a_spool_fails_the_job(gnsqd: Daemon, tmp_path: Path) -> None:
     publish(gnsqd, "t", b"x")
 
