@@ -304,6 +304,8 @@ class Session(Player):
     def channel_act(self) -> bool:
         act = self.chance.choice(("create",) * 4 + ("empty", "pause", "unpause", "unpause", "delete"))
         topic, name = self.chance.choice(self._topics), self.chance.choice(self._channels)
+        if act == "empty" and self._may_refill(topic, name):
+            return False
         self.note(f"/channel/{act} {topic} {name}")
         answer = self.request(f"POST /channel/{act}?topic={topic}&channel={name}".replace("#", "%23"), b"")
         if answer.status != 200:
@@ -316,6 +318,16 @@ class Session(Player):
         elif act != "create":
             channel.paused = act == "pause"
         return True
+
+    def _may_refill(self, topic: str, name: str) -> bool:
+        """Whether it is undetermined what is in flight after "empty". nsqd's Channel.Empty forgets what the consumers
+        have in flight before it empties the queue, so that one of them may take a message in between."""
+        channel = self.queues.channel(topic, name)
+        ready = any(
+            (window.topic, window.channel) == (topic, name) and window.ready
+            for window in (connection.window for connection in self.connections)
+        )
+        return ready and channel.depth > 0 and not channel.paused
 
     def _empty(self, topic: str, channel: Channel) -> None:
         channel.depth = channel.in_flight = channel.deferred = 0
