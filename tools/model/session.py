@@ -320,14 +320,13 @@ class Session(Player):
         return True
 
     def _may_refill(self, topic: str, name: str) -> bool:
-        """Whether it is undetermined what is in flight after "empty". nsqd's Channel.Empty forgets what the consumers
-        have in flight before it empties the queue, so that one of them may take a message in between."""
-        channel = self.queues.channel(topic, name)
-        ready = any(
-            (window.topic, window.channel) == (topic, name) and window.ready
-            for window in (connection.window for connection in self.connections)
-        )
-        return ready and channel.depth > 0 and not channel.paused
+        """Whether it is undetermined what is in flight after "empty": nsqd's Channel.Empty makes the consumers ready
+        before it empties the queue, so that one of them may take a message in between."""
+        channels = self.queues.topics[topic].channels if topic in self.queues.topics else {}
+        if name not in channels or channels[name].paused or not channels[name].depth:
+            return False
+        windows = [connection.window for connection in self.connections]
+        return any(window.ready and (window.topic, window.channel) == (topic, name) for window in windows)
 
     def _empty(self, topic: str, channel: Channel) -> None:
         channel.depth = channel.in_flight = channel.deferred = 0
