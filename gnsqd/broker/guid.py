@@ -37,18 +37,21 @@ class GuidFactory:
         tick = (now >> 20) - _EPOCH
         if tick > self._tick:
             self._start_tick(tick)
-        ids: list[bytes] = []
-        while count > 0:
-            if self._sequence >= _SEQUENCE_END:
-                self._start_tick(self._tick + 1)
-            prefix = self._prefix
-            suffixes = _SUFFIXES[self._sequence : self._sequence + count]
-            ids += [prefix + suffix for suffix in suffixes]
-            self._sequence += len(suffixes)
-            count -= len(suffixes)
+        ids = self._ids_of_tick(count)
+        while len(ids) < count:
+            self._start_tick(self._tick + 1)
+            ids += self._ids_of_tick(count - len(ids))
         return ids
 
+    def _ids_of_tick(self, count: int) -> list[bytes]:
+        """At most `count` ids, as many as the tick has left."""
+        prefix = self._prefix
+        suffixes = _SUFFIXES[self._sequence : self._sequence + count]
+        self._sequence += len(suffixes)
+        return [prefix + suffix for suffix in suffixes]
+
     def _start_tick(self, tick: int) -> None:
+        bits = NODE_ID_BITS
         self._tick = tick
         self._sequence = 0
-        self._prefix = b"%013x" % (tick << NODE_ID_BITS | self._node_id)
+        self._prefix = b"%013x" % (tick << bits | self._node_id)

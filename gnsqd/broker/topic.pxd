@@ -24,7 +24,8 @@ cdef class Topic:
 
     @cython.locals(now=cython.longlong)
     cpdef list new_messages(self, list bodies, long long deferred=*)
-    @cython.locals(first=Py_ssize_t)
+    cpdef commit(self)
+    @cython.locals(first=Py_ssize_t, size=Py_ssize_t)
     cpdef publish(self, list bodies, long long deferred=*)
     @cython.locals(channel=Channel, queue=Queue)
     cdef bint _nothing_before(self, Py_ssize_t count) except -1

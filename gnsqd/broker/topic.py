@@ -135,13 +135,16 @@ class Topic:
             raise Draining
         if self.bounds is not None:
             self.bounds.admit(bodies)
-        for first in range(0, len(bodies), MAX_PUT):
+        size = MAX_PUT
+        first = 0
+        while first < len(bodies):
             if first:
                 self.commit()
                 give_way()
-            self.put_messages(self.new_messages(bodies[first : first + MAX_PUT], deferred))
+            self.put_messages(self.new_messages(bodies[first : first + size], deferred))
             if self.bounds is not None:
-                self.bounds.trim(2 * min(len(bodies), MAX_PUT))
+                self.bounds.trim(2 * min(len(bodies), size))
+            first += size
 
     def commit(self) -> None:
         """Return when what was put is kept as surely as the options promise; StorageError if it isn't. May yield."""

@@ -151,7 +151,8 @@ class TLSLayer:
         memory BIO keeps the memory of the largest amount it ever held: a Connection encodes 64 KB in one go."""
         if data:
             try:
-                self._connection.sendall(data)
+                # A record is sent whole, and `sendall` costs as much as encrypting a short one.
+                (self._connection.send if len(data) <= _RECORD else self._connection.sendall)(data)
             except SSL.Error as error:
                 raise StreamError(_text(error)) from error
         return self._outgoing(len(data) + len(data) // 64 + 1024)
@@ -163,9 +164,11 @@ class TLSLayer:
 
     def _outgoing(self, expected: int = _RECORD) -> bytes:
         pieces: list[bytes] = []
-        with contextlib.suppress(SSL.WantReadError):
+        try:
             while not pieces or len(pieces[-1]) == expected:
                 pieces.append(self._connection.bio_read(expected))
+        except SSL.WantReadError:
+            pass
         return b"".join(pieces)
 
 

@@ -15,7 +15,7 @@ from time import monotonic_ns, time_ns
 FRAME_TYPE_MESSAGE = 2
 MAX_ATTEMPTS = 0xFFFF
 
-_HEAD = Struct(">iiqH")
+_pack_head = Struct(">iiqH").pack
 _FIRST_ATTEMPT = 1
 _SIZE_AND_TYPE = Struct(">ii")
 _ATTEMPTS = Struct(">H")
@@ -98,7 +98,7 @@ def new_messages(ids: list[bytes], timestamp: int, bodies: list[bytes], deferred
         body = bodies[position]
         if len(body) != size:
             size = len(body)
-            head = _HEAD.pack(_SIZE_WITHOUT_BODY + size, FRAME_TYPE_MESSAGE, timestamp, _FIRST_ATTEMPT)
+            head = _pack_head(_SIZE_WITHOUT_BODY + size, FRAME_TYPE_MESSAGE, timestamp, _FIRST_ATTEMPT)
         message = Message.__new__(Message)
         message.frame = b"".join((head, id, body))
         message.attempts = 0

@@ -70,8 +70,10 @@ class API:
         return "OK"
 
     def _parse_defer(self, parameters: dict[str, str]) -> int:
+        if "defer" not in parameters:
+            return 0
         try:
-            deferred = parse_int(parameters.get("defer", "0")) * MILLISECOND
+            deferred = parse_int(parameters["defer"]) * MILLISECOND
         except ValueError:
             deferred = -1
         if not 0 <= deferred <= self._options.longest_defer:
@@ -359,6 +361,9 @@ class API:
 
     def _get_topic(self, parameters: dict[str, str]) -> Topic:
         name = required(parameters, "topic")
+        topic = self._registry.topics.get(name)
+        if topic is not None:
+            return topic
         if not is_valid_name(name):
             raise HTTPError(400, "INVALID_TOPIC")
         check_limit(name, self._registry.topics, self._options.max_topics, "topics")

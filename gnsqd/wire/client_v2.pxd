@@ -7,6 +7,8 @@ from gnsqd.broker.topic cimport Topic
 from gnsqd.wire.codec cimport Decoder
 from gnsqd.net.connection cimport Connection
 
+cdef double _NS
+
 cdef class ClientV2:
     cdef public long long id, heartbeat_interval, output_buffer_timeout, sample_rate, msg_timeout, ready_count
     cdef public long long in_flight_count, message_count, finish_count, requeue_count, delivery_msg_timeout
@@ -37,6 +39,7 @@ cdef class ClientV2:
     cpdef wake(self)
     cpdef published(self, Topic topic, Py_ssize_t count)
     cpdef reply(self, bytes frame)
+    @cython.locals(topic=Topic)
     cpdef send_replies(self)
     @cython.locals(message=Message, frames=list)
     cpdef send_messages(self, list messages)

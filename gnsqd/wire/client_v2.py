@@ -214,10 +214,9 @@ class ClientV2:
         """Commit what the batch published and send its answers. May yield. StorageError if something can't be kept:
         then nothing is answered."""
         if self.uncommitted:
-            topics = list(self.uncommitted)
-            self.uncommitted.clear()
+            uncommitted, self.uncommitted = self.uncommitted, {}
             try:
-                for topic in topics:
+                for topic in uncommitted:
                     topic.commit()
             except StorageError:
                 self._replies.clear()

@@ -202,6 +202,10 @@ class Decoder:
 
     def next_command(self) -> Command | None:
         """The next command; LineTooLong if there can't be one any more."""
+        if self._position == self._length and not self._pieces:
+            self._buffer = b""
+            self._position = self._length = 0
+            return None
         end = self._buffer.find(b"\n", self._position)
         if end < 0:
             if self._pieces:
@@ -210,9 +214,6 @@ class Decoder:
             if end < 0:
                 if self._length - self._position >= MAX_LINE:
                     raise LineTooLong("bufio: buffer full")
-                if self._position == self._length:
-                    self._buffer = b""
-                    self._position = self._length = 0
                 return None
         start = self._position
         if end - start >= MAX_LINE:

@@ -7,7 +7,7 @@ from gnsqd.wire.codec cimport Command, Decoder
 
 cdef class Commands:
     cdef object _registry, _options, _log, _new_tls, _authenticate
-    cdef dict _topics
+    cdef dict _topics, _handlers
     cdef bint _tls_required
 
     cpdef execute(self, ClientV2 client, Command command)

@@ -55,6 +55,7 @@ class Commands:
         self._log = log
         self._new_tls = new_tls
         self._authenticate = authenticate
+        self._handlers = HANDLERS
         self._tls_required = options.tls_required != TLS_NOT_REQUIRED
 
     def execute(self, client: ClientV2, command: Command) -> None:
@@ -64,7 +65,7 @@ class Commands:
         if self._log.level <= _DEBUG:
             self._log.debug("PROTOCOL(V2): [%s] [%s]", client, b" ".join(params).decode("utf-8", "replace"))
         try:
-            handler = HANDLERS.get(params[0])
+            handler = self._handlers.get(params[0])
             if self._tls_required and client.tls is None and params[0] != b"IDENTIFY":
                 raise ClientError("E_INVALID", b"cannot %b in current state (TLS required)" % params[0])
             if handler is None:

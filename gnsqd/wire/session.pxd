@@ -11,6 +11,7 @@ cdef class ProtocolV2:
 
     @cython.locals(decoder=Decoder, command=Command, channel=Channel, done=Py_ssize_t, executed=Py_ssize_t, turn_end=double, data=bytes)
     cpdef _serve(self, ClientV2 client)
+    cdef _send_replies(self, ClientV2 client)
     cdef double _share_turn(self, ClientV2 client, double end) except? -1
     @cython.locals(decoder=Decoder, ids=list, count=Py_ssize_t)
     cdef Py_ssize_t _finish_run(self, ClientV2 client, Channel channel) except -1

@@ -94,7 +94,7 @@ class DiskQueue:
     @property
     def depth(self) -> int:
         # With a wrong depth in meta the count may reach 0 early, and the rest would never be asked for.
-        return self._depth if self._depth > 0 else int(self._readable())
+        return self._depth if self._depth > 0 else 1 if self._readable() else 0
 
     @property
     def size(self) -> int:
