@@ -30,7 +30,7 @@ cdef class Channel:
     cdef _enqueue(self, list messages)
     @cython.locals(candidates=list, held_back=Py_ssize_t, chosen=list, taken=list, now=cython.longlong, queue=Queue, waiting=WaitingConsumers, promised=Py_ssize_t)
     cpdef list take(self, client, Py_ssize_t window, long long timeout, long long sample_rate)
-    @cython.locals(depth=Py_ssize_t, limit=Py_ssize_t, waiting=Py_ssize_t)
+    @cython.locals(depth=Py_ssize_t, limit=Py_ssize_t, others=Py_ssize_t)
     cdef list _next_messages(self, Py_ssize_t window, Py_ssize_t promised)
     @cython.locals(messages=list)
     cpdef Py_ssize_t finish_run(self, long long client_id, list ids) except -1

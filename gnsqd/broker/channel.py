@@ -235,9 +235,9 @@ class Channel:
         depth = self.available() - promised
         if depth <= 0:
             return []
-        waiting = len(self._waiting)
-        # Ceiling of an equal share for this client and everybody who waits.
-        limit = min(window, (depth + waiting) // (waiting + 1), MAX_TAKE)
+        others = len(self._waiting) + self._waiting.promised
+        # Ceiling of an equal share for this client, everybody who waits, and everybody who was woken for these messages.
+        limit = min(window, (depth + others) // (others + 1), MAX_TAKE)
         return self.queue.take(limit, MAX_TAKE_BYTES)
 
     def wait(self, client: Consumer) -> None:

@@ -233,6 +233,15 @@ def test_consumers_that_wait_share_what_comes_equally(fakes: Build, consumers: l
     assert len(take(channel, consumers[0])) == 3
 
 
+def test_consumers_that_were_woken_together_share_what_came(fakes: Build, consumers: list[FakeConsumer]) -> None:
+    around = fakes()
+    channel = around.channel()
+    for consumer in consumers:
+        take(channel, consumer)
+    channel.put_messages(around.messages(*[b"x"] * 9))
+    assert [len(take(channel, consumer)) for consumer in consumers] == [3, 3, 3]
+
+
 def test_woken_consumer_that_stops_passes_its_turn_on(fakes: Build, consumers: list[FakeConsumer]) -> None:
     around = fakes()
     channel = around.channel()
