@@ -236,7 +236,7 @@ class Channel:
         if depth <= 0:
             return []
         others = len(self._waiting) + self._waiting.promised
-        # Ceiling of an equal share for this client, everybody who waits, and everybody who was woken for these messages.
+        # Ceiling of an equal share for this client, and everybody who waits or was woken for these messages.
         limit = min(window, (depth + others) // (others + 1), MAX_TAKE)
         return self.queue.take(limit, MAX_TAKE_BYTES)
 

@@ -22,36 +22,30 @@ def time_of(id: str) -> int:
 
 
 class GuidFactory:
-    """Owns the daemon's id sequence; `node_id` is 0..1023."""
+    """Owns the daemon's id sequence; `node_id` is 0..1023. `prefix` has the characters that the ids of a tick share."""
 
-    __slots__ = ("_node_id", "_prefix", "_sequence", "_tick")
+    __slots__ = ("_node_id", "_sequence", "_tick", "prefix")
 
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id
         self._tick = -1
         self._sequence = _SEQUENCE_END
-        self._prefix = b""
+        self.prefix = b""
 
-    def next_ids(self, now: int, count: int) -> list[bytes]:
-        """`count` new ids of 16 hex characters, in order; `now` is the wall clock in ns."""
+    def next_suffixes(self, now: int, count: int) -> list[bytes]:
+        """What follows `prefix` in the next ids, in order: `count` times, or less often, but at least once, where the
+        tick ends. `now` is the wall clock in ns."""
         tick = (now >> 20) - _EPOCH
         if tick > self._tick:
             self._start_tick(tick)
-        ids = self._ids_of_tick(count)
-        while len(ids) < count:
+        elif self._sequence >= _SEQUENCE_END:
             self._start_tick(self._tick + 1)
-            ids += self._ids_of_tick(count - len(ids))
-        return ids
-
-    def _ids_of_tick(self, count: int) -> list[bytes]:
-        """At most `count` ids, as many as the tick has left."""
-        prefix = self._prefix
         suffixes = _SUFFIXES[self._sequence : self._sequence + count]
         self._sequence += len(suffixes)
-        return [prefix + suffix for suffix in suffixes]
+        return suffixes
 
     def _start_tick(self, tick: int) -> None:
         bits = NODE_ID_BITS
         self._tick = tick
         self._sequence = 0
-        self._prefix = b"%013x" % (tick << bits | self._node_id)
+        self.prefix = b"%013x" % (tick << bits | self._node_id)

@@ -22,7 +22,7 @@ cdef class Topic:
     cdef bint _started
     cdef Doorbell _doorbell
 
-    @cython.locals(now=cython.longlong)
+    @cython.locals(now=cython.longlong, ids=GuidFactory, suffixes=list, messages=list)
     cpdef list new_messages(self, list bodies, long long deferred=*)
     cpdef commit(self)
     @cython.locals(first=Py_ssize_t, size=Py_ssize_t)

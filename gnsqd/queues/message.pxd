@@ -9,6 +9,6 @@ cdef class Message:
     cpdef bytes next_delivery(self)
     cpdef bytes payload(self)
 
-@cython.locals(message=Message, messages=list, id=bytes, body=bytes, head=bytes, size=Py_ssize_t, position=Py_ssize_t)
-cpdef list new_messages(list ids, long long timestamp, list bodies, long long deferred=*)
+@cython.locals(message=Message, messages=list, suffix=bytes, body=bytes, head=bytes, size=Py_ssize_t, position=Py_ssize_t)
+cpdef list new_messages(bytes prefix, list suffixes, long long timestamp, list bodies, long long deferred=*)
 cpdef Message message_from_payload(bytes payload)

@@ -89,18 +89,21 @@ class Message:
         return self.frame[_PAYLOAD_AT:_ATTEMPTS_AT] + _ATTEMPTS.pack(self.attempts) + self.frame[ID_AT:]
 
 
-def new_messages(ids: list[bytes], timestamp: int, bodies: list[bytes], deferred: int = 0) -> list[Message]:
-    """Messages just published; `timestamp` is the wall clock in ns, `deferred` the ns to hold them back."""
+def new_messages(
+    prefix: bytes, suffixes: list[bytes], timestamp: int, bodies: list[bytes], deferred: int = 0
+) -> list[Message]:
+    """Messages just published, one for each suffix: their ids are `prefix` and the suffix. `timestamp` is the wall
+    clock in ns, `deferred` the ns to hold them back."""
     messages = []
     size = -1
     head = b""
-    for position, id in enumerate(ids):
+    for position, suffix in enumerate(suffixes):
         body = bodies[position]
         if len(body) != size:
             size = len(body)
-            head = _pack_head(_SIZE_WITHOUT_BODY + size, FRAME_TYPE_MESSAGE, timestamp, _FIRST_ATTEMPT)
+            head = _pack_head(_SIZE_WITHOUT_BODY + size, FRAME_TYPE_MESSAGE, timestamp, _FIRST_ATTEMPT) + prefix
         message = Message.__new__(Message)
-        message.frame = b"".join((head, id, body))
+        message.frame = b"".join((head, suffix, body))
         message.attempts = 0
         message.deferred = deferred
         message.number = 0

@@ -145,9 +145,14 @@ class Fakes:
         queue = self.stores.open_store("t").channel_queue(name)
         return Channel("t", name, self.environment, queue, on_last_client, on_refused=lambda: None)
 
-    def messages(self, *bodies: bytes, deferred: int = 0) -> list[Message]:
-        now = time_ns()
-        return new_messages(self.environment.ids.next_ids(now, len(bodies)), now, list(bodies), deferred)
+    def messages(self, *bodies: bytes, deferred: int = 0, age: int = 0) -> list[Message]:
+        """Messages that were published `age` ns ago."""
+        ids, now = self.environment.ids, time_ns()
+        messages = []
+        for body in bodies:
+            suffixes = ids.next_suffixes(now, 1)
+            messages += new_messages(ids.prefix, suffixes, now - age, [body], deferred)
+        return messages
 
 
 def bodies_of(messages: list[Message]) -> list[bytes]:

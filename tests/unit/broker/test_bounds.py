@@ -4,7 +4,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from time import time_ns
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from gnsqd.broker import bounds as bounds_module
 from gnsqd.broker.bounds import Bounds, OutOfBounds, bounds_loop
 from gnsqd.broker.channel import MAX_TAKE, Channel
 from gnsqd.broker.topic import MAX_PUT, Topic
-from gnsqd.queues.message import new_messages
 from gnsqd.queues.queue import WeighedMemory
 from gnsqd.storage.directory import FreeDisk
 from gnsqd.storage.syncer import Syncer
@@ -296,9 +294,7 @@ def test_bytes_in_a_journal_count_after_a_kill(tmp_path: Path, syncer: Syncer) -
 
 def publish_old(around: Fakes, topic: Topic, *bodies: bytes, deferred: int = 0) -> None:
     """An hour ago."""
-    now = time_ns()
-    ids = around.environment.ids.next_ids(now, len(bodies))
-    topic.put_messages(new_messages(ids, now - 60 * MINUTE, list(bodies), deferred))
+    topic.put_messages(around.messages(*bodies, deferred=deferred, age=60 * MINUTE))
     topic.commit()
     settle()
 

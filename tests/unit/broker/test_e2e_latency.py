@@ -1,7 +1,6 @@
 """Latencies that a channel notes at FIN, and what a topic makes of its channels' (NSQD-COMPAT 3)."""
 
 from collections.abc import Callable
-from time import time_ns
 
 import pytest
 
@@ -9,7 +8,7 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import Topic
 from gnsqd.errors import BrokerError
 from gnsqd.quantile import Result
-from gnsqd.queues.message import Message, new_messages
+from gnsqd.queues.message import Message
 from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, Fakes
 
 Build = Callable[..., Fakes]
@@ -25,8 +24,7 @@ def around(fakes: Build) -> Fakes:
 
 def put(around: Fakes, channel: Channel, age: int) -> Message:
     """Queue a message that was published `age` ns ago."""
-    now = time_ns()
-    (message,) = new_messages(around.environment.ids.next_ids(now, 1), now - age, [b"x"])
+    (message,) = around.messages(b"x", age=age)
     channel.put_messages([message])
     return message
 

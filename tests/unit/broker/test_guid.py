@@ -18,10 +18,18 @@ def parts(id: bytes) -> tuple[int, int, int]:
     return number >> 22, number >> 12 & 0x3FF, number & 0xFFF
 
 
+def next_ids(ids: GuidFactory, now: int, count: int) -> list[bytes]:
+    made: list[bytes] = []
+    while len(made) < count:
+        suffixes = ids.next_suffixes(now, count - len(made))
+        made += [ids.prefix + suffix for suffix in suffixes]
+    return made
+
+
 def test_id_is_tick_node_and_sequence_in_sixteen_lower_case_hex_characters() -> None:
     for node_id in (0, 617, 1023):
         ids = GuidFactory(node_id)
-        made = ids.next_ids(NOW + 5, 2) + ids.next_ids(NOW + TICK, 1)
+        made = next_ids(ids, NOW + 5, 2) + next_ids(ids, NOW + TICK, 1)
         tick = (NOW >> 20) - 1288834974288
         assert [parts(id) for id in made] == [(tick, node_id, 0), (tick, node_id, 1), (tick + 1, node_id, 0)]
         assert all(id == b"%016x" % int(id, 16) for id in made)
@@ -32,12 +40,12 @@ def test_ids_are_what_the_real_daemon_made_of_the_same_time() -> None:
     frames = [bytes.fromhex(step["hex"]) for step in json.loads(path.read_text()) if step["dir"] == "S"]
     first = next(frame for frame in frames if frame[4:8] == b"\x00\x00\x00\x02")
     timestamp, id = int.from_bytes(first[8:16], "big"), first[18:34]
-    assert GuidFactory(777).next_ids(timestamp, 1) == [id]
+    assert next_ids(GuidFactory(777), timestamp, 1) == [id]
 
 
 def test_tick_that_is_used_up_goes_on_in_the_next_one() -> None:
     ids = GuidFactory(7)
-    made = ids.next_ids(NOW, 4096 * 2 + 1)
+    made = next_ids(ids, NOW, 4096 * 2 + 1)
     assert len(set(made)) == len(made)
     assert made == sorted(made)
     tick = parts(made[0])[0]
@@ -52,6 +60,6 @@ def test_tick_that_is_used_up_goes_on_in_the_next_one() -> None:
 @pytest.mark.parametrize("back", [TICK, 3600 * 10**9])
 def test_clock_that_goes_back_makes_no_id_twice(back: int) -> None:
     ids = GuidFactory(7)
-    made = [id for now in (NOW, NOW - back, NOW, NOW - back) for id in ids.next_ids(now, 1)]
-    made += ids.next_ids(NOW + TICK, 1)
+    made = [id for now in (NOW, NOW - back, NOW, NOW - back) for id in next_ids(ids, now, 1)]
+    made += next_ids(ids, NOW + TICK, 1)
     assert made == sorted(set(made))

@@ -13,7 +13,7 @@ from gnsqd.queues.queue import Deferred
 
 
 def message(number: int) -> Message:
-    return new_messages([b"%016x" % number], 0, [b""])[0]
+    return new_messages(b"", [b"%016x" % number], 0, [b""])[0]
 
 
 def ids(messages: list[Message]) -> list[int]:

@@ -13,7 +13,7 @@ RECORDED = bytes.fromhex("00000023 00000002 18e9eec2f439b671 0001") + ID + b"hel
 
 
 def message(body: bytes = b"hello") -> Message:
-    return new_messages([ID], TIME, [body])[0]
+    return new_messages(b"", [ID], TIME, [body])[0]
 
 
 def test_first_delivery_is_the_frame_that_the_real_daemon_sent() -> None:
@@ -56,7 +56,7 @@ def test_payload_is_time_attempts_id_body_and_brings_the_message_back(body: byte
 
 
 def test_copy_is_the_same_message_never_delivered() -> None:
-    (made,) = new_messages([ID], TIME, [b"hello"], 5)
+    (made,) = new_messages(b"", [ID], TIME, [b"hello"], 5)
     made.next_delivery()
     copy = made.copy()
     assert (copy.id, copy.body, copy.attempts, copy.deferred) == (ID, b"hello", 0, 5)
