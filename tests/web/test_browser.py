@@ -219,6 +219,40 @@ def test_hostile_names_long_lists_and_a_node_that_hangs_fit_every_width(page: Op
             assert "no complete answer within" in it.inner_text("main")
 
 
+@pytest.fixture
+def ordinary(serve: Serve) -> WebProcess:
+    """A page of two nodes with names and numbers as they are usual, and with a word in every column of states."""
+    shop = topic("orders", channel("mail", depth=24_310), channel("billing", client("worker-7"), depth=3), depth=0)
+    others = [topic("web-events-of-the-shop", channel("analytics", depth=270)), topic("clicks", depth=123_456)]
+    fakes = [
+        FakeServer({"/stats": [node(shop, *others), node(shop | {"message_count": 90}, *others)], "/ping": ["OK"]})
+        for _ in range(2)
+    ]
+    return serve(*(f"--nsqd-http-address={fake.address}" for fake in fakes))
+
+
+TABLES = "[...document.querySelectorAll('.scroll')].map(table => table.scrollWidth - table.clientWidth)"
+TREND = """
+(() => {
+  const right = element => Math.round(document.querySelector(element).getBoundingClientRect().right);
+  return [right('.trend polyline'), right('.trend'), right('.numbers')];
+})()
+"""
+
+
+@pytest.mark.parametrize("width, scheme", [(360, "light"), (400, "dark"), (1280, "light")])
+def test_no_column_of_ordinary_tables_is_cut_and_the_trend_ends_at_the_edge(
+    page: Open, ordinary: WebProcess, width: int, scheme: str
+) -> None:
+    it = page(ordinary.url, width, scheme)
+    it.locator(".trend polyline").wait_for()
+    curve, trend, numbers = it.evaluate(TREND)
+    assert curve == trend == (numbers if width < 760 else width - 16)
+    for path in ("/", "/topics/orders", "/topics/orders/billing", "/nodes", "/doctor"):
+        it.goto(f"{ordinary.url}{path}")
+        assert max(it.evaluate(TABLES), default=0) == 0, path
+
+
 def test_reading_and_confirming_work_without_javascript(page: Open, serve: Serve, gnsqd: Daemon) -> None:
     create(gnsqd, "orders", "mail")
     web = serve(*at(gnsqd))
