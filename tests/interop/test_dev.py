@@ -109,11 +109,14 @@ def test_consumers_inside_and_outside_get_everything_and_the_first_message_at_on
         for side, address in ADDRESSES.items():
             published.append(f"from {side}")
             to_nsq = [str(peer_binary("to_nsq")), f"--topic={TOPIC}", f"--nsqd-tcp-address={address}:4150"]
+            started = time.monotonic()
             subprocess.run(
                 network.command(side, to_nsq), input=f"{published[-1]}\n", text=True, check=True, timeout=DEADLINE
             )
             answered = time.monotonic()
             for consumer in consumers:
                 eventually(lambda one=consumer: one.lines() == published, f"{published} consumed")  # type: ignore[misc]
-            assert time.monotonic() - answered < SECONDS
+            received = time.monotonic()
+            sys.stdout.write(f"from {side}: {received - started:.2f} s after the start of the publisher\n")
+            assert received - answered < SECONDS
         assert lookups() == len(consumers)  # so none of them has waited for its next one
