@@ -311,3 +311,4 @@ def test_bad_clients_harm_nobody(gnsqd_factory: DaemonFactory, tmp_path: Path, e
             assert daemon is None or daemon.http("POST", "/pub?topic=t", b"x")[0] == 200
         eventually(lambda: len(lookupd.producers()) == own)
         assert (daemon or lookupd).terminate() == 0
+        assert "Traceback" not in lookupd.log()
