@@ -203,8 +203,15 @@ class NSQD:
         options, lookupd = self._options, "" if self._embedded is None else self._embedded.registered_at
         if not lookupd and (not http_address or http_address.startswith("@")):
             raise StartError("--admin-http-address needs a port or path as --http-address")
-        address, tokens = options.admin_http_address, options.http_auth_token_files
-        return for_daemon(address, http_address, lookupd, tokens, self._log, self._supervisor.spawn_for_client)
+        return for_daemon(
+            options.admin_http_address,
+            http_address,
+            lookupd,
+            options.http_auth_token_files,
+            options.admin_read_only,
+            self._log,
+            self._supervisor.spawn_for_client,
+        )
 
     def _new_topic(self, name: str) -> Topic | None:
         """The topic that a consumer looks for, unless none can be created now. May yield."""

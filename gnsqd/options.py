@@ -359,6 +359,7 @@ class Options:
     admin_http_address: str = _row(
         "", "<addr>:<port> where the page of gnsqadmin web shows this nsqd and nsqlookupd in this process", ours=True
     )
+    admin_read_only: bool = _row(False, "refuse all changes on the page of --admin-http-address", ours=True)
     lookup_creates_topics: bool = _row(
         False,
         "create a topic when a consumer looks it up at nsqlookupd in this process, and no nsqd has it",

@@ -464,8 +464,9 @@ class Lookupd(Peer):
         return self.ask("/channels", lambda data: strings(data, "channels"), {"topic": topic})
 
     def lookup(self, topic: str) -> tuple[Producer, ...]:
-        """The nodes that consumers of a topic are sent to, without tombstoned ones. Code TOPIC_NOT_FOUND."""
-        return self.ask("/lookup", Producer.list_from_json, {"topic": topic})
+        """The nodes that consumers of a topic are sent to, without tombstoned ones. Code TOPIC_NOT_FOUND; gnsqd in
+        dev mode does not create the topic for it."""
+        return self.ask("/lookup", Producer.list_from_json, {"topic": topic, "create": "false"})
 
     def nodes(self) -> tuple[Producer, ...]:
         """All active nodes, also tombstoned ones."""

@@ -52,8 +52,7 @@ def web(
         application = Application(cluster, Commands(settings), security, log)
     except StartError as error:
         raise AdminError(str(error)) from None
-    if not (server.loopback or read_only or http_auth_token_file):
-        log.warn("ADMIN: everybody who reaches %s can change the cluster", server.url)
+    server.warn_unless(bool(read_only or http_auth_token_file))
     end = Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         gevent.signal_handler(number, end.set)

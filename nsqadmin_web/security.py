@@ -2,6 +2,7 @@
 
 import ipaddress
 import secrets
+import socket
 import threading
 import time
 from collections import OrderedDict
@@ -107,11 +108,15 @@ class Security:
         return f"{COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0"
 
     def _check_host(self, request: Request) -> None:
-        """On a loopback address, other names of this host are those of DNS rebinding."""
-        if self._loopback and not _is_loopback(request.headers.get("HTTP_HOST", "")):
-            raise HTTPError(
-                403, "FORBIDDEN" if request.is_api else "The page is for localhost, and was asked as another."
-            )
+        """Refuse names that DNS rebinding could have given to this host: on a loopback address all others; without
+        tokens, names that anybody could register."""
+        if not self._loopback and self.has_tokens:
+            return
+        host = _host_of(request)
+        if host is None or not (is_loopback_host(host) if self._loopback else _is_local(host)):
+            needed = "is for localhost" if self._loopback else "has no tokens: it needs an IP address or a local name"
+            text = f"The page {needed}, and was asked as another."
+            raise HTTPError(403, "FORBIDDEN" if request.is_api else text)
 
     def _check_origin(self, request: Request) -> None:
         """A change comes from a page of ours; of the JSON API also from a client without these headers."""
@@ -136,8 +141,18 @@ def is_loopback_host(host: str) -> bool:
         return False
 
 
-def _is_loopback(header: str) -> bool:
+def _is_local(host: str) -> bool:
+    """Whether a host is an address, a name of one label as containers have, or this machine's own name. "" is: browsers
+    send some."""
     try:
-        return is_loopback_host(urlsplit(f"//{header}").hostname or "")
+        return "." not in host or host == socket.gethostname().lower() or bool(ipaddress.ip_address(host))
     except ValueError:
         return False
+
+
+def _host_of(request: Request) -> str | None:
+    """The host in lower case of the Host header, "" without one; None if it is malformed."""
+    try:
+        return urlsplit(f"//{request.headers.get('HTTP_HOST', '')}").hostname or ""
+    except ValueError:
+        return None

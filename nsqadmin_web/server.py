@@ -56,6 +56,11 @@ class PageServer:
         """Whether only this machine can connect."""
         return self._host == "::1" or self._host.startswith("127.")
 
+    def warn_unless(self, protected: bool) -> None:
+        """Log a warning if other machines can connect, and the page is not protected by tokens or read-only."""
+        if not (protected or self.loopback):
+            self._log.warn("ADMIN: everybody who reaches %s can change the cluster", self.url)
+
     def serve(self) -> None:
         """Accept until `close`. Yields."""
         self._listener.serve("ADMIN", self._log, self._accept, MOST_CONNECTIONS)
@@ -133,6 +138,7 @@ def for_daemon(
     http_address: str,
     lookupd_http_address: str,
     token_files: Sequence[str],
+    read_only: bool,
     log: Logger,
     spawn: Spawn,
 ) -> PageServer:
@@ -157,6 +163,9 @@ def for_daemon(
         except AdminError as error:
             log.error("ADMIN: %s", error)
             cluster = make_cluster(context)
-        return Application(cluster, commands, Security(token_files, log, loopback=loopback), log)
+        security = Security(token_files, log, loopback=loopback, read_only=read_only)
+        return Application(cluster, commands, security, log)
 
-    return PageServer(address, load, log, spawn)
+    server = PageServer(address, load, log, spawn)
+    server.warn_unless(bool(read_only or token_files))
+    return server

@@ -29,7 +29,7 @@ class TopicRow:
     """A topic and all its channels, on all nodes."""
 
     name: Value = column("topic", key="topic", tone=Tone.STRONG)
-    ingress_rate: Value = column("in/s", form=Form.RATE, keep=9)
+    ingress_rate: Value = column("in/s", form=Form.RATE, keep=8)
     egress_rate: Value = column("finished/s", form=Form.RATE, keep=5)
     depth: Value = count("in topic", keep=9)
     channel_depth: Value = count("in channels", keep=9)

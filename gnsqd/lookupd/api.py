@@ -52,7 +52,7 @@ _NEVER = -6795364578871345152  # Go's zero time, as UnixNano shows it
 @dataclass(eq=False)
 class LookupdAPI:
     """The endpoints of one nsqlookupd; `debug` has those of pprof. `provide(topic)`, which may yield, is called for a
-    topic that is looked up and has no producer."""
+    topic that is looked up and has no producer, except with `create=false` in the query."""
 
     _options: LookupdOptions
     _db: RegistrationDB
@@ -76,9 +76,11 @@ class LookupdAPI:
         return EncodedJSON(f'{{"channels":{_list(self._db.channel_names(topic))}}}')
 
     def lookup(self, request: Request) -> EncodedJSON:
-        topic = required(_parameters(request), "topic")
-        if self._provide is not None and not self._db.topics.get(topic) and is_valid_name(topic):
-            self._provide(topic)
+        parameters = _parameters(request)
+        topic = required(parameters, "topic")
+        provide = None if parameters.get("create") == "false" else self._provide
+        if provide is not None and not self._db.topics.get(topic) and is_valid_name(topic):
+            provide(topic)
         if not self._db.has_topic(topic):
             raise HTTPError(404, "TOPIC_NOT_FOUND")
         host, oldest, lifetime = _host(request), self._oldest(), self._options.tombstone_lifetime

@@ -5,6 +5,7 @@ connection, after it was sent as a reply.
 """
 
 import socket
+from contextlib import suppress
 
 from gnsqd.gotext import Struct, decode_object, dumps
 from gnsqd.hub.cooperative import Turns
@@ -27,10 +28,10 @@ _PEER_INFO = Struct(
         "tcp_port": "int",
         "http_port": "int",
         "version": "string",
-        "topology_zone": "string",
-        "topology_region": "string",
     },
 )
+# Unknown to v1.3.0, which therefore accepts any type.
+_TOPOLOGY = [Struct(_PEER_INFO.name, {name: "string"}) for name in ("topology_zone", "topology_region")]
 _REQUIRED = ("broadcast_address", "tcp_port", "http_port", "version")
 
 
@@ -97,6 +98,9 @@ class LookupProtocolV1:
         if not all(fields.get(name) for name in _REQUIRED):
             raise Refused(code, "IDENTIFY missing fields")
         fields.pop("remote_address", None)
+        for struct in _TOPOLOGY:
+            with suppress(ValueError):
+                fields |= decode_object(body, struct)
         peer = PeerInfo(str(client), **fields)
         self._log.info(
             "CLIENT(%s): IDENTIFY Address:%s TCP:%d HTTP:%d Version:%s",

@@ -12,7 +12,7 @@ from nsqadmin_cli.api import DrainState, Lookupd, Nsqd, Producer
 from nsqadmin_cli.cluster import Answers, Cluster, ask_all, values_of
 from nsqadmin_cli.context import Commands
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.http_client import NodeError
+from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.node_options import options_of
 from nsqadmin_cli.snapshot import Snapshot
 from nsqadmin_cli.table import column, json_only
@@ -20,6 +20,7 @@ from nsqadmin_cli.table import column, json_only
 # Options that usually have the same value on all nodes of a cluster.
 LOOKUPDS = "nsqlookupd_tcp_addresses"
 COMPARED = ("mem_queue_size", "max_msg_size", "msg_timeout", "max_attempts", "durability", LOOKUPDS)
+_EMBEDDED = ("embedded_lookupd_tcp_address", "embedded_lookupd_http_address")  # of an nsqlookupd in its process
 DEEP = 1000  # messages from which a queue counts as deep
 
 
@@ -71,10 +72,14 @@ class Examination:
     whole: bool = True
     clocks: Answers[tuple[float, float] | None] = field(default_factory=dict)  # seconds ahead, at least and at most
     drains: Answers[DrainState] = field(default_factory=dict)
-    options: Answers[dict[str, object]] = field(default_factory=dict)  # those of COMPARED that a node has
+    options: Answers[dict[str, object]] = field(default_factory=dict)  # those of these two that a node has
     listed: Answers[tuple[Producer, ...]] = field(default_factory=dict)  # by each nsqlookupd
     known_topics: Answers[tuple[str, ...]] = field(default_factory=dict)  # to each nsqlookupd
     discovery: Sequence[AdminError] = ()  # why the nodes that nsqlookupds know of could not be found out
+
+    def has_nsqlookupd(self, address: Address) -> bool:
+        """Whether a node has one in its process, where it registers without an address."""
+        return any(map(values_of(self.options)[address].get, _EMBEDDED))
 
 
 def examine(
@@ -100,7 +105,7 @@ def examine(
     there = [node for node in nodes if node.address in before.nodes]
     clocks = cluster.ask(Nsqd.clock_ahead, there)
     drains = cluster.ask(lambda node: node.drain("GET"), there)
-    options = cluster.ask(lambda node: options_of(node, COMPARED), there)
+    options = cluster.ask(lambda node: options_of(node, COMPARED + _EMBEDDED), there)
     lookupds = [lookupd for lookupd in cluster.lookupds if lookupd.address in values_of(listed)]
     known = ask_all(lookupds, Lookupd.topics, cluster.timeout)
     if there:

@@ -167,7 +167,7 @@ def _drift(seen: Examination, keys: Sequence[str]) -> Iterator[Finding]:
     for key in keys:
         told = {address: options[key] for address, options in values_of(seen.options).items() if key in options}
         if key == LOOKUPDS:
-            told = {address: sorted(_texts(value)) for address, value in told.items()}
+            told = {one: sorted(_texts(value)) for one, value in told.items() if not seen.has_nsqlookupd(one)}
         found = grouped((shown(key, value), str(address)) for address, value in told.items())
         if len(found) > 1:
             severity = WARNING if key == LOOKUPDS else NOTE

@@ -12,9 +12,20 @@ from pathlib import Path
 
 import pytest
 
+from conftest import DaemonFactory
 from daemons import DEADLINE, eventually
 from http_api import read_all
-from lookupds import IDENTITY, Lookupd, LookupdPair, Nsqd, identify, normal, own_lookupd_command
+from lookupds import (
+    EMBEDDED,
+    IDENTITY,
+    EmbeddedLookupd,
+    Lookupd,
+    LookupdPair,
+    Nsqd,
+    identify,
+    normal,
+    own_lookupd_command,
+)
 
 pytestmark = pytest.mark.peer
 
@@ -86,6 +97,7 @@ CONVERSATIONS = {
     "no hostname": identity(hostname=""),
     "negative port": identity(tcp_port=-1),
     "another remote address, and unknown fields": identity(remote_address="r", extra=[1], Hostname="later"),
+    "topology of another type": identity(topology_zone=1, topology_region=["r"]),
     "keys in any case": b"  V1" + identify({name.upper(): value for name, value in IDENTITY.items()}),
     "parameters of IDENTIFY": b"  V1" + identify(IDENTITY).replace(b"IDENTIFY", b"IDENTIFY a b", 1),
     "IDENTIFY again": IDENTIFIED + identify(IDENTITY),
@@ -266,15 +278,37 @@ def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
             assert nsqd.command(b"PING\n") == b"OK"
 
 
-def test_bad_clients_harm_nobody(lookupd: Lookupd) -> None:
+GET = b"GET /nodes HTTP/1.1\r\nHost: h\r\n"
+BAD_CLIENTS = {
+    "tcp": [
+        b"", b"  V1", b"  V1IDENTIFY\n\0\0\1\0{", b"  V1PING\n" * 1000, b"\0" * 5000, IDENTIFIED + b"REGISTER "
+    ],
+    "http": [
+        b"", GET, GET + b"\r\n", (GET + b"\r\n") * 500, b"\0" * 5000, GET + b"X: " + b"x" * 5000,
+        GET.replace(b"GET", b"POST") + b"Content-Length: 1000\r\n\r\n{",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("to", ["tcp", "http"])
+@pytest.mark.parametrize("embedded", [False, True])
+def test_bad_clients_harm_nobody(gnsqd_factory: DaemonFactory, tmp_path: Path, embedded: bool, to: str) -> None:
     """200 of them at once: silent, cut off in the middle, not reading, and sending garbage."""
-    kinds = [b"", b"  V1", b"  V1IDENTIFY\n\0\0\1\0{", b"  V1PING\n" * 1000, b"\0" * 5000, IDENTIFIED + b"REGISTER "]
-    host, _, port = lookupd.tcp_address.partition(":")
-    with ExitStack() as stack, Nsqd(lookupd) as nsqd:
-        for number in range(200):
-            sock = stack.enter_context(socket.create_connection((host, int(port)), DEADLINE))
-            sock.sendall(kinds[number % len(kinds)])
-        nsqd.register("t c")
-        assert lookupd.ask("/lookup?topic=t")["channels"] == ["c"]
-    eventually(lambda: lookupd.producers() == [])
-    assert lookupd.terminate() == 0
+    with ExitStack() as stack:
+        daemon = gnsqd_factory(*EMBEDDED) if embedded else None
+        if daemon is not None:
+            lookupd: Lookupd = EmbeddedLookupd(daemon)
+        else:
+            lookupd = stack.enter_context(Lookupd(own_lookupd_command(), tmp_path / "ours"))
+        own = len(lookupd.producers())
+        host, _, port = (lookupd.http_address if to == "http" else lookupd.tcp_address).partition(":")
+        with ExitStack() as clients, Nsqd(lookupd) as nsqd:
+            for number in range(200):
+                sock = clients.enter_context(socket.create_connection((host, int(port)), DEADLINE))
+                sock.sendall(BAD_CLIENTS[to][number % len(BAD_CLIENTS[to])])
+            nsqd.register("t c")
+            assert lookupd.ask("/lookup?topic=t")["channels"] == ["c"]
+            assert daemon is None or daemon.http("POST", "/pub?topic=t", b"x")[0] == 200
+        eventually(lambda: len(lookupd.producers()) == own)
+        assert (daemon or lookupd).terminate() == 0
+        assert "Traceback" not in lookupd.log()

@@ -127,6 +127,7 @@ PROOFS = {
     "embedded-lookupd-tcp-address": "behaviour/test_embedded_lookupd.py::test_each_address_is_enough",
     "embedded-lookupd-http-address": "behaviour/test_embedded_lookupd.py::test_each_address_is_enough",
     "admin-http-address": "web/test_server.py::test_the_daemon_has_a_page_of_itself",
+    "admin-read-only": "web/test_server.py::test_the_page_of_the_daemon_can_be_read_only",
     "lookup-creates-topics": "behaviour/test_embedded_lookupd.py::test_topic_that_is_looked_up_is_there",
     "http-idle-timeout": "faults/test_limits.py::test_idle_http_connections_are_closed_where_that_is_asked_for",
 }

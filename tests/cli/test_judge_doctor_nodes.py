@@ -14,6 +14,7 @@ from cli.gnsqadmin import FakeNode, gnsqadmin
 from cli.nodes import Cluster, address, at, create, post, publish, wait_for_depth
 from conftest import DaemonFactory
 from daemons import Daemon, eventually, free_port
+from lookupds import EMBEDDED, EmbeddedLookupd
 from nsqadmin_cli.diagnosis.nodes import examine_directory
 
 
@@ -50,6 +51,15 @@ def test_options_that_differ_between_nodes_are_found(nsqd_factory: DaemonFactory
     daemons = [nsqd_factory(f"--lookupd-tcp-address=127.0.0.1:{free_port()}") for _ in range(2)]
     [drift] = examined(*at(*daemons))
     assert (drift["severity"], drift["code"]) == ("warning", "config-drift")
+
+
+def test_a_node_with_nsqlookupd_inside_and_one_that_registers_there_differ_in_nothing(
+    gnsqd_factory: DaemonFactory, nsqd_factory: DaemonFactory
+) -> None:
+    lookupd = EmbeddedLookupd(gnsqd_factory(*EMBEDDED))
+    nsqd_factory(lookupd.flag, "--broadcast-address=127.0.0.1")
+    eventually(lambda: len(lookupd.producers()) == 2)
+    assert examined(f"--lookupd-http-address={lookupd.http_address}", code=0) == []
 
 
 def test_a_drain_is_a_note(gnsqd: Daemon) -> None:

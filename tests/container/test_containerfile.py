@@ -7,7 +7,7 @@ from pathlib import Path
 
 from container.containerfile import DIRECTORY, ROOT, exec_form, read
 from gnsqd.configuration import parse_flags
-from gnsqd.options import LookupdOptions, Options
+from gnsqd.options import DEV, LookupdOptions, Options
 
 INSTRUCTIONS = {"ARG", "CMD", "COPY", "ENV", "EXPOSE", "HEALTHCHECK", "LABEL", "RUN", "STOPSIGNAL", "USER", "VOLUME"}
 INSTRUCTIONS |= {"ENTRYPOINT", "SHELL", "WORKDIR"}  # without ADD, which fetches and unpacks; MAINTAINER is obsolete
@@ -52,9 +52,12 @@ def test_the_ports_are_those_of_the_options() -> None:
     nsqd, nsqlookupd = Options(), LookupdOptions()
     addresses = [nsqd.tcp_address, nsqd.http_address, nsqd.https_address]
     addresses += [nsqlookupd.tcp_address, nsqlookupd.http_address]
-    _, http, _, _, lookupd_http = ports = [address.rpartition(":")[2] for address in addresses]
+    addresses.append(DEV["admin_http_address"])
+    _, http, _, _, lookupd_http, page = ports = [address.rpartition(":")[2] for address in addresses]
     assert IMAGE.last("EXPOSE").split() == ports
-    assert f'("{http}/healthz", "{lookupd_http}/ping")' in (DIRECTORY / "healthcheck").read_text("utf-8")
+    check = (DIRECTORY / "healthcheck").read_text("utf-8")
+    assert f'("{http}/healthz", "{lookupd_http}/ping")' in check
+    assert f'"{page}/ping"' in check
 
 
 def test_nothing_is_kept_that_only_the_build_needs() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from container.containerfile import DIRECTORY
 from daemons import free_port
+from web.wsgi import WebProcess
 
 SCRIPT = (DIRECTORY / "healthcheck").read_text("utf-8")
 
@@ -42,23 +43,34 @@ def ports() -> Iterator[dict[str, int]]:
 
 
 @pytest.mark.parametrize(
-    "nsqd, nsqlookupd, code",
+    "nsqd, nsqlookupd, page, code",
     [
-        ("good", "none", 0),
-        ("none", "good", 0),
-        ("good", "good", 0),
-        ("none", "none", 1),
-        ("bad", "good", 1),
-        ("good", "bad", 1),
+        ("good", "none", "none", 0),
+        ("none", "good", "none", 0),
+        ("good", "good", "none", 0),
+        ("none", "none", "none", 1),
+        ("bad", "good", "good", 1),
+        ("good", "bad", "good", 1),
+        ("none", "none", "good", 0),
+        ("none", "none", "bad", 1),
+        ("good", "none", "bad", 0),  # it is not asked, so that gnsqd need not load it
     ],
 )
 def test_whatever_listens_must_answer(
-    tmp_path: Path, ports: dict[str, int], nsqd: str, nsqlookupd: str, code: int
+    tmp_path: Path, ports: dict[str, int], nsqd: str, nsqlookupd: str, page: str, code: int
 ) -> None:
     script = tmp_path / "healthcheck"
-    script.write_text(SCRIPT.replace('4151/healthz", "4161', f'{ports[nsqd]}/ping", "{ports[nsqlookupd]}'))
+    text = SCRIPT.replace('4151/healthz", "4161', f'{ports[nsqd]}/ping", "{ports[nsqlookupd]}')
+    script.write_text(text.replace('"4171', f'"{ports[page]}'))
     script.chmod(0o755)
     assert subprocess.run([script]).returncode == code
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "0.0.0.0:0"])
+def test_the_page_alone_is_healthy(tmp_path: Path, address: str) -> None:
+    with WebProcess(tmp_path, "--nsqd-http-address=127.0.0.1:1", f"--http-address={address}") as web:
+        check = f"{web.address.rpartition(':')[2]}/ping"
+        assert subprocess.run([DIRECTORY / "healthcheck", check]).returncode == 0
 
 
 def test_all_that_is_named_must_answer(ports: dict[str, int]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from daemons import DEADLINE, own_command
+from daemons import DEADLINE, free_port, own_command
 from gnsqd.testing import Daemon
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,26 +112,35 @@ def test_action_installs_the_repository_it_is_in() -> None:
     assert set(step["with"]) <= set(yaml.safe_load(ACTION.read_text("utf-8"))["inputs"])
 
 
-def test_action_goes_on_when_the_daemon_serves(installed: Path) -> None:
-    names = ("tcp", "http", "embedded-lookupd-tcp", "embedded-lookupd-http", "admin-http")
-    flags = " ".join(f"--{name}-address=127.0.0.1:0" for name in names)
+@pytest.fixture
+def flags() -> str:
+    """Addresses that nobody else has, and no line in the log."""
+    names = ("tcp", "embedded-lookupd-tcp", "embedded-lookupd-http", "admin-http")
+    addresses = [f"--{name}-address=127.0.0.1:0" for name in names]
+    return " ".join([*addresses, f"--http-address=127.0.0.1:{free_port()}", "--log-level=warn"])
+
+
+def test_action_goes_on_when_the_daemon_serves(installed: Path, flags: str) -> None:
     _, start = action_steps()
     assert start["env"] == {"FLAGS": "${{ inputs.flags }}"}
     run = run_step(start, installed, FLAGS=flags)
     pid = int((installed / "pid").read_text())
     try:
         assert run.returncode == 0, run.stdout + run.stderr
-        (address,) = re.findall(r" DEV: nsqd: .* and (\S+) \(HTTP\); nsqlookupd: ", run.stdout)
+        (address,) = re.findall(r" --http-address=(\S+)", flags)
         answer = subprocess.run(["curl", "-s", f"http://{address}/ping"], capture_output=True, timeout=DEADLINE)
         assert answer.stdout == b"OK"
         log = dict(line.split("=", 1) for line in (installed / "output").read_text().splitlines())["log"]
-        assert "listening" in Path(log).read_text()
+        assert Path(log).read_text() == ""
+        again = run_step(start, installed, FLAGS=flags)
+        assert again.returncode == 1
+        assert "another program listens on port" in again.stdout
     finally:
         os.kill(pid, signal.SIGTERM)
 
 
-def test_action_fails_with_the_log_of_a_daemon_that_cannot_start(installed: Path) -> None:
+def test_action_fails_with_the_log_of_a_daemon_that_cannot_start(installed: Path, flags: str) -> None:
     _, start = action_steps()
-    run = run_step(start, installed, FLAGS="--node-id=5000")
+    run = run_step(start, installed, FLAGS=f"{flags} --node-id=5000")
     assert run.returncode == 1
     assert "--node-id must be [0,1024)" in run.stdout

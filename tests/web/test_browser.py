@@ -131,19 +131,19 @@ def test_every_action_by_its_buttons(page: Open, serve: Serve, nsqd: Daemon) -> 
     it.get_by_text("No topics yet").wait_for()
 
 
-def test_numbers_rates_and_a_trend_are_live(page: Open, serve: Serve, gnsqd: Daemon) -> None:
-    create(gnsqd, "orders", "mail")
-    web = serve(*at(gnsqd))
+def test_numbers_rates_and_a_trend_are_live(page: Open, serve: Serve, nsqd: Daemon) -> None:
+    create(nsqd, "orders", "mail")
+    web = serve(*at(nsqd))
     it = page(web.url)
     it.get_by_text("live", exact=True).wait_for()
     it.evaluate("window.loaded = 'once'")
     it.get_by_role("link", name="orders").focus()
-    publish(gnsqd, "orders", 7)
+    publish(nsqd, "orders", 7)
     it.locator("td", has_text="7").first.wait_for()
     it.locator(".trend polyline").wait_for()
     assert it.evaluate("window.loaded") == "once"
     assert it.evaluate("document.activeElement.textContent") == "orders"  # also after its element was replaced
-    with Client(gnsqd.tcp_address) as consumer:
+    with Client(nsqd.tcp_address) as consumer:
         consumer.identify(client_id="worker-7")
         consumer.subscribe("orders", "mail")
         it.goto(f"{web.url}/topics/orders/mail")
@@ -153,9 +153,9 @@ def test_numbers_rates_and_a_trend_are_live(page: Open, serve: Serve, gnsqd: Dae
     it.get_by_text("stopped", exact=True).wait_for()
 
 
-def test_views_by_keyboard_alone(page: Open, serve: Serve, gnsqd: Daemon) -> None:
-    create(gnsqd, "orders", "mail")
-    web = serve(*at(gnsqd))
+def test_views_by_keyboard_alone(page: Open, serve: Serve, nsqd: Daemon) -> None:
+    create(nsqd, "orders", "mail")
+    web = serve(*at(nsqd))
     it = page(web.url)
     it.keyboard.press("Tab")
     assert it.evaluate("document.activeElement.className") == "skip"
@@ -219,16 +219,48 @@ def test_hostile_names_long_lists_and_a_node_that_hangs_fit_every_width(page: Op
             assert "no complete answer within" in it.inner_text("main")
 
 
-def test_reading_and_confirming_work_without_javascript(page: Open, serve: Serve, gnsqd: Daemon) -> None:
-    create(gnsqd, "orders", "mail")
-    web = serve(*at(gnsqd))
+@pytest.fixture
+def ordinary(serve: Serve) -> WebProcess:
+    """A page of two nodes with names and numbers as they are usual, and with a word in every column of states."""
+    shop = topic("orders", channel("mail", depth=24_310), channel("billing", client("worker-7"), depth=3), depth=0)
+    others = [topic("web-events-of-the-shop", channel("analytics", depth=270)), topic("clicks", depth=123_456)]
+    fakes = [
+        FakeServer({"/stats": [node(shop, *others), node(shop | {"message_count": 90}, *others)], "/ping": ["OK"]})
+        for _ in range(2)
+    ]
+    return serve(*(f"--nsqd-http-address={fake.address}" for fake in fakes))
+
+
+TABLES = "[...document.querySelectorAll('.scroll')].map(table => table.scrollWidth - table.clientWidth)"
+TREND = """
+(() => {
+  const right = element => Math.round(document.querySelector(element).getBoundingClientRect().right);
+  return [right('.trend polyline'), right('.trend'), right('.numbers')];
+})()
+"""
+
+
+def test_no_column_of_ordinary_tables_is_cut_and_the_trend_ends_at_the_edge(page: Open, ordinary: WebProcess) -> None:
+    for width, scheme in ((360, "light"), (400, "dark"), (1280, "light")):
+        it = page(ordinary.url, width, scheme)
+        it.locator(".trend polyline").wait_for()
+        curve, trend, numbers = it.evaluate(TREND)
+        assert curve == trend == (numbers if width < 760 else width - 16), width
+        for path in ("/", "/topics/orders", "/topics/orders/billing", "/nodes"):
+            it.goto(f"{ordinary.url}{path}")
+            assert max(it.evaluate(TABLES)) == 0, (path, width)
+
+
+def test_reading_and_confirming_work_without_javascript(page: Open, serve: Serve, nsqd: Daemon) -> None:
+    create(nsqd, "orders", "mail")
+    web = serve(*at(nsqd))
     it = page(web.url, javascript=False)
     it.get_by_role("link", name="orders").click()
     it.get_by_role("link", name="mail").click()
     assert it.locator("h1").inner_text() == "Channel mail"
     it.get_by_role("button", name="Delete…").click()
     it.get_by_role("button", name="Yes,").click()
-    assert gnsqd.channel_stats("orders", "mail") == {}
+    assert nsqd.channel_stats("orders", "mail") == {}
 
 
 def test_every_field_has_a_label_and_every_table_headers(page: Open, serve: Serve, gnsqd: Daemon) -> None:

@@ -69,8 +69,26 @@ def test_other_names_of_this_host_are_refused_on_loopback(app: App, host: str, s
     assert app.get("/api/nodes", Host=host).status == (status if status == 403 else 502)  # the fake has no /info
 
 
-def test_any_name_is_good_on_other_addresses(fake: FakeServer) -> None:
-    assert App([fake.address], loopback=False).get("/", Host="nsq.example").status == 200
+@pytest.mark.parametrize(
+    "host, status",
+    [
+        ("10.0.0.1:4171", 200), ("[fe80::1]:4171", 200), ("localhost", 200), ("nsq:4171", 200), ("box.example:1", 200),
+        ("", 200),  # not a browser
+        ("evil.example:4171", 403), ("10.0.0.1.evil.example", 403), ("box.example.evil.example", 403), ("[", 403),
+    ],
+)  # fmt: skip
+def test_names_that_anybody_could_register_need_a_token_on_other_addresses(
+    fake: FakeServer, tokens: list[str], monkeypatch: pytest.MonkeyPatch, host: str, status: int
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "Box.example")
+    app = App([fake.address], loopback=False)
+    assert app.get("/topics/t", Host=host).status == status
+    own = {"Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
+    assert app.ask("POST", "/act", FORM, Host=host, **own).status == (303 if status == 200 else 403)
+    read_only = App([fake.address], loopback=False, read_only=True)  # reading is also for people of this network alone
+    assert read_only.get("/api/topics", Host=host).status == status
+    app = App([fake.address], loopback=False, token_files=tokens)
+    assert app.get("/topics/t", Host=host, Authorization=f"Bearer {READ}").status == 200
 
 
 SAME, OTHER = f"http://{HOST}", "http://evil.example"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -174,6 +175,30 @@ def test_the_daemon_has_a_page_of_itself(gnsqd_factory: DaemonFactory) -> None:
     assert "topics 1" in stream.event()
     assert daemon.terminate() == 0  # although somebody looks
     stream.close()
+
+
+def test_the_page_of_the_daemon_can_be_read_only(gnsqd_factory: DaemonFactory) -> None:
+    daemon = gnsqd_factory("--admin-http-address=127.0.0.1:0", "--admin-read-only")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{admin_of(daemon)}/api/topics", b'{"topic": "orders"}', timeout=DEADLINE)
+    assert refused.value.code == 403
+    assert daemon.stats()["topics"] == []
+    page = urllib.request.urlopen(f"{admin_of(daemon)}/", timeout=DEADLINE).read().decode()
+    assert "read-only" in shown(page)
+
+
+@pytest.mark.parametrize(
+    "address, protection, warned",
+    [("0.0.0.0", "", True), ("127.0.0.1", "", False), ("0.0.0.0", "--admin-read-only", False),
+     ("0.0.0.0", "--http-auth-token-file=full:{}", False)],
+)  # fmt: skip
+def test_the_daemon_warns_of_a_page_for_other_machines_that_needs_no_token(
+    gnsqd_factory: DaemonFactory, tmp_path: Path, address: str, protection: str, warned: bool
+) -> None:
+    (tmp_path / "tokens").write_text("0123456789abcdef-full\n")
+    protected = [protection.format(tmp_path / "tokens")] if protection else []
+    daemon = gnsqd_factory(f"--admin-http-address={address}:0", *protected)
+    assert ("everybody who reaches http://127.0.0.1:" in daemon.log()) is warned
 
 
 def test_dev_has_the_page_and_nsqlookupd_in_it(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:

@@ -10,8 +10,11 @@ from urllib.parse import quote
 import pytest
 
 from cli.fake_nsqd import FakeServer, channel, client, node, topic
+from cli.gnsqadmin import gnsqadmin
 from conftest import DaemonFactory
 from daemons import Daemon, eventually, free_port
+from lookupds import EMBEDDED, EmbeddedLookupd
+from nsqadmin_web.app import ROUTES
 from web.wsgi import App
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)> \u202e\x00{{7*7}}'
@@ -184,6 +187,23 @@ def test_what_is_not_there_is_an_error(target: str, status: int) -> None:
     app = App([FakeServer({"/stats": [node(topic("t"))]}).address])
     assert app.get(target).status == status
     assert app.log.getvalue() == ""
+
+
+def test_no_reading_request_creates_a_topic_that_nsqlookupd_would_create_for_a_consumer(
+    gnsqd_factory: DaemonFactory,
+) -> None:
+    daemon = gnsqd_factory(*EMBEDDED, "--lookup-creates-topics")
+    lookupd = EmbeddedLookupd(daemon)
+    lookupd.ask("/topic/create?topic=listed", "POST")
+    app = App(lookupds=[lookupd.http_address])
+    reading = ["/".join(("", *route.pattern)) for route in ROUTES if route.method == "GET"]
+    reading += ["/?find=*", "/peek?topic=*", "/plan?action=delete&topic=*", "/api/topics?inactive=true"]
+    for name in ("nope", "listed"):
+        for target in reading:
+            app.get(target.replace("*", name))
+        gnsqadmin("topic", "show", name, f"--lookupd-http-address={lookupd.http_address}")
+        assert (lookupd.ask("/topics"), daemon.stats()["topics"]) == ({"topics": ["listed"]}, [])
+    assert lookupd.found("nope") == {daemon.tcp_address[1]}  # for a consumer
 
 
 def test_texts_have_contrast() -> None:
