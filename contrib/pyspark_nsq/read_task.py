@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from gnsq_shared.client import Frames
 from pyspark_nsq.client import Client
-from pyspark_nsq.columns import Messages, pack, rows_of, unpack
+from pyspark_nsq.columns import Messages, pack, rows_of
 from pyspark_nsq.discovery import Nsqd, depth
 from pyspark_nsq.errors import ConnectionLost, DiscoveryError, NsqSourceError, SpoolError, plain_errors
 from pyspark_nsq.known_ids import KnownIds
@@ -83,12 +83,12 @@ def read_partition(partition: ReadPartition) -> Iterator[pa.RecordBatch]:
     try:
         with plain_errors():
             if partition.settings.peek:
-                yield from peek(partition)
+                yield from _rows(partition, peek(partition))
             elif not partition.settings.spool:
-                with contextlib.closing(_read_without_spool(partition)) as batches:
-                    yield from _joined(batches)
+                with contextlib.closing(_read_without_spool(partition)) as messages:
+                    yield from _rows(partition, messages)
             else:
-                yield from _joined(deliver(partition, fill(partition)))
+                yield from _rows(partition, deliver(partition, fill(partition)))
     except GeneratorExit:
         mute_broken_sockets()
         raise
@@ -281,34 +281,33 @@ def release(client: Client, held: Iterable[Frames] = ()) -> None:
         _log.info("%s", error)
 
 
-def deliver(partition: ReadPartition, chain: Chain) -> Iterator[pa.RecordBatch]:
-    """The task's rows in the chain."""
+def deliver(partition: ReadPartition, chain: Chain) -> Iterator[Messages]:
+    """The task's messages in the chain."""
     for entry in chain.segments(partition.part):
         try:
-            ids, payload = read_segment(entry)
-            yield unpack(ids, payload, **partition.constants())
+            yield Messages.unpacked(*read_segment(entry))
         except (Damaged, OSError) as error:
             if partition.settings.fail_on_data_loss:
                 raise SpoolError(f"{partition}: {entry.messages} messages are lost: {error}") from None
             _log.warning("%s: %d messages are lost: %s", partition, entry.messages, error)
 
 
-def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of a size that Spark likes."""
-    gathered: list[pa.RecordBatch] = []
+def _rows(partition: ReadPartition, parts: Iterable[Messages]) -> Iterator[pa.RecordBatch]:
+    """The rows of the messages, in batches of a size that Spark likes."""
+    gathered: list[Messages] = []
     rows = size = 0
-    for batch in batches:
-        gathered.append(batch)
-        rows += batch.num_rows
-        size += batch.nbytes
+    for part in parts:
+        gathered.append(part)
+        rows += part.batch.num_rows
+        size += part.batch.nbytes
         if rows >= _BATCH_ROWS or size >= _SEGMENT_BYTES:
-            yield pa.concat_batches(gathered)
+            yield rows_of(Messages.joined(gathered), **partition.constants())
             gathered, rows, size = [], 0, 0
     if gathered:
-        yield pa.concat_batches(gathered)
+        yield rows_of(Messages.joined(gathered), **partition.constants())
 
 
-def _read_without_spool(partition: ReadPartition) -> Generator[pa.RecordBatch, None, None]:
+def _read_without_spool(partition: ReadPartition) -> Generator[Messages, None, None]:
     """FIN on reading: what is lost behind this task is lost for good."""
     settings = partition.settings
     left = partition.quota
@@ -321,14 +320,14 @@ def _read_without_spool(partition: ReadPartition) -> Generator[pa.RecordBatch, N
                 # Before the FINs, so that nsqd sends no message that this task would have to give back.
                 client.ready(min(settings.max_in_flight, left))
                 client.finish_joined(messages.ids)
-                yield rows_of(messages, **partition.constants())
+                yield messages
         except GeneratorExit:
             release(client)
             raise
         client.finish_confirmed(())
 
 
-def peek(partition: ReadPartition) -> Iterator[pa.RecordBatch]:
+def peek(partition: ReadPartition) -> Iterator[Messages]:
     """At most `quota` messages, which are requeued before Spark gets them."""
     held = _Held()
     with _subscribed(partition) as client:
@@ -337,7 +336,7 @@ def peek(partition: ReadPartition) -> Iterator[pa.RecordBatch]:
             held.add(received)
         release(client, held.frames)
     if held.frames:
-        yield rows_of(Messages.of(held.frames), **partition.constants())
+        yield Messages.of(held.frames)
 
 
 def mute_broken_sockets() -> None:

@@ -66,12 +66,18 @@ def fixed_size_ids(joined: bytes) -> pa.FixedSizeBinaryArray:
     return pa.Array.from_buffers(pa.binary(ID_LENGTH), len(joined) // ID_LENGTH, [None, pa.py_buffer(joined)])
 
 
+def are_ascending(joined: bytes) -> bool:
+    """Whether each id is greater than the one before, as nsqd makes them; then none comes twice."""
+    ids = fixed_size_ids(joined)
+    return bool(pc.all(pc.less(ids[:-1], ids[1:]), min_count=0).as_py())
+
+
 def pack_entry(
     kind: Kind, part: int = 0, started: int = 0, ids: bytes = b"", payload: bytes | memoryview = b""
 ) -> list[bytes | memoryview]:
     """The pieces of an entry's file; `ids` are one behind the other."""
-    low, high = b"", b""
-    if ids:
+    low, high = ids[:ID_LENGTH], ids[-ID_LENGTH:]
+    if not are_ascending(ids):
         low, high = pc.min_max(fixed_size_ids(ids)).as_py().values()
     header = _HEADER.pack(
         _MAGIC,
@@ -90,7 +96,11 @@ def pack_entry(
 
 def read_entry(path: str, slot: int) -> Entry:
     """The header of an entry; Damaged if it or the length of the file is wrong."""
-    header, size = place(path).begin(path, HEADER_SIZE)
+    return parse_header(path, slot, *place(path).begin(path, HEADER_SIZE))
+
+
+def parse_header(path: str, slot: int, header: bytes, size: int) -> Entry:
+    """The header of an entry whose file has that many bytes; Damaged as `read_entry`."""
     if len(header) < HEADER_SIZE or not header.startswith(_MAGIC):
         raise Damaged(f"{path} is not a segment of a spool")
     if _CRC.unpack_from(header, _HEADER.size)[0] != zlib.crc32(header[: _HEADER.size]):
@@ -109,10 +119,12 @@ def read_ids(entry: Entry) -> bytes:
     return ids
 
 
-def read_segment(entry: Entry) -> tuple[bytes, bytes]:
+def read_segment(entry: Entry) -> tuple[bytes, memoryview]:
     """The ids and the payload; Damaged if they are not what was written."""
-    ids = read_ids(entry)
-    payload = place(entry.path).read(entry.path, HEADER_SIZE + len(ids))
-    if zlib.crc32(payload) != entry.payload_crc:
-        raise Damaged(f"{entry.path} is damaged: checksum of its messages")
+    file = memoryview(place(entry.path).read(entry.path))
+    end_of_ids = HEADER_SIZE + ID_LENGTH * entry.messages
+    ids, payload = bytes(file[HEADER_SIZE:end_of_ids]), file[end_of_ids:]
+    for data, crc, what in ((ids, entry.ids_crc, "ids"), (payload, entry.payload_crc, "messages")):
+        if zlib.crc32(data) != crc:
+            raise Damaged(f"{entry.path} is damaged: checksum of its {what}")
     return ids, payload

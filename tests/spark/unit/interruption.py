@@ -18,7 +18,7 @@ STEPS = {
     "confirm": (read_task._Task, "confirm"),
     "mark": (Chain, "confirm"),
     "end": (Chain, "end"),
-    "deliver": (read_task, "unpack"),
+    "deliver": (read_task, "read_segment"),
 }
 
 # Where a spool may be: for the fixture `location`, alone and with the steps there.
