@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from gnsq_shared.client import FRAME_HEAD, Frames
 from pyspark_nsq.errors import SpoolError
-from pyspark_nsq.segment import ID_LENGTH, are_ascending, fixed_size_ids, split_ids
+from pyspark_nsq.segment import ID_LENGTH, fixed_size_ids, split_ids
 
 COLUMNS = (
     ("value", "BINARY"),
@@ -49,12 +49,8 @@ class Messages(NamedTuple):
 
     @classmethod
     def of(cls, received: Iterable[Frames]) -> "Messages":
-        """What was received, each message once: its time may have run out in between, or a killed nsqd had it twice."""
-        messages = cls.joined([cls(*cut(frames.data, frames.edges, FRAME_HEAD, 8)) for frames in received])
-        if are_ascending(messages.ids) or len(fixed_size_ids(messages.ids).unique()) == messages.batch.num_rows:
-            return messages
-        first = {id: row for row, id in reversed(list(enumerate(split_ids(messages.ids))))}
-        return messages.rows(sorted(first.values()))
+        """What was received."""
+        return cls.joined([cls(*cut(frames.data, frames.edges, FRAME_HEAD, 8)) for frames in received])
 
     @classmethod
     def joined(cls, parts: Sequence["Messages"]) -> "Messages":
@@ -71,6 +67,13 @@ class Messages(NamedTuple):
         if len(ids) != ID_LENGTH * batch.num_rows or not batch.schema.equals(_STORED):
             raise SpoolError("a segment of the spool holds other columns than this version of pyspark_nsq writes")
         return cls(ids, batch)
+
+    def once(self) -> "Messages":
+        """Each message once: its time may have run out before it came again, or a killed nsqd had it twice."""
+        if len(fixed_size_ids(self.ids).unique()) == self.batch.num_rows:
+            return self
+        first = {id: row for row, id in reversed(list(enumerate(split_ids(self.ids))))}
+        return self.rows(sorted(first.values()))
 
     def is_first_attempt(self) -> bool:
         """Whether nsqd sends all of them for the first time. (Its attempts wrap around at 65536.)"""
@@ -107,7 +110,8 @@ def cut(data: bytes, edges: Sequence[int], head: int, number: int) -> tuple[byte
 
     def bytes_of(begin: int, end: int) -> bytes:
         """Bytes `begin` to `end` of each message."""
-        return pc.binary_slice(messages, begin, end).buffers()[2].to_pybytes()[: (end - begin) * count]
+        data: bytes = pc.binary_slice(messages, begin, end).buffers()[2].to_pybytes()
+        return data[: (end - begin) * count]
 
     heads = bytes_of(number, number + 10)
 

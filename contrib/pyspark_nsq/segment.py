@@ -66,18 +66,12 @@ def fixed_size_ids(joined: bytes) -> pa.FixedSizeBinaryArray:
     return pa.Array.from_buffers(pa.binary(ID_LENGTH), len(joined) // ID_LENGTH, [None, pa.py_buffer(joined)])
 
 
-def are_ascending(joined: bytes) -> bool:
-    """Whether each id is greater than the one before, as nsqd makes them; then none comes twice."""
-    ids = fixed_size_ids(joined)
-    return bool(pc.all(pc.less(ids[:-1], ids[1:]), min_count=0).as_py())
-
-
 def pack_entry(
     kind: Kind, part: int = 0, started: int = 0, ids: bytes = b"", payload: bytes | memoryview = b""
 ) -> list[bytes | memoryview]:
     """The pieces of an entry's file; `ids` are one behind the other."""
-    low, high = ids[:ID_LENGTH], ids[-ID_LENGTH:]
-    if not are_ascending(ids):
+    low, high = b"", b""
+    if ids:
         low, high = pc.min_max(fixed_size_ids(ids)).as_py().values()
     header = _HEADER.pack(
         _MAGIC,
