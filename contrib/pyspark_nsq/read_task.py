@@ -159,8 +159,7 @@ class _Task:
     def pull(self) -> None:
         """Take what the nsqd gives; ConnectionLost if a connection breaks."""
         partition = self.partition
-        left = partition.quota - self.taken()
-        with Subscription(self.settings, partition.nsqd.tcp, partition.topic, left) as subscription:
+        with _subscribe(partition, partition.quota - self.taken()) as subscription:
             self._started = self._start_time()
             self._known = KnownIds(
                 self.spool, partition.batch, partition.topic, partition.nsqd.name, self._started, self.chain
@@ -219,6 +218,10 @@ class _Task:
             self.chain.confirm(self.partition.part, sure)
 
 
+def _subscribe(partition: ReadPartition, quota: int) -> contextlib.closing[Subscription]:
+    return contextlib.closing(Subscription(partition.settings, partition.nsqd.tcp, partition.topic, quota))
+
+
 def deliver(partition: ReadPartition, chain: Chain) -> Iterator[Messages]:
     """The task's messages in the chain."""
     for entry in chain.segments(partition.part):
@@ -245,13 +248,9 @@ def _rows(partition: ReadPartition, parts: Iterable[Messages]) -> Iterator[pa.Re
         yield rows_of(Messages.joined(gathered), **partition.constants())
 
 
-def _subscribe(partition: ReadPartition) -> Subscription:
-    return Subscription(partition.settings, partition.nsqd.tcp, partition.topic, partition.quota)
-
-
 def _read_without_spool(partition: ReadPartition) -> Generator[Messages, None, None]:
     """FIN on reading: what is lost behind this task is lost for good."""
-    with _subscribe(partition) as subscription:
+    with _subscribe(partition, partition.quota) as subscription:
         try:
             while subscription.left > 0 and subscription.receive(partition.settings.idle_timeout):
                 messages = subscription.take()
@@ -265,7 +264,7 @@ def _read_without_spool(partition: ReadPartition) -> Generator[Messages, None, N
 
 def peek(partition: ReadPartition) -> Iterator[Messages]:
     """At most `quota` messages, which are requeued before Spark gets them."""
-    with _subscribe(partition) as subscription:
+    with _subscribe(partition, partition.quota) as subscription:
         while subscription.count < partition.quota and subscription.receive(partition.settings.idle_timeout):
             pass
         messages = subscription.take() if subscription.count else None

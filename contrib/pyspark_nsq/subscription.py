@@ -13,8 +13,6 @@ import select
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self
 
 from gnsq_shared.client import Frames
 from pyspark_nsq.client import Client
@@ -48,27 +46,15 @@ class _Connection:
 class Subscription:
     """Owns the connections and the messages in hand: `count` of them, with bodies of `size` bytes.
 
-    Every method may raise ConnectionLost and Refused; then the messages in hand are no longer finished, but `release`
-    may still be called.
+    Every method may raise ConnectionLost and Refused, after which only `release` and `close` are of use.
     """
 
     def __init__(self, settings: Settings, address: Address, topic: str, quota: int) -> None:
         """Subscribe to the channel of the settings, for at most `quota` messages."""
         self.count = self.size = 0
         self._connections: list[_Connection] = []
-        needed = 1
         try:
-            while len(self._connections) < needed:
-                client = Client.connect(address, settings)
-                self._connections.append(_Connection(client))
-                client.subscribe(topic, settings.channel)
-                needed = -(-min(settings.max_in_flight, quota) // client.max_rdy_count)
-        except Refused:
-            # The nsqd may limit the consumers of a channel.
-            if len(self._connections) < 2:
-                self.close()
-                raise
-            self._connections.pop().client.close()
+            self._connect(settings, address, topic, quota)
         except BaseException:
             self.close()
             raise
@@ -76,6 +62,20 @@ class Subscription:
         self._window = min(-(-settings.max_in_flight // connections), self._connections[0].client.max_rdy_count)
         for number, one in enumerate(self._connections):
             one.left = quota // connections + (number < quota % connections)
+
+    def _connect(self, settings: Settings, address: Address, topic: str, quota: int) -> None:
+        needed = 1
+        while len(self._connections) < needed:
+            client = Client.connect(address, settings)
+            self._connections.append(_Connection(client))
+            try:
+                client.subscribe(topic, settings.channel)
+            except Refused:  # perhaps because of a limit to the consumers of the channel
+                if needed == 1:
+                    raise
+                self._connections.pop().client.close()
+                return
+            needed = -(-min(settings.max_in_flight, quota) // client.max_rdy_count)
 
     @property
     def left(self) -> int:
@@ -156,14 +156,6 @@ class Subscription:
         """Close at once; messages in flight go to other consumers when they have timed out."""
         for one in self._connections:
             one.client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def wait(clients: Iterable[Client], timeout: float) -> bool:
