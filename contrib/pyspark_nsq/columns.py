@@ -172,4 +172,4 @@ def _text(text: str) -> pa.StringScalar:
 
 def message_ids(ids: bytes) -> pa.Array:
     """Joined ids as a column of texts."""
-    return fixed_size_ids(ids).cast(pa.binary()).view(pa.string())  # a damaged one is no error
+    return fixed_size_ids(ids).cast(pa.binary()).view(pa.string())  # without a check that they are UTF-8

@@ -134,8 +134,8 @@ class Subscription:
         return {id for one in self._connections for id in one.client.finish_confirmed(())}
 
     def release(self) -> None:
-        """Give back the messages in hand, and those that nsqd sends while it reads our RDY 0, which it would otherwise
-        keep for us until they have timed out; and close."""
+        """Give back the messages in hand, and what nsqd sends until it reads our RDY 0, which would otherwise be in
+        flight until it has timed out; and close."""
         for step in (self._stop, self._requeue):
             for one in self._connections:
                 try:

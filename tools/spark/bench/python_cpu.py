@@ -7,7 +7,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 def python_cpu() -> float:
-    """User and system seconds of all of them so far, with those that have ended."""
+    """User and system seconds of all of them so far, ended ones included."""
     parents: dict[int, int] = {}
     seconds: dict[int, float] = {}
     jvms = set()
