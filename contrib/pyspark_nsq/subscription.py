@@ -128,7 +128,7 @@ class Subscription:
         self.count = self.size = 0
 
     def confirm(self) -> set[bytes]:
-        """Close so that nsqd has processed every FIN; the ids of those that it refused."""
+        """Close so that nsqd has processed every FIN; the ids whose FIN it refused."""
         for one in self._connections:
             one.set_ready(0)
         return {id for one in self._connections for id in one.client.finish_confirmed(())}
