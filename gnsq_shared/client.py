@@ -183,14 +183,18 @@ class Client:
         """As `receive`, without an object for each message."""
         left, deadline = timeout, time.monotonic() + timeout
         if not self._frames:
-            self._read()
+            self._listen()
         while not self._frames and left > 0:  # the last read is after the deadline, even if this process was stopped
             left = deadline - time.monotonic()
             self._poll.poll(max(0.0, left) * 1000)
-            if not self._read() and time.monotonic() - self._heard > self._read_timeout:
-                self._lost(f"was silent for {self._read_timeout:g} s")
+            self._listen()
         frames, self._frames = self._frames, []
         return frames
+
+    def _listen(self) -> None:
+        """As `_read`, and an error if nothing has come for too long."""
+        if not self._read() and time.monotonic() - self._heard > self._read_timeout:
+            self._lost(f"was silent for {self._read_timeout:g} s")
 
     def poll(self) -> None:
         """Answer heartbeats, without waiting; received messages are kept for the next `receive`."""

@@ -37,6 +37,7 @@ _TYPES = {"BINARY": pa.binary(), "STRING": pa.string(), "TIMESTAMP": MOMENT, "LO
 ARROW_SCHEMA = pa.schema([(name, _TYPES[kind]) for name, kind in COLUMNS])
 _STORED = pa.schema([ARROW_SCHEMA.field(name) for name in ("value", "timestamp_ns", "attempts")])
 
+_INT32_MAX = 2**31 - 1
 _NATIVE = -1 if sys.byteorder == "little" else 1  # the order of bytes in Arrow's numbers; in NSQ's they are big-endian
 
 
@@ -48,14 +49,31 @@ class Messages(NamedTuple):
 
     @classmethod
     def of(cls, received: Iterable[Frames]) -> "Messages":
-        """What was received, each message once: its time may have run out in between, or a killed nsqd had it twice."""
-        parts = [cut(frames.data, frames.edges, FRAME_HEAD, 8) for frames in received]
-        ids = b"".join(part[0] for part in parts)
-        messages = cls(ids, pa.concat_batches([part[1] for part in parts]))
-        if pc.count_distinct(fixed_size_ids(ids)).as_py() * ID_LENGTH == len(ids):
-            return messages
-        first = {id: row for row, id in reversed(list(enumerate(split_ids(ids))))}
-        return messages.rows(sorted(first.values()))
+        """What was received."""
+        return cls.joined([cls(*cut(frames.data, frames.edges, FRAME_HEAD, 8)) for frames in received])
+
+    @classmethod
+    def joined(cls, parts: Sequence["Messages"]) -> "Messages":
+        """All of them, in order."""
+        return cls(b"".join(part.ids for part in parts), pa.concat_batches([part.batch for part in parts]))
+
+    @classmethod
+    def unpacked(cls, ids: bytes, payload: bytes | memoryview) -> "Messages":
+        """Those of a segment; SpoolError if the payload is not what `pack` makes."""
+        try:
+            batch = pa.ipc.open_stream(payload).read_next_batch()
+        except (pa.ArrowInvalid, StopIteration) as error:
+            raise SpoolError(f"a segment of the spool holds no messages: {error}") from None
+        if len(ids) != ID_LENGTH * batch.num_rows or not batch.schema.equals(_STORED):
+            raise SpoolError("a segment of the spool holds other columns than this version of pyspark_nsq writes")
+        return cls(ids, batch)
+
+    def once(self) -> "Messages":
+        """Each message once: its time may have run out before it came again, or a killed nsqd had it twice."""
+        if len(fixed_size_ids(self.ids).unique()) == self.batch.num_rows:
+            return self
+        first = {id: row for row, id in reversed(list(enumerate(split_ids(self.ids))))}
+        return self.rows(sorted(first.values()))
 
     def is_first_attempt(self) -> bool:
         """Whether nsqd sends all of them for the first time. (Its attempts wrap around at 65536.)"""
@@ -87,31 +105,30 @@ def cut(data: bytes, edges: Sequence[int], head: int, number: int) -> tuple[byte
     on these are timestamp (8), attempts (2) and id (16).
     """
     count = len(edges) - 1
-    # Heads and bodies take turns.
-    bounds = array("i", bytes(4 * (2 * count + 1)))
-    bounds[::2] = array("i", edges)
-    bounds[1::2] = array("i", [begin + head for begin in edges[:-1]])
-    parts = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
-    every_second = pa.array(range(0, 2 * count, 2), pa.int64())
-    heads = parts.take(every_second).buffers()[2].to_pybytes()[: head * count]
+    bounds = pa.py_buffer(array("i", edges))
+    messages = pa.Array.from_buffers(pa.binary(), count, [None, bounds, pa.py_buffer(data)])
 
-    def gather(places: Sequence[int | None]) -> bytearray:
-        """A column of fixed width: of each head the bytes at these places, 0 for None."""
+    def bytes_of(begin: int, end: int) -> bytes:
+        """Bytes `begin` to `end` of each message."""
+        data: bytes = pc.binary_slice(messages, begin, end).buffers()[2].to_pybytes()
+        return data[: (end - begin) * count]
+
+    heads = bytes_of(number, number + 10)
+
+    def number_column(kind: pa.DataType, places: Sequence[int | None]) -> pa.Array:
+        """Numbers with the bytes at these places of `heads`, 0 for None."""
         column = bytearray(len(places) * count)
-        for at, place in enumerate(places):
+        for at, place in enumerate(places[::_NATIVE]):
             if place is not None:
-                column[at :: len(places)] = heads[place::head]
-        return column
+                column[at :: len(places)] = heads[place::10]
+        return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(column)])
 
-    timestamps = gather(range(number, number + 8)[::_NATIVE])
-    attempts = gather([None, None, number + 8, number + 9][::_NATIVE])
-    ids = gather(range(number + 10, number + 10 + ID_LENGTH))
     columns = [
-        parts.slice(1).take(every_second),
-        pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(timestamps)]),
-        pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(attempts)]),
+        pc.binary_slice(messages, head, _INT32_MAX),
+        number_column(pa.int64(), range(8)),
+        number_column(pa.int32(), [None, None, 8, 9]),
     ]
-    return bytes(ids), pa.record_batch(columns, schema=_STORED)
+    return bytes_of(number + 10, number + 10 + ID_LENGTH), pa.record_batch(columns, schema=_STORED)
 
 
 def pack(batch: pa.RecordBatch) -> memoryview:
@@ -122,15 +139,9 @@ def pack(batch: pa.RecordBatch) -> memoryview:
     return memoryview(sink.getvalue())
 
 
-def unpack(ids: bytes, payload: bytes, *, topic: str, channel: str, nsqd: str) -> pa.RecordBatch:
+def unpack(ids: bytes, payload: bytes | memoryview, *, topic: str, channel: str, nsqd: str) -> pa.RecordBatch:
     """The rows of a segment, as `rows_of` makes them; SpoolError if the payload is not what `pack` makes."""
-    try:
-        batch = pa.ipc.open_stream(payload).read_next_batch()
-    except (pa.ArrowInvalid, StopIteration) as error:
-        raise SpoolError(f"a segment of the spool holds no messages: {error}") from None
-    if len(ids) != ID_LENGTH * batch.num_rows or not batch.schema.equals(_STORED):
-        raise SpoolError("a segment of the spool holds other columns than this version of pyspark_nsq writes")
-    return rows_of(Messages(ids, batch), topic=topic, channel=channel, nsqd=nsqd)
+    return rows_of(Messages.unpacked(ids, payload), topic=topic, channel=channel, nsqd=nsqd)
 
 
 def rows_of(messages: Messages, *, topic: str, channel: str, nsqd: str) -> pa.RecordBatch:
@@ -161,6 +172,4 @@ def _text(text: str) -> pa.StringScalar:
 
 def message_ids(ids: bytes) -> pa.Array:
     """Joined ids as a column of texts."""
-    count = len(ids) // ID_LENGTH
-    offsets = pa.py_buffer(array("i", range(0, len(ids) + 1, ID_LENGTH)))
-    return pa.Array.from_buffers(pa.string(), count, [None, offsets, pa.py_buffer(ids)])
+    return fixed_size_ids(ids).cast(pa.binary()).view(pa.string())  # without a check that they are UTF-8

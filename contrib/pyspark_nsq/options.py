@@ -42,7 +42,7 @@ class Settings:
     min_partitions: int | None = option("minPartitions", kind.NUMBER, READERS,
         "minimum number of tasks, if there are messages for them; default: one for each topic of each nsqd")
     max_in_flight: int = option("maxInFlight", kind.NUMBER, READERS,
-        "maximum number of messages in flight to a task (RDY)", "2500")
+        "maximum number of messages in flight to a task; one connection for each --max-rdy-count of the nsqd", "10000")
     msg_timeout_ms: int | None = option("msgTimeoutMs", kind.MSG_TIMEOUT, READERS,
         "time to finish a message before another consumer gets it; default: the nsqd's")
     idle_timeout: float = option("idleTimeoutMs", kind.MILLISECONDS, READERS,

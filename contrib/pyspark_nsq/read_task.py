@@ -12,8 +12,7 @@ without FIN is delivered again by nsqd, and dropped (but finished) if it is in t
 in the spool. Nothing is delivered before the end is in the chain, so all runs deliver the same. While rows are handed
 out nothing is in flight: a slow sink lets no message time out.
 
-RDY caps what is in flight and not what remains. It never exceeds what is left of the quota without a FIN, so a task
-gets no more than that; and a segment is sealed when half of the window is full, so that nsqd goes on sending meanwhile.
+A segment is sealed when half of what may be in flight has come, so that nsqd goes on sending meanwhile.
 """
 
 import contextlib
@@ -23,20 +22,19 @@ import select
 import stat
 import time
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-from gnsq_shared.client import Frames
-from pyspark_nsq.client import Client
-from pyspark_nsq.columns import Messages, pack, rows_of, unpack
+from pyspark_nsq.columns import Messages, pack, rows_of
 from pyspark_nsq.discovery import Nsqd, depth
-from pyspark_nsq.errors import ConnectionLost, DiscoveryError, NsqSourceError, SpoolError, plain_errors
+from pyspark_nsq.errors import ConnectionLost, DiscoveryError, SpoolError, plain_errors
 from pyspark_nsq.known_ids import KnownIds
 from pyspark_nsq.offsets import Offset
 from pyspark_nsq.options import Settings
 from pyspark_nsq.segment import Damaged, Kind, pack_entry, read_segment, split_ids
 from pyspark_nsq.spool import Chain, Spool
+from pyspark_nsq.subscription import Subscription
 
 _SEGMENT_BYTES = 16 << 20  # of bodies; a segment is sealed when it has that many
 _QUIET = 0.1  # seconds without a message until those in hand are sealed
@@ -83,12 +81,12 @@ def read_partition(partition: ReadPartition) -> Iterator[pa.RecordBatch]:
     try:
         with plain_errors():
             if partition.settings.peek:
-                yield from peek(partition)
+                yield from _rows(partition, peek(partition))
             elif not partition.settings.spool:
-                with contextlib.closing(_read_without_spool(partition)) as batches:
-                    yield from _joined(batches)
+                with contextlib.closing(_read_without_spool(partition)) as messages:
+                    yield from _rows(partition, messages)
             else:
-                yield from _joined(deliver(partition, fill(partition)))
+                yield from _rows(partition, deliver(partition, fill(partition)))
     except GeneratorExit:
         mute_broken_sockets()
         raise
@@ -121,20 +119,6 @@ def fill(partition: ReadPartition) -> Chain:
     return task.chain
 
 
-@dataclass
-class _Held:
-    """Messages in hand, without FIN; `count` is how many have come, `size` the sum of their bodies."""
-
-    frames: list[Frames] = field(default_factory=list)
-    count: int = 0
-    size: int = 0
-
-    def add(self, received: list[Frames]) -> None:
-        self.frames += received
-        self.count += sum(map(len, received))
-        self.size += sum(frames.body_bytes for frames in received)
-
-
 class _Task:
     """One run of a task, as far as it fills the chain."""
 
@@ -150,7 +134,6 @@ class _Task:
         self.chain = self.spool.chain(partition.batch, partition.topic, partition.nsqd.name)
         self.chain.open()
         self._sealed: dict[int, bytes] = {}  # by slot: ids that this connection has sealed
-        self._held = _Held()
 
     def taken(self) -> int:
         """How many messages the chain has of this task."""
@@ -174,26 +157,23 @@ class _Task:
         return True
 
     def pull(self) -> None:
-        """Take what one connection gives; ConnectionLost if it breaks."""
+        """Take what the nsqd gives; ConnectionLost if a connection breaks."""
         partition = self.partition
-        with _subscribed(partition) as client:
+        with _subscribe(partition, partition.quota - self.taken()) as subscription:
             self._started = self._start_time()
             self._known = KnownIds(
                 self.spool, partition.batch, partition.topic, partition.nsqd.name, self._started, self.chain
             )
             self._sealed.clear()
-            self._held = _Held()
             try:
-                through = self._pull(client)
-            except ConnectionLost:
-                raise
+                through = self._pull(subscription)
             except Exception:
-                release(client, self._held.frames)
+                subscription.release()
                 raise
             if through:
-                self.confirm(client)
+                self.confirm(subscription)
             else:
-                release(client, self._held.frames)
+                subscription.release()
 
     def _start_time(self) -> int:
         """When the nsqd was started to which a connection is open; 0 if it does not report that."""
@@ -203,35 +183,18 @@ class _Task:
             _log.warning("%s", error)
             return 0
 
-    def _pull(self, client: Client) -> bool:
+    def _pull(self, subscription: Subscription) -> bool:
         """Take messages; False if another run of this task has ended it, so that nothing may be finished."""
-        left = self.partition.quota - self.taken()  # without FIN
-        window = min(self.settings.max_in_flight, client.max_rdy_count)
-        client.ready(ready := min(window, left))
-        heard = time.monotonic()
-        while True:
-            held = self._held
-            received = client.receive_frames(_QUIET if held.frames else self.settings.idle_timeout)
-            held.add(received)
-            now = time.monotonic()
-            if received:
-                heard = now
-                if held.count < min(left, (ready + 1) // 2) and held.size < _SEGMENT_BYTES:
+        while subscription.left > 0:
+            if subscription.receive(_QUIET if subscription.count else self.settings.idle_timeout):
+                if not subscription.is_half_full and subscription.size < _SEGMENT_BYTES:
                     continue
-            if not held.frames:
-                if now - heard >= self.settings.idle_timeout:
-                    return True
-                continue
-            messages = Messages.of(held.frames)
-            if not self.seal(messages):
+            elif not subscription.count:
+                break
+            if not self.seal(subscription.take()):
                 return False
-            left -= messages.batch.num_rows
-            if ready > left:
-                client.ready(ready := max(left, 0))
-            finish(client, messages.ids)
-            if left <= 0:
-                return True
-            self._held = _Held()
+            subscription.finish()
+        return True
 
     def seal(self, messages: Messages) -> bool:
         """Make the new ones of the messages durable in the chain; False if that may take no more of this task."""
@@ -247,97 +210,67 @@ class _Task:
                 self._sealed[slot] = new.ids
                 return True
 
-    def confirm(self, client: Client) -> None:
+    def confirm(self, subscription: Subscription) -> None:
         """Close so that every FIN is processed; segments of which none was refused are confirmed."""
-        unfinished = client.finish_confirmed(())
+        unfinished = subscription.confirm()
         sealed = self._sealed.items()
         if sure := [slot for slot, ids in sealed if not unfinished or unfinished.isdisjoint(split_ids(ids))]:
             self.chain.confirm(self.partition.part, sure)
 
 
-@contextlib.contextmanager
-def _subscribed(partition: ReadPartition) -> Iterator[Client]:
-    """A connection for the messages of the partition."""
-    with Client.connect(partition.nsqd.tcp, partition.settings) as client:
-        client.subscribe(partition.topic, partition.settings.channel)
-        yield client
+def _subscribe(partition: ReadPartition, quota: int) -> contextlib.closing[Subscription]:
+    return contextlib.closing(Subscription(partition.settings, partition.nsqd.tcp, partition.topic, quota))
 
 
-def finish(client: Client, ids: bytes) -> None:
-    """FIN what is durable."""
-    client.finish_joined(ids)
-
-
-def release(client: Client, held: Iterable[Frames] = ()) -> None:
-    """Give back what nsqd would keep for us until it has timed out, also what it sends while it reads our RDY 0."""
-    try:
-        client.ready(0)  # otherwise nsqd could send us the same messages again
-        held = list(held)
-        while late := client.receive_frames(_QUIET):
-            held += late
-        client.requeue([id for frames in held for id in frames.ids()])
-        client.finish_confirmed(())
-    except NsqSourceError as error:
-        _log.info("%s", error)
-
-
-def deliver(partition: ReadPartition, chain: Chain) -> Iterator[pa.RecordBatch]:
-    """The task's rows in the chain."""
+def deliver(partition: ReadPartition, chain: Chain) -> Iterator[Messages]:
+    """The task's messages in the chain."""
     for entry in chain.segments(partition.part):
         try:
-            ids, payload = read_segment(entry)
-            yield unpack(ids, payload, **partition.constants())
+            yield Messages.unpacked(*read_segment(entry))
         except (Damaged, OSError) as error:
             if partition.settings.fail_on_data_loss:
                 raise SpoolError(f"{partition}: {entry.messages} messages are lost: {error}") from None
             _log.warning("%s: %d messages are lost: %s", partition, entry.messages, error)
 
 
-def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of a size that Spark likes."""
-    gathered: list[pa.RecordBatch] = []
+def _rows(partition: ReadPartition, parts: Iterable[Messages]) -> Iterator[pa.RecordBatch]:
+    """The rows of the messages, in batches of a size that Spark likes."""
+    gathered: list[Messages] = []
     rows = size = 0
-    for batch in batches:
-        gathered.append(batch)
-        rows += batch.num_rows
-        size += batch.nbytes
+    for part in parts:
+        gathered.append(part)
+        rows += part.batch.num_rows
+        size += part.batch.nbytes
         if rows >= _BATCH_ROWS or size >= _SEGMENT_BYTES:
-            yield pa.concat_batches(gathered)
+            yield rows_of(Messages.joined(gathered), **partition.constants())
             gathered, rows, size = [], 0, 0
     if gathered:
-        yield pa.concat_batches(gathered)
+        yield rows_of(Messages.joined(gathered), **partition.constants())
 
 
-def _read_without_spool(partition: ReadPartition) -> Generator[pa.RecordBatch, None, None]:
+def _read_without_spool(partition: ReadPartition) -> Generator[Messages, None, None]:
     """FIN on reading: what is lost behind this task is lost for good."""
-    settings = partition.settings
-    left = partition.quota
-    with _subscribed(partition) as client:
+    with _subscribe(partition, partition.quota) as subscription:
         try:
-            client.ready(min(settings.max_in_flight, left))
-            while left > 0 and (received := client.receive_frames(settings.idle_timeout)):
-                messages = Messages.of(received)
-                left -= messages.batch.num_rows
-                # Before the FINs, so that nsqd sends no message that this task would have to give back.
-                client.ready(min(settings.max_in_flight, left))
-                client.finish_joined(messages.ids)
-                yield rows_of(messages, **partition.constants())
+            while subscription.left > 0 and subscription.receive(partition.settings.idle_timeout):
+                messages = subscription.take()
+                subscription.finish()
+                yield messages
         except GeneratorExit:
-            release(client)
+            subscription.release()
             raise
-        client.finish_confirmed(())
+        subscription.confirm()
 
 
-def peek(partition: ReadPartition) -> Iterator[pa.RecordBatch]:
+def peek(partition: ReadPartition) -> Iterator[Messages]:
     """At most `quota` messages, which are requeued before Spark gets them."""
-    held = _Held()
-    with _subscribed(partition) as client:
-        client.ready(quota := min(partition.quota, client.max_rdy_count))
-        while held.count < quota and (received := client.receive_frames(partition.settings.idle_timeout)):
-            held.add(received)
-        release(client, held.frames)
-    if held.frames:
-        yield rows_of(Messages.of(held.frames), **partition.constants())
+    with _subscribe(partition, partition.quota) as subscription:
+        while subscription.count < partition.quota and subscription.receive(partition.settings.idle_timeout):
+            pass
+        messages = subscription.take() if subscription.count else None
+        subscription.release()
+    if messages:
+        yield messages
 
 
 def mute_broken_sockets() -> None:

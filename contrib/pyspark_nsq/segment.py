@@ -90,7 +90,11 @@ def pack_entry(
 
 def read_entry(path: str, slot: int) -> Entry:
     """The header of an entry; Damaged if it or the length of the file is wrong."""
-    header, size = place(path).begin(path, HEADER_SIZE)
+    return parse_header(path, slot, *place(path).begin(path, HEADER_SIZE))
+
+
+def parse_header(path: str, slot: int, header: bytes, size: int) -> Entry:
+    """The header of an entry whose file has that many bytes; Damaged as `read_entry`."""
     if len(header) < HEADER_SIZE or not header.startswith(_MAGIC):
         raise Damaged(f"{path} is not a segment of a spool")
     if _CRC.unpack_from(header, _HEADER.size)[0] != zlib.crc32(header[: _HEADER.size]):
@@ -109,10 +113,12 @@ def read_ids(entry: Entry) -> bytes:
     return ids
 
 
-def read_segment(entry: Entry) -> tuple[bytes, bytes]:
+def read_segment(entry: Entry) -> tuple[bytes, memoryview]:
     """The ids and the payload; Damaged if they are not what was written."""
-    ids = read_ids(entry)
-    payload = place(entry.path).read(entry.path, HEADER_SIZE + len(ids))
-    if zlib.crc32(payload) != entry.payload_crc:
-        raise Damaged(f"{entry.path} is damaged: checksum of its messages")
+    file = memoryview(place(entry.path).read(entry.path))
+    end_of_ids = HEADER_SIZE + ID_LENGTH * entry.messages
+    ids, payload = bytes(file[HEADER_SIZE:end_of_ids]), file[end_of_ids:]
+    for data, crc, what in ((ids, entry.ids_crc, "ids"), (payload, entry.payload_crc, "messages")):
+        if zlib.crc32(data) != crc:
+            raise Damaged(f"{entry.path} is damaged: checksum of its {what}")
     return ids, payload

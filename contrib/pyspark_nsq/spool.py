@@ -30,7 +30,7 @@ from urllib.parse import quote, unquote
 from pyspark_nsq.errors import SpoolError
 from pyspark_nsq.files import Pieces, names_in, place
 from pyspark_nsq.options import Settings
-from pyspark_nsq.segment import Damaged, Entry, Kind, pack_entry, read_entry
+from pyspark_nsq.segment import Damaged, Entry, Kind, pack_entry, parse_header, read_entry
 
 _MARKER = "fin-"
 
@@ -104,12 +104,16 @@ class Chain:
                 entry = self._lost(slot, error)
             new.append(entry)
             slot += 1
-            if entry.kind is Kind.END:
-                self._ended.add(entry.part)
-            elif entry.kind is Kind.CLOSE:
-                self._closed = True
-        self.entries += new
+        for entry in new:
+            self._add(entry)
         return new
+
+    def _add(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        if entry.kind is Kind.END:
+            self._ended.add(entry.part)
+        elif entry.kind is Kind.CLOSE:
+            self._closed = True
 
     def _is_gap(self, slot: int) -> bool:
         # Entries that were linked meanwhile are none.
@@ -138,9 +142,13 @@ class Chain:
 
         SpoolError if it can't be written. When this returns True the entry is durable.
         """
-        won = _create(self._path(len(self.entries)), pieces)
+        slot = len(self.entries)
+        path = self._path(slot)
+        if _create(path, pieces):
+            self._add(parse_header(path, slot, b"".join(pieces[:2]), sum(map(len, pieces))))
+            return True
         self.refresh()
-        return won
+        return False
 
     def end(self, part: int) -> None:
         """Nothing of that task may follow."""

@@ -13,10 +13,10 @@ from typing import Self
 import pytest
 
 from gnsq_shared.client import Frames
-from pyspark_nsq import backlog, read_task
+from pyspark_nsq import backlog, read_task, subscription
 from pyspark_nsq.client import Message
 from pyspark_nsq.discovery import Depth, Nsqd
-from pyspark_nsq.errors import ConnectionLost, DiscoveryError
+from pyspark_nsq.errors import ConnectionLost, DiscoveryError, Refused
 from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings
 from pyspark_nsq.segment import split_ids
@@ -48,6 +48,9 @@ class FakeNsqd:
         self.channel_exists = True
         self.up = True
         self.consumers = 0  # of others
+        self.subscribed: set[FakeClient] = set()
+        self.max_consumers = 99
+        self.most_in_flight = 0
 
     def publish(self, count: int) -> None:
         for _ in range(count):
@@ -116,7 +119,11 @@ class FakeClient:
 
     def subscribe(self, topic: str, channel: str) -> None:
         assert (topic, channel) == (TOPIC, CHANNEL)
-        self._alive().channel_exists = True
+        fake = self._alive()
+        if len(fake.subscribed) >= fake.max_consumers:
+            raise Refused("E_TOO_MANY_CHANNEL_CONSUMERS", "")
+        fake.subscribed.add(self)
+        fake.channel_exists = True
 
     def ready(self, count: int) -> None:
         assert count <= self.max_rdy_count
@@ -131,6 +138,7 @@ class FakeClient:
             message = message._replace(attempts=message.attempts + 1)
             self.fake.in_flight[message.id] = message, self
             self._arrived.append(message)
+        self.fake.most_in_flight = max(self.fake.most_in_flight, len(self.fake.in_flight))
 
     def receive_frames(self, timeout: float) -> list[Frames]:
         piece = self._alive().piece
@@ -167,6 +175,7 @@ class FakeClient:
 
     def close(self) -> None:
         """What is in flight stays so until it has timed out."""
+        self.fake.subscribed.discard(self)
         self._closed = True
 
 
@@ -185,10 +194,12 @@ def patch(monkeypatch: pytest.MonkeyPatch, nsqds: Sequence[FakeNsqd]) -> None:
     def find_nsqds(settings: Settings, topic: str | None = None) -> list[Nsqd]:
         return [fake.nsqd for fake in nsqds]
 
-    for module in (read_task, backlog):
+    for module in (subscription, backlog):
         monkeypatch.setattr(module, "Client", Client)
+    for module in (read_task, backlog):
         monkeypatch.setattr(module, "depth", depth)
-        monkeypatch.setattr("time.sleep", lambda seconds: None)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    monkeypatch.setattr(subscription, "wait", lambda clients, timeout: False)
     monkeypatch.setattr(backlog, "find_nsqds", find_nsqds)
     monkeypatch.setattr(backlog, "_SCAN", -60.0)
     monkeypatch.setattr(read_task, "_RECONNECT", 0.0)

@@ -7,6 +7,7 @@ import pytest
 
 from pyspark_nsq import files, read_task
 from pyspark_nsq.spool import Chain
+from pyspark_nsq.subscription import Subscription
 
 # Every step of a task, from the first message that arrives to the last row.
 STEPS = {
@@ -14,11 +15,11 @@ STEPS = {
     "link": (files, "link"),
     "sync": (files, "sync_directory"),
     "create": (files._Bucket, "create"),
-    "finish": (read_task, "finish"),
+    "finish": (Subscription, "finish"),
     "confirm": (read_task._Task, "confirm"),
     "mark": (Chain, "confirm"),
     "end": (Chain, "end"),
-    "deliver": (read_task, "unpack"),
+    "deliver": (read_task, "read_segment"),
 }
 
 # Where a spool may be: for the fixture `location`, alone and with the steps there.

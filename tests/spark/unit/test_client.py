@@ -486,13 +486,14 @@ def test_wrong_bytes_and_the_end_are_reported(
     assert str(raised.value) == text
 
 
-def test_silence_where_an_answer_is_due_is_reported() -> None:
+@pytest.mark.parametrize("timeout", [0.02, 0.0])
+def test_silence_where_an_answer_is_due_is_reported(timeout: float) -> None:
     ours, theirs = socket.socketpair()
     with theirs, Client(ours, "peer", 0.1) as client:
         with pytest.raises(ConnectionLost, match="nsqd peer does not answer"):
             client.publish("t", [b"x"])
         with pytest.raises(ConnectionLost, match="nsqd peer was silent for 0.1 s"):
-            again_and_again(lambda: client.receive(0.02))
+            again_and_again(lambda: client.receive(timeout))
 
 
 def test_an_answer_that_is_none_is_reported(pair: tuple[Client, socket.socket]) -> None:

@@ -39,7 +39,7 @@ def test_columns_are_the_messages_of_the_frames(groups: list[list[Message]]) -> 
     for group in groups:
         for one in group:
             first.setdefault(one.id, one)
-    assert rows(Messages.of(received)) == list(first.values())
+    assert rows(Messages.of(received).once()) == list(first.values())
 
 
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=200))
@@ -58,7 +58,7 @@ def test_frames_may_stand_anywhere_in_what_was_received() -> None:
 def test_a_message_that_comes_twice_is_one_row() -> None:
     """Its time ran out while it was held, or nsqd was killed and has two copies that were never sent."""
     received = [frames_of([message(1), message(2)]), frames_of([message(1, 2), message(3), message(2)])]
-    found = Messages.of(received)
+    found = Messages.of(received).once()
     assert found.ids == message(1).id + message(2).id + message(3).id
     assert [row[3] for row in rows(found)] == [b"x"] * 3
     assert found.again() <= {message(1).id}

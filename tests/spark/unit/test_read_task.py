@@ -121,6 +121,21 @@ def test_a_task_asks_for_no_more_than_the_nsqd_allows(settings: Settings, monkey
     judge(batches, [fake])
 
 
+@pytest.mark.parametrize("consumers, most", [(9, 6), (2, 4), (1, 2)])
+def test_a_task_has_as_many_connections_as_what_may_be_in_flight_needs(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, consumers: int, most: int
+) -> None:
+    fake = FakeNsqd(max_rdy_count=2)
+    patch(monkeypatch, [fake])
+    fake.max_consumers = consumers
+    fake.publish(30)
+    Spool.create(settings.spool_location or "", "s", kind="readStream", topics=[TOPIC], channel=CHANNEL)
+    assert len(run_task(ReadPartition(settings, "s", 1, fake.nsqd, TOPIC, 0, 17))) == 17
+    assert fake.most_in_flight == most
+    assert [message.attempts for message in fake.queue] == [0] * 13  # no connection takes more than its share
+    assert not fake.subscribed
+
+
 def test_a_segment_is_sealed_before_its_bodies_fill_the_memory(
     settings: Settings, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch
 ) -> None:

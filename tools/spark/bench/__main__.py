@@ -34,12 +34,15 @@ def main() -> None:
     for source in (RowDataSource, CeilingSource):
         spark.dataSource.register(source)
     print(
-        "| rows per second | daemon | median | range | of the ceiling |\n| --- | --- | ---: | ---: | ---: |", flush=True
+        "| rows per second | daemon | median | range | of the ceiling | Python s |\n"
+        "| --- | --- | ---: | ---: | ---: | ---: |",
+        flush=True,
     )
     for row in ROWS:
         if arguments.rows and row.key not in arguments.rows:
             continue
         rates: dict[str, list[float]] = {name: [] for name in daemons}
+        cpu: dict[str, list[float]] = {name: [] for name in daemons}
         ceilings: list[float] = []
         for run in range(-1, arguments.runs):
             directory = Path(tempfile.mkdtemp(dir=top))
@@ -48,17 +51,20 @@ def main() -> None:
                 ceilings.append(ceiling)
             for name, command in daemons.items():
                 directory = Path(tempfile.mkdtemp(dir=top))
-                rate = run_once(row, spark, command, directory, WARM_UP if run < 0 else arguments.messages)
+                rate, seconds = run_once(row, spark, command, directory, WARM_UP if run < 0 else arguments.messages)
                 shutil.rmtree(directory)
                 if run >= 0:
                     rates[name].append(rate)
+                    cpu[name].append(seconds)
         for name, found in rates.items():
             median = statistics.median(found)
             ratio = f"{median / statistics.median(ceilings):.0%}"
             between = f"{min(found):,.0f}-{max(found):,.0f}"
-            print(f"| {row.name} | {name} | {median:,.0f} | {between} | {ratio} |", flush=True)
+            seconds = statistics.median(cpu[name])
+            print(f"| {row.name} | {name} | {median:,.0f} | {between} | {ratio} | {seconds:.1f} |", flush=True)
     print(
         "\nThe ceiling is a source that yields the same batches, or a sink that drops them, without NSQ.\n"
+        "Python s: CPU seconds of Spark's Python processes per million rows, planning included.\n"
         f"{arguments.messages:,} messages of {SIZE} bytes, {arguments.runs} runs each, local[2] on "
         f"{os.cpu_count()} CPUs, Spark {spark.version}, Python {platform.python_version()}"
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from daemons import Daemon
 from nsq_client import Client
+from spark.bench.python_cpu import python_cpu
 from spark.topics import daemon_options, sink_options
 
 if TYPE_CHECKING:
@@ -171,14 +172,18 @@ ROWS = (
 )
 
 
-def run_once(row: BenchRow, spark: "SparkSession", command: Sequence[str], directory: Path, messages: int) -> float:
-    """Rows per second of one run with fresh daemons."""
+def run_once(
+    row: BenchRow, spark: "SparkSession", command: Sequence[str], directory: Path, messages: int
+) -> tuple[float, float]:
+    """Rows per second, and CPU seconds of Spark's Python processes per million rows, of one run with fresh daemons."""
     with ExitStack() as stack:
         daemons = [
             stack.enter_context(Daemon(command, directory / f"nsqd-{number}", *row.flags))
             for number in range(row.nsqds)
         ]
-        return messages / row.run(Bench(spark, daemons, directory, messages))
+        before = python_cpu()
+        seconds = row.run(Bench(spark, daemons, directory, messages))
+        return messages / seconds, (python_cpu() - before) / messages * 1e6
 
 
 def run_ceiling(row: BenchRow, spark: "SparkSession", directory: Path, messages: int) -> float:

@@ -13,6 +13,7 @@ class Point(NamedTuple):
 
 
 _TASK, _SPOOL, _READER = "pyspark_nsq.read_task", "pyspark_nsq.spool", "pyspark_nsq.stream_reader"
+_SUBSCRIPTION = "pyspark_nsq.subscription"
 _SEAL = f"{_TASK}:_Task.seal"
 
 # In the order of a message's way.
@@ -20,9 +21,9 @@ POINTS = {
     "messages in hand": Point(_TASK, "_Task.seal", "before"),
     "segment written, not in the chain": Point("pyspark_nsq.files", "link", "before", _SEAL),
     "segment linked, its name not synced": Point("pyspark_nsq.files", "link", "after", _SEAL),
-    "sealed, before FIN": Point(_TASK, "finish", "before"),
+    "sealed, before FIN": Point(_SUBSCRIPTION, "Subscription.finish", "before"),
     "half of the FINs sent": Point("pyspark_nsq.client", "Client.finish_joined", "halfway"),
-    "FINs sent": Point(_TASK, "finish", "after"),
+    "FINs sent": Point(_SUBSCRIPTION, "Subscription.finish", "after"),
     "before their confirmation": Point(_TASK, "_Task.confirm", "before"),
     "confirmed, before the marker": Point(_SPOOL, "Chain.confirm", "before"),
     "marked, before the end": Point(_SPOOL, "Chain.end", "before"),
