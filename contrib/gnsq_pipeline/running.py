@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gnsq_pipeline.archive import FileLog, only_writer, start
+from gnsq_pipeline.archive import check_writable, only_writer, start
 from gnsq_pipeline.errors import NotFound, PipelineError, Unfinished, reason
 from gnsq_pipeline.options import local_path
 from gnsq_pipeline.progress import Lines, Progress, Summary, read_progress
@@ -228,7 +228,7 @@ def run_stream(
         stack.enter_context(only_writer(given.output or given.checkpoint, local_path(given.checkpoint)))
         spark, stop = stack.enter_context(spark_session(given))
         if given.output is not None and given.table_format != "iceberg":
-            FileLog(spark, given.output).check_writable(given.table_format)
+            check_writable(spark, given.output, given.table_format)
         writer = transform(spark, spark.readStream.format("nsq").options(**source).load()).writeStream
         if given.continuous:
             writer = writer.trigger(processingTime=f"{round(given.trigger * 1000)} milliseconds")
