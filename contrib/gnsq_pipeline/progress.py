@@ -110,34 +110,31 @@ def summarised(path: str | None, summary: Summary) -> Iterator[Summary]:
 
     A file that is there is removed first, so there is none after a killed run. PipelineError if it cannot be written.
     """
-    if path is not None and path != "-":
-        _replace(path, None)
+    file = None if path in (None, "-") else Path(str(path))
+    if file is not None:
+        _write(file, "")
+        file.unlink()
     try:
         yield summary
-    except KeyboardInterrupt:
-        summary.exit_code = INTERRUPTED
-        raise
     except BaseException as error:
-        summary.exit_code, summary.error = getattr(error, "exit_code", PipelineError.exit_code), str(error)
+        if isinstance(error, KeyboardInterrupt):
+            summary.exit_code = INTERRUPTED
+        else:
+            summary.exit_code, summary.error = getattr(error, "exit_code", PipelineError.exit_code), str(error)
         raise
     finally:
-        ended = replace(summary, ended=_now(), seconds=round(summary.seconds, 3))
-        text = json.dumps(asdict(ended)) + "\n"
+        text = json.dumps(asdict(replace(summary, ended=_now(), seconds=round(summary.seconds, 3)))) + "\n"
         if path == "-":
             sys.stdout.write(text)
-        elif path is not None:
-            _replace(path, text)
+        elif file is not None:
+            _write(file, text)
 
 
-def _replace(path: str, text: str | None) -> None:
-    """Write the whole file at once; without a text, remove it, and check that it can be written later."""
-    temporary = Path(f"{path}.tmp")
+def _write(file: Path, text: str) -> None:
+    """Write the whole file at once."""
     try:
-        temporary.write_text(text or "", "utf-8")
-        if text is None:
-            temporary.unlink()
-            Path(path).unlink(missing_ok=True)
-        else:
-            temporary.replace(path)
+        temporary = file.with_name(f"{file.name}.tmp")
+        temporary.write_text(text, "utf-8")
+        temporary.replace(file)
     except OSError as error:
-        raise PipelineError(f"--summary {path}: {error.strerror or error}") from None
+        raise PipelineError(f"--summary {file}: {error.strerror or error}") from None
