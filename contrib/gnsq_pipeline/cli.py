@@ -174,12 +174,10 @@ def rollup(given: SimpleNamespace) -> None:
 
     def rolled_up(spark: "SparkSession", messages: "DataFrame") -> "DataFrame":
         spans = f"{round(given.window * 1000)} milliseconds", f"{round(given.watermark * 1000)} milliseconds"
+        from gnsq_pipeline.rollup import infer_schema, read_schema, roll_up, roll_up_json
+
         if not bodies:
-            from gnsq_pipeline.rollup import roll_up
-
             return roll_up(messages, *spans, [value / 100 for value in given.percentiles], given.by_channel)
-        from gnsq_pipeline.json_bodies import infer_schema, read_schema, roll_up_json
-
         if given.json_schema:
             schema = read_schema(schema_text)
         else:

@@ -3,10 +3,10 @@
 Addresses, durations and sizes are written as in the options of `format("nsq")` (`pyspark_nsq.option_values`).
 """
 
-import math
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from pyspark_nsq.errors import OptionError
 from pyspark_nsq.options import parse
 
 SPOOL = "_spool"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Rows = list[dict[str, object]]
 Command = TypeVar("Command", bound=Callable[[SimpleNamespace], Rows | int | None])
 
@@ -32,9 +33,7 @@ class Text(click.ParamType[Any]):
         self.name = name
         self._read = read
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
             return self._read(value)
         except (ValueError, OverflowError) as error:
@@ -43,15 +42,13 @@ class Text(click.ParamType[Any]):
 
 def _moment(text: str) -> int:
     """Nanoseconds since 1970 of an ISO 8601 time (UTC unless it has an offset), or of seconds since 1970."""
-    if text.replace(".", "", 1).isdigit():
-        whole, _, fraction = text.partition(".")
-        return int(whole or "x") * 1_000_000_000 + int((fraction + "0" * 9)[:9])
+    if text.replace(".", "", 1).isdecimal():
+        return int(Decimal(text) * 10**9)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError("not a time; expected 2026-11-21T13:00 or seconds since 1970") from None
-    moment = moment.replace(tzinfo=moment.tzinfo or UTC)
-    return math.floor(moment.timestamp()) * 1_000_000_000 + moment.microsecond * 1000
+    return (moment.replace(tzinfo=moment.tzinfo or UTC) - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -141,31 +138,32 @@ SPARK = (
     option("--verbose", is_flag=True, help="Enable Spark's log, and show where an error comes from."),
 )
 
-# Of options of `format("nsq")`: the parameter of the command that sets it, and its name on the command line.
+# Parameters of commands, and the options of `format("nsq")` that they set.
 _NSQ = {
-    "nsq.lookupd.http.addresses": ("lookupd", "--lookupd-http-address"),
-    "nsq.nsqd.tcp.addresses": ("nsqd", "--nsqd-tcp-address"),
-    "nsq.nsqd.http.addresses": ("nsqd_http", "--nsqd-http-address"),
-    "subscribe": ("topics", "--topic"),
-    "channel": ("channel", "--channel"),
-    "spoolLocation": ("spool", "--spool"),
-    "maxMessagesPerTrigger": ("max_messages", "--max-messages"),
-    "topic": ("to_topic", "--to-topic"),
+    "lookupd": "nsq.lookupd.http.addresses",
+    "nsqd": "nsq.nsqd.tcp.addresses",
+    "nsqd_http": "nsq.nsqd.http.addresses",
+    "topics": "subscribe",
+    "channel": "channel",
+    "spool": "spoolLocation",
+    "max_messages": "maxMessagesPerTrigger",
+    "to_topic": "topic",
 }
 
 
 def nsq_options(given: SimpleNamespace, use: str) -> dict[str, str]:
     """The options of `format("nsq")` for "readStream" or "write"; UsageError if it would refuse them."""
     options: dict[str, str] = dict(given.extra)
-    for name, (parameter, _) in _NSQ.items():
+    for parameter, name in _NSQ.items():
         if value := vars(given).get(parameter):
             options[name] = ",".join(value) if isinstance(value, tuple) else str(value)
     try:
         parse(options, use)
     except OptionError as error:
         text = str(error)
-        for name, (_, flag) in _NSQ.items():
-            text = re.sub(f"(options? )?{re.escape(repr(name))}", flag, text)
+        for parameter in (*STREAM, TO_TOPIC):
+            if name := _NSQ.get(str(parameter.name)):
+                text = re.sub(f"(options? )?{re.escape(repr(name))}", parameter.opts[0], text)
         raise UsageError(text) from None
     return options
 
