@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import click
 
 from gnsq_pipeline.archive import CHECKPOINT, FORMATS
-from gnsq_pipeline.errors import NotFound, UsageError
+from gnsq_pipeline.errors import NotFound, PipelineError, UsageError
 from gnsq_pipeline.output import show_rows
 from pyspark_nsq import option_values
-from pyspark_nsq.errors import OptionError
+from pyspark_nsq.errors import NsqSourceError, OptionError
 from pyspark_nsq.options import parse
 
 SPOOL = "_spool"
@@ -78,15 +78,13 @@ def command(
 
     def add(function: Command) -> Command:
         def run(**values: Any) -> int | None:
-            result = function(SimpleNamespace(**values))
-            if isinstance(result, list):
-                show_rows(result, values["as_json"])
-                return None
-            return result
+            try:
+                result = function(SimpleNamespace(**values))
+            except NsqSourceError as error:
+                raise PipelineError(str(error)) from None
+            return show_rows(result, values["as_json"]) if isinstance(result, list) else result
 
-        group.add_command(
-            click.Command(name, params=list(params), callback=run, help=function.__doc__, short_help=short_help)
-        )
+        group.command(name, params=list(params), help=function.__doc__, short_help=short_help)(run)
         return function
 
     return add
