@@ -145,29 +145,37 @@ def rollup(given: SimpleNamespace) -> None:
     watermark has passed its end; open windows are kept for the next run. Of an archive all windows are reported.
     --format is the format of both tables, archive and output.
     """
-    bodies = bool(given.json_schema or given.infer or given.infer_from)
-    if given.json_schema and (given.infer or given.infer_from):
-        raise UsageError("--json-schema and --infer contradict each other")
-    if (given.group_by or given.values) and not bodies:
-        raise UsageError("--group-by and --value are for JSON bodies: they need --json-schema or --infer")
-    if given.infer and not (given.infer_from or given.from_archive):
-        raise UsageError("--infer needs bodies that can be read twice: --from-archive, or --infer-from an archive")
-    schema_text = _text_of(given.json_schema or "")
+    infers, archive, printed = bool(given.infer or given.infer_from), given.from_archive, given.output is None
+    bodies = bool(given.json_schema or infers)
+    of_nsq = ("lookupd", "nsqd", "nsqd_http", "extra", "channel", "continuous", "updates")
+    mistakes = {
+        "--json-schema and --infer contradict each other": given.json_schema and infers,
+        "--group-by and --value are for JSON bodies: they need --json-schema or --infer":
+            (given.group_by or given.values) and not bodies,
+        "--infer needs bodies that can be read twice: --from-archive, or --infer-from an archive":
+            given.infer and not (given.infer_from or archive),
+        "--since and --until belong to --from-archive": not archive and (given.since, given.until) != (None, None),
+        "--updates belongs to a result that is printed, not to --output": not archive and given.updates and not printed,
+        "--spool and --checkpoint are required, unless there is an --output to keep them in":
+            not archive and printed and None in (given.spool, given.checkpoint),
+        "--from-archive is read from files: it has no nodes, --channel, --continuous or --updates":
+            archive and any(vars(given)[name] for name in of_nsq),
+    }  # fmt: skip
+    for text, is_made in mistakes.items():
+        if is_made:
+            raise UsageError(text)
+    schema_text = given.json_schema or ""
+    if schema_text.startswith("@"):
+        try:
+            schema_text = Path(schema_text[1:]).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reported = getattr(error, "strerror", None) or error
+            raise NotFound(f"--json-schema {schema_text}: {reported}") from None
     source: dict[str, str] = {}
-    if given.from_archive is None:
-        if given.since is not None or given.until is not None:
-            raise UsageError("--since and --until belong to --from-archive")
-        if given.updates and given.output:
-            raise UsageError("--updates belongs to a result that is printed, not to --output")
-        if given.output is not None:
+    if archive is None:
+        if not printed:
             given.spool, given.checkpoint = places(given)
-        elif given.spool is None or given.checkpoint is None:
-            raise UsageError("--spool and --checkpoint are required, unless there is an --output to keep them in")
         source = nsq_options(given, "readStream")
-    elif any(
-        vars(given)[name] for name in ("lookupd", "nsqd", "nsqd_http", "extra", "channel", "continuous", "updates")
-    ):
-        raise UsageError("--from-archive is read from files: it has no nodes, --channel, --continuous or --updates")
     for directory in (given.from_archive, given.infer_from):
         if directory and given.table_format != "iceberg":
             require_directory(directory)
@@ -208,16 +216,6 @@ def rollup(given: SimpleNamespace) -> None:
             else:
                 run_job(spark, lambda: result.write.format(given.table_format).save(given.output), stop)
             summary.finished = True
-
-
-def _text_of(given: str) -> str:
-    """What was given to --json-schema, or the content of the file that it names."""
-    if not given.startswith("@"):
-        return given
-    try:
-        return Path(given[1:]).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise NotFound(f"--json-schema {given}: {getattr(error, 'strerror', None) or error}") from None
 
 
 @command(

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import FrameType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,7 +25,7 @@ import click
 from gnsq_pipeline.archive import check_writable, only_writer, start
 from gnsq_pipeline.errors import NotFound, PipelineError, Unfinished, reason
 from gnsq_pipeline.options import local_path
-from gnsq_pipeline.progress import Lines, Progress, Summary, read_progress
+from gnsq_pipeline.progress import Lines, Metrics, Progress, Summary, read_progress
 from pyspark_nsq.discovery import missing_topics
 from pyspark_nsq.options import parse
 
@@ -233,8 +234,6 @@ def run_stream(
             writer = writer.outputMode("update" if given.updates else "append").foreachBatch(stopping(show, stop))
             begin = partial(writer.option("checkpointLocation", given.checkpoint).start)
         if given.metrics_address is not None:
-            from gnsq_pipeline.metrics import Metrics
-
             metrics = Metrics(summary.pipeline)
             stack.enter_context(metrics.serve(given.metrics_address))
             observers.append(metrics.add)
@@ -286,16 +285,15 @@ def run_job(spark: "SparkSession", job: Callable[[], T], stop: Stop) -> T:
                 done = sum(stage.numCompletedTasks for stage in stages)
                 click.echo(f"{done} of {sum(stage.numTasks for stage in stages)} tasks", err=True)
 
-    watcher = threading.Thread(target=watch, name="watcher of the job")
-    watcher.start()
-    try:
-        result = job()
-    except Exception:
-        if not stop.signal:
-            raise
-    finally:
-        over.set()
-        watcher.join()
+    with ThreadPoolExecutor(1) as watcher:
+        watcher.submit(watch)
+        try:
+            result = job()
+        except Exception:
+            if not stop.signal:
+                raise
+        finally:
+            over.set()
     if stop.signal:
         raise KeyboardInterrupt
     return result

@@ -25,7 +25,6 @@ from gnsq_pipeline.options import (
     command,
     nsq_options,
     option,
-    require_directory,
 )
 from gnsq_pipeline.output import show_rows
 from pyspark_nsq.errors import NsqSourceError, SpoolError
@@ -52,7 +51,8 @@ def reports(directory: str) -> Iterator[tuple[str, "StreamReport"]]:
 
     locations = [directory]
     if "://" not in directory:
-        require_directory(directory)
+        if not Path(directory).is_dir():
+            raise NotFound(f"{directory}: no such directory")
         if (inside := Path(directory) / SPOOL).is_dir():
             locations = sorted(str(found) for found in inside.iterdir() if found.is_dir())
     for location in locations:
