@@ -83,7 +83,7 @@ def archive(given: SimpleNamespace) -> None:
     if the run is killed and started again with the same spool and checkpoint, which are in DIRECTORY by default. With
     --format iceberg, DIRECTORY is the name of a table.
     """
-    given.spool, given.checkpoint = places(given)
+    given.spool_location, given.checkpoint = places(given)
     source = nsq_options(given, "readStream")
     with summarised(given.summary, Summary("archive", given.topics, given.channel)) as summary:
         run_stream(given, source, summary, lambda spark, messages: to_archive(messages), PARTITION_COLUMNS)
@@ -113,7 +113,7 @@ def replay(given: SimpleNamespace) -> Rows:
     with spark_session(given) as (spark, stop):
         archived = read_archive(spark, given.directory, given.table_format)
         selected = select(archived, given.chosen, given.since, given.until, given.where)
-        frame = messages(selected, given.to_topic)
+        frame = messages(selected, given.topic)
         return run_job(spark, lambda: count_by_topic(frame) if given.dry_run else publish(frame, nsq, given.rate), stop)
 
 
@@ -147,7 +147,7 @@ def rollup(given: SimpleNamespace) -> None:
     """
     infers, archive, printed = bool(given.infer or given.infer_from), given.from_archive, given.output is None
     bodies = bool(given.json_schema or infers)
-    of_nsq = ("lookupd", "nsqd", "nsqd_http", "extra", "channel", "continuous", "updates")
+    nodes = given.lookupd_http_addresses or given.nsqd_tcp_addresses or given.nsqd_http_addresses or given.extra
     mistakes = {
         "--json-schema and --infer contradict each other": given.json_schema and infers,
         "--group-by and --value are for JSON bodies: they need --json-schema or --infer":
@@ -157,9 +157,9 @@ def rollup(given: SimpleNamespace) -> None:
         "--since and --until belong to --from-archive": not archive and (given.since, given.until) != (None, None),
         "--updates belongs to a result that is printed, not to --output": not archive and given.updates and not printed,
         "--spool and --checkpoint are required, unless there is an --output to keep them in":
-            not archive and printed and None in (given.spool, given.checkpoint),
+            not archive and printed and None in (given.spool_location, given.checkpoint),
         "--from-archive is read from files: it has no nodes, --channel, --continuous or --updates":
-            archive and any(vars(given)[name] for name in of_nsq),
+            archive and (nodes or given.channel or given.continuous or given.updates),
     }  # fmt: skip
     for text, is_made in mistakes.items():
         if is_made:
@@ -174,7 +174,7 @@ def rollup(given: SimpleNamespace) -> None:
     source: dict[str, str] = {}
     if archive is None:
         if not printed:
-            given.spool, given.checkpoint = places(given)
+            given.spool_location, given.checkpoint = places(given)
         source = nsq_options(given, "readStream")
     for directory in (given.from_archive, given.infer_from):
         if directory and given.table_format != "iceberg":

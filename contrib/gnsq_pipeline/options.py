@@ -18,7 +18,7 @@ from gnsq_pipeline.errors import NotFound, PipelineError, UsageError
 from gnsq_pipeline.output import show_rows
 from pyspark_nsq import option_values
 from pyspark_nsq.errors import NsqSourceError, OptionError
-from pyspark_nsq.options import parse
+from pyspark_nsq.options import OPTIONS, parse
 
 SPOOL = "_spool"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -96,16 +96,19 @@ FORMAT = option(
     "--format", "table_format", type=click.Choice(FORMATS), default="parquet", show_default=True,
     help="Format of the table. Delta Lake and Iceberg need their packages: --conf spark.jars.packages=...",
 )  # fmt: skip
-TO_TOPIC = option("--to-topic", type=NAME, metavar="TOPIC", help="Publish all to this topic, not each to its own.")
+TO_TOPIC = option(
+    "--to-topic", "topic", type=NAME, metavar="TOPIC", help="Publish all to this topic, not each to its own."
+)
 DRY_RUN = option("--dry-run", is_flag=True, help="Only count what would be published.")
 PERIOD = (
     option("--since", type=MOMENT, metavar="TIME", help="Only archived messages at or after this time (UTC)."),
     option("--until", type=MOMENT, metavar="TIME", help="Only archived messages before this time."),
 )
 _NODES = (
-    option("--lookupd-http-address", "lookupd", multiple=True, metavar="HOST:PORT",
+    option("--lookupd-http-address", "lookupd_http_addresses", multiple=True, metavar="HOST:PORT",
            help="An nsqlookupd; may be repeated."),
-    option("--nsqd-tcp-address", "nsqd", multiple=True, metavar="HOST:PORT", help="An nsqd; may be repeated."),
+    option("--nsqd-tcp-address", "nsqd_tcp_addresses", multiple=True, metavar="HOST:PORT",
+           help="An nsqd; may be repeated."),
 )  # fmt: skip
 _EXTRA = option(
     "-o", "--option", "extra", type=SETTING, multiple=True,
@@ -116,12 +119,13 @@ STREAM = (
     option("--topic", "topics", type=NAME, multiple=True, help="A topic to read; may be repeated."),
     option("--channel", type=NAME, metavar="CHANNEL", help="The channel to read; each pipeline needs its own."),
     *_NODES,
-    option("--nsqd-http-address", "nsqd_http", multiple=True, metavar="HOST:PORT",
+    option("--nsqd-http-address", "nsqd_http_addresses", multiple=True, metavar="HOST:PORT",
            help="HTTP address of the same nsqd, if not its TCP port + 1."),
     _EXTRA,
-    option("--spool", metavar="DIRECTORY", help="Directory for messages until they are committed."),
+    option("--spool", "spool_location", metavar="DIRECTORY", help="Directory for messages until they are committed."),
     option("--checkpoint", metavar="DIRECTORY", help="Directory in which Spark stores its progress."),
-    option("--max-messages", type=click.IntRange(min=1), metavar="N", help="Maximum size of a batch."),
+    option("--max-messages", "max_messages_per_trigger", type=click.IntRange(min=1), metavar="N",
+           help="Maximum size of a batch."),
     option("--continuous", is_flag=True, help="Continue until stopped, not only until everything is read."),
     option("--trigger", type=DURATION, default="10s", show_default=True, help="Time between continuous batches."),
     option("--allow-missing-topics", is_flag=True, help="Run even if no nsqd has a topic yet."),
@@ -136,32 +140,22 @@ SPARK = (
     option("--verbose", is_flag=True, help="Enable Spark's log, and show where an error comes from."),
 )
 
-# Parameters of commands, and the options of `format("nsq")` that they set.
-_NSQ = {
-    "lookupd": "nsq.lookupd.http.addresses",
-    "nsqd": "nsq.nsqd.tcp.addresses",
-    "nsqd_http": "nsq.nsqd.http.addresses",
-    "topics": "subscribe",
-    "channel": "channel",
-    "spool": "spoolLocation",
-    "max_messages": "maxMessagesPerTrigger",
-    "to_topic": "topic",
-}
-
 
 def nsq_options(given: SimpleNamespace, use: str) -> dict[str, str]:
-    """The options of `format("nsq")` for "readStream" or "write"; UsageError if it would refuse them."""
+    """The options of `format("nsq")` for "readStream" or "write"; UsageError if it would refuse them.
+
+    Parameters that set one of them are named after its field in the settings of pyspark_nsq."""
     options: dict[str, str] = dict(given.extra)
-    for parameter, name in _NSQ.items():
-        if value := vars(given).get(parameter):
-            options[name] = ",".join(value) if isinstance(value, tuple) else str(value)
+    for row in OPTIONS:
+        if value := vars(given).get(row.field):
+            options[row.name] = ",".join(value) if isinstance(value, tuple) else str(value)
     try:
         parse(options, use)
     except OptionError as error:
-        text = str(error)
-        for parameter in (*STREAM, TO_TOPIC):
-            if name := _NSQ.get(str(parameter.name)):
-                text = re.sub(f"(options? )?{re.escape(repr(name))}", parameter.opts[0], text)
+        text, flags = str(error), {parameter.name: parameter.opts[0] for parameter in (*STREAM, TO_TOPIC)}
+        for row in OPTIONS:
+            if row.field in flags:
+                text = re.sub(f"(options? )?{re.escape(repr(row.name))}", flags[row.field], text)
         raise UsageError(text) from None
     return options
 
@@ -186,7 +180,7 @@ def places(given: SimpleNamespace) -> tuple[str, str]:
     The checkpoint of Parquet is always there (see `archive`). UsageError if they have no place: a spool cannot be on
     all file systems of Spark, and an Iceberg table is not a directory.
     """
-    output, table_format, spool, checkpoint = given.output, given.table_format, given.spool, given.checkpoint
+    output, table_format, spool, checkpoint = given.output, given.table_format, given.spool_location, given.checkpoint
     if table_format == "iceberg" and "/" in output:
         raise UsageError(f"{output}: --format iceberg needs the name of a table, catalog.database.table")
     path = None if table_format == "iceberg" else local_path(output)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from gnsq_pipeline.errors import INTERRUPTED, PipelineError
 from pyspark_nsq.offsets import unread
@@ -76,6 +75,8 @@ class Metrics:
     """The metrics of the run of `pipeline`; each is named `gnsq_pipeline_*` and has the label `pipeline`."""
 
     def __init__(self, pipeline: str) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
         self.registry = CollectorRegistry()
 
         def make(kind: type[Any], name: str, text: str, **more: Any) -> Any:
@@ -108,6 +109,8 @@ class Metrics:
     @contextmanager
     def serve(self, address: tuple[str, int]) -> Iterator[int]:
         """Answer scrapes at `address` until the block ends, with the port; PipelineError if it is taken."""
+        from prometheus_client import start_http_server
+
         host, port = address
         try:
             server, thread = start_http_server(port, host, self.registry)

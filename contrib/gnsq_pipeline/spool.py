@@ -113,7 +113,7 @@ def replay(given: SimpleNamespace) -> None:
     The spool is not changed, so a second run publishes them again.
     """
     settings = None if given.dry_run else parse(nsq_options(given, "write"), "write")
-    rows = publish(*find(given), settings, given.to_topic, given.committed)
+    rows = publish(*find(given), settings, given.topic, given.committed)
     show_rows(rows, given.as_json)
     if damaged := sum(int(str(row["damaged"])) for row in rows):
         raise PipelineError(f"{damaged} segments are damaged: their messages are not published")
