@@ -145,8 +145,8 @@ def rollup(given: SimpleNamespace) -> None:
     watermark has passed its end; open windows are kept for the next run. Of an archive all windows are reported.
     --format is the format of both tables, archive and output.
     """
-    infers, archive, printed = bool(given.infer or given.infer_from), given.from_archive, given.output is None
-    bodies = bool(given.json_schema or infers)
+    archive, printed, infers = given.from_archive, given.output is None, given.infer or given.infer_from
+    bodies = given.json_schema or infers
     nodes = given.lookupd_http_addresses or given.nsqd_tcp_addresses or given.nsqd_http_addresses or given.extra
     mistakes = {
         "--json-schema and --infer contradict each other": given.json_schema and infers,
@@ -176,7 +176,7 @@ def rollup(given: SimpleNamespace) -> None:
         if not printed:
             given.spool_location, given.checkpoint = places(given)
         source = nsq_options(given, "readStream")
-    for directory in (given.from_archive, given.infer_from):
+    for directory in (archive, given.infer_from):
         if directory and given.table_format != "iceberg":
             require_directory(directory)
 
@@ -207,9 +207,9 @@ def rollup(given: SimpleNamespace) -> None:
         with spark_session(given) as (spark, stop):
             from gnsq_pipeline.replay import select
 
-            archived = read_archive(spark, given.from_archive, given.table_format)
+            archived = read_archive(spark, archive, given.table_format)
             result = rolled_up(spark, select(archived, given.topics, given.since, given.until))
-            if given.output is None:
+            if printed:
                 run_job(spark, lambda: show(result), stop)
             elif given.table_format == "iceberg":
                 run_job(spark, lambda: result.writeTo(given.output).create(), stop)
@@ -238,8 +238,9 @@ def backlog(given: SimpleNamespace) -> int | None:
         if local_path(directory) is not None and not glob.glob(directory):
             raise NotFound(f"{directory}: no such directory")
     options = {"corruption": "column", "messages": "all" if given.all_messages else "unread"}
-    chosen = {"topic": ",".join(given.topics), "channel": ",".join(given.channels)}
-    options |= {name: names for name, names in chosen.items() if names}
+    options |= {
+        name: ",".join(names) for name, names in (("topic", given.topics), ("channel", given.channels)) if names
+    }
     with spark_session(given) as (spark, stop):
         records = spark.read.format("nsq_diskqueue").options(**options).load(list(given.directories))
         summary, damage = summarise(records, time.time_ns()), damages(records)

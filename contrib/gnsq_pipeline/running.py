@@ -46,16 +46,14 @@ DELTA_CONF = {
 }
 
 
-class Stop(threading.Event):
-    """Set by the signal that asked the run to end: what the JVM and its workers print then is of no use."""
+class Stop:
+    """The signal that asked the run to end, if one did: what the JVM and its workers print then is of no use."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.signal: signal.Signals | None = None
 
     def hear(self, number: int, frame: FrameType | None = None) -> None:
         self.signal = signal.Signals(number)
-        self.set()
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -140,8 +138,9 @@ def _filtered_stderr(stop: Stop) -> Iterator[None]:
             for line in lines:
                 if _UNWANTED.match(line):
                     continue
-                # A signal to the process group ends the JVM as well, perhaps before it is heard here.
-                if not stop.wait(0.2 if time.monotonic() > last + 1 else 0):
+                if time.monotonic() > last + 1:  # a signal to the process group may reach the JVM earlier than this one
+                    time.sleep(0.2)
+                if not stop.signal:
                     os.write(stderr, line)
                 last = time.monotonic()
 
