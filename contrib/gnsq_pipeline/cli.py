@@ -238,9 +238,9 @@ def backlog(given: SimpleNamespace) -> int | None:
         if local_path(directory) is not None and not glob.glob(directory):
             raise NotFound(f"{directory}: no such directory")
     options = {"corruption": "column", "messages": "all" if given.all_messages else "unread"}
-    options |= {
-        name: ",".join(names) for name, names in (("topic", given.topics), ("channel", given.channels)) if names
-    }
+    for name, names in (("topic", given.topics), ("channel", given.channels)):
+        if names:
+            options[name] = ",".join(names)
     with spark_session(given) as (spark, stop):
         records = spark.read.format("nsq_diskqueue").options(**options).load(list(given.directories))
         summary, damage = summarise(records, time.time_ns()), damages(records)

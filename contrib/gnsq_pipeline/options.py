@@ -82,7 +82,10 @@ def command(
                 result = function(SimpleNamespace(**values))
             except NsqSourceError as error:
                 raise PipelineError(str(error)) from None
-            return show_rows(result, values["as_json"]) if isinstance(result, list) else result
+            if not isinstance(result, list):
+                return result
+            show_rows(result, values["as_json"])
+            return None
 
         group.command(name, params=list(params), help=function.__doc__, short_help=short_help)(run)
         return function
