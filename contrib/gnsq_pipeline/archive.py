@@ -65,7 +65,7 @@ def read_archive(spark: "SparkSession", table: str, table_format: str = "parquet
             frame = spark.read.table(table)
         else:
             reader, names = spark.read, _check_format(spark, table, table_format)
-            if table_format == "parquet" and all(map(_is_hidden, names)) and _latest(spark, table, _LOG) < 0:
+            if table_format == "parquet" and all(name[0] in "_." for name in names) and _latest(spark, table, _LOG) < 0:
                 raise NotFound(f"{table}: no archive and no Parquet files there")
             if _LOG in names and all(file.startswith("topic=") for file in _files(spark, table)):
                 reader = reader.schema(SCHEMA)  # else topics that are numbers become numbers
@@ -85,7 +85,7 @@ def check_writable(spark: "SparkSession", directory: str, table_format: str = "p
     if table_format != "parquet":
         return
     latest = _latest(spark, directory, _LOG)
-    if latest < 0 and not all(map(_is_hidden, names)):
+    if latest < 0 and not all(name[0] in "_." for name in names):
         raise PipelineError(f"{directory} has files that are not of an archive: use another directory")
     if latest >= 0 and any("/hour=" in file for file in _files(spark, directory)):
         raise PipelineError(
@@ -107,10 +107,6 @@ def _check_format(spark: "SparkSession", directory: str, table_format: str) -> l
         if name in names and other != table_format:
             raise UsageError(f"{directory} looks like a table of another format: use --format {other}")
     return names
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith(("_", "."))
 
 
 def _place(spark: "SparkSession", *parts: str) -> tuple[Any, Any]:

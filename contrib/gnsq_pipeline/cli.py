@@ -35,8 +35,8 @@ from gnsq_pipeline.options import (
     option,
     places,
     require_directory,
+    show_rows,
 )
-from gnsq_pipeline.output import show_rows
 from gnsq_pipeline.progress import Summary, summarised
 from gnsq_pipeline.running import run_job, run_stream, spark_session
 from gnsq_pipeline.spool import spool

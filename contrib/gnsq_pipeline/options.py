@@ -1,10 +1,12 @@
-"""How commands are declared, the options that they share, and what these are for `format("nsq")`.
+"""How commands are declared and print their rows, the options that they share, and what these are for `format("nsq")`.
 
 Addresses, durations and sizes are written as in the options of `format("nsq")` (`pyspark_nsq.option_values`).
 """
 
+import json
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -15,7 +17,6 @@ import click
 
 from gnsq_pipeline.archive import CHECKPOINT, FORMATS
 from gnsq_pipeline.errors import NotFound, PipelineError, UsageError
-from gnsq_pipeline.output import show_rows
 from pyspark_nsq import option_values
 from pyspark_nsq.errors import NsqSourceError, OptionError
 from pyspark_nsq.options import OPTIONS, parse
@@ -91,6 +92,35 @@ def command(
         return function
 
     return add
+
+
+def show_rows(rows: Sequence[Mapping[str, object]], as_json: bool, title: str = "", empty: bool = True) -> None:
+    """Print `rows`, which have the same keys; if there are none, a line on stderr unless `empty` is false."""
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row, default=_text))
+    elif rows:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+        for name in rows[0]:
+            numeric = all(isinstance(row[name], int | float) or row[name] is None for row in rows)
+            table.add_column(name.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*map(_text, row.values()))
+        Console(width=None if sys.stdout.isatty() else 10_000, markup=False, highlight=False).print(table)
+    if empty and not rows:
+        click.echo("Nothing there.", err=True)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, datetime):  # Spark's are in this process's time zone
+        text = value.astimezone(UTC).isoformat(timespec="milliseconds" if value.microsecond else "seconds")
+        return text.replace("+00:00", "Z")
+    if value is None or isinstance(value, bool):
+        return "-" if value is None else "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}" if isinstance(value, float) else str(value)
 
 
 DIRECTORY = click.Argument(["directory"], metavar="DIRECTORY")

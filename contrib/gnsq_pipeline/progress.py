@@ -3,7 +3,6 @@ metrics for Prometheus, as the sums of a run, and as a summary in a file for sch
 
 import json
 import math
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -165,10 +164,9 @@ def summarised(path: str | None, summary: Summary) -> Iterator[Summary]:
 
     A file that is there is removed first, so there is none after a killed run. PipelineError if it cannot be written.
     """
-    file = None if path in (None, "-") else Path(str(path))
-    if file is not None:
-        _write(file, "")
-        file.unlink()
+    if path is not None and path != "-":
+        _write(path, "")
+        Path(path).unlink()
     try:
         yield summary
     except BaseException as error:
@@ -178,18 +176,14 @@ def summarised(path: str | None, summary: Summary) -> Iterator[Summary]:
             summary.exit_code, summary.error = getattr(error, "exit_code", PipelineError.exit_code), str(error)
         raise
     finally:
-        text = json.dumps(asdict(replace(summary, ended=_now(), seconds=round(summary.seconds, 3)))) + "\n"
-        if path == "-":
-            sys.stdout.write(text)
-        elif file is not None:
-            _write(file, text)
+        if path is not None:
+            ended = replace(summary, ended=_now(), seconds=round(summary.seconds, 3))
+            _write(path, json.dumps(asdict(ended)) + "\n")
 
 
-def _write(file: Path, text: str) -> None:
-    """Write the whole file at once."""
+def _write(path: str, text: str) -> None:
     try:
-        temporary = file.with_name(f"{file.name}.tmp")
-        temporary.write_text(text, "utf-8")
-        temporary.replace(file)
+        with click.open_file(path, "w", "utf-8", atomic=True) as file:
+            file.write(text)
     except OSError as error:
-        raise PipelineError(f"--summary {file}: {error.strerror or error}") from None
+        raise PipelineError(f"--summary {path}: {error.strerror or error}") from None

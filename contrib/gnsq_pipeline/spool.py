@@ -25,8 +25,8 @@ from gnsq_pipeline.options import (
     command,
     nsq_options,
     option,
+    show_rows,
 )
-from gnsq_pipeline.output import show_rows
 from pyspark_nsq.errors import NsqSourceError, SpoolError
 from pyspark_nsq.options import Settings, parse
 from pyspark_nsq.publishing import Publisher
