@@ -43,7 +43,7 @@ from gnsq_pipeline.spool import spool
 from gnsqd.version import VERSION
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 # What the extra `spark` in pyproject.toml installs; gnsqd itself, whose extra that is, may be on no index.
 INSTALL = "pip install 'pyarrow>=18' 'pyspark>=4.2'"
@@ -86,7 +86,7 @@ def archive(given: SimpleNamespace) -> None:
     given.spool_location, given.checkpoint = places(given)
     source = nsq_options(given, "readStream")
     with summarised(given.summary, Summary("archive", given.topics, given.channel)) as summary:
-        run_stream(given, source, summary, lambda spark, messages: to_archive(messages), PARTITION_COLUMNS)
+        run_stream(given, source, summary, to_archive, PARTITION_COLUMNS)
 
 
 @command(
@@ -180,10 +180,11 @@ def rollup(given: SimpleNamespace) -> None:
         if directory and given.table_format != "iceberg":
             require_directory(directory)
 
-    def rolled_up(spark: "SparkSession", messages: "DataFrame") -> "DataFrame":
-        spans = f"{round(given.window * 1000)} milliseconds", f"{round(given.watermark * 1000)} milliseconds"
+    def rolled_up(messages: "DataFrame") -> "DataFrame":
         from gnsq_pipeline.rollup import infer_schema, read_schema, roll_up, roll_up_json
 
+        spark = messages.sparkSession
+        spans = f"{round(given.window * 1000)} milliseconds", f"{round(given.watermark * 1000)} milliseconds"
         if not bodies:
             return roll_up(messages, *spans, [value / 100 for value in given.percentiles], given.by_channel)
         if given.json_schema:
@@ -208,7 +209,7 @@ def rollup(given: SimpleNamespace) -> None:
             from gnsq_pipeline.replay import select
 
             archived = read_archive(spark, archive, given.table_format)
-            result = rolled_up(spark, select(archived, given.topics, given.since, given.until))
+            result = rolled_up(select(archived, given.topics, given.since, given.until))
             if printed:
                 run_job(spark, lambda: show(result), stop)
             elif given.table_format == "iceberg":

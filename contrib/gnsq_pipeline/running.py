@@ -202,9 +202,8 @@ def run_query(start: Callable[[], "StreamingQuery"], stop: Stop, *observers: Cal
 
 
 def run_stream(
-    given: SimpleNamespace, source: dict[str, str], summary: Summary,
-    transform: Callable[["SparkSession", "DataFrame"], "DataFrame"], partitions: tuple[str, ...] = (),
-    show: Write | None = None,
+    given: SimpleNamespace, source: dict[str, str], summary: Summary, transform: Callable[["DataFrame"], "DataFrame"],
+    partitions: tuple[str, ...] = (), show: Write | None = None,
 ) -> None:  # fmt: skip
     """Run to its end the query that writes what `transform` makes of the messages of `source` to the output or, without
     one, gives it to `show`; print the sums on stderr.
@@ -222,7 +221,7 @@ def run_stream(
         spark, stop = stack.enter_context(spark_session(given))
         if given.output is not None and given.table_format != "iceberg":
             check_writable(spark, given.output, given.table_format)
-        writer = transform(spark, spark.readStream.format("nsq").options(**source).load()).writeStream
+        writer = transform(spark.readStream.format("nsq").options(**source).load()).writeStream
         if given.continuous:
             writer = writer.trigger(processingTime=f"{round(given.trigger * 1000)} milliseconds")
         else:
