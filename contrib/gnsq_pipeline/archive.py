@@ -67,7 +67,7 @@ def read_archive(spark: "SparkSession", table: str, table_format: str = "parquet
             reader, names = spark.read, _check_format(spark, table, table_format)
             if table_format == "parquet" and all(name[0] in "_." for name in names) and _latest(spark, table, _LOG) < 0:
                 raise NotFound(f"{table}: no archive and no Parquet files there")
-            if _LOG in names and all(file.startswith("topic=") for file in _files(spark, table)):
+            if _LOG in names and (_listed_file(spark, table) or "topic=").startswith("topic="):
                 reader = reader.schema(SCHEMA)  # else topics that are numbers become numbers
             frame = reader.format(table_format).load(table)
     except AnalysisException as error:
@@ -87,7 +87,7 @@ def check_writable(spark: "SparkSession", directory: str, table_format: str = "p
     latest = _latest(spark, directory, _LOG)
     if latest < 0 and not all(name[0] in "_." for name in names):
         raise PipelineError(f"{directory} has files that are not of an archive: use another directory")
-    if latest >= 0 and any("/hour=" in file for file in _files(spark, directory)):
+    if latest >= 0 and "/hour=" in _listed_file(spark, directory):
         raise PipelineError(
             f"{directory} was written by an older release: replay and rollup read it; archive to another "
             f"directory, or copy it first: spark.read.parquet({directory!r}).drop('hour').write"
@@ -129,23 +129,25 @@ def _latest(spark: "SparkSession", *log: str) -> int:
     return max((int(number) for number in numbers if number.isdigit()), default=-1)
 
 
-def _files(spark: "SparkSession", directory: str) -> list[str]:
-    """The files of a table that Spark's file sink wrote, as paths in `directory`. PipelineError if its log is damaged,
-    or lists files elsewhere because the directory was moved or copied."""
+def _listed_file(spark: "SparkSession", directory: str) -> str:
+    """A file that the log of Spark's file sink lists, as a path in `directory`; empty if there is none.
+
+    PipelineError if the log is damaged, or lists files elsewhere because the directory was moved or copied."""
     from py4j.protocol import Py4JJavaError
 
-    root = _place(spark, directory)[1].toUri().getPath().rstrip("/") + "/"
-    try:
-        files = [unquote(urlsplit(file).path) for file in spark.read.schema(SCHEMA).parquet(directory).inputFiles()]
+    try:  # not by DataFrame.inputFiles: py4j would get them one by one
+        files = spark.read.schema(SCHEMA).parquet(directory)._jdf.inputFiles()
     except Py4JJavaError as error:
         raise PipelineError(f"{directory}/{_LOG} is damaged: {reason(error)}") from None
-    if elsewhere := [file for file in files if not file.startswith(root)]:
+    file = unquote(urlsplit(files[0]).path) if len(files) else ""
+    root = _place(spark, directory)[1].toUri().getPath().rstrip("/") + "/"
+    if file and not file.startswith(root):
         raise PipelineError(
             f"{directory} was moved or copied: the log of Spark's sink lists files of "
-            f"{elsewhere[0].partition('/topic=')[0]}; move it back, or read all its files with --conf "
+            f"{file.partition('/topic=')[0]}; move it back, or read all its files with --conf "
             "spark.sql.streaming.fileStreamSink.ignoreMetadata=true"
         )
-    return [file.removeprefix(root) for file in files]
+    return file.removeprefix(root)
 
 
 @contextlib.contextmanager
