@@ -9,13 +9,12 @@ the query, and take several writers.
 
 import contextlib
 import fcntl
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from gnsq_pipeline.errors import NotFound, PipelineError, UsageError
+from gnsq_pipeline.errors import NotFound, PipelineError, UsageError, reason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,7 +31,6 @@ FORMATS = ("parquet", "delta", "iceberg")
 NS_PER_DAY = 86_400_000_000_000
 CHECKPOINT = "_checkpoint"
 _LOG = "_spark_metadata"
-_IGNORED = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
 
 
 def to_archive(messages: "DataFrame") -> "DataFrame":
@@ -65,10 +63,13 @@ def read_archive(spark: "SparkSession", table: str, table_format: str = "parquet
     try:
         if table_format == "iceberg":
             frame = spark.read.table(table)
-        elif schema := FileLog(spark, table).check_readable(table_format):
-            frame = spark.read.schema(schema).parquet(table)
         else:
-            frame = spark.read.format(table_format).load(table)
+            reader, names = spark.read, _check_format(spark, table, table_format)
+            if table_format == "parquet" and all(name[0] in "_." for name in names) and _latest(spark, table, _LOG) < 0:
+                raise NotFound(f"{table}: no archive and no Parquet files there")
+            if _LOG in names and (_listed_file(spark, table) or "topic=").startswith("topic="):
+                reader = reader.schema(SCHEMA)  # else topics that are numbers become numbers
+            frame = reader.format(table_format).load(table)
     except AnalysisException as error:
         if error.getCondition() in ("TABLE_OR_VIEW_NOT_FOUND", "PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND"):
             raise NotFound(f"{table}: no such {table_format} table") from None
@@ -78,101 +79,75 @@ def read_archive(spark: "SparkSession", table: str, table_format: str = "parquet
     return frame
 
 
-class FileLog:
-    """The log of Spark's file sink in `directory`: the number of the last batch, or -1, and an entry, if there is one.
+def check_writable(spark: "SparkSession", directory: str, table_format: str = "parquet") -> None:
+    """PipelineError if a sink would hide files or skip batches in `directory`, UsageError if it has another format."""
+    names = _check_format(spark, directory, table_format)
+    if table_format != "parquet":
+        return
+    latest = _latest(spark, directory, _LOG)
+    if latest < 0 and not all(name[0] in "_." for name in names):
+        raise PipelineError(f"{directory} has files that are not of an archive: use another directory")
+    if latest >= 0 and "/hour=" in _listed_file(spark, directory):
+        raise PipelineError(
+            f"{directory} was written by an older release: replay and rollup read it; archive to another "
+            f"directory, or copy it first: spark.read.parquet({directory!r}).drop('hour').write"
+            ".format('delta').partitionBy('topic', 'date').save(...)"
+        )
+    if latest > _latest(spark, directory, CHECKPOINT, "offsets"):
+        raise PipelineError(
+            f"{directory}: the checkpoint of this archive is missing, and without it messages would be lost: "
+            "restore it, or use another directory"
+        )
 
-    Entries of releases of gnsqd before Spark's file sink have `batches`.
-    """
 
-    def __init__(self, spark: "SparkSession", directory: str) -> None:
-        jvm: Any = spark._jvm
-        self._path = jvm.org.apache.hadoop.fs.Path
-        root = self._path(directory)
-        self._system = root.getFileSystem(spark._jsc.hadoopConfiguration())
-        self._root = self._system.makeQualified(root)
-        self._directory = directory
-        self._ignored = spark.conf.get(_IGNORED) == "true"
-        self._names = self._list(self._root)
-        self._has_files = any(not name.startswith(("_", ".")) for name in self._names)
-        batches = self._batches(_LOG)
-        self._latest = max(batches, default=-1)
-        entries = (self._first_entry(batches[number]) for number in sorted(batches, reverse=True))
-        self._entry = next(filter(None, entries), None)  # a batch without rows has none
+def _check_format(spark: "SparkSession", directory: str, table_format: str) -> list[str]:
+    """The names in a table; UsageError if it has another format, whose readers would find replaced files too."""
+    names = _names(spark, directory)
+    for other, name in (("parquet", _LOG), ("delta", "_delta_log"), ("iceberg", "metadata")):
+        if name in names and other != table_format:
+            raise UsageError(f"{directory} looks like a table of another format: use --format {other}")
+    return names
 
-    def _list(self, path: Any) -> list[str]:
-        if not self._system.exists(path):
-            return []
-        return [status.getPath().getName() for status in self._system.listStatus(path)]
 
-    def _batches(self, log: str) -> dict[int, str]:
-        """The files of a log of Spark by their batches."""
-        names = self._list(self._path(self._root, log))
-        return {int(name.split(".")[0]): name for name in names if name.removesuffix(".compact").isdigit()}
+def _place(spark: "SparkSession", *parts: str) -> tuple[Any, Any]:
+    """The Hadoop file system of a path, and the path with its scheme."""
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path("/".join(parts))
+    system = path.getFileSystem(spark._jsc.hadoopConfiguration())
+    return system, system.makeQualified(path)
 
-    def _first_entry(self, name: str) -> dict[str, Any] | None:
-        stream = self._system.open(self._path(self._root, f"{_LOG}/{name}"))
-        try:
-            lines = bytes(stream.readNBytes(1 << 16)).decode(errors="replace").split("\n")[1:2]
-        finally:
-            stream.close()
-        try:
-            entry = json.loads(lines[0]) if lines and lines[0] else None
-        except ValueError as error:
-            raise PipelineError(f"{self._directory}/{_LOG}/{name} is damaged: {error}") from None
-        return entry if isinstance(entry, dict) else None
 
-    def _check_format(self, table_format: str) -> None:
-        """UsageError if the directory is a table of another format, whose readers would find replaced files too."""
-        for other, name in (("parquet", _LOG), ("delta", "_delta_log"), ("iceberg", "metadata")):
-            if name in self._names and other != table_format:
-                raise UsageError(f"{self._directory} looks like a table of another format: use --format {other}")
+def _names(spark: "SparkSession", *parts: str) -> list[str]:
+    """What is in a directory; nothing if it does not exist."""
+    system, path = _place(spark, *parts)
+    return [status.getPath().getName() for status in system.listStatus(path)] if system.exists(path) else []
 
-    def _check_place(self) -> None:
-        """PipelineError if the log lists files elsewhere, because the directory was moved or copied."""
-        if self._entry is None or self._ignored:
-            return
-        listed, here = (unquote(urlsplit(str(uri)).path) for uri in (self._entry["path"], self._root.toUri()))
-        if not listed.startswith(here.rstrip("/") + "/"):
-            raise PipelineError(
-                f"{self._directory} was moved or copied: the log of Spark's sink lists files of "
-                f"{listed.partition('/topic=')[0]}; move it back, or read all its files with --conf {_IGNORED}=true"
-            )
 
-    def check_readable(self, table_format: str = "parquet") -> str | None:
-        """The schema with which to read an archive, else topics that are numbers become numbers; None: another table.
+def _latest(spark: "SparkSession", *log: str) -> int:
+    """The number of the last batch in a log of Spark, -1 if there is none."""
+    numbers = [name.removesuffix(".compact") for name in _names(spark, *log)]
+    return max((int(number) for number in numbers if number.isdigit()), default=-1)
 
-        NotFound if there is nothing to read; an error if it is of another format or has been moved."""
-        self._check_format(table_format)
-        if table_format != "parquet":
-            return None
-        if not self._system.exists(self._root):
-            raise NotFound(f"{self._directory}: no such directory")
-        if self._latest < 0 and not self._has_files:
-            raise NotFound(f"{self._directory}: no archive and no Parquet files there")
-        self._check_place()
-        if self._latest < 0 or (self._entry and "/topic=" not in self._entry["path"]):
-            return None
-        return SCHEMA + (", hour INT" if self._entry and "batches" in self._entry else "")
 
-    def check_writable(self, table_format: str = "parquet") -> None:
-        """PipelineError if a sink would hide files or skip batches here."""
-        self._check_format(table_format)
-        if table_format != "parquet":
-            return
-        if self._entry and "batches" in self._entry:
-            raise PipelineError(
-                f"{self._directory} was written by an older release: replay and rollup read it; archive to another "
-                f"directory, or copy it first: spark.read.parquet({self._directory!r}).drop('hour').write"
-                ".format('delta').partitionBy('topic', 'date').save(...)"
-            )
-        self._check_place()
-        if self._latest < 0 and self._has_files:
-            raise PipelineError(f"{self._directory} has files that are not of an archive: use another directory")
-        if self._latest > max(self._batches(f"{CHECKPOINT}/offsets"), default=-1):
-            raise PipelineError(
-                f"{self._directory}: the checkpoint of this archive is missing, and without it messages would be lost: "
-                "restore it, or use another directory"
-            )
+def _listed_file(spark: "SparkSession", directory: str) -> str:
+    """A file that the log of Spark's file sink lists, as a path in `directory`; empty if there is none.
+
+    PipelineError if the log is damaged, or lists files elsewhere because the directory was moved or copied."""
+    from py4j.protocol import Py4JJavaError
+
+    try:  # not by DataFrame.inputFiles: py4j would get them one by one
+        files = spark.read.schema(SCHEMA).parquet(directory)._jdf.inputFiles()
+    except Py4JJavaError as error:
+        raise PipelineError(f"{directory}/{_LOG} is damaged: {reason(error)}") from None
+    file = unquote(urlsplit(files[0]).path) if len(files) else ""
+    root = _place(spark, directory)[1].toUri().getPath().rstrip("/") + "/"
+    if file and not file.startswith(root):
+        raise PipelineError(
+            f"{directory} was moved or copied: the log of Spark's sink lists files of "
+            f"{file.partition('/topic=')[0]}; move it back, or read all its files with --conf "
+            "spark.sql.streaming.fileStreamSink.ignoreMetadata=true"
+        )
+    return file.removeprefix(root)
 
 
 @contextlib.contextmanager

@@ -4,42 +4,35 @@ Rows come from `format("nsq_diskqueue")`, one task for each data file, with a ro
 (`corruption` = `column`).
 """
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as sf
+from typing import TYPE_CHECKING
 
-_KEYS = ("nsqd", "topic", "channel")
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
-
-def summarise(records: DataFrame, now_ns: int) -> DataFrame:
-    """One row for each queue: its messages, their bytes and ages at `now_ns`, its files, and the damage in them.
-
-    Columns: nsqd, topic, channel, messages, bytes, oldest, newest, oldest_age_seconds, retried, due_later, files,
-    damaged_places.
-    """
-    sound = sf.col("corruption").isNull()
-    now = sf.lit(now_ns)
-    return (
-        records.groupBy(*_KEYS)
-        .agg(
-            sf.sum(sound.cast("long")).alias("messages"),
-            sf.coalesce(sf.sum(sf.octet_length("value").cast("long")), sf.lit(0)).alias("bytes"),
-            sf.min("timestamp").alias("oldest"),
-            sf.max("timestamp").alias("newest"),
-            ((now - sf.min("timestamp_ns")) / sf.lit(1e9)).alias("oldest_age_seconds"),
-            sf.sum((sf.col("attempts") > 1).cast("long")).alias("retried"),
-            sf.sum((sf.col("due") > sf.timestamp_micros(sf.lit(now_ns // 1000))).cast("long")).alias("due_later"),
-            sf.count_distinct("file").alias("files"),
-            sf.sum((~sound).cast("long")).alias("damaged_places"),
-        )
-        .fillna(0, ["retried", "due_later"])
-        .orderBy(*_KEYS)
-    )
+_SUMMARY = """
+    SELECT nsqd, topic, channel,
+           count_if(corruption IS NULL) AS messages,
+           coalesce(sum(octet_length(value)), 0) AS bytes,
+           min(timestamp) AS oldest,
+           max(timestamp) AS newest,
+           ({now_ns} - min(timestamp_ns)) / 1e9 AS oldest_age_seconds,
+           count_if(attempts > 1) AS retried,
+           count_if(due > timestamp_micros({now_ns} div 1000)) AS due_later,
+           count(DISTINCT file) AS files,
+           count_if(corruption IS NOT NULL) AS damaged_places
+    FROM {records} GROUP BY nsqd, topic, channel ORDER BY nsqd, topic, channel
+"""
+_DAMAGES = """
+    SELECT nsqd, topic, channel, file, position, corruption
+    FROM {records} WHERE corruption IS NOT NULL ORDER BY file, position
+"""
 
 
-def damages(records: DataFrame) -> DataFrame:
-    """One row for each damaged place: nsqd, topic, channel, file, position, corruption (what is wrong there)."""
-    return (
-        records.where(sf.col("corruption").isNotNull())
-        .select(*_KEYS, "file", "position", "corruption")
-        .orderBy("file", "position")
-    )
+def summarise(records: "DataFrame", now_ns: int) -> "DataFrame":
+    """One row for each queue: its messages, their bytes and ages at `now_ns`, its files, and the damage in them."""
+    return records.sparkSession.sql(_SUMMARY, records=records, now_ns=now_ns)
+
+
+def damages(records: "DataFrame") -> "DataFrame":
+    """One row for each damaged place, with what is wrong there in `corruption`."""
+    return records.sparkSession.sql(_DAMAGES, records=records)

@@ -35,15 +35,15 @@ from gnsq_pipeline.options import (
     option,
     places,
     require_directory,
+    show_rows,
 )
-from gnsq_pipeline.output import show_rows
 from gnsq_pipeline.progress import Summary, summarised
 from gnsq_pipeline.running import run_job, run_stream, spark_session
 from gnsq_pipeline.spool import spool
 from gnsqd.version import VERSION
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 # What the extra `spark` in pyproject.toml installs; gnsqd itself, whose extra that is, may be on no index.
 INSTALL = "pip install 'pyarrow>=18' 'pyspark>=4.2'"
@@ -83,10 +83,10 @@ def archive(given: SimpleNamespace) -> None:
     if the run is killed and started again with the same spool and checkpoint, which are in DIRECTORY by default. With
     --format iceberg, DIRECTORY is the name of a table.
     """
-    given.spool, given.checkpoint = places(given)
+    given.spool_location, given.checkpoint = places(given)
     source = nsq_options(given, "readStream")
     with summarised(given.summary, Summary("archive", given.topics, given.channel)) as summary:
-        run_stream(given, source, summary, lambda spark, messages: to_archive(messages), PARTITION_COLUMNS)
+        run_stream(given, source, summary, to_archive, PARTITION_COLUMNS)
 
 
 @command(
@@ -113,7 +113,7 @@ def replay(given: SimpleNamespace) -> Rows:
     with spark_session(given) as (spark, stop):
         archived = read_archive(spark, given.directory, given.table_format)
         selected = select(archived, given.chosen, given.since, given.until, given.where)
-        frame = messages(selected, given.to_topic)
+        frame = messages(selected, given.topic)
         return run_job(spark, lambda: count_by_topic(frame) if given.dry_run else publish(frame, nsq, given.rate), stop)
 
 
@@ -145,41 +145,48 @@ def rollup(given: SimpleNamespace) -> None:
     watermark has passed its end; open windows are kept for the next run. Of an archive all windows are reported.
     --format is the format of both tables, archive and output.
     """
-    bodies = bool(given.json_schema or given.infer or given.infer_from)
-    if given.json_schema and (given.infer or given.infer_from):
-        raise UsageError("--json-schema and --infer contradict each other")
-    if (given.group_by or given.values) and not bodies:
-        raise UsageError("--group-by and --value are for JSON bodies: they need --json-schema or --infer")
-    if given.infer and not (given.infer_from or given.from_archive):
-        raise UsageError("--infer needs bodies that can be read twice: --from-archive, or --infer-from an archive")
-    schema_text = _text_of(given.json_schema or "")
+    archive, printed, infers = given.from_archive, given.output is None, given.infer or given.infer_from
+    bodies = given.json_schema or infers
+    nodes = given.lookupd_http_addresses or given.nsqd_tcp_addresses or given.nsqd_http_addresses or given.extra
+    mistakes = {
+        "--json-schema and --infer contradict each other": given.json_schema and infers,
+        "--group-by and --value are for JSON bodies: they need --json-schema or --infer":
+            (given.group_by or given.values) and not bodies,
+        "--infer needs bodies that can be read twice: --from-archive, or --infer-from an archive":
+            given.infer and not (given.infer_from or archive),
+        "--since and --until belong to --from-archive": not archive and (given.since, given.until) != (None, None),
+        "--updates belongs to a result that is printed, not to --output": not archive and given.updates and not printed,
+        "--spool and --checkpoint are required, unless there is an --output to keep them in":
+            not archive and printed and None in (given.spool_location, given.checkpoint),
+        "--from-archive is read from files: it has no nodes, --channel, --continuous or --updates":
+            archive and (nodes or given.channel or given.continuous or given.updates),
+    }  # fmt: skip
+    for text, is_made in mistakes.items():
+        if is_made:
+            raise UsageError(text)
+    schema_text = given.json_schema or ""
+    if schema_text.startswith("@"):
+        try:
+            schema_text = Path(schema_text[1:]).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reported = getattr(error, "strerror", None) or error
+            raise NotFound(f"--json-schema {schema_text}: {reported}") from None
     source: dict[str, str] = {}
-    if given.from_archive is None:
-        if given.since is not None or given.until is not None:
-            raise UsageError("--since and --until belong to --from-archive")
-        if given.updates and given.output:
-            raise UsageError("--updates belongs to a result that is printed, not to --output")
-        if given.output is not None:
-            given.spool, given.checkpoint = places(given)
-        elif given.spool is None or given.checkpoint is None:
-            raise UsageError("--spool and --checkpoint are required, unless there is an --output to keep them in")
+    if archive is None:
+        if not printed:
+            given.spool_location, given.checkpoint = places(given)
         source = nsq_options(given, "readStream")
-    elif any(
-        vars(given)[name] for name in ("lookupd", "nsqd", "nsqd_http", "extra", "channel", "continuous", "updates")
-    ):
-        raise UsageError("--from-archive is read from files: it has no nodes, --channel, --continuous or --updates")
-    for directory in (given.from_archive, given.infer_from):
+    for directory in (archive, given.infer_from):
         if directory and given.table_format != "iceberg":
             require_directory(directory)
 
-    def rolled_up(spark: "SparkSession", messages: "DataFrame") -> "DataFrame":
+    def rolled_up(messages: "DataFrame") -> "DataFrame":
+        from gnsq_pipeline.rollup import infer_schema, read_schema, roll_up, roll_up_json
+
+        spark = messages.sparkSession
         spans = f"{round(given.window * 1000)} milliseconds", f"{round(given.watermark * 1000)} milliseconds"
         if not bodies:
-            from gnsq_pipeline.rollup import roll_up
-
             return roll_up(messages, *spans, [value / 100 for value in given.percentiles], given.by_channel)
-        from gnsq_pipeline.json_bodies import infer_schema, read_schema, roll_up_json
-
         if given.json_schema:
             schema = read_schema(schema_text)
         else:
@@ -201,25 +208,15 @@ def rollup(given: SimpleNamespace) -> None:
         with spark_session(given) as (spark, stop):
             from gnsq_pipeline.replay import select
 
-            archived = read_archive(spark, given.from_archive, given.table_format)
-            result = rolled_up(spark, select(archived, given.topics, given.since, given.until))
-            if given.output is None:
+            archived = read_archive(spark, archive, given.table_format)
+            result = rolled_up(select(archived, given.topics, given.since, given.until))
+            if printed:
                 run_job(spark, lambda: show(result), stop)
             elif given.table_format == "iceberg":
                 run_job(spark, lambda: result.writeTo(given.output).create(), stop)
             else:
                 run_job(spark, lambda: result.write.format(given.table_format).save(given.output), stop)
             summary.finished = True
-
-
-def _text_of(given: str) -> str:
-    """What was given to --json-schema, or the content of the file that it names."""
-    if not given.startswith("@"):
-        return given
-    try:
-        return Path(given[1:]).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise NotFound(f"--json-schema {given}: {getattr(error, 'strerror', None) or error}") from None
 
 
 @command(
@@ -242,8 +239,9 @@ def backlog(given: SimpleNamespace) -> int | None:
         if local_path(directory) is not None and not glob.glob(directory):
             raise NotFound(f"{directory}: no such directory")
     options = {"corruption": "column", "messages": "all" if given.all_messages else "unread"}
-    chosen = {"topic": ",".join(given.topics), "channel": ",".join(given.channels)}
-    options |= {name: names for name, names in chosen.items() if names}
+    for name, names in (("topic", given.topics), ("channel", given.channels)):
+        if names:
+            options[name] = ",".join(names)
     with spark_session(given) as (spark, stop):
         records = spark.read.format("nsq_diskqueue").options(**options).load(list(given.directories))
         summary, damage = summarise(records, time.time_ns()), damages(records)

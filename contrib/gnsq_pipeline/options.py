@@ -1,12 +1,14 @@
-"""How commands are declared, the options that they share, and what these are for `format("nsq")`.
+"""How commands are declared and print their rows, the options that they share, and what these are for `format("nsq")`.
 
 Addresses, durations and sizes are written as in the options of `format("nsq")` (`pyspark_nsq.option_values`).
 """
 
-import math
+import json
 import re
-from collections.abc import Callable
-from datetime import UTC, datetime
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -14,13 +16,13 @@ from typing import Any, TypeVar
 import click
 
 from gnsq_pipeline.archive import CHECKPOINT, FORMATS
-from gnsq_pipeline.errors import NotFound, UsageError
-from gnsq_pipeline.output import show_rows
+from gnsq_pipeline.errors import NotFound, PipelineError, UsageError
 from pyspark_nsq import option_values
-from pyspark_nsq.errors import OptionError
-from pyspark_nsq.options import parse
+from pyspark_nsq.errors import NsqSourceError, OptionError
+from pyspark_nsq.options import OPTIONS, parse
 
 SPOOL = "_spool"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Rows = list[dict[str, object]]
 Command = TypeVar("Command", bound=Callable[[SimpleNamespace], Rows | int | None])
 
@@ -32,9 +34,7 @@ class Text(click.ParamType[Any]):
         self.name = name
         self._read = read
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
             return self._read(value)
         except (ValueError, OverflowError) as error:
@@ -43,15 +43,13 @@ class Text(click.ParamType[Any]):
 
 def _moment(text: str) -> int:
     """Nanoseconds since 1970 of an ISO 8601 time (UTC unless it has an offset), or of seconds since 1970."""
-    if text.replace(".", "", 1).isdigit():
-        whole, _, fraction = text.partition(".")
-        return int(whole or "x") * 1_000_000_000 + int((fraction + "0" * 9)[:9])
+    if text.replace(".", "", 1).isdecimal():
+        return int(Decimal(text) * 10**9)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError("not a time; expected 2026-11-21T13:00 or seconds since 1970") from None
-    moment = moment.replace(tzinfo=moment.tzinfo or UTC)
-    return math.floor(moment.timestamp()) * 1_000_000_000 + moment.microsecond * 1000
+    return (moment.replace(tzinfo=moment.tzinfo or UTC) - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -81,18 +79,48 @@ def command(
 
     def add(function: Command) -> Command:
         def run(**values: Any) -> int | None:
-            result = function(SimpleNamespace(**values))
-            if isinstance(result, list):
-                show_rows(result, values["as_json"])
-                return None
-            return result
+            try:
+                result = function(SimpleNamespace(**values))
+            except NsqSourceError as error:
+                raise PipelineError(str(error)) from None
+            if not isinstance(result, list):
+                return result
+            show_rows(result, values["as_json"])
+            return None
 
-        group.add_command(
-            click.Command(name, params=list(params), callback=run, help=function.__doc__, short_help=short_help)
-        )
+        group.command(name, params=list(params), help=function.__doc__, short_help=short_help)(run)
         return function
 
     return add
+
+
+def show_rows(rows: Sequence[Mapping[str, object]], as_json: bool, title: str = "", empty: bool = True) -> None:
+    """Print `rows`, which have the same keys; if there are none, a line on stderr unless `empty` is false."""
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row, default=_text))
+    elif rows:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+        for name in rows[0]:
+            numeric = all(isinstance(row[name], int | float) or row[name] is None for row in rows)
+            table.add_column(name.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*map(_text, row.values()))
+        Console(width=None if sys.stdout.isatty() else 10_000, markup=False, highlight=False).print(table)
+    if empty and not rows:
+        click.echo("Nothing there.", err=True)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, datetime):  # Spark's are in this process's time zone
+        text = value.astimezone(UTC).isoformat(timespec="milliseconds" if value.microsecond else "seconds")
+        return text.replace("+00:00", "Z")
+    if value is None or isinstance(value, bool):
+        return "-" if value is None else "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}" if isinstance(value, float) else str(value)
 
 
 DIRECTORY = click.Argument(["directory"], metavar="DIRECTORY")
@@ -101,16 +129,19 @@ FORMAT = option(
     "--format", "table_format", type=click.Choice(FORMATS), default="parquet", show_default=True,
     help="Format of the table. Delta Lake and Iceberg need their packages: --conf spark.jars.packages=...",
 )  # fmt: skip
-TO_TOPIC = option("--to-topic", type=NAME, metavar="TOPIC", help="Publish all to this topic, not each to its own.")
+TO_TOPIC = option(
+    "--to-topic", "topic", type=NAME, metavar="TOPIC", help="Publish all to this topic, not each to its own."
+)
 DRY_RUN = option("--dry-run", is_flag=True, help="Only count what would be published.")
 PERIOD = (
     option("--since", type=MOMENT, metavar="TIME", help="Only archived messages at or after this time (UTC)."),
     option("--until", type=MOMENT, metavar="TIME", help="Only archived messages before this time."),
 )
 _NODES = (
-    option("--lookupd-http-address", "lookupd", multiple=True, metavar="HOST:PORT",
+    option("--lookupd-http-address", "lookupd_http_addresses", multiple=True, metavar="HOST:PORT",
            help="An nsqlookupd; may be repeated."),
-    option("--nsqd-tcp-address", "nsqd", multiple=True, metavar="HOST:PORT", help="An nsqd; may be repeated."),
+    option("--nsqd-tcp-address", "nsqd_tcp_addresses", multiple=True, metavar="HOST:PORT",
+           help="An nsqd; may be repeated."),
 )  # fmt: skip
 _EXTRA = option(
     "-o", "--option", "extra", type=SETTING, multiple=True,
@@ -121,12 +152,13 @@ STREAM = (
     option("--topic", "topics", type=NAME, multiple=True, help="A topic to read; may be repeated."),
     option("--channel", type=NAME, metavar="CHANNEL", help="The channel to read; each pipeline needs its own."),
     *_NODES,
-    option("--nsqd-http-address", "nsqd_http", multiple=True, metavar="HOST:PORT",
+    option("--nsqd-http-address", "nsqd_http_addresses", multiple=True, metavar="HOST:PORT",
            help="HTTP address of the same nsqd, if not its TCP port + 1."),
     _EXTRA,
-    option("--spool", metavar="DIRECTORY", help="Directory for messages until they are committed."),
+    option("--spool", "spool_location", metavar="DIRECTORY", help="Directory for messages until they are committed."),
     option("--checkpoint", metavar="DIRECTORY", help="Directory in which Spark stores its progress."),
-    option("--max-messages", type=click.IntRange(min=1), metavar="N", help="Maximum size of a batch."),
+    option("--max-messages", "max_messages_per_trigger", type=click.IntRange(min=1), metavar="N",
+           help="Maximum size of a batch."),
     option("--continuous", is_flag=True, help="Continue until stopped, not only until everything is read."),
     option("--trigger", type=DURATION, default="10s", show_default=True, help="Time between continuous batches."),
     option("--allow-missing-topics", is_flag=True, help="Run even if no nsqd has a topic yet."),
@@ -141,31 +173,22 @@ SPARK = (
     option("--verbose", is_flag=True, help="Enable Spark's log, and show where an error comes from."),
 )
 
-# Of options of `format("nsq")`: the parameter of the command that sets it, and its name on the command line.
-_NSQ = {
-    "nsq.lookupd.http.addresses": ("lookupd", "--lookupd-http-address"),
-    "nsq.nsqd.tcp.addresses": ("nsqd", "--nsqd-tcp-address"),
-    "nsq.nsqd.http.addresses": ("nsqd_http", "--nsqd-http-address"),
-    "subscribe": ("topics", "--topic"),
-    "channel": ("channel", "--channel"),
-    "spoolLocation": ("spool", "--spool"),
-    "maxMessagesPerTrigger": ("max_messages", "--max-messages"),
-    "topic": ("to_topic", "--to-topic"),
-}
-
 
 def nsq_options(given: SimpleNamespace, use: str) -> dict[str, str]:
-    """The options of `format("nsq")` for "readStream" or "write"; UsageError if it would refuse them."""
+    """The options of `format("nsq")` for "readStream" or "write"; UsageError if it would refuse them.
+
+    Parameters that set one of them are named after its field in the settings of pyspark_nsq."""
     options: dict[str, str] = dict(given.extra)
-    for name, (parameter, _) in _NSQ.items():
-        if value := vars(given).get(parameter):
-            options[name] = ",".join(value) if isinstance(value, tuple) else str(value)
+    for row in OPTIONS:
+        if value := vars(given).get(row.field):
+            options[row.name] = ",".join(value) if isinstance(value, tuple) else str(value)
     try:
         parse(options, use)
     except OptionError as error:
-        text = str(error)
-        for name, (_, flag) in _NSQ.items():
-            text = re.sub(f"(options? )?{re.escape(repr(name))}", flag, text)
+        text, flags = str(error), {parameter.name: parameter.opts[0] for parameter in (*STREAM, TO_TOPIC)}
+        for row in OPTIONS:
+            if row.field in flags:
+                text = re.sub(f"(options? )?{re.escape(repr(row.name))}", flags[row.field], text)
         raise UsageError(text) from None
     return options
 
@@ -190,7 +213,7 @@ def places(given: SimpleNamespace) -> tuple[str, str]:
     The checkpoint of Parquet is always there (see `archive`). UsageError if they have no place: a spool cannot be on
     all file systems of Spark, and an Iceberg table is not a directory.
     """
-    output, table_format, spool, checkpoint = given.output, given.table_format, given.spool, given.checkpoint
+    output, table_format, spool, checkpoint = given.output, given.table_format, given.spool_location, given.checkpoint
     if table_format == "iceberg" and "/" in output:
         raise UsageError(f"{output}: --format iceberg needs the name of a table, catalog.database.table")
     path = None if table_format == "iceberg" else local_path(output)

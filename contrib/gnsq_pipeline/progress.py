@@ -1,8 +1,8 @@
 """What a streaming query reports about its batches, from the JSON of its progress: as values, as lines on stderr, as
-the sums of a run, and as a summary in a file for schedulers. Needs no Spark."""
+metrics for Prometheus, as the sums of a run, and as a summary in a file for schedulers. Needs no Spark."""
 
 import json
-import sys
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +16,7 @@ import click
 from gnsq_pipeline.errors import INTERRUPTED, PipelineError
 from pyspark_nsq.offsets import unread
 
+_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)  # of seconds that a batch takes
 _IDLE_LINE = 60.0  # seconds between two lines about batches without rows
 
 
@@ -69,6 +70,59 @@ class Lines:
         click.echo(f"{progress.when}  batch {progress.batch}  {progress.rows:,} rows  {speed}{lag}{late}", err=True)
 
 
+class Metrics:
+    """The metrics of the run of `pipeline`; each is named `gnsq_pipeline_*` and has the label `pipeline`."""
+
+    def __init__(self, pipeline: str) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+        self.registry = CollectorRegistry()
+
+        def make(kind: type[Any], name: str, text: str, **more: Any) -> Any:
+            return kind(name, text, ["pipeline"], "gnsq_pipeline", registry=self.registry, **more).labels(pipeline)
+
+        self._rows = make(Counter, "rows", "Rows read")
+        self._batches = make(Counter, "batches", "Batches that had rows")
+        self._late = make(Counter, "late_rows", "Rows that came too late for their window")
+        self._seconds = make(Histogram, "batch_duration_seconds", "How long batches with rows took", buckets=_BUCKETS)
+        self._speed = make(Gauge, "rows_per_second", "Rows per second of the last batch that had rows")
+        self._lag = make(Gauge, "lag_messages", "Messages queued at the nsqds; NaN while unknown")
+        self._state = make(Gauge, "state_rows", "Rows that Spark keeps for windows that are open")
+        self._last = make(Gauge, "last_batch", "Number of the last batch")
+        self._when = make(Gauge, "last_progress_timestamp_seconds", "When Spark last reported progress")
+        self._lag.set(math.nan)
+
+    def add(self, progress: Progress) -> None:
+        """Take one batch into account."""
+        self._rows.inc(progress.rows)
+        self._late.inc(progress.late_rows)
+        if progress.rows:
+            self._batches.inc()
+            self._seconds.observe(progress.seconds)
+            self._speed.set(progress.rows_per_second)
+        self._lag.set(math.nan if progress.lag is None else progress.lag)
+        self._state.set(progress.state_rows)
+        self._last.set(progress.batch)
+        self._when.set(datetime.fromisoformat(progress.when).timestamp())
+
+    @contextmanager
+    def serve(self, address: tuple[str, int]) -> Iterator[int]:
+        """Answer scrapes at `address` until the block ends, with the port; PipelineError if it is taken."""
+        from prometheus_client import start_http_server
+
+        host, port = address
+        try:
+            server, thread = start_http_server(port, host, self.registry)
+        except OSError as error:
+            raise PipelineError(f"--metrics-address {host}:{port}: {error.strerror or error}") from None
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -111,33 +165,25 @@ def summarised(path: str | None, summary: Summary) -> Iterator[Summary]:
     A file that is there is removed first, so there is none after a killed run. PipelineError if it cannot be written.
     """
     if path is not None and path != "-":
-        _replace(path, None)
+        _write(path, "")
+        Path(path).unlink()
     try:
         yield summary
-    except KeyboardInterrupt:
-        summary.exit_code = INTERRUPTED
-        raise
     except BaseException as error:
-        summary.exit_code, summary.error = getattr(error, "exit_code", PipelineError.exit_code), str(error)
+        if isinstance(error, KeyboardInterrupt):
+            summary.exit_code = INTERRUPTED
+        else:
+            summary.exit_code, summary.error = getattr(error, "exit_code", PipelineError.exit_code), str(error)
         raise
     finally:
-        ended = replace(summary, ended=_now(), seconds=round(summary.seconds, 3))
-        text = json.dumps(asdict(ended)) + "\n"
-        if path == "-":
-            sys.stdout.write(text)
-        elif path is not None:
-            _replace(path, text)
+        if path is not None:
+            ended = replace(summary, ended=_now(), seconds=round(summary.seconds, 3))
+            _write(path, json.dumps(asdict(ended)) + "\n")
 
 
-def _replace(path: str, text: str | None) -> None:
-    """Write the whole file at once; without a text, remove it, and check that it can be written later."""
-    temporary = Path(f"{path}.tmp")
+def _write(path: str, text: str) -> None:
     try:
-        temporary.write_text(text or "", "utf-8")
-        if text is None:
-            temporary.unlink()
-            Path(path).unlink(missing_ok=True)
-        else:
-            temporary.replace(path)
+        with click.open_file(path, "w", "utf-8", atomic=True) as file:
+            file.write(text)
     except OSError as error:
         raise PipelineError(f"--summary {path}: {error.strerror or error}") from None

@@ -6,7 +6,6 @@ waiting is done in a task of its own in front of the writer, so whatever the wri
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TypeVar
 
 from pyspark.errors import PySparkException
@@ -22,38 +21,28 @@ _STEPS_PER_SECOND = 10  # how evenly the rate is held
 
 
 def select(
-    archived: DataFrame,
-    topics: Sequence[str] = (),
-    since_ns: int | None = None,
-    until_ns: int | None = None,
+    archived: DataFrame, topics: Sequence[str] = (), since_ns: int | None = None, until_ns: int | None = None,
     where: str | None = None,
-) -> DataFrame:
+) -> DataFrame:  # fmt: skip
     """The rows of `archived` from `since_ns` on and before `until_ns`, of `topics`, that `where` keeps.
 
     `where` is an SQL expression over the columns. UsageError if it is not, or a column that is needed is missing.
     """
+    needed = (("--topic", topics or None, "topic"), ("--since", since_ns, "timestamp_ns"))
+    for option, value, column in (*needed, ("--until", until_ns, "timestamp_ns")):
+        if value is not None and column not in archived.columns:
+            raise UsageError(f"{option}: there is no column {column!r}, only {', '.join(sorted(archived.columns))}")
     if topics:
-        _require(archived, "topic", "--topic")
         archived = archived.where(sf.col("topic").isin(*topics))
-    for option, moment, time_is, date_is in (("--since", since_ns, ">=", ">="), ("--until", until_ns, "<", "<=")):
-        if moment is not None:
-            _require(archived, "timestamp_ns", option)
-            archived = archived.where(f"timestamp_ns {time_is} {moment}L")
+    for ns, time_is, date_is in ((since_ns, ">=", ">="), (until_ns, "<", "<=")):
+        if ns is not None:
+            archived = archived.where(f"timestamp_ns {time_is} {ns}L")
             if "date" in archived.columns:  # so that Spark omits whole directories
-                day = datetime.fromtimestamp(moment // NS_PER_DAY * 86400, UTC).date()
-                archived = archived.where(f"date {date_is} DATE'{day}'")
-    if where is not None:
-        try:
-            archived = archived.where(sf.expr(where))
-            _ = archived.schema  # raises if the expression makes no sense
-        except PySparkException as error:
-            raise UsageError(f"--where {where!r}: {reason(error)}") from None
-    return archived
-
-
-def _require(frame: DataFrame, column: str, option: str) -> None:
-    if column not in frame.columns:
-        raise UsageError(f"{option}: there is no column {column!r}, only {', '.join(sorted(frame.columns))}")
+                archived = archived.where(f"date {date_is} date_from_unix_date({ns // NS_PER_DAY})")
+    try:
+        return archived if where is None else archived.where(sf.expr(where))
+    except PySparkException as error:
+        raise UsageError(f"--where {where!r}: {reason(error)}") from None
 
 
 def messages(selected: DataFrame, to_topic: str | None = None) -> DataFrame:
@@ -91,11 +80,9 @@ def paced(frame: DataFrame, rate: float, lanes: int) -> DataFrame:
 
 
 def hold_rate(
-    rows: Iterable[T],
-    rate: float,
-    clock: Callable[[], float] = time.monotonic,
+    rows: Iterable[T], rate: float, clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[T]:
+) -> Iterator[T]:  # fmt: skip
     """The `rows`, at most `rate` a second: in steps of a tenth of a second, and a pause is not made up for."""
     step = max(1, int(rate / _STEPS_PER_SECOND))
     due = clock()

@@ -15,16 +15,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import FrameType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gnsq_pipeline.archive import FileLog, only_writer, start
+from gnsq_pipeline.archive import check_writable, only_writer, start
 from gnsq_pipeline.errors import NotFound, PipelineError, Unfinished, reason
 from gnsq_pipeline.options import local_path
-from gnsq_pipeline.progress import Lines, Progress, Summary, read_progress
+from gnsq_pipeline.progress import Lines, Metrics, Progress, Summary, read_progress
 from pyspark_nsq.discovery import missing_topics
 from pyspark_nsq.options import parse
 
@@ -45,16 +46,14 @@ DELTA_CONF = {
 }
 
 
-class Stop(threading.Event):
-    """Set by the signal that asked the run to end: what the JVM and its workers print then is of no use."""
+class Stop:
+    """The signal that asked the run to end, if one did: what the JVM and its workers print then is of no use."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.signal: signal.Signals | None = None
 
     def hear(self, number: int, frame: FrameType | None = None) -> None:
         self.signal = signal.Signals(number)
-        self.set()
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -64,7 +63,7 @@ class Stop(threading.Event):
             yield
         finally:
             for number, handler in before.items():
-                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+                signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -78,35 +77,31 @@ def spark_session(given: SimpleNamespace) -> Iterator[tuple["SparkSession", Stop
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    running = SparkSession.getActiveSession()
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # then spark-submit has started the JVM
-    if not submitted and running is None:
-        require_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    session = running = SparkSession.getActiveSession()
     stop = Stop()
     try:
-        with contextlib.nullcontext() if given.verbose else _filtered_stderr(stop):
-            session = running or _start(given, submitted)
-    except Exception as error:  # Py4JError, PySparkException, OSError: whatever starting a JVM can bring
-        if given.verbose:
-            raise
-        raise PipelineError(f"Spark did not start: {reason(error)}") from None
-    try:
+        if session is None:
+            with contextlib.nullcontext() if given.verbose else _filtered_stderr(stop):
+                session = _start(given)
         with stop.listening():
             yield session, stop
     except (PySparkException, Py4JError) as error:
         if given.verbose:
             raise
-        raise PipelineError(reason(error)) from None
+        raise PipelineError(("" if session else "Spark did not start: ") + reason(error)) from None
     finally:
-        if running is None:
+        if session is not None and running is None:
             with contextlib.suppress(Py4JError, OSError):  # of a JVM that a signal has ended as well
                 session.stop()
 
 
-def _start(given: SimpleNamespace, submitted: bool) -> "SparkSession":
+def _start(given: SimpleNamespace) -> "SparkSession":
     from pyspark.sql import SparkSession
 
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # then spark-submit has started the JVM
+    if not submitted:
+        require_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf: dict[str, Any] = {"spark.sql.session.timeZone": "UTC"}
     if vars(given).get("table_format") == "delta":
         conf |= DELTA_CONF
@@ -143,8 +138,9 @@ def _filtered_stderr(stop: Stop) -> Iterator[None]:
             for line in lines:
                 if _UNWANTED.match(line):
                     continue
-                # A signal to the process group ends the JVM as well, perhaps before it is heard here.
-                if not stop.wait(0.2 if time.monotonic() > last + 1 else 0):
+                if time.monotonic() > last + 1:  # a signal to the process group may reach the JVM earlier than this one
+                    time.sleep(0.2)
+                if not stop.signal:
                     os.write(stderr, line)
                 last = time.monotonic()
 
@@ -159,21 +155,16 @@ def _filtered_stderr(stop: Stop) -> Iterator[None]:
 
 def require_java() -> None:
     """PipelineError, unless there is a Java that Spark can run on."""
-    needs = f"Spark needs Java {_JAVA}"
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None)
     if java is None:
         where = f"JAVA_HOME is {home}, and there is none there" if home else "there is none on PATH or in JAVA_HOME"
-        raise PipelineError(f"{needs}: {where}")
-    try:
-        shown = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace", timeout=60).stderr
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise PipelineError(f"{needs}: {java}: {error}") from None
+        raise PipelineError(f"Spark needs Java {_JAVA}: {where}")
+    shown = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace", check=False).stderr
     version = re.search(r'version "(?:1\.)?(\d+)', shown)  # Java 8 is 1.8
-    if version is None:
-        raise PipelineError(f"{needs}: {java} does not report its version")
-    if int(version[1]) < _JAVA:
-        raise PipelineError(f"{needs} or later: {java} is Java {version[1]}")
+    if version is None or int(version[1]) < _JAVA:
+        what = f"is Java {version[1]}" if version else "does not report its version"
+        raise PipelineError(f"Spark needs Java {_JAVA} or later: {java} {what}")
 
 
 def run_query(start: Callable[[], "StreamingQuery"], stop: Stop, *observers: Callable[[Progress], None]) -> bool:
@@ -183,15 +174,15 @@ def run_query(start: Callable[[], "StreamingQuery"], stop: Stop, *observers: Cal
     later errors are not the query's.
     """
     query = start()
-    seen: set[tuple[int, str]] = set()
+    seen: list[str] = []
 
     def report() -> None:
-        recent = [] if query.lastProgress is None else query.recentProgress
-        for progress in [read_progress(one.json) for one in recent if (one.batchId, one.timestamp) not in seen]:
+        nonlocal seen
+        recent = [one.json for one in query.recentProgress]
+        for progress in [read_progress(text) for text in recent if text not in seen]:
             for observer in observers:
                 observer(progress)
-        seen.clear()
-        seen.update((one.batchId, one.timestamp) for one in recent)
+        seen = recent
 
     try:
         while (active := query.isActive) and not stop.signal:
@@ -211,25 +202,26 @@ def run_query(start: Callable[[], "StreamingQuery"], stop: Stop, *observers: Cal
 
 
 def run_stream(
-    given: SimpleNamespace, source: dict[str, str], summary: Summary,
-    transform: Callable[["SparkSession", "DataFrame"], "DataFrame"], partitions: tuple[str, ...] = (),
-    show: Write | None = None,
+    given: SimpleNamespace, source: dict[str, str], summary: Summary, transform: Callable[["DataFrame"], "DataFrame"],
+    partitions: tuple[str, ...] = (), show: Write | None = None,
 ) -> None:  # fmt: skip
     """Run to its end the query that writes what `transform` makes of the messages of `source` to the output or, without
     one, gives it to `show`; print the sums on stderr.
 
-    `given` has the values of STREAM and SPARK. KeyboardInterrupt if Ctrl-C ended the query, Unfinished if SIGTERM
-    stopped a run that is not continuous before everything was read.
+    `given` has the values of STREAM and SPARK. NotFound if no nsqd has one of the topics: its name is probably wrong.
+    KeyboardInterrupt if Ctrl-C ended the query, Unfinished if SIGTERM stopped a run that is not continuous before
+    everything was read.
     """
-    if not given.allow_missing_topics:
-        _require_topics(source)
+    if not given.allow_missing_topics and (missing := missing_topics(parse(source, "readStream"))):
+        topics = f"topic {missing[0]!r}" if len(missing) == 1 else f"topics {', '.join(map(repr, missing))}"
+        raise NotFound(f"no nsqd has the {topics}; --allow-missing-topics runs nevertheless")
     observers = [summary.add, *([] if given.progress == "none" else [Lines().add])]
     with contextlib.ExitStack() as stack:
         stack.enter_context(only_writer(given.output or given.checkpoint, local_path(given.checkpoint)))
         spark, stop = stack.enter_context(spark_session(given))
         if given.output is not None and given.table_format != "iceberg":
-            FileLog(spark, given.output).check_writable(given.table_format)
-        writer = transform(spark, spark.readStream.format("nsq").options(**source).load()).writeStream
+            check_writable(spark, given.output, given.table_format)
+        writer = transform(spark.readStream.format("nsq").options(**source).load()).writeStream
         if given.continuous:
             writer = writer.trigger(processingTime=f"{round(given.trigger * 1000)} milliseconds")
         else:
@@ -240,8 +232,6 @@ def run_stream(
             writer = writer.outputMode("update" if given.updates else "append").foreachBatch(stopping(show, stop))
             begin = partial(writer.option("checkpointLocation", given.checkpoint).start)
         if given.metrics_address is not None:
-            from gnsq_pipeline.metrics import Metrics
-
             metrics = Metrics(summary.pipeline)
             stack.enter_context(metrics.serve(given.metrics_address))
             observers.append(metrics.add)
@@ -255,13 +245,6 @@ def run_stream(
             click.echo(f"{end}: {summary}", err=True)
         if stop.signal is signal.SIGINT:
             raise KeyboardInterrupt
-
-
-def _require_topics(source: dict[str, str]) -> None:
-    """NotFound if no nsqd has one of the topics of a stream: its name is probably wrong."""
-    if missing := missing_topics(parse(source, "readStream")):
-        topics = f"topic {missing[0]!r}" if len(missing) == 1 else f"topics {', '.join(map(repr, missing))}"
-        raise NotFound(f"no nsqd has the {topics}; --allow-missing-topics runs nevertheless")
 
 
 def stopping(write: Write, stop: Stop) -> Write:
@@ -300,16 +283,15 @@ def run_job(spark: "SparkSession", job: Callable[[], T], stop: Stop) -> T:
                 done = sum(stage.numCompletedTasks for stage in stages)
                 click.echo(f"{done} of {sum(stage.numTasks for stage in stages)} tasks", err=True)
 
-    watcher = threading.Thread(target=watch, name="watcher of the job")
-    watcher.start()
-    try:
-        result = job()
-    except Exception:
-        if not stop.signal:
-            raise
-    finally:
-        over.set()
-        watcher.join()
+    with ThreadPoolExecutor(1) as watcher:
+        watcher.submit(watch)
+        try:
+            result = job()
+        except Exception:
+            if not stop.signal:
+                raise
+        finally:
+            over.set()
     if stop.signal:
         raise KeyboardInterrupt
     return result

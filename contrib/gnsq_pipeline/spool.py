@@ -25,8 +25,8 @@ from gnsq_pipeline.options import (
     command,
     nsq_options,
     option,
+    show_rows,
 )
-from gnsq_pipeline.output import show_rows
 from pyspark_nsq.errors import NsqSourceError, SpoolError
 from pyspark_nsq.options import Settings, parse
 from pyspark_nsq.publishing import Publisher
@@ -46,22 +46,17 @@ def spool() -> None:
 
 
 def reports(directory: str) -> Iterator[tuple[str, "StreamReport"]]:
-    """Every stream of a spool, or of the spools in an output, with its spool; PipelineError if one cannot be read."""
+    """Every stream of a spool, or of the spools in an output, with its spool; SpoolError if one cannot be read."""
     from pyspark_nsq.retention import inspect
 
     locations = [directory]
     if "://" not in directory:
-        path = Path(directory)
-        if not path.is_dir():
+        if not Path(directory).is_dir():
             raise NotFound(f"{directory}: no such directory")
-        if (inside := path / SPOOL).is_dir():
+        if (inside := Path(directory) / SPOOL).is_dir():
             locations = sorted(str(found) for found in inside.iterdir() if found.is_dir())
     for location in locations:
-        try:
-            for report in inspect(location):
-                yield location, report
-        except SpoolError as error:
-            raise PipelineError(str(error)) from None
+        yield from ((location, report) for report in inspect(location))
 
 
 def find(given: SimpleNamespace) -> tuple[str, "StreamReport"]:
@@ -118,7 +113,7 @@ def replay(given: SimpleNamespace) -> None:
     The spool is not changed, so a second run publishes them again.
     """
     settings = None if given.dry_run else parse(nsq_options(given, "write"), "write")
-    rows = publish(*find(given), settings, given.to_topic, given.committed)
+    rows = publish(*find(given), settings, given.topic, given.committed)
     show_rows(rows, given.as_json)
     if damaged := sum(int(str(row["damaged"])) for row in rows):
         raise PipelineError(f"{damaged} segments are damaged: their messages are not published")
@@ -133,21 +128,20 @@ def publish(
     Returns a row for each topic with `messages`, `bytes` and `damaged`, segments that cannot be read. PipelineError
     if no nsqd takes a message.
     """
-    from pyspark_nsq.columns import COLUMNS, unpack
+    from pyspark_nsq.columns import ARROW_SCHEMA, unpack
     from pyspark_nsq.message_batches import Columns, message_batches
     from pyspark_nsq.segment import Kind, read_segment
     from pyspark_nsq.spool import Spool
 
-    names = [name for name, _ in COLUMNS]
-    columns = Columns(names.index("value"), names.index("topic"), None)
-    publisher = Publisher(settings) if settings is not None else None
+    columns = Columns(ARROW_SCHEMA.get_field_index("value"), ARROW_SCHEMA.get_field_index("topic"), None)
+    stored = Spool(location, report.stream, strict=False)
+    publisher = Publisher(settings or Settings())
     rows: dict[str, dict[str, int]] = {}
     try:
         for batch in report.batches if committed else report.uncommitted:
-            for topic, nsqd, chain in Spool(location, report.stream, strict=False).chains(batch.batch):
-                chain.refresh()
+            for topic, nsqd, chain in stored.chains(batch.batch):
                 row = rows.setdefault(to_topic or topic, {"messages": 0, "bytes": 0, "damaged": 0})
-                for entry in chain.entries:
+                for entry in chain.refresh():
                     if entry.kind not in (Kind.SEGMENT, Kind.LOST):
                         continue
                     try:
@@ -157,7 +151,7 @@ def publish(
                         row["damaged"] += 1
                         continue
                     for messages in message_batches(found, columns, settings or Settings()):
-                        if publisher is not None:
+                        if settings is not None:
                             publisher.publish(messages.topic, messages.bodies)
                         row["messages"] += len(messages.bodies)
                         row["bytes"] += sum(map(len, messages.bodies))
@@ -165,8 +159,7 @@ def publish(
         sent = sum(row["messages"] for row in rows.values())
         raise PipelineError(f"stopped after {sent:,} messages: {error}") from None
     finally:
-        if publisher is not None:
-            publisher.close()
+        publisher.close()
     return [{"stream": report.stream, "topic": topic, **row} for topic, row in sorted(rows.items())]
 
 
@@ -202,7 +195,4 @@ def remove(given: SimpleNamespace) -> Rows:
 def _removed(path: str, report: "StreamReport") -> dict[str, object]:
     from pyspark_nsq.retention import remove_stream
 
-    try:
-        return {"stream": report.stream, "removed_bytes": remove_stream(path, report.stream)}
-    except (SpoolError, OSError) as error:
-        raise PipelineError(str(error)) from None
+    return {"stream": report.stream, "removed_bytes": remove_stream(path, report.stream)}

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gnsq_pipeline.errors import PipelineError, UsageError
-from gnsq_pipeline.json_bodies import infer_schema, read_schema, roll_up_json
-from gnsq_pipeline.rollup import roll_up
+from gnsq_pipeline.rollup import infer_schema, read_schema, roll_up, roll_up_json
 from spark.events import NOON_NS, Event, as_frame, generate
 
 if TYPE_CHECKING:

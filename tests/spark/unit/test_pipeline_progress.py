@@ -14,8 +14,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from gnsq_pipeline.errors import PipelineError, Unfinished
-from gnsq_pipeline.metrics import Metrics
-from gnsq_pipeline.progress import Lines, Progress, Summary, read_progress, summarised
+from gnsq_pipeline.progress import Lines, Metrics, Progress, Summary, read_progress, summarised
 from gnsq_pipeline.running import Stop, run_query, stopping
 
 REPORTED: dict[str, Any] = {

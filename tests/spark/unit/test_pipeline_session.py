@@ -148,8 +148,8 @@ def test_other_values_are_written_as_options_of_the_source_are() -> None:
 
 
 def options(**values: Any) -> SimpleNamespace:
-    given: dict[str, Any] = {"topics": ("a", "b"), "channel": "c", "lookupd": (), "nsqd": ("h:1",), "extra": ()}
-    given |= dict.fromkeys(("spool", "checkpoint", "max_messages"))
+    given: dict[str, Any] = {"topics": ("a", "b"), "channel": "c", "nsqd_tcp_addresses": ("h:1",), "extra": ()}
+    given |= dict.fromkeys(("spool_location", "checkpoint"))
     return SimpleNamespace(**(given | values))
 
 
@@ -157,11 +157,11 @@ def options(**values: Any) -> SimpleNamespace:
     "output, table_format, given, spool, checkpoint",
     [
         ("/data/out", "parquet", {}, "/data/out/_spool/c", "/data/out/_checkpoint"),
-        ("file:///data/o t", "parquet", {"spool": "/s"}, "/s", "/data/o t/_checkpoint"),
-        ("hdfs://h/out/", "parquet", {"spool": "/s"}, "/s", "hdfs://h/out/_checkpoint"),
+        ("file:///data/o t", "parquet", {"spool_location": "/s"}, "/s", "/data/o t/_checkpoint"),
+        ("hdfs://h/out/", "parquet", {"spool_location": "/s"}, "/s", "hdfs://h/out/_checkpoint"),
         ("/data/out", "delta", {}, "/data/out/_spool/c", "/data/out/_checkpoint/c"),
-        ("hdfs://h/out", "delta", {"spool": "/s", "checkpoint": "/c"}, "/s", "/c"),
-        ("db.table", "iceberg", {"spool": "/s", "checkpoint": "/c"}, "/s", "/c"),
+        ("hdfs://h/out", "delta", {"spool_location": "/s", "checkpoint": "/c"}, "/s", "/c"),
+        ("db.table", "iceberg", {"spool_location": "/s", "checkpoint": "/c"}, "/s", "/c"),
     ],
 )
 def test_spool_and_checkpoint_are_in_the_output_unless_given(
@@ -171,7 +171,7 @@ def test_spool_and_checkpoint_are_in_the_output_unless_given(
 
 
 def test_what_the_source_would_refuse_is_reported_in_the_command_lines_words() -> None:
-    assert nsq_options(options(spool="/s", max_messages=5), "readStream") == {
+    assert nsq_options(options(spool_location="/s", max_messages_per_trigger=5), "readStream") == {
         "nsq.nsqd.tcp.addresses": "h:1",
         "subscribe": "a,b",
         "channel": "c",
@@ -179,13 +179,13 @@ def test_what_the_source_would_refuse_is_reported_in_the_command_lines_words() -
         "maxMessagesPerTrigger": "5",
     }
     refused: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"nsqd": ()}, "--lookupd-http-address or --nsqd-tcp-address is required"),
+        ({"nsqd_tcp_addresses": ()}, "--lookupd-http-address or --nsqd-tcp-address is required"),
         ({"topics": ()}, "--topic is required"),
         ({"channel": None}, "--channel is required"),
     )
     for missing, error in refused:
         with pytest.raises(UsageError) as reported:
-            nsq_options(options(spool="/s", **missing), "readStream")
+            nsq_options(options(spool_location="/s", **missing), "readStream")
         assert str(reported.value) == error
 
 
