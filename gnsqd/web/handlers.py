@@ -196,8 +196,7 @@ class API:
             begin = _position(_retained(topic, name), parameters, "from")
             if name in topic.channels:
                 raise HTTPError(400, "CHANNEL_EXISTS")
-            topic.get_channel(name).rewind(begin, maxsize)
-            topic.commit()
+            topic.create_channel(name, begin)
         topic.get_channel(name)
         self._metadata_file.wait()
 
