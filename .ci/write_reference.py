@@ -24,7 +24,7 @@ _CHANNEL_ERRORS = (
 )
 _REWIND_ERRORS = (
     f"{_CHANNEL_ERRORS}, NO_JOURNAL, NO_RETENTION, CHANNEL_EPHEMERAL, MISSING_ARG_TO, INVALID_ARG_TO, "
-    "INVALID_ARG_UNTIL, MESSAGE_NOT_FOUND"
+    "INVALID_ARG_UNTIL, MESSAGE_NOT_FOUND, UNTIL_BEFORE_TO"
 )
 _INSIDE = "see [looking inside](operations.md#looking-inside)"
 
@@ -202,6 +202,7 @@ HTTP_ERRORS = {
     "TOO_MANY_TOPICS": "the daemon already has `--max-topics` topics",
     "TOPIC_NOT_FOUND": "no such topic",
     "UNAUTHORIZED": "a token or certificate is required",
+    "UNTIL_BEFORE_TO": "`until` is earlier than `to`",
 }
 
 # The line, in which states, what it does, the answer, and the errors except those of all commands.

@@ -4,6 +4,7 @@ They are searched by the time when they were published, which rises with their n
 disk queues were moved to the journal, what is found is near that time; a message with an id is found in any case.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -21,6 +22,12 @@ from gnsqd.storage.journal.spans import Spans
 
 _NEAR = SECOND // 10  # between when the id of a message was made and when it was published
 _UNIX_EPOCH = datetime.fromtimestamp(0, UTC)
+_DAY = 86400 * SECOND
+_AGO = re.compile(r"-(?:([0-9]{1,9})d)?(.*)", re.DOTALL)
+_HOUR_MINUTE = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
+_RFC_3339 = re.compile(  # datetime reads more of ISO 8601
+    rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[T ]{_HOUR_MINUTE}:[0-9]{{2}}(?:\.[0-9]+)?(?:Z|[+-]{_HOUR_MINUTE})", re.IGNORECASE
+)
 
 
 class MessageNotFound(BrokerError):
@@ -28,14 +35,14 @@ class MessageNotFound(BrokerError):
 
 
 def parse_moment(text: str) -> int:
-    """A time ago such as `-15m`, or a time of RFC 3339, as wall clock in ns; ValueError."""
-    if text.startswith("-"):
-        return time_ns() + parse_duration(text)
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        raise ValueError("no time zone")
-    since = moment - _UNIX_EPOCH
-    return (since.days * 86400 + since.seconds) * SECOND + since.microseconds * 1000
+    """A time ago such as `-15m` or `-1d12h` (a day has 24 hours), or a time of RFC 3339, as wall clock in ns; ValueError."""
+    if ago := _AGO.fullmatch(text):
+        days, rest = int(ago[1] or 0) * _DAY, ago[2]
+        return time_ns() - days + (parse_duration(f"-{rest}") if rest or not ago[1] else 0)
+    if not _RFC_3339.fullmatch(text):
+        raise ValueError("not a time of RFC 3339")
+    since = datetime.fromisoformat(text.upper()) - _UNIX_EPOCH
+    return since.days * _DAY + since.seconds * SECOND + since.microseconds * 1000
 
 
 class History:
@@ -61,6 +68,11 @@ class History:
         """How many messages there are, finished or not."""
         journal = self._journal
         return max(journal.next_number - self._begin - journal.absent.count(), 0)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the segments that have these, as far as they are written."""
+        return sum(segment.size for segment in self._journal.segments.all if segment.end > self._begin)
 
     @property
     def oldest(self) -> int | None:

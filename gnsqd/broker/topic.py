@@ -6,7 +6,8 @@ and lose nothing.
 """
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from sys import maxsize
 from time import monotonic, time_ns
 
 from gnsqd.broker.bounds import Bounds
@@ -158,13 +159,26 @@ class Topic:
 
     # Channels
 
-    def get_channel(self, name: str) -> Channel:
-        """The channel of that name, new if there is none yet; BrokerError("exiting") or StorageError."""
+    def create_channel(self, name: str, begin: int) -> None:
+        """Make a channel that receives again what can be delivered again from the message with number `begin` on, and
+        what follows; errors as `get_channel`: then there is none. May yield."""
+        channel = self.get_channel(name, begin)
+        channel.message_count = channel.depth
+        try:
+            self.commit()
+        except StorageError:
+            with suppress(StorageError):
+                self.delete_existing_channel(name)
+            raise
+
+    def get_channel(self, name: str, begin: int = maxsize) -> Channel:
+        """The channel of that name, new if there is none yet, then as `create_channel`; BrokerError("exiting") or
+        StorageError."""
         channel = self.channels.get(name)
         if channel is None:
             if self.exiting:
                 raise BrokerError("exiting")
-            queue = self._store.channel_queue(name)
+            queue = self._store.channel_queue(name, begin)
             channel = self.channels[name] = Channel(
                 self.name, name, self._environment, queue, self._delete_soon, self._doorbell.ring
             )

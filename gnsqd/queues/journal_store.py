@@ -11,6 +11,7 @@ The journal first notes that the disk queues are copies, so that a start after a
 from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import islice
+from sys import maxsize
 
 from gevent.lock import Semaphore
 
@@ -80,7 +81,7 @@ class JournalStore(Store):
     def restored_channels(self) -> list[str]:
         return list(self._restored)
 
-    def channel_queue(self, channel: str) -> Queue:
+    def channel_queue(self, channel: str, begin: int = maxsize) -> Queue:
         if is_ephemeral(channel):
             return super().new_queue(f"{self.topic}:{channel}")
         queue = self._restored.pop(channel, None)
@@ -92,6 +93,8 @@ class JournalStore(Store):
                 # It may have been there before: rather everything once more than something not at all.
                 queue.finished = journal.replay.present.gaps(0, journal.next_number)
                 queue.put_spans(self.queue.finished.without(queue.finished))
+            if begin < maxsize:
+                queue.begin_at(begin)  # in the record of the new queue: a kill leaves both or neither
             queue.index = journal.add_queue(queue)
         return queue
 

@@ -197,15 +197,24 @@ class JournaledQueue(Queue):
         again = self.rewindable(start, end)
         if not again:
             return 0
-        start, end = again.begin, again.ceiling
-        self.finished.remove(start, end)
-        for gap in self.journal.absent.between(start, end):
+        self._put_rewound(again)
+        for gap in self.journal.absent.between(again.begin, again.ceiling):
             self.note_finished_span(*gap)
-        self._rewound_end = max(self._rewound_end, end)
+        self.journal.rewind_queue(self, again.begin, again.ceiling)
+        return again.count()
+
+    def begin_at(self, start: int) -> None:
+        """As `rewind` to `start`, of a queue that the journal does not know yet."""
+        self._put_rewound(self.rewindable(start, maxsize))
+
+    def _put_rewound(self, again: Spans) -> None:
+        for span in again:
+            self.finished.remove(*span)
+        self._rewound_end = max(self._rewound_end, again.ceiling)
         self._depth += again.count()
         self._runs.extendleft(reversed([*again]))
-        self.journal.rewind_queue(self, start, end)
-        return again.count()
+        if self.ordered:
+            self._sort_runs()
 
     # Held back
 
@@ -266,7 +275,10 @@ class JournaledQueue(Queue):
     def set_ordered(self, ordered: bool) -> None:
         super().set_ordered(ordered)
         if ordered:
-            self._runs = deque(sorted(self._runs))
+            self._sort_runs()
+
+    def _sort_runs(self) -> None:
+        self._runs = deque(sorted(self._runs))
 
     def held_again(self) -> list[int]:
         held = [due for due, number in self._held if number in self._attempts] if self._attempts else []

@@ -3,6 +3,7 @@ ephemeral one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from sys import maxsize
 
 from gnsqd.log import Logger
 from gnsqd.names import is_ephemeral
@@ -61,8 +62,9 @@ class Store:
         """Channels that only the store knows so far."""
         return []
 
-    def channel_queue(self, channel: str) -> Queue:
-        """The queue of a channel that is being made. `adopt` it when the channel is complete."""
+    def channel_queue(self, channel: str, begin: int = maxsize) -> Queue:
+        """The queue of a channel that is being made. A new one in a journal has the messages from number `begin` on that
+        can be delivered again. `adopt` it when the channel is complete."""
         return self.new_queue(f"{self.topic}:{channel}")
 
     def adopt(self, queue: Queue) -> None:

@@ -7,6 +7,7 @@ The checks of every method come in the real daemon's order, because a client see
 from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import nan
 from sys import maxsize
 from time import monotonic_ns, time_ns
 
@@ -168,7 +169,13 @@ class API:
     def get_retention(self, request: Request) -> dict[str, object]:
         history = _history(self._find_topic(request))
         max_bytes, max_age = history.retention
-        return {"bytes": max_bytes, "time": max_age, "messages": history.count, "since": history.oldest}
+        return {
+            "bytes": max_bytes,
+            "time": max_age,
+            "messages": history.count,
+            "since": history.oldest,
+            "used": history.size,
+        }
 
     def set_retention(self, request: Request) -> dict[str, object]:
         history = _history(self._find_topic(request))
@@ -198,8 +205,7 @@ class API:
             begin = _position(_retained(topic, name), parameters, "from")
             if name in topic.channels:
                 raise HTTPError(400, "CHANNEL_EXISTS")
-            topic.get_channel(name).rewind(begin, maxsize)
-            topic.commit()
+            topic.create_channel(name, begin)
         topic.get_channel(name)
         self._metadata_file.wait()
 
@@ -268,6 +274,8 @@ class API:
         required(parameters, "to")
         begin = _position(history, parameters, "to")
         end = _position(history, parameters, "until") if "until" in parameters else maxsize
+        if end < begin or _time(parameters["to"]) > _time(parameters.get("until", "")):
+            raise HTTPError(400, "UNTIL_BEFORE_TO")
         return topic.get_existing_channel(name), history, begin, end
 
     def list_deferred(self, request: Request) -> dict[str, object]:
@@ -403,6 +411,14 @@ def _position(history: History, parameters: dict[str, str], name: str) -> int:
         return history.position(parameters[name])
     except ValueError as error:
         raise HTTPError(400, f"INVALID_ARG_{name.upper()}") from error
+
+
+def _time(point: str) -> float:
+    """Of a point that is a time, in ns since 1970; not a number if it is another point."""
+    try:
+        return parse_moment(point)
+    except ValueError:
+        return nan
 
 
 def _limit(parameters: dict[str, str]) -> int:

@@ -120,6 +120,8 @@ def _rewind(method: Literal["GET", "POST"], query: Mapping[str, str], node: Nsqd
     try:
         return node.ask("/channel/rewind", read, query, method, reasons=_REASONS)
     except Refused as error:
+        if error.code == "UNTIL_BEFORE_TO":
+            raise click.UsageError(f"--until: {printable(query['until'], 100)} is before --to.") from None
         if (name := error.code.removeprefix("INVALID_ARG_").lower()) in ("to", "until"):
             expected = 'a time ago (-15m), a time with its zone (2026-11-23T14:00:00Z), the id of a message, or "first"'
             raise click.UsageError(f"--{name}: {printable(repr(query[name]), 100)} is not {expected}.") from None

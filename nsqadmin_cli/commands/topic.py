@@ -26,6 +26,7 @@ class RetentionRow:
     bytes: int = column("at most", form=Form.BYTES, help="limit of finished messages")
     time: float | None = column("for at most", form=Form.DURATION, help="limit in seconds, or null")
     messages: int = column("messages", form=Form.COUNT)
+    used: int | None = column("used", form=Form.BYTES, help="bytes of the journal that has them, or null")
     since: float | None = column("since", form=Form.TIME, help="unix seconds when the first was published, or null")
 
 
@@ -85,7 +86,8 @@ def _retention(cluster: Cluster, topic: str, nodes: list[Nsqd]) -> tuple[list[Re
     def read(node: Nsqd, data: Any) -> RetentionRow:
         limits = int(data["bytes"]), int(data["time"]) / 1e9 or None
         since = None if data["since"] is None else int(data["since"]) / 1e9
-        return RetentionRow(str(node), *limits, int(data["messages"]), since)
+        used = None if data.get("used") is None else int(data["used"])  # an older gnsqd has no such key
+        return RetentionRow(str(node), *limits, int(data["messages"]), used, since)
 
     asked = cluster.ask(lambda node: node.ask("/topic/retention", partial(read, node), {"topic": topic}), nodes)
     errors = [error for error in errors_of(asked) if not isinstance(error, Refused)]

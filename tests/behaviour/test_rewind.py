@@ -67,8 +67,12 @@ def test_messages_come_again_from_every_kind_of_point(nsqd: Daemon) -> None:
     for point, count in (
         ("first", 3),
         ("-1h", 3),
+        ("-1d", 3),
+        ("-1d12h30m", 3),
         (second.id.decode(), 2),
         (moment(second.timestamp), 2),
+        (moment(second.timestamp).lower(), 2),
+        ("2026-01-01t00:00:00.123456789z", 3),
         (moment(third.timestamp + 10**9), 0),
     ):
         assert plan(nsqd, point)["messages"] == count, point
@@ -76,6 +80,8 @@ def test_messages_come_again_from_every_kind_of_point(nsqd: Daemon) -> None:
         again = consume(nsqd, count)
         assert bodies(again) == [b"0", b"1", b"2"][3 - count :]
         assert {each.attempts for each in again} <= {1}
+    for point in (f"{third.id.decode()}&until={second.id.decode()}", f"{second.id.decode()}&until=first"):
+        assert ask(nsqd, f"{REWIND}&to={point}") == (400, message("UNTIL_BEFORE_TO"))
     assert ask(nsqd, f"{REWIND}&to=first&until={second.id.decode()}") == (200, '{"messages":1}')
     assert bodies(consume(nsqd, 1)) == [b"0"]
     assert first.timestamp < second.timestamp
@@ -149,7 +155,16 @@ def test_messages_are_kept_for_the_time_given(gnsqd_factory: DaemonFactory) -> N
     "query, status, code",
     [
         ("topic=t&channel=c", 400, "MISSING_ARG_TO"),
-        *((f"topic=t&channel=c&to={text}", 400, "INVALID_ARG_TO") for text in ("", "soon", "-5", "15m", "2026-01-01")),
+        *(
+            (f"topic=t&channel=c&to={text}", 400, "INVALID_ARG_TO")
+            for text in (
+                *("", "soon", "-5", "15m", "2026-01-01", "-", "1d", "-1d-5m", "-d", "-1d5"),
+                *("20260101T000000Z", "2026-W01-1T00:00:00Z", "2026-01-01T00:00Z", "2026-01-01T00:00:00"),
+                *("2026-01-01T00:00:00%2B0100", "2026-13-01T00:00:00Z", "2026-01-01T00:00:00,5Z"),
+            )
+        ),
+        ("topic=t&channel=c&to=-1h&until=-2h", 400, "UNTIL_BEFORE_TO"),
+        ("topic=t&channel=c&to=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z", 400, "UNTIL_BEFORE_TO"),
         ("topic=t&channel=c&to=first&until=x", 400, "INVALID_ARG_UNTIL"),
         ("topic=t&channel=c&to=0000000000000000", 404, "MESSAGE_NOT_FOUND"),
         ("topic=t&channel=c&to=zzzzzzzzzzzzzzzz", 400, "INVALID_ARG_TO"),
@@ -174,6 +189,8 @@ def test_retention_of_one_topic_survives_kills_and_exits(gnsqd_factory: DaemonFa
         status, answer = ask(nsqd, f"{method} /topic/retention?topic=t{change}")
         assert status == 200, answer
         found: dict[str, Any] = json.loads(answer)
+        used = sum(path.stat().st_size for path in nsqd.data_path.glob("t.journal.*"))
+        assert found.pop("used") == (used if found["messages"] else 0)
         return found
 
     publish(nsqd, b"before")

@@ -81,6 +81,7 @@ def test_a_message_is_on_one_node_only(node: Daemon, gnsqd_factory: DaemonFactor
         (("t", "c", "--to=0000000000000000"), 4, "no node has the message 0000000000000000"),
         (("t", "c", "--to=soon"), 2, "--to: 'soon' is not a time ago (-15m)"),
         (("t", "c", "--to=first", "--until=5"), 2, "--until: '5' is not a time ago (-15m)"),
+        (("t", "c", "--to=-1d", "--until=-2d"), 2, "--until: -2d is before --to."),
     ],
 )
 def test_errors(node: Daemon, arguments: tuple[str, ...], code: int, error: str) -> None:

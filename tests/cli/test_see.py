@@ -156,13 +156,14 @@ def test_topic_show_has_what_is_kept_for_a_rewind(gnsqd_factory: DaemonFactory) 
         post(node, "/channel/empty?topic=t&channel=c")
     [kept] = document("topic", "show", "t", *at(a, b, c))["kept"]
     assert before <= kept.pop("since") <= time.time()
-    assert kept == {"address": address(a), "bytes": 1000000, "time": 3600, "messages": 3}
+    used = sum(path.stat().st_size for path in a.data_path.glob("t.journal.*"))
+    assert kept == {"address": address(a), "bytes": 1000000, "time": 3600, "messages": 3, "used": used}
     table = words(gnsqadmin("topic", "show", "t", *at(a, b, c)))
-    assert table[-1][:-1] == [address(a), "1.0", "MB", "1h", "0m", "3"]
+    assert table[-1][:-1] == [address(a), "1.0", "MB", "1h", "0m", "3", f"{used}", "B"]
     post(b, "/topic/retention?topic=t&bytes=2000000")
     [_, second] = document("topic", "show", "t", *at(a, b))["kept"]
-    assert second == {"address": address(b), "bytes": 2000000, "time": None, "messages": 0, "since": None}
-    assert words(gnsqadmin("topic", "show", "t", *at(a, b)))[-1] == ["all", "3.0", "MB", "3"]
+    assert second == {"address": address(b), "bytes": 2000000, "time": None, "messages": 0, "used": 0, "since": None}
+    assert words(gnsqadmin("topic", "show", "t", *at(a, b)))[-1] == ["all", "3.0", "MB", "3", f"{used}", "B"]
 
 
 def test_topic_show_has_no_retention_where_nothing_is_kept(nsqd: Daemon) -> None:

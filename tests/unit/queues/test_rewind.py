@@ -1,5 +1,6 @@
 """Retention and rewinding: what comes again is what was published since, whatever kills and segments come between."""
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.history import History
+from gnsqd.broker.rules import Rules
 from gnsqd.errors import BrokerError, StorageError
 from gnsqd.queues.message import Message
 from gnsqd.storage.journal import snapshot
@@ -302,6 +304,66 @@ def test_rewind_that_could_not_be_written_wakes_consumers_nevertheless(
     assert bodies(consume(daemon.after_kill(tmp_path / "b"))) == [b"0"]
 
 
+def test_kill_leaves_a_channel_with_its_past_or_no_channel(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
+    channel(daemon)
+    publish(daemon, b"0", b"1", b"2")
+    consume(daemon)
+    daemon.flush()
+    write = AppendedFile.write
+    writes: list[int] = []
+
+    def killed_behind(file: AppendedFile, parts: list[bytes], position: int) -> int:
+        size = write(file, parts, position)
+        writes.append(len(writes))
+        shutil.copytree(tmp_path / "a", tmp_path / f"b{len(writes)}")
+        return size
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AppendedFile, "write", killed_behind)
+        daemon.topic.create_channel("new", 0)
+    assert writes
+    for number in range(1, len(writes) + 1):
+        again = Daemon(tmp_path / f"b{number}", syncer, OPTIONS, {"t": ["c"]})
+        if "new" in again.topic.channels:
+            assert bodies(consume(again, "new")) == [b"0", b"1", b"2"]
+        else:
+            again.topic.create_channel("new", 0)
+
+
+def test_channel_in_the_past_that_could_not_be_written_is_not_there(
+    tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
+    channel(daemon)
+    publish(daemon, b"0", b"1", b"2")
+    consume(daemon)
+    daemon.flush()
+    with monkeypatch.context() as patch:
+        patch.setattr(AppendedFile, "write", lambda *_: (_ for _ in ()).throw(StorageError("full")))
+        with pytest.raises(StorageError):
+            daemon.topic.create_channel("new", 0)
+        assert list(daemon.topic.channels) == ["c"]
+    assert list(daemon.after_kill(tmp_path / "b").topic.channels) == ["c"]
+    daemon.topic.create_channel("new", 0)
+    for each in (daemon, daemon.after_kill(tmp_path / "c")):
+        assert bodies(consume(each, "new")) == [b"0", b"1", b"2"]
+
+
+def test_ordered_channel_keeps_the_order_of_publication_through_several_rewinds(tmp_path: Path, syncer: Syncer) -> None:
+    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
+    queue = channel(daemon)
+    queue.set_rules(Rules(ordered=True))
+    publish(daemon, *(b"%d" % number for number in range(10)))
+    ids = {message.body: message.id.decode() for message in consume(daemon)}
+    middle = history(daemon).position(ids[b"5"])
+    assert queue.rewind(0, middle) == 5
+    assert queue.rewind(middle, EVERYTHING) == 5
+    assert [message.body for message in consume(daemon)] == [b"%d" % number for number in range(10)]
+
+
 def test_channel_that_exits_is_not_rewound(tmp_path: Path, syncer: Syncer) -> None:
     daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
     queue = channel(daemon)
@@ -368,15 +430,17 @@ def run_model(daemon: Daemon, root: Path, operations: list[tuple[str, int]]) -> 
                 queue.cancel(due, message)
                 unfinished[name].remove(int(message.body))
         elif operation in ("rewind", "until", "create"):
-            if operation == "create":
-                name = f"c{len(unfinished)}"
-                unfinished[name] = set()
-                channel(daemon, name)
             daemon.flush()
             begin = journal_of(daemon).retention.begin
             start, stop = (point, end) if operation != "until" else (0, point)
             since = set(range(max(begin, start, 1), stop))
-            assert channel(daemon, name).rewind(start, stop) == len(since - unfinished[name])
+            if operation == "create":
+                name = f"c{len(unfinished)}"
+                unfinished[name] = set()
+                daemon.topic.create_channel(name, start)
+                assert channel(daemon, name).depth == len(since)
+            else:
+                assert channel(daemon, name).rewind(start, stop) == len(since - unfinished[name])
             unfinished[name] |= since
         elif operation == "flush":
             daemon.flush()
