@@ -138,7 +138,13 @@ DURABILITY = (
         variants=BY_DURABILITY,
         parts=STAGES,
     ),
-    Row("mpub-200-retention", "MPUB 200, retention", publisher("-batch=200"), all_that_comes, variants=BY_RETENTION),
+    Row(
+        "mpub-200-retention",
+        "publish (MPUB 200) and consume at once, retention",
+        both(0, 0, "-batch=200"),
+        all_that_comes,
+        variants=BY_RETENTION,
+    ),
     Row(
         "rewind",
         "drain the backlog, retention: finished and rewound",

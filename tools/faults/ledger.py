@@ -327,7 +327,7 @@ def main() -> None:
         f"{outcome.duplicated} duplicated, slowest start {outcome.recovery_seconds:.2f} s"
         f"{f', {outcome.rewinds} rewinds' if asked.rewinds else ''}"
     )
-    sys.exit(bool(outcome.lost))
+    sys.exit(bool(outcome.lost or (asked.rewinds and outcome.duplicated)))
 
 
 if __name__ == "__main__":
