@@ -173,12 +173,12 @@ _DOCUMENT = """
               failed), lost
     lookupds  list of the nsqlookupds involved: address, result, error
     lost      the sums over all nodes
-    A result is "done", "already" (no change was needed), "absent" (no such topic or
-    channel), "failed", or "planned" in a dry run. "lost" has the counts shortly
-    before: depth, in_flight_count, deferred_count, client_count, channel_count, as
-    far as the action affects them; null if nothing is lost.
-    With a pattern, the document has action, dry_run and operations: a list of these
-    documents, one for each match.
+    A result is "done", "already" (no change was needed), "absent" (no such topic
+    or channel), "failed", or "planned" in a dry run. "lost" has the counts
+    shortly before: depth, in_flight_count, deferred_count, client_count,
+    channel_count, as far as the action affects them; null if nothing is lost.
+    With a pattern, the document has action, dry_run and operations: a list of
+    these documents, one for each match.
 """
 
 _DONE = {"create": "created", "delete": "deleted", "empty": "emptied", "pause": "paused", "unpause": "unpaused"}

@@ -165,8 +165,8 @@ def _print_bodies(messages: Sequence[Received], several: bool) -> None:
     document=f"""
         nodes    list: address (or the data path), error (null, or the reason),
                  depth, backend_depth (of them on disk; null after an error)
-        messages list, node by node: node, on_disk, size (of the body, which is truncated to
-                 32 KiB), and{DOCUMENT}
+        messages list, node by node: node, on_disk, size (of the body, which is
+                 truncated to 32 KiB), and{DOCUMENT}
     """,
 )
 def peek(

@@ -187,6 +187,7 @@ ORDERS = {  # by the heading of the column
     "trouble": Order("x", lambda row: {Tone.BAD: 2, Tone.NOTE: 1}.get(row.trouble()[1], 0)),
     "name": Order("n", lambda row: 0),
 }
+_SORT_HELP = f"Initial sort column: {', '.join(ORDERS)}."
 
 HELP = (
     ("d i o e f", "sort by depth, in/s, out/s, drain time, in flight"),
@@ -497,7 +498,7 @@ def _name_of(row: object) -> object:
 def top(
     settings: ClusterSettings,
     interval: float = option("Interval between updates.", duration(60), default="1"),
-    order: str = option("Initial sort column.", click.Choice([*ORDERS]), "--sort", default="depth"),
+    order: str = option(_SORT_HELP, click.Choice([*ORDERS]), "--sort", default="depth", metavar="COLUMN"),
     needle: str = option("Show only names that contain this text.", None, "--filter", default="", metavar="TEXT"),
     subject: str = option("Initial view.", click.Choice(SUBJECTS), "--show", default=SUBJECTS[0]),
 ) -> None:
