@@ -21,7 +21,7 @@ from nsqadmin_cli.cluster import Cluster, errors_of
 from nsqadmin_cli.command import AdminCommand, Combined, Parsed, channel_option, command, duration, option, topic_option
 from nsqadmin_cli.errors import AdminError, ExitCode
 from nsqadmin_cli.output import Output, measure_rates
-from nsqadmin_cli.snapshot import Flow, Snapshot, take_snapshot
+from nsqadmin_cli.snapshot import Flow, Snapshot, drain_seconds, take_snapshot
 from nsqadmin_cli.table import Block, Line, Tone, column, described, table_of
 from nsqadmin_cli.units import plural
 
@@ -117,10 +117,12 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The snapshot without `excluded`, patterns of `topic` or `topic/channel`."""
+    """The snapshot without `excluded`, patterns of `topic` or `topic/channel`. Its flows are those of `interval`, in
+    seconds."""
 
     seen: Snapshot
     excluded: tuple[str, ...] = ()
+    interval: float = 0.0
 
     def has(self, topic: str, channel: str = "") -> bool:
         names = [topic, f"{topic}/{channel}"] if channel else [topic]
@@ -146,14 +148,17 @@ class Scope:
 
     def drain_time(self) -> Iterator[Measure]:
         for topic, channel, flow in self.channels():
-            seconds = flow.drain_seconds(channel.depth)
+            seconds = drain_seconds(channel, flow, self.interval)
             yield Measure(math.inf if seconds is None else seconds, topic, channel.channel_name)
 
     def healthy_nodes(self) -> Iterator[Measure]:
         yield Measure(sum(node.health == "OK" for node in self.seen.nodes.values()))
 
 
-_DRAIN_HELP = "Maximum time until a channel is empty at the current rates."
+_DRAIN_HELP = (
+    "Maximum time until a channel is empty at the current rates. Slow consumers that finish nothing in the --interval "
+    "count as if they finished their messages in flight in this time, unless more messages arrive."
+)
 METRICS = (
     Metric("depth", "depth", "Maximum depth of all topics and channels together.", Scope.depth),
     Metric("topic_depth", "depth", "Maximum depth of a topic.", Scope.topic_depth),
@@ -293,7 +298,7 @@ def check(
     except AdminError as error:  # no nsqlookupd answers
         seen = Snapshot({}, [])
         found = [Problem(Status.UNKNOWN, text=str(error))]
-    scope = Scope(seen, exclude)
+    scope = Scope(seen, exclude, interval or 0.0)
     measures = {one: list(one.measure(scope)) if interval is not None or not one.moving else [] for one in METRICS}
     problems = [*found, *(_of_limits(limits, measures) if seen.answers else ())]
     order = list(Status)

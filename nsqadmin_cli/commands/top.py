@@ -21,7 +21,7 @@ from nsqadmin_cli.command import command, duration, option
 from nsqadmin_cli.context import ClusterSettings, Commands
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError
-from nsqadmin_cli.snapshot import Flow, Key, Snapshot, Totals, node_flows, summed, through
+from nsqadmin_cli.snapshot import Flow, Key, Snapshot, Totals, drain_seconds, node_flows, summed, through
 from nsqadmin_cli.table import ALWAYS, Cell, Column, Form, Line, Table, Tone, as_json
 from nsqadmin_cli.units import plural
 
@@ -125,11 +125,8 @@ class Trend:
         if self.flow is None:
             self.flow = flow
         elif flow is not None and flow != self.flow:
-            self.flow = Flow(*(old + (new - old) * 0.3 for old, new in zip(self.flow, flow, strict=True)))
-
-    def drain_seconds(self) -> float | None:
-        """Time until the queue is empty; None: it does not shrink."""
-        return (self.flow or Flow()).drain_seconds(self.depths[-1])
+            pairs = zip(self.flow, flow, strict=True)
+            self.flow = Flow(*(old + (new - old) * 0.3 if new or old > 1e-3 else 0.0 for old, new in pairs))
 
 
 SUBJECTS = ("channel", "topic", "node")
@@ -149,6 +146,9 @@ class TopRow:
     trend: Trend
     lonely: int = 0  # nodes with messages of this channel, but without consumers
 
+    def drain_seconds(self) -> float | None:
+        return drain_seconds(self.counts, self.trend.flow or Flow())
+
     def trouble(self) -> tuple[str, Tone]:
         """Its problems in a word or two each, the worst first."""
         counts, flow = self.counts, self.trend.flow or Flow()
@@ -163,7 +163,7 @@ class TopRow:
                 return "timeouts", Tone.NOTE
             if flow.requeues > max(0.01, flow.egress):
                 return "requeues", Tone.NOTE
-        if self.trend.drain_seconds() is None and flow.is_growing:
+        if self.drain_seconds() is None and flow.is_growing:
             return "growing", Tone.NOTE
         return "", Tone.PLAIN
 
@@ -179,7 +179,7 @@ ORDERS = {  # by the heading of the column
     "depth": Order("d", lambda row: row.counts.depth),
     "in/s": Order("i", lambda row: row.flow.ingress),
     "out/s": Order("o", lambda row: row.flow.egress),
-    "drain": Order("e", lambda row: math.inf if (seconds := row.trend.drain_seconds()) is None else seconds),
+    "drain": Order("e", lambda row: math.inf if (seconds := row.drain_seconds()) is None else seconds),
     "in flight": Order("f", lambda row: getattr(row.counts, "in_flight_count", 0)),
     "requeues/s": Order("r", lambda row: row.flow.requeues),
     "timeouts/s": Order("t", lambda row: row.flow.timeouts),
@@ -438,9 +438,9 @@ class TopView:
 
     def _cells(self, row: TopRow, bars: int) -> list[object]:
         trouble, tone = row.trouble()
-        seconds = row.trend.drain_seconds()
-        if not row.counts.depth or row.trend.flow is None:
-            drain = Cell("", None)
+        seconds, flow = row.drain_seconds(), row.trend.flow
+        if not row.counts.depth or flow is None or (seconds is not None and not flow.egress):
+            drain = Cell("", None)  # nothing is queued, or the time is not known yet
         elif seconds is None or seconds > 100 * 86400:
             drain = Cell("never", Tone.BAD if row.flow.ingress else Tone.NOTE)
         else:
@@ -449,7 +449,7 @@ class TopView:
         if row.channel:
             cells.append(row.topic)
         # As many messages as leave in a second, or ten, are a flat line.
-        least = max(_FLAT, row.trend.flow.egress if row.trend.flow else 0.0)
+        least = max(_FLAT, flow.egress if flow else 0.0)
         trend = units.sparkline(list(row.trend.depths)[-bars:], least * 8).rjust(bars)
         cells += [row.counts.depth, row.flow.ingress, row.flow.egress, drain, trend]
         if isinstance(row.counts, ChannelStats):

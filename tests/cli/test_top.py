@@ -258,6 +258,16 @@ def test_drain_time_is_what_the_rates_promise(depth: int, flow: Flow | None, dra
     assert column(view({NODE: node(channel("c", depth))}, flows), "drain") == [drain]
 
 
+@pytest.mark.parametrize("flows", [[Flow()], [Flow(3)], [Flow(3), Flow()], [Flow(3), *[Flow()] * 3, Flow(0, 1)]])
+def test_a_slow_consumer_with_few_queued_messages_is_not_never(flows: list[Flow]) -> None:
+    found = TopView(interval=1)
+    for flow in flows + [Flow()] * 60:
+        slow = node(replace(channel("c", 1), in_flight_count=1), replace(channel("d", 2), in_flight_count=1))
+        found.update({NODE: slow}, {NODE: {("t", "c"): flow, ("t", "d"): flow}})
+        assert "never" not in column(found, "drain")
+    assert column(found, "drain") == ["", ""]
+
+
 def test_messages_in_flight_and_deferred_are_no_backlog() -> None:
     found = view({NODE: node(replace(channel("c"), in_flight_count=7, deferred_count=8))}, {("t", "c"): BUSY}, 3)
     assert [*column(found, "drain"), *column(found, "trouble")] == ["", ""]
