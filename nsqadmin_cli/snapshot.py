@@ -116,8 +116,8 @@ _TRANSIT = 2  # messages
 
 
 def drain_seconds(row: TopicStats | ChannelStats, flow: Flow, seconds: float = 1.0) -> float | None:
-    """As `Flow.drain_seconds`, except that consumers which finished nothing in the `seconds` of measurement may be slow:
-    their messages in flight count as finished in this time if nothing arrived, or if the queue is in transit."""
+    """As `Flow.drain_seconds`. Consumers that finished nothing in the `seconds` of measurement may be slow: their
+    messages in flight count as finished in this time if nothing arrived, or if the queue is in transit."""
     found = flow.drain_seconds(row.depth)
     if found is not None or flow.egress or row.paused:
         return found

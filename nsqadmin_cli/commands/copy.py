@@ -160,7 +160,6 @@ def save(
     else:
         output.show(row, [Line.of(told)], table_of(SavedFile, [row]))
     if interrupted:
-        sys.stdout.flush()
         raise KeyboardInterrupt
     return report(errors)
 

@@ -22,7 +22,7 @@ from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, Record, read_queu
 from nsqadmin_cli.errors import NotFound
 from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.message import DOCUMENT, MOST, Found, Message, Peeked, message_blocks, message_table, peek_at
-from nsqadmin_cli.output import Output, OutputFormat, report
+from nsqadmin_cli.output import Output, OutputFormat, report, standard_output
 from nsqadmin_cli.snapshot import no_such
 from nsqadmin_cli.table import Block, Line, Tone
 from nsqadmin_cli.units import plural, printable
@@ -97,6 +97,7 @@ def tail(
     first. On a terminal, unprintable bytes are shown as escape sequences.
     """
     options = ConsumerOptions(ephemeral_channel("tail"), min(_WINDOW, count or _WINDOW), sample or 0, auth_secret)
+    out = standard_output()
     show = _printer(output, details=details, as_hex=as_hex, several=len(set(topics)) > 1)
     shown = 0
     with Consumer(cluster, topics, options) as consumer:
@@ -110,7 +111,7 @@ def tail(
             chosen = chosen[: None if count is None else count - shown]
             if chosen:
                 show(chosen)
-                sys.stdout.flush()
+                out.flush()
                 shown += len(chosen)
             consumer.finish(batch)
         errors = [*consumer.errors.values()]

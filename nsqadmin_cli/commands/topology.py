@@ -3,12 +3,13 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
 from gnsqd.names import is_ephemeral, is_valid_name
 from nsqadmin_cli.api import NodeStats, Nsqd
+from nsqadmin_cli.archive import name_of, read_pieces
 from nsqadmin_cli.cluster import Cluster, errors_of
 from nsqadmin_cli.command import argument, command
 from nsqadmin_cli.errors import AdminError, ExitCode
@@ -17,7 +18,7 @@ from nsqadmin_cli.snapshot import Snapshot, by_key, take_snapshot
 from nsqadmin_cli.table import ALWAYS, Tone, column, described, table_of
 from nsqadmin_cli.units import plural, printable
 
-file_argument = argument(click.File(encoding="utf-8"))
+file_argument = argument(click.Path(exists=True, dir_okay=False, allow_dash=True))
 Entry = tuple[str, str]  # topic, and channel or "" for the topic itself
 
 
@@ -60,7 +61,7 @@ def export(cluster: Cluster) -> int:
     """,
     document=described("differences", "list, by topic and channel", Difference),
 )
-def diff(cluster: Cluster, output: Output, file: TextIO = file_argument) -> int:
+def diff(cluster: Cluster, output: Output, file: str = file_argument) -> int:
     """Compare the topics and channels of each node with a file; exit code 1 if they differ.
 
     "extra" is what a node has and the file does not. "paused" and "unpaused" are the states of the node.
@@ -79,7 +80,7 @@ def diff(cluster: Cluster, output: Output, file: TextIO = file_argument) -> int:
     """,
     document=described("differences", "list of what was changed", Difference),
 )
-def import_(cluster: Cluster, output: Output, confirm: Confirm, file: TextIO = file_argument) -> int:
+def import_(cluster: Cluster, output: Output, confirm: Confirm, file: str = file_argument) -> int:
     """Create the missing topics and channels of a file on every node, and pause or unpause them as in the file.
 
     The changes are shown, and made after confirmation. Nothing is deleted: topics and channels that are not in the file
@@ -127,17 +128,18 @@ def _apply(node: Nsqd, changes: Sequence[Difference], expected: dict[Entry, bool
             node.act("unpause", one.topic, one.channel)
 
 
-def _read(file: TextIO) -> dict[Entry, bool]:
+def _read(path: str) -> dict[Entry, bool]:
     """The entries of a file; AdminError. Each channel adds its topic."""
     found: dict[Entry, bool] = {}
     try:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                entry, paused = _entry(line, f"{file.name}, line {number}")
-                found.setdefault((entry[0], ""), False)
-                found[entry] = paused
+        text = b"".join(read_pieces(path)).decode()
     except UnicodeDecodeError:
-        raise AdminError(f"{file.name} is not UTF-8") from None
+        raise AdminError(f"{name_of(path)} is not UTF-8") from None
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            entry, paused = _entry(line, f"{name_of(path)}, line {number}")
+            found.setdefault((entry[0], ""), False)
+            found[entry] = paused
     return found
 
 
