@@ -407,10 +407,14 @@ def _operate_on_matches(cluster: Cluster, output: Output, operation: Operation, 
 def _match_table(works: Sequence[Work]) -> Table:
     rows = []
     for work in works:
-        results = [outcome for outcome in work.nodes if outcome.result is not Result.ABSENT]
-        worst = max(results, key=lambda outcome: _BY_NEED.index(outcome.result))
-        names = {"topic": work.operation.topic, "channel": work.operation.channel, "nodes": len(results)}
-        rows.append(_row(work.losses(), result=_said(work.operation.action, worst), **names))
+        errors = [outcome for outcome in work.nodes if outcome.error]
+        there = [one for one in work.nodes if not (one.error or one.result is Result.ABSENT)]
+        worst = max(there or errors or work.nodes, key=lambda outcome: _BY_NEED.index(outcome.result))
+        result = _said(work.operation.action, worst)
+        if there and errors:
+            result = Cell(f"{result.value}, {plural(len(errors), 'node')} failed", Tone.BAD)
+        names = {"topic": work.operation.topic, "channel": work.operation.channel, "nodes": len(there)}
+        rows.append(_row(work.losses(), result=result, **names))
     lost = {key for work in works for key in work.losses()}
     without = {*_OF_TARGETS, *_LOSSES, *([] if works[0].operation.channel else ["channel"])}
     return table_of(OutcomeRow, rows, without=without - lost)

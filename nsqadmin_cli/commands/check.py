@@ -374,8 +374,11 @@ def _prometheus(status: Status, worst: dict[Metric, Measure | None]) -> Iterator
     for metric, measure in worst.items():
         if measure is not None:
             name = f"gnsqadmin_check_{metric.key}{'_seconds' * metric.duration}"
-            extreme = "Smallest" if metric.least else "Largest"
-            yield Line.of(f"# HELP {name} {extreme} value: {metric.what}.")
+            subject = metric.help.partition(".")[0].partition(" ")[2]  # without Maximum or Minimum
+            extreme = (
+                f"{'Smallest' if metric.least else 'Largest'} {subject}" if measure.topic else subject.capitalize()
+            )
+            yield Line.of(f"# HELP {name} {extreme}.")
             yield Line.of(f"# TYPE {name} gauge")
             yield Line.of(f"{name} {'+Inf' if measure.value == math.inf else units.exact(measure.value)}")
 

@@ -55,7 +55,8 @@ def stats(
     topic: str = topic_option,
     channel: str = channel_option,
     by: str | None = option(
-        "Rows: topics with their channels, or only one of these. [default: tree; channel with --sort and --trouble]",
+        "Rows: topics with their channels, or only one of these. [default: tree; channel with --sort, --trouble and "
+        "names of --columns]",
         click.Choice(["tree", "topic", "channel", "client", "node"]),
     ),
     by_node: bool = flag("Also a row for each node that has the topic or channel.", "--nodes"),
@@ -91,7 +92,7 @@ def stats(
         raise click.UsageError("--trouble is about channels: leave out --by, or use --by channel.")
     if sort and by == "tree":
         raise click.UsageError("the rows of --by tree have an order of their own: --sort requires another --by.")
-    by = by or ("channel" if sort or trouble else "tree")
+    by = by or ("channel" if sort or trouble or columns not in (None, "all") else "tree")
     names, watched = columns.split(",") if columns else None, watch.interval is not None
 
     def table(seen: Snapshot, by: str, *, compact: bool = False) -> Table:

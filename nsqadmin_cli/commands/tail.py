@@ -21,7 +21,17 @@ from nsqadmin_cli.consumer import Consumer, ConsumerOptions, Received, auth_opti
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, Record, read_queue
 from nsqadmin_cli.errors import NotFound
 from nsqadmin_cli.http_client import NodeError
-from nsqadmin_cli.message import DOCUMENT, MOST, Found, Message, Peeked, message_blocks, message_table, peek_at
+from nsqadmin_cli.message import (
+    DOCUMENT,
+    MOST,
+    Found,
+    Message,
+    Peeked,
+    message_blocks,
+    message_table,
+    peek_at,
+    pretty_lines,
+)
 from nsqadmin_cli.output import Output, OutputFormat, report, standard_output
 from nsqadmin_cli.snapshot import no_such
 from nsqadmin_cli.table import Block, Line, Tone
@@ -94,7 +104,7 @@ def tail(
     receives all its queued messages, and they are lost when it is deleted: tail asks for confirmation, or needs --yes.
 
     In a pipe, each body is printed unchanged, followed by a line feed; with several topics, the name of the topic comes
-    first. On a terminal, unprintable bytes are shown as escape sequences.
+    first. On a terminal, JSON is indented, and unprintable bytes are shown as escape sequences.
     """
     options = ConsumerOptions(ephemeral_channel("tail"), min(_WINDOW, count or _WINDOW), sample or 0, auth_secret)
     out = standard_output()
@@ -149,7 +159,7 @@ def _print_bodies(messages: Sequence[Received], several: bool) -> None:
     """With the name of the topic where there are `several`."""
     heads = [f"{one.topic} | " if several else "" for one in messages]
     if sys.stdout.isatty():
-        texts = [printable(one.body_text, _LONGEST) for one in messages]
+        texts = ["\n".join(printable(line, _LONGEST) for line in pretty_lines(one.body_text)) for one in messages]
         sys.stdout.writelines(f"{head}{text}\n" for head, text in zip(heads, texts, strict=True))
     else:
         bodies = [head.encode() + one.body + b"\n" for head, one in zip(heads, messages, strict=True)]

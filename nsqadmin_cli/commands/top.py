@@ -5,11 +5,13 @@ turns answers and keys into lines, is independent of the terminal.
 """
 
 import math
+import textwrap
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 import click
@@ -346,7 +348,7 @@ class TopView:
 
     def blocks(self, width: int, height: int) -> tuple[list[Line], Table, Line]:
         """The header, the table with as many rows as fit on `lines`, and the last line."""
-        head = self._head()
+        head = self._head(width - 1)  # the last column stays empty
         if self.helping:
             table = Table((Column("key", "key", tone=Tone.STRONG), Column("meaning", "what it does")), [*HELP])
             return head, table, Line.of("any key returns", Tone.FAINT)
@@ -356,7 +358,7 @@ class TopView:
         bars = 16 if width >= 120 else 8 if width >= 90 else 6
         shown = table.rows[self._offset : self._offset + room]
         table.rows = [self._cells(row, bars) if isinstance(row, TopRow) else row for row in shown]
-        return head, table, self._foot(len(self._shown), len(shown))
+        return head, table, self._foot(len(self._shown), len(shown), width - 1)
 
     def _move_to(self, rows: Sequence[object], room: int) -> None:
         """Put the cursor where it belongs among new rows, of which `room` are displayed."""
@@ -372,25 +374,30 @@ class TopView:
         self._offset = min(self._offset, self._index)
         self.cursor = self._index - self._offset
 
-    def _head(self) -> list[Line]:
+    def _head(self, width: int) -> list[Line]:
         totals = self._totals
         errors = errors_of(self._answers)
         nodes = plural(len(self._answers), "node")
         up = (f"{len(self._answers) - len(errors)} of {nodes}", Tone.BAD) if errors else (nodes, Tone.GOOD)
         summary = (
-            f"  in {units.compact_rate(self._flow.ingress)}/s  out {units.compact_rate(self._flow.egress)}/s"
-            f"  depth {units.compact(totals.depth)}  in flight {units.compact(totals.in_flight_count)}"
-            f"  {plural(totals.topic_count, 'topic')}  {plural(totals.channel_count, 'channel')}"
+            f"in {units.compact_rate(self._flow.ingress)}/s",
+            f"out {units.compact_rate(self._flow.egress)}/s",
+            f"depth {units.compact(totals.depth)}",
+            f"in flight {units.compact(totals.in_flight_count)}",
+            plural(totals.topic_count, "topic"),
+            plural(totals.channel_count, "channel"),
         )
         title = ("gnsqadmin top ", Tone.STRONG), (time.strftime("%H:%M:%S"), Tone.FAINT), ("  ", Tone.PLAIN)
+        first = _fitted([*title, up, *((f"  {item}", Tone.PLAIN) for item in summary)], width)
         health = {address: answer.health for address, answer in values_of(self._answers).items()}
         ill = [f"nsqd at {address}: {state}" for address, state in health.items() if state != "OK"]
         troubles = [*map(str, self.troubles), *map(str, errors), *ill]
         if (more := len(troubles) - 3) > 0:
             troubles[3:] = [f"and {more} more: Tab shows the nodes"]
-        return [Line((*title, up, (summary, Tone.PLAIN))), *(Line.of(text, Tone.BAD) for text in troubles)]
+        shortened = (textwrap.shorten(text, max(9, width), placeholder=" …") for text in troubles)
+        return [first, *(Line.of(text, Tone.BAD) for text in shortened)]
 
-    def _foot(self, count: int, shown: int) -> Line:
+    def _foot(self, count: int, shown: int, width: int) -> Line:
         if self.typing:
             return Line(((f"only names with: {self.needle}", Tone.STRONG), ("█", Tone.PLAIN)))
         parts = [f"{plural(count, self.subject)} by {self.order}"]
@@ -405,8 +412,9 @@ class TopView:
         if self.needle:
             parts.append(f"with {self.needle!r}")
         parts.append("held" if self.held else f"every {self.interval:g} s")
-        keys = "   q quit  ? help  Tab view  Enter open  p pause  P peek  T tail  E empty  D delete  / filter"
-        return Line(((" · ".join(parts), Tone.STRONG if self.held or self.needle else Tone.PLAIN), (keys, Tone.FAINT)))
+        tone = Tone.STRONG if self.held or self.needle else Tone.PLAIN
+        items = [(f"{' · ' if number else ''}{part}", tone) for number, part in enumerate(parts)]
+        return _fitted([*items, (" ", Tone.PLAIN), *((f"  {key}", Tone.FAINT) for key in _KEYS)], width)
 
     def _table(self) -> Table:
         seen = Snapshot(self._answers, [])
@@ -458,6 +466,13 @@ class TopView:
         return [*cells, Cell(trouble, tone)]
 
 
+def _fitted(items: Sequence[tuple[str, Tone]], width: int) -> Line:
+    """The items, without the last ones if these are not on `width` columns as a whole."""
+    ends = accumulate(len(text) for text, _ in items)
+    return Line(tuple(item for item, end in zip(items, ends, strict=True) if end <= width))
+
+
+_KEYS = "q quit", "? help", "Tab view", "Enter open", "p pause", "P peek", "T tail", "E empty", "D delete", "/ filter"
 _FLOWS = (
     Column("depth", "depth", form=Form.COUNT, keep=ALWAYS),
     Column("ingress_rate", "in/s", form=Form.RATE, keep=8),

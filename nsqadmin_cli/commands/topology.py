@@ -15,7 +15,7 @@ from nsqadmin_cli.command import argument, command
 from nsqadmin_cli.errors import AdminError, ExitCode
 from nsqadmin_cli.output import Confirm, Output, report
 from nsqadmin_cli.snapshot import Snapshot, by_key, take_snapshot
-from nsqadmin_cli.table import ALWAYS, Tone, column, described, table_of
+from nsqadmin_cli.table import ALWAYS, Table, Tone, column, described, table_of
 from nsqadmin_cli.units import plural, printable
 
 file_argument = argument(click.Path(exists=True, dir_okay=False, allow_dash=True))
@@ -64,12 +64,13 @@ def export(cluster: Cluster) -> int:
 def diff(cluster: Cluster, output: Output, file: str = file_argument) -> int:
     """Compare the topics and channels of each node with a file; exit code 1 if they differ.
 
-    "extra" is what a node has and the file does not. "paused" and "unpaused" are the states of the node.
+    "extra" is what a node has and the file does not. "paused" and "unpaused" are the states of the node. A file has the
+    topics of all nodes together: right after an export, a topic that is not on all nodes is missing on the others.
     """
     expected = _read(file)
     seen = take_snapshot(cluster)
     found = list(_differences(seen, expected))
-    output.show({"differences": found}, [table_of(Difference, found, empty="No differences.")])
+    output.show({"differences": found}, [_table(seen, found, "No differences")])
     return max(report(seen.errors), ExitCode.FAILED if found else ExitCode.OK)
 
 
@@ -98,8 +99,13 @@ def import_(cluster: Cluster, output: Output, confirm: Confirm, file: str = file
         todo = {address: [one for one in found if one.node == str(address)] for address in seen.nodes}
         changed = [Nsqd(address, cluster.http) for address, changes in todo.items() if changes]
         errors += errors_of(cluster.ask(lambda node: _apply(node, todo[node.address], expected), changed))
-    output.show({"differences": found}, [table_of(Difference, found, empty="Nothing to change.")])
+    output.show({"differences": found}, [_table(seen, found, "Nothing to change")])
     return report(errors)
+
+
+def _table(seen: Snapshot, found: Sequence[Difference], none: str) -> Table:
+    where = " on the nodes that answered" if seen.errors else ""
+    return table_of(Difference, found, empty=f"{none}{where}." if seen.nodes else "")
 
 
 def _topology(node: NodeStats) -> dict[Entry, bool]:

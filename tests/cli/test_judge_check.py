@@ -265,6 +265,14 @@ def test_metrics_have_the_format_of_prometheus(nsqd: Daemon) -> None:
     found = {name.removeprefix("gnsqadmin_check_"): value for (name, _), value in series(result.out.encode()).items()}
     assert (found["status"], found["clients"], found["nodes"], found["channel_depth"]) == (2, 0, 1, 0)
     assert "drain_time_seconds" not in found  # which takes two snapshots
+    helps = dict(re.findall("# HELP gnsqadmin_check_([a-z_]+) (.*)", result.out))
+    assert (helps["depth"], helps["topic_depth"], helps["channel_depth"]) == (
+        "Depth of all topics and channels together.",
+        "Largest depth of a topic.",
+        "Largest depth of a channel.",
+    )
+    assert helps["clients"] == "Smallest number of consumers of a channel."
+    assert len(set(helps.values())) == len(helps)
 
 
 def test_csv_has_a_row_for_each_problem() -> None:

@@ -303,6 +303,20 @@ def test_troubles_stand_on_top_and_do_not_fill_the_screen() -> None:
     assert "nsqd at a:1: NOK - disk" in head(view({NODE: replace(node(), health="NOK - disk")}))
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 86, 100, 120, 160])
+def test_head_and_foot_have_whole_items_only(width: int) -> None:
+    down = Address("b", 1)
+    found = view({NODE: node(channel("c", 7)), down: NodeError("nsqd", down, "no complete answer within 5 s")})
+    whole, line = head(found).splitlines(), foot(found)
+    lines, _, last = found.blocks(width, 40)
+    shown = ["".join(text for text, _ in one.parts) for one in [*lines, last]]
+    for text, full in zip(shown, [*whole, line], strict=True):
+        assert len(text) < width
+        assert full == text or f"{full}  "[len(text.removesuffix(" …"))] == " "
+        assert text.split()[-1] in full.split() or text.endswith("…")
+    assert (shown[0] == whole[0], shown[2] == line) == (width >= 100, width >= 160)
+
+
 def test_holding_goes_on_with_the_same_key() -> None:
     found = view({NODE: node()})
     found.press(" ")
