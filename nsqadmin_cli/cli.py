@@ -47,6 +47,8 @@ class LazyGroup(click.Group):
         found = importlib.import_module(module if "." in module else f"nsqadmin_cli.commands.{module}")
         loaded = getattr(found, attribute, None) or getattr(found, f"{attribute}_")  # list_, as list is Python's
         assert isinstance(loaded, click.Command)
+        if not (loaded.help or "").startswith(entry.summary):
+            loaded.help = f"{entry.summary}\n\n{loaded.help or ''}".rstrip()
         return loaded
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:

@@ -113,7 +113,8 @@ def _folded(line: str) -> str:
 def command(
     *, examples: str, document: str | Sequence[str] = (), cls: type[AdminCommand] = AdminCommand, patterns: bool = False
 ) -> Callable[[Function], AdminCommand]:
-    """A decorator instead of click.command: the function's name is the last word of the command.
+    """A decorator instead of click.command: the function's name is the last word of the command, and its docstring is
+    what help has below the summary in `commands.SECTIONS`.
 
     The parameters of the function have the results of `option` or `argument`, or a Combined, as defaults. One that is
     named like one of `_SHARED` needs none; nor does a topic or channel, which is an argument: with `patterns` it may be
@@ -153,7 +154,7 @@ def command(
                 second.type, second.required = Name("channel", pattern=True), False
             subject = "TOPIC and CHANNEL, or TOPIC/CHANNEL as one argument," if channel else "TOPIC"
             shown = "all matches are shown, and changed after confirmation."
-            made.help = f"{made.help}\n\n{subject} may be a pattern such as 'orders*': {shown}"
+            made.help = f"{made.help or ''}\n\n{subject} may be a pattern such as 'orders*': {shown}".lstrip()
         return made
 
     return make

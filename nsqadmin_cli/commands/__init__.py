@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """The command `words`, and the first paragraph of its help. Its function is named like the last word, and is in a
-    module of this package, by default the first word, or in one with a full name."""
+    """The command `words`, and the first paragraph of its help; the others are the docstring of its function. This is
+    named like the last word, and is in a module of this package, by default the first word, or in one with a full
+    name."""
 
     words: str
     summary: str

@@ -275,10 +275,8 @@ def check(
         default="plugin",
     ),
 ) -> int:
-    """Check that all is within limits: exit code 0 OK, 1 warning, 2 critical, 3 unknown.
-
-    LIMITS are CRITICAL, or WARNING,CRITICAL, or WARNING, with a trailing comma: numbers, or durations such as 10m for
-    --drain-time. A value equal to a limit is within it. Counts are summed over nodes.
+    """LIMITS are CRITICAL, or WARNING,CRITICAL, or WARNING, with a trailing comma: numbers, or durations such as 10m
+    for --drain-time. A value equal to a limit is within it. Counts are summed over nodes.
 
     A node that does not answer or is unhealthy is critical. This also applies to a node that only nsqlookupd lists. An
     nsqlookupd that does not answer is a warning as long as another one answers. The status is unknown if no node has

@@ -98,9 +98,7 @@ def tail(
     auth_secret: str = auth_option,
     yes: bool = flag("Consume messages queued in a topic without channels, without confirmation."),
 ) -> int:
-    """Show messages as they are published, on all nodes that have the topic, until Ctrl-C.
-
-    Uses a temporary channel, so other consumers are not affected. If a topic has no channel, the temporary channel
+    """Uses a temporary channel, so other consumers are not affected. If a topic has no channel, the temporary channel
     receives all its queued messages, and they are lost when it is deleted: tail asks for confirmation, or needs --yes.
 
     In a pipe, each body is printed unchanged, followed by a line feed; with several topics, the name of the topic comes
@@ -193,9 +191,7 @@ def peek(
         metavar="DIRECTORY",
     ),
 ) -> int:
-    """Show the queued messages of a channel, without consuming them.
-
-    Without CHANNEL, shows the messages in the topic's own queue. A topic has such messages if it is paused or has no
+    """Without CHANNEL, shows the messages in the topic's own queue. A topic has such messages if it is paused or has no
     channel. Messages in memory come first, then those on disk. Messages in flight and deferred messages are not shown.
 
     Only gnsqd supports this over HTTP. --data-path reads the queues on disk of gnsqd or nsqd, also while it runs. The

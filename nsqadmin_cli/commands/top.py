@@ -517,9 +517,7 @@ def top(
     needle: str = option("Show only names that contain this text.", None, "--filter", default="", metavar="TEXT"),
     subject: str = option("Initial view.", click.Choice(SUBJECTS), "--show", default=SUBJECTS[0]),
 ) -> None:
-    """Watch the queues on a full screen: rates, trends, drain times and problems.
-
-    Keys sort and filter, and show the consumers of a channel. They also pause, empty, delete, peek at or tail the
+    """Keys sort and filter, and show the consumers of a channel. They also pause, empty, delete, peek at or tail the
     selected topic or channel, with the same confirmation as the commands. ? lists the keys, q quits. Nodes are queried
     separately, so a node that hangs does not delay the others; it is shown as failed.
 

@@ -39,11 +39,8 @@ class Difference:
     """
 )
 def export(cluster: Cluster) -> int:
-    """Print the topics and channels of all nodes, one JSON document per line.
-
-    A line has the keys topic, channel (null for the topic itself) and paused (on all nodes that have it). Ephemeral
-    topics and channels are left out.
-    """
+    """A line has the keys topic, channel (null for the topic itself) and paused (on all nodes that have it). Ephemeral
+    topics and channels are left out."""
     seen = take_snapshot(cluster)
     found: dict[Entry, bool] = {}
     for node in seen.nodes.values():
@@ -62,11 +59,9 @@ def export(cluster: Cluster) -> int:
     document=described("differences", "list, by topic and channel", Difference),
 )
 def diff(cluster: Cluster, output: Output, file: str = file_argument) -> int:
-    """Compare the topics and channels of each node with a file; exit code 1 if they differ.
-
-    "extra" is what a node has and the file does not. "paused" and "unpaused" are the states of the node. A file has the
-    topics of all nodes together: right after an export, a topic that is not on all nodes is missing on the others.
-    """
+    """ "extra" is what a node has and the file does not. "paused" and "unpaused" are the states of the node. A file has
+    the topics of all nodes together: right after an export, a topic that is not on all nodes is missing on the
+    others."""
     expected = _read(file)
     seen = take_snapshot(cluster)
     found = list(_differences(seen, expected))
@@ -82,11 +77,8 @@ def diff(cluster: Cluster, output: Output, file: str = file_argument) -> int:
     document=described("differences", "list of what was changed", Difference),
 )
 def import_(cluster: Cluster, output: Output, confirm: Confirm, file: str = file_argument) -> int:
-    """Create the missing topics and channels of a file on every node, and pause or unpause them as in the file.
-
-    The changes are shown, and made after confirmation. Nothing is deleted: topics and channels that are not in the file
-    are left as they are.
-    """
+    """The changes are shown, and made after confirmation. Nothing is deleted: topics and channels that are not in the
+    file are left as they are."""
     expected = _read(file)
     seen = take_snapshot(cluster)
     found = [one for one in _differences(seen, expected) if one.difference != "extra"]
