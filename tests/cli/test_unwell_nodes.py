@@ -138,9 +138,9 @@ def recovering(seconds: float) -> Callable[[], dict[str, Any]]:
 
 def test_check_has_the_rate_of_a_node_that_recovers() -> None:
     dead = f"--nsqd-http-address=127.0.0.1:{free_port()}"
-    with FakeNode(hangs=True) as hanging, fake.FakeNsqd(fake.node()) as well, fake.FakeNsqd(recovering(1.5)) as late:
+    with FakeNode(hangs=True) as hanging, fake.FakeNsqd(fake.node()) as well, fake.FakeNsqd(recovering(1.3)) as late:
         flags = [well.flag, late.flag, f"--nsqd-http-address={hanging.address}", dead]
-        words = ["check", "--requeue-rate=1000", "--interval=0.3", "--timeout=2.5", "--json"]
+        words = ["check", "--requeue-rate=1000", "--interval=0.1", "--timeout=2.2", "--json"]
         code, out, err = gnsqadmin(*words, *flags)
     document = json.loads(out)
     assert (code, err) == (2, "")
@@ -153,11 +153,11 @@ def test_check_has_the_rate_of_a_node_that_recovers() -> None:
 
 def test_top_has_the_rate_of_a_node_that_recovers() -> None:
     dead = Address("127.0.0.1", free_port())
-    with FakeNode(hangs=True) as hanging, fake.FakeNsqd(busy) as well, fake.FakeNsqd(recovering(0.9)) as late:
+    with FakeNode(hangs=True) as hanging, fake.FakeNsqd(busy) as well, fake.FakeNsqd(recovering(1.25)) as late:
         addresses = [Address.parse(one.address) for one in (well, late, hanging)]
-        watcher = Watcher(Cluster([*addresses, dead], [], HTTPClient(DEADLINE)), 1.5)
+        watcher = Watcher(Cluster([*addresses, dead], [], HTTPClient(DEADLINE)), 2.5)
         try:
-            eventually(lambda: watcher.see()[1].get(addresses[1]), "rates")
+            eventually(lambda: all(watcher.see()[1].get(address) for address in addresses[:2]), "rates")
             answers, flows = watcher.see()
         finally:
             watcher.stopped.set()
