@@ -62,10 +62,14 @@ def unwell(words: str, change: str) -> None:
     asked = threading.Event()
 
     def answering(document: object) -> Callable[[], object]:
-        return lambda: (asked.set(), document)[1]
+        def answer() -> object:
+            asked.set()
+            return document
+
+        return answer
 
     def recovering(document: object) -> Callable[[], object]:
-        return lambda: (asked.wait(DEADLINE), document)[1]
+        return lambda: asked.wait(DEADLINE) and document
 
     documents = ANSWERS | dict.fromkeys(CHANGES, "")
     dead = f"127.0.0.1:{free_port()}"
